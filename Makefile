@@ -1,0 +1,47 @@
+# `make` alone lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export CONDOKIT_DATA ?= $(wildcard $(abspath ../shared/data))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint types check bench measure clean
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "condokit needs Python 3.11 or newer; set PYTHON=python3.12 or the like"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+setup: $(VENV)/ready ## Create .venv with the package and the developer tools
+
+demo: $(VENV)/ready ## Adapt built-in example data; writes map and table into demo-output/
+	@$(BIN)/python examples/demo.py demo-output
+
+test: $(VENV)/ready ## Run the tests
+	$(BIN)/python -m pytest -q -n auto -m "not slow"
+
+test-all: $(VENV)/ready ## Run all tests, the slow ones too
+	$(BIN)/python -m pytest -q -n auto
+
+lint: $(VENV)/ready ## Check format and style
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/ready ## Check the types
+	$(BIN)/mypy
+
+check: lint types test ## Everything that must pass before a push
+
+bench: $(VENV)/ready ## Time and memory as ratios to scikit-learn's StandardScaler
+	$(BIN)/python benchmarks/foundation.py
+
+measure: $(VENV)/ready ## Measure shrinkage on real data; writes experiments/results/shrinkage.csv
+	$(BIN)/python experiments/shrinkage.py
+
+clean: ## Remove what the targets made
+	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -1,0 +1,102 @@
+"""Our exceptions and warnings, and the checks that word them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class NoOverlapError(ValueError):
+    """No confounder value occurs in both domains, so there is nothing to compare."""
+
+
+class MapFileError(ValueError):
+    """A file is not a map that this version of condokit can read."""
+
+
+class LowOverlapWarning(UserWarning):
+    """The comparison rests on a part of the data only."""
+
+
+class IdentifiabilityWarning(UserWarning):
+    """The data do not determine a part of the map, which is then left at its simplest."""
+
+
+def listing(items: Iterable[Any], most: int = 5) -> str:
+    """Name the first few items: ``'a', 'b', 'c' and 7 more``."""
+    items = list(items)
+    shown = ", ".join(repr(item) for item in items[:most])
+    return f"{shown} and {len(items) - most} more" if len(items) > most else shown
+
+
+def did_you_mean(name: object, known: Iterable[object]) -> str:
+    """Return a hint naming the nearest known spelling, or an empty string."""
+    close = difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def pick(argument: str, value: Any, named: Mapping[str, Any], base: type) -> Any:
+    """Turn the name of an ingredient into an instance; let an instance pass."""
+    if isinstance(value, base):
+        return value
+    if isinstance(value, str) and value in named:
+        return named[value]()
+    names = ", ".join(repr(name) for name in named)
+    raise ValueError(
+        f"'{argument}' must be one of {names} or an instance of {base.__name__}. "
+        f"Got {value!r} instead.{did_you_mean(value, named)}"
+    )
+
+
+def unknown_columns(argument: str, missing: Sequence[Any], known: Sequence[Any]) -> ValueError:
+    """Word the error for names that are not columns of the table."""
+    hints = "".join(did_you_mean(name, known) for name in missing[:3])
+    return ValueError(
+        f"'{argument}' names {listing(missing)}, which X does not have. "
+        f"Its columns are {listing(known, 10)}.{hints}"
+    )
+
+
+def not_finite(name: str, bad: Mapping[str, tuple[int, int]]) -> ValueError:
+    """Word the error for NaN and infinity, given (NaN count, infinity count) by column."""
+    where = "; ".join(
+        f"{column}: " + " and ".join(f"{n} {what}" for n, what in zip(c, ("NaN", "inf")) if n)
+        for column, c in list(bad.items())[:5]
+    )
+    more = f"; and {len(bad) - 5} more columns" if len(bad) > 5 else ""
+    return ValueError(
+        f"{name} contains NaN or infinity ({where}{more}). "
+        "Drop or impute these rows, or leave the columns out with `features`."
+    )
+
+
+def check_length(argument: str, values: Any, n_rows: int, table: str) -> None:
+    """Refuse row-wise metadata that does not have one entry per row."""
+    if len(values) != n_rows:
+        raise ValueError(
+            f"'{argument}' has {len(values)} entries but {table} has {n_rows} rows; "
+            "one entry per row is needed."
+        )
+
+
+def check_weights(weights: Any, n_rows: int, table: str) -> Array:
+    """Return sample weights as non-negative finite float64, one per row."""
+    try:
+        weights = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"'sample_weight' must hold numbers: {error}.") from None
+    if weights.ndim != 1:
+        raise ValueError(
+            "Sample weights must be 1D array or scalar: 'sample_weight' has the shape "
+            f"{weights.shape}."
+        )
+    check_length("sample_weight", weights, n_rows, table)
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise ValueError("'sample_weight' must be finite and not negative.")
+    return weights

@@ -1,0 +1,116 @@
+"""What every divergence offers, and the general minimiser for those without a closed form."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import minimize as scipy_minimize
+from sklearn.base import BaseEstimator
+
+from condokit._validation import Array
+from condokit.domains import Moments
+from condokit.maps import MapFamily
+
+
+@dataclass(frozen=True)
+class Solution:
+    r"""The best map of a family, written as :math:`x \mapsto r + m (x - c)` for every feature.
+
+    Attributes
+    ----------
+    scale : ndarray of shape (n_features,)
+        m.
+    centre, image : ndarray of shape (n_features,)
+        c, the middle of the query data, and r, where it is mapped to.
+    se_log_scale, se_image : ndarray of shape (n_features,) or None
+        Sampling standard errors of log m and r, nearly independent of each other; None if unknown.
+    n_iter : int
+        Iterations; 0 for a closed form.
+    """
+
+    scale: Array
+    centre: Array
+    image: Array
+    se_log_scale: Array | None = None
+    se_image: Array | None = None
+    n_iter: int = 0
+
+    @property
+    def offset(self) -> Array:
+        """The offset of the map, r - m c."""
+        return self.image - self.scale * self.centre
+
+
+class BaseDivergence(BaseEstimator, ABC):
+    """A divergence between mapped query moments and reference moments, averaged over the prior."""
+
+    @abstractmethod
+    def value_and_grad(
+        self, query: Moments, reference: Moments, weights: Array
+    ) -> tuple[float, Array, Array]:
+        """Return the value and its gradients in the mean and the variance of mapped `query`."""
+
+    def value(self, query: Moments, reference: Moments, weights: Array) -> float:
+        """Return the value alone."""
+        return self.value_and_grad(query, reference, weights)[0]
+
+    def minimize(
+        self, family: MapFamily, query: Moments, reference: Moments, weights: Array
+    ) -> Solution:
+        """Find the best map of a family by L-BFGS, in units of the reference's spread.
+
+        A divergence with a closed form overrides this.
+        """
+        middle = weights @ reference.mean
+        unit = np.sqrt(weights @ (reference.var + (reference.mean - middle) ** 2))
+        query_units = _standardise(query, middle, unit)
+        reference_units = _standardise(reference, middle, unit)
+        n_features = len(unit)
+
+        def objective(theta: Array) -> tuple[float, Array]:
+            mapped = family.push(theta, query_units)
+            value, d_mean, d_var = self.value_and_grad(mapped, reference_units, weights)
+            return value, family.pull_back(theta, query_units, d_mean, d_var)
+
+        theta = family.start(n_features)
+        n_iter = 0
+        if len(theta):
+            best = scipy_minimize(
+                objective,
+                theta,
+                jac=True,
+                method="L-BFGS-B",
+                options={"maxiter": 1000, "maxfun": 5000, "ftol": 1e-14, "gtol": 1e-9},
+            )
+            theta, n_iter = best.x, int(best.nit)
+        scale, offset = family.unpack(theta, n_features)
+        centre = weights @ query.mean
+        image = middle + scale * (centre - middle) + offset * unit
+        return Solution(scale, centre, image, n_iter=n_iter)
+
+
+def _standardise(moments: Moments, middle: Array, unit: Array) -> Moments:
+    return replace(
+        moments,
+        mean=(moments.mean - middle) / unit,
+        var=moments.var / unit**2,
+        precision=moments.precision * unit**2,
+    )
+
+
+def no_change(centre: Array) -> Solution:
+    """Return the identity as a solution."""
+    zero = np.zeros(len(centre))
+    return Solution(np.ones(len(centre)), centre, centre, zero, zero)
+
+
+def variance_of_mean(moments: Moments) -> Array:
+    """Return the sampling variance of the means."""
+    return moments.var / np.maximum(moments.count, 1.0)[:, None]
+
+
+def variance_of_variance(moments: Moments) -> Array:
+    """Return the sampling variance of the variances of Gaussian rows, 2 var^2 / dof."""
+    return 2 * moments.var**2 / np.maximum(moments.dof, 1.0)[:, None]

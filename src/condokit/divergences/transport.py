@@ -1,0 +1,70 @@
+"""Optimal transport between Gaussians with confounder-balanced moments."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from condokit._validation import Array
+from condokit.divergences.base import (
+    BaseDivergence,
+    Solution,
+    no_change,
+    variance_of_mean,
+    variance_of_variance,
+)
+from condokit.domains import Moments
+from condokit.maps import DiagonalFamily, MapFamily
+
+
+class GaussianOT(BaseDivergence):
+    r"""Squared 2-Wasserstein distance between Gaussians with prior-weighted moments.
+
+    Each domain is summed up by its balanced mean :math:`M = \sum_n w_n \mu_n` and variance
+    :math:`V = \sum_n w_n [\sigma_n^2 + (\mu_n - M)^2]`, as if both had the confounders of the
+    prior. Per feature the distance is :math:`(M_q - M_r)^2 + (\sqrt{V_q} - \sqrt{V_r})^2`, and
+    the map that makes it zero is :math:`m = \sqrt{V_r / V_q},\ b = M_r - m M_q`. Without
+    confounders this is the classical matching of mean and standard deviation.
+    """
+
+    def value_and_grad(  # noqa: D102
+        self, query: Moments, reference: Moments, weights: Array
+    ) -> tuple[float, Array, Array]:
+        w = weights[:, None]
+        mean_q, sd_q = _balanced(query, weights)
+        mean_r, sd_r = _balanced(reference, weights)
+        value = float(((mean_q - mean_r) ** 2 + (sd_q - sd_r) ** 2).sum())
+        d_var = w * (1 - sd_r / sd_q)
+        d_mean = 2 * w * (mean_q - mean_r) + 2 * d_var * (query.mean - mean_q)
+        return value, d_mean, d_var
+
+    def minimize(
+        self, family: MapFamily, query: Moments, reference: Moments, weights: Array
+    ) -> Solution:
+        """Return the exact minimum for diagonal maps, a numerical one for others."""
+        if not isinstance(family, DiagonalFamily):
+            return super().minimize(family, query, reference, weights)
+        centre, sd_query = _balanced(query, weights)
+        if not family.has_offset:
+            return no_change(centre)
+        image, sd_reference = _balanced(reference, weights)
+        scale = np.ones(len(centre))
+        se_log_scale = np.zeros(len(centre))
+        if family.has_scale:
+            scale = sd_reference / sd_query
+            se_log_scale = np.sqrt(
+                _variance_of_log_sd(query, centre, sd_query, weights)
+                + _variance_of_log_sd(reference, image, sd_reference, weights)
+            )
+        at_centre = variance_of_mean(reference) + scale**2 * variance_of_mean(query)
+        return Solution(scale, centre, image, se_log_scale, np.sqrt(weights**2 @ at_centre))
+
+
+def _balanced(moments: Moments, weights: Array) -> tuple[Array, Array]:
+    mean = weights @ moments.mean
+    return mean, np.sqrt(weights @ (moments.var + (moments.mean - mean) ** 2))
+
+
+def _variance_of_log_sd(moments: Moments, mean: Array, sd: Array, weights: Array) -> Array:
+    from_mean = moments.mean - mean
+    terms = variance_of_variance(moments) + 4 * from_mean**2 * variance_of_mean(moments)
+    return (weights**2 @ terms) / (4 * sd**4)

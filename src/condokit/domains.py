@@ -1,0 +1,214 @@
+"""The plain records that flow through a fit: Domains, Strata, Support, Moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from condokit._validation import Array, NoOverlapError, listing
+from condokit.frames import Table
+
+PART = 1 << 16  # rows whose metadata are handled at a time
+
+
+@dataclass(frozen=True)
+class Strata:
+    """Rows grouped by their confounder values.
+
+    Attributes
+    ----------
+    names : list of str
+        The confounders.
+    levels : list of tuple
+        One combination of confounder values per stratum.
+    codes : ndarray of shape (n_rows,)
+        The stratum of each row.
+    count_query, count_reference : ndarray of shape (n_strata,)
+        Rows (or weights) of each domain.
+    """
+
+    names: list[str]
+    levels: list[tuple[Any, ...]]
+    codes: Array
+    count_query: Array
+    count_reference: Array
+
+
+@dataclass(frozen=True)
+class Domains:
+    """Both domains: one table or two, and what is known of their rows, stacked in that order."""
+
+    tables: tuple[Table, ...]
+    is_query: Array
+    confounders: list[Confounder]
+    labels: tuple[Any, Any] = ("query", "reference")
+    weights: Array | None = None
+    groups: Array | None = None
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return self.tables[0].n_features
+
+    def chunks(self) -> Iterator[tuple[slice, Array]]:
+        """Yield (stacked row numbers, float64 rows) from top to bottom."""
+        start = 0
+        for table in self.tables:
+            for rows, chunk in table.chunks():
+                yield slice(start + rows.start, start + rows.stop), chunk
+            start += table.n_rows
+
+    def refuse_non_finite(self) -> None:
+        """Raise an error that counts NaN and infinity by column, if there are any."""
+        for table in self.tables:
+            table.refuse_non_finite()
+
+    def strata(self) -> Strata:
+        """Cross the categorical confounders into strata, in order of first appearance."""
+        codes = np.zeros(len(self.is_query), dtype=np.int32)
+        levels: list[tuple[Any, ...]] = [()]
+        for confounder in self.confounders:
+            n_levels = len(confounder.levels)
+            small = len(levels) * n_levels < np.iinfo(np.int32).max
+            crossed = codes * n_levels if small else codes.astype(np.int64) * n_levels
+            crossed += confounder.codes
+            distinct, codes = _compress(crossed)
+            pairs = [divmod(int(value), n_levels) for value in distinct]
+            levels = [(*levels[left], confounder.levels[right]) for left, right in pairs]
+        counts = np.zeros((2, len(levels)), dtype=np.int64 if self.weights is None else float)
+        for start in range(0, len(codes), PART):
+            rows = slice(start, start + PART)
+            weights = None if self.weights is None else self.weights[rows]
+            cells = 2 * codes[rows] + ~self.is_query[rows]
+            counts += np.bincount(cells, weights, 2 * len(levels)).reshape(-1, 2).T
+        return Strata([c.name for c in self.confounders], levels, codes, counts[0], counts[1])
+
+
+@dataclass(frozen=True)
+class Confounder:
+    """One categorical confounder: its distinct values, and the number of each row's value."""
+
+    name: str
+    levels: list[Any]
+    codes: Array
+
+
+@dataclass(frozen=True)
+class Support:
+    """The confounder values that are compared, with their weights and the rows behind them.
+
+    Attributes
+    ----------
+    names : list of str
+        The confounders.
+    levels : list of tuple
+        One combination of confounder values per row of this table.
+    weights : ndarray of shape (n_values,)
+        Prior weights; they sum to one.
+    count_query, count_reference : ndarray of shape (n_values,)
+        Rows of each domain (sums of `sample_weight` if given).
+    dropped : list of dict
+        Confounder values seen in one domain only, with their counts: not compared.
+    index : ndarray of shape (n_values,)
+        Place of each value among all strata.
+    """
+
+    names: list[str]
+    levels: list[tuple[Any, ...]]
+    weights: Array
+    count_query: Array
+    count_reference: Array
+    dropped: list[dict[str, Any]] = field(default_factory=list)
+    index: Array = field(default_factory=lambda: np.empty(0, dtype=np.intp), repr=False)
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Return the table as columns, ready for a data frame."""
+        columns: dict[str, list[Any]] = {
+            name: [level[j] for level in self.levels] for j, name in enumerate(self.names)
+        }
+        columns["weight"] = self.weights.tolist()
+        columns["n_query"] = self.count_query.tolist()
+        columns["n_reference"] = self.count_reference.tolist()
+        return columns
+
+    def __repr__(self) -> str:
+        text = _text_table(self.to_dict())
+        if self.dropped:
+            left_out = [tuple(row[name] for name in self.names) for row in self.dropped]
+            text += f"\nnot compared (one domain only): {listing(left_out)}"
+        return text
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Conditional means and variances of one domain at every support value.
+
+    Attributes
+    ----------
+    mean, var : ndarray of shape (n_values, n_features)
+        Mean and variance of every feature.
+    precision : ndarray of shape (n_values, n_features)
+        What to use for 1 / var: exactly that, or an estimate freed of its bias.
+    count : ndarray of shape (n_values,)
+        Independent rows behind each mean.
+    dof : ndarray of shape (n_values,)
+        Degrees of freedom behind each variance.
+    """
+
+    mean: Array
+    var: Array
+    precision: Array
+    count: Array
+    dof: Array
+
+
+def no_overlap(strata: Strata) -> NoOverlapError:
+    """Word the error for domains that share no stratum, with the table of counts."""
+    columns: dict[str, list[Any]] = {
+        name: [level[j] for level in strata.levels] for j, name in enumerate(strata.names)
+    }
+    columns["n_query"] = strata.count_query.tolist()
+    columns["n_reference"] = strata.count_reference.tolist()
+    if len(strata.names) == 1:
+        what = f"confounder {strata.names[0]!r} has no level in both domains"
+    else:
+        what = f"no combination of the confounders {listing(strata.names)} occurs in both domains"
+    return NoOverlapError(
+        f"{what}.\n{_text_table(columns)}\nAdaptation compares like with like: leave a confounder "
+        "out, merge its levels, or add samples."
+    )
+
+
+def _text_table(columns: dict[str, list[Any]], most: int = 20) -> str:
+    """Lay columns out as aligned text."""
+
+    def show(value: Any) -> str:
+        if isinstance(value, float):
+            return f"{value:.0f}" if value.is_integer() and value > 1 else f"{value:.3g}"
+        return str(value)
+
+    n_rows = len(next(iter(columns.values())))
+    cells = [[name, *map(show, values[:most])] for name, values in columns.items()]
+    widths = [max(map(len, column)) for column in cells]
+    lines = [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in zip(*cells)
+    ]
+    if n_rows > most:
+        lines.append(f"... and {n_rows - most} more")
+    return "\n".join(lines)
+
+
+def _compress(values: Array) -> tuple[Array, Array]:
+    """Return the distinct non-negative integers and each row's number among them."""
+    if values.max() > 4 * len(values) + 1_000_000:
+        distinct, codes = np.unique(values, return_inverse=True)
+        return distinct, codes.astype(np.int32)
+    seen = np.zeros(int(values.max()) + 1, dtype=bool)
+    seen[values] = True
+    distinct = np.flatnonzero(seen)
+    number = np.zeros(len(seen), dtype=np.int32)
+    number[distinct] = np.arange(len(distinct))
+    return distinct, number[values]

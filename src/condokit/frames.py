@@ -1,0 +1,303 @@
+"""Tables in, tables out: pandas, polars, pyarrow and NumPy seen through one small class."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+
+from condokit._validation import Array, did_you_mean, listing, not_finite, unknown_columns
+
+_CHUNK_ELEMENTS = 1 << 17  # a chunk and its square stay in cache
+_MIN_CHUNK_ROWS = 256
+
+
+class Table:
+    """The feature columns of one table, readable in chunks of float64.
+
+    Parameters
+    ----------
+    X : array, pandas or polars DataFrame, or pyarrow Table of shape (n_rows, n_columns)
+        The user's table. It is never changed and never copied as a whole.
+    name : str, default="X"
+        What error messages call it.
+    """
+
+    def __init__(self, X: Any, name: str = "X") -> None:
+        self.name = name
+        self.native = X
+        self._frame: nw.DataFrame[Any] | None = _as_frame(X, name)
+        self._array: Array | None = None if self._frame is not None else _as_array(X, name)
+        self.columns: list[str] | None = None
+        if self._frame is not None:
+            self.columns = _string_names(list(self._frame.columns), name)
+            self.n_rows, width = self._frame.shape
+            if self.columns is None:
+                self._frame = self._frame.rename({c: str(c) for c in self._frame.columns})
+        else:
+            assert self._array is not None
+            self.n_rows, width = self._array.shape
+        self.positions: Sequence[int] = range(width)
+
+    @property
+    def n_features(self) -> int:
+        """Number of selected columns."""
+        return len(self.positions)
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the selected columns as messages show them."""
+        if self.columns is None:
+            return [f"column {position}" for position in self.positions]
+        return [self.columns[position] for position in self.positions]
+
+    @property
+    def feature_names(self) -> list[str] | None:
+        """Names of the selected columns, or None for an array."""
+        return None if self.columns is None else self.labels
+
+    def column(self, argument: str, name: str) -> nw.Series[Any]:
+        """Return the named column as a series; `argument` is what the user called it."""
+        if self.columns is None or self._frame is None:
+            raise ValueError(
+                f"'{argument}' is the column name {name!r}, but {self.name} has no column names. "
+                f"Pass `{argument}` as an array with one entry per row."
+            )
+        if name not in self.columns:
+            raise unknown_columns(argument, [name], self.columns)
+        return self._frame[name]
+
+    def select(self, features: Any, reserved: Sequence[str] = ()) -> Table:
+        """Keep the features: given by name, pattern or position, or all that are not reserved."""
+        chosen = self.positions
+        if features is None:
+            taken = set(reserved)
+            if self.columns is not None and taken:
+                chosen = [i for i in chosen if self.columns[i] not in taken]
+        else:
+            chosen = self._find(features, set(reserved))
+        if not chosen:
+            shape = (self.n_rows, 0)
+            raise ValueError(
+                f"Found array with 0 feature(s) (shape={shape}) while a minimum of 1 is required: "
+                f"{self.name} has no feature column left."
+            )
+        table = object.__new__(Table)
+        table.__dict__.update(self.__dict__, positions=chosen)
+        table._refuse_text(features is None)
+        return table
+
+    def match(self, names: Sequence[str] | None, n_features: int, owner: str) -> Table:
+        """Find the fitted features again: by name where both sides have names, else by place."""
+        if names is not None and self.columns is not None:
+            missing = [name for name in names if name not in self.columns]
+            if missing:
+                hints = "".join(did_you_mean(name, self.columns) for name in missing[:3])
+                raise ValueError(
+                    "The feature names should match those that were passed during fit.\n"
+                    f"{self.name} lacks {listing(missing)}, which {owner} was fitted with.{hints}"
+                )
+            return self.select(list(names))
+        if self.n_features != n_features:
+            hint = (
+                f" {self.name} looks transposed: samples are rows."
+                if self.n_rows == n_features
+                else ""
+            )
+            raise ValueError(
+                f"{self.name} has {self.n_features} features, but {owner} is expecting "
+                f"{n_features} features as input.{hint}"
+            )
+        return self.select(None)
+
+    def chunks(self) -> Iterator[tuple[slice, Array]]:
+        """Yield (rows, float64 array) from top to bottom; NaN and infinity pass through."""
+        step = max(_MIN_CHUNK_ROWS, _CHUNK_ELEMENTS // max(self.n_features, 1))
+        for start in range(0, self.n_rows, step):
+            rows = slice(start, min(start + step, self.n_rows))
+            yield rows, self._read(rows)
+
+    def refuse_non_finite(self) -> None:
+        """Raise an error that counts NaN and infinity by column, if there are any."""
+        nan = np.zeros(self.n_features, dtype=np.int64)
+        inf = np.zeros(self.n_features, dtype=np.int64)
+        for _, chunk in self.chunks():
+            nan += np.isnan(chunk).sum(axis=0)
+            inf += np.isinf(chunk).sum(axis=0)
+        bad = {label: (int(n), int(i)) for label, n, i in zip(self.labels, nan, inf) if n or i}
+        if bad:
+            raise not_finite(self.name, bad)
+
+    def output(self) -> Array:
+        """Return an empty array for a result with these rows and columns."""
+        if self._frame is not None:
+            single = all(dtype == nw.Float32 for dtype in self._dtypes())
+        else:
+            single = self._array is not None and self._array.dtype == np.float32
+        return np.empty((self.n_rows, self.n_features), np.float32 if single else np.float64)
+
+    def rebuild(self, values: Array, names: Sequence[str] | None = None) -> Any:
+        """Put an array into the container that this table came in, keeping its index."""
+        if self._frame is None:
+            return values
+        names = list(names) if names is not None else [str(label) for label in self.labels]
+        native = self._frame.to_native()
+        columns: dict[str, Array] = {
+            name: values[:, j].astype(np.float32) if dtype == nw.Float32 else values[:, j]
+            for j, (name, dtype) in enumerate(zip(names, self._dtypes()))
+        }
+        if nw.dependencies.is_pandas_dataframe(native):
+            frame = _pandas_frame(type(native), values, columns, native.index)
+            if self.columns is None:
+                frame.columns = self.native.columns[self.positions]
+            return frame
+        return nw.from_dict(columns, backend=self._frame.implementation).to_native()
+
+    def _read(self, rows: slice) -> Array:
+        if self._frame is not None:
+            part = self._frame[rows, list(self.positions)]
+            wrong = [c for c, t in part.schema.items() if t not in (nw.Float64, nw.Float32)]
+            part = part.with_columns(nw.col(wrong).cast(nw.Float64)) if wrong else part
+            return np.asarray(part.to_numpy(), dtype=np.float64)
+        assert self._array is not None
+        block = self._array[rows]
+        if self.positions != range(self._array.shape[1]):
+            block = block[:, self.positions]
+        return block if block.dtype == np.float64 else block.astype(np.float64)
+
+    def _dtypes(self) -> list[nw.dtypes.DType]:
+        assert self._frame is not None
+        dtypes = list(self._frame.schema.values())
+        return [dtypes[position] for position in self.positions]
+
+    def _find(self, features: Any, reserved: set[str]) -> list[int]:
+        wanted = [features] if isinstance(features, str | int | np.integer) else list(features)
+        chosen: dict[int, None] = {}
+        missing: list[Any] = []
+        for want in wanted:
+            if isinstance(want, str) and self.columns is not None:
+                # an exact name first: columns may be called 'a[1]' or 'x*'
+                hits = [want] if want in self.columns else fnmatch.filter(self.columns, want)
+                hits = [hit for hit in hits if hit == want or hit not in reserved]
+                chosen.update({self.columns.index(hit): None for hit in hits})
+                missing += [] if hits else [want]
+            elif isinstance(want, int | np.integer) and not isinstance(want, bool):
+                if not -len(self.positions) <= want < len(self.positions):
+                    raise ValueError(
+                        f"'features' asks for column {want}, but {self.name} has "
+                        f"{len(self.positions)} columns."
+                    )
+                chosen[int(want) % len(self.positions)] = None
+            elif isinstance(want, str):
+                raise ValueError(
+                    f"'features' names {want!r}, but {self.name} has no column names; "
+                    "give column numbers instead."
+                )
+            else:
+                raise ValueError(
+                    f"'features' must list column names, patterns or numbers. Got {want!r}."
+                )
+        if missing:
+            raise unknown_columns("features", missing, self.columns or [])
+        both = [self.columns[i] for i in chosen if self.columns and self.columns[i] in reserved]
+        if both:
+            raise ValueError(
+                f"'features' lists {listing(both)}, which is also the domain, a confounder or the "
+                "groups. A column is one or the other."
+            )
+        return list(chosen)
+
+    def _refuse_text(self, chose_all: bool) -> None:
+        if self._frame is None:
+            return
+        text = [
+            f"{label} ({dtype})"
+            for label, dtype in zip(self.labels, self._dtypes())
+            if not (dtype.is_numeric() or dtype == nw.Boolean)
+        ]
+        if text:
+            hint = (
+                "Name the feature columns with `features=`, for example features=['eeg_*']."
+                if chose_all
+                else "Leave them out of `features`, or convert them to numbers."
+            )
+            raise ValueError(
+                f"{self.name} has columns that are not numeric: {listing(text)}. {hint}"
+            )
+
+
+def is_frame(X: Any) -> bool:
+    """Tell whether X is an eager data frame or series of a library that narwhals knows."""
+    try:
+        nw.from_native(X, eager_only=True, allow_series=True)
+    except TypeError:
+        return False
+    return True
+
+
+def _as_frame(X: Any, name: str) -> nw.DataFrame[Any] | None:
+    names: list[Any] = []
+    if nw.dependencies.is_pandas_dataframe(X):
+        names = list(X.columns)
+    elif nw.dependencies.is_pyarrow_table(X):
+        names = X.column_names
+    twice = [column for column, times in Counter(names).items() if times > 1]
+    if twice:
+        raise ValueError(f"{name} has duplicate column names: {listing(twice)}. Rename them.")
+    try:
+        frame = nw.from_native(X, allow_series=True)
+    except TypeError:
+        return None
+    if isinstance(frame, nw.LazyFrame):
+        raise TypeError(f"{name} is a lazy frame; collect it first, for example with .collect().")
+    if isinstance(frame, nw.Series):
+        raise ValueError(
+            f"Expected 2D array, got 1D array instead: {name} is a single column. Reshape your "
+            "data: pass a data frame with one column."
+        )
+    return frame
+
+
+def _as_array(X: Any, name: str) -> Array:
+    if hasattr(X, "tocsr") or hasattr(X, "todense"):
+        raise TypeError(
+            f"Sparse data was passed for {name}, but dense data is required. "
+            "Convert it with '.toarray()': an offset would fill the zeros anyway."
+        )
+    array = np.asarray(X)
+    if array.ndim != 2:
+        raise ValueError(
+            f"Expected 2D array, got {array.ndim}D array instead (shape {array.shape}) for {name}. "
+            "Reshape your data: samples are rows, features are columns."
+        )
+    if array.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: {name} has dtype {array.dtype}.")
+    if array.dtype.kind not in "fiub":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{name} must hold numbers: {error}.") from None
+    return array
+
+
+def _string_names(columns: list[Any], name: str) -> list[str] | None:
+    kinds = {isinstance(column, str) for column in columns}
+    if kinds == {True, False}:
+        raise TypeError(
+            "Feature names are only supported if all input features have string names, but "
+            f"{name} mixes strings with others. Convert them: X.columns = X.columns.astype(str)."
+        )
+    return columns if kinds != {False} else None
+
+
+def _pandas_frame(kind: type, values: Array, columns: dict[str, Array], index: Any) -> Any:
+    """Build a pandas frame from one block where all columns share a dtype."""
+    dtypes = {column.dtype for column in columns.values()}
+    if len(dtypes) == 1:
+        block = values.astype(dtypes.pop(), copy=False)
+        return kind(block, columns=list(columns), index=index)
+    return kind(columns, index=index)

@@ -1,0 +1,414 @@
+"""From what the user passes to `Domains`: the checks and conversions of fit and fit_pair."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+
+from condokit._validation import (
+    Array,
+    check_length,
+    check_weights,
+    did_you_mean,
+    listing,
+    unknown_columns,
+)
+from condokit.domains import PART, Confounder, Domains
+from condokit.frames import Table, is_frame
+
+
+def from_table(
+    X: Any,
+    domain: Any,
+    confounders: Any,
+    features: Any,
+    groups: Any,
+    sample_weight: Any,
+    reference: Any,
+    categorical: Any,
+) -> Domains:
+    """Read one table whose rows `domain` labels; the checks of `ConDoAdapter.fit`."""
+    table = Table(X)
+    if domain is None:
+        raise ValueError(
+            "'domain' is required: an array with the domain label of each row, or the name of the "
+            "column that holds it. For two separate tables use fit_pair."
+        )
+    reserved: list[str] = []
+    labels = _column(table, "domain", domain, reserved)
+    columns = _columns(table, confounders, reserved)
+    group_codes = None
+    if groups is not None:
+        group_codes = _factorize([_column(table, "groups", groups, reserved)], "groups")[1]
+    weights = None
+    if sample_weight is not None:
+        if isinstance(sample_weight, str):
+            sample_weight = _column(table, "sample_weight", sample_weight, reserved)
+        weights = check_weights(sample_weight, table.n_rows, table.name)
+    features_table = table.select(features, reserved)
+    _refuse_empty(features_table)
+    levels, codes = _factorize([labels], "domain")
+    query_label, reference_label = _name_domains(levels, len(codes), reference)
+    return _checked(
+        Domains(
+            (features_table,),
+            codes == levels.index(query_label),
+            _categorical([columns], categorical),
+            (query_label, reference_label),
+            weights,
+            group_codes,
+        )
+    )
+
+
+def from_pair(
+    X_query: Any,
+    X_reference: Any,
+    Z_query: Any,
+    Z_reference: Any,
+    groups: Any,
+    sample_weight: Any,
+    categorical: Any,
+) -> Domains:
+    """Read two tables; the checks of `ConDoAdapter.fit_pair`."""
+    query, reference = Table(X_query, "X_query"), Table(X_reference, "X_reference")
+    if (query.columns is None) != (reference.columns is None):
+        raise ValueError(
+            "X_query and X_reference must both have column names or both have none; "
+            f"got {type(X_query).__name__} and {type(X_reference).__name__}."
+        )
+    if query.columns is not None and reference.columns is not None:
+        _refuse_other_columns(query.columns, reference.columns)
+        query = query.select(None)
+        reference = reference.select(query.columns)
+    else:
+        if query.n_features != reference.n_features:
+            turned = query.n_rows == reference.n_rows
+            hint = " The tables look transposed: samples are rows." if turned else ""
+            raise ValueError(
+                f"X_query has {query.n_features} features and X_reference has "
+                f"{reference.n_features}; they must be the same features.{hint}"
+            )
+        query, reference = query.select(None), reference.select(None)
+    for table in (query, reference):
+        _refuse_empty(table)
+    if (Z_query is None) != (Z_reference is None):
+        raise ValueError("Give Z_query and Z_reference together, or neither.")
+    sides = [
+        _columns(table, Z, [], argument)
+        for table, Z, argument in (
+            (query, Z_query, "Z_query"),
+            (reference, Z_reference, "Z_reference"),
+        )
+    ]
+    names = [[name for name, _ in side] for side in sides]
+    if sorted(names[0]) != sorted(names[1]):
+        raise ValueError(
+            f"Z_query has the columns {listing(names[0])} but Z_reference has {listing(names[1])}; "
+            "they must be the same confounders."
+        )
+    by_name = dict(sides[1])
+    sides[1] = [(name, by_name[name]) for name in names[0]]
+
+    n = (query.n_rows, reference.n_rows)
+    tables = (query, reference)
+    group_codes = weights = None
+    if groups is not None:
+        pair = _pair("groups", groups)
+        columns = [_series_or_list("groups", g, table) for g, table in zip(pair, tables)]
+        # the same label in both tables is the same subject, measured in both domains
+        group_codes = _factorize(columns, "groups")[1]
+    if sample_weight is not None:
+        pair = _pair("sample_weight", sample_weight)
+        weights = np.concatenate(
+            [
+                np.ones(t.n_rows) if w is None else check_weights(w, t.n_rows, t.name)
+                for w, t in zip(pair, tables)
+            ]
+        )
+    is_query = np.repeat([True, False], n)
+    return _checked(
+        Domains(
+            tables,
+            is_query,
+            _categorical(sides, categorical),
+            weights=weights,
+            groups=group_codes,
+        )
+    )
+
+
+def is_reference_row(domain: Any, table: Table, labels: tuple[Any, Any]) -> Array:
+    """Mark the rows that a transform leaves as they are; labels are (query, reference)."""
+    query_label, reference_label = labels
+    levels, codes = _factorize([_column(table, "domain", domain, [])], "domain")
+    strange = [level for level in levels if level not in (query_label, reference_label)]
+    if strange:
+        raise ValueError(
+            f"'domain' has the label {listing(strange)}, which was not there when fitting; "
+            f"known are {query_label!r} (query) and {reference_label!r} (reference)."
+        )
+    return np.array([level == reference_label for level in levels])[codes]
+
+
+def _name_domains(labels: list[Any], n_rows: int, reference: Any) -> tuple[Any, Any]:
+    """Return (query label, reference label)."""
+    if len(labels) != 2:
+        few = "; with 1 sample there is nothing to compare" if n_rows == 1 else ""
+        raise ValueError(
+            f"'domain' must have exactly two labels. Got {len(labels)} ({listing(labels)}){few}."
+        )
+    if reference is None:
+        if set(labels) == {"query", "reference"}:
+            return "query", "reference"
+        raise ValueError(
+            f"'reference' must name the domain to map to, {labels[0]!r} or {labels[1]!r}: "
+            f"for example ConDoAdapter(reference={labels[0]!r}). It may be left out only when the "
+            "labels are 'query' and 'reference'."
+        )
+    if reference not in labels:
+        raise ValueError(
+            f"'reference' is {reference!r}, but the domain labels are {listing(labels)}."
+            f"{did_you_mean(reference, labels)}"
+        )
+    return next(label for label in labels if label != reference), reference
+
+
+def _checked(domains: Domains) -> Domains:
+    if domains.weights is not None:
+        for name, side in (("query", domains.is_query), ("reference", ~domains.is_query)):
+            total = domains.weights[side].sum()
+            if total == 0:
+                raise ValueError(f"'sample_weight' is zero for all {name} rows.")
+            if total <= 1:
+                raise ValueError(
+                    f"'sample_weight' sums to {total:g} over the {name} rows. Weights count rows "
+                    "(2 stands for two equal rows): scale them to a mean of about one."
+                )
+    return domains
+
+
+def _refuse_empty(table: Table) -> None:
+    if table.n_rows == 0:
+        raise ValueError(
+            f"Found array with 0 sample(s) (shape=(0, {table.n_features})) while a minimum of 1 is "
+            f"required: {table.name} is empty."
+        )
+
+
+def _refuse_other_columns(query: list[str], reference: list[str]) -> None:
+    only_query = [c for c in query if c not in set(reference)]
+    only_reference = [c for c in reference if c not in set(query)]
+    if only_query or only_reference:
+        parts = [
+            f"{name} alone has {listing(columns)}"
+            for name, columns in (("X_query", only_query), ("X_reference", only_reference))
+            if columns
+        ]
+        hints = "".join(did_you_mean(c, only_reference) for c in only_query[:3])
+        raise ValueError(
+            f"X_query and X_reference must have the same columns; {'; '.join(parts)}.{hints}"
+        )
+
+
+def _pair(argument: str, value: Any) -> Sequence[Any]:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise ValueError(f"'{argument}' must be a pair (query, reference) in fit_pair.")
+    return value
+
+
+def _series_or_list(argument: str, value: Any, table: Table) -> Any:
+    if is_frame(value):
+        series = nw.from_native(value, eager_only=True, allow_series=True)
+        if isinstance(series, nw.DataFrame):
+            if len(series.columns) != 1:
+                raise ValueError(f"'{argument}' must be one column. Got {len(series.columns)}.")
+            series = series[series.columns[0]]
+        check_length(argument, series, table.n_rows, table.name)
+        return series
+    array = value if isinstance(value, list | tuple) else np.asarray(value)
+    if isinstance(array, np.ndarray) and array.ndim != 1:
+        if array.ndim == 2 and array.shape[1] == 1:
+            array = array[:, 0]
+        else:
+            raise ValueError(f"'{argument}' must be one-dimensional. Got shape {array.shape}.")
+    if len(array) != table.n_rows and len(array) == table.n_features:
+        raise ValueError(
+            f"'{argument}' has {len(array)} entries but {table.name} has {table.n_rows} rows and "
+            f"{table.n_features} columns: {table.name} looks transposed. Samples are rows."
+        )
+    check_length(argument, array, table.n_rows, table.name)
+    return array
+
+
+def _column(table: Table, argument: str, value: Any, reserved: list[str]) -> Any:
+    """Return row-wise metadata given as a column name or as values."""
+    if isinstance(value, str):
+        column = table.column(argument, value)
+        reserved.append(value)
+        return column
+    return _series_or_list(argument, value, table)
+
+
+def _columns(
+    table: Table, confounders: Any, reserved: list[str], argument: str = "confounders"
+) -> list[tuple[str, Any]]:
+    """Return the confounders as (name, values)."""
+    if confounders is None:
+        return []
+    if isinstance(confounders, str):
+        confounders = [confounders]
+    if isinstance(confounders, list | tuple) and all(isinstance(c, str) for c in confounders):
+        names = list(dict.fromkeys(confounders))
+        known = table.columns or []
+        missing = [name for name in names if name not in known]
+        if not missing:
+            return [(name, _column(table, argument, name, reserved)) for name in names]
+        if len(confounders) != table.n_rows:  # otherwise: one value per row
+            if table.columns is None:
+                table.column(argument, names[0])
+            raise unknown_columns(argument, missing, known)
+    if isinstance(confounders, dict):
+        return [
+            (str(name), _series_or_list(f"{argument}[{name!r}]", values, table))
+            for name, values in confounders.items()
+        ]
+    if is_frame(confounders):
+        frame = nw.from_native(confounders, eager_only=True, allow_series=True)
+        check_length(argument, frame, table.n_rows, table.name)
+        if isinstance(frame, nw.DataFrame):
+            return [(str(name), frame[name]) for name in frame.columns]
+        return [(str(frame.name or "confounder 0"), frame)]
+    array = np.asarray(confounders) if not hasattr(confounders, "ndim") else confounders
+    if array.ndim == 1:
+        return [("confounder 0", _series_or_list(argument, confounders, table))]
+    if array.ndim != 2:
+        raise ValueError(f"'{argument}' must have one or two dimensions. Got shape {array.shape}.")
+    if array.shape[0] != table.n_rows and array.shape[1] == table.n_rows:
+        raise ValueError(
+            f"'{argument}' has shape {array.shape} but {table.name} has {table.n_rows} rows: it "
+            "looks transposed. Samples are rows."
+        )
+    check_length(argument, array, table.n_rows, table.name)
+    return [(f"confounder {j}", array[:, j]) for j in range(array.shape[1])]
+
+
+def _categorical(sides: list[list[tuple[str, Any]]], categorical: Any) -> list[Confounder]:
+    """Encode the confounders of all tables together, refusing continuous ones."""
+    names = [name for name, _ in sides[0]]
+    declared = _declared(categorical, names)
+    confounders = []
+    for j, name in enumerate(names):
+        columns = [side[j][1] for side in sides]
+        levels, codes = _factorize(columns, name)
+        kind = _kind(columns)
+        if kind == "datetime":
+            raise ValueError(
+                f"Confounder {name!r} holds dates or times. Convert it to categories first, for "
+                "example to the year."
+            )
+        if kind == "number" and name not in declared and len(levels) != 2:
+            raise ValueError(
+                f"Confounder {name!r} is numeric ({len(levels)} distinct values) and so taken as "
+                f"continuous; only categorical confounders can be used so far. If its numbers are "
+                f"categories, say so with ConDoAdapter(categorical=[{name!r}]); otherwise cut it "
+                "into classes first."
+            )
+        confounders.append(Confounder(name, levels, codes))
+    return confounders
+
+
+def _declared(categorical: Any, names: list[str]) -> set[str]:
+    if categorical is None:
+        return set()
+    wanted = [categorical] if isinstance(categorical, str | int) else list(categorical)
+    declared = set()
+    for want in wanted:
+        if isinstance(want, int | np.integer) and -len(names) <= want < len(names):
+            declared.add(names[int(want)])
+        elif want in names:
+            declared.add(want)
+        else:
+            raise ValueError(
+                f"'categorical' lists {want!r}, which is not a confounder. The confounders are "
+                f"{listing(names)}.{did_you_mean(want, names)}"
+            )
+    return declared
+
+
+def _kind(columns: Sequence[Any]) -> str:
+    kinds = set()
+    for column in columns:
+        if isinstance(column, nw.Series):
+            dtype = column.dtype
+            if dtype.is_temporal():
+                kinds.add("datetime")
+            else:
+                kinds.add("number" if dtype.is_numeric() else "category")
+        else:
+            kind = np.asarray(column).dtype.kind
+            kinds.add("number" if kind in "iuf" else "datetime" if kind in "mM" else "category")
+    return "category" if "category" in kinds else kinds.pop()
+
+
+def _values(column: Any) -> Iterator[list[Any]]:
+    """Yield the values as plain Python objects, a part at a time."""
+    for start in range(0, len(column), PART):
+        part = column[start : start + PART]
+        if isinstance(part, nw.Series):
+            yield part.to_list()
+        else:
+            yield part if isinstance(part, list) else np.asarray(part).tolist()
+
+
+def _factorize(columns: Sequence[Any], name: str) -> tuple[list[Any], Array]:
+    """Return the distinct values of all columns, sorted, and each row's number among them."""
+    number: dict[Any, int] = {}
+    codes = np.empty(sum(len(column) for column in columns), dtype=np.int32)
+    n_done = 0
+    for column in columns:
+        for part in _values(column):
+            try:
+                new = set(part).difference(number)
+            except TypeError:
+                raise ValueError(
+                    f"{name!r} holds values that cannot be compared, such as lists."
+                ) from None
+            for value in new:
+                if _is_missing(value):
+                    _refuse_missing(columns, name)
+                number[value] = len(number)
+            n_new = len(part)
+            found = np.fromiter(map(number.__getitem__, part), dtype=np.int32, count=n_new)
+            codes[n_done : n_done + n_new] = found
+            n_done += n_new
+    levels = list(number)
+    try:
+        levels.sort()
+    except TypeError:
+        levels.sort(key=lambda value: (type(value).__name__, str(value)))
+    place = np.empty(len(levels), dtype=np.int32)
+    for i, value in enumerate(levels):
+        place[number[value]] = i
+    return levels, place[codes]
+
+
+def _refuse_missing(columns: Sequence[Any], name: str) -> None:
+    n_rows = sum(len(column) for column in columns)
+    n_missing = sum(
+        _is_missing(value) for column in columns for part in _values(column) for value in part
+    )
+    raise ValueError(
+        f"{name!r} has {n_missing} missing values (of {n_rows}). Drop these rows, or give "
+        "them a category of their own."
+    )
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None or type(value).__name__ in {"NAType", "NaTType"}:
+        return True
+    return isinstance(value, float) and math.isnan(value)

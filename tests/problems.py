@@ -1,0 +1,23 @@
+"""Random problems and small tools that several test files share."""
+
+import numpy as np
+
+from condokit.domains import Moments
+
+
+def random_moments(rng, n_values, n_features, spread=1.0):
+    var = np.exp(rng.normal(0, spread, (n_values, n_features)))
+    count = rng.integers(2, 50, n_values).astype(float)
+    mean = rng.normal(0, 3, (n_values, n_features))
+    return Moments(mean, var, 1 / var, count, count - 1)
+
+
+def two_domains(rng, n=200, n_features=3, scale=2.0, offset=5.0):
+    """Draw two classes in unequal shares and a known map: X and Z of query and reference."""
+    Z_query = rng.choice(["a", "b"], n, p=[0.3, 0.7])
+    Z_reference = rng.choice(["a", "b"], n, p=[0.7, 0.3])
+
+    def draw(Z):
+        return rng.normal(size=(n, n_features)) + np.where(Z == "a", 4.0, 0.0)[:, None]
+
+    return (draw(Z_query) - offset) / scale, draw(Z_reference), Z_query, Z_reference

@@ -1,0 +1,287 @@
+"""Every kind of bad input gets a clear error, or a documented treatment."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from problems import two_domains
+from scipy import sparse
+
+from condokit import ConDoAdapter, IdentifiabilityWarning, LowOverlapWarning, NoOverlapError
+
+
+@pytest.fixture
+def data():
+    return two_domains(np.random.default_rng(0), n=40)
+
+
+@pytest.fixture
+def frame(data):
+    X_query, X_reference, Z_query, Z_reference = data
+    table = pd.DataFrame(np.vstack([X_query, X_reference]), columns=["height", "width", "depth"])
+    table["sex"] = np.concatenate([Z_query, Z_reference])
+    table["device"] = np.repeat(["v2", "v1"], 40)
+    return table
+
+
+def refused(message, error=ValueError, *, adapter=None, method="fit_pair", **arguments):
+    adapter = adapter or ConDoAdapter()
+    with pytest.raises(error, match=message):
+        getattr(adapter, method)(**arguments)
+    assert not hasattr(adapter, "map_")
+
+
+def fit_refused(message, frame, error=ValueError, reference="v1", parameters=None, **arguments):
+    adapter = ConDoAdapter(reference=reference, **(parameters or {}))
+    arguments = {"domain": "device", "confounders": "sex", **arguments}
+    refused(message, error, adapter=adapter, method="fit", X=frame, **arguments)
+
+
+def test_row_counts_that_differ(frame, data):
+    fit_refused("'domain' has 3 entries but X has 80 rows", frame, domain=["a", "b", "a"])
+    fit_refused("'confounders' has 2 entries", frame, confounders=np.array(["a", "b"]))
+    fit_refused("'groups' has 1 entries", frame, groups=[1])
+    fit_refused("'sample_weight' has 2 entries", frame, sample_weight=[1, 1])
+    X_query, X_reference, Z_query, Z_reference = data
+    refused(
+        "'Z_query' has 39 entries but X_query has 40 rows",
+        X_query=X_query, X_reference=X_reference, Z_query=Z_query[1:], Z_reference=Z_reference,
+    )  # fmt: skip
+
+
+def test_columns_that_differ(frame):
+    query = frame[["height", "width"]]
+    refused(
+        "X_query alone has 'width'; X_reference alone has 'widht'",
+        X_query=query, X_reference=query.rename(columns={"width": "widht"}),
+    )  # fmt: skip
+    swapped = ConDoAdapter(shrinkage=None).fit_pair(query * [2, 3], query[["width", "height"]])
+    np.testing.assert_allclose(swapped.map_.scale, [1 / 2, 1 / 3])
+    refused("both have column names", X_query=query, X_reference=query.to_numpy())
+    refused(
+        "2 features and X_reference has 3", X_query=np.ones((9, 2)), X_reference=np.ones((5, 3))
+    )
+
+
+def test_transposed_matrices(data):
+    X_query, X_reference, Z_query, Z_reference = data
+    refused(
+        "X_query looks transposed",
+        X_query=X_query.T, X_reference=X_reference.T, Z_query=Z_query, Z_reference=Z_reference,
+    )  # fmt: skip
+    refused("look transposed", X_query=X_query[:9].T, X_reference=X_reference.T)
+    stacked = np.vstack([X_query, X_reference])
+    domain = np.repeat(["query", "reference"], 40)
+    refused("X looks transposed", method="fit", X=stacked.T, domain=domain)
+    adapter = ConDoAdapter().fit_pair(X_query, X_reference)
+    with pytest.raises(ValueError, match="X has 40 features.*expecting 3.*looks transposed"):
+        adapter.transform(X_query.T)
+
+
+def test_unknown_column_names_get_a_suggestion(frame):
+    fit_refused("'domain' names 'devise'.*Did you mean 'device'", frame, domain="devise")
+    fit_refused("'confounders' names 'sxe'.*Did you mean 'sex'", frame, confounders=["sxe"])
+    fit_refused("'features' names 'widht'.*Did you mean 'width'", frame, features=["widht"])
+    fit_refused("'features' names 'eeg_\\*'", frame, features=["eeg_*"])
+    fit_refused("'groups' names 'id'", frame, groups="id")
+    fit_refused(
+        "'categorical' lists 'sxe'.*Did you mean 'sex'", frame, parameters={"categorical": ["sxe"]}
+    )
+    fit_refused("X has no column names", frame[["height"]].to_numpy(), domain="device")
+    fit_refused("also the domain, a confounder", frame, features=["height", "sex"])
+
+
+def test_columns_that_are_not_numeric(frame):
+    frame["name"] = "somebody"
+    fit_refused("not numeric: 'name \\(.*features=", frame)
+    ConDoAdapter(reference="v1").fit(
+        frame, domain="device", confounders="sex", features=["*t?"]
+    )  # height, width, depth
+    text = np.array([["1", "x"], ["2", "y"]])
+    refused("X_query must hold numbers", X_query=text, X_reference=text)
+    refused("Complex", X_query=np.ones((3, 1)) * 1j, X_reference=np.ones((3, 1)))
+
+
+def test_nan_and_infinity_are_counted_by_column(frame, data):
+    frame.loc[3:5, "width"] = np.nan
+    frame.loc[0, "depth"] = np.inf
+    fit_refused(r"X contains NaN or infinity \(width: 3 NaN; depth: 1 inf\)", frame)
+    X_query, X_reference, *_ = data
+    bad = X_query.copy()
+    bad[7, 1] = -np.inf
+    refused("X_query contains.*column 1: 1 inf", X_query=bad, X_reference=X_reference)
+    adapter = ConDoAdapter().fit_pair(X_query, X_reference)
+    with pytest.raises(ValueError, match="X contains NaN or infinity .column 1: 1 inf"):
+        adapter.transform(bad)
+
+
+def test_nan_in_rows_that_are_not_compared_is_found_too(frame):
+    frame.loc[0, "sex"] = "other"
+    frame.loc[0, "width"] = np.nan
+    with pytest.warns(LowOverlapWarning):
+        fit_refused("width: 1 NaN", frame)
+
+
+def test_missing_confounders_and_domains(frame):
+    holes = frame.copy()
+    holes.loc[[1, 2], "sex"] = None
+    fit_refused("'sex' has 2 missing values .of 80", holes)
+    holes = frame.copy()
+    holes.loc[1, "device"] = None
+    fit_refused("'domain' has 1 missing", holes)
+    fit_refused(
+        "'confounder 0' has 80 missing", frame, confounders=np.full(80, np.nan), features=["height"]
+    )
+
+
+def test_constant_features_are_only_shifted(data):
+    X_query, X_reference, Z_query, Z_reference = data
+    X_query[:, 1] = 7.0
+    X_reference[:, 1] = np.where(Z_reference == "a", 2.0, 2.0)
+    X_query[:, 2] = 1e-300
+    for shrinkage in ("auto", None):
+        with pytest.warns(IdentifiabilityWarning, match="'column 1', 'column 2'"):
+            adapter = ConDoAdapter(shrinkage=shrinkage).fit_pair(
+                X_query, X_reference, Z_query, Z_reference
+            )
+        np.testing.assert_array_equal(adapter.map_.scale[1:], 1)
+        assert adapter.map_.offset[1] == pytest.approx(-5)
+        assert np.isfinite(adapter.map_.offset).all()
+        assert adapter.report_["constant_features"] == ["column 1", "column 2"]
+
+
+def test_a_feature_constant_in_one_stratum_only(data):
+    X_query, X_reference, Z_query, Z_reference = data
+    X_reference[Z_reference == "a", 0] = 1.0
+    for shrinkage in ("auto", None):
+        adapter = ConDoAdapter(shrinkage=shrinkage).fit_pair(
+            X_query, X_reference, Z_query, Z_reference
+        )
+        assert np.isfinite(adapter.map_.offset).all()
+
+
+def test_no_common_stratum(frame):
+    frame["site"] = np.where(frame["device"] == "v1", "old", "new")
+    shared = {"error": NoOverlapError, "features": ["height"]}
+    message = "(?s)'site' has no level in both domains.*n_query.*new.*40.*old"
+    fit_refused(message, frame, confounders=["site"], **shared)
+    message = "no combination of the confounders 'sex', 'site'"
+    fit_refused(message, frame, confounders=["sex", "site"], **shared)
+
+
+def test_single_rows_and_empty_tables(data):
+    X_query, X_reference, Z_query, Z_reference = data
+    one = {"X_query": X_query[:1], "X_reference": X_reference}
+    refused("query domain has only 1 sample", **one)
+    shift = ConDoAdapter(map="shift").fit_pair(**one)
+    assert np.isfinite(shift.map_.offset).all()
+    refused("1 sample", X_query=X_query[:1], X_reference=X_reference[:1])
+    refused("0 sample.s.*X_query is empty", X_query=X_query[:0], X_reference=X_reference)
+    refused("0 feature", X_query=X_query[:, :0], X_reference=X_reference[:, :0])
+    adapter = ConDoAdapter().fit_pair(X_query, X_reference)
+    assert adapter.transform(X_query[:1]).shape == (1, 3)
+    with pytest.raises(ValueError, match="0 sample"):
+        adapter.transform(X_query[:0])
+
+
+def test_duplicate_column_names(frame):
+    frame.columns = ["height", "height", "depth", "sex", "device"]
+    fit_refused("X has duplicate column names: 'height'", frame)
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e12])
+def test_huge_and_tiny_scales_side_by_side(data, unit):
+    X_query, X_reference, Z_query, Z_reference = data
+    units = np.array([unit, 1.0, 1 / unit])
+    plain = ConDoAdapter().fit_pair(X_query, X_reference, Z_query, Z_reference)
+    mixed = ConDoAdapter().fit_pair(X_query * units, X_reference * units, Z_query, Z_reference)
+    np.testing.assert_allclose(mixed.map_.scale, plain.map_.scale, rtol=1e-9)
+
+
+def test_numbers_too_large_to_square():
+    X = np.random.default_rng(0).normal(size=(20, 1)) * 1e200
+    refused("too large", X_query=X, X_reference=X)
+
+
+def test_sparse_and_lazy_tables(data):
+    X_query, X_reference, *_ = data
+    refused("Sparse data was passed.*toarray", TypeError, X_query=sparse.csr_array(X_query),
+            X_reference=X_reference)  # fmt: skip
+    import polars as pl
+
+    lazy = pl.DataFrame(X_query).lazy()
+    refused("lazy frame; collect it", TypeError, X_query=lazy, X_reference=X_reference)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"map": "afine"}, "'map' must be one of 'identity', 'shift', 'location-scale'"),
+        ({"map": "location_scale"}, "Got 'location_scale' instead. Did you mean 'location-scale'"),
+        ({"divergence": "kl"}, "'divergence' must be one of 'reverse-kl', 'ot'"),
+        ({"prior": 3}, "'prior' must be one of"),
+        ({"conditional": "forest"}, "'conditional' must be one of 'stratified'"),
+        ({"shrinkage": "yes"}, "'shrinkage' must be 'auto', None or a number from 0 to 1"),
+        ({"shrinkage": 1.5}, "Got 1.5"),
+        ({"shrinkage": True}, "Got True"),
+        ({"reference": "v1"}, "fit_pair takes the reference as its second table"),
+    ],
+)
+def test_wrong_parameters(data, parameters, message):
+    X_query, X_reference, *_ = data
+    adapter = ConDoAdapter(**parameters)
+    refused(message, adapter=adapter, X_query=X_query, X_reference=X_reference)
+
+
+def test_domains_that_are_not_two_or_not_named(frame):
+    fit_refused("'domain' is required", frame, domain=None)
+    fit_refused("'reference' is 'v3', but the domain labels are 'v1', 'v2'", frame, reference="v3")
+    fit_refused("'reference' must name the domain to map to, 'v1' or 'v2'", frame, reference=None)
+    three = frame["device"].where(frame.index > 3, "v0")
+    fit_refused("exactly two labels. Got 3", frame, domain=three, features=["height"])
+    adapter = ConDoAdapter(reference="v1").fit(frame, domain="device", confounders="sex")
+    with pytest.raises(ValueError, match="label 'v0', which was not there when fitting"):
+        adapter.transform(frame, domain=three)
+
+
+def test_continuous_confounders_are_refused_with_advice(frame):
+    frame["age"] = np.arange(80)
+    height = {"features": ["height"]}
+    message = r"'age' is numeric .80 distinct.*categorical=\['age'\]"
+    fit_refused(message, frame, confounders="age", **height)
+    fit_refused("'confounder 0' is numeric", frame, confounders=np.linspace(0, 1, 80), **height)
+    frame["day"] = pd.date_range("2026-01-01", periods=80)
+    fit_refused("'day' holds dates", frame, confounders="day", **height)
+    ConDoAdapter(reference="v1", categorical=["age"]).fit(
+        frame.assign(age=frame["age"] % 4), domain="device", confounders=["age"],
+        features=["height"],
+    )  # fmt: skip
+    ConDoAdapter(categorical=0).fit_pair(
+        np.arange(9.0)[:, None], np.arange(9.0)[:, None], np.arange(9) % 3, np.arange(9) % 3
+    )
+
+
+def test_pairs_that_are_no_pairs(data):
+    X_query, X_reference, Z_query, Z_reference = data
+    both = {"X_query": X_query, "X_reference": X_reference}
+    refused("Z_query and Z_reference together", **both, Z_query=Z_query)
+    refused("'groups' must be a pair", **both, groups=np.arange(40))
+    refused("'sample_weight' must be a pair", **both, sample_weight=np.ones(40))
+    refused("same confounders", **both, Z_query={"sex": Z_query}, Z_reference={"age": Z_query})
+
+
+def test_weights_that_are_no_weights(data):
+    X_query, X_reference, *_ = data
+    both = {"X_query": X_query, "X_reference": X_reference}
+    ones = np.ones(40)
+    refused("finite and not negative", **both, sample_weight=(-ones, ones))
+    refused("must hold numbers", **both, sample_weight=(["a"] * 40, ones))
+    refused("sums to 1 over the query rows", **both, sample_weight=(ones / 40, ones))
+    fitted = ConDoAdapter().fit_pair(**both, sample_weight=(None, ones))
+    assert fitted.map_ == ConDoAdapter().fit_pair(**both).map_
+
+
+def test_one_dimensional_tables(data):
+    X_query, X_reference, *_ = data
+    refused("Expected 2D array, got 1D", X_query=X_query[:, 0], X_reference=X_reference)
+    series = pd.Series(X_query[:, 0])
+    refused("Expected 2D array, got 1D", X_query=series, X_reference=X_reference)
