@@ -19,7 +19,7 @@ class SelfLabelled(ConDoAdapter):
     def fit(self, X, y=None, *, sample_weight=None):
         try:
             first = np.asarray(X)[:, 0].real.astype(float)
-        except (IndexError, TypeError, ValueError):
+        except (IndexError, NotImplementedError, TypeError, ValueError):
             first = np.arange(np.shape(X)[0] if np.shape(X) else 2) / 1000
         codes = np.nan_to_num(first * 1000, posinf=0, neginf=0).astype(np.int64) % 2
         if len(codes) > 1 and codes.min() == codes.max():

@@ -24,7 +24,7 @@ def test_public_classes_and_methods_have_docstrings(thing):
 
 @pytest.mark.parametrize("thing", CLASSES, ids=lambda c: c.__name__)
 def test_documented_defaults_are_the_real_ones(thing):
-    documented = dict(re.findall(r"^    (\w+) : .*default=(.+)$", thing.__doc__, re.MULTILINE))
+    documented = dict(re.findall(r"^(\w+) : .*default=(.+)$", inspect.getdoc(thing), re.MULTILINE))
     if issubclass(thing, Warning | Exception):
         return
     for name, parameter in inspect.signature(thing).parameters.items():
@@ -37,7 +37,7 @@ def test_documented_defaults_are_the_real_ones(thing):
 
 def test_every_parameter_is_documented():
     for name in inspect.signature(condokit.ConDoAdapter).parameters:
-        assert f"\n    {name} : " in condokit.ConDoAdapter.__doc__
+        assert f"\n{name} : " in inspect.getdoc(condokit.ConDoAdapter)
 
 
 def test_the_readme_names_the_commands_and_the_changelog_the_version():
