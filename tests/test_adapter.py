@@ -5,7 +5,7 @@ from protocols import ansur, bladderbatch, categorical1d, rmse
 
 import condokit
 from condokit import ConDoAdapter, GaussianOT, LowOverlapWarning, ReverseKL
-from condokit.divergences import DIVERGENCES, BaseDivergence
+from condokit.divergences import DIVERGENCES, MomentDivergence
 from condokit.maps import MAPS
 from condokit.priors import PRIORS
 
@@ -223,7 +223,7 @@ def test_the_paper_variants_are_reachable():
 
 
 def test_a_new_divergence_is_one_class():
-    class ForwardKL(BaseDivergence):
+    class ForwardKL(MomentDivergence):
         def value_and_grad(self, query, reference, weights):
             w = weights[:, None]
             error = query.mean - reference.mean

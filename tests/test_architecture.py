@@ -8,11 +8,11 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "condokit"
 LAYERS = [
     {"_validation"},
-    {"frames", "statistics", "mapfile", "datasets"},
+    {"frames", "statistics", "mapfile", "datasets", "smoothing"},
     {"domains"},
     {"maps", "intake"},
-    {"priors", "conditionals", "divergences"},
-    {"shrinkage"},
+    {"priors", "conditionals", "divergences", "overlap"},
+    {"shrinkage", "selection"},
     {"adapter"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

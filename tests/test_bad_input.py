@@ -128,9 +128,9 @@ def test_missing_confounders_and_domains(frame):
     holes = frame.copy()
     holes.loc[1, "device"] = None
     fit_refused("'domain' has 1 missing", holes)
-    fit_refused(
-        "'confounder 0' has 80 missing", frame, confounders=np.full(80, np.nan), features=["height"]
-    )
+    nothing = np.full(80, np.nan)
+    fit_refused("'confounder 0' has 80 missing", frame, confounders=nothing, features=["height"])
+    fit_refused("'missing' must be 'raise'", frame, parameters={"missing": "ignore"})
 
 
 def test_constant_features_are_only_shifted(data):
@@ -243,18 +243,16 @@ def test_domains_that_are_not_two_or_not_named(frame):
         adapter.transform(frame, domain=three)
 
 
-def test_continuous_confounders_are_refused_with_advice(frame):
-    frame["age"] = np.arange(80)
+def test_confounders_of_the_wrong_kind(frame):
     height = {"features": ["height"]}
-    message = r"'age' is numeric .80 distinct.*categorical=\['age'\]"
-    fit_refused(message, frame, confounders="age", **height)
-    fit_refused("'confounder 0' is numeric", frame, confounders=np.linspace(0, 1, 80), **height)
     frame["day"] = pd.date_range("2026-01-01", periods=80)
     fit_refused("'day' holds dates", frame, confounders="day", **height)
-    ConDoAdapter(reference="v1", categorical=["age"]).fit(
-        frame.assign(age=frame["age"] % 4), domain="device", confounders=["age"],
-        features=["height"],
-    )  # fmt: skip
+    frame["age"] = np.arange(80) % 40
+    stratified = {"divergence": "reverse-kl"}
+    message = "needs categorical confounders, but 'age' is continuous"
+    fit_refused(message, frame, confounders="age", parameters=stratified, **height)
+    frame.loc[3, "age"] = np.inf
+    fit_refused("'age' has 1 infinite values", frame, confounders="age", **height)
     ConDoAdapter(categorical=0).fit_pair(
         np.arange(9.0)[:, None], np.arange(9.0)[:, None], np.arange(9) % 3, np.arange(9) % 3
     )

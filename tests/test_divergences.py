@@ -8,7 +8,7 @@ from problems import random_moments
 from scipy.optimize import minimize
 
 from condokit import GaussianOT, LocationScale, ReverseKL, Shift
-from condokit.divergences import DIVERGENCES, BaseDivergence
+from condokit.divergences import DIVERGENCES, MomentDivergence
 from condokit.maps import MAPS
 
 VARIANTS = [ReverseKL(), ReverseKL(variant="paper"), GaussianOT()]
@@ -69,7 +69,7 @@ def test_closed_forms_equal_the_general_minimiser(seed, divergence, family):
     query, reference, weights = random_problem(seed)
     family = MAPS[family]()
     exact = divergence.minimize(family, query, reference, weights)
-    numeric = BaseDivergence.minimize(divergence, family, query, reference, weights)
+    numeric = MomentDivergence.minimize(divergence, family, query, reference, weights)
     np.testing.assert_allclose(exact.scale, numeric.scale, rtol=1e-4)
     np.testing.assert_allclose(exact.offset, numeric.offset, rtol=1e-4, atol=1e-4)
 
@@ -159,6 +159,8 @@ def test_wrong_variants_are_refused():
 def test_every_named_divergence_works_with_every_named_map():
     query, reference, weights = random_problem(5)
     for make_divergence in DIVERGENCES.values():
+        if not issubclass(make_divergence, MomentDivergence):
+            continue
         for make_family in MAPS.values():
             solution = make_divergence().minimize(make_family(), query, reference, weights)
             assert np.isfinite(solution.offset).all()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from condokit.adapter import ConDoAdapter as ConDoAdapter
     from condokit.conditionals import Stratified as Stratified
     from condokit.divergences import GaussianOT as GaussianOT
+    from condokit.divergences import PooledLikelihood as PooledLikelihood
     from condokit.divergences import ReverseKL as ReverseKL
     from condokit.maps import AffineMap as AffineMap
     from condokit.maps import Identity as Identity
@@ -31,6 +32,7 @@ _HOME = {
     "LowOverlapWarning": "_validation",
     "MapFileError": "_validation",
     "NoOverlapError": "_validation",
+    "PooledLikelihood": "divergences",
     "ProductPrior": "priors",
     "ReverseKL": "divergences",
     "Shift": "maps",

@@ -11,15 +11,25 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
-from condokit._validation import Array, IdentifiabilityWarning, LowOverlapWarning, listing, pick
-from condokit.conditionals import CONDITIONALS, BaseConditional
-from condokit.divergences import DIVERGENCES, BaseDivergence, Solution
-from condokit.domains import Domains, Moments, Support
+from condokit._validation import (
+    Array,
+    IdentifiabilityWarning,
+    LowOverlapWarning,
+    NoOverlapError,
+    listing,
+    pick,
+)
+from condokit.conditionals import CONDITIONALS, BaseConditional, Stratified
+from condokit.divergences import DIVERGENCES, BaseDivergence, RowDivergence, Solution
+from condokit.domains import Domains, Moments, Strata, Support
 from condokit.frames import Table
 from condokit.intake import from_pair, from_table, is_reference_row
-from condokit.maps import MAPS, AffineMap, DiagonalFamily, MapFamily
+from condokit.maps import MAPS, AffineMap, DiagonalFamily, LocationScale, MapFamily
+from condokit.overlap import Columns, measure_overlap
 from condokit.priors import PRIORS, BasePrior
+from condokit.selection import CANDIDATES, average_candidates
 from condokit.shrinkage import Kept, keep, share_variances, shrink
+from condokit.smoothing import Covariates
 
 
 class ConDoAdapter(TransformerMixin, BaseEstimator):
@@ -31,10 +41,12 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
 
     Parameters
     ----------
-    map : {"identity", "shift", "location-scale"} or MapFamily, default="location-scale"
-        The family of maps to choose from.
-    divergence : {"auto", "reverse-kl", "ot"} or BaseDivergence, default="auto"
-        What the map makes small. "auto" is "ot" without confounders and "reverse-kl" with them.
+    map : {"identity", "shift", "location-scale", "auto"} or MapFamily, default="location-scale"
+        The family of maps to choose from. "auto" averages identity, shift, gain (a scale without
+        offset) and location-scale by their evidence, for every feature; see `report_`.
+    divergence : {"auto", "reverse-kl", "ot", "likelihood"} or BaseDivergence, default="auto"
+        What the map makes small. "auto" is "ot" without confounders, "reverse-kl" with categorical
+        ones, and "likelihood" if any is continuous.
     prior : {"product", "paper", "uniform"} or BasePrior, default="product"
         The weight of each confounder value in the comparison.
     conditional : {"auto", "stratified"} or BaseConditional, default="auto"
@@ -49,6 +61,13 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         "auto" shares strength across strata and features and pulls the map to the identity, by
         an amount that the data choose and that fades as rows are added. None is the plain
         estimator. A number fixes the pull: 0 is the plain estimator, 1 the identity.
+    missing : {"raise", "drop", "impute"}, default="raise"
+        What to do with missing confounders: refuse, leave the rows out, or fill in the median or
+        the most frequent level of the row's domain. Counted in `report_`.
+    warn_overlap : float, default=0.4
+        Warn if the overlap coefficient of the confounders is below this.
+    min_overlap : float, default=0.05
+        Refuse if it is below this; 0 never refuses.
 
     Attributes
     ----------
@@ -56,6 +75,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         The map from query to reference features.
     support_ : Support
         The confounder values compared, with weights and counts, and those left out.
+    overlap_ : Overlap
+        How far the confounders of the two domains overlap, together and one by one.
     divergence_, conditional_ : str or instance
         What was used; the names that "auto" stands for.
     map_se_ : dict of {"scale", "offset"} to ndarray, or None
@@ -93,6 +114,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         reference: Any = None,
         categorical: Any = None,
         shrinkage: Any = "auto",
+        missing: str = "raise",
+        warn_overlap: float = 0.4,
+        min_overlap: float = 0.05,
     ) -> None:
         self.map = map
         self.divergence = divergence
@@ -101,6 +125,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         self.reference = reference
         self.categorical = categorical
         self.shrinkage = shrinkage
+        self.missing = missing
+        self.warn_overlap = warn_overlap
+        self.min_overlap = min_overlap
 
     def fit(
         self,
@@ -147,6 +174,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             sample_weight=sample_weight,
             reference=self.reference,
             categorical=self.categorical,
+            missing=self.missing,
         )
         table = domains.tables[0]
         self._columns = None if features is None or table.columns else list(table.positions)
@@ -184,7 +212,14 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 "second table. Leave `reference` out, or use fit with one table."
             )
         domains = from_pair(
-            X_query, X_reference, Z_query, Z_reference, groups, sample_weight, self.categorical
+            X_query,
+            X_reference,
+            Z_query,
+            Z_reference,
+            groups,
+            sample_weight,
+            self.categorical,
+            self.missing,
         )
         self._columns = None
         return self._fit(domains)
@@ -269,18 +304,39 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         support = prior.support(domains, strata)
         if support.dropped:
             _warn_dropped(support)
+        by_rows = isinstance(divergence, RowDivergence)
+        if domains.continuous or by_rows:
+            used, covariates = _covariates(domains, strata, support)
+        self.overlap_ = measure_overlap(
+            strata, _columns(domains, covariates, used) if domains.continuous else None
+        )
+        self._check_overlap()
+        if by_rows:  # what is constant, and whether there are rows enough
+            conditional = Stratified()
+        elif domains.continuous and isinstance(conditional, Stratified):
+            raise ValueError(
+                f"divergence={self.divergence_!r} with conditional='stratified' needs categorical "
+                f"confounders, but {listing([c.name for c in domains.continuous])} is continuous. "
+                "Use divergence='likelihood', or list it in `categorical`."
+            )
         query, reference = conditional.moments(domains, strata, support)
         table = domains.tables[0]
         query, reference, flat = _without_flat(family, query, reference, table)
         unit = np.sqrt(support.weights @ reference.var)
-        if amount == "auto":
-            query, reference = share_variances(query), share_variances(reference)
-        solution = divergence.minimize(family, query, reference, support.weights)
+        if by_rows:
+            solution = divergence.minimize(family, domains, covariates, used)
+        else:
+            if amount == "auto":
+                query, reference = share_variances(query), share_variances(reference)
+            solution = divergence.minimize(family, query, reference, support.weights)
         solution = _leave_scale(solution, flat)
         self.map_se_ = _standard_errors(solution)
         all_kept = np.ones(domains.n_features)
         kept = Kept(all_kept, all_kept)
-        if amount == "auto":
+        candidates: dict[str, Any] = {}
+        if self.map == "auto":
+            solution, candidates = _averaged(solution, support, table)
+        elif amount == "auto":
             solution, kept = shrink(solution, unit)
         elif amount:
             kept = Kept((1 - amount) * all_kept, (1 - amount) * all_kept)
@@ -295,6 +351,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             "kept_log_scale": float(kept.log_scale.mean()),
             "kept_shift": float(kept.shift.mean()),
             "constant_features": _names(table, flat),
+            "missing_confounders": domains.missing,
+            **candidates,
         }
         self._labels = domains.labels
         self.n_features_in_ = domains.n_features
@@ -312,14 +370,39 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         """Return fresh copies of the four ingredients, with "auto" resolved."""
         self.divergence_ = self.divergence
         if self.divergence == "auto":
-            self.divergence_ = "reverse-kl" if domains.confounders else "ot"
+            if domains.continuous:
+                self.divergence_ = "likelihood"
+            else:
+                self.divergence_ = "reverse-kl" if domains.confounders else "ot"
         self.conditional_ = "stratified" if self.conditional == "auto" else self.conditional
         return (
-            clone(pick("map", self.map, MAPS, MapFamily)),
+            LocationScale()
+            if self.map == "auto"
+            else clone(pick("map", self.map, MAPS, MapFamily)),
             clone(pick("prior", self.prior, PRIORS, BasePrior)),
             clone(pick("conditional", self.conditional_, CONDITIONALS, BaseConditional)),
             clone(pick("divergence", self.divergence_, DIVERGENCES, BaseDivergence)),
         )
+
+    def _check_overlap(self) -> None:
+        """Refuse or warn if there is little to compare, naming the confounders to blame."""
+        overlap = self.overlap_
+        worst = [f"{name} {c:.2f}" for name, c in overlap.by_confounder.items() if c < 0.4]
+        blame = f" (alone: {', '.join(worst)})" if worst else ""
+        facts = f"the overlap coefficient of the confounders is {overlap.coefficient:.2f}{blame}"
+        if overlap.coefficient < self.min_overlap:
+            raise NoOverlapError(
+                f"{facts}, below min_overlap={self.min_overlap}. Adaptation compares like with "
+                "like: leave a confounder out, add samples, or lower min_overlap."
+            )
+        if overlap.coefficient < self.warn_overlap:
+            warnings.warn(
+                f"{facts}: the comparison rests on about {overlap.effective_query:.0f} query and "
+                f"{overlap.effective_reference:.0f} reference rows, and standard errors do not "
+                "show how far the rest is extrapolated.",
+                LowOverlapWarning,
+                stacklevel=4,
+            )
 
     def _shrinkage(self) -> Any:
         amount = self.shrinkage
@@ -371,6 +454,41 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         configured = getattr(self, "_sklearn_output_config", {})
         wanted = configured.get("transform") or get_config()["transform_output"]
         return bool(wanted != "default")
+
+
+def _covariates(domains: Domains, strata: Strata, support: Support) -> tuple[Array, Covariates]:
+    """Return the rows compared and their confounders as numbers."""
+    place = np.full(len(strata.levels) + 1, -1, dtype=np.int32)
+    place[support.index] = np.arange(len(support.index), dtype=np.int32)
+    category = place[strata.codes]
+    used = np.flatnonzero(category >= 0)
+    Z = np.empty((len(used), len(domains.continuous)))
+    for j, confounder in enumerate(domains.continuous):
+        assert confounder.values is not None
+        z = confounder.values[used]
+        Z[:, j] = (z - z.mean()) / max(float(z.std()), 1e-300)
+    return used, Covariates(Z, category[used], len(support.index))
+
+
+def _columns(domains: Domains, covariates: Covariates, used: Array) -> Columns:
+    kept = domains.is_query if domains.keep is None else domains.is_query[domains.keep]
+    names = [confounder.name for confounder in domains.continuous]
+    n_query = int(kept.sum())
+    return Columns(names, covariates, domains.is_query[used], n_query, len(kept) - n_query)
+
+
+def _averaged(
+    solution: Solution, support: Support, table: Table
+) -> tuple[Solution, dict[str, Any]]:
+    """Average the candidate maps, and say which of them each feature's map mostly is."""
+    n_rows = float(support.count_query.sum() + support.count_reference.sum())
+    solution, weights = average_candidates(solution, n_rows)
+    chosen = [CANDIDATES[k] for k in weights.argmax(axis=1)]
+    return solution, {
+        "candidates": dict(zip(CANDIDATES, weights.mean(axis=0).tolist())),
+        "chosen": dict(zip(table.labels, chosen)),
+        "candidate_weights": weights,
+    }
 
 
 def _names(table: Table, chosen: Array) -> list[str]:

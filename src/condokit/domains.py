@@ -47,6 +47,8 @@ class Domains:
     labels: tuple[Any, Any] = ("query", "reference")
     weights: Array | None = None
     groups: Array | None = None
+    keep: Array | None = None
+    missing: dict[str, int] = field(default_factory=dict)
 
     @property
     def n_features(self) -> int:
@@ -61,16 +63,33 @@ class Domains:
                 yield slice(start + rows.start, start + rows.stop), chunk
             start += table.n_rows
 
+    def rows(self, used: Array) -> Array:
+        """Return the features of the rows with these increasing numbers, as a new array."""
+        X = np.empty((len(used), self.n_features))
+        for rows, chunk in self.chunks():
+            first, last = np.searchsorted(used, [rows.start, rows.stop])
+            X[first:last] = chunk[used[first:last] - rows.start]
+        with np.errstate(invalid="ignore", over="ignore"):
+            if not np.isfinite(X.sum()):
+                self.refuse_non_finite()
+        return X
+
+    @property
+    def continuous(self) -> list[Confounder]:
+        """The confounders that are numbers."""
+        return [c for c in self.confounders if c.values is not None]
+
     def refuse_non_finite(self) -> None:
         """Raise an error that counts NaN and infinity by column, if there are any."""
         for table in self.tables:
             table.refuse_non_finite()
 
     def strata(self) -> Strata:
-        """Cross the categorical confounders into strata, in order of first appearance."""
+        """Cross the categorical confounders into strata; rows that are not kept have code -1."""
         codes = np.zeros(len(self.is_query), dtype=np.int32)
         levels: list[tuple[Any, ...]] = [()]
-        for confounder in self.confounders:
+        categorical = [c for c in self.confounders if c.values is None]
+        for confounder in categorical:
             n_levels = len(confounder.levels)
             small = len(levels) * n_levels < np.iinfo(np.int32).max
             crossed = codes * n_levels if small else codes.astype(np.int64) * n_levels
@@ -83,17 +102,23 @@ class Domains:
             rows = slice(start, start + PART)
             weights = None if self.weights is None else self.weights[rows]
             cells = 2 * codes[rows] + ~self.is_query[rows]
+            if self.keep is not None:
+                cells = cells[self.keep[rows]]
+                weights = None if weights is None else weights[self.keep[rows]]
             counts += np.bincount(cells, weights, 2 * len(levels)).reshape(-1, 2).T
-        return Strata([c.name for c in self.confounders], levels, codes, counts[0], counts[1])
+        if self.keep is not None:
+            codes[~self.keep] = -1
+        return Strata([c.name for c in categorical], levels, codes, counts[0], counts[1])
 
 
 @dataclass(frozen=True)
 class Confounder:
-    """One categorical confounder: its distinct values, and the number of each row's value."""
+    """One confounder: distinct values and the number of each row's, or values if continuous."""
 
     name: str
     levels: list[Any]
     codes: Array
+    values: Array | None = None
 
 
 @dataclass(frozen=True)

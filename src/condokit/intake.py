@@ -30,6 +30,7 @@ def from_table(
     sample_weight: Any,
     reference: Any,
     categorical: Any,
+    missing: str,
 ) -> Domains:
     """Read one table whose rows `domain` labels; the checks of `ConDoAdapter.fit`."""
     table = Table(X)
@@ -53,14 +54,15 @@ def from_table(
     _refuse_empty(features_table)
     levels, codes = _factorize([labels], "domain")
     query_label, reference_label = _name_domains(levels, len(codes), reference)
+    is_query = codes == levels.index(query_label)
     return _checked(
         Domains(
             (features_table,),
-            codes == levels.index(query_label),
-            _categorical([columns], categorical),
-            (query_label, reference_label),
-            weights,
-            group_codes,
+            is_query,
+            labels=(query_label, reference_label),
+            weights=weights,
+            groups=group_codes,
+            **_encode([columns], categorical, missing, is_query),
         )
     )
 
@@ -73,6 +75,7 @@ def from_pair(
     groups: Any,
     sample_weight: Any,
     categorical: Any,
+    missing: str,
 ) -> Domains:
     """Read two tables; the checks of `ConDoAdapter.fit_pair`."""
     query, reference = Table(X_query, "X_query"), Table(X_reference, "X_reference")
@@ -135,9 +138,9 @@ def from_pair(
         Domains(
             tables,
             is_query,
-            _categorical(sides, categorical),
             weights=weights,
             groups=group_codes,
+            **_encode(sides, categorical, missing, is_query),
         )
     )
 
@@ -297,29 +300,80 @@ def _columns(
     return [(f"confounder {j}", array[:, j]) for j in range(array.shape[1])]
 
 
-def _categorical(sides: list[list[tuple[str, Any]]], categorical: Any) -> list[Confounder]:
-    """Encode the confounders of all tables together, refusing continuous ones."""
+def _encode(
+    sides: list[list[tuple[str, Any]]], categorical: Any, missing: str, is_query: Array
+) -> dict[str, Any]:
+    """Encode the confounders of all tables together, and deal with missing values."""
+    if missing not in ("raise", "drop", "impute"):
+        raise ValueError(f"'missing' must be 'raise', 'drop' or 'impute'. Got {missing!r} instead.")
     names = [name for name, _ in sides[0]]
     declared = _declared(categorical, names)
     confounders = []
+    counts: dict[str, int] = {}
+    absent = np.zeros(len(is_query), dtype=bool)
     for j, name in enumerate(names):
         columns = [side[j][1] for side in sides]
-        levels, codes = _factorize(columns, name)
-        kind = _kind(columns)
-        if kind == "datetime":
-            raise ValueError(
-                f"Confounder {name!r} holds dates or times. Convert it to categories first, for "
-                "example to the year."
-            )
-        if kind == "number" and name not in declared and len(levels) != 2:
-            raise ValueError(
-                f"Confounder {name!r} is numeric ({len(levels)} distinct values) and so taken as "
-                f"continuous; only categorical confounders can be used so far. If its numbers are "
-                f"categories, say so with ConDoAdapter(categorical=[{name!r}]); otherwise cut it "
-                "into classes first."
-            )
-        confounders.append(Confounder(name, levels, codes))
-    return confounders
+        confounder = _encode_one(name, columns, name in declared, is_query)
+        gaps = confounder.codes < 0 if confounder.values is None else np.isnan(confounder.values)
+        n_missing = int(gaps.sum())
+        if n_missing:
+            if missing == "raise":
+                raise ValueError(
+                    f"Confounder {name!r} has {n_missing} missing values (of {len(gaps)}). Use "
+                    "missing='drop' to leave these rows out or missing='impute' to fill them in."
+                )
+            counts[name] = n_missing
+            if n_missing == len(gaps):
+                raise ValueError(f"Confounder {name!r} has no values: all {n_missing} are missing.")
+            absent |= gaps
+            confounder = _filled(confounder, gaps, is_query)
+        confounders.append(confounder)
+    keep = ~absent if missing == "drop" and absent.any() else None
+    return {"confounders": confounders, "keep": keep, "missing": counts}
+
+
+def _encode_one(name: str, columns: list[Any], declared: bool, is_query: Array) -> Confounder:
+    kind = _kind(columns)
+    if kind == "datetime":
+        raise ValueError(
+            f"Confounder {name!r} holds dates or times. Convert it to a number, for example of "
+            "days, or to categories."
+        )
+    if kind == "number" and not declared:
+        values = np.concatenate(
+            [
+                np.asarray(c.to_numpy() if isinstance(c, nw.Series) else c, dtype=np.float64)
+                for c in columns
+            ]
+        )
+        n_infinite = int(np.isinf(values).sum())
+        if n_infinite:
+            raise ValueError(f"Confounder {name!r} has {n_infinite} infinite values.")
+        if not _has_two_values(values):
+            return Confounder(name, [], np.empty(0, dtype=np.int32), values)
+    return Confounder(name, *_factorize(columns, name, allow_missing=True))
+
+
+def _has_two_values(values: Array) -> bool:
+    known = values[~np.isnan(values)]
+    if len(known) == 0 or (known == known[0]).all():
+        return False
+    second = known[np.argmax(known != known[0])]
+    return bool(((known == known[0]) | (known == second)).all())
+
+
+def _filled(confounder: Confounder, gaps: Array, is_query: Array) -> Confounder:
+    """Fill gaps with the median or the most frequent level of the row's domain."""
+    values, codes = confounder.values, confounder.codes.copy()
+    values = None if values is None else values.copy()
+    for side in (is_query, ~is_query):
+        known = side & ~gaps
+        known = known if known.any() else ~gaps
+        if values is None:
+            codes[side & gaps] = np.bincount(codes[known]).argmax()
+        else:
+            values[side & gaps] = np.median(values[known])
+    return Confounder(confounder.name, confounder.levels, codes, values)
 
 
 def _declared(categorical: Any, names: list[str]) -> set[str]:
@@ -365,9 +419,12 @@ def _values(column: Any) -> Iterator[list[Any]]:
             yield part if isinstance(part, list) else np.asarray(part).tolist()
 
 
-def _factorize(columns: Sequence[Any], name: str) -> tuple[list[Any], Array]:
-    """Return the distinct values of all columns, sorted, and each row's number among them."""
+def _factorize(
+    columns: Sequence[Any], name: str, allow_missing: bool = False
+) -> tuple[list[Any], Array]:
+    """Return the distinct values of all columns, sorted, and each row's number (-1: missing)."""
     number: dict[Any, int] = {}
+    n_levels = 0
     codes = np.empty(sum(len(column) for column in columns), dtype=np.int32)
     n_done = 0
     for column in columns:
@@ -380,21 +437,25 @@ def _factorize(columns: Sequence[Any], name: str) -> tuple[list[Any], Array]:
                 ) from None
             for value in new:
                 if _is_missing(value):
-                    _refuse_missing(columns, name)
-                number[value] = len(number)
+                    if not allow_missing:
+                        _refuse_missing(columns, name)
+                    number[value] = -1
+                else:
+                    number[value] = n_levels
+                    n_levels += 1
             n_new = len(part)
             found = np.fromiter(map(number.__getitem__, part), dtype=np.int32, count=n_new)
             codes[n_done : n_done + n_new] = found
             n_done += n_new
-    levels = list(number)
+    levels = [value for value, i in number.items() if i >= 0]
     try:
         levels.sort()
     except TypeError:
         levels.sort(key=lambda value: (type(value).__name__, str(value)))
-    place = np.empty(len(levels), dtype=np.int32)
+    place = np.full(len(levels) + 1, -1, dtype=np.int32)
     for i, value in enumerate(levels):
         place[number[value]] = i
-    return levels, place[codes]
+    return levels, place[codes]  # place[-1] is -1
 
 
 def _refuse_missing(columns: Sequence[Any], name: str) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from scipy.optimize import minimize as scipy_minimize
 from sklearn.base import BaseEstimator
 
 from condokit._validation import Array
-from condokit.domains import Moments
+from condokit.domains import Domains, Moments
 from condokit.maps import MapFamily
+from condokit.smoothing import Covariates
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,27 @@ class Solution:
 
 
 class BaseDivergence(BaseEstimator, ABC):
+    """What a map makes small; `needs` says whether it looks at "moments" or at "rows"."""
+
+    needs: ClassVar[str]
+
+
+class RowDivergence(BaseDivergence):
+    """A criterion that is computed from the rows themselves, with no prior and no conditional."""
+
+    needs = "rows"
+
+    @abstractmethod
+    def minimize(
+        self, family: MapFamily, domains: Domains, covariates: Covariates, used: Array
+    ) -> Solution:
+        """Find the best map of a family; `used` are the numbers of the rows compared."""
+
+
+class MomentDivergence(BaseDivergence):
     """A divergence between mapped query moments and reference moments, averaged over the prior."""
+
+    needs = "moments"
 
     @abstractmethod
     def value_and_grad(

@@ -6,7 +6,7 @@ import numpy as np
 
 from condokit._validation import Array
 from condokit.divergences.base import (
-    BaseDivergence,
+    MomentDivergence,
     Solution,
     no_change,
     variance_of_mean,
@@ -16,7 +16,7 @@ from condokit.domains import Moments
 from condokit.maps import DiagonalFamily, MapFamily
 
 
-class ReverseKL(BaseDivergence):
+class ReverseKL(MomentDivergence):
     r"""Gaussian KL divergence of mapped query from reference, averaged over the prior.
 
     Per feature, with prior weights :math:`w_n` (S = query, T = reference in the paper's formulas),

@@ -6,7 +6,7 @@ import numpy as np
 
 from condokit._validation import Array
 from condokit.divergences.base import (
-    BaseDivergence,
+    MomentDivergence,
     Solution,
     no_change,
     variance_of_mean,
@@ -16,7 +16,7 @@ from condokit.domains import Moments
 from condokit.maps import DiagonalFamily, MapFamily
 
 
-class GaussianOT(BaseDivergence):
+class GaussianOT(MomentDivergence):
     r"""Squared 2-Wasserstein distance between Gaussians with prior-weighted moments.
 
     Each domain is summed up by its balanced mean :math:`M = \sum_n w_n \mu_n` and variance

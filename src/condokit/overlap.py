@@ -1,0 +1,166 @@
+"""Whether there is anything to compare: the overlap of the two domains' confounders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from condokit._validation import Array
+from condokit.domains import Strata
+from condokit.smoothing import Basis, Covariates, directions
+
+_MOST_ROWS = 20_000
+_FOLDS = 3
+_PENALTIES = (0.1, 1.0, 10.0)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How far the confounders of the two domains overlap.
+
+    Attributes
+    ----------
+    coefficient : float
+        From 0, nothing in common, to 1, the same distribution.
+    by_confounder : dict of str to float
+        The same for each confounder alone.
+    effective_query, effective_reference : float
+        Rows of each domain that the common part is worth.
+    outside : dict of str to float
+        Share of query rows beyond the reference's range, or in levels it does not have.
+    """
+
+    coefficient: float
+    by_confounder: dict[str, float] = field(default_factory=dict)
+    effective_query: float = 0.0
+    effective_reference: float = 0.0
+    outside: dict[str, float] = field(default_factory=dict)
+
+    def __float__(self) -> float:
+        return self.coefficient
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Continuous confounders of the rows compared, and how many rows each domain has in all."""
+
+    names: list[str]
+    covariates: Covariates
+    is_query: Array
+    n_query: int
+    n_reference: int
+
+
+def measure_overlap(strata: Strata, columns: Columns | None) -> Overlap:
+    """Measure the overlap of all confounders together and of each alone.
+
+    For categories, the sum of the smaller of both shares. With continuous columns, the mean over
+    both domains of 2 min(e, 1 - e), where e(z) is the cross-fitted probability that a row
+    with these confounders is a query row, the domains having equal weight.
+    """
+    counts = np.stack([strata.count_query, strata.count_reference]).astype(float)
+    totals = counts.sum(axis=1)
+    by_confounder: dict[str, float] = {}
+    outside: dict[str, float] = {}
+    for j, name in enumerate(strata.names):
+        levels: dict[Any, Array] = {}
+        for k, level in enumerate(strata.levels):
+            levels[level[j]] = levels.get(level[j], 0) + counts[:, k] / totals
+        shares = np.stack(list(levels.values()))
+        by_confounder[name] = float(shares.min(axis=1).sum())
+        outside[name] = float(shares[shares[:, 1] == 0, 0].sum())
+    if columns is None:
+        coefficient, *effective = _of_shares(counts / totals[:, None], totals)
+        return Overlap(coefficient, by_confounder, effective[0], effective[1], outside)
+
+    covariates, is_query = columns.covariates, columns.is_query
+    used = [is_query.sum() / columns.n_query, (~is_query).sum() / columns.n_reference]
+    coefficient, *effective = _from_propensity(covariates, is_query, used)
+    for j, name in enumerate(columns.names):
+        z = covariates.Z[:, [j]]
+        low, high = z[~is_query].min(), z[~is_query].max()
+        outside[name] = float(((z < low) | (z > high))[is_query].mean())
+        alone = Covariates(z, np.zeros(len(z), dtype=np.int32), 1)
+        single = len(columns.names) == 1 and covariates.n_categories == 1
+        by_confounder[name] = (
+            coefficient if single else _from_propensity(alone, is_query, [1.0, 1.0])[0]
+        )
+    return Overlap(coefficient, by_confounder, effective[0], effective[1], outside)
+
+
+def _of_shares(shares: Array, totals: Array) -> tuple[float, float, float]:
+    common = shares.min(axis=0)
+    coefficient = float(common.sum())
+    seen = common > 0
+    effective = [
+        float(total * coefficient**2 / max((common[seen] ** 2 / s[seen]).sum(), 1e-300))
+        for s, total in zip(shares, totals)
+    ]
+    return coefficient, effective[0], effective[1]
+
+
+def _from_propensity(
+    covariates: Covariates, is_query: Array, used: list[float]
+) -> tuple[float, float, float]:
+    """Return the coefficient and the effective rows; `used` is the share of rows seen here."""
+    n_query, n_reference = int(is_query.sum()), int((~is_query).sum())
+    if len(is_query) > _MOST_ROWS:
+        kept = np.sort(np.random.default_rng(0).choice(len(is_query), _MOST_ROWS, replace=False))
+        covariates, is_query = covariates.take(kept), is_query[kept]
+    e = propensity(covariates, is_query)
+    both = np.minimum(e, 1 - e)
+    parts = [both[is_query] / e[is_query], both[~is_query] / (1 - e[~is_query])]
+    coefficient = float(used[0] * both[is_query].mean() + used[1] * both[~is_query].mean())
+    effective = [
+        float(part.sum() ** 2 / max((part**2).sum(), 1e-300) / len(part)) for part in parts
+    ]
+    return coefficient, effective[0] * n_query, effective[1] * n_reference
+
+
+def propensity(covariates: Covariates, is_query: Array) -> Array:
+    """Return the cross-fitted probability of being a query row, domains weighted equally.
+
+    Penalised logistic regression on the basis of `condokit.smoothing`; the penalty with the
+    highest held-out likelihood is taken.
+    """
+    y = is_query.astype(float)
+    leading = directions(covariates.Z, (y - y.mean())[:, None])
+    Phi = Basis(covariates, 8, leading)(covariates)
+    weights = np.where(is_query, 0.5 / is_query.sum(), 0.5 / (~is_query).sum()) * len(y)
+    fold = np.empty(len(y), dtype=int)
+    for side in (is_query, ~is_query):  # every third row by a fixed shuffle, in both domains
+        fold[side] = np.random.default_rng(0).permutation(int(side.sum())) % _FOLDS
+    best, best_value = np.full(len(y), 0.5), -np.inf
+    for penalty in _PENALTIES:
+        e = np.empty(len(y))
+        for k in range(_FOLDS):
+            train = fold != k
+            beta = _logistic(Phi[train], y[train], weights[train], penalty)
+            e[~train] = 1 / (1 + np.exp(-np.clip(Phi[~train] @ beta, -30, 30)))
+        e = np.clip(e, 1e-6, 1 - 1e-6)
+        value = float(weights @ np.where(is_query, np.log(e), np.log(1 - e)))
+        if value > best_value:
+            best, best_value = e, value
+    return best
+
+
+def _logistic(Phi: Array, y: Array, weights: Array, penalty: float) -> Array:
+    """Fit a ridge logistic regression by Newton's method; the first column is not penalised."""
+    ridge = np.full(Phi.shape[1], penalty)
+    ridge[0] = 1e-8
+    beta = np.zeros(Phi.shape[1])
+    for _ in range(12):
+        p = 1 / (1 + np.exp(-np.clip(Phi @ beta, -30, 30)))
+        gradient = Phi.T @ (weights * (y - p)) - ridge * beta
+        curvature = (Phi * (weights * np.maximum(p * (1 - p), 1e-6))[:, None]).T @ Phi
+        step = np.linalg.solve(curvature + np.diag(ridge), gradient)
+        beta = beta + step
+        if np.abs(step).max() < 1e-3:
+            break
+    return beta

@@ -1,0 +1,250 @@
+"""Smooth curves of many features at once: a basis of the confounders, and a regression on it.
+
+Every feature has a mean and a log-variance that are sums of ridge-penalised blocks of basis
+functions; the variance of each block's coefficients comes from the data (empirical Bayes), so blocks
+that a feature does not need vanish. All features share the basis, which makes the work a few matrix
+products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from condokit._validation import Array
+
+_MOST_COLUMNS = 60  # of one block that crosses curves with categories
+_ADDITIVE = 4  # up to this many continuous columns each get a curve of their own
+_LEADING = 2  # beyond that, the columns that matter most
+_INDICES = 3  # and curves of this many linear combinations
+
+Block = Callable[[Array, Array], Array]
+
+
+@dataclass(frozen=True)
+class Covariates:
+    """Confounders as numbers: continuous columns in standard units, and the crossed category.
+
+    Attributes
+    ----------
+    Z : ndarray of shape (n_rows, n_continuous)
+        Continuous columns with mean 0 and variance 1 over both domains.
+    category : ndarray of shape (n_rows,)
+        Number of the combination of categorical values.
+    n_categories : int
+        How many combinations there are.
+    """
+
+    Z: Array
+    category: Array
+    n_categories: int
+
+    def take(self, rows: Array | slice) -> Covariates:
+        """Return some of the rows."""
+        return Covariates(self.Z[rows], self.category[rows], self.n_categories)
+
+
+class Basis:
+    """Functions of the confounders in blocks: constant, linear, categories, curves, surfaces.
+
+    Parameters
+    ----------
+    covariates : Covariates
+        Rows that place the knots and set the units.
+    n_knots : int
+        Knots of a curve.
+    directions : ndarray of shape (n_continuous, n_directions) or None
+        Linear combinations of many columns which deserve curves.
+    """
+
+    def __init__(self, covariates: Covariates, n_knots: int, directions: Array | None) -> None:
+        Z, n_categories = covariates.Z, covariates.n_categories
+        p = Z.shape[1]
+        raw: list[Block] = []
+        if p:
+            raw.append(lambda Z, E: Z)
+        if n_categories > 1:
+            raw.append(lambda Z, E: E)
+            if p and p * n_categories <= _MOST_COLUMNS:
+                raw.append(lambda Z, E: _cross(E, Z))
+        for axes in _axes(Z, directions):
+            width = n_knots if axes.shape[1] == 1 else 2 * n_knots
+            curve = _Radial(Z, axes, width)
+            raw.append(lambda Z, E, curve=curve: curve(Z))  # type: ignore[misc]
+            if n_categories > 1 and width * n_categories <= _MOST_COLUMNS:
+                raw.append(lambda Z, E, curve=curve: _cross(E, curve(Z)))  # type: ignore[misc]
+        E = _one_hot(covariates)
+        self._blocks: list[tuple[Block, float]] = []
+        sizes = []
+        for block in raw:
+            values = block(Z, E)
+            unit = float(np.sqrt(np.einsum("nr,nr->", values, values) / len(values)))
+            self._blocks.append((block, 1 / max(unit, 1e-12)))
+            sizes.append(values.shape[1])
+        self.block = np.repeat(np.arange(-1, len(sizes)), [1, *sizes])
+        self.n_blocks = len(sizes)
+
+    def __call__(self, covariates: Covariates) -> Array:
+        """Return the basis at some rows, shape (n_rows, n_functions); the first is constant."""
+        Z, E = covariates.Z, _one_hot(covariates)
+        columns = [np.ones((len(Z), 1))]
+        columns += [block(Z, E) * unit for block, unit in self._blocks]
+        return np.concatenate(columns, axis=1)
+
+
+class _Radial:
+    r"""A low-rank thin-plate curve or surface: :math:`\sum_k c_k |u - \kappa_k|^3`, rotated.
+
+    The linear part is taken out, the rest is turned so that coefficients are independent a priori.
+    """
+
+    def __init__(self, Z: Array, axes: Array, n_knots: int) -> None:
+        self.axes = axes
+        u = Z @ axes
+        self.knots = _knots(u, n_knots)
+        between = _distance(self.knots, self.knots) ** 3
+        left, size, right = np.linalg.svd(between)
+        root = (right.T * np.sqrt(np.maximum(size, 1e-10 * size[0]))) @ right
+        self.turn = np.linalg.inv(root)
+        values = (_distance(u, self.knots) ** 3) @ self.turn
+        linear = np.column_stack([np.ones(len(u)), u])
+        self.linear = np.linalg.lstsq(linear, values, rcond=None)[0]
+
+    def __call__(self, Z: Array) -> Array:
+        u = Z @ self.axes
+        values = (_distance(u, self.knots) ** 3) @ self.turn
+        return values - self.linear[0] - u @ self.linear[1:]
+
+
+def _axes(Z: Array, directions: Array | None) -> list[Array]:
+    """Return the projections that get a curve (one column) or a surface (several)."""
+    p = Z.shape[1]
+    unit = np.eye(p)
+    if p <= _ADDITIVE:
+        axes = [unit[:, [j]] for j in range(p)]
+        return [*axes, unit] if 2 <= p <= 3 else axes
+    if directions is None:
+        return []
+    leading = np.argsort(-(np.abs(directions) ** 2).sum(axis=1), kind="stable")[:_LEADING]
+    indices = [
+        directions[:, [k]] / np.maximum((Z @ directions[:, [k]]).std(), 1e-12)
+        for k in range(directions.shape[1])
+    ]
+    return [*indices, *(unit[:, [j]] for j in leading)]
+
+
+def directions(Z: Array, Y: Array, is_query: Array | None = None) -> Array | None:
+    """Return the linear combinations of many columns along which the features vary most.
+
+    Ridge regression of all features on all columns, with an offset for the domain; the leading
+    left singular vectors of the coefficients. None where every column has a curve of its own.
+    """
+    p = Z.shape[1]
+    if p <= _ADDITIVE:
+        return None
+    offsets = [np.ones(len(Z))] if is_query is None else [np.ones(len(Z)), is_query]
+    design = np.column_stack([*offsets, Z])
+    penalty = np.diag(np.r_[np.zeros(len(offsets)), np.full(p, float(p))])
+    coefficients = np.linalg.solve(design.T @ design + penalty, design.T @ Y)[len(offsets) :]
+    left, size, _ = np.linalg.svd(coefficients, full_matrices=False)
+    kept = max(1, int((size[:_INDICES] > 0.2 * size[0]).sum()))
+    return left[:, :kept] * size[:kept]
+
+
+class Regression:
+    r"""Posterior of the curves of many features given the noise of every row.
+
+    For each feature, :math:`y = \Phi \beta + \varepsilon`, with
+    :math:`\varepsilon_i \sim N(0, 1 / W_i)` and :math:`\beta_b \sim N(0, \tau_b^2)` in block b (the
+    constant is free). Marginally :math:`y \sim N(0, C)` with
+    :math:`C^{-1} = W - W \Phi \Sigma \Phi' W` and :math:`\Sigma = (\Phi' W \Phi + \tau^{-2})^{-1}`.
+
+    Parameters
+    ----------
+    basis : Basis
+        Names the blocks.
+    n_features : int
+        How many features are treated at once.
+    start : float
+        First guess of all prior variances.
+    """
+
+    def __init__(self, basis: Basis, n_features: int, start: float) -> None:
+        self.block = basis.block
+        self.tau2 = np.full((n_features, basis.n_blocks), start)
+
+    def posterior(self, gram: Array) -> Array:
+        """Return the posterior covariances of the coefficients, given all Phi' W Phi."""
+        precision = np.full((len(self.tau2), len(self.block)), 1e-8)
+        precision[:, 1:] = 1 / self.tau2[:, self.block[1:]]
+        self.precision = precision
+        H = gram.copy()
+        diagonal = np.arange(len(self.block))
+        H[:, diagonal, diagonal] += precision
+        self.cov = np.linalg.inv(H)
+        return self.cov
+
+    def update_prior(self, beta: Array) -> None:
+        r"""Renew the prior variances: :math:`\tau_b^2 = |\beta_b|^2 / \gamma_b`.
+
+        :math:`\gamma_b` is the number of coefficients that the data determine (MacKay 1992).
+        """
+        variance = np.einsum("drr->dr", self.cov)
+        for b in range(self.tau2.shape[1]):
+            mine = self.block == b
+            gamma = mine.sum() - (variance[:, mine] * self.precision[:, mine]).sum(axis=1)
+            size = (beta[:, mine] ** 2).sum(axis=1)
+            self.tau2[:, b] = np.clip(size / np.maximum(gamma, 1e-3), 1e-8, 1e4)
+
+
+class Products:
+    """Weighted products of basis functions for all features at once."""
+
+    def __init__(self, Phi: Array) -> None:
+        self.Phi = Phi
+        r = Phi.shape[1]
+        self._up, self._down = np.triu_indices(r)
+        self._pairs = Phi[:, self._up] * Phi[:, self._down]
+
+    def gram(self, W: Array) -> Array:
+        """Return Phi' diag(w) Phi for every column w of W, shape (n_features, r, r)."""
+        flat = W.T @ self._pairs
+        r = self.Phi.shape[1]
+        out = np.empty((W.shape[1], r, r))
+        out[:, self._up, self._down] = flat
+        out[:, self._down, self._up] = flat
+        return out
+
+    def variances(self, cov: Array) -> Array:
+        """Return phi' cov phi for every row and feature, shape (n_rows, n_features)."""
+        flat = cov[:, self._up, self._down] * np.where(self._up == self._down, 1.0, 2.0)
+        return self._pairs @ flat.T
+
+
+def _one_hot(covariates: Covariates) -> Array:
+    if covariates.n_categories <= 1:
+        return np.empty((len(covariates.Z), 0))
+    return np.eye(covariates.n_categories)[covariates.category]
+
+
+def _cross(E: Array, values: Array) -> Array:
+    return (E[:, :, None] * values[:, None, :]).reshape(len(values), -1)
+
+
+def _distance(u: Array, v: Array) -> Array:
+    square = (u**2).sum(axis=1)[:, None] + (v**2).sum(axis=1) - 2 * u @ v.T
+    return np.sqrt(np.maximum(square, 0.0))
+
+
+def _knots(u: Array, n_knots: int) -> Array:
+    """Spread knots over the rows: quantiles in one dimension, farthest points beyond."""
+    if u.shape[1] == 1:
+        return np.unique(np.quantile(u, (np.arange(n_knots) + 0.5) / n_knots))[:, None]
+    chosen = [int(np.argmin((u**2).sum(axis=1)))]
+    distance = _distance(u, u[chosen])[:, 0]
+    for _ in range(n_knots - 1):
+        chosen.append(int(np.argmax(distance)))
+        distance = np.minimum(distance, _distance(u, u[chosen[-1:]])[:, 0])
+    return u[chosen]
