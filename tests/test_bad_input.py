@@ -247,7 +247,7 @@ def test_confounders_of_the_wrong_kind(frame):
     height = {"features": ["height"]}
     frame["day"] = pd.date_range("2026-01-01", periods=80)
     fit_refused("'day' holds dates", frame, confounders="day", **height)
-    frame["age"] = np.arange(80) % 40
+    frame["age"] = np.arange(80.0) % 40
     stratified = {"divergence": "reverse-kl"}
     message = "needs categorical confounders, but 'age' is continuous"
     fit_refused(message, frame, confounders="age", parameters=stratified, **height)
@@ -283,3 +283,122 @@ def test_one_dimensional_tables(data):
     refused("Expected 2D array, got 1D", X_query=X_query[:, 0], X_reference=X_reference)
     series = pd.Series(X_query[:, 0])
     refused("Expected 2D array, got 1D", X_query=series, X_reference=X_reference)
+
+
+def test_boolean_columns_are_features_only_when_listed(frame):
+    frame["smokes"] = frame["height"] > 0
+    fit_refused("not numeric: 'smokes .Boolean", frame)
+    listed = ["height", "smokes"]
+    adapter = ConDoAdapter(reference="v1").fit(
+        frame, domain="device", confounders="sex", features=listed
+    )
+    assert list(adapter.feature_names_in_) == listed
+
+
+def test_text_dates_and_masks_in_arrays(data):
+    X_query, X_reference, *_ = data
+    for dtype in (str, "M8[s]"):
+        refused("X_query must hold numbers", X_query=X_query.astype(dtype), X_reference=X_reference)
+    masked = np.ma.masked_array(X_query, mask=np.zeros(X_query.shape, bool))
+    masked[3, 1] = np.ma.masked
+    refused("column 1: 1 NaN", X_query=masked, X_reference=X_reference)
+    refused("cannot be read as a table", X_query=[[1.0], [2.0, 3.0]], X_reference=X_reference)
+
+
+def test_columns_named_by_numbers_must_be_in_order(data):
+    X_query, X_reference, *_ = map(pd.DataFrame, data)
+    adapter = ConDoAdapter().fit_pair(X_query, X_reference)
+    with pytest.raises(ValueError, match="not strings .2, 1, 0., so columns cannot be found"):
+        adapter.transform(X_query[[2, 1, 0]])
+
+
+def test_a_failed_refit_leaves_the_adapter_as_it_was(frame):
+    adapter = ConDoAdapter(reference="v1").fit(frame, domain="device", confounders="sex")
+    before = adapter.map_, adapter.divergence_
+    with pytest.raises(NoOverlapError):
+        adapter.fit(frame, domain="device", confounders="device", features=["height"])
+    assert (adapter.map_, adapter.divergence_) == before
+    assert adapter.transform(frame).shape == (80, 3)
+
+
+def test_features_constant_up_to_rounding_are_constant(data):
+    X_query, X_reference, Z_query, Z_reference = data
+    X_query[:, 0] = np.where(np.arange(40) % 3, 0.1 + 0.2, 0.3)
+    with pytest.warns(IdentifiabilityWarning, match="column 0"):
+        adapter = ConDoAdapter().fit_pair(X_query, X_reference, Z_query, Z_reference)
+    assert adapter.map_.scale[0] == 1
+
+
+def test_strata_with_hardly_any_evidence_do_no_harm():
+    rng = np.random.default_rng(0)
+    X_query, X_reference, Z_query, Z_reference = two_domains(rng)
+    plain = ConDoAdapter(divergence="ot").fit_pair(X_query, X_reference, Z_query, Z_reference)
+    Z_query, Z_reference = Z_query.astype("U4"), Z_reference.astype("U4")
+    Z_query[:2] = Z_reference[:2] = "rare"
+    for weight in (0.5000001, 0.505, 0.6):
+        weights = np.ones(200)
+        weights[:2] = weight
+        adapter = ConDoAdapter(divergence="ot").fit_pair(
+            X_query, X_reference, Z_query, Z_reference, sample_weight=(weights, weights)
+        )
+        np.testing.assert_allclose(adapter.map_.scale, plain.map_.scale, rtol=0.1)
+        assert np.isfinite(adapter.map_se_["offset"]).all()
+
+
+def test_one_subject_with_many_rows_is_not_one_sample():
+    rng = np.random.default_rng(0)
+    X_query, X_reference, Z_query, Z_reference = two_domains(rng, n=60)
+    subject = np.where(Z_query == "a", 0, 1), np.where(Z_reference == "a", 2, 3)
+    adapter = ConDoAdapter().fit_pair(X_query, X_reference, Z_query, Z_reference, groups=subject)
+    assert np.isfinite(adapter.map_.offset).all()
+    half = ConDoAdapter().fit_pair(
+        X_query, X_reference, Z_query, Z_reference, groups=(subject[0], None)
+    )
+    assert half.map_se_["scale"].mean() <= adapter.map_se_["scale"].mean() + 1e-12
+
+
+def test_named_columns_in_fit_pair_are_no_features(frame):
+    query, reference = (frame[frame["device"] == d].drop(columns="device") for d in ("v2", "v1"))
+    named = ConDoAdapter().fit_pair(query, reference, "sex", "sex")
+    assert list(named.feature_names_in_) == ["height", "width", "depth"]
+    query, reference = query.assign(subject=1.0), reference.assign(subject=2.0)
+    grouped = ConDoAdapter().fit_pair(query, reference, "sex", "sex", groups=("subject", "subject"))
+    assert list(grouped.feature_names_in_) == ["height", "width", "depth"]
+
+
+def test_masks_in_categorical(frame):
+    frame["site"], frame["age"] = np.arange(80) % 3, np.arange(80) % 23
+    mask = {"categorical": [True, False], "divergence": "reverse-kl"}
+    message = "but 'age' is continuous"
+    arguments = {"confounders": ["site", "age"], "features": ["height"]}
+    fit_refused(message, frame, parameters=mask, **arguments)
+    fit_refused("mask of 1 booleans", frame, parameters={"categorical": [True]}, **arguments)
+    fit_refused("must list names or positions", frame, parameters={"categorical": 1.5})
+
+
+def test_confounders_named_like_our_own_columns():
+    X_query, X_reference, Z_query, Z_reference = two_domains(np.random.default_rng(0))
+    support = (
+        ConDoAdapter()
+        .fit_pair(X_query, X_reference, {"weight": Z_query}, {"weight": Z_reference})
+        .support_
+    )
+    assert support.to_dict()["weight (confounder)"] == ["a", "b"]
+
+
+def test_levels_that_look_the_same_are_told_apart(data):
+    X_query, X_reference, Z_query, Z_reference = data
+    numbers, text = (Z_query == "a").astype(int), (Z_reference == "a").astype(int).astype(str)
+    refused(
+        "(?s)no level in both.*'0'", NoOverlapError,
+        X_query=X_query, X_reference=X_reference, Z_query=numbers, Z_reference=text,
+    )  # fmt: skip
+
+
+def test_results_too_large_for_their_dtype():
+    from condokit import AffineMap
+
+    with pytest.raises(ValueError, match="too large for float32"):
+        AffineMap([1e30], [0.0])(np.array([[1e20]], dtype=np.float32))
+    with pytest.raises(ValueError, match="no finite inverse"):
+        AffineMap([1e-320], [1.0]).inverse()

@@ -37,8 +37,9 @@ def listing(items: Iterable[Any], most: int = 5) -> str:
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Return a hint naming the nearest known spelling, or an empty string."""
-    close = difflib.get_close_matches(str(name), [str(k) for k in known], n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    spelling = {str(k).casefold(): k for k in known}
+    close = difflib.get_close_matches(str(name).casefold(), spelling, n=1)
+    return f" Did you mean {spelling[close[0]]!r}?" if close else ""
 
 
 def pick(argument: str, value: Any, named: Mapping[str, Any], base: type) -> Any:
@@ -91,6 +92,8 @@ def check_weights(weights: Any, n_rows: int, table: str) -> Array:
         weights = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"'sample_weight' must hold numbers: {error}.") from None
+    if weights.ndim == 0:
+        weights = np.full(n_rows, float(weights))
     if weights.ndim != 1:
         raise ValueError(
             "Sample weights must be 1D array or scalar: 'sample_weight' has the shape "

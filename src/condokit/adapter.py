@@ -25,11 +25,13 @@ from condokit.domains import Domains, Moments, Strata, Support
 from condokit.frames import Table
 from condokit.intake import from_pair, from_table, is_reference_row
 from condokit.maps import MAPS, AffineMap, DiagonalFamily, LocationScale, MapFamily
-from condokit.overlap import Columns, measure_overlap
+from condokit.overlap import Columns, Overlap, measure_overlap
 from condokit.priors import PRIORS, BasePrior
 from condokit.selection import CANDIDATES, average_candidates
 from condokit.shrinkage import Kept, keep, share_variances, shrink
 from condokit.smoothing import Covariates
+
+_ROUNDING = 1e-13
 
 
 class ConDoAdapter(TransformerMixin, BaseEstimator):
@@ -80,11 +82,12 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     divergence_, conditional_ : str or instance
         What was used; the names that "auto" stands for.
     map_se_ : dict of {"scale", "offset"} to ndarray, or None
-        Sampling standard errors of the plain estimate, before it is pulled to the identity.
+        Sampling standard errors, before the map is pulled to the identity or averaged.
     report_ : dict
-        Facts of the fit: rows, iterations, objective, and how much of the plain estimate was kept.
+        Facts of the fit: rows compared, iterations, how much of the plain estimate was kept,
+        constant features, missing confounders and, with map="auto", the candidates.
     n_features_in_ : int
-        Number of features.
+        Number of features; of columns, for an array with `features`.
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Names of the features, if they have any.
 
@@ -177,8 +180,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             missing=self.missing,
         )
         table = domains.tables[0]
-        self._columns = None if features is None or table.columns else list(table.positions)
-        return self._fit(domains)
+        by_place = features is not None and table.columns is None
+        return self._fit(domains, list(table.positions) if by_place else None)
 
     def fit_pair(
         self,
@@ -221,8 +224,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             self.categorical,
             self.missing,
         )
-        self._columns = None
-        return self._fit(domains)
+        return self._fit(domains, None)
 
     def transform(self, X: Any, *, domain: Any = None) -> Any:
         """Map query rows to the reference; no confounders are needed.
@@ -241,12 +243,12 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             The mapped features, in the container of X.
         """
         check_is_fitted(self)
-        return self._apply(self.map_, X, domain)
+        return self._apply(self.map_, X, domain, self._sklearn_wants_container())
 
     def inverse_transform(self, X: Any, *, domain: Any = None) -> Any:
         """Map rows from the reference's units back to the query's; see `transform`."""
         check_is_fitted(self)
-        return self._apply(self.map_.inverse(), X, domain)
+        return self._apply(self.map_.inverse(), X, domain, False)
 
     def fit_transform(
         self,
@@ -288,7 +290,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                     f"({self.n_features_in_}), got {len(input_features)}."
                 )
             return np.asarray([input_features[j] for j in chosen], dtype=object)
-        if input_features is not None and list(input_features) != list(names):
+        if input_features is not None and not set(names) <= set(input_features):
             raise ValueError("input_features is not equal to feature_names_in_.")
         return np.asarray(names, dtype=object)
 
@@ -297,8 +299,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _fit(self, domains: Domains) -> ConDoAdapter:
-        family, prior, conditional, divergence = self._ingredients(domains)
+    def _fit(self, domains: Domains, columns: list[int] | None) -> ConDoAdapter:
+        names = self._resolve(domains)
+        family, prior, conditional, divergence = self._ingredients(*names)
         amount = self._shrinkage()
         strata = domains.strata()
         support = prior.support(domains, strata)
@@ -307,15 +310,15 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         by_rows = isinstance(divergence, RowDivergence)
         if domains.continuous or by_rows:
             used, covariates = _covariates(domains, strata, support)
-        self.overlap_ = measure_overlap(
+        overlap = measure_overlap(
             strata, _columns(domains, covariates, used) if domains.continuous else None
         )
-        self._check_overlap()
+        self._check_overlap(overlap)
         if by_rows:  # what is constant, and whether there are rows enough
             conditional = Stratified()
         elif domains.continuous and isinstance(conditional, Stratified):
             raise ValueError(
-                f"divergence={self.divergence_!r} with conditional='stratified' needs categorical "
+                f"divergence={names[0]!r} with conditional='stratified' needs categorical "
                 f"confounders, but {listing([c.name for c in domains.continuous])} is continuous. "
                 "Use divergence='likelihood', or list it in `categorical`."
             )
@@ -330,11 +333,11 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 query, reference = share_variances(query), share_variances(reference)
             solution = divergence.minimize(family, query, reference, support.weights)
         solution = _leave_scale(solution, flat)
-        self.map_se_ = _standard_errors(solution)
+        errors = _standard_errors(solution)
         all_kept = np.ones(domains.n_features)
         kept = Kept(all_kept, all_kept)
         candidates: dict[str, Any] = {}
-        if self.map == "auto":
+        if _is_auto(self.map):
             solution, candidates = _averaged(solution, support, table)
         elif amount == "auto":
             solution, kept = shrink(solution, unit)
@@ -343,7 +346,11 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             solution = keep(solution, kept)
 
         self.map_ = AffineMap(solution.scale, solution.offset, table.feature_names)
+        self.map_se_ = errors
         self.support_ = support
+        self.overlap_ = overlap
+        self.divergence_, self.conditional_ = names
+        self._columns = columns
         self.report_ = {
             "rows_query": float(support.count_query.sum()),
             "rows_reference": float(support.count_reference.sum()),
@@ -364,29 +371,30 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             del self.feature_names_in_
         return self
 
-    def _ingredients(
-        self, domains: Domains
-    ) -> tuple[MapFamily, BasePrior, BaseConditional, BaseDivergence]:
-        """Return fresh copies of the four ingredients, with "auto" resolved."""
-        self.divergence_ = self.divergence
-        if self.divergence == "auto":
+    def _resolve(self, domains: Domains) -> tuple[Any, Any]:
+        """Return divergence and conditional, with "auto" replaced by what it stands for."""
+        divergence, conditional = self.divergence, self.conditional
+        if _is_auto(divergence):
             if domains.continuous:
-                self.divergence_ = "likelihood"
+                divergence = "likelihood"
             else:
-                self.divergence_ = "reverse-kl" if domains.confounders else "ot"
-        self.conditional_ = "stratified" if self.conditional == "auto" else self.conditional
+                divergence = "reverse-kl" if domains.confounders else "ot"
+        return divergence, "stratified" if _is_auto(conditional) else conditional
+
+    def _ingredients(
+        self, divergence: Any, conditional: Any
+    ) -> tuple[MapFamily, BasePrior, BaseConditional, BaseDivergence]:
+        """Return fresh copies of the four ingredients."""
+        family = LocationScale() if _is_auto(self.map) else pick("map", self.map, MAPS, MapFamily)
         return (
-            LocationScale()
-            if self.map == "auto"
-            else clone(pick("map", self.map, MAPS, MapFamily)),
+            clone(family),
             clone(pick("prior", self.prior, PRIORS, BasePrior)),
-            clone(pick("conditional", self.conditional_, CONDITIONALS, BaseConditional)),
-            clone(pick("divergence", self.divergence_, DIVERGENCES, BaseDivergence)),
+            clone(pick("conditional", conditional, CONDITIONALS, BaseConditional)),
+            clone(pick("divergence", divergence, DIVERGENCES, BaseDivergence)),
         )
 
-    def _check_overlap(self) -> None:
+    def _check_overlap(self, overlap: Overlap) -> None:
         """Refuse or warn if there is little to compare, naming the confounders to blame."""
-        overlap = self.overlap_
         worst = [f"{name} {c:.2f}" for name, c in overlap.by_confounder.items() if c < 0.4]
         blame = f" (alone: {', '.join(worst)})" if worst else ""
         facts = f"the overlap coefficient of the confounders is {overlap.coefficient:.2f}{blame}"
@@ -415,7 +423,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             f"'shrinkage' must be 'auto', None or a number from 0 to 1. Got {amount!r} instead."
         )
 
-    def _apply(self, affine: AffineMap, X: Any, domain: Any) -> Any:
+    def _apply(self, affine: AffineMap, X: Any, domain: Any, as_array: bool) -> Any:
         everything = Table(X)
         owner = type(self).__name__
         names = getattr(self, "feature_names_in_", None)
@@ -423,17 +431,20 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             warnings.warn(
                 f"X does not have valid feature names, but {owner} was fitted with feature names",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         elif names is None and everything.columns is not None:
             warnings.warn(
                 f"X has feature names, but {owner} was fitted without feature names",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-        table = everything.match(names, self.n_features_in_, owner)
-        if self._columns is not None:
-            table = everything.select(self._columns)
+        if self._columns is not None and everything.n_features == len(self._columns):
+            table = everything.select(None)  # the features alone, as transform returns them
+        else:
+            table = everything.match(names, self.n_features_in_, owner)
+            if self._columns is not None:
+                table = everything.select(self._columns)
         if table.n_rows == 0:
             raise ValueError(
                 f"Found array with 0 sample(s) (shape=(0, {table.n_features})) while a minimum of "
@@ -445,15 +456,17 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             for rows, chunk in table.chunks():
                 mine = unchanged[rows]
                 result[rows][mine] = chunk[mine]
-        if self._sklearn_wants_container():
-            return result
-        return table.rebuild(result)
+        return result if as_array else table.rebuild(result)
 
     def _sklearn_wants_container(self) -> bool:
         """Tell whether set_output will put the result into a container."""
         configured = getattr(self, "_sklearn_output_config", {})
         wanted = configured.get("transform") or get_config()["transform_output"]
         return bool(wanted != "default")
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
 
 
 def _covariates(domains: Domains, strata: Strata, support: Support) -> tuple[Array, Covariates]:
@@ -511,7 +524,7 @@ def _without_flat(
             f"The {' and the '.join(single)} domain has only 1 sample in each stratum compared, so "
             "a scale cannot be learned. Add rows, merge strata, or use map='shift'."
         )
-    flat = (query.var.max(axis=0) == 0) | (reference.var.max(axis=0) == 0)
+    flat = _is_flat(query) | _is_flat(reference)
     if not flat.any():
         return query, reference, flat
     if has_scale:
@@ -529,6 +542,12 @@ def _without_flat(
         for moments in (query, reference)
     )
     return query, reference, flat
+
+
+def _is_flat(moments: Moments) -> Array:
+    """Mark features whose spread within strata is nothing but rounding."""
+    rounding = _ROUNDING * np.abs(moments.mean).max(axis=0)
+    return moments.var.max(axis=0) <= rounding**2
 
 
 def _leave_scale(solution: Solution, flat: Array) -> Solution:

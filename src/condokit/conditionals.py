@@ -11,6 +11,7 @@ from condokit._validation import Array
 from condokit.domains import Domains, Moments, Strata, Support
 from condokit.statistics import GroupedMoments, effective_counts
 
+_LARGEST_SQUARE = 1e150
 _VARIANCE_FLOOR = 1e-4  # of the feature's pooled within-stratum variance
 
 
@@ -67,14 +68,17 @@ class Stratified(BaseConditional):
 def moments_from(count: Array, mean: Array, squares: Array, independent: Array) -> Moments:
     """Turn grouped sums into moments, with borrowed and floored variances."""
     dof = count - 1
-    pooled = squares.sum(axis=0) / max(float(np.maximum(dof, 0).sum()), 1e-300)
-    lone = dof < 1e-9
+    lone = dof < 0.5
+    pooled = squares[~lone].sum(axis=0) / max(float(dof[~lone].sum()), 1e-300)
     var = squares / np.where(lone, 1.0, dof)[:, None]
     var[lone] = pooled
     var = np.maximum(var, _VARIANCE_FLOOR * pooled)
     with np.errstate(divide="ignore"):
         precision = 1 / var
-    return Moments(mean, var, precision, independent, np.where(lone, 0.0, independent - 1))
+    # one subject with many rows still has a variance, if a poor one
+    return Moments(
+        mean, var, precision, independent, np.where(lone, 0.0, np.maximum(independent - 1, 0.5))
+    )
 
 
 def _gather(domains: Domains, groups: Array, n_groups: int) -> GroupedMoments:
@@ -86,9 +90,12 @@ def _gather(domains: Domains, groups: Array, n_groups: int) -> GroupedMoments:
             if groups[rows].min() < 0 and not np.isfinite(chunk.sum()):
                 domains.refuse_non_finite()  # also in rows that are not compared
             stats.update(chunk, groups[rows], None if weights is None else weights[rows])
-    if not np.isfinite(stats.squares).all():
+    if not stats.squares.max(initial=0.0) < _LARGEST_SQUARE:
         domains.refuse_non_finite()
-        raise ValueError("The features are too large: their squares overflow. Rescale them.")
+        raise ValueError(
+            "The features are too large for double precision (their squares exceed 1e150). "
+            "Rescale them."
+        )
     return stats
 
 

@@ -151,13 +151,12 @@ class Support:
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Return the table as columns, ready for a data frame."""
-        columns: dict[str, list[Any]] = {
-            name: [level[j] for level in self.levels] for j, name in enumerate(self.names)
+        counts = {
+            "weight": self.weights.tolist(),
+            "n_query": self.count_query.tolist(),
+            "n_reference": self.count_reference.tolist(),
         }
-        columns["weight"] = self.weights.tolist()
-        columns["n_query"] = self.count_query.tolist()
-        columns["n_reference"] = self.count_reference.tolist()
-        return columns
+        return {**_level_columns(self.names, self.levels, counts), **counts}
 
     def __repr__(self) -> str:
         text = _text_table(self.to_dict())
@@ -192,11 +191,11 @@ class Moments:
 
 def no_overlap(strata: Strata) -> NoOverlapError:
     """Word the error for domains that share no stratum, with the table of counts."""
-    columns: dict[str, list[Any]] = {
-        name: [level[j] for level in strata.levels] for j, name in enumerate(strata.names)
+    counts = {
+        "n_query": strata.count_query.tolist(),
+        "n_reference": strata.count_reference.tolist(),
     }
-    columns["n_query"] = strata.count_query.tolist()
-    columns["n_reference"] = strata.count_reference.tolist()
+    columns = {**_level_columns(strata.names, strata.levels, counts), **counts}
     if len(strata.names) == 1:
         what = f"confounder {strata.names[0]!r} has no level in both domains"
     else:
@@ -205,6 +204,20 @@ def no_overlap(strata: Strata) -> NoOverlapError:
         f"{what}.\n{_text_table(columns)}\nAdaptation compares like with like: leave a confounder "
         "out, merge its levels, or add samples."
     )
+
+
+def _level_columns(
+    names: list[str], levels: list[tuple[Any, ...]], others: dict[str, list[Any]]
+) -> dict[str, list[Any]]:
+    """Return one column per confounder, renamed if another column has its name."""
+    columns = {}
+    for j, name in enumerate(names):
+        values = [level[j] for level in levels]
+        distinct = set(values)
+        if len({str(value) for value in distinct}) < len(distinct):  # 1 and "1" are two levels
+            values = [repr(value) for value in values]
+        columns[f"{name} (confounder)" if name in others else name] = values
+    return columns
 
 
 def _text_table(columns: dict[str, list[Any]], most: int = 20) -> str:

@@ -14,6 +14,7 @@ from condokit._validation import Array, did_you_mean, listing, not_finite, unkno
 
 _CHUNK_ELEMENTS = 1 << 17  # a chunk and its square stay in cache
 _MIN_CHUNK_ROWS = 256
+_CONVERT = "Convert them to numbers, for example with .astype(float), or leave them out."
 
 
 class Table:
@@ -33,11 +34,13 @@ class Table:
         self._frame: nw.DataFrame[Any] | None = _as_frame(X, name)
         self._array: Array | None = None if self._frame is not None else _as_array(X, name)
         self.columns: list[str] | None = None
+        self._place: dict[str, int] = {}
+        self._types: list[nw.dtypes.DType] = []
         if self._frame is not None:
             self.columns = _string_names(list(self._frame.columns), name)
             self.n_rows, width = self._frame.shape
-            if self.columns is None:
-                self._frame = self._frame.rename({c: str(c) for c in self._frame.columns})
+            self._types = list(self._frame.schema.values())
+            self._place = {column: i for i, column in enumerate(self.columns or [])}
         else:
             assert self._array is not None
             self.n_rows, width = self._array.shape
@@ -67,12 +70,17 @@ class Table:
                 f"'{argument}' is the column name {name!r}, but {self.name} has no column names. "
                 f"Pass `{argument}` as an array with one entry per row."
             )
-        if name not in self.columns:
+        if name not in self._place:
             raise unknown_columns(argument, [name], self.columns)
         return self._frame[name]
 
-    def select(self, features: Any, reserved: Sequence[str] = ()) -> Table:
-        """Keep the features: given by name, pattern or position, or all that are not reserved."""
+    def select(
+        self, features: Any, reserved: Sequence[str] = (), hint: str = _CONVERT, flags: bool = True
+    ) -> Table:
+        """Keep the features: given by name, pattern or position, or all that are not reserved.
+
+        `hint` is what to do about text columns; `flags` admits boolean columns.
+        """
         chosen = self.positions
         if features is None:
             taken = set(reserved)
@@ -88,20 +96,21 @@ class Table:
             )
         table = object.__new__(Table)
         table.__dict__.update(self.__dict__, positions=chosen)
-        table._refuse_text(features is None)
+        table._refuse_text(hint, flags)
         return table
 
     def match(self, names: Sequence[str] | None, n_features: int, owner: str) -> Table:
         """Find the fitted features again: by name where both sides have names, else by place."""
         if names is not None and self.columns is not None:
-            missing = [name for name in names if name not in self.columns]
+            missing = [name for name in names if name not in self._place]
             if missing:
                 hints = "".join(did_you_mean(name, self.columns) for name in missing[:3])
                 raise ValueError(
                     "The feature names should match those that were passed during fit.\n"
                     f"{self.name} lacks {listing(missing)}, which {owner} was fitted with.{hints}"
                 )
-            return self.select(list(names))
+            chosen = [self._place[name] for name in names]
+            return self.select(range(self.n_features) if chosen == [*self.positions] else chosen)
         if self.n_features != n_features:
             hint = (
                 f" {self.name} looks transposed: samples are rows."
@@ -153,16 +162,18 @@ class Table:
         if nw.dependencies.is_pandas_dataframe(native):
             frame = _pandas_frame(type(native), values, columns, native.index)
             if self.columns is None:
-                frame.columns = self.native.columns[self.positions]
+                frame.columns = self.native.columns[list(self.positions)]
             return frame
         return nw.from_dict(columns, backend=self._frame.implementation).to_native()
 
     def _read(self, rows: slice) -> Array:
         if self._frame is not None:
-            part = self._frame[rows, list(self.positions)]
-            wrong = [c for c, t in part.schema.items() if t not in (nw.Float64, nw.Float32)]
-            part = part.with_columns(nw.col(wrong).cast(nw.Float64)) if wrong else part
-            return np.asarray(part.to_numpy(), dtype=np.float64)
+            whole = len(self.positions) == len(self._types) and isinstance(self.positions, range)
+            part = self._frame[rows] if whole else self._frame[rows, list(self.positions)]
+            values = part.to_numpy()
+            if values.dtype.kind not in "fiub":  # nullable columns
+                values = np.column_stack([_with_nan(column) for column in part.iter_columns()])
+            return np.asarray(values, dtype=np.float64)
         assert self._array is not None
         block = self._array[rows]
         if self.positions != range(self._array.shape[1]):
@@ -171,19 +182,25 @@ class Table:
 
     def _dtypes(self) -> list[nw.dtypes.DType]:
         assert self._frame is not None
-        dtypes = list(self._frame.schema.values())
-        return [dtypes[position] for position in self.positions]
+        return [self._types[position] for position in self.positions]
 
-    def _find(self, features: Any, reserved: set[str]) -> list[int]:
-        wanted = [features] if isinstance(features, str | int | np.integer) else list(features)
+    def _find(self, features: Any, reserved: set[str]) -> Sequence[int]:
+        if isinstance(features, range):
+            return features
+        try:
+            wanted = [features] if isinstance(features, str | int | np.integer) else list(features)
+        except TypeError:
+            raise ValueError(
+                f"'features' must list column names, patterns or numbers. Got {features!r}."
+            ) from None
         chosen: dict[int, None] = {}
         missing: list[Any] = []
         for want in wanted:
             if isinstance(want, str) and self.columns is not None:
                 # an exact name first: columns may be called 'a[1]' or 'x*'
-                hits = [want] if want in self.columns else fnmatch.filter(self.columns, want)
+                hits = [want] if want in self._place else fnmatch.filter(self.columns, want)
                 hits = [hit for hit in hits if hit == want or hit not in reserved]
-                chosen.update({self.columns.index(hit): None for hit in hits})
+                chosen.update({self._place[hit]: None for hit in hits})
                 missing += [] if hits else [want]
             elif isinstance(want, int | np.integer) and not isinstance(want, bool):
                 if not -len(self.positions) <= want < len(self.positions):
@@ -211,20 +228,15 @@ class Table:
             )
         return list(chosen)
 
-    def _refuse_text(self, chose_all: bool) -> None:
+    def _refuse_text(self, hint: str, flags: bool) -> None:
         if self._frame is None:
             return
         text = [
             f"{label} ({dtype})"
             for label, dtype in zip(self.labels, self._dtypes())
-            if not (dtype.is_numeric() or dtype == nw.Boolean)
+            if not (dtype.is_numeric() or (flags and dtype == nw.Boolean))
         ]
         if text:
-            hint = (
-                "Name the feature columns with `features=`, for example features=['eeg_*']."
-                if chose_all
-                else "Leave them out of `features`, or convert them to numbers."
-            )
             raise ValueError(
                 f"{self.name} has columns that are not numeric: {listing(text)}. {hint}"
             )
@@ -268,7 +280,12 @@ def _as_array(X: Any, name: str) -> Array:
             f"Sparse data was passed for {name}, but dense data is required. "
             "Convert it with '.toarray()': an offset would fill the zeros anyway."
         )
-    array = np.asarray(X)
+    if isinstance(X, np.ma.MaskedArray):
+        X = np.ma.filled(X.astype(np.float64), np.nan)
+    try:
+        array = np.asarray(X)
+    except ValueError as error:
+        raise ValueError(f"{name} cannot be read as a table: {error}.") from None
     if array.ndim != 2:
         raise ValueError(
             f"Expected 2D array, got {array.ndim}D array instead (shape {array.shape}) for {name}. "
@@ -276,7 +293,12 @@ def _as_array(X: Any, name: str) -> Array:
         )
     if array.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: {name} has dtype {array.dtype}.")
-    if array.dtype.kind not in "fiub":
+    if array.dtype.kind not in "fiubO":
+        raise ValueError(
+            f"{name} must hold numbers, but its dtype is {array.dtype}. Convert it first, for "
+            "example with .astype(float)."
+        )
+    if array.dtype.kind == "O":
         try:
             array = array.astype(np.float64)
         except (TypeError, ValueError) as error:
@@ -291,7 +313,21 @@ def _string_names(columns: list[Any], name: str) -> list[str] | None:
             "Feature names are only supported if all input features have string names, but "
             f"{name} mixes strings with others. Convert them: X.columns = X.columns.astype(str)."
         )
+    if kinds == {False} and columns != list(range(len(columns))):
+        raise ValueError(
+            f"The column names of {name} are not strings ({listing(columns)}), so columns cannot "
+            "be found by name. Convert them: X.columns = X.columns.astype(str)."
+        )
     return columns if kinds != {False} else None
+
+
+def _with_nan(column: Any) -> Array:
+    """Return a column as float64 with NaN for what is missing."""
+    values = column.to_numpy()
+    if values.dtype.kind in "fiub":
+        return np.asarray(values, dtype=np.float64)
+    listed = [float(v) if isinstance(v, int | float | np.number) else np.nan for v in values]
+    return np.array(listed, dtype=np.float64)
 
 
 def _pandas_frame(kind: type, values: Array, columns: dict[str, Array], index: Any) -> Any:

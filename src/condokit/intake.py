@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -50,7 +51,12 @@ def from_table(
         if isinstance(sample_weight, str):
             sample_weight = _column(table, "sample_weight", sample_weight, reserved)
         weights = check_weights(sample_weight, table.n_rows, table.name)
-    features_table = table.select(features, reserved)
+    hint = "Name the feature columns with `features=`, for example features=['eeg_*']."
+    features_table = (
+        table.select(None, reserved, hint, flags=False)
+        if features is None
+        else table.select(features, reserved)
+    )
     _refuse_empty(features_table)
     levels, codes = _factorize([labels], "domain")
     query_label, reference_label = _name_domains(levels, len(codes), reference)
@@ -78,36 +84,30 @@ def from_pair(
     missing: str,
 ) -> Domains:
     """Read two tables; the checks of `ConDoAdapter.fit_pair`."""
-    query, reference = Table(X_query, "X_query"), Table(X_reference, "X_reference")
-    if (query.columns is None) != (reference.columns is None):
+    tables = [Table(X_query, "X_query"), Table(X_reference, "X_reference")]
+    if (tables[0].columns is None) != (tables[1].columns is None):
         raise ValueError(
             "X_query and X_reference must both have column names or both have none; "
             f"got {type(X_query).__name__} and {type(X_reference).__name__}."
         )
-    if query.columns is not None and reference.columns is not None:
-        _refuse_other_columns(query.columns, reference.columns)
-        query = query.select(None)
-        reference = reference.select(query.columns)
-    else:
-        if query.n_features != reference.n_features:
-            turned = query.n_rows == reference.n_rows
-            hint = " The tables look transposed: samples are rows." if turned else ""
-            raise ValueError(
-                f"X_query has {query.n_features} features and X_reference has "
-                f"{reference.n_features}; they must be the same features.{hint}"
-            )
-        query, reference = query.select(None), reference.select(None)
-    for table in (query, reference):
-        _refuse_empty(table)
     if (Z_query is None) != (Z_reference is None):
         raise ValueError("Give Z_query and Z_reference together, or neither.")
+    reserved: list[list[str]] = [[], []]
     sides = [
-        _columns(table, Z, [], argument)
-        for table, Z, argument in (
-            (query, Z_query, "Z_query"),
-            (reference, Z_reference, "Z_reference"),
+        _columns(table, Z, taken, argument)
+        for table, Z, taken, argument in zip(
+            tables, (Z_query, Z_reference), reserved, ("Z_query", "Z_reference")
         )
     ]
+    group_codes = None
+    if groups is not None:
+        # the same label in both tables is the same subject, measured in both domains
+        parts = [
+            _column(table, "groups", g, taken) if g is not None else _own_groups(table)
+            for table, g, taken in zip(tables, _pair("groups", groups), reserved)
+        ]
+        group_codes = _factorize(parts, "groups")[1]
+    tables = _same_features(tables, reserved)
     names = [[name for name, _ in side] for side in sides]
     if sorted(names[0]) != sorted(names[1]):
         raise ValueError(
@@ -117,14 +117,7 @@ def from_pair(
     by_name = dict(sides[1])
     sides[1] = [(name, by_name[name]) for name in names[0]]
 
-    n = (query.n_rows, reference.n_rows)
-    tables = (query, reference)
-    group_codes = weights = None
-    if groups is not None:
-        pair = _pair("groups", groups)
-        columns = [_series_or_list("groups", g, table) for g, table in zip(pair, tables)]
-        # the same label in both tables is the same subject, measured in both domains
-        group_codes = _factorize(columns, "groups")[1]
+    weights = None
     if sample_weight is not None:
         pair = _pair("sample_weight", sample_weight)
         weights = np.concatenate(
@@ -133,10 +126,10 @@ def from_pair(
                 for w, t in zip(pair, tables)
             ]
         )
-    is_query = np.repeat([True, False], n)
+    is_query = np.repeat([True, False], [table.n_rows for table in tables])
     return _checked(
         Domains(
-            tables,
+            (tables[0], tables[1]),
             is_query,
             weights=weights,
             groups=group_codes,
@@ -203,9 +196,39 @@ def _refuse_empty(table: Table) -> None:
         )
 
 
+def _own_groups(table: Table) -> list[Any]:
+    """Return a group of its own for each row."""
+    return [(table.name, i) for i in range(table.n_rows)]
+
+
+def _same_features(tables: list[Table], reserved: list[list[str]]) -> list[Table]:
+    """Select the same features in the same order from both tables."""
+    query, reference = tables
+    if query.columns is not None and reference.columns is not None:
+        left = [
+            [c for c in table.columns or [] if c not in set(taken)]
+            for table, taken in zip(tables, reserved)
+        ]
+        _refuse_other_columns(*left)
+        tables = [query.select(None, reserved[0]), reference.select(left[0])]
+    else:
+        if query.n_features != reference.n_features:
+            turned = query.n_rows == reference.n_rows
+            hint = " The tables look transposed: samples are rows." if turned else ""
+            raise ValueError(
+                f"X_query has {query.n_features} features and X_reference has "
+                f"{reference.n_features}; they must be the same features.{hint}"
+            )
+        tables = [table.select(None) for table in tables]
+    for table in tables:
+        _refuse_empty(table)
+    return tables
+
+
 def _refuse_other_columns(query: list[str], reference: list[str]) -> None:
-    only_query = [c for c in query if c not in set(reference)]
-    only_reference = [c for c in reference if c not in set(query)]
+    known_query, known_reference = set(query), set(reference)
+    only_query = [c for c in query if c not in known_reference]
+    only_reference = [c for c in reference if c not in known_query]
     if only_query or only_reference:
         parts = [
             f"{name} alone has {listing(columns)}"
@@ -275,11 +298,22 @@ def _columns(
             if table.columns is None:
                 table.column(argument, names[0])
             raise unknown_columns(argument, missing, known)
+    if isinstance(confounders, list | tuple) and {"name", "column"} == {
+        "name" if isinstance(c, str) else "column" if hasattr(c, "__len__") else "value"
+        for c in confounders
+    }:
+        raise ValueError(
+            f"'{argument}' mixes column names with columns of values. List names only, or pass "
+            "values as a data frame or a dictionary of columns."
+        )
     if isinstance(confounders, dict):
         return [
             (str(name), _series_or_list(f"{argument}[{name!r}]", values, table))
             for name, values in confounders.items()
         ]
+    twice = [c for c, n in Counter(getattr(confounders, "columns", ())).items() if n > 1]
+    if twice:
+        raise ValueError(f"'{argument}' has duplicate column names: {listing(twice)}.")
     if is_frame(confounders):
         frame = nw.from_native(confounders, eager_only=True, allow_series=True)
         check_length(argument, frame, table.n_rows, table.name)
@@ -355,9 +389,12 @@ def _encode_one(name: str, columns: list[Any], declared: bool, is_query: Array) 
 
 
 def _has_two_values(values: Array) -> bool:
+    """Tell whether there are at most two different values."""
     known = values[~np.isnan(values)]
-    if len(known) == 0 or (known == known[0]).all():
+    if len(known) == 0:
         return False
+    if (known == known[0]).all():
+        return True
     second = known[np.argmax(known != known[0])]
     return bool(((known == known[0]) | (known == second)).all())
 
@@ -379,7 +416,21 @@ def _filled(confounder: Confounder, gaps: Array, is_query: Array) -> Confounder:
 def _declared(categorical: Any, names: list[str]) -> set[str]:
     if categorical is None:
         return set()
-    wanted = [categorical] if isinstance(categorical, str | int) else list(categorical)
+    if isinstance(categorical, str | int):
+        categorical = [categorical]
+    try:
+        wanted = list(categorical)
+    except TypeError:
+        raise ValueError(
+            f"'categorical' must list names or positions of confounders. Got {categorical!r}."
+        ) from None
+    if wanted and all(isinstance(want, bool | np.bool_) for want in wanted):
+        if len(wanted) != len(names):
+            raise ValueError(
+                f"'categorical' is a mask of {len(wanted)} booleans, but there are {len(names)} "
+                "confounders."
+            )
+        return {name for name, want in zip(names, wanted) if want}
     declared = set()
     for want in wanted:
         if isinstance(want, int | np.integer) and -len(names) <= want < len(names):
@@ -388,8 +439,9 @@ def _declared(categorical: Any, names: list[str]) -> set[str]:
             declared.add(want)
         else:
             raise ValueError(
-                f"'categorical' lists {want!r}, which is not a confounder. The confounders are "
-                f"{listing(names)}.{did_you_mean(want, names)}"
+                f"'categorical' lists {want!r}, which is not a confounder. "
+                + (f"The confounders are {listing(names)}." if names else "There are none.")
+                + did_you_mean(want, names)
             )
     return declared
 
@@ -472,4 +524,4 @@ def _refuse_missing(columns: Sequence[Any], name: str) -> None:
 def _is_missing(value: Any) -> bool:
     if value is None or type(value).__name__ in {"NAType", "NaTType"}:
         return True
-    return isinstance(value, float) and math.isnan(value)
+    return isinstance(value, float | np.floating) and math.isnan(value)

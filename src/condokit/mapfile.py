@@ -29,6 +29,8 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
     }
     document["sha256"] = _digest(document)
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    if path.is_dir():
+        raise IsADirectoryError(f"Cannot save the map: {path} is a folder, not a file name.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"Cannot save the map: the folder {path.parent} does not exist.")
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")

@@ -81,8 +81,14 @@ class AffineMap(TransformerMixin, BaseEstimator):
     def __delattr__(self, name: str) -> None:
         raise AttributeError("AffineMap is immutable.")
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled or copied map, read-only as before."""
+        self.__dict__.update(state)
+        for array in (self.scale, self.offset):
+            array.flags.writeable = False
+
     def __sklearn_clone__(self) -> AffineMap:
-        return self
+        return AffineMap(self.scale, self.offset, self.feature_names)
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
@@ -123,13 +129,19 @@ class AffineMap(TransformerMixin, BaseEstimator):
         out = table.output()
         for rows, chunk in table.chunks():
             result = out[rows]
-            if result.dtype == np.float64:
-                np.multiply(chunk, self.scale, out=result)
-                result += self.offset
-            else:
-                result[...] = chunk * self.scale + self.offset
+            with np.errstate(over="ignore", invalid="ignore"):
+                if result.dtype == np.float64:
+                    np.multiply(chunk, self.scale, out=result)
+                    result += self.offset
+                else:
+                    result[...] = chunk * self.scale + self.offset
             if not np.isfinite(result.sum(dtype=np.float64)):
                 table.refuse_non_finite()
+                if not np.isfinite(result).all():
+                    raise ValueError(
+                        f"Mapped values are too large for {result.dtype}; pass {table.name} in "
+                        "other units or with more precision."
+                    )
         return out
 
     def inverse(self) -> AffineMap:
@@ -141,7 +153,10 @@ class AffineMap(TransformerMixin, BaseEstimator):
                 f"The map has no inverse: the scale of {listing([names[j] for j in flat])} is 0."
             )
         with np.errstate(over="ignore"):
-            return AffineMap(1 / self.scale, -self.offset / self.scale, self.feature_names)
+            scale, offset = 1 / self.scale, -self.offset / self.scale
+        if not (np.isfinite(scale).all() and np.isfinite(offset).all()):
+            raise ValueError("The map has no finite inverse: a scale is too close to 0.")
+        return AffineMap(scale, offset, self.feature_names)
 
     def compose(self, other: AffineMap) -> AffineMap:
         """Return the map that applies `other` first and then this one.

@@ -21,7 +21,8 @@ class BasePrior(BaseEstimator, ABC):
 
     def support(self, domains: Domains, strata: Strata) -> Support:
         """Return the strata seen in both domains with weights that sum to one."""
-        common = np.flatnonzero((strata.count_query > 0) & (strata.count_reference > 0))
+        in_both = (strata.count_query > 0) & (strata.count_reference > 0)
+        common = np.flatnonzero(in_both)
         if len(common) == 0:
             raise no_overlap(strata)
         n_query, n_reference = strata.count_query, strata.count_reference
@@ -36,8 +37,7 @@ class BasePrior(BaseEstimator, ABC):
                 "n_query": n_query[k].item(),
                 "n_reference": n_reference[k].item(),
             }
-            for k in range(len(strata.levels))
-            if k not in set(common) and n_query[k] + n_reference[k] > 0
+            for k in np.flatnonzero(~in_both & (n_query + n_reference > 0))
         ]
         return Support(
             names=strata.names,

@@ -21,8 +21,8 @@ def average_candidates(solution: Solution, n_rows: float) -> tuple[Solution, Arr
     normal, so minus twice the log-likelihood that a candidate loses is the squared distance of its
     best point, in standard errors: nothing for location-scale, :math:`z_m^2` for a shift,
     :math:`z_m^2 + z_r^2` for the identity, and the least distance to the line through the origin
-    for a gain. Each parameter costs 1; any change at all costs :math:`\log n + 1.25` more, as it does in
-    the Bayesian information criterion. Weights are :math:`\exp(-\mathrm{cost} / 2)`, so
+    for a gain. Each parameter costs 1; any change at all costs :math:`\log n + 1.25` more, much
+    as in the Bayesian information criterion. Weights are :math:`\exp(-\mathrm{cost} / 2)`, so
     that evidence moves the result smoothly from the identity to the full map.
 
     Returns

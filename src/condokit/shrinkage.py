@@ -50,7 +50,7 @@ def share_variances(moments: Moments) -> Moments:
     posterior mean weighs the two by their precisions. The inverse of an estimated variance is too
     large on average: the precision is multiplied by (dof - 2) / dof.
     """
-    known = moments.dof > 0
+    known = moments.dof >= 1
     pooled_dof = float(moments.dof.sum())
     if pooled_dof <= 0:
         return moments

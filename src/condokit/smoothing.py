@@ -1,9 +1,9 @@
 """Smooth curves of many features at once: a basis of the confounders, and a regression on it.
 
 Every feature has a mean and a log-variance that are sums of ridge-penalised blocks of basis
-functions; the variance of each block's coefficients comes from the data (empirical Bayes), so blocks
-that a feature does not need vanish. All features share the basis, which makes the work a few matrix
-products.
+functions; the variance of each block's coefficients comes from the data (empirical Bayes), so
+blocks that a feature does not need vanish. All features share the basis, which makes the work a few
+matrix products.
 """
 
 from __future__ import annotations

@@ -122,6 +122,27 @@ def _standardise(moments: Moments, middle: Array, unit: Array) -> Moments:
     )
 
 
+def decorrelated(solution: Solution, covariance: Array) -> Solution:
+    r"""Move the centre to the point whose image is learned independently of the scale.
+
+    `covariance` is that of log m with the image of the present centre c. The image of another
+    point x is r + m (x - c), whose covariance with log m vanishes at
+    :math:`x = c - \mathrm{cov} / (m \operatorname{var}(\log m))`.
+    """
+    assert solution.se_log_scale is not None
+    assert solution.se_image is not None
+    variance = solution.se_log_scale**2
+    known = variance > 0
+    slope = np.where(known, covariance / np.where(known, variance, 1.0), 0.0)
+    rest = solution.se_image**2 - slope * covariance
+    return replace(
+        solution,
+        centre=solution.centre - slope / solution.scale,
+        image=solution.image - slope,
+        se_image=np.sqrt(np.maximum(rest, 0.01 * solution.se_image**2)),
+    )
+
+
 def no_change(centre: Array) -> Solution:
     """Return the identity as a solution."""
     zero = np.zeros(len(centre))

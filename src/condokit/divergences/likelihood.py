@@ -22,8 +22,8 @@ class PooledLikelihood(RowDivergence):
     If :math:`m x_q + b` given z has the law of :math:`x_r` given z, both follow one mean and one
     variance curve. Per feature, stack :math:`y = y_0 + m y_1 + b y_2` with
     :math:`y_0 = (0, x_r)`, :math:`y_1 = (x_q, 0)`, :math:`y_2 = (1, 0)` over (query, reference)
-    rows, and let :math:`y \sim N(0, C)`, with C from `condokit.smoothing.Regression`: curves with empirical-Bayes
-    smoothness plus noise of variance :math:`\exp(\Psi(z) \gamma)`. Then, with
+    rows, and let :math:`y \sim N(0, C)`, with C from `condokit.smoothing.Regression`: curves with
+    empirical-Bayes smoothness plus noise of variance :math:`\exp(\Psi(z) \gamma)`. Then, with
     :math:`G = [y_0\ y_1\ y_2]' C^{-1} [y_0\ y_1\ y_2]`, minus the log-likelihood,
     :math:`y' C^{-1} y / 2 - N_q \log m`, is least at
 
@@ -251,8 +251,8 @@ class _Curves:
 def _joined(parts: list[Solution]) -> Solution:
     """Put the solutions of feature batches side by side."""
     names = ("scale", "centre", "image", "se_log_scale", "se_image")
-    arrays = [np.concatenate([getattr(part, name) for part in parts]) for name in names]
-    return Solution(*arrays, n_iter=max(part.n_iter for part in parts))
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return replace(parts[0], n_iter=max(part.n_iter for part in parts), **arrays)
 
 
 def _sums(rows: Rows, products: Products, W: Array) -> tuple[Array, Array, Array]:

@@ -8,6 +8,7 @@ from condokit._validation import Array
 from condokit.divergences.base import (
     MomentDivergence,
     Solution,
+    decorrelated,
     no_change,
     variance_of_mean,
     variance_of_variance,
@@ -77,7 +78,7 @@ class ReverseKL(MomentDivergence):
         from_centre = query.mean - centre
         from_image = reference.mean - image
         scale = np.ones(len(centre))
-        se_log_scale = np.zeros(len(centre))
+        se_log_scale = covariance = np.zeros(len(centre))
         if family.has_scale:
             spread = query.var + from_centre**2
             P = (v * spread).sum(axis=0)
@@ -96,10 +97,14 @@ class ReverseKL(MomentDivergence):
                 + (v * (from_image - 2 * scale * from_centre)) ** 2 * variance_of_mean(query)
                 + (v * from_centre) ** 2 * variance_of_mean(reference)
             ).sum(axis=0)
-            se_log_scale = np.sqrt(variance) / (P * scale + R / scale)
+            slope = P * scale + R / scale
+            se_log_scale = np.sqrt(variance) / slope
+            from_query = -scale * (from_image - 2 * scale * from_centre) * variance_of_mean(query)
+            from_reference = from_centre * variance_of_mean(reference)
+            covariance = (v**2 * (from_query + from_reference)).sum(axis=0) / (slope * total)
         at_centre = variance_of_mean(reference) + scale**2 * variance_of_mean(query)
         se_image = np.sqrt((v**2 * at_centre).sum(axis=0)) / total
-        return Solution(scale, centre, image, se_log_scale, se_image)
+        return decorrelated(Solution(scale, centre, image, se_log_scale, se_image), covariance)
 
     def _is_exact(self) -> bool:
         if self.variant not in ("exact", "paper"):

@@ -8,6 +8,7 @@ from condokit._validation import Array
 from condokit.divergences.base import (
     MomentDivergence,
     Solution,
+    decorrelated,
     no_change,
     variance_of_mean,
     variance_of_variance,
@@ -48,15 +49,20 @@ class GaussianOT(MomentDivergence):
             return no_change(centre)
         image, sd_reference = _balanced(reference, weights)
         scale = np.ones(len(centre))
-        se_log_scale = np.zeros(len(centre))
+        se_log_scale = covariance = np.zeros(len(centre))
         if family.has_scale:
             scale = sd_reference / sd_query
             se_log_scale = np.sqrt(
                 _variance_of_log_sd(query, centre, sd_query, weights)
                 + _variance_of_log_sd(reference, image, sd_reference, weights)
             )
+            covariance = weights**2 @ (
+                (reference.mean - image) / sd_reference**2 * variance_of_mean(reference)
+                + scale * (query.mean - centre) / sd_query**2 * variance_of_mean(query)
+            )
         at_centre = variance_of_mean(reference) + scale**2 * variance_of_mean(query)
-        return Solution(scale, centre, image, se_log_scale, np.sqrt(weights**2 @ at_centre))
+        se_image = np.sqrt(weights**2 @ at_centre)
+        return decorrelated(Solution(scale, centre, image, se_log_scale, se_image), covariance)
 
 
 def _balanced(moments: Moments, weights: Array) -> tuple[Array, Array]:
