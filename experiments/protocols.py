@@ -117,3 +117,83 @@ def bladderbatch(seed=None):
         dropped = np.random.RandomState(seed).choice(cancer, 7, replace=False)
         X, result, batch = (np.delete(a, dropped, axis=0) for a in (X, result, batch))
     return X, result, batch
+
+
+EFFECTS = ("homoscedastic", "heteroscedastic", "nonlinear")
+
+
+def curve(effect, z):
+    """Return mean and standard deviation of the feature given the confounder."""
+    if effect == "homoscedastic":
+        return 4 * z + 1, np.full_like(z, 2.0)
+    if effect == "heteroscedastic":
+        return 4 * z + 1, z + 1
+    r = np.maximum(z - 5, 0) ** 2
+    return 4 * r + 1, r + 1
+
+
+@dataclass(frozen=True)
+class Heldout(Pair):
+    """A pair with heldout query rows, observed and true."""
+
+    X_heldout: np.ndarray
+    truth_heldout: np.ndarray
+
+
+def continuous1d(
+    effect,
+    seed,
+    *,
+    people_shift=True,
+    scale=2.0,
+    offset=5.0,
+    noise=False,
+    columns=1,
+    kind="irrelevant",
+):
+    """Draw the paper's continuous confounder: 200 reference, 100 query and 100 heldout query rows.
+
+    Observed query = scale * x + offset. With more `columns`, the others are noise ("irrelevant"),
+    or the confounder is split into columns that sum to it ("split").
+    """
+    rng = np.random.RandomState(seed)
+    z_reference = np.sort(rng.uniform(0, 8, 200))
+    z_query = np.sort(rng.uniform(4 if people_shift else 0, 8, 100))
+    z_heldout = np.sort(rng.uniform(0, 8, 100))
+    Z_query, Z_reference = z_query[:, None], z_reference[:, None]
+    if columns > 1 and kind == "irrelevant":
+        Z_reference = np.column_stack([Z_reference, rng.normal(size=(200, columns - 1))])
+        Z_query = np.column_stack([Z_query, rng.normal(size=(100, columns - 1))])
+    X_reference, truth, truth_heldout = (
+        rng.normal(*curve(effect, z))[:, None] for z in (z_reference, z_query, z_heldout)
+    )
+    X_query, X_heldout = scale * truth + offset, scale * truth_heldout + offset
+    if noise:
+        X_query = X_query + rng.normal(size=X_query.shape)
+        X_heldout = X_heldout + rng.normal(size=X_heldout.shape)
+    if columns > 1 and kind == "split":
+        Z_query, Z_reference = (_split(z, columns, rng) for z in (z_query, z_reference))
+    return Heldout(X_query, X_reference, Z_query, Z_reference, truth, X_heldout, truth_heldout)
+
+
+def _split(z, columns, rng):
+    cuts = np.sort(rng.uniform(0, 1, (len(z), columns - 1)) * z[:, None], axis=1)
+    return np.diff(np.column_stack([np.zeros(len(z)), cuts, z]), axis=1)
+
+
+def mixed(seed):
+    """Draw a continuous and a categorical confounder: a line and a spread for each class."""
+    rng = np.random.RandomState(seed)
+
+    def draw(n, low, shares):
+        z, c = rng.uniform(low, 8, n), rng.choice(3, n, p=shares)
+        x = np.array([1, 3, 5])[c] * z + np.array([0, 8, -4])[c]
+        x = x + rng.normal(size=n) * np.array([1, 2, 1.5])[c]
+        return x[:, None], {"z": z, "class": np.array(["a", "b", "c"])[c]}
+
+    truth, Z_query = draw(120, 4, [0.6, 0.3, 0.1])
+    X_reference, Z_reference = draw(200, 0, [0.2, 0.3, 0.5])
+    heldout, _ = draw(200, 0, [0.2, 0.3, 0.5])
+    return Heldout(
+        2 * truth + 5, X_reference, Z_query, Z_reference, truth, 2 * heldout + 5, heldout
+    )

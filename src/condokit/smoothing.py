@@ -9,6 +9,7 @@ matrix products.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,7 +71,9 @@ class Basis:
             if p and p * n_categories <= _MOST_COLUMNS:
                 raw.append(lambda Z, E: _cross(E, Z))
         for axes in _axes(Z, directions):
-            width = n_knots if axes.shape[1] == 1 else 2 * n_knots
+            width = n_knots if axes.shape[1] == 1 else 3 * n_knots // 2
+            if p > _ADDITIVE and np.count_nonzero(axes) == 1:  # a column that matters on its own
+                raw.append(lambda Z, E, axes=axes: Z @ axes)  # type: ignore[misc]
             curve = _Radial(Z, axes, width)
             raw.append(lambda Z, E, curve=curve: curve(Z))  # type: ignore[misc]
             if n_categories > 1 and width * n_categories <= _MOST_COLUMNS:
@@ -175,6 +178,14 @@ class Regression:
         self.block = basis.block
         self.tau2 = np.full((n_features, basis.n_blocks), start)
 
+    def of(self, chosen: Array) -> Regression:
+        """Return the regression of some of the features."""
+        part = copy(self)
+        for name, value in vars(self).items():
+            if name != "block":
+                setattr(part, name, value[chosen])
+        return part
+
     def posterior(self, gram: Array) -> Array:
         """Return the posterior covariances of the coefficients, given all Phi' W Phi."""
         precision = np.full((len(self.tau2), len(self.block)), 1e-8)
@@ -206,7 +217,8 @@ class Products:
         self.Phi = Phi
         r = Phi.shape[1]
         self._up, self._down = np.triu_indices(r)
-        self._pairs = Phi[:, self._up] * Phi[:, self._down]
+        self._pairs = Phi[:, self._up]
+        self._pairs *= Phi[:, self._down]
 
     def gram(self, W: Array) -> Array:
         """Return Phi' diag(w) Phi for every column w of W, shape (n_features, r, r)."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +14,12 @@ from condokit.divergences.base import RowDivergence, Solution, no_change
 from condokit.domains import Domains
 from condokit.maps import DiagonalFamily, MapFamily
 from condokit.smoothing import Basis, Covariates, Products, Regression, directions
+from condokit.statistics import GroupedMoments
 
 _FEATURE_BATCH = 256
-_CHUNK_ROWS = 1 << 14
+_CHUNK_ROWS = 1 << 12
+_TOLERANCE = 0.03  # of a standard error; three times that for many features
+_MANY_FEATURES = 64
 
 
 class PooledLikelihood(RowDivergence):
@@ -37,14 +43,14 @@ class PooledLikelihood(RowDivergence):
     Parameters
     ----------
     n_knots : int, default=12
-        Knots of each curve; surfaces have twice as many.
+        Knots of each mean curve; half of them for the noise, half more for surfaces.
     max_iter : int, default=50
         Most alternations.
-    max_rows : int, default=20000
+    max_rows : int, default=10000
         Curves are learned on at most this many rows, evenly taken; the map then uses all rows.
     """
 
-    def __init__(self, n_knots: int = 12, max_iter: int = 50, max_rows: int = 20000) -> None:
+    def __init__(self, n_knots: int = 12, max_iter: int = 50, max_rows: int = 10000) -> None:
         self.n_knots = n_knots
         self.max_iter = max_iter
         self.max_rows = max_rows
@@ -60,15 +66,22 @@ class PooledLikelihood(RowDivergence):
             return no_change(rows.query_mean)
         part = rows.thinned(self.max_rows)
         leading = directions(part.covariates.Z, part.X, part.is_query)
-        basis = Basis(part.covariates, self.n_knots, leading)
-        products = Products(basis(part.covariates))
+        bases = (
+            Basis(part.covariates, self.n_knots, leading),
+            Basis(part.covariates, max(self.n_knots // 2, 4), leading),
+        )
+        products = Products(bases[0](part.covariates))
+        Psi = bases[1](part.covariates)
         n_features = rows.X.shape[1]
-        results = []
+        results: list[tuple[Array, Solution]] = []
         for start in range(0, n_features, _FEATURE_BATCH):
-            batch = slice(start, min(start + _FEATURE_BATCH, n_features))
-            curves = _Curves(basis, part.of(batch), products, family)
-            curves.alternate(self.max_iter)
-            results.append(curves.finish(rows.of(batch) if part is not rows else None, basis))
+            batch = np.arange(start, min(start + _FEATURE_BATCH, n_features))
+            curves = _Curves(bases, part.of(batch), products, Psi, family)
+            for place, done in curves.alternate(self.max_iter):
+                features = batch[place]
+                if part is not rows:
+                    done.use_all(rows, features, bases)
+                results.append((features, done.solution()))
         return _joined(results)
 
 
@@ -91,16 +104,19 @@ class Rows:
         X = domains.rows(used)
         is_query = domains.is_query[used]
         weights = np.ones(len(used)) if domains.weights is None else domains.weights[used]
-        units = []
-        for side in (is_query, ~is_query):
-            w = weights[side] / weights[side].sum()
-            mean = w @ X[side]
-            units += [mean, np.sqrt(np.maximum(w @ (X[side] - mean) ** 2, 1e-300))]
-        X -= np.where(is_query[:, None], units[0], units[2])
-        X /= np.where(is_query[:, None], units[1], units[3])
-        return cls(X, is_query, weights, covariates, *units)
+        stats = GroupedMoments(2, X.shape[1])
+        parts = [slice(i, i + _CHUNK_ROWS) for i in range(0, len(X), _CHUNK_ROWS)]
+        for part in parts:
+            stats.update(X[part], (~is_query[part]).astype(np.int32), weights[part])
+        unit = np.sqrt(stats.squares / stats.count[:, None])
+        unit = np.where(unit > 0, unit, 1.0)
+        for part in parts:
+            side = (~is_query[part]).astype(np.int32)
+            X[part] -= stats.mean[side]
+            X[part] /= unit[side]
+        return cls(X, is_query, weights, covariates, stats.mean[0], unit[0], stats.mean[1], unit[1])
 
-    def of(self, features: slice) -> Rows:
+    def of(self, features: Array) -> Rows:
         """Return some of the features."""
         units = ("query_mean", "query_unit", "reference_mean", "reference_unit")
         parts = {name: getattr(self, name)[features] for name in units}
@@ -133,45 +149,68 @@ class _Curves:
     """The alternating fit of one batch of features."""
 
     def __init__(
-        self, basis: Basis, rows: Rows, products: Products, family: DiagonalFamily
+        self,
+        bases: tuple[Basis, Basis],
+        rows: Rows,
+        products: Products,
+        Psi: Array,
+        family: DiagonalFamily,
     ) -> None:
         n_features = rows.X.shape[1]
-        self.rows, self.products, self.family = rows, products, family
-        self.mean = Regression(basis, n_features, 1.0)
-        self.noise = Regression(basis, n_features, 0.3)
-        Phi = products.Phi
-        weighted = Phi * rows.weights[:, None]
-        self._noise_gram = 0.5 * (weighted.T @ Phi)
+        self.rows, self.products, self.Psi, self.family = rows, products, Psi, family
+        self.mean = Regression(bases[0], n_features, 1.0)
+        self.noise = Regression(bases[1], n_features, 0.3)
+        self._weighted_Psi = Psi * (0.5 * rows.weights[:, None])
+        self._noise_gram = self._weighted_Psi.T @ Psi
+        self.query_pull = self._weighted_Psi.T @ rows.is_query.astype(float)
+        self.tolerance = _TOLERANCE if n_features < _MANY_FEATURES else 3 * _TOLERANCE
         self.n_query = float(rows.weights[rows.is_query].sum())
         self.log_var = np.full(rows.X.shape, np.log(0.3))
-        # a family without a scale has m fixed in the user's units
-        self.fixed_scale = rows.query_unit / rows.reference_unit
         self.m = np.ones(n_features)
         self.b = np.zeros(n_features)
 
-    def alternate(self, max_iter: int) -> None:
-        """Renew map, curves and noise in turn until the map stands still."""
-        for iteration in range(1, max_iter + 1):
+    def alternate(self, max_iter: int) -> Iterator[tuple[Array, _Curves]]:
+        """Renew map, curves and noise in turn; yield features whose map stands still."""
+        place = np.arange(len(self.m))
+        for self.n_iter in range(1, max_iter + 1):
             before = self.m, self.b
             self._update_map_and_mean()
-            self._update_noise(first=iteration == 1)
+            self._update_noise(first=self.n_iter == 1)
             error = self.standard_errors()
             moved = np.abs(np.log(self.m / before[0])) / np.maximum(error[0], 1e-12)
             moved = np.maximum(moved, np.abs(self.b - before[1]) / np.maximum(error[1], 1e-12))
-            self.n_iter = iteration
-            if iteration > 3 and (moved < 0.05).all():
-                break
+            still = moved < self.tolerance if self.n_iter > 3 else np.zeros(len(moved), dtype=bool)
+            if still.all() or self.n_iter == max_iter:
+                yield place, self
+                return
+            if still.sum() >= max(8, len(still) // 4):
+                yield place[still], self._of(still)
+                self.__dict__.update(self._of(~still).__dict__)
+                place = place[~still]
+
+    def _of(self, chosen: Array) -> _Curves:
+        """Return the fit of some of the features."""
+        part = copy(self)
+        part.rows = self.rows.of(np.flatnonzero(chosen))
+        part.mean, part.noise = self.mean.of(chosen), self.noise.of(chosen)
+        for name in ("m", "b", "G", "beta", "gamma"):
+            setattr(part, name, getattr(self, name)[chosen])
+        for name in ("log_var", "W", "bounds"):
+            setattr(part, name, getattr(self, name)[:, chosen])
+        return part
 
     def _update_map_and_mean(self) -> None:
-        W = np.exp(-self.log_var) * self.rows.weights[:, None]
-        gram, cross, self.G = _sums(self.rows, self.products, W)
+        self.W = np.exp(-self.log_var) * self.rows.weights[:, None]
+        self._renew(*_sums(self.rows, self.products, self.W))
+        self.mean.update_prior(self.beta)
+
+    def _renew(self, gram: Array, cross: Array, G: Array) -> None:
+        """Find the map and the mean curves, given sums over rows."""
         cov = self.mean.posterior(gram)
-        self.G -= np.einsum("drk,drs,dsl->dkl", cross, cov, cross, optimize=True)
+        self.G = G - np.einsum("drk,drs,dsl->dkl", cross, cov, cross, optimize=True)
         self._solve(self.G)
         theta = np.stack([np.ones_like(self.m), self.m, self.b], axis=1)
         self.beta = np.einsum("drs,dsk,dk->dr", cov, cross, theta, optimize=True)
-        self.mean.update_prior(self.beta)
-        self.W = W
 
     def _solve(self, G: Array) -> None:
         if self.family.has_scale:
@@ -179,26 +218,31 @@ class _Curves:
             c = G[:, 0, 2] * G[:, 1, 2] / G[:, 2, 2] - G[:, 0, 1]
             self.m = (c + np.sqrt(c**2 + 4 * a * self.n_query)) / (2 * a)
         else:
-            self.m = self.fixed_scale
+            self.m = self.rows.query_unit / self.rows.reference_unit  # one, in the user's units
         self.b = -(G[:, 0, 2] + self.m * G[:, 1, 2]) / G[:, 2, 2]
 
     def _update_noise(self, first: bool) -> None:
         """Regress log-variances on squared residuals, freed of what the curve took from them."""
-        rows, Phi = self.rows, self.products.Phi
-        mapped = np.where(rows.is_query[:, None], self.m * rows.X + self.b, rows.X)
-        residual = mapped - Phi @ self.beta.T
-        leverage = self.products.variances(self.mean.cov) * self.W
-        square = residual**2 / np.maximum(1 - leverage, 0.05)
+        rows, Psi = self.rows, self.Psi
+        square = self._squares(rows, self.products, self.W)
+        typical = np.log(rows.weights @ square / rows.weights.sum())
         if first:
-            self.log_var[:] = np.log(rows.weights @ square / rows.weights.sum())
+            self.log_var[:] = typical
+        self.bounds = typical + np.array([[-7.0], [4.0]])  # no row may rule alone
         gram = np.broadcast_to(self._noise_gram, (len(self.m), *self._noise_gram.shape))
         cov = self.noise.posterior(gram)
-        weighted = Phi * (0.5 * rows.weights[:, None])
         for _ in range(2):  # Fisher scoring of a gamma likelihood with log link
             excess = np.clip(square * np.exp(-self.log_var) - 1, -1.0, 20.0)
-            self.gamma = np.einsum("drs,sd->dr", cov, weighted.T @ (self.log_var + excess))
-            self.log_var = np.clip(Phi @ self.gamma.T, -25.0, 25.0)
+            right = self._weighted_Psi.T @ (self.log_var + excess)
+            self.gamma = np.einsum("drs,sd->dr", cov, right)
+            self.log_var = np.clip(Psi @ self.gamma.T, *self.bounds)
         self.noise.update_prior(self.gamma)
+
+    def _squares(self, rows: Rows, products: Products, W: Array) -> Array:
+        """Return squared residuals, divided by one minus the leverage of their row."""
+        mapped = np.where(rows.is_query[:, None], self.m * rows.X + self.b, rows.X)
+        residual = mapped - products.Phi @ self.beta.T
+        return residual**2 / np.maximum(1 - products.variances(self.mean.cov) * W, 0.05)
 
     def standard_errors(self) -> tuple[Array, Array, Array]:
         """Return the errors of log m and of b, and the covariance of m with b.
@@ -207,8 +251,7 @@ class _Curves:
         """
         if not self.family.has_scale:
             return np.zeros_like(self.m), 1 / np.sqrt(self.G[:, 2, 2]), np.zeros_like(self.m)
-        query = self.products.Phi.T @ (self.rows.weights * self.rows.is_query)
-        shared = 0.5 * np.einsum("r,drs,s->d", query, self.noise.cov, query)
+        shared = 2 * np.einsum("r,drs,s->d", self.query_pull, self.noise.cov, self.query_pull)
         informative = np.maximum(self.n_query - shared, 1.0)
         G = self.G
         info_m = G[:, 1, 1] + (2 * informative - self.n_query) / self.m**2
@@ -217,25 +260,43 @@ class _Curves:
         se_m = np.sqrt(G[:, 2, 2] / determinant)
         return se_m / self.m, np.sqrt(info_m / determinant), -G[:, 1, 2] / determinant
 
-    def finish(self, everything: Rows | None, basis: Basis) -> Solution:
-        """Return the map in the user's units, from all rows if curves were learned on some."""
-        if everything is not None:
-            self.n_query = float(everything.weights[everything.is_query].sum())
-            share = everything.weights.sum() / self.rows.weights.sum()
-            self.noise.cov = self.noise.cov / share
-            n_functions, n_features = len(basis.block), len(self.m)
-            gram = np.zeros((n_features, n_functions, n_functions))
-            cross, G = np.zeros((n_features, n_functions, 3)), np.zeros((n_features, 3, 3))
-            for start in range(0, len(everything.X), _CHUNK_ROWS):
-                chunk = everything.take(slice(start, start + _CHUNK_ROWS))
-                products = Products(basis(chunk.covariates))
-                log_var = np.clip(products.Phi @ self.gamma.T, -25.0, 25.0)
-                W = np.exp(-log_var) * chunk.weights[:, None]
-                sums = _sums(chunk, products, W)
+    def use_all(self, rows: Rows, features: Array, bases: tuple[Basis, Basis]) -> None:
+        """Renew map, mean and noise from all rows, a chunk at a time."""
+        self.n_query = float(rows.weights[rows.is_query].sum())
+        n_features = len(self.m)
+        sizes = [len(basis.block) for basis in bases]
+
+        def chunks() -> Iterator[tuple[Rows, Products, Array, Array]]:
+            for start in range(0, len(rows.X), _CHUNK_ROWS):
+                chunk = rows.take(slice(start, start + _CHUNK_ROWS)).of(features)
+                Psi = bases[1](chunk.covariates)
+                log_var = np.clip(Psi @ self.gamma.T, *self.bounds)
+                yield chunk, Products(bases[0](chunk.covariates)), Psi, log_var
+
+        for last in (False, True):
+            gram = np.zeros((n_features, sizes[0], sizes[0]))
+            cross, G = np.zeros((n_features, sizes[0], 3)), np.zeros((n_features, 3, 3))
+            for chunk, products, _, log_var in chunks():
+                sums = _sums(chunk, products, np.exp(-log_var) * chunk.weights[:, None])
                 gram, cross, G = gram + sums[0], cross + sums[1], G + sums[2]
-            cov = self.mean.posterior(gram)
-            self.G = G - np.einsum("drk,drs,dsl->dkl", cross, cov, cross, optimize=True)
-            self._solve(self.G)
+            self._renew(gram, cross, G)
+            if last:
+                return
+            right = np.zeros((sizes[1], n_features))
+            noise_gram = np.zeros((sizes[1], sizes[1]))
+            self.query_pull = np.zeros(sizes[1])
+            for chunk, products, Psi, log_var in chunks():
+                weighted = Psi * (0.5 * chunk.weights[:, None])
+                W = np.exp(-log_var) * chunk.weights[:, None]
+                excess = np.clip(self._squares(chunk, products, W) * np.exp(-log_var) - 1, -1, 20)
+                right += weighted.T @ (log_var + excess)
+                noise_gram += weighted.T @ Psi
+                self.query_pull += weighted.T @ chunk.is_query.astype(float)
+            cov = self.noise.posterior(np.broadcast_to(noise_gram, (n_features, *noise_gram.shape)))
+            self.gamma = np.einsum("drs,sd->dr", cov, right)
+
+    def solution(self) -> Solution:
+        """Return the map in the user's units."""
         se_log, se_b, cov_mb = self.standard_errors()
         rows = self.rows
         # the point whose image is learned independently of the scale
@@ -248,10 +309,14 @@ class _Curves:
         return Solution(scale, centre, image, se_log, se_at * rows.reference_unit, self.n_iter)
 
 
-def _joined(parts: list[Solution]) -> Solution:
-    """Put the solutions of feature batches side by side."""
+def _joined(results: list[tuple[Array, Solution]]) -> Solution:
+    """Put the solutions of groups of features together in the order of the features."""
+    order = np.argsort(np.concatenate([features for features, _ in results]))
+    parts = [part for _, part in results]
     names = ("scale", "centre", "image", "se_log_scale", "se_image")
-    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts])[order] for name in names
+    }
     return replace(parts[0], n_iter=max(part.n_iter for part in parts), **arrays)
 
 
