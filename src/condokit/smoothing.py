@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -211,28 +212,39 @@ class Regression:
 
 
 class Products:
-    """Weighted products of basis functions for all features at once."""
+    """Weighted products of basis functions: one by one for few features, one product for many."""
 
     def __init__(self, Phi: Array) -> None:
         self.Phi = Phi
-        r = Phi.shape[1]
-        self._up, self._down = np.triu_indices(r)
-        self._pairs = Phi[:, self._up]
-        self._pairs *= Phi[:, self._down]
+
+    @cached_property
+    def _pairs(self) -> tuple[Array, Array, Array]:
+        """All products of two functions, and their numbers."""
+        up, down = np.triu_indices(self.Phi.shape[1])
+        pairs = self.Phi[:, up]
+        pairs *= self.Phi[:, down]
+        return pairs, up, down
 
     def gram(self, W: Array) -> Array:
         """Return Phi' diag(w) Phi for every column w of W, shape (n_features, r, r)."""
-        flat = W.T @ self._pairs
-        r = self.Phi.shape[1]
+        Phi = self.Phi
+        r = Phi.shape[1]
+        if W.shape[1] <= r:
+            return np.stack([(Phi * w[:, None]).T @ Phi for w in W.T])
+        pairs, up, down = self._pairs
+        flat = W.T @ pairs
         out = np.empty((W.shape[1], r, r))
-        out[:, self._up, self._down] = flat
-        out[:, self._down, self._up] = flat
+        out[:, up, down] = flat
+        out[:, down, up] = flat
         return out
 
     def variances(self, cov: Array) -> Array:
         """Return phi' cov phi for every row and feature, shape (n_rows, n_features)."""
-        flat = cov[:, self._up, self._down] * np.where(self._up == self._down, 1.0, 2.0)
-        return self._pairs @ flat.T
+        Phi = self.Phi
+        if len(cov) <= Phi.shape[1]:
+            return np.stack([np.einsum("nr,nr->n", Phi @ c, Phi) for c in cov], axis=1)
+        pairs, up, down = self._pairs
+        return pairs @ (cov[:, up, down] * np.where(up == down, 1.0, 2.0)).T
 
 
 def _one_hot(covariates: Covariates) -> Array:

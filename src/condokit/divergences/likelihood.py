@@ -20,6 +20,7 @@ _FEATURE_BATCH = 256
 _CHUNK_ROWS = 1 << 12
 _TOLERANCE = 0.03  # of a standard error; three times that for many features
 _MANY_FEATURES = 64
+_MOST_PASSES = 6
 
 
 class PooledLikelihood(RowDivergence):
@@ -77,7 +78,7 @@ class PooledLikelihood(RowDivergence):
         for start in range(0, n_features, _FEATURE_BATCH):
             batch = np.arange(start, min(start + _FEATURE_BATCH, n_features))
             curves = _Curves(bases, part.of(batch), products, Psi, family)
-            for place, done in curves.alternate(self.max_iter):
+            for place, done in curves.alternate(self.max_iter, in_groups=part is rows):
                 features = batch[place]
                 if part is not rows:
                     done.use_all(rows, features, bases)
@@ -169,8 +170,11 @@ class _Curves:
         self.m = np.ones(n_features)
         self.b = np.zeros(n_features)
 
-    def alternate(self, max_iter: int) -> Iterator[tuple[Array, _Curves]]:
-        """Renew map, curves and noise in turn; yield features whose map stands still."""
+    def alternate(self, max_iter: int, in_groups: bool) -> Iterator[tuple[Array, _Curves]]:
+        """Renew map, curves and noise in turn; yield features whose map stands still.
+
+        With `in_groups`, as soon as a good part of them does; otherwise all together.
+        """
         place = np.arange(len(self.m))
         for self.n_iter in range(1, max_iter + 1):
             before = self.m, self.b
@@ -183,7 +187,7 @@ class _Curves:
             if still.all() or self.n_iter == max_iter:
                 yield place, self
                 return
-            if still.sum() >= max(8, len(still) // 4):
+            if in_groups and still.sum() >= max(8, len(still) // 4):
                 yield place[still], self._of(still)
                 self.__dict__.update(self._of(~still).__dict__)
                 place = place[~still]
@@ -273,14 +277,17 @@ class _Curves:
                 log_var = np.clip(Psi @ self.gamma.T, *self.bounds)
                 yield chunk, Products(bases[0](chunk.covariates)), Psi, log_var
 
-        for last in (False, True):
+        for turn in range(_MOST_PASSES):
+            before = self.m
             gram = np.zeros((n_features, sizes[0], sizes[0]))
             cross, G = np.zeros((n_features, sizes[0], 3)), np.zeros((n_features, 3, 3))
             for chunk, products, _, log_var in chunks():
                 sums = _sums(chunk, products, np.exp(-log_var) * chunk.weights[:, None])
                 gram, cross, G = gram + sums[0], cross + sums[1], G + sums[2]
             self._renew(gram, cross, G)
-            if last:
+            error = self.standard_errors()[0]
+            moved = np.abs(np.log(self.m / before)) / np.maximum(error, 1e-12)
+            if turn and (moved < 3 * _TOLERANCE).all():
                 return
             right = np.zeros((sizes[1], n_features))
             noise_gram = np.zeros((sizes[1], sizes[1]))
