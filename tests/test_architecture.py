@@ -9,6 +9,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "condokit"
 LAYERS = [
     {"_validation"},
     {"frames", "statistics", "mapfile", "datasets", "smoothing"},
+    {"kernels"},
     {"domains"},
     {"maps", "intake"},
     {"priors", "conditionals", "divergences", "overlap"},

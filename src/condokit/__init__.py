@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from condokit._validation import MapFileError as MapFileError
     from condokit._validation import NoOverlapError as NoOverlapError
     from condokit.adapter import ConDoAdapter as ConDoAdapter
+    from condokit.conditionals import KernelSmoother as KernelSmoother
     from condokit.conditionals import Stratified as Stratified
     from condokit.divergences import GaussianOT as GaussianOT
     from condokit.divergences import PooledLikelihood as PooledLikelihood
@@ -28,6 +29,7 @@ _HOME = {
     "GaussianOT": "divergences",
     "IdentifiabilityWarning": "_validation",
     "Identity": "maps",
+    "KernelSmoother": "conditionals",
     "LocationScale": "maps",
     "LowOverlapWarning": "_validation",
     "MapFileError": "_validation",

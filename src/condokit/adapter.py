@@ -19,7 +19,12 @@ from condokit._validation import (
     listing,
     pick,
 )
-from condokit.conditionals import CONDITIONALS, BaseConditional, Stratified
+from condokit.conditionals import (
+    CONDITIONALS,
+    BaseConditional,
+    SmoothConditional,
+    Stratified,
+)
 from condokit.divergences import DIVERGENCES, BaseDivergence, RowDivergence, Solution
 from condokit.domains import Domains, Moments, Strata, Support
 from condokit.frames import Table
@@ -303,35 +308,46 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         names = self._resolve(domains)
         family, prior, conditional, divergence = self._ingredients(*names)
         amount = self._shrinkage()
-        strata = domains.strata()
+        kernel = _user_kernel(prior, conditional)
+        strata = (domains if kernel is None else replace(domains, confounders=[])).strata()
         support = prior.support(domains, strata)
         if support.dropped:
             _warn_dropped(support)
         by_rows = isinstance(divergence, RowDivergence)
-        if domains.continuous or by_rows:
-            used, covariates = _covariates(domains, strata, support)
+        smooth = not by_rows and isinstance(conditional, SmoothConditional)
+        if domains.continuous or by_rows or smooth:
+            used, covariates = _covariates(domains, strata, support, kernel is not None)
         overlap = measure_overlap(
-            strata, _columns(domains, covariates, used) if domains.continuous else None
+            strata,
+            _columns(domains, covariates, used) if domains.continuous and not kernel else None,
         )
         self._check_overlap(overlap)
-        if by_rows:  # what is constant, and whether there are rows enough
-            conditional = Stratified()
-        elif domains.continuous and isinstance(conditional, Stratified):
-            raise ValueError(
-                f"divergence={names[0]!r} with conditional='stratified' needs categorical "
-                f"confounders, but {listing([c.name for c in domains.continuous])} is continuous. "
-                "Use divergence='likelihood', or list it in `categorical`."
-            )
-        query, reference = conditional.moments(domains, strata, support)
         table = domains.tables[0]
+        weights = support.weights
+        if smooth:
+            rows, weights = prior.points(covariates, domains.is_query[used])
+            query, reference = _smoothed(conditional, domains, used, covariates, rows)
+        else:
+            # for a row divergence: what is constant, and whether there are rows enough
+            strata_only = Stratified() if by_rows else conditional
+            if domains.continuous and not by_rows:
+                raise ValueError(
+                    f"divergence={names[0]!r} with conditional='stratified' needs categorical "
+                    f"confounders, but {listing([c.name for c in domains.continuous])} is "
+                    "continuous. Use divergence='likelihood', conditional='kernel', or list it in "
+                    "`categorical`."
+                )
+            query, reference = strata_only.moments(domains, strata, support)
         query, reference, flat = _without_flat(family, query, reference, table)
-        unit = np.sqrt(support.weights @ reference.var)
+        unit = np.sqrt(weights @ reference.var)
         if by_rows:
             solution = divergence.minimize(family, domains, covariates, used)
         else:
-            if amount == "auto":
+            if amount == "auto" and not smooth:
                 query, reference = share_variances(query), share_variances(reference)
-            solution = divergence.minimize(family, query, reference, support.weights)
+            solution = divergence.minimize(family, query, reference, weights)
+            if smooth:  # neighbouring points share rows, so their errors are not known
+                solution = replace(solution, se_log_scale=None, se_image=None)
         solution = _leave_scale(solution, flat)
         errors = _standard_errors(solution)
         all_kept = np.ones(domains.n_features)
@@ -469,8 +485,36 @@ def _is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-def _covariates(domains: Domains, strata: Strata, support: Support) -> tuple[Array, Covariates]:
-    """Return the rows compared and their confounders as numbers."""
+def _user_kernel(prior: BasePrior, conditional: BaseConditional) -> Any:
+    """Return the user's kernel on confounders; both ingredients need the same one."""
+    kernels = [getattr(ingredient, "kernel", None) for ingredient in (prior, conditional)]
+    if (kernels[0] is None) != (kernels[1] is None):
+        raise ValueError(
+            "A kernel on confounders must be given to both prior and conditional: "
+            "prior=ProductPrior(kernel=k), conditional=KernelSmoother(kernel=k)."
+        )
+    return kernels[0]
+
+
+def _smoothed(
+    conditional: SmoothConditional,
+    domains: Domains,
+    used: Array,
+    covariates: Covariates,
+    rows: Array,
+) -> tuple[Moments, Moments]:
+    """Return the moments of (query, reference) at the confounders of some rows."""
+    X, is_query, at = domains.rows(used), domains.is_query[used], covariates.take(rows)
+    query, reference = (
+        conditional.moments_at(X[side], covariates.take(side), at) for side in (is_query, ~is_query)
+    )
+    return query, reference
+
+
+def _covariates(
+    domains: Domains, strata: Strata, support: Support, as_given: bool
+) -> tuple[Array, Covariates]:
+    """Return the rows compared and their confounders as numbers, or also as they were given."""
     place = np.full(len(strata.levels) + 1, -1, dtype=np.int32)
     place[support.index] = np.arange(len(support.index), dtype=np.int32)
     category = place[strata.codes]
@@ -480,7 +524,12 @@ def _covariates(domains: Domains, strata: Strata, support: Support) -> tuple[Arr
         assert confounder.values is not None
         z = confounder.values[used]
         Z[:, j] = (z - z.mean()) / max(float(z.std()), 1e-300)
-    return used, Covariates(Z, category[used], len(support.index))
+    objects = None
+    if as_given:
+        columns = [c.as_given()[used] for c in domains.confounders]
+        objects = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+        Z = np.empty((len(used), 0))
+    return used, Covariates(Z, category[used], len(support.index), objects)
 
 
 def _columns(domains: Domains, covariates: Covariates, used: Array) -> Columns:

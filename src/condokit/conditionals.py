@@ -9,14 +9,109 @@ from sklearn.base import BaseEstimator
 
 from condokit._validation import Array
 from condokit.domains import Domains, Moments, Strata, Support
+from condokit.kernels import Kernel, call, column_widths, rbf_delta
+from condokit.smoothing import Covariates
 from condokit.statistics import GroupedMoments, effective_counts
 
+_MOST_SMOOTHED = 2000  # rows of a domain that a kernel smoother uses
+_FACTORS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4)
 _LARGEST_SQUARE = 1e150
 _VARIANCE_FLOOR = 1e-4  # of the feature's pooled within-stratum variance
 
 
 class BaseConditional(BaseEstimator, ABC):
     """An estimator of the features of each domain given the confounders."""
+
+
+class SmoothConditional(BaseConditional):
+    """An estimator for confounders of any kind, one domain at a time."""
+
+    @abstractmethod
+    def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:
+        """Return the moments of features X, known at `covariates`, at other confounder values."""
+
+
+class KernelSmoother(SmoothConditional):
+    r"""Local linear means, and smoothed squared residuals as variances.
+
+    One matrix of smoothing weights serves all features. The bandwidth is a multiple of Silverman's,
+    chosen by leave-one-out likelihood over all features.
+
+    Parameters
+    ----------
+    bandwidth : float or None, default=None
+        Factor of Silverman's bandwidth. None chooses it by leave-one-out likelihood.
+    kernel : callable or None, default=None
+        k(Z1, Z2) -> matrix on the confounders as they are given; means are then local averages.
+    """
+
+    def __init__(self, bandwidth: float | None = None, kernel: Kernel | None = None) -> None:
+        self.bandwidth = bandwidth
+        self.kernel = kernel
+
+    def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
+        if len(X) > _MOST_SMOOTHED:
+            rows = np.linspace(0, len(X) - 1, _MOST_SMOOTHED).round().astype(int)
+            X, covariates = X[rows], covariates.take(rows)
+        factors = _FACTORS if self.bandwidth is None else (self.bandwidth,)
+        if self.kernel is not None or covariates.Z.shape[1] == 0:
+            factors = (1.0,)
+        best = max((self._at_rows(X, covariates, f) for f in factors), key=lambda fit: fit[0])
+        _, factor, square = best
+        K = self._weights(at, covariates, factor)
+        average = K / K.sum(axis=1, keepdims=True)
+        mean = self._smoother(at, covariates, K) @ X
+        pooled = square.mean(axis=0)
+        var = np.maximum(average @ square, _VARIANCE_FLOOR * pooled)
+        count = 1 / (average**2).sum(axis=1)
+        with np.errstate(divide="ignore"):
+            return Moments(mean, var, 1 / var, count, np.maximum(count - 1, 0.5))
+
+    def _at_rows(
+        self, X: Array, covariates: Covariates, factor: float
+    ) -> tuple[float, float, Array]:
+        """Return the leave-one-out likelihood, the factor, and squared left-out residuals."""
+        K = self._weights(covariates, covariates, factor)
+        L = self._smoother(covariates, covariates, K)
+        left_out = np.maximum(1 - np.diag(L), 0.05)[:, None]
+        square = ((X - L @ X) / left_out) ** 2
+        others = K - np.diag(np.diag(K))
+        total = np.maximum(others.sum(axis=1, keepdims=True), 1e-300)
+        pooled = np.maximum(square.mean(axis=0), 1e-300)
+        var = np.maximum(others @ square / total, 1e-3 * pooled)
+        likelihood = -0.5 * (np.log(var) + square / var).mean()
+        # residuals of the curve itself, not of curves without the row
+        return float(likelihood), factor, square * left_out
+
+    def _weights(self, left: Covariates, right: Covariates, factor: float) -> Array:
+        if self.kernel is not None:
+            K = call(self.kernel, left, right)
+        elif right.Z.shape[1] == 0:
+            K = (left.category[:, None] == right.category).astype(float)
+        else:
+            K = rbf_delta(left, right, factor * column_widths(right.Z))
+        # far from all rows, every row counts a little
+        return K + 1e-12 * max(float(K.max()), 1e-300)
+
+    def _smoother(self, left: Covariates, right: Covariates, K: Array) -> Array:
+        """Return the rows of weights that give the local linear mean at every left point."""
+        p = 0 if self.kernel is not None else right.Z.shape[1]
+        if p == 0:
+            return K / K.sum(axis=1, keepdims=True)
+        K = K / K.sum(axis=1, keepdims=True)
+        first = K @ right.Z - left.Z  # mean of z - z0
+        second = np.einsum("mn,np,nq->mpq", K, right.Z, right.Z, optimize=True)
+        mean = first + left.Z
+        second -= np.einsum("mp,mq->mpq", mean, mean)  # local covariance
+        trace = np.trace(second, axis1=1, axis2=2) / p
+        second += (1e-3 * trace[:, None, None] + 1e-12) * np.eye(p)
+        slope = np.linalg.solve(second, first[:, :, None])[:, :, 0]
+        tilt = right.Z @ slope.T  # (n, m)
+        return K * (1 - (tilt.T - (mean * slope).sum(axis=1)[:, None]))
+
+
+class StrataConditional(BaseConditional):
+    """An estimator for categorical confounders, all rows in one pass."""
 
     @abstractmethod
     def moments(
@@ -25,7 +120,7 @@ class BaseConditional(BaseEstimator, ABC):
         """Return the moments of (query, reference) at the support values."""
 
 
-class Stratified(BaseConditional):
+class Stratified(StrataConditional):
     r"""Means and variances within each stratum, in one pass over the rows.
 
     Variances have the divisor n - 1. A stratum with one row borrows the pooled within-stratum
@@ -99,4 +194,7 @@ def _gather(domains: Domains, groups: Array, n_groups: int) -> GroupedMoments:
     return stats
 
 
-CONDITIONALS: dict[str, type[BaseConditional]] = {"stratified": Stratified}
+CONDITIONALS: dict[str, type[BaseConditional]] = {
+    "stratified": Stratified,
+    "kernel": KernelSmoother,
+}

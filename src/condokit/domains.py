@@ -120,6 +120,14 @@ class Confounder:
     codes: Array
     values: Array | None = None
 
+    def as_given(self) -> Array:
+        """Return the value of every row."""
+        if self.values is not None:
+            return self.values
+        levels = np.empty(len(self.levels), dtype=object)
+        levels[:] = self.levels
+        return levels[self.codes]
+
 
 @dataclass(frozen=True)
 class Support:

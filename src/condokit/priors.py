@@ -8,8 +8,12 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from condokit._validation import Array
+from condokit._validation import Array, NoOverlapError
 from condokit.domains import Domains, Strata, Support, no_overlap
+from condokit.kernels import Kernel, column_widths, density
+from condokit.smoothing import Covariates
+
+_MOST_POINTS = 1000  # support points of continuous confounders
 
 
 class BasePrior(BaseEstimator, ABC):
@@ -18,6 +22,10 @@ class BasePrior(BaseEstimator, ABC):
     @abstractmethod
     def weigh(self, share_query: Array, share_reference: Array, share_pooled: Array) -> Array:
         """Return weights >= 0 of strata, given their shares in each domain and in all rows."""
+
+    @abstractmethod
+    def points(self, covariates: Covariates, is_query: Array) -> tuple[Array, Array]:
+        """Return the rows whose continuous confounders are compared, and their weights."""
 
     def support(self, domains: Domains, strata: Strata) -> Support:
         """Return the strata seen in both domains with weights that sum to one."""
@@ -62,20 +70,58 @@ class ProductPrior(BasePrior):
     ----------
     variant : {"product", "paper"}, default="product"
         The true product, or the equation of the paper.
+    kernel : callable or None, default=None
+        k(Z1, Z2) -> matrix on the confounders as they are given, whatever they are. None is RBF
+        for continuous columns times equality of categories.
+    bandwidth : float or None, default=None
+        Factor of Silverman's bandwidth; None is 1.
     """
 
-    def __init__(self, variant: str = "product") -> None:
+    def __init__(
+        self,
+        variant: str = "product",
+        kernel: Kernel | None = None,
+        bandwidth: float | None = None,
+    ) -> None:
         self.variant = variant
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+
+    def points(  # noqa: D102
+        self, covariates: Covariates, is_query: Array
+    ) -> tuple[Array, Array]:
+        # true product: half the mass on query rows weighted by the reference's density, half the
+        # other way round; paper: all rows weighted by both densities
+        rows = _thinned(is_query)
+        at = covariates.take(rows)
+        factor = 1.0 if self.bandwidth is None else self.bandwidth
+        f_query, f_reference = (
+            density(at, side, factor * column_widths(side.Z), self.kernel)
+            for side in (covariates.take(is_query), covariates.take(~is_query))
+        )
+        here = is_query[rows]
+        if self._is_paper():
+            weights = f_query * f_reference
+        else:
+            weights = np.where(here, f_reference, f_query)
+            for side in (here, ~here):
+                weights[side] /= max(weights[side].sum(), 1e-300)
+        if not weights.sum() > 0:
+            raise NoOverlapError("The confounders of the two domains do not overlap at all.")
+        return rows, weights / weights.sum()
 
     def weigh(  # noqa: D102
         self, share_query: Array, share_reference: Array, share_pooled: Array
     ) -> Array:
+        product = share_query * share_reference
+        return product * share_pooled if self._is_paper() else product
+
+    def _is_paper(self) -> bool:
         if self.variant not in ("product", "paper"):
             raise ValueError(
                 f"'variant' of ProductPrior must be 'product' or 'paper'. Got {self.variant!r}."
             )
-        product = share_query * share_reference
-        return product * share_pooled if self.variant == "paper" else product
+        return self.variant == "paper"
 
 
 class UniformPrior(BasePrior):
@@ -85,6 +131,22 @@ class UniformPrior(BasePrior):
         self, share_query: Array, share_reference: Array, share_pooled: Array
     ) -> Array:
         return np.ones_like(share_query)
+
+    def points(  # noqa: D102
+        self, covariates: Covariates, is_query: Array
+    ) -> tuple[Array, Array]:
+        rows = _thinned(is_query)
+        return rows, np.full(len(rows), 1 / len(rows))
+
+
+def _thinned(is_query: Array) -> Array:
+    """Return rows evenly taken from both domains, at most as many as moments are needed at."""
+    kept = []
+    for side in (is_query, ~is_query):
+        rows = np.flatnonzero(side)
+        n = min(len(rows), _MOST_POINTS // 2)
+        kept.append(rows[np.linspace(0, len(rows) - 1, n).round().astype(int)])
+    return np.concatenate(kept)
 
 
 def _paper_prior() -> ProductPrior:

@@ -37,15 +37,19 @@ class Covariates:
         Number of the combination of categorical values.
     n_categories : int
         How many combinations there are.
+    objects : ndarray of shape (n_rows,) or (n_rows, n_confounders), or None
+        The confounders as they were given, for a user's kernel.
     """
 
     Z: Array
     category: Array
     n_categories: int
+    objects: Array | None = None
 
     def take(self, rows: Array | slice) -> Covariates:
         """Return some of the rows."""
-        return Covariates(self.Z[rows], self.category[rows], self.n_categories)
+        objects = None if self.objects is None else self.objects[rows]
+        return Covariates(self.Z[rows], self.category[rows], self.n_categories, objects)
 
 
 class Basis:

@@ -20,7 +20,7 @@ _FEATURE_BATCH = 256
 _CHUNK_ROWS = 1 << 12
 _TOLERANCE = 0.03  # of a standard error; three times that for many features
 _MANY_FEATURES = 64
-_MOST_PASSES = 6
+_MOST_PASSES = 4
 
 
 class PooledLikelihood(RowDivergence):

@@ -1,0 +1,174 @@
+"""Kernel densities, the product prior of continuous confounders, and the kernel smoother."""
+
+import numpy as np
+import pytest
+from protocols import EFFECTS, continuous1d, mixed, rmse
+
+from condokit import ConDoAdapter, KernelSmoother, ProductPrior
+from condokit import kernels as kernels_module
+from condokit.kernels import column_widths, density, rbf_delta
+from condokit.smoothing import Covariates
+
+
+def points(Z, category=None, n_categories=1):
+    Z = np.asarray(Z, float).reshape(len(Z), -1)
+    return Covariates(Z, np.zeros(len(Z), int) if category is None else category, n_categories)
+
+
+def test_rbf_times_delta_agrees_with_a_loop():
+    rng = np.random.default_rng(0)
+    left = points(rng.normal(size=(5, 2)), np.array([0, 1, 0, 1, 1]), 2)
+    right = points(rng.normal(size=(4, 2)), np.array([0, 0, 1, 1]), 2)
+    width = np.array([0.5, 2.0])
+    K = rbf_delta(left, right, width)
+    for i in range(5):
+        for j in range(4):
+            square = (((left.Z[i] - right.Z[j]) / width) ** 2).sum()
+            same = left.category[i] == right.category[j]
+            assert K[i, j] == pytest.approx(np.exp(-square / 2) * same)
+
+
+def test_the_binned_density_is_the_direct_one(monkeypatch):
+    rng = np.random.default_rng(0)
+    at, data = points(rng.normal(size=500)), points(rng.normal(size=3000) * 1.5)
+    width = column_widths(data.Z)
+    direct = density(at, data, width, None)
+    monkeypatch.setattr(kernels_module, "_MOST_ELEMENTS", 1000)
+    binned = density(at, data, width, None)
+    np.testing.assert_allclose(binned, direct, atol=1e-4 * direct.max())
+
+
+def test_densities_of_large_data_need_no_large_matrix():
+    import tracemalloc
+
+    rng = np.random.default_rng(0)
+    for columns in (1, 3):
+        data = points(rng.normal(size=(200_000, columns)))
+        tracemalloc.start()
+        values = density(data.take(slice(0, 1000)), data, column_widths(data.Z), None)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 150e6
+        assert (values > 0).all()
+
+
+def test_product_weights_agree_with_a_loop_written_from_the_definition():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=30)
+    is_query = np.arange(30) < 12
+    rows, weights = ProductPrior().points(points(z), is_query)
+    h = [column_widths(z[side][:, None])[0] for side in (is_query, ~is_query)]
+
+    def f(x, side):
+        return np.mean(np.exp(-0.5 * ((x - z[is_query == (side == 0)]) / h[side]) ** 2))
+
+    expected = np.array([f(z[i], 1) if is_query[i] else f(z[i], 0) for i in rows])
+    expected[is_query[rows]] /= 2 * expected[is_query[rows]].sum()
+    expected[~is_query[rows]] /= 2 * expected[~is_query[rows]].sum()
+    np.testing.assert_allclose(weights, expected)
+    rows, paper = ProductPrior("paper").points(points(z), is_query)
+    product = np.array([f(z[i], 0) * f(z[i], 1) for i in rows])
+    np.testing.assert_allclose(paper, product / product.sum())
+
+
+def test_weights_vanish_outside_the_overlap():
+    z = np.r_[np.linspace(0, 1, 50), np.linspace(0.5, 9, 50)]
+    rows, weights = ProductPrior().points(points(z), np.arange(100) < 50)
+    assert weights[z[rows] > 2].sum() < 1e-6
+
+
+def test_local_linear_means_reproduce_a_line():
+    rng = np.random.default_rng(0)
+    rows = points(rng.uniform(size=(80, 2)))
+    line = 1 + rows.Z @ np.array([[2.0, 0.0], [-3.0, 1.0]])
+    at = points(rng.uniform(0.2, 0.8, size=(10, 2)))
+    moments = KernelSmoother(bandwidth=1.0).moments_at(line, rows, at)
+    exact = 1 + at.Z @ np.array([[2.0, 0.0], [-3.0, 1.0]])
+    np.testing.assert_allclose(moments.mean, exact, atol=5e-3)
+
+
+def test_curve_and_spread_are_found():
+    rng = np.random.default_rng(0)
+    z = rng.uniform(-1, 1, 1500)
+    X = (np.sin(3 * z) + (0.2 + 0.2 * (z > 0)) * rng.normal(size=1500))[:, None]
+    at = points(np.array([-0.5, 0.5]))
+    moments = KernelSmoother().moments_at(X, points(z), at)
+    np.testing.assert_allclose(moments.mean[:, 0], np.sin([-1.5, 1.5]), atol=0.06)
+    np.testing.assert_allclose(np.sqrt(moments.var[:, 0]), [0.2, 0.4], rtol=0.15)
+
+
+@pytest.mark.parametrize("divergence", ["reverse-kl", "ot"])
+def test_the_map_is_found_given_a_continuous_confounder(divergence):
+    for effect, at_most in zip(EFFECTS, (1.0, 2.2, 1.2)):
+        errors = []
+        for seed in range(20):
+            pair = continuous1d(effect, seed)
+            adapter = ConDoAdapter(divergence=divergence, conditional="kernel").fit_pair(
+                pair.X_query, pair.X_reference, pair.Z_query, pair.Z_reference
+            )
+            errors.append(rmse(adapter.transform(pair.X_heldout), pair.truth_heldout))
+        assert np.mean(errors) < at_most
+    assert adapter.map_se_ is None
+
+
+def test_mixed_confounders():
+    pair = mixed(0)
+    adapter = ConDoAdapter(divergence="reverse-kl", conditional="kernel", warn_overlap=0).fit_pair(
+        pair.X_query, pair.X_reference, pair.Z_query, pair.Z_reference
+    )
+    assert rmse(adapter.transform(pair.X_heldout), pair.truth_heldout) < 1
+
+
+def edit_distance(a, b):
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        previous, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (x != y))
+    return row[-1]
+
+
+def test_any_kernel_on_any_objects():
+    """Barcodes with reading errors: the feature depends on the barcode's letters."""
+    rng = np.random.default_rng(0)
+    true = ["aaaaaa", "bbbbbb", "cccccc"]
+
+    def draw(n, shares):
+        which = rng.choice(3, n, p=shares)
+        names = []
+        for k in which:
+            letters = list(true[k])
+            letters[rng.integers(6)] = rng.choice(list("abcxyz"))
+            names.append("".join(letters))
+        return np.array(names), np.array([0.0, 4.0, 8.0])[which] + rng.normal(size=n)
+
+    Z_query, truth = draw(150, [0.7, 0.2, 0.1])
+    Z_reference, x = draw(200, [0.1, 0.2, 0.7])
+
+    def kernel(left, right):
+        return np.array([[np.exp(-(edit_distance(a, b) ** 2)) for b in right] for a in left])
+
+    X_query = 2 * truth[:, None] + 5
+    adapter = ConDoAdapter(
+        divergence="reverse-kl",
+        prior=ProductPrior(kernel=kernel),
+        conditional=KernelSmoother(kernel=kernel),
+    ).fit_pair(X_query, x[:, None], Z_query, Z_reference)
+    plain = ConDoAdapter(shrinkage=None).fit_pair(X_query, x[:, None])
+    error = rmse(adapter.transform(X_query)[:, 0], truth)
+    assert error < 0.5
+    assert error < 0.3 * rmse(plain.transform(X_query)[:, 0], truth)
+    with pytest.raises(ValueError, match="given to both prior and conditional"):
+        ConDoAdapter(prior=ProductPrior(kernel=kernel)).fit_pair(
+            X_query, x[:, None], Z_query, Z_reference
+        )
+
+    def wrong(left, right):
+        return np.ones((2, 2))
+
+    with pytest.raises(ValueError, match="must return a matrix of shape"):
+        ConDoAdapter(
+            divergence="ot",
+            prior=ProductPrior(kernel=wrong),
+            conditional=KernelSmoother(kernel=wrong),
+        ).fit_pair(X_query, x[:, None], Z_query, Z_reference)
