@@ -164,6 +164,20 @@ def test_weights_count_rows():
     assert weighted.map_.scale[0] == pytest.approx(repeated.map_.scale[0], rel=0.02)
 
 
+def test_repeated_rows_of_the_same_subjects_are_no_new_evidence():
+    pair = continuous1d("homoscedastic", 4)
+    once = fit(pair).map_se_["scale"][0]
+    ten = [
+        np.repeat(a, 10, axis=0)
+        for a in (pair.X_query, pair.X_reference, pair.Z_query, pair.Z_reference)
+    ]
+    subjects = np.repeat(np.arange(100), 10), np.repeat(np.arange(200), 10) + 1000
+    naive = ConDoAdapter().fit_pair(*ten).map_se_["scale"][0]
+    grouped = ConDoAdapter().fit_pair(*ten, groups=subjects).map_se_["scale"][0]
+    assert naive < 0.5 * once
+    assert grouped == pytest.approx(once, rel=0.2)
+
+
 def test_shift_and_identity():
     pair = continuous1d("homoscedastic", 3, scale=1.0)
     shift = fit(pair, map="shift").map_

@@ -56,9 +56,10 @@ class KernelSmoother(SmoothConditional):
         factors = _FACTORS if self.bandwidth is None else (self.bandwidth,)
         if self.kernel is not None or covariates.Z.shape[1] == 0:
             factors = (1.0,)
-        best = max((self._at_rows(X, covariates, f) for f in factors), key=lambda fit: fit[0])
-        _, factor, square = best
-        K = self._weights(at, covariates, factor)
+        width = column_widths(covariates.Z)
+        tried = [self._at_rows(X, covariates, factor * width) for factor in factors]
+        _, width, square = max(tried, key=lambda fit: fit[0])
+        K = self._weights(at, covariates, width)
         average = K / K.sum(axis=1, keepdims=True)
         mean = self._smoother(at, covariates, K) @ X
         pooled = square.mean(axis=0)
@@ -68,30 +69,31 @@ class KernelSmoother(SmoothConditional):
             return Moments(mean, var, 1 / var, count, np.maximum(count - 1, 0.5))
 
     def _at_rows(
-        self, X: Array, covariates: Covariates, factor: float
-    ) -> tuple[float, float, Array]:
-        """Return the leave-one-out likelihood, the factor, and squared left-out residuals."""
-        K = self._weights(covariates, covariates, factor)
+        self, X: Array, covariates: Covariates, width: Array
+    ) -> tuple[float, Array, Array]:
+        """Return the leave-one-out likelihood, the bandwidths, and squared residuals."""
+        K = self._weights(covariates, covariates, width)
         L = self._smoother(covariates, covariates, K)
         left_out = np.maximum(1 - np.diag(L), 0.05)[:, None]
         square = ((X - L @ X) / left_out) ** 2
-        others = K - np.diag(np.diag(K))
+        others = K.copy()
+        np.fill_diagonal(others, 0.0)
         total = np.maximum(others.sum(axis=1, keepdims=True), 1e-300)
         pooled = np.maximum(square.mean(axis=0), 1e-300)
         var = np.maximum(others @ square / total, 1e-3 * pooled)
         likelihood = -0.5 * (np.log(var) + square / var).mean()
         # residuals of the curve itself, not of curves without the row
-        return float(likelihood), factor, square * left_out
+        return float(likelihood), width, square * left_out
 
-    def _weights(self, left: Covariates, right: Covariates, factor: float) -> Array:
+    def _weights(self, left: Covariates, right: Covariates, width: Array) -> Array:
         if self.kernel is not None:
             K = call(self.kernel, left, right)
         elif right.Z.shape[1] == 0:
             K = (left.category[:, None] == right.category).astype(float)
         else:
-            K = rbf_delta(left, right, factor * column_widths(right.Z))
-        # far from all rows, every row counts a little
-        return K + 1e-12 * max(float(K.max()), 1e-300)
+            K = rbf_delta(left, right, width)
+        K += 1e-12 * max(float(K.max()), 1e-300)  # far from all rows, every row counts a little
+        return K
 
     def _smoother(self, left: Covariates, right: Covariates, K: Array) -> Array:
         """Return the rows of weights that give the local linear mean at every left point."""
@@ -99,15 +101,18 @@ class KernelSmoother(SmoothConditional):
         if p == 0:
             return K / K.sum(axis=1, keepdims=True)
         K = K / K.sum(axis=1, keepdims=True)
-        first = K @ right.Z - left.Z  # mean of z - z0
-        second = np.einsum("mn,np,nq->mpq", K, right.Z, right.Z, optimize=True)
-        mean = first + left.Z
-        second -= np.einsum("mp,mq->mpq", mean, mean)  # local covariance
+        mean = K @ right.Z
+        first = mean - left.Z
+        squares = (right.Z[:, :, None] * right.Z[:, None, :]).reshape(len(right.Z), -1)
+        second = (K @ squares).reshape(-1, p, p)
+        second -= mean[:, :, None] * mean[:, None, :]  # local covariance
         trace = np.trace(second, axis1=1, axis2=2) / p
         second += (1e-3 * trace[:, None, None] + 1e-12) * np.eye(p)
         slope = np.linalg.solve(second, first[:, :, None])[:, :, 0]
-        tilt = right.Z @ slope.T  # (n, m)
-        return K * (1 - (tilt.T - (mean * slope).sum(axis=1)[:, None]))
+        tilt = slope @ right.Z.T
+        tilt -= (mean * slope).sum(axis=1)[:, None] + 1.0
+        K *= -tilt
+        return K
 
 
 class StrataConditional(BaseConditional):

@@ -25,6 +25,8 @@ def silverman(n_rows: int, n_columns: int) -> float:
 
 def column_widths(Z: Array) -> Array:
     """Return Silverman's bandwidth of every column of one domain."""
+    if Z.shape[1] == 0:
+        return np.empty(0)
     spread = np.minimum(Z.std(axis=0), np.subtract(*np.percentile(Z, [75, 25], axis=0)) / 1.349)
     spread = np.where(spread > 0, spread, np.maximum(Z.std(axis=0), 1e-12))
     return spread * silverman(len(Z), Z.shape[1])
