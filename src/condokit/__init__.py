@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from condokit._validation import MapFileError as MapFileError
     from condokit._validation import NoOverlapError as NoOverlapError
     from condokit.adapter import ConDoAdapter as ConDoAdapter
+    from condokit.conditionals import Chained as Chained
     from condokit.conditionals import KernelSmoother as KernelSmoother
+    from condokit.conditionals import Splines as Splines
     from condokit.conditionals import Stratified as Stratified
     from condokit.divergences import GaussianOT as GaussianOT
     from condokit.divergences import PooledLikelihood as PooledLikelihood
@@ -25,6 +27,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "AffineMap": "maps",
+    "Chained": "conditionals",
     "ConDoAdapter": "adapter",
     "GaussianOT": "divergences",
     "IdentifiabilityWarning": "_validation",
@@ -38,6 +41,7 @@ _HOME = {
     "ProductPrior": "priors",
     "ReverseKL": "divergences",
     "Shift": "maps",
+    "Splines": "conditionals",
     "Stratified": "conditionals",
     "UniformPrior": "priors",
 }

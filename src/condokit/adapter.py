@@ -56,8 +56,10 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         ones, and "likelihood" if any is continuous.
     prior : {"product", "paper", "uniform"} or BasePrior, default="product"
         The weight of each confounder value in the comparison.
-    conditional : {"auto", "stratified"} or BaseConditional, default="auto"
-        The estimator of features given confounders. "auto" is "stratified".
+    conditional : str or BaseConditional, default="auto"
+        The estimator of features given confounders, for the divergences that need one:
+        "stratified" for categories, "kernel", "splines" or "chained" (needs LightGBM) for
+        confounders of any kind. "auto" is "stratified".
     reference : label or None, default=None
         The label of the domain to map to. May be left out when the labels are "query" and
         "reference"; not used by `fit_pair`.

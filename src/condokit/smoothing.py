@@ -251,6 +251,34 @@ class Products:
         return pairs @ (cov[:, up, down] * np.where(up == down, 1.0, 2.0)).T
 
 
+def squared_residuals(X: Array, products: Products, beta: Array, cov: Array, W: Array) -> Array:
+    """Return squared residuals of curves, divided by one minus the leverage of their row."""
+    leverage = products.variances(cov) * W
+    return (X - products.Phi @ beta.T) ** 2 / np.maximum(1 - leverage, 0.05)
+
+
+def fit_noise(
+    noise: Regression, Psi: Array, weights: Array, square: Array, log_var: Array | None
+) -> tuple[Array, Array, Array]:
+    r"""Regress log-variances :math:`\Psi \gamma` on squared residuals, and renew their prior.
+
+    Two steps of Fisher scoring of a gamma likelihood with log link, from the present log-variances
+    or from a constant. Returns gamma, the log-variances and their bounds for every feature.
+    """
+    typical = np.log(np.maximum(weights @ square / weights.sum(), 1e-300))
+    bounds = typical + np.array([[-7.0], [4.0]])  # no row may rule alone
+    log_var = np.broadcast_to(typical, square.shape) if log_var is None else log_var
+    weighted = Psi * (0.5 * weights[:, None])
+    gram = weighted.T @ Psi
+    cov = noise.posterior(np.broadcast_to(gram, (square.shape[1], *gram.shape)))
+    for _ in range(2):
+        excess = np.clip(square * np.exp(-log_var) - 1, -1.0, 20.0)
+        gamma = np.einsum("drs,sd->dr", cov, weighted.T @ (log_var + excess))
+        log_var = np.clip(Psi @ gamma.T, *bounds)
+    noise.update_prior(gamma)
+    return gamma, log_var, bounds
+
+
 def _one_hot(covariates: Covariates) -> Array:
     if covariates.n_categories <= 1:
         return np.empty((len(covariates.Z), 0))

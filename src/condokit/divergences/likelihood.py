@@ -13,7 +13,15 @@ from condokit._validation import Array
 from condokit.divergences.base import RowDivergence, Solution, no_change
 from condokit.domains import Domains
 from condokit.maps import DiagonalFamily, MapFamily
-from condokit.smoothing import Basis, Covariates, Products, Regression, directions
+from condokit.smoothing import (
+    Basis,
+    Covariates,
+    Products,
+    Regression,
+    directions,
+    fit_noise,
+    squared_residuals,
+)
 from condokit.statistics import GroupedMoments
 
 _FEATURE_BATCH = 256
@@ -161,9 +169,7 @@ class _Curves:
         self.rows, self.products, self.Psi, self.family = rows, products, Psi, family
         self.mean = Regression(bases[0], n_features, 1.0)
         self.noise = Regression(bases[1], n_features, 0.3)
-        self._weighted_Psi = Psi * (0.5 * rows.weights[:, None])
-        self._noise_gram = self._weighted_Psi.T @ Psi
-        self.query_pull = self._weighted_Psi.T @ rows.is_query.astype(float)
+        self.query_pull = Psi.T @ (0.5 * rows.weights * rows.is_query)
         self.tolerance = _TOLERANCE if n_features < _MANY_FEATURES else 3 * _TOLERANCE
         self.n_query = float(rows.weights[rows.is_query].sum())
         self.log_var = np.full(rows.X.shape, np.log(0.3))
@@ -227,26 +233,15 @@ class _Curves:
 
     def _update_noise(self, first: bool) -> None:
         """Regress log-variances on squared residuals, freed of what the curve took from them."""
-        rows, Psi = self.rows, self.Psi
-        square = self._squares(rows, self.products, self.W)
-        typical = np.log(rows.weights @ square / rows.weights.sum())
-        if first:
-            self.log_var[:] = typical
-        self.bounds = typical + np.array([[-7.0], [4.0]])  # no row may rule alone
-        gram = np.broadcast_to(self._noise_gram, (len(self.m), *self._noise_gram.shape))
-        cov = self.noise.posterior(gram)
-        for _ in range(2):  # Fisher scoring of a gamma likelihood with log link
-            excess = np.clip(square * np.exp(-self.log_var) - 1, -1.0, 20.0)
-            right = self._weighted_Psi.T @ (self.log_var + excess)
-            self.gamma = np.einsum("drs,sd->dr", cov, right)
-            self.log_var = np.clip(Psi @ self.gamma.T, *self.bounds)
-        self.noise.update_prior(self.gamma)
+        square = self._squares(self.rows, self.products, self.W)
+        start = None if first else self.log_var
+        self.gamma, self.log_var, self.bounds = fit_noise(
+            self.noise, self.Psi, self.rows.weights, square, start
+        )
 
     def _squares(self, rows: Rows, products: Products, W: Array) -> Array:
-        """Return squared residuals, divided by one minus the leverage of their row."""
         mapped = np.where(rows.is_query[:, None], self.m * rows.X + self.b, rows.X)
-        residual = mapped - products.Phi @ self.beta.T
-        return residual**2 / np.maximum(1 - products.variances(self.mean.cov) * W, 0.05)
+        return squared_residuals(mapped, products, self.beta, self.mean.cov, W)
 
     def standard_errors(self) -> tuple[Array, Array, Array]:
         """Return the errors of log m and of b, and the covariance of m with b.
