@@ -14,6 +14,7 @@ LAYERS = [
     {"maps", "intake"},
     {"priors", "conditionals", "divergences", "overlap"},
     {"shrinkage", "selection"},
+    {"fitting"},
     {"adapter"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

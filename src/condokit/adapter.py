@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from sklearn import get_config
-from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from condokit._validation import (
-    Array,
-    IdentifiabilityWarning,
-    LowOverlapWarning,
-    NoOverlapError,
-    listing,
-    pick,
-)
-from condokit.conditionals import (
-    CONDITIONALS,
-    BaseConditional,
-    SmoothConditional,
-    Stratified,
-)
-from condokit.divergences import DIVERGENCES, BaseDivergence, RowDivergence, Solution
-from condokit.domains import Domains, Moments, Strata, Support
+from condokit._validation import Array, pick
+from condokit.conditionals import CONDITIONALS, BaseConditional
+from condokit.divergences import DIVERGENCES, BaseDivergence
+from condokit.domains import Domains
+from condokit.fitting import Recipe, fit_map
 from condokit.frames import Table
 from condokit.intake import from_pair, from_table, is_reference_row
-from condokit.maps import MAPS, AffineMap, DiagonalFamily, LocationScale, MapFamily
-from condokit.overlap import Columns, Overlap, measure_overlap
+from condokit.maps import MAPS, AffineMap, LocationScale, MapFamily
 from condokit.priors import PRIORS, BasePrior
-from condokit.selection import CANDIDATES, average_candidates
-from condokit.shrinkage import Kept, keep, share_variances, shrink
-from condokit.smoothing import Covariates
-
-_ROUNDING = 1e-13
 
 
 class ConDoAdapter(TransformerMixin, BaseEstimator):
@@ -307,83 +289,26 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         return tags
 
     def _fit(self, domains: Domains, columns: list[int] | None) -> ConDoAdapter:
-        names = self._resolve(domains)
-        family, prior, conditional, divergence = self._ingredients(*names)
-        amount = self._shrinkage()
-        kernel = _user_kernel(prior, conditional)
-        strata = (domains if kernel is None else replace(domains, confounders=[])).strata()
-        support = prior.support(domains, strata)
-        if support.dropped:
-            _warn_dropped(support)
-        by_rows = isinstance(divergence, RowDivergence)
-        smooth = not by_rows and isinstance(conditional, SmoothConditional)
-        if domains.continuous or by_rows or smooth:
-            used, covariates = _covariates(domains, strata, support, kernel is not None)
-        overlap = measure_overlap(
-            strata,
-            _columns(domains, covariates, used) if domains.continuous and not kernel else None,
+        divergence, conditional = self._resolve(domains)
+        fit = fit_map(
+            domains,
+            Recipe(
+                family=LocationScale() if _is_auto(self.map) else self._pick("map", MAPS),
+                prior=self._pick("prior", PRIORS),
+                conditional=pick("conditional", conditional, CONDITIONALS, BaseConditional),
+                divergence=pick("divergence", divergence, DIVERGENCES, BaseDivergence),
+                averages=_is_auto(self.map),
+                shrinkage=self._shrinkage(),
+                warn_overlap=self.warn_overlap,
+                min_overlap=self.min_overlap,
+            ),
         )
-        self._check_overlap(overlap)
+        self.map_, self.map_se_ = fit.map, fit.errors
+        self.support_, self.overlap_, self.report_ = fit.support, fit.overlap, fit.report
+        self.divergence_, self.conditional_ = divergence, conditional
+        self._columns, self._labels = columns, domains.labels
         table = domains.tables[0]
-        weights = support.weights
-        if smooth:
-            rows, weights = prior.points(covariates, domains.is_query[used])
-            query, reference = _smoothed(conditional, domains, used, covariates, rows)
-        else:
-            # for a row divergence: what is constant, and whether there are rows enough
-            strata_only = Stratified() if by_rows else conditional
-            if domains.continuous and not by_rows:
-                raise ValueError(
-                    f"divergence={names[0]!r} with conditional='stratified' needs categorical "
-                    f"confounders, but {listing([c.name for c in domains.continuous])} is "
-                    "continuous. Use divergence='likelihood', conditional='kernel', or list it in "
-                    "`categorical`."
-                )
-            query, reference = strata_only.moments(domains, strata, support)
-        query, reference, flat = _without_flat(family, query, reference, table)
-        unit = np.sqrt(weights @ reference.var)
-        if by_rows:
-            solution = divergence.minimize(family, domains, covariates, used)
-            solution = _with_groups(solution, support, query, reference)
-        else:
-            if amount == "auto" and not smooth:
-                query, reference = share_variances(query), share_variances(reference)
-            solution = divergence.minimize(family, query, reference, weights)
-            if smooth:  # neighbouring points share rows, so their errors are not known
-                solution = replace(solution, se_log_scale=None, se_image=None)
-        solution = _leave_scale(solution, flat)
-        errors = _standard_errors(solution)
-        all_kept = np.ones(domains.n_features)
-        kept = Kept(all_kept, all_kept)
-        candidates: dict[str, Any] = {}
-        if _is_auto(self.map):
-            solution, candidates = _averaged(solution, support, table)
-        elif amount == "auto":
-            solution, kept = shrink(solution, unit)
-        elif amount:
-            kept = Kept((1 - amount) * all_kept, (1 - amount) * all_kept)
-            solution = keep(solution, kept)
-
-        self.map_ = AffineMap(solution.scale, solution.offset, table.feature_names)
-        self.map_se_ = errors
-        self.support_ = support
-        self.overlap_ = overlap
-        self.divergence_, self.conditional_ = names
-        self._columns = columns
-        self.report_ = {
-            "rows_query": float(support.count_query.sum()),
-            "rows_reference": float(support.count_reference.sum()),
-            "n_iter": solution.n_iter,
-            "kept_log_scale": float(kept.log_scale.mean()),
-            "kept_shift": float(kept.shift.mean()),
-            "constant_features": _names(table, flat),
-            "missing_confounders": domains.missing,
-            **candidates,
-        }
-        self._labels = domains.labels
-        self.n_features_in_ = domains.n_features
-        if self._columns is not None:
-            self.n_features_in_ = len(Table(table.native).positions)
+        self.n_features_in_ = domains.n_features if columns is None else table.width
         if table.feature_names is not None:
             self.feature_names_in_ = np.asarray(table.feature_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
@@ -400,36 +325,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 divergence = "reverse-kl" if domains.confounders else "ot"
         return divergence, "stratified" if _is_auto(conditional) else conditional
 
-    def _ingredients(
-        self, divergence: Any, conditional: Any
-    ) -> tuple[MapFamily, BasePrior, BaseConditional, BaseDivergence]:
-        """Return fresh copies of the four ingredients."""
-        family = LocationScale() if _is_auto(self.map) else pick("map", self.map, MAPS, MapFamily)
-        return (
-            clone(family),
-            clone(pick("prior", self.prior, PRIORS, BasePrior)),
-            clone(pick("conditional", conditional, CONDITIONALS, BaseConditional)),
-            clone(pick("divergence", divergence, DIVERGENCES, BaseDivergence)),
-        )
-
-    def _check_overlap(self, overlap: Overlap) -> None:
-        """Refuse or warn if there is little to compare, naming the confounders to blame."""
-        worst = [f"{name} {c:.2f}" for name, c in overlap.by_confounder.items() if c < 0.4]
-        blame = f" (alone: {', '.join(worst)})" if worst else ""
-        facts = f"the overlap coefficient of the confounders is {overlap.coefficient:.2f}{blame}"
-        if overlap.coefficient < self.min_overlap:
-            raise NoOverlapError(
-                f"{facts}, below min_overlap={self.min_overlap}. Adaptation compares like with "
-                "like: leave a confounder out, add samples, or lower min_overlap."
-            )
-        if overlap.coefficient < self.warn_overlap:
-            warnings.warn(
-                f"{facts}: the comparison rests on about {overlap.effective_query:.0f} query and "
-                f"{overlap.effective_reference:.0f} reference rows, and standard errors do not "
-                "show how far the rest is extrapolated.",
-                LowOverlapWarning,
-                stacklevel=4,
-            )
+    def _pick(self, argument: str, named: dict[str, Any]) -> Any:
+        base = MapFamily if argument == "map" else BasePrior
+        return pick(argument, getattr(self, argument), named, base)
 
     def _shrinkage(self) -> Any:
         amount = self.shrinkage
@@ -486,164 +384,3 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
 
 def _is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == "auto"
-
-
-def _user_kernel(prior: BasePrior, conditional: BaseConditional) -> Any:
-    """Return the user's kernel on confounders; both ingredients need the same one."""
-    kernels = [getattr(ingredient, "kernel", None) for ingredient in (prior, conditional)]
-    if (kernels[0] is None) != (kernels[1] is None):
-        raise ValueError(
-            "A kernel on confounders must be given to both prior and conditional: "
-            "prior=ProductPrior(kernel=k), conditional=KernelSmoother(kernel=k)."
-        )
-    return kernels[0]
-
-
-def _smoothed(
-    conditional: SmoothConditional,
-    domains: Domains,
-    used: Array,
-    covariates: Covariates,
-    rows: Array,
-) -> tuple[Moments, Moments]:
-    """Return the moments of (query, reference) at the confounders of some rows."""
-    X, is_query, at = domains.rows(used), domains.is_query[used], covariates.take(rows)
-    query, reference = (
-        conditional.moments_at(X[side], covariates.take(side), at) for side in (is_query, ~is_query)
-    )
-    return query, reference
-
-
-def _with_groups(
-    solution: Solution, support: Support, query: Moments, reference: Moments
-) -> Solution:
-    """Widen standard errors by what rows of the same subjects are short of independent ones."""
-    rows = support.count_query.sum() / query.count.sum()
-    rows = (rows + support.count_reference.sum() / reference.count.sum()) / 2
-    if rows <= 1 or solution.se_log_scale is None or solution.se_image is None:
-        return solution
-    widen = float(np.sqrt(rows))
-    return replace(
-        solution,
-        se_log_scale=widen * solution.se_log_scale,
-        se_image=widen * solution.se_image,
-    )
-
-
-def _covariates(
-    domains: Domains, strata: Strata, support: Support, as_given: bool
-) -> tuple[Array, Covariates]:
-    """Return the rows compared and their confounders as numbers, or also as they were given."""
-    place = np.full(len(strata.levels) + 1, -1, dtype=np.int32)
-    place[support.index] = np.arange(len(support.index), dtype=np.int32)
-    category = place[strata.codes]
-    used = np.flatnonzero(category >= 0)
-    Z = np.empty((len(used), len(domains.continuous)))
-    for j, confounder in enumerate(domains.continuous):
-        assert confounder.values is not None
-        z = confounder.values[used]
-        Z[:, j] = (z - z.mean()) / max(float(z.std()), 1e-300)
-    objects = None
-    if as_given:
-        columns = [c.as_given()[used] for c in domains.confounders]
-        objects = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
-        Z = np.empty((len(used), 0))
-    return used, Covariates(Z, category[used], len(support.index), objects)
-
-
-def _columns(domains: Domains, covariates: Covariates, used: Array) -> Columns:
-    kept = domains.is_query if domains.keep is None else domains.is_query[domains.keep]
-    names = [confounder.name for confounder in domains.continuous]
-    n_query = int(kept.sum())
-    return Columns(names, covariates, domains.is_query[used], n_query, len(kept) - n_query)
-
-
-def _averaged(
-    solution: Solution, support: Support, table: Table
-) -> tuple[Solution, dict[str, Any]]:
-    """Average the candidate maps, and say which of them each feature's map mostly is."""
-    n_rows = float(support.count_query.sum() + support.count_reference.sum())
-    solution, weights = average_candidates(solution, n_rows)
-    chosen = [CANDIDATES[k] for k in weights.argmax(axis=1)]
-    return solution, {
-        "candidates": dict(zip(CANDIDATES, weights.mean(axis=0).tolist())),
-        "chosen": dict(zip(table.labels, chosen)),
-        "candidate_weights": weights,
-    }
-
-
-def _names(table: Table, chosen: Array) -> list[str]:
-    """Return the names of the chosen features."""
-    return list(np.asarray(table.labels, dtype=object)[chosen]) if chosen.any() else []
-
-
-def _without_flat(
-    family: MapFamily, query: Moments, reference: Moments, table: Table
-) -> tuple[Moments, Moments, Array]:
-    """Mark features that are constant within strata in a domain, and give them unit variances."""
-    has_scale = not isinstance(family, DiagonalFamily) or family.has_scale
-    single = [
-        name
-        for name, moments in (("query", query), ("reference", reference))
-        if not (moments.dof > 0).any()
-    ]
-    if single and has_scale:
-        raise ValueError(
-            f"The {' and the '.join(single)} domain has only 1 sample in each stratum compared, so "
-            "a scale cannot be learned. Add rows, merge strata, or use map='shift'."
-        )
-    flat = _is_flat(query) | _is_flat(reference)
-    if not flat.any():
-        return query, reference, flat
-    if has_scale:
-        warnings.warn(
-            f"Constant within strata in a domain, so only shifted: {listing(_names(table, flat))}.",
-            IdentifiabilityWarning,
-            stacklevel=4,
-        )
-    query, reference = (
-        replace(
-            moments,
-            var=np.where(flat, 1.0, moments.var),
-            precision=np.where(flat, 1.0, moments.precision),
-        )
-        for moments in (query, reference)
-    )
-    return query, reference, flat
-
-
-def _is_flat(moments: Moments) -> Array:
-    """Mark features whose spread within strata is nothing but rounding."""
-    rounding = _ROUNDING * np.abs(moments.mean).max(axis=0)
-    return moments.var.max(axis=0) <= rounding**2
-
-
-def _leave_scale(solution: Solution, flat: Array) -> Solution:
-    """Give flat features the scale one, and no standard error: none is known."""
-    if not flat.any():
-        return solution
-    errors: dict[str, Any] = {
-        name: np.where(flat, 0.0, error)
-        for name in ("se_log_scale", "se_image")
-        if (error := getattr(solution, name)) is not None
-    }
-    return replace(solution, scale=np.where(flat, 1.0, solution.scale), **errors)
-
-
-def _standard_errors(solution: Solution) -> dict[str, Array] | None:
-    """Return the errors of scale and offset; log m and the image of the centre are independent."""
-    if solution.se_log_scale is None or solution.se_image is None:
-        return None
-    scale = solution.scale * solution.se_log_scale
-    return {"scale": scale, "offset": np.hypot(solution.se_image, solution.centre * scale)}
-
-
-def _warn_dropped(support: Support) -> None:
-    rows = [sum(row[key] for row in support.dropped) for key in ("n_query", "n_reference")]
-    values = [tuple(row[name] for name in support.names) for row in support.dropped]
-    warnings.warn(
-        f"{len(values)} confounder value(s) occur in one domain only and are not compared: "
-        f"{listing(values)} ({rows[0]:g} query and {rows[1]:g} reference rows).",
-        LowOverlapWarning,
-        stacklevel=4,
-    )

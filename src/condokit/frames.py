@@ -44,6 +44,7 @@ class Table:
         else:
             assert self._array is not None
             self.n_rows, width = self._array.shape
+        self.width = width
         self.positions: Sequence[int] = range(width)
 
     @property
