@@ -77,6 +77,7 @@ class ReverseKL(MomentDivergence):
         image = (v * reference.mean).sum(axis=0) / total
         from_centre = query.mean - centre
         from_image = reference.mean - image
+        error_query, error_reference = variance_of_mean(query), variance_of_mean(reference)
         scale = np.ones(len(centre))
         se_log_scale = covariance = np.zeros(len(centre))
         if family.has_scale:
@@ -91,18 +92,19 @@ class ReverseKL(MomentDivergence):
                 if exact
                 else w / scale
             )
+            pull_query = v * (from_image - 2 * scale * from_centre)
+            pull_reference = v * from_centre
             variance = (
                 (scale * v) ** 2 * variance_of_variance(query)
                 + pull**2 * variance_of_variance(reference)
-                + (v * (from_image - 2 * scale * from_centre)) ** 2 * variance_of_mean(query)
-                + (v * from_centre) ** 2 * variance_of_mean(reference)
+                + pull_query**2 * error_query
+                + pull_reference**2 * error_reference
             ).sum(axis=0)
             slope = P * scale + R / scale
             se_log_scale = np.sqrt(variance) / slope
-            from_query = -scale * (from_image - 2 * scale * from_centre) * variance_of_mean(query)
-            from_reference = from_centre * variance_of_mean(reference)
-            covariance = (v**2 * (from_query + from_reference)).sum(axis=0) / (slope * total)
-        at_centre = variance_of_mean(reference) + scale**2 * variance_of_mean(query)
+            both = v * (pull_reference * error_reference - scale * pull_query * error_query)
+            covariance = both.sum(axis=0) / (slope * total)
+        at_centre = error_reference + scale**2 * error_query
         se_image = np.sqrt((v**2 * at_centre).sum(axis=0)) / total
         return decorrelated(Solution(scale, centre, image, se_log_scale, se_image), covariance)
 
