@@ -6,7 +6,15 @@ import pytest
 from problems import two_domains
 from scipy import sparse
 
-from condokit import ConDoAdapter, IdentifiabilityWarning, LowOverlapWarning, NoOverlapError
+from condokit import (
+    ConDoAdapter,
+    IdentifiabilityWarning,
+    KernelSmoother,
+    LowOverlapWarning,
+    NoOverlapError,
+    PooledLikelihood,
+    ProductPrior,
+)
 
 
 @pytest.fixture
@@ -248,7 +256,7 @@ def test_confounders_of_the_wrong_kind(frame):
     frame["day"] = pd.date_range("2026-01-01", periods=80)
     fit_refused("'day' holds dates", frame, confounders="day", **height)
     frame["age"] = np.arange(80.0) % 40
-    stratified = {"divergence": "reverse-kl"}
+    stratified = {"divergence": "reverse-kl", "conditional": "stratified"}
     message = "needs categorical confounders, but 'age' is continuous"
     fit_refused(message, frame, confounders="age", parameters=stratified, **height)
     frame.loc[3, "age"] = np.inf
@@ -368,7 +376,7 @@ def test_named_columns_in_fit_pair_are_no_features(frame):
 
 def test_masks_in_categorical(frame):
     frame["site"], frame["age"] = np.arange(80) % 3, np.arange(80) % 23
-    mask = {"categorical": [True, False], "divergence": "reverse-kl"}
+    mask = {"categorical": [True, False], "conditional": "stratified"}
     message = "but 'age' is continuous"
     arguments = {"confounders": ["site", "age"], "features": ["height"]}
     fit_refused(message, frame, parameters=mask, **arguments)
@@ -402,3 +410,80 @@ def test_results_too_large_for_their_dtype():
         AffineMap([1e30], [0.0])(np.array([[1e20]], dtype=np.float32))
     with pytest.raises(ValueError, match="no finite inverse"):
         AffineMap([1e-320], [1.0]).inverse()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"warn_overlap": None}, "'warn_overlap' must be a number from 0 to 1. Got None"),
+        ({"min_overlap": 2}, "'min_overlap' must be a number"),
+        ({"divergence": PooledLikelihood(n_knots=1)}, "'n_knots' must be a number of at least 3"),
+        ({"divergence": PooledLikelihood(max_iter=0)}, "'max_iter' must be"),
+        ({"conditional": KernelSmoother(bandwidth=-1)}, "'bandwidth' must be"),
+        ({"conditional": "kernel", "prior": ProductPrior(bandwidth="x")}, "'bandwidth' must be"),
+        ({"conditional": "kernel", "map": "auto"}, "Use divergence='likelihood'"),
+    ],
+)
+def test_wrong_parameters_with_a_continuous_confounder(data, parameters, message):
+    X_query, X_reference, *_ = data
+    z = np.linspace(0, 1, 40)
+    refused(
+        message, adapter=ConDoAdapter(**parameters),
+        X_query=X_query, X_reference=X_reference, Z_query=z, Z_reference=z,
+    )  # fmt: skip
+
+
+def test_constant_features_with_a_continuous_confounder(data):
+    X_query, X_reference, *_ = data
+    z = np.linspace(0, 1, 40)
+    X_query[:, 1] = 7.0
+    for parameters in ({}, {"map": "auto"}, {"shrinkage": None}, {"conditional": "splines"}):
+        with pytest.warns(IdentifiabilityWarning, match="'column 1'"):
+            adapter = ConDoAdapter(**parameters).fit_pair(X_query, X_reference, z, z)
+        assert adapter.map_.scale[1] == 1
+        assert adapter.map_.offset[1] == pytest.approx(X_reference[:, 1].mean() - 7, abs=0.5)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning", "ignore::condokit.LowOverlapWarning")
+@pytest.mark.parametrize("parameters", [{}, {"map": "auto"}, {"conditional": "splines"}], ids=str)
+def test_very_few_rows_give_a_map_without_numerical_trouble(parameters):
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        n_query, n_reference, columns = rng.integers(2, 8), rng.integers(2, 8), rng.integers(1, 4)
+        Z_query, Z_reference = (rng.normal(size=(n, columns)) for n in (n_query, n_reference))
+        X_query, X_reference = (rng.normal(size=(n, 2)) for n in (n_query, n_reference))
+        adapter = ConDoAdapter(min_overlap=0, **parameters).fit_pair(
+            X_query, X_reference, Z_query, Z_reference
+        )
+        assert np.isfinite(adapter.map_.offset).all()
+
+
+def test_weights_with_smooth_conditionals_are_refused_and_zeros_left_out(data):
+    X_query, X_reference, *_ = data
+    z = np.linspace(0, 1, 40)
+    weights = np.ones(40)
+    weights[:3] = 2
+    arguments = {"X_query": X_query, "X_reference": X_reference, "Z_query": z, "Z_reference": z}
+    adapter = ConDoAdapter(conditional="kernel")
+    message = "'sample_weight' cannot be used with KernelSmoother"
+    refused(message, adapter=adapter, **arguments, sample_weight=(weights, weights))
+    weights[:3], weights[3:] = 0, 1
+    spoiled = X_query.copy()
+    spoiled[:3] = 1e6
+    arguments["X_query"] = spoiled
+    for conditional in ("auto", "kernel"):
+        out = ConDoAdapter(conditional=conditional).fit_pair(
+            **arguments, sample_weight=(weights, np.ones(40))
+        )
+        by_hand = ConDoAdapter(conditional=conditional).fit_pair(X_query[3:], X_reference, z[3:], z)
+        np.testing.assert_allclose(out.map_.scale, by_hand.map_.scale, rtol=1e-6)
+
+
+def test_confounders_missing_in_a_whole_domain(data):
+    X_query, X_reference, *_ = data
+    z, nothing = np.linspace(0, 1, 40), np.full(40, np.nan)
+    for missing, message in (("impute", "missing in all query rows"), ("drop", "No query row is")):
+        refused(
+            message, adapter=ConDoAdapter(missing=missing),
+            X_query=X_query, X_reference=X_reference, Z_query=nothing, Z_reference=z,
+        )  # fmt: skip

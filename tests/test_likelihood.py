@@ -148,6 +148,24 @@ def test_row_order_and_units_do_not_matter():
     ).map_  # fmt: skip
     np.testing.assert_allclose(again.scale, first.scale, rtol=1e-6)
     np.testing.assert_allclose(again.offset, first.offset * 1e6, rtol=1e-5)
+    overlap = [
+        ConDoAdapter().fit_pair(pair.X_query, pair.X_reference, z, pair.Z_reference).overlap_
+        for z in (pair.Z_query, pair.Z_query[p])
+    ]
+    assert overlap[0].coefficient == pytest.approx(overlap[1].coefficient, rel=1e-9)
+
+
+def test_heavy_tailed_confounders_are_compared_by_rank():
+    rng = np.random.default_rng(0)
+    Z_query, Z_reference = rng.normal(0.7, 1, 300), rng.normal(0, 1, 300)
+    X_query = (2 * (3 * Z_query + 0.5 * rng.normal(size=300)) + 5)[:, None]
+    X_reference = (3 * Z_reference + 0.5 * rng.normal(size=300))[:, None]
+    for change in (np.exp, lambda z: z**5):
+        adapter = ConDoAdapter().fit_pair(
+            X_query, X_reference, change(3 * Z_query), change(3 * Z_reference)
+        )
+        assert adapter.map_.scale[0] == pytest.approx(0.5, abs=0.03)
+        assert adapter.map_.offset[0] == pytest.approx(-2.5, abs=0.3)
 
 
 def test_weights_count_rows():

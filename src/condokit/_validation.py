@@ -77,6 +77,14 @@ def not_finite(name: str, bad: Mapping[str, tuple[int, int]]) -> ValueError:
     )
 
 
+def check_number(argument: str, value: Any, low: float, high: float = np.inf) -> None:
+    """Refuse a parameter that is no number in a range."""
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:
+        span = f"from {low:g} to {high:g}" if np.isfinite(high) else f"of at least {low:g}"
+        raise ValueError(f"'{argument}' must be a number {span}. Got {value!r} instead.")
+
+
 def check_length(argument: str, values: Any, n_rows: int, table: str) -> None:
     """Refuse row-wise metadata that does not have one entry per row."""
     if len(values) != n_rows:

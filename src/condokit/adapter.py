@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from condokit._validation import Array, pick
 from condokit.conditionals import CONDITIONALS, BaseConditional
-from condokit.divergences import DIVERGENCES, BaseDivergence
+from condokit.divergences import DIVERGENCES, BaseDivergence, RowDivergence
 from condokit.domains import Domains
 from condokit.fitting import Recipe, fit_map
 from condokit.frames import Table
@@ -35,13 +35,13 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         offset) and location-scale by their evidence, for every feature; see `report_`.
     divergence : {"auto", "reverse-kl", "ot", "likelihood"} or BaseDivergence, default="auto"
         What the map makes small. "auto" is "ot" without confounders, "reverse-kl" with categorical
-        ones, and "likelihood" if any is continuous.
+        ones or a named `conditional`, and "likelihood" if any is continuous.
     prior : {"product", "paper", "uniform"} or BasePrior, default="product"
         The weight of each confounder value in the comparison.
     conditional : str or BaseConditional, default="auto"
         The estimator of features given confounders, for the divergences that need one:
         "stratified" for categories, "kernel", "splines" or "chained" (needs LightGBM) for
-        confounders of any kind. "auto" is "stratified".
+        confounders of any kind. "auto" is "stratified", or "splines" if any is continuous.
     reference : label or None, default=None
         The label of the domain to map to. May be left out when the labels are "query" and
         "reference"; not used by `fit_pair`.
@@ -319,11 +319,14 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         """Return divergence and conditional, with "auto" replaced by what it stands for."""
         divergence, conditional = self.divergence, self.conditional
         if _is_auto(divergence):
-            if domains.continuous:
+            if domains.continuous and _is_auto(conditional):
                 divergence = "likelihood"
             else:
                 divergence = "reverse-kl" if domains.confounders else "ot"
-        return divergence, "stratified" if _is_auto(conditional) else conditional
+        if _is_auto(conditional):
+            by_moments = divergence != "likelihood" and not isinstance(divergence, RowDivergence)
+            conditional = "splines" if domains.continuous and by_moments else "stratified"
+        return divergence, conditional
 
     def _pick(self, argument: str, named: dict[str, Any]) -> Any:
         base = MapFamily if argument == "map" else BasePrior

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 
 from condokit._validation import Array
 from condokit.domains import Domains, Moments, Strata, Support
-from condokit.kernels import Kernel, call, column_widths, rbf_delta
+from condokit.kernels import Kernel, call, check_kernel, column_widths, rbf_delta
 from condokit.smoothing import (
     Basis,
     Covariates,
@@ -74,6 +74,7 @@ class KernelSmoother(SmoothConditional):
         self.kernel = kernel
 
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
+        check_kernel(self.kernel, self.bandwidth)
         if len(X) > _MOST_SMOOTHED:
             rows = np.linspace(0, len(X) - 1, _MOST_SMOOTHED).round().astype(int)
             X, covariates = X[rows], covariates.take(rows)
@@ -86,8 +87,7 @@ class KernelSmoother(SmoothConditional):
         K = self._weights(at, covariates, width)
         average = K / K.sum(axis=1, keepdims=True)
         mean = self._smoother(at, covariates, K) @ X
-        pooled = square.mean(axis=0)
-        var = np.maximum(average @ square, _VARIANCE_FLOOR * pooled)
+        var = np.maximum(average @ square, _VARIANCE_FLOOR * X.var(axis=0))
         count = 1 / (average**2).sum(axis=1)
         with np.errstate(divide="ignore"):
             return Moments(mean, var, 1 / var, count, np.maximum(count - 1, 0.5))
@@ -170,7 +170,8 @@ class Splines(SmoothConditional):
             beta, gamma, bounds = self._fit(Y, bases, products, Psi)
             means[:, batch] = bases[0](at) @ beta.T * unit[batch] + middle[batch]
             log_var = np.clip(bases[1](at) @ gamma.T, *bounds)
-            variances[:, batch] = np.exp(log_var) * unit[batch] ** 2
+            floor = np.where(X[:, batch].std(axis=0) > 0, _VARIANCE_FLOOR, 0.0)
+            variances[:, batch] = np.maximum(np.exp(log_var), floor) * unit[batch] ** 2
         count = np.full(len(at.Z), len(X) / len(bases[0].block))
         with np.errstate(divide="ignore"):
             return Moments(means, variances, 1 / variances, count, np.maximum(count - 1, 0.5))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 from sklearn.base import clone
 
 from condokit._validation import (
@@ -14,6 +15,7 @@ from condokit._validation import (
     IdentifiabilityWarning,
     LowOverlapWarning,
     NoOverlapError,
+    check_number,
     listing,
 )
 from condokit.conditionals import BaseConditional, SmoothConditional, StrataConditional, Stratified
@@ -27,6 +29,7 @@ from condokit.selection import CANDIDATES, average_candidates
 from condokit.shrinkage import Kept, keep, share_variances, shrink
 from condokit.smoothing import Covariates
 
+_HEAVY_TAILS = 30.0  # fourth moment in standard units; 3 is normal, 9 exponential
 _ROUNDING = 1e-13  # relative spread below which a feature is constant
 _TO_THE_USER = 6  # frames from a warning to the call of fit
 
@@ -69,6 +72,8 @@ class _Comparison:
 
 def fit_map(domains: Domains, recipe: Recipe) -> Fit:
     """Compare the two domains given the confounders, and find the best map of the family."""
+    check_number("warn_overlap", recipe.warn_overlap, 0, 1)
+    check_number("min_overlap", recipe.min_overlap, 0, 1)
     recipe = replace(
         recipe,
         **{
@@ -102,8 +107,19 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
         "missing_confounders": domains.missing,
         **candidates,
     }
+    _refuse_failure(solution, table, support)
     affine = AffineMap(solution.scale, solution.offset, table.feature_names)
     return Fit(affine, errors, support, comparison.overlap, report)
+
+
+def _refuse_failure(solution: Solution, table: Table, support: Support) -> None:
+    failed = ~(np.isfinite(solution.scale) & np.isfinite(solution.offset))
+    if failed.any():
+        raise ValueError(
+            f"No map could be found for {listing(_names(table, failed))} from "
+            f"{support.count_query.sum():g} query and {support.count_reference.sum():g} reference "
+            "rows. Use map='shift', fewer confounders, or more rows."
+        )
 
 
 def _compare(domains: Domains, recipe: Recipe) -> _Comparison:
@@ -143,6 +159,11 @@ def _solve(
 
     assert isinstance(divergence, MomentDivergence)
     if isinstance(conditional, SmoothConditional):
+        if domains.weights is not None and len(set(domains.weights[used])) > 1:
+            raise ValueError(
+                f"'sample_weight' cannot be used with {type(conditional).__name__}; use "
+                "divergence='likelihood'."
+            )
         rows, weights = recipe.prior.points(covariates, domains.is_query[used])
         query, reference = _smoothed(conditional, domains, used, covariates, rows)
         query, reference, flat = _without_flat(family, query, reference, table)
@@ -246,13 +267,29 @@ def _covariates(
     for j, confounder in enumerate(domains.continuous):
         assert confounder.values is not None
         z = confounder.values[used]
-        Z[:, j] = (z - z.mean()) / max(float(z.std()), 1e-300)
+        Z[:, j] = _standard(z)
     objects = None
     if as_given:
         columns = [c.as_given()[used] for c in domains.confounders]
         objects = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
         Z = np.empty((len(used), 0))
     return used, Covariates(Z, category[used], len(support.index), objects)
+
+
+def _standard(z: Array) -> Array:
+    """Return a confounder in standard units; normal scores of its ranks if its tails are heavy."""
+    largest = float(np.abs(z).max(initial=0.0))
+    z = z / largest if largest > 0 else z
+    spread = float(z.std())
+    if spread == 0:
+        return np.zeros(len(z))
+    z = (z - z.mean()) / spread
+    if np.mean(z**4) > _HEAVY_TAILS:
+        ordered = np.sort(z)
+        rank = np.searchsorted(ordered, z, "left") + np.searchsorted(ordered, z, "right")
+        z = ndtri(rank / (2 * len(z)))  # ties share their mean rank
+        z /= z.std()
+    return z
 
 
 def _columns(domains: Domains, covariates: Covariates, used: Array) -> Columns:

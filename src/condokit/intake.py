@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -175,9 +176,14 @@ def _name_domains(labels: list[Any], n_rows: int, reference: Any) -> tuple[Any, 
 
 
 def _checked(domains: Domains) -> Domains:
-    if domains.weights is not None:
+    weights = domains.weights
+    if weights is not None:
+        used = weights > 0
+        if not used.all():
+            keep = used if domains.keep is None else used & domains.keep
+            domains = replace(domains, keep=keep)
         for name, side in (("query", domains.is_query), ("reference", ~domains.is_query)):
-            total = domains.weights[side].sum()
+            total = weights[side].sum()
             if total == 0:
                 raise ValueError(f"'sample_weight' is zero for all {name} rows.")
             if total <= 1:
@@ -360,9 +366,21 @@ def _encode(
             if n_missing == len(gaps):
                 raise ValueError(f"Confounder {name!r} has no values: all {n_missing} are missing.")
             absent |= gaps
+            for side, mine in (("query", is_query), ("reference", ~is_query)):
+                if missing == "impute" and gaps[mine].all():
+                    raise ValueError(
+                        f"Confounder {name!r} is missing in all {side} rows, so nothing can be "
+                        "filled in. Leave it out, or get its values."
+                    )
             confounder = _filled(confounder, gaps, is_query)
         confounders.append(confounder)
     keep = ~absent if missing == "drop" and absent.any() else None
+    for side, mine in (("query", is_query), ("reference", ~is_query)):
+        if keep is not None and not keep[mine].any():
+            raise ValueError(
+                f"No {side} row is left after dropping {int(absent[mine].sum())} rows with missing "
+                f"confounders ({', '.join(f'{n}: {c}' for n, c in counts.items())})."
+            )
     return {"confounders": confounders, "keep": keep, "missing": counts}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.signal import fftconvolve
 
-from condokit._validation import Array
+from condokit._validation import Array, check_number
 from condokit.smoothing import Covariates
 
 Kernel = Callable[[Any, Any], Array]
@@ -61,6 +61,14 @@ def density(at: Covariates, data: Covariates, width: Array, kernel: Kernel | Non
         K = rbf_delta(part, data, width) if kernel is None else call(kernel, part, data)
         out[start : start + step] = K.mean(axis=1)
     return out
+
+
+def check_kernel(kernel: Any, bandwidth: Any) -> None:
+    """Refuse a kernel that cannot be called, or a bandwidth that is no factor."""
+    if kernel is not None and not callable(kernel):
+        raise ValueError(f"'kernel' must be a function k(Z1, Z2) -> matrix. Got {kernel!r}.")
+    if bandwidth is not None:
+        check_number("bandwidth", bandwidth, 1e-6)
 
 
 def call(kernel: Kernel, left: Covariates, right: Covariates) -> Array:

@@ -118,7 +118,8 @@ def _from_propensity(
     parts = [both[is_query] / e[is_query], both[~is_query] / (1 - e[~is_query])]
     coefficient = float(used[0] * both[is_query].mean() + used[1] * both[~is_query].mean())
     effective = [
-        float(part.sum() ** 2 / max((part**2).sum(), 1e-300) / len(part)) for part in parts
+        float(part.sum() ** 2 / max((part**2).sum(), 1e-300) / len(part) * part.max())
+        for part in parts
     ]
     return coefficient, effective[0] * n_query, effective[1] * n_reference
 
@@ -134,8 +135,10 @@ def propensity(covariates: Covariates, is_query: Array) -> Array:
     Phi = Basis(covariates, 8, leading)(covariates)
     weights = np.where(is_query, 0.5 / is_query.sum(), 0.5 / (~is_query).sum()) * len(y)
     fold = np.empty(len(y), dtype=int)
-    for side in (is_query, ~is_query):  # every third row by a fixed shuffle, in both domains
-        fold[side] = np.random.default_rng(0).permutation(int(side.sum())) % _FOLDS
+    for side in (is_query, ~is_query):  # every third row in order of the confounders
+        rows = np.flatnonzero(side)
+        order = np.lexsort([*covariates.Z[rows].T, covariates.category[rows]])
+        fold[rows[order]] = np.arange(len(rows)) % _FOLDS
     best, best_value = np.full(len(y), 0.5), -np.inf
     parts = [(Phi[fold != k], y[fold != k], weights[fold != k]) for k in range(_FOLDS)]
     betas = [np.zeros(Phi.shape[1]) for _ in parts]

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 
 from condokit._validation import Array, NoOverlapError
 from condokit.domains import Domains, Strata, Support, no_overlap
-from condokit.kernels import Kernel, column_widths, density
+from condokit.kernels import Kernel, check_kernel, column_widths, density
 from condokit.smoothing import Covariates
 
 _MOST_POINTS = 1000  # support points of continuous confounders
@@ -92,6 +92,7 @@ class ProductPrior(BasePrior):
     ) -> tuple[Array, Array]:
         # true product: half the mass on query rows weighted by the reference's density, half the
         # other way round; paper: all rows weighted by both densities
+        check_kernel(self.kernel, self.bandwidth)
         rows = _thinned(is_query)
         at = covariates.take(rows)
         factor = 1.0 if self.bandwidth is None else self.bandwidth

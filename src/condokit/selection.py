@@ -33,10 +33,14 @@ def average_candidates(solution: Solution, n_rows: float) -> tuple[Solution, Arr
         The weights of `CANDIDATES`.
     """
     if solution.se_log_scale is None or solution.se_image is None:
-        raise ValueError("map='auto' needs a divergence with standard errors.")
+        raise ValueError(
+            "map='auto' needs standard errors, which this conditional does not give. Use "
+            "divergence='likelihood', or name a map."
+        )
     log_scale, centre, image = np.log(solution.scale), solution.centre, solution.image
     se_log = np.where(solution.se_log_scale > 0, solution.se_log_scale, np.inf)
-    se_image = np.where(solution.se_image > 0, solution.se_image, 1e-300)
+    known = solution.se_image > 0  # constant features are shifted, whatever the evidence
+    se_image = np.where(known, solution.se_image, np.inf)
     z_scale, z_shift = log_scale / se_log, (image - centre) / se_image
     log_gain = _gain(log_scale, se_log, centre, image, se_image)
     gain_loss = ((log_gain - log_scale) / se_log) ** 2
@@ -45,6 +49,7 @@ def average_candidates(solution: Solution, n_rows: float) -> tuple[Solution, Arr
     cost = loss.T + _PARAMETERS + (np.log(n_rows) + _ANY_CHANGE) * (_PARAMETERS > 0)
     weights = np.exp(-(cost - cost.min(axis=1, keepdims=True)) / 2)
     weights /= weights.sum(axis=1, keepdims=True)
+    weights[~known] = np.eye(len(CANDIDATES))[CANDIDATES.index("shift")]
     _, shift, gain, full = weights.T
     scale = np.exp(gain * log_gain + full * log_scale)
     moved = (shift + full) * (image - centre) + gain * (np.exp(log_gain) - 1) * centre

@@ -113,9 +113,9 @@ class _Radial:
         u = Z @ axes
         self.knots = _knots(u, n_knots)
         between = _distance(self.knots, self.knots) ** 3
-        left, size, right = np.linalg.svd(between)
-        root = (right.T * np.sqrt(np.maximum(size, 1e-10 * size[0]))) @ right
-        self.turn = np.linalg.inv(root)
+        _, size, right = np.linalg.svd(between)
+        size = np.sqrt(np.maximum(size, 1e-10 * size[0]))
+        self.turn = (right.T * np.where(size > 0, 1 / np.where(size > 0, size, 1.0), 0.0)) @ right
         values = (_distance(u, self.knots) ** 3) @ self.turn
         linear = np.column_stack([np.ones(len(u)), u])
         self.linear = np.linalg.lstsq(linear, values, rcond=None)[0]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit._validation import Array
+from condokit._validation import Array, check_number
 from condokit.divergences.base import RowDivergence, Solution, no_change
 from condokit.domains import Domains
 from condokit.maps import DiagonalFamily, MapFamily
@@ -70,6 +70,9 @@ class PooledLikelihood(RowDivergence):
         """Find the best diagonal map from rows; `used` are the numbers of the rows compared."""
         if not isinstance(family, DiagonalFamily):
             raise ValueError("divergence='likelihood' works with diagonal maps so far.")
+        check_number("n_knots", self.n_knots, 3)
+        check_number("max_iter", self.max_iter, 1)
+        check_number("max_rows", self.max_rows, 100)
         rows = Rows.read(domains, covariates, used)
         if not family.has_offset:
             return no_change(rows.query_mean)
@@ -223,10 +226,13 @@ class _Curves:
         self.beta = np.einsum("drs,dsk,dk->dr", cov, cross, theta, optimize=True)
 
     def _solve(self, G: Array) -> None:
+        G[:, 2, 2] = np.maximum(G[:, 2, 2], 1e-9)  # rounding, where curves pass through all rows
         if self.family.has_scale:
-            a = G[:, 1, 1] - G[:, 1, 2] ** 2 / G[:, 2, 2]
+            a = np.maximum(G[:, 1, 1] - G[:, 1, 2] ** 2 / G[:, 2, 2], 1e-9)
             c = G[:, 0, 2] * G[:, 1, 2] / G[:, 2, 2] - G[:, 0, 1]
-            self.m = (c + np.sqrt(c**2 + 4 * a * self.n_query)) / (2 * a)
+            root = np.sqrt(c**2 + 4 * a * self.n_query)
+            # the same number in two forms, neither of which cancels
+            self.m = np.where(c > 0, (c + root) / (2 * a), 2 * self.n_query / (root + np.abs(c)))
         else:
             self.m = self.rows.query_unit / self.rows.reference_unit  # one, in the user's units
         self.b = -(G[:, 0, 2] + self.m * G[:, 1, 2]) / G[:, 2, 2]
@@ -254,7 +260,7 @@ class _Curves:
         informative = np.maximum(self.n_query - shared, 1.0)
         G = self.G
         info_m = G[:, 1, 1] + (2 * informative - self.n_query) / self.m**2
-        info_m = np.maximum(info_m, G[:, 1, 2] ** 2 / G[:, 2, 2] * (1 + 1e-6) + 1e-12)
+        info_m = np.maximum(info_m, G[:, 1, 2] ** 2 / G[:, 2, 2] * (1 + 1e-6) + 1e-9)
         determinant = info_m * G[:, 2, 2] - G[:, 1, 2] ** 2
         se_m = np.sqrt(G[:, 2, 2] / determinant)
         return se_m / self.m, np.sqrt(info_m / determinant), -G[:, 1, 2] / determinant
