@@ -164,6 +164,12 @@ def _solve(
                 f"'sample_weight' cannot be used with {type(conditional).__name__}; use "
                 "divergence='likelihood'."
             )
+        few = min(support.count_query.sum(), support.count_reference.sum())
+        if few < 2:
+            raise ValueError(
+                "A domain has only 1 sample, so its spread cannot be learned. Add rows, or use "
+                "divergence='likelihood' with map='shift'."
+            )
         rows, weights = recipe.prior.points(covariates, domains.is_query[used])
         query, reference = _smoothed(conditional, domains, used, covariates, rows)
         query, reference, flat = _without_flat(family, query, reference, table)
