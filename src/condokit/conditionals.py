@@ -246,7 +246,7 @@ class Chained(SmoothConditional):
         self, X: Array, covariates: Covariates, at: Covariates, n_draws: int, rng: Any
     ) -> Array:
         try:
-            from lightgbm import LGBMRegressor
+            import lightgbm
         except ModuleNotFoundError:
             raise ModuleNotFoundError(
                 "conditional='chained' needs LightGBM; install it with the extra "
@@ -262,20 +262,24 @@ class Chained(SmoothConditional):
             for j in range(n_features):
                 rows = rng.choice(len(X), n_rows, replace=False)
                 others = np.delete(X, j, axis=1)
-                model = LGBMRegressor(
-                    n_estimators=self.n_estimators,
-                    min_child_samples=min(20, max(2, n_rows // 10)),
-                    n_jobs=1,
-                    verbosity=-1,
-                    random_state=int(rng.integers(2**31)),
+                inputs = np.column_stack([known, others])[rows]
+                model = lightgbm.train(
+                    {
+                        "objective": "regression",
+                        "min_data_in_leaf": min(20, max(2, n_rows // 10)),
+                        "num_threads": 1,
+                        "verbosity": -1,
+                        "seed": int(rng.integers(2**31)),
+                    },
+                    lightgbm.Dataset(inputs, X[rows, j]),
+                    num_boost_round=self.n_estimators,
                 )
-                model.fit(np.column_stack([known, others])[rows], X[rows, j])
                 # trees predict in steps: ties are broken at random, anew for every draw
                 spread = 1e-6 * float(X[:, j].std())
-                donors = np.asarray(model.predict(np.column_stack([known, others])[rows]))
+                donors = np.asarray(model.predict(inputs))
                 for draw in range(n_draws):
-                    inputs = np.column_stack([asked, np.delete(out[:, draw], j, axis=1)])
-                    wanted = np.asarray(model.predict(inputs))
+                    others = np.delete(out[:, draw], j, axis=1)
+                    wanted = np.asarray(model.predict(np.column_stack([asked, others])))
                     shaken = donors + spread * rng.normal(size=n_rows)
                     order = np.argsort(shaken)
                     wanted += spread * rng.normal(size=len(asked))
