@@ -263,6 +263,14 @@ class TestMissing:
         assert dropped.report_["missing_confounders"] == {"age": 30, "sex": 6}
         assert dropped.support_.count_query.sum() == by_hand.support_.count_query.sum()
 
+    def test_dropping_with_categories_alone(self):
+        frame = self.frame().drop(columns="age")
+        frame.loc[frame["sex"].isna(), "x"] = 1e3  # must not reach any stratum
+        how = {"domain": "device", "confounders": "sex"}
+        dropped = ConDoAdapter(missing="drop").fit(frame, **how)
+        by_hand = ConDoAdapter().fit(frame.dropna(), **how)
+        np.testing.assert_allclose(dropped.map_.scale, by_hand.map_.scale, rtol=1e-9)
+
     def test_imputing_keeps_all_rows(self):
         adapter = ConDoAdapter(missing="impute").fit(
             self.frame(), domain="device", confounders=["age", "sex"]

@@ -365,11 +365,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             table = everything.match(names, self.n_features_in_, owner)
             if self._columns is not None:
                 table = everything.select(self._columns)
-        if table.n_rows == 0:
-            raise ValueError(
-                f"Found array with 0 sample(s) (shape=(0, {table.n_features})) while a minimum of "
-                "1 is required: X is empty."
-            )
+        table.refuse_empty()
         result = affine.apply(table)
         if domain is not None:
             unchanged = is_reference_row(domain, everything, self._labels)

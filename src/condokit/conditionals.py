@@ -16,7 +16,7 @@ from condokit.smoothing import (
     Covariates,
     Products,
     Regression,
-    directions,
+    curve_bases,
     fit_noise,
     squared_residuals,
 )
@@ -160,8 +160,7 @@ class Splines(SmoothConditional):
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
         middle, unit = X.mean(axis=0), X.std(axis=0)
         unit = np.where(unit > 0, unit, 1.0)
-        leading = directions(covariates.Z, (X - middle) / unit)
-        bases = [Basis(covariates, k, leading) for k in (self.n_knots, max(self.n_knots // 2, 4))]
+        bases = curve_bases(covariates, self.n_knots, (X - middle) / unit)
         products, Psi = Products(bases[0](covariates)), bases[1](covariates)
         means, variances = np.empty((2, len(at.Z), X.shape[1]))
         for start in range(0, X.shape[1], _FEATURE_BATCH):
@@ -177,7 +176,7 @@ class Splines(SmoothConditional):
             return Moments(means, variances, 1 / variances, count, np.maximum(count - 1, 0.5))
 
     def _fit(
-        self, Y: Array, bases: list[Basis], products: Products, Psi: Array
+        self, Y: Array, bases: tuple[Basis, Basis], products: Products, Psi: Array
     ) -> tuple[Array, Array, Array]:
         """Alternate mean and variance curves of standardised features."""
         mean, noise = Regression(bases[0], Y.shape[1], 1.0), Regression(bases[1], Y.shape[1], 0.3)
@@ -312,9 +311,7 @@ class Stratified(StrataConditional):
         self, domains: Domains, strata: Strata, support: Support
     ) -> tuple[Moments, Moments]:
         n_values = len(support.levels)
-        place = np.full(len(strata.levels), -1, dtype=np.int32)
-        place[support.index] = np.arange(n_values, dtype=np.int32)
-        cell = place[strata.codes]
+        cell = support.place(strata)
         cell[(cell >= 0) & ~domains.is_query] += n_values
         stats = _gather(domains, cell, 2 * n_values)
         counts = stats.count

@@ -157,6 +157,12 @@ class Support:
     dropped: list[dict[str, Any]] = field(default_factory=list)
     index: Array = field(default_factory=lambda: np.empty(0, dtype=np.intp), repr=False)
 
+    def place(self, strata: Strata) -> Array:
+        """Return the place of every row among the values compared, -1 for rows that are not."""
+        place = np.full(len(strata.levels) + 1, -1, dtype=np.int32)  # the last is that of code -1
+        place[self.index] = np.arange(len(self.index), dtype=np.int32)
+        return place[strata.codes]
+
     def to_dict(self) -> dict[str, list[Any]]:
         """Return the table as columns, ready for a data frame."""
         counts = {

@@ -265,9 +265,7 @@ def _covariates(
     domains: Domains, strata: Strata, support: Support, as_given: bool
 ) -> tuple[Array, Covariates]:
     """Return the rows compared and their confounders as numbers, or also as they were given."""
-    place = np.full(len(strata.levels) + 1, -1, dtype=np.int32)
-    place[support.index] = np.arange(len(support.index), dtype=np.int32)
-    category = place[strata.codes]
+    category = support.place(strata)
     used = np.flatnonzero(category >= 0)
     Z = np.empty((len(used), len(domains.continuous)))
     for j, confounder in enumerate(domains.continuous):

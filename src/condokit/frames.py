@@ -131,6 +131,14 @@ class Table:
             rows = slice(start, min(start + step, self.n_rows))
             yield rows, self._read(rows)
 
+    def refuse_empty(self) -> None:
+        """Raise an error if there are no rows."""
+        if self.n_rows == 0:
+            raise ValueError(
+                f"Found array with 0 sample(s) (shape=(0, {self.n_features})) while a minimum of 1 "
+                f"is required: {self.name} is empty."
+            )
+
     def refuse_non_finite(self) -> None:
         """Raise an error that counts NaN and infinity by column, if there are any."""
         nan = np.zeros(self.n_features, dtype=np.int64)

@@ -58,7 +58,7 @@ def from_table(
         if features is None
         else table.select(features, reserved)
     )
-    _refuse_empty(features_table)
+    features_table.refuse_empty()
     levels, codes = _factorize([labels], "domain")
     query_label, reference_label = _name_domains(levels, len(codes), reference)
     is_query = codes == levels.index(query_label)
@@ -194,14 +194,6 @@ def _checked(domains: Domains) -> Domains:
     return domains
 
 
-def _refuse_empty(table: Table) -> None:
-    if table.n_rows == 0:
-        raise ValueError(
-            f"Found array with 0 sample(s) (shape=(0, {table.n_features})) while a minimum of 1 is "
-            f"required: {table.name} is empty."
-        )
-
-
 def _own_groups(table: Table) -> list[Any]:
     """Return a group of its own for each row."""
     return [(table.name, i) for i in range(table.n_rows)]
@@ -227,7 +219,7 @@ def _same_features(tables: list[Table], reserved: list[list[str]]) -> list[Table
             )
         tables = [table.select(None) for table in tables]
     for table in tables:
-        _refuse_empty(table)
+        table.refuse_empty()
     return tables
 
 

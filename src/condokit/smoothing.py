@@ -161,6 +161,14 @@ def directions(Z: Array, Y: Array, is_query: Array | None = None) -> Array | Non
     return left[:, :kept] * size[:kept]
 
 
+def curve_bases(
+    covariates: Covariates, n_knots: int, X: Array, is_query: Array | None = None
+) -> tuple[Basis, Basis]:
+    """Return the bases of the mean and of the noise of features X; the noise has half the knots."""
+    leading = directions(covariates.Z, X, is_query)
+    return Basis(covariates, n_knots, leading), Basis(covariates, max(n_knots // 2, 4), leading)
+
+
 class Regression:
     r"""Posterior of the curves of many features given the noise of every row.
 

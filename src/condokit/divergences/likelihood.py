@@ -18,7 +18,7 @@ from condokit.smoothing import (
     Covariates,
     Products,
     Regression,
-    directions,
+    curve_bases,
     fit_noise,
     squared_residuals,
 )
@@ -77,11 +77,7 @@ class PooledLikelihood(RowDivergence):
         if not family.has_offset:
             return no_change(rows.query_mean)
         part = rows.thinned(self.max_rows)
-        leading = directions(part.covariates.Z, part.X, part.is_query)
-        bases = (
-            Basis(part.covariates, self.n_knots, leading),
-            Basis(part.covariates, max(self.n_knots // 2, 4), leading),
-        )
+        bases = curve_bases(part.covariates, self.n_knots, part.X, part.is_query)
         products = Products(bases[0](part.covariates))
         Psi = bases[1](part.covariates)
         n_features = rows.X.shape[1]
