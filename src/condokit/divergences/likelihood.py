@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from condokit._validation import Array, check_number
-from condokit.divergences.base import RowDivergence, Solution, no_change
+from condokit.divergences.base import RowDivergence, Solution, decorrelated, no_change
 from condokit.domains import Domains
 from condokit.maps import DiagonalFamily, MapFamily
 from condokit.smoothing import (
@@ -303,14 +303,15 @@ class _Curves:
         """Return the map in the user's units."""
         se_log, se_b, cov_mb = self.standard_errors()
         rows = self.rows
-        # the point whose image is learned independently of the scale
-        variance_m = np.maximum((se_log * self.m) ** 2, 1e-300)
-        at = np.where(se_log > 0, -cov_mb / variance_m, 0.0)
-        se_at = np.sqrt(np.maximum(se_b**2 - at**2 * variance_m * (se_log > 0), 1e-300))
-        scale = self.m * rows.reference_unit / rows.query_unit
-        centre = rows.query_mean + at * rows.query_unit
-        image = rows.reference_mean + (self.m * at + self.b) * rows.reference_unit
-        return Solution(scale, centre, image, se_log, se_at * rows.reference_unit, self.n_iter)
+        at_mean = Solution(
+            scale=self.m * rows.reference_unit / rows.query_unit,
+            centre=rows.query_mean,
+            image=rows.reference_mean + self.b * rows.reference_unit,
+            se_log_scale=se_log,
+            se_image=se_b * rows.reference_unit,
+            n_iter=self.n_iter,
+        )
+        return decorrelated(at_mean, cov_mb / self.m * rows.reference_unit)
 
 
 def _joined(results: list[tuple[Array, Solution]]) -> Solution:
