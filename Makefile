@@ -40,10 +40,12 @@ check: lint types test ## Everything that must pass before a push
 bench: $(VENV)/ready ## Time and memory, as ratios in one run
 	$(BIN)/python benchmarks/foundation.py
 	$(BIN)/python benchmarks/confounders.py
+	$(BIN)/python benchmarks/matrices.py
 
 measure: $(VENV)/ready ## Measure accuracy on real and simulated data; writes experiments/results/
 	$(BIN)/python experiments/shrinkage.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/confounders.py
+	OMP_NUM_THREADS=1 $(BIN)/python experiments/matrices.py
 
 clean: ## Remove what the targets made
 	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -1,4 +1,4 @@
-"""The paper's data sets with a categorical confounder, drawn in the order of its protocols."""
+"""The paper's data sets and our own test problems, drawn in the order of the protocols."""
 
 import os
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import ortho_group
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,10 @@ def _measurements():
 def ansur(seed, *, n=500, shift="large", people_shift=True):
     """Draw ANSUR II: 93 measurements, gender as the confounder, the map from target to source.
 
-    `shift` is "large" (the paper's: scales and offsets U[.5, 2]), None, or (r, s): scales within r
-    of one and offsets within s standard deviations. `n` people per domain; fewer than 500 are a
-    subsample in which both genders occur in both domains.
+    `shift` is "large" (the paper's location-scale: scales and offsets U[.5, 2]), "affine" (the
+    paper's: a rotation, scales U[.5, 2], a rotation), None, or (r, s): scales within r of one and
+    offsets within s standard deviations. `n` people per domain; fewer than 500 are a subsample in
+    which both genders occur in both domains.
     """
     measurements, is_man = _measurements()
     rng = np.random.RandomState(seed)
@@ -81,6 +83,10 @@ def ansur(seed, *, n=500, shift="large", people_shift=True):
     query = np.concatenate([man[k:], woman[500 - k :]])
     rng.shuffle(reference)
     rng.shuffle(query)
+    if shift == "affine":
+        left = ortho_group.rvs(93, random_state=rng)
+        mix = left * rng.uniform(0.5, 2, 93) @ ortho_group.rvs(93, random_state=rng)
+        return Pair(X[query] @ mix, X[reference], gender[query], gender[reference], X[query])
     scale, offset = np.ones(93), np.zeros(93)
     if shift == "large":
         scale, offset = rng.uniform(0.5, 2, 93), rng.uniform(0.5, 2, 93)
@@ -197,3 +203,67 @@ def mixed(seed):
     return Heldout(
         2 * truth + 5, X_reference, Z_query, Z_reference, truth, 2 * heldout + 5, heldout
     )
+
+
+def rotations(n_features, n_strata, n, seed, *, skewed=False):
+    """Draw Gaussian strata whose query was rotated, scaled, rotated and moved; det A > 0.
+
+    `n` rows per stratum on average; shares grow from 1 to 3 in the query and fall in the reference.
+    """
+    rng = np.random.default_rng(seed)
+    mean = rng.normal(size=(n_strata, n_features))
+    factors = rng.normal(size=(n_strata, n_features, min(n_features, 3)))
+    noise = rng.uniform(0.1, 0.5, (n_strata, n_features))
+    covariance = factors @ factors.transpose(0, 2, 1) + noise[:, :, None] * np.eye(n_features)
+    root = np.linalg.cholesky(covariance)
+    shares = np.linspace(1, 3, n_strata) / np.linspace(1, 3, n_strata).sum()
+
+    def draw(p):
+        z = rng.choice(n_strata, n * n_strata, p=p)
+        size = (len(z), n_features)
+        white = rng.exponential(size=size) - 1 if skewed else rng.normal(size=size)
+        return mean[z] + np.einsum("nij,nj->ni", root[z], white), np.array([f"z{k}" for k in z])
+
+    truth, Z_query = draw(shares)
+    X_reference, Z_reference = draw(shares[::-1])
+    left, right = (ortho_group.rvs(n_features, random_state=rng) for _ in range(2))
+    A = left * rng.uniform(0.5, 2, n_features) @ right
+    if np.linalg.det(A) < 0:
+        A[:, 0] *= -1
+    X_query = truth @ A.T + rng.normal(size=n_features)
+    return Pair(X_query, X_reference, Z_query, Z_reference, truth)
+
+
+SCENARIOS = ("no confounding", "confounded", "random transform")
+
+
+def categorical2d(seed):
+    """Draw rings in the plane, one raised by 2 ("up"), in the order of the three scenarios."""
+    rng = np.random.RandomState(seed)
+    pairs = {}
+    for scenario in SCENARIOS:
+        ups = (100 if scenario == SCENARIOS[0] else 50, 100, 100)  # query, heldout, reference
+        rings = []
+        for up, swapped in zip(ups, (False, False, True)):
+            angle = rng.uniform(0, 2 * np.pi, 200)
+            ring = np.column_stack([np.cos(angle), np.sin(angle)][:: -1 if swapped else 1])
+            ring = ring + rng.normal(0, 0.1, (200, 2))
+            ring[:up, 1] += 2
+            rings.append(ring)
+        A, b = np.array([[1.5, 0.7], [0.7, 1.5]]), np.array([4.0, 2.0])
+        if scenario == SCENARIOS[2]:
+            phi = rng.uniform(-np.pi, np.pi)
+            d = rng.uniform(0.5, 1.5, 2)
+            theta = rng.uniform(-np.pi, np.pi)
+            b = rng.uniform(2, 4, 2)
+            A = _rotation(theta) * d @ _rotation(phi)
+        label = [np.repeat(["up", "down"], [up, 200 - up]) for up in ups]
+        query, heldout, reference = rings
+        pairs[scenario] = Heldout(
+            query, reference @ A + b, label[0], label[2], query @ A + b, heldout, heldout @ A + b
+        )
+    return pairs
+
+
+def _rotation(angle):
+    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])

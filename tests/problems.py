@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from condokit.domains import Moments
+from condokit.domains import Gaussians, Moments
 
 
 def random_moments(rng, n_values, n_features, spread=1.0):
@@ -21,3 +21,15 @@ def two_domains(rng, n=200, n_features=3, scale=2.0, offset=5.0):
         return rng.normal(size=(n, n_features)) + np.where(Z == "a", 4.0, 0.0)[:, None]
 
     return (draw(Z_query) - offset) / scale, draw(Z_reference), Z_query, Z_reference
+
+
+def random_gaussians(rng, n_values, n_features, mean=None, cov=None, count=None):
+    """Random means and covariances, or given ones."""
+    if mean is None:
+        mean = rng.normal(0, 2, (n_values, n_features))
+    if cov is None:
+        root = rng.normal(size=(n_values, n_features, n_features + 2))
+        cov = root @ root.transpose(0, 2, 1)
+    if count is None:
+        count = rng.integers(100, 200, n_values)
+    return Gaussians(mean, cov, np.asarray(count, dtype=float))

@@ -205,10 +205,14 @@ def test_groups_are_found_by_column_name_and_are_no_feature(eeg):
 
 @pytest.mark.parametrize("parameter", ["map", "prior", "divergence"])
 def test_names_and_instances_are_the_same(parameter):
-    data = two_domains(np.random.default_rng(0))
-    for name, make in {"map": MAPS, "prior": PRIORS, "divergence": DIVERGENCES}[parameter].items():
-        by_name = ConDoAdapter(**{parameter: name}).fit_pair(*data)
-        by_instance = ConDoAdapter(**{parameter: make()}).fit_pair(*data)
+    data = two_domains(np.random.default_rng(0), n_features=4)
+    named = {"map": MAPS, "prior": PRIORS, "divergence": DIVERGENCES}[parameter]
+    others = {"map": "affine"} if parameter == "divergence" else {}
+    for name, make in named.items():
+        if name == "blocks":  # has no default
+            continue
+        by_name = ConDoAdapter(**{parameter: name}, **others).fit_pair(*data)
+        by_instance = ConDoAdapter(**{parameter: make()}, **others).fit_pair(*data)
         assert by_name.map_ == by_instance.map_
 
 

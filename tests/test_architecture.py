@@ -8,13 +8,14 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "condokit"
 LAYERS = [
     {"_validation"},
-    {"frames", "statistics", "mapfile", "datasets", "smoothing"},
+    {"frames", "statistics", "mapfile", "datasets", "smoothing", "links", "optimise"},
     {"kernels"},
     {"domains"},
-    {"maps", "intake"},
+    {"maps", "intake", "covariances", "lowrank"},
     {"priors", "conditionals", "divergences", "overlap"},
-    {"shrinkage", "selection"},
+    {"shrinkage", "selection", "matrices"},
     {"fitting"},
+    {"ladder"},
     {"adapter"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

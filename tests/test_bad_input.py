@@ -225,7 +225,7 @@ def test_sparse_and_lazy_tables(data):
     [
         ({"map": "afine"}, "'map' must be one of 'identity', 'shift', 'location-scale'"),
         ({"map": "location_scale"}, "Got 'location_scale' instead. Did you mean 'location-scale'"),
-        ({"divergence": "kl"}, "'divergence' must be one of 'reverse-kl', 'ot'"),
+        ({"divergence": "kl"}, "'divergence' must be one of 'reverse-kl', 'forward-kl'"),
         ({"prior": 3}, "'prior' must be one of"),
         ({"conditional": "forest"}, "'conditional' must be one of 'stratified'"),
         ({"shrinkage": "yes"}, "'shrinkage' must be 'auto', None or a number from 0 to 1"),

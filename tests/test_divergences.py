@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 from problems import random_moments
 from scipy.optimize import minimize
 
-from condokit import GaussianOT, LocationScale, ReverseKL, Shift
+from condokit import ForwardKL, GaussianOT, Jeffreys, LocationScale, ReverseKL, Shift
 from condokit.divergences import DIVERGENCES, MomentDivergence
-from condokit.maps import MAPS
+from condokit.maps import MAPS, DiagonalFamily
 
-VARIANTS = [ReverseKL(), ReverseKL(variant="paper"), GaussianOT()]
+VARIANTS = [ReverseKL(), ReverseKL(variant="paper"), GaussianOT(), ForwardKL(), Jeffreys()]
+CLOSED_FORMS = [d for d in VARIANTS if not isinstance(d, Jeffreys)]
+DIAGONAL = [name for name, family in MAPS.items() if issubclass(family, DiagonalFamily)]
 
 
 def random_problem(seed, spread=1.0, n_features=3):
@@ -20,6 +22,14 @@ def random_problem(seed, spread=1.0, n_features=3):
     weights = rng.dirichlet(np.ones(n_values))
     query, reference = (random_moments(rng, n_values, n_features, spread) for _ in range(2))
     return query, reference, weights
+
+
+def moved(moments, name, step):
+    """Move means or variances; precisions stay inverse to variances."""
+    if name == "mean":
+        return replace(moments, mean=moments.mean + step)
+    var = moments.var + step
+    return replace(moments, var=var, precision=moments.precision * moments.var / var)
 
 
 @pytest.mark.parametrize("divergence", VARIANTS, ids=repr)
@@ -31,9 +41,7 @@ def test_gradients_agree_with_finite_differences(divergence):
             step = np.zeros(exact.shape)
             step[place] = 1e-6
             up, down = (
-                divergence.value(
-                    replace(query, **{name: getattr(query, name) + sign * step}), reference, weights
-                )
+                divergence.value(moved(query, name, sign * step), reference, weights)
                 for sign in (1, -1)
             )
             assert exact[place] == pytest.approx((up - down) / 2e-6, rel=1e-5, abs=1e-7)
@@ -64,7 +72,7 @@ def test_the_closed_form_is_the_minimum_of_the_written_out_objective(seed):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.sampled_from(VARIANTS), st.sampled_from(list(MAPS)))
+@given(st.integers(0, 2**32 - 1), st.sampled_from(CLOSED_FORMS), st.sampled_from(DIAGONAL))
 def test_closed_forms_equal_the_general_minimiser(seed, divergence, family):
     query, reference, weights = random_problem(seed)
     family = MAPS[family]()
@@ -118,7 +126,7 @@ def test_splitting_a_support_value_changes_nothing(divergence):
     np.testing.assert_allclose(once.offset, twice.offset)
 
 
-@pytest.mark.parametrize("divergence", VARIANTS, ids=repr)
+@pytest.mark.parametrize("divergence", CLOSED_FORMS, ids=repr)
 @pytest.mark.parametrize("family", [LocationScale(), Shift()], ids=repr)
 def test_standard_errors_match_the_spread_of_repeated_samples(divergence, family):
     rng = np.random.default_rng(0)
@@ -161,7 +169,7 @@ def test_every_named_divergence_works_with_every_named_map():
     for make_divergence in DIVERGENCES.values():
         if not issubclass(make_divergence, MomentDivergence):
             continue
-        for make_family in MAPS.values():
-            solution = make_divergence().minimize(make_family(), query, reference, weights)
+        for name in DIAGONAL:
+            solution = make_divergence().minimize(MAPS[name](), query, reference, weights)
             assert np.isfinite(solution.offset).all()
             assert (solution.scale > 0).all()

@@ -13,34 +13,50 @@ if TYPE_CHECKING:
     from condokit.conditionals import KernelSmoother as KernelSmoother
     from condokit.conditionals import Splines as Splines
     from condokit.conditionals import Stratified as Stratified
+    from condokit.divergences import ForwardKL as ForwardKL
     from condokit.divergences import GaussianOT as GaussianOT
+    from condokit.divergences import Jeffreys as Jeffreys
+    from condokit.divergences import PCMatch as PCMatch
     from condokit.divergences import PooledLikelihood as PooledLikelihood
     from condokit.divergences import ReverseKL as ReverseKL
+    from condokit.maps import Affine as Affine
     from condokit.maps import AffineMap as AffineMap
+    from condokit.maps import Blocks as Blocks
     from condokit.maps import Identity as Identity
     from condokit.maps import LocationScale as LocationScale
+    from condokit.maps import LowRank as LowRank
+    from condokit.maps import Orthogonal as Orthogonal
     from condokit.maps import Shift as Shift
+    from condokit.maps import Similarity as Similarity
     from condokit.priors import ProductPrior as ProductPrior
     from condokit.priors import UniformPrior as UniformPrior
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Affine": "maps",
     "AffineMap": "maps",
+    "Blocks": "maps",
     "Chained": "conditionals",
     "ConDoAdapter": "adapter",
+    "ForwardKL": "divergences",
     "GaussianOT": "divergences",
     "IdentifiabilityWarning": "_validation",
     "Identity": "maps",
+    "Jeffreys": "divergences",
     "KernelSmoother": "conditionals",
     "LocationScale": "maps",
     "LowOverlapWarning": "_validation",
+    "LowRank": "maps",
     "MapFileError": "_validation",
     "NoOverlapError": "_validation",
+    "Orthogonal": "maps",
+    "PCMatch": "divergences",
     "PooledLikelihood": "divergences",
     "ProductPrior": "priors",
     "ReverseKL": "divergences",
     "Shift": "maps",
+    "Similarity": "maps",
     "Splines": "conditionals",
     "Stratified": "conditionals",
     "UniformPrior": "priors",

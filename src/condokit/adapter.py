@@ -12,12 +12,22 @@ from sklearn.utils.validation import check_is_fitted
 
 from condokit._validation import Array, pick
 from condokit.conditionals import CONDITIONALS, BaseConditional
-from condokit.divergences import DIVERGENCES, BaseDivergence, RowDivergence
+from condokit.divergences import DIVERGENCES, BaseDivergence, PCMatch, RowDivergence
 from condokit.domains import Domains
-from condokit.fitting import Recipe, fit_map
+from condokit.fitting import Recipe
 from condokit.frames import Table
 from condokit.intake import from_pair, from_table, is_reference_row
-from condokit.maps import MAPS, AffineMap, LocationScale, MapFamily
+from condokit.ladder import MANY_ROWS, MOST_FEATURES, Rung, climb
+from condokit.maps import (
+    MAPS,
+    Affine,
+    AffineMap,
+    DiagonalFamily,
+    LocationScale,
+    LowRank,
+    MapFamily,
+    Rigid,
+)
 from condokit.priors import PRIORS, BasePrior
 
 
@@ -30,12 +40,18 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
 
     Parameters
     ----------
-    map : {"identity", "shift", "location-scale", "auto"} or MapFamily, default="location-scale"
-        The family of maps to choose from. "auto" averages identity, shift, gain (a scale without
-        offset) and location-scale by their evidence, for every feature; see `report_`.
-    divergence : {"auto", "reverse-kl", "ot", "likelihood"} or BaseDivergence, default="auto"
-        What the map makes small. "auto" is "ot" without confounders, "reverse-kl" with categorical
-        ones or a named `conditional`, and "likelihood" if any is continuous.
+    map : str or MapFamily, default="location-scale"
+        The family of maps to choose from: "identity", "shift", "location-scale", "affine",
+        "orthogonal", "similarity", "low-rank", "blocks" (as `Blocks(groups)`). "auto" averages
+        identity, shift, gain (a scale without offset) and location-scale by their evidence for
+        every feature, and takes a matrix instead if that predicts held-out rows better; see
+        `report_`.
+    divergence : str or BaseDivergence, default="auto"
+        What the map makes small: "reverse-kl", "forward-kl", "jeffreys", "likelihood", "ot" or
+        "pc-match". "auto" is "ot" without confounders ("pc-match" for rotations); with them,
+        "likelihood" if any is continuous and "reverse-kl" otherwise for diagonal maps,
+        "reverse-kl" for "low-rank" and "likelihood" for other matrices; but for "affine" with fewer
+        than 8 rows per feature "ot", or "pc-match" if that is better on held-out rows.
     prior : {"product", "paper", "uniform"} or BasePrior, default="product"
         The weight of each confounder value in the comparison.
     conditional : str or BaseConditional, default="auto"
@@ -50,8 +66,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         always categorical, and so is a numeric confounder with exactly two values.
     shrinkage : "auto", None or float in [0, 1], default="auto"
         "auto" shares strength across strata and features and pulls the map to the identity, by
-        an amount that the data choose and that fades as rows are added. None is the plain
-        estimator. A number fixes the pull: 0 is the plain estimator, 1 the identity.
+        an amount that the data choose and that fades as rows are added; for matrices it
+        regularises covariances where strata are small. None is the plain estimator. A number
+        fixes the pull: 0 is the plain estimator, 1 the identity.
     missing : {"raise", "drop", "impute"}, default="raise"
         What to do with missing confounders: refuse, leave the rows out, or fill in the median or
         the most frequent level of the row's domain. Counted in `report_`.
@@ -71,10 +88,14 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     divergence_, conditional_ : str or instance
         What was used; the names that "auto" stands for.
     map_se_ : dict of {"scale", "offset"} to ndarray, or None
-        Sampling standard errors, before the map is pulled to the identity or averaged.
+        Sampling standard errors, before the map is pulled to the identity or averaged; None for
+        matrices.
     report_ : dict
         Facts of the fit: rows compared, iterations, how much of the plain estimate was kept,
-        constant features, missing confounders and, with map="auto", the candidates.
+        constant features and missing confounders. For matrices the objective, the norm of its
+        gradient, the objective reached from each start, the condition number, whether the
+        orientation flips, and how covariances were regularised. Where several kinds of maps
+        were tried, "ladder" lists them with their scores and the choice.
     n_features_in_ : int
         Number of features; of columns, for an array with `features`.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -289,23 +310,10 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         return tags
 
     def _fit(self, domains: Domains, columns: list[int] | None) -> ConDoAdapter:
-        divergence, conditional = self._resolve(domains)
-        fit = fit_map(
-            domains,
-            Recipe(
-                family=LocationScale() if _is_auto(self.map) else self._pick("map", MAPS),
-                prior=self._pick("prior", PRIORS),
-                conditional=pick("conditional", conditional, CONDITIONALS, BaseConditional),
-                divergence=pick("divergence", divergence, DIVERGENCES, BaseDivergence),
-                averages=_is_auto(self.map),
-                shrinkage=self._shrinkage(),
-                warn_overlap=self.warn_overlap,
-                min_overlap=self.min_overlap,
-            ),
-        )
+        fit, rung = climb(domains, self._rungs(domains))
         self.map_, self.map_se_ = fit.map, fit.errors
         self.support_, self.overlap_, self.report_ = fit.support, fit.overlap, fit.report
-        self.divergence_, self.conditional_ = divergence, conditional
+        self.divergence_, self.conditional_ = rung.divergence, rung.conditional
         self._columns, self._labels = columns, domains.labels
         table = domains.tables[0]
         self.n_features_in_ = domains.n_features if columns is None else table.width
@@ -315,22 +323,70 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             del self.feature_names_in_
         return self
 
-    def _resolve(self, domains: Domains) -> tuple[Any, Any]:
+    def _rungs(self, domains: Domains) -> list[Rung]:
+        """Return what is to be fitted: one kind of map, or several to choose from."""
+        if not _is_auto(self.map):
+            family = pick("map", self.map, MAPS, MapFamily)
+            free = type(family) is Affine and not family.is_penalised
+            n_query = int(domains.is_query.sum())
+            fewest = min(n_query, len(domains.is_query) - n_query)
+            few = fewest < MANY_ROWS * domains.n_features
+            if free and few and _is_auto(self.divergence) and domains.confounders:
+                return [self._rung(family, name, domains) for name in ("ot", "pc-match")]
+            return [self._rung(family, self.divergence, domains)]
+        matrices = [("ot", Affine())]
+        if domains.confounders:
+            matrices += [
+                ("pc-match", Affine()),
+                ("reverse-kl", LowRank()),
+                ("likelihood", Affine()),
+            ]
+        if not 2 <= domains.n_features <= MOST_FEATURES:
+            matrices = []
+        if not _is_auto(self.divergence):
+            # a divergence that was asked for is the only one to be tried
+            matrices = [(self.divergence, Affine())] if matrices else []
+        first = self._rung(LocationScale(), self.divergence, domains, averages=True)
+        rungs = [first, *(self._rung(family, name, domains) for name, family in matrices)]
+        return rungs[1:] if isinstance(first.recipe.divergence, PCMatch) else rungs
+
+    def _rung(
+        self, family: MapFamily, divergence: Any, domains: Domains, averages: bool = False
+    ) -> Rung:
+        divergence, conditional = self._resolve(family, divergence, domains)
+        return Rung(
+            divergence,
+            conditional,
+            Recipe(
+                family=family,
+                prior=pick("prior", self.prior, PRIORS, BasePrior),
+                conditional=pick("conditional", conditional, CONDITIONALS, BaseConditional),
+                divergence=pick("divergence", divergence, DIVERGENCES, BaseDivergence),
+                averages=averages,
+                shrinkage=self._shrinkage(),
+                warn_overlap=self.warn_overlap,
+                min_overlap=self.min_overlap,
+            ),
+        )
+
+    def _resolve(self, family: MapFamily, divergence: Any, domains: Domains) -> tuple[Any, Any]:
         """Return divergence and conditional, with "auto" replaced by what it stands for."""
-        divergence, conditional = self.divergence, self.conditional
+        conditional = self.conditional
+        diagonal = isinstance(family, DiagonalFamily)
         if _is_auto(divergence):
-            if domains.continuous and _is_auto(conditional):
+            if isinstance(family, LowRank):
+                divergence = "reverse-kl"
+            elif not domains.confounders:
+                divergence = "pc-match" if isinstance(family, Rigid) else "ot"
+            elif not diagonal or (domains.continuous and _is_auto(conditional)):
                 divergence = "likelihood"
             else:
-                divergence = "reverse-kl" if domains.confounders else "ot"
+                divergence = "reverse-kl"
         if _is_auto(conditional):
-            by_moments = divergence != "likelihood" and not isinstance(divergence, RowDivergence)
+            by_rows = divergence == "likelihood" or isinstance(divergence, RowDivergence)
+            by_moments = not (diagonal and by_rows)
             conditional = "splines" if domains.continuous and by_moments else "stratified"
         return divergence, conditional
-
-    def _pick(self, argument: str, named: dict[str, Any]) -> Any:
-        base = MapFamily if argument == "map" else BasePrior
-        return pick(argument, getattr(self, argument), named, base)
 
     def _shrinkage(self) -> Any:
         amount = self.shrinkage

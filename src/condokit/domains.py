@@ -1,15 +1,17 @@
-"""The plain records that flow through a fit: Domains, Strata, Support, Moments."""
+"""The plain records that flow through a fit: Domains, Strata, Support, Moments, Gaussians."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from condokit._validation import Array, NoOverlapError, listing
 from condokit.frames import Table
+from condokit.links import Link
+from condokit.links import apply as apply_links
 
 PART = 1 << 16  # rows whose metadata are handled at a time
 
@@ -49,18 +51,25 @@ class Domains:
     groups: Array | None = None
     keep: Array | None = None
     missing: dict[str, int] = field(default_factory=dict)
+    links: tuple[Link, ...] | None = None
 
     @property
     def n_features(self) -> int:
         """Number of features."""
         return self.tables[0].n_features
 
+    def of(self, places: Array) -> Domains:
+        """Return the domains with some of the features."""
+        links = None if self.links is None else tuple(self.links[j] for j in places)
+        return replace(self, tables=tuple(t.take(places) for t in self.tables), links=links)
+
     def chunks(self) -> Iterator[tuple[slice, Array]]:
-        """Yield (stacked row numbers, float64 rows) from top to bottom."""
+        """Yield (stacked row numbers, float64 rows on the scale of links) from top to bottom."""
         start = 0
         for table in self.tables:
             for rows, chunk in table.chunks():
-                yield slice(start + rows.start, start + rows.stop), chunk
+                linked = apply_links(self.links, chunk, table.labels, table.name)
+                yield slice(start + rows.start, start + rows.stop), linked
             start += table.n_rows
 
     def rows(self, used: Array) -> Array:
@@ -201,6 +210,80 @@ class Moments:
     precision: Array
     count: Array
     dof: Array
+
+
+@dataclass(frozen=True)
+class Gaussians:
+    """Conditional means and covariances of one domain at every support value.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (n_values, n_features)
+        Means.
+    cov : ndarray of shape (n_values, n_features, n_features)
+        Covariances.
+    count : ndarray of shape (n_values,)
+        Rows behind them.
+    """
+
+    mean: Array
+    cov: Array
+    count: Array
+
+    def of(self, features: Array) -> Gaussians:
+        """Return the marginal law of some of the features."""
+        cov = self.cov[:, features[:, None], features]
+        return Gaussians(self.mean[:, features], cov, self.count)
+
+    def balanced(self, weights: Array) -> tuple[Array, Array]:
+        r"""Return the mean M and the covariance of the mixture with these weights.
+
+        :math:`\sum_n w_n [\Sigma_n + (\mu_n - M)(\mu_n - M)']`.
+        """
+        mean = weights @ self.mean
+        between = self.mean - mean
+        within = np.tensordot(weights, self.cov, axes=1)
+        return mean, within + (between.T * weights) @ between
+
+
+Skewness = Callable[[Array, Array], tuple[Array, Array]]
+
+
+@dataclass(frozen=True)
+class GaussianPair:
+    """Both domains as Gaussians at the support values, with the weights of these.
+
+    Attributes
+    ----------
+    query, reference : Gaussians
+        The domains.
+    weights : ndarray of shape (n_values,)
+        Prior weights; they sum to one.
+    skewness : callable or None
+        From axes of the query and of the reference to the skewness along them.
+    """
+
+    query: Gaussians
+    reference: Gaussians
+    weights: Array
+    skewness: Skewness | None = None
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return self.query.mean.shape[1]
+
+    def of(self, features: Array) -> GaussianPair:
+        """Return the marginal laws of some of the features."""
+        return GaussianPair(self.query.of(features), self.reference.of(features), self.weights)
+
+    def swapped(self) -> GaussianPair:
+        """Return the pair with query and reference exchanged."""
+        skewness = self.skewness
+        back: Skewness | None = None
+        if skewness is not None:
+            back = lambda left, right: skewness(right, left)[::-1]  # noqa: E731
+        return GaussianPair(self.reference, self.query, self.weights, back)
 
 
 def no_overlap(strata: Strata) -> NoOverlapError:

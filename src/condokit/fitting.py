@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,32 @@ from condokit._validation import (
     listing,
 )
 from condokit.conditionals import BaseConditional, SmoothConditional, StrataConditional, Stratified
-from condokit.divergences import BaseDivergence, MomentDivergence, RowDivergence, Solution
-from condokit.domains import Domains, Moments, Strata, Support
+from condokit.covariances import Shares
+from condokit.divergences import (
+    BaseDivergence,
+    GaussianOT,
+    MatrixDivergence,
+    MomentDivergence,
+    PCMatch,
+    PooledLikelihood,
+    ReverseKL,
+    RowDivergence,
+    Solution,
+)
+from condokit.domains import Domains, GaussianPair, Moments, Strata, Support
 from condokit.frames import Table
-from condokit.maps import AffineMap, DiagonalFamily, MapFamily
+from condokit.links import check_links
+from condokit.maps import (
+    Affine,
+    AffineMap,
+    Blocks,
+    DiagonalFamily,
+    LocationScale,
+    LowRank,
+    MapFamily,
+    MatrixFamily,
+)
+from condokit.matrices import by_curves, by_strata, low_rank, without_flat
 from condokit.overlap import Columns, Overlap, measure_overlap
 from condokit.priors import BasePrior
 from condokit.selection import CANDIDATES, average_candidates
@@ -30,6 +52,9 @@ from condokit.shrinkage import Kept, keep, share_variances, shrink
 from condokit.smoothing import Covariates
 
 _HEAVY_TAILS = 30.0  # fourth moment in standard units; 3 is normal, 9 exponential
+_MOST_SQUARE = 5000
+_ENOUGH_ROWS = 2  # per feature in every stratum, from which covariances are left as they are
+_SINGULAR = 1e-10  # share of a variance that other features leave, below which it is none
 _ROUNDING = 1e-13  # relative spread below which a feature is constant
 _TO_THE_USER = 6  # frames from a warning to the call of fit
 
@@ -60,7 +85,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class _Comparison:
+class Comparison:
     """What is compared: strata, the rows in them, and their confounders as numbers."""
 
     strata: Strata
@@ -81,11 +106,23 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
             for name in ("family", "prior", "conditional", "divergence")
         },
     )
-    comparison = _compare(domains, recipe)
+    table = domains.tables[0]
+    domains = replace(domains, links=check_links(recipe.family.links, table.labels))
+    comparison = compare(domains, recipe)
+    support = comparison.support
+    if not isinstance(recipe.family, DiagonalFamily):
+        fit = {Blocks: _fit_blocks, LowRank: _fit_low_rank}.get(type(recipe.family), _fit_matrix)
+        found = fit(domains, recipe, comparison)
+        if found is not None:
+            parts, facts = found
+            _refuse_failure(parts["scale"], parts["offset"], table, support)
+            affine = AffineMap(feature_names=table.feature_names, links=domains.links, **parts)
+            report = {**_rows_compared(support), **facts, "missing_confounders": domains.missing}
+            return Fit(affine, None, support, comparison.overlap, report)
+        recipe = replace(recipe, family=LocationScale(), divergence=_diagonal(recipe, domains))
+        comparison = compare(domains, recipe, quiet=True)
     solution, unit, flat = _solve(domains, recipe, comparison)
     errors = _standard_errors(solution)
-    table = domains.tables[0]
-    support = comparison.support
     everything = np.ones(domains.n_features)
     kept = Kept(everything, everything)
     candidates: dict[str, Any] = {}
@@ -98,8 +135,7 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
         kept = Kept(share, share)
         solution = keep(solution, kept)
     report = {
-        "rows_query": float(support.count_query.sum()),
-        "rows_reference": float(support.count_reference.sum()),
+        **_rows_compared(support),
         "n_iter": solution.n_iter,
         "kept_log_scale": float(kept.log_scale.mean()),
         "kept_shift": float(kept.shift.mean()),
@@ -107,13 +143,21 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
         "missing_confounders": domains.missing,
         **candidates,
     }
-    _refuse_failure(solution, table, support)
-    affine = AffineMap(solution.scale, solution.offset, table.feature_names)
+    _refuse_failure(solution.scale, solution.offset, table, support)
+    affine = AffineMap(solution.scale, solution.offset, table.feature_names, links=domains.links)
     return Fit(affine, errors, support, comparison.overlap, report)
 
 
-def _refuse_failure(solution: Solution, table: Table, support: Support) -> None:
-    failed = ~(np.isfinite(solution.scale) & np.isfinite(solution.offset))
+def _rows_compared(support: Support) -> dict[str, float]:
+    return {
+        "rows_query": float(support.count_query.sum()),
+        "rows_reference": float(support.count_reference.sum()),
+    }
+
+
+def _refuse_failure(scale: Array, offset: Array, table: Table, support: Support) -> None:
+    finite = np.isfinite(scale) if scale.ndim == 1 else np.isfinite(scale).all(axis=1)
+    failed = ~(finite & np.isfinite(offset))
     if failed.any():
         raise ValueError(
             f"No map could be found for {listing(_names(table, failed))} from "
@@ -122,12 +166,162 @@ def _refuse_failure(solution: Solution, table: Table, support: Support) -> None:
         )
 
 
-def _compare(domains: Domains, recipe: Recipe) -> _Comparison:
+def _fit_matrix(
+    domains: Domains, recipe: Recipe, comparison: Comparison
+) -> tuple[dict[str, Array], dict[str, Any]] | None:
+    """Return the parts of a full matrix and facts; None if there are too few rows for it."""
+    divergence, support, d = recipe.divergence, comparison.support, domains.n_features
+    if not isinstance(divergence, MatrixDivergence):
+        raise ValueError(
+            f"{type(divergence).__name__} finds diagonal maps only, not "
+            f"{type(recipe.family).__name__}."
+        )
+    rows = (support.count_query.sum(), support.count_reference.sum())
+    if min(rows) - len(support.weights) < d + 1:
+        _warn(
+            f"A full matrix of {d} features cannot be learned from {rows[0]:g} query and "
+            f"{rows[1]:g} reference rows in {len(support.weights)} strata; a location-scale map is "
+            "fitted instead."
+        )
+        return None
+    closed_form = isinstance(divergence, GaussianOT | PCMatch)
+    smallest = min(support.count_query.min(), support.count_reference.min())
+    enough = closed_form or (smallest >= _ENOUGH_ROWS * d and not domains.continuous)
+    regularised = recipe.shrinkage == "auto" and not enough
+    pair, shares = gaussian_pair(domains, recipe, comparison, regularised)
+    if not shares and not closed_form and _is_singular(pair):
+        _warn(
+            "A covariance within a stratum is singular (collinear features, or fewer rows than "
+            "features), so covariances are regularised."
+        )
+        pair, shares = gaussian_pair(domains, recipe, comparison, True)
+    if len(pair.weights) == 1 and not closed_form:
+        _warn(
+            "One stratum determines a matrix up to a rotation only; the result depends on where "
+            "the search starts. Use divergence='ot', or compare given a confounder."
+        )
+    assert isinstance(recipe.family, MatrixFamily)
+    some, kept = without_flat(pair)
+    A, b = np.eye(d), pair.weights @ (pair.reference.mean - pair.query.mean)
+    facts: dict[str, Any] = {}
+    if kept.any():
+        solution = divergence.solve(recipe.family, some)
+        A[np.ix_(kept, kept)], b[kept] = solution.A, solution.b
+        facts = solution.facts()
+    if isinstance(recipe.shrinkage, float):
+        A = (1 - recipe.shrinkage) * A + recipe.shrinkage * np.eye(d)
+        b = (1 - recipe.shrinkage) * b
+    facts["covariances"] = {name: asdict(share) for name, share in shares.items()}
+    facts["constant_features"] = _names(domains.tables[0], ~kept)
+    return {"scale": A, "offset": b}, facts
+
+
+def _fit_blocks(
+    domains: Domains, recipe: Recipe, comparison: Comparison
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return a matrix that is full within groups of features and diagonal elsewhere."""
+    assert isinstance(recipe.family, Blocks)
+    d = domains.n_features
+    if d > _MOST_SQUARE:
+        raise ValueError(
+            f"map='blocks' makes a matrix of {d} x {d}, which is too large (at most {_MOST_SQUARE} "
+            "features). Use map='low-rank', or fit the groups one by one with `features`."
+        )
+    blocks = recipe.family.places(domains.tables[0].labels)
+    scale, b = _fit_diagonal(domains, recipe, comparison)
+    A, facts = np.diag(scale), []
+    for block in blocks:
+        found = _fit_matrix(domains.of(block), replace(recipe, family=Affine()), comparison)
+        if found is not None:
+            A[np.ix_(block, block)], b[block] = found[0]["scale"], found[0]["offset"]
+            facts.append(found[1])
+    return {"scale": A, "offset": b}, {"blocks": facts}
+
+
+def _fit_low_rank(
+    domains: Domains, recipe: Recipe, comparison: Comparison
+) -> tuple[dict[str, Array], dict[str, Any]] | None:
+    """Return the parts of a map that is diagonal plus low rank, and facts."""
+    assert isinstance(recipe.family, LowRank)
+    rank = recipe.family.rank
+    check_number("rank of LowRank", rank, 1)
+    if not isinstance(recipe.divergence, ReverseKL):
+        raise ValueError(
+            f"map='low-rank' is found by divergence='reverse-kl', not by "
+            f"{type(recipe.divergence).__name__}."
+        )
+    support, d = comparison.support, domains.n_features
+    fewest = min(support.count_query.sum(), support.count_reference.sum())
+    if fewest < len(support.weights) + 8 or d <= rank + 1:
+        _warn(
+            f"A matrix of rank {rank} cannot be learned from {d} features and {fewest:g} rows in a "
+            "domain; a location-scale map is fitted instead."
+        )
+        return None
+    smooth = None
+    if isinstance(recipe.conditional, SmoothConditional):
+        covariates = comparison.covariates
+        points = recipe.prior.points(covariates, domains.is_query[comparison.used])
+        smooth = recipe.conditional, covariates, points
+    place = support.place(comparison.strata)
+    used = np.flatnonzero(place >= 0)
+    start = _fit_diagonal(domains, recipe, comparison)
+    parts, facts = low_rank(domains, place, used, smooth, support.weights, start, rank)
+    if isinstance(recipe.shrinkage, float):
+        for name in ("left", "offset"):
+            parts[name] = (1 - recipe.shrinkage) * parts[name]
+        parts["scale"] = (1 - recipe.shrinkage) * parts["scale"] + recipe.shrinkage
+    return parts, facts
+
+
+def _fit_diagonal(domains: Domains, recipe: Recipe, comparison: Comparison) -> tuple[Array, Array]:
+    """Return scale and offset of the plain location-scale map."""
+    recipe = replace(recipe, family=LocationScale(), divergence=_diagonal(recipe, domains))
+    solution, _, _ = _solve(domains, recipe, comparison)
+    return solution.scale, solution.offset
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, IdentifiabilityWarning, stacklevel=_TO_THE_USER)
+
+
+def gaussian_pair(
+    domains: Domains, recipe: Recipe, comparison: Comparison, regularised: bool
+) -> tuple[GaussianPair, dict[str, Shares]]:
+    """Return both domains as Gaussians at the support values."""
+    conditional = recipe.conditional
+    if isinstance(conditional, SmoothConditional):
+        used, covariates = comparison.used, comparison.covariates
+        points = recipe.prior.points(covariates, domains.is_query[used])
+        return by_curves(domains, conditional, used, covariates, points, regularised)
+    _refuse_continuous(domains)
+    return by_strata(domains, comparison.strata, comparison.support, regularised)
+
+
+def _is_singular(pair: GaussianPair) -> bool:
+    some, _ = without_flat(pair)
+    covs = np.concatenate([some.query.cov, some.reference.cov])
+    variances = np.einsum("kii->ki", covs)
+    try:
+        left = np.einsum("kii->ki", np.linalg.cholesky(covs)) ** 2  # what others leave of a feature
+    except np.linalg.LinAlgError:
+        return True
+    return bool((left < _SINGULAR * variances).any())
+
+
+def _diagonal(recipe: Recipe, domains: Domains) -> BaseDivergence:
+    """Return a divergence for diagonal maps in place of one for matrices alone."""
+    if isinstance(recipe.divergence, MomentDivergence):
+        return recipe.divergence
+    return PooledLikelihood() if domains.continuous else ReverseKL()
+
+
+def compare(domains: Domains, recipe: Recipe, quiet: bool = False) -> Comparison:
     """Find what the domains have in common, and refuse or warn if it is little."""
     kernel = _user_kernel(recipe.prior, recipe.conditional)
     strata = (domains if kernel is None else replace(domains, confounders=[])).strata()
     support = recipe.prior.support(domains, strata)
-    if support.dropped:
+    if support.dropped and not quiet:
         _warn_dropped(support)
     used, covariates = np.empty(0, dtype=np.intp), Covariates(np.empty((0, 0)), np.empty(0), 1)
     needs_rows = isinstance(recipe.divergence, RowDivergence)
@@ -137,15 +331,22 @@ def _compare(domains: Domains, recipe: Recipe) -> _Comparison:
     if domains.continuous and kernel is None:
         columns = _columns(domains, covariates, used)
     overlap = measure_overlap(strata, columns)
-    _check_overlap(overlap, recipe)
-    return _Comparison(strata, support, overlap, used, covariates)
+    if not quiet:
+        _check_overlap(overlap, recipe)
+    return Comparison(strata, support, overlap, used, covariates)
 
 
 def _solve(
-    domains: Domains, recipe: Recipe, comparison: _Comparison
+    domains: Domains, recipe: Recipe, comparison: Comparison
 ) -> tuple[Solution, Array, Array]:
     """Return the best map, the reference's spread, and which features are constant."""
     family, conditional, divergence = recipe.family, recipe.conditional, recipe.divergence
+    assert isinstance(family, DiagonalFamily)
+    if not isinstance(divergence, MomentDivergence | RowDivergence):
+        raise ValueError(
+            f"{type(divergence).__name__} finds full matrices, not {type(family).__name__}. Use "
+            "map='affine', or another divergence."
+        )
     table, strata, support = domains.tables[0], comparison.strata, comparison.support
     used, covariates = comparison.used, comparison.covariates
     if isinstance(divergence, RowDivergence):
@@ -157,7 +358,6 @@ def _solve(
         unit = np.sqrt(support.weights @ reference.var)
         return _leave_scale(solution, flat), unit, flat
 
-    assert isinstance(divergence, MomentDivergence)
     if isinstance(conditional, SmoothConditional):
         if domains.weights is not None and len(set(domains.weights[used])) > 1:
             raise ValueError(
@@ -323,10 +523,10 @@ def _names(table: Table, chosen: Array) -> list[str]:
 
 
 def _without_flat(
-    family: MapFamily, query: Moments, reference: Moments, table: Table
+    family: DiagonalFamily, query: Moments, reference: Moments, table: Table
 ) -> tuple[Moments, Moments, Array]:
     """Mark features that are constant within strata in a domain, and give them unit variances."""
-    has_scale = not isinstance(family, DiagonalFamily) or family.has_scale
+    has_scale = family.has_scale
     single = [
         name
         for name, moments in (("query", query), ("reference", reference))

@@ -15,6 +15,7 @@ from condokit._validation import MapFileError
 
 FORMAT = "condokit-map"
 SCHEMA = 1
+KINDS = ("diagonal", "low-rank", "dense")
 _KEYS = {"kind": str, "feature_names": list | None, "scale": list, "offset": list}
 
 
@@ -83,11 +84,18 @@ def _check_content(path: str | os.PathLike[str], document: dict[str, Any]) -> No
     for key, kind in _KEYS.items():
         if key not in document or not isinstance(document[key], kind):
             raise MapFileError(f"{path} is damaged: {key!r} is missing or of the wrong type.")
-    if document["kind"] != "diagonal":
+    if document["kind"] not in KINDS:
         raise MapFileError(f"{path} holds a map of unknown kind {document['kind']!r}.")
     scale, offset, names = document["scale"], document["offset"], document["feature_names"]
-    for key, numbers in (("scale", scale), ("offset", offset)):
-        if not all(type(x) in (int, float) and _is_finite(x) for x in numbers):
+    matrices = {"dense": ["scale"], "low-rank": ["left", "right"]}.get(document["kind"], [])
+    for key in ("scale", "offset", "left", "right"):
+        values: Any = document.get(key, [])
+        if key in matrices:
+            is_matrix = isinstance(values, list) and all(isinstance(row, list) for row in values)
+            if not is_matrix or len({len(row) for row in values}) != 1:
+                raise MapFileError(f"{path} is damaged: {key!r} is no matrix.")
+            values = [number for row in values for number in row]
+        if not all(type(x) in (int, float) and _is_finite(x) for x in values):
             raise MapFileError(f"{path} is damaged: {key!r} must hold finite numbers only.")
     lengths = {len(scale), len(offset)} | ({len(names)} if names is not None else set())
     if len(lengths) != 1 or 0 in lengths:

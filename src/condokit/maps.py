@@ -12,25 +12,37 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from condokit import mapfile
-from condokit._validation import Array, did_you_mean, listing
+from condokit._validation import Array, MapFileError, check_number, did_you_mean, listing
 from condokit.domains import Moments
 from condokit.frames import Table
+from condokit.links import Link, check_links
+from condokit.links import apply as apply_links
+from condokit.links import undo as undo_links
 
 
 class AffineMap(TransformerMixin, BaseEstimator):
     r"""A fixed map :math:`x \mapsto A x + b` from query features to reference features.
 
     Immutable, and a scikit-learn transformer that is always fitted: put it in a `Pipeline` in front
-    of a model that was trained on reference data.
+    of a model that was trained on reference data. The matrix is stored and applied in the form it
+    has: diagonal, diagonal plus low rank, or dense.
 
     Parameters
     ----------
-    scale : array-like of shape (n_features,)
-        The diagonal of A.
+    scale : array-like of shape (n_features,) or (n_features, n_features)
+        The diagonal of A, or all of it.
     offset : array-like of shape (n_features,)
         The vector b.
     feature_names : sequence of str or None, default=None
         Names of the features; data frames are then matched by name.
+    left : array-like of shape (n_features, rank) or None, default=None
+        With it, :math:`A = \operatorname{diag}(\mathrm{scale}) + \mathrm{left}\,
+        \mathrm{right}'`.
+    right : array-like of shape (n_features, rank) or None, default=None
+        Goes with `left`.
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some: applied before the map and undone
+        after it, so that positive or bounded features stay so.
 
     Examples
     --------
@@ -41,36 +53,41 @@ class AffineMap(TransformerMixin, BaseEstimator):
            [  0.]])
     >>> celsius.inverse()([[100.0]]).round(6)
     array([[212.]])
+    >>> AffineMap([[0.0, 1.0], [1.0, 0.0]], [0.0, 0.0])([[1.0, 2.0]])
+    array([[2., 1.]])
     """
 
     scale: Array
     offset: Array
     feature_names: tuple[str, ...] | None
+    left: Array | None
+    right: Array | None
+    links: tuple[Link, ...] | None
 
-    def __init__(self, scale: Any, offset: Any, feature_names: Sequence[str] | None = None) -> None:
-        arrays = {}
-        for name, value in (("scale", scale), ("offset", offset)):
-            array = np.array(value, dtype=np.float64)
-            if array.ndim != 1 or len(array) == 0:
-                raise ValueError(
-                    f"'{name}' must be a vector with one number per feature. "
-                    f"Got shape {array.shape}."
-                )
-            if not np.isfinite(array).all():
-                raise ValueError(f"'{name}' must be finite.")
-            array.flags.writeable = False
-            arrays[name] = array
-        if len(arrays["scale"]) != len(arrays["offset"]):
-            raise ValueError(
-                f"'scale' has {len(arrays['scale'])} entries and 'offset' {len(arrays['offset'])}."
-            )
+    def __init__(
+        self,
+        scale: Any,
+        offset: Any,
+        feature_names: Sequence[str] | None = None,
+        *,
+        left: Any = None,
+        right: Any = None,
+        links: Any = None,
+    ) -> None:
+        parts = {
+            "scale": _frozen("scale", scale, (1, 2)),
+            "offset": _frozen("offset", offset, (1,)),
+            "left": None if left is None else _frozen("left", left, (2,)),
+            "right": None if right is None else _frozen("right", right, (2,)),
+        }
+        n_features = _check_shapes(parts)
         names = None if feature_names is None else tuple(str(name) for name in feature_names)
-        n_features = len(arrays["scale"])
         if names is not None and not len(names) == len(set(names)) == n_features:
             raise ValueError(
                 f"'feature_names' must be {n_features} different names. Got {listing(names)}."
             )
-        self.__dict__.update(arrays, feature_names=names)
+        labels = names or [f"column {j}" for j in range(n_features)]
+        self.__dict__.update(parts, feature_names=names, links=check_links(links, labels))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_sklearn_output_config":  # set_output changes what comes out, not the map
@@ -84,11 +101,11 @@ class AffineMap(TransformerMixin, BaseEstimator):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied map, read-only as before."""
         self.__dict__.update(state)
-        for array in (self.scale, self.offset):
+        for array in self._arrays():
             array.flags.writeable = False
 
     def __sklearn_clone__(self) -> AffineMap:
-        return AffineMap(self.scale, self.offset, self.feature_names)
+        return self._with(self.feature_names)
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
@@ -101,13 +118,18 @@ class AffineMap(TransformerMixin, BaseEstimator):
 
     @property
     def kind(self) -> str:
-        """How the matrix is stored and applied."""
-        return "diagonal"
+        """How the matrix is stored and applied: "diagonal", "low-rank" or "dense"."""
+        if self.scale.ndim == 2:
+            return "dense"
+        return "diagonal" if self.left is None else "low-rank"
 
     @property
     def A(self) -> Array:
-        """The matrix, made on request."""
-        return np.diag(self.scale)
+        """The matrix, made on request; of features on the scale of their links."""
+        if self.scale.ndim == 2:
+            return self.scale
+        A = np.diag(self.scale)
+        return A if self.left is None or self.right is None else A + self.left @ self.right.T
 
     @property
     def b(self) -> Array:
@@ -117,7 +139,7 @@ class AffineMap(TransformerMixin, BaseEstimator):
     @property
     def n_features_in_(self) -> int:
         """Number of features."""
-        return len(self.scale)
+        return len(self.offset)
 
     def __call__(self, X: Any) -> Any:
         """Map every row; the result is the same kind of table as X."""
@@ -130,11 +152,12 @@ class AffineMap(TransformerMixin, BaseEstimator):
         for rows, chunk in table.chunks():
             result = out[rows]
             with np.errstate(over="ignore", invalid="ignore"):
-                if result.dtype == np.float64:
+                if result.dtype == np.float64 and self.kind == "diagonal" and self.links is None:
                     np.multiply(chunk, self.scale, out=result)
                     result += self.offset
                 else:
-                    result[...] = chunk * self.scale + self.offset
+                    chunk = apply_links(self.links, chunk, table.labels, table.name)
+                    result[...] = undo_links(self.links, self.linear(chunk))
             if not np.isfinite(result.sum(dtype=np.float64)):
                 table.refuse_non_finite()
                 if not np.isfinite(result).all():
@@ -144,46 +167,130 @@ class AffineMap(TransformerMixin, BaseEstimator):
                     )
         return out
 
+    def linear(self, X: Array) -> Array:
+        """Return A x + b for every row x, without links."""
+        return self._product(X) + self.offset
+
+    def log_det(self) -> float:
+        """Return log |det A|, minus infinity if the matrix is singular."""
+        if self.scale.ndim == 2:
+            return float(np.linalg.slogdet(self.scale)[1])
+        with np.errstate(divide="ignore"):
+            result = float(np.log(np.abs(self.scale)).sum())
+            if self.left is not None and self.right is not None:
+                core = self.right.T @ (self.left / self.scale[:, None])
+                result += float(np.linalg.slogdet(np.eye(len(core)) + core)[1])
+        return result
+
     def inverse(self) -> AffineMap:
         """Return the map from reference features back to query features."""
-        flat = np.flatnonzero(self.scale == 0)
-        if len(flat):
-            names = self.feature_names or [f"column {j}" for j in range(len(self.scale))]
-            raise ValueError(
-                f"The map has no inverse: the scale of {listing([names[j] for j in flat])} is 0."
-            )
-        with np.errstate(over="ignore"):
-            scale, offset = 1 / self.scale, -self.offset / self.scale
-        if not (np.isfinite(scale).all() and np.isfinite(offset).all()):
-            raise ValueError("The map has no finite inverse: a scale is too close to 0.")
-        return AffineMap(scale, offset, self.feature_names)
+        if self.kind == "diagonal":
+            flat = np.flatnonzero(self.scale == 0)
+            if len(flat):
+                names = self.feature_names or [f"column {j}" for j in range(len(self.scale))]
+                raise ValueError(
+                    "The map has no inverse: the scale of "
+                    f"{listing([names[j] for j in flat])} is 0."
+                )
+            parts: dict[str, Array]
+            with np.errstate(over="ignore"):
+                parts = {"scale": 1 / self.scale, "offset": -self.offset / self.scale}
+        else:
+            parts = self._inverse_parts()
+        if not all(np.isfinite(part).all() for part in parts.values()):
+            raise ValueError("The map has no finite inverse: its matrix is too close to singular.")
+        return AffineMap(feature_names=self.feature_names, links=self.links, **parts)
+
+    def _inverse_parts(self) -> dict[str, Array]:
+        """Invert a matrix; diagonal plus low rank by Woodbury's identity stays in that form."""
+        try:
+            if self.left is None or self.right is None:
+                inverse = np.linalg.inv(self.scale)
+                return {"scale": inverse, "offset": -inverse @ self.offset}
+            with np.errstate(divide="ignore", invalid="ignore"):
+                scale = 1 / self.scale
+                left: Array = self.left * scale[:, None]
+                right: Array = self.right * scale[:, None]
+                core = np.eye(left.shape[1]) + self.right.T @ left
+            left = -np.linalg.solve(core.T, left.T).T
+        except np.linalg.LinAlgError:
+            raise ValueError("The map has no inverse: its matrix is singular.") from None
+        offset = -(scale * self.offset + left @ (right.T @ self.offset))
+        return {"scale": scale, "offset": offset, "left": left, "right": right}
 
     def compose(self, other: AffineMap) -> AffineMap:
         """Return the map that applies `other` first and then this one.
 
         Features are matched by name when both maps have names.
         """
+        n = self.n_features_in_
         if self.feature_names is not None and other.feature_names is not None:
             place = {name: j for j, name in enumerate(other.feature_names)}
             missing = [name for name in self.feature_names if name not in place]
-            if missing or len(place) != len(self.scale):
+            if missing or len(place) != n:
                 raise ValueError(
                     "The two maps have different features: "
                     f"{listing(missing or set(place) - set(self.feature_names))} is in one only."
                     + "".join(did_you_mean(name, place) for name in missing[:1])
                 )
-            order = [place[name] for name in self.feature_names]
-        elif len(other.scale) == len(self.scale):
-            order = list(range(len(self.scale)))
+            other = other._in_order([place[name] for name in self.feature_names])
+        elif other.n_features_in_ != n:
+            raise ValueError(f"The two maps have {n} and {other.n_features_in_} features.")
+        if self.links != other.links:
+            raise ValueError("The two maps have different links, so they do not make one map.")
+        offset = self.linear(other.offset[None])[0]
+        names = self.feature_names or other.feature_names
+        parts: dict[str, Any] = {}
+        if "dense" in (self.kind, other.kind):
+            scale = self._product(other.A.T).T
         else:
-            raise ValueError(
-                f"The two maps have {len(self.scale)} and {len(other.scale)} features."
-            )
+            scale = self.scale * other.scale
+            pairs = []
+            if self.left is not None and self.right is not None:
+                pairs.append((self.left, other._transposed_product(self.right)))
+            if other.left is not None and other.right is not None:
+                pairs.append((self.scale[:, None] * other.left, other.right))
+            if pairs:
+                parts = {
+                    "left": np.hstack([left for left, _ in pairs]),
+                    "right": np.hstack([right for _, right in pairs]),
+                }
+        return AffineMap(scale, offset, names, links=self.links, **parts)
+
+    def _product(self, X: Array) -> Array:
+        """Return A x for every row x."""
+        if self.scale.ndim == 2:
+            return X @ self.scale.T
+        result = X * self.scale
+        if self.left is not None and self.right is not None:
+            result += (X @ self.right) @ self.left.T
+        return result
+
+    def _transposed_product(self, V: Array) -> Array:
+        """Return A' v for every column v, for a map that is not dense."""
+        result = V * self.scale[:, None]
+        if self.left is not None and self.right is not None:
+            result += self.right @ (self.left.T @ V)
+        return result
+
+    def _in_order(self, order: list[int]) -> AffineMap:
+        scale = self.scale[np.ix_(order, order)] if self.kind == "dense" else self.scale[order]
         return AffineMap(
-            self.scale * other.scale[order],
-            self.scale * other.offset[order] + self.offset,
-            self.feature_names or other.feature_names,
+            scale,
+            self.offset[order],
+            left=None if self.left is None else self.left[order],
+            right=None if self.right is None else self.right[order],
+            links=None if self.links is None else [self.links[j] for j in order],
         )
+
+    def _with(self, names: Sequence[str] | None) -> AffineMap:
+        return AffineMap(
+            self.scale, self.offset, names, left=self.left, right=self.right, links=self.links
+        )
+
+    def _arrays(self) -> list[Array]:
+        parts = (self.scale, self.offset, self.left, self.right)
+        return [part for part in parts if part is not None]
 
     def fit(self, X: Any = None, y: Any = None) -> AffineMap:
         """Do nothing: the map is fixed."""
@@ -201,47 +308,74 @@ class AffineMap(TransformerMixin, BaseEstimator):
         """Return the names of the features, which the map does not change."""
         names = self.feature_names or input_features
         if names is None:
-            names = [f"x{j}" for j in range(len(self.scale))]
+            names = [f"x{j}" for j in range(self.n_features_in_)]
         return np.asarray(list(names), dtype=object)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the map to a small readable JSON file."""
-        mapfile.write(
-            path,
-            {
-                "kind": self.kind,
-                "feature_names": None if self.feature_names is None else list(self.feature_names),
-                "scale": self.scale.tolist(),
-                "offset": self.offset.tolist(),
-            },
-        )
+        content: dict[str, Any] = {
+            "kind": self.kind,
+            "feature_names": None if self.feature_names is None else list(self.feature_names),
+        }
+        for name in ("scale", "offset", "left", "right"):
+            part = getattr(self, name)
+            if part is not None:
+                content[name] = part.tolist()
+        if self.links is not None:
+            content["links"] = list(self.links)
+        mapfile.write(path, content)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> AffineMap:
         """Read a map that `save` wrote; refuse any other file with a `MapFileError`."""
         content = mapfile.read(path)
-        return cls(content["scale"], content["offset"], content["feature_names"])
+        parts = {name: content.get(name) for name in ("left", "right", "links")}
+        try:
+            return cls(content["scale"], content["offset"], content["feature_names"], **parts)
+        except ValueError as error:
+            raise MapFileError(f"{path} is damaged: {error}") from None
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, AffineMap)
-            and self.feature_names == other.feature_names
-            and np.array_equal(self.scale, other.scale)
-            and np.array_equal(self.offset, other.offset)
+            and (self.feature_names, self.links) == (other.feature_names, other.links)
+            and len(self._arrays()) == len(other._arrays())
+            and all(map(np.array_equal, self._arrays(), other._arrays()))
         )
 
     def __hash__(self) -> int:
-        return hash((self.scale.tobytes(), self.offset.tobytes(), self.feature_names))
+        return hash((*(a.tobytes() for a in self._arrays()), self.feature_names, self.links))
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        n = len(self.scale)
+        n = self.n_features_in_
         names = self.feature_names or [f"x{j}" for j in range(n)]
-        lines = [f"AffineMap of {n} feature{'s' * (n != 1)} ({self.kind})"]
-        for name, scale, offset in list(zip(names, self.scale, self.offset))[:6]:
-            lines.append(
-                f"  {name} -> {scale:.6g} * {name} {'-+'[int(offset >= 0)]} {abs(offset):.6g}"
-            )
+        kind = self.kind if self.left is None else f"low-rank: diagonal plus {self.left.shape[1]}"
+        lines = [f"AffineMap of {n} feature{'s' * (n != 1)} ({kind})"]
+        for j in range(min(n, 6)):
+            if self.scale.ndim == 2:
+                row = self.scale[j]
+            else:
+                row = np.zeros(n)
+                row[j] = self.scale[j]
+                if self.left is not None and self.right is not None:
+                    row += self.right @ self.left[j]
+            lines.append(f"  {_shown(j, names, self.links)} -> " + self._formula(j, row, names))
         return "\n".join(lines + ["  ..."] * (n > 6))
+
+    def _formula(self, j: int, row: Array, names: Sequence[str]) -> str:
+        """Write one output as a sum of its largest terms."""
+        largest = [j] if self.kind == "diagonal" else list(np.argsort(-np.abs(row))[:3])
+        terms = [(float(row[k]), f" * {_shown(k, names, self.links)}") for k in largest]
+        if np.count_nonzero(row) > len(largest):
+            terms.append((np.nan, "..."))
+        terms.append((float(self.offset[j]), ""))
+        text = ""
+        for number, name in terms:
+            shown = "" if np.isnan(number) else f"{abs(number):.6g}"
+            sign = "-" if number < 0 else "+"
+            first = "-" if number < 0 else ""
+            text += f" {sign} {shown}{name}" if text else f"{first}{shown}{name}"
+        return text
 
     def _repr_html_(self) -> str:
         from html import escape
@@ -249,24 +383,64 @@ class AffineMap(TransformerMixin, BaseEstimator):
         return f"<pre>{escape(repr(self))}</pre>"
 
 
+def _frozen(name: str, value: Any, dimensions: tuple[int, ...]) -> Array:
+    array = np.array(value, dtype=np.float64)
+    if array.ndim not in dimensions or array.size == 0:
+        kind = "vector with one number per feature"
+        if dimensions == (1, 2):
+            kind += ", or a square matrix"
+        elif dimensions == (2,):
+            kind = "matrix with one row per feature"
+        raise ValueError(f"'{name}' must be a {kind}. Got shape {array.shape}.")
+    if not np.isfinite(array).all():
+        raise ValueError(f"'{name}' must be finite.")
+    array.flags.writeable = False
+    return array
+
+
+def _check_shapes(parts: dict[str, Array | None]) -> int:
+    """Refuse parts that do not make a map; return the number of features."""
+    scale, offset, left, right = parts["scale"], parts["offset"], parts["left"], parts["right"]
+    assert scale is not None
+    assert offset is not None
+    if scale.ndim == 2 and scale.shape[0] != scale.shape[1]:
+        raise ValueError(f"'scale' must be a square matrix or a vector. Got shape {scale.shape}.")
+    if len(scale) != len(offset):
+        raise ValueError(f"'scale' has {len(scale)} entries and 'offset' {len(offset)}.")
+    if (left is None) != (right is None):
+        raise ValueError("'left' and 'right' must be given together.")
+    if left is not None and right is not None:
+        if scale.ndim == 2:
+            raise ValueError("'left' and 'right' go with a vector 'scale', not with a matrix.")
+        if left.shape != right.shape or len(left) != len(offset):
+            raise ValueError(
+                f"'left' and 'right' must both have {len(offset)} rows and as many columns as each "
+                f"other. Got shapes {left.shape} and {right.shape}."
+            )
+    return len(offset)
+
+
+def _shown(j: int, names: Sequence[str], links: tuple[Link, ...] | None) -> str:
+    """Return the name of a feature with its link around it."""
+    link = None if links is None else links[j]
+    if link is None:
+        return names[j]
+    return f"{link}({names[j]})" if isinstance(link, str) else f"{names[j]}^{link:g}"
+
+
 class MapFamily(BaseEstimator, ABC):
-    """A set of maps with parameters `theta`, among which a divergence finds the best."""
+    """A set of maps, among which a divergence finds the best.
+
+    Parameters
+    ----------
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
 
     @abstractmethod
-    def start(self, n_features: int) -> Array:
-        """Return the parameters of the identity."""
+    def __init__(self, links: Any = None) -> None: ...
 
-    @abstractmethod
-    def push(self, theta: Array, moments: Moments) -> Moments:
-        """Return the moments of mapped features."""
-
-    @abstractmethod
-    def pull_back(self, theta: Array, moments: Moments, d_mean: Array, d_var: Array) -> Array:
-        """Turn a gradient in the mapped moments into one in the parameters."""
-
-    @abstractmethod
-    def unpack(self, theta: Array, n_features: int) -> tuple[Array, Array]:
-        """Return scale and offset."""
+    links: Any
 
 
 class DiagonalFamily(MapFamily):
@@ -275,15 +449,21 @@ class DiagonalFamily(MapFamily):
     has_scale: ClassVar[bool]
     has_offset: ClassVar[bool]
 
-    def start(self, n_features: int) -> Array:  # noqa: D102
+    def __init__(self, links: Any = None) -> None:
+        self.links = links
+
+    def start(self, n_features: int) -> Array:
+        """Return the parameters of the identity."""
         return np.zeros(n_features * (self.has_scale + self.has_offset))
 
-    def unpack(self, theta: Array, n_features: int) -> tuple[Array, Array]:  # noqa: D102
+    def unpack(self, theta: Array, n_features: int) -> tuple[Array, Array]:
+        """Return scale and offset."""
         scale = np.exp(theta[:n_features]) if self.has_scale else np.ones(n_features)
         offset = theta[-n_features:] if self.has_offset else np.zeros(n_features)
         return scale, offset
 
-    def push(self, theta: Array, moments: Moments) -> Moments:  # noqa: D102
+    def push(self, theta: Array, moments: Moments) -> Moments:
+        """Return the moments of mapped features."""
         scale, offset = self.unpack(theta, moments.mean.shape[1])
         return replace(
             moments,
@@ -292,9 +472,8 @@ class DiagonalFamily(MapFamily):
             precision=moments.precision / scale**2,
         )
 
-    def pull_back(  # noqa: D102
-        self, theta: Array, moments: Moments, d_mean: Array, d_var: Array
-    ) -> Array:
+    def pull_back(self, theta: Array, moments: Moments, d_mean: Array, d_var: Array) -> Array:
+        """Turn a gradient in the mapped moments into one in the parameters."""
         scale, _ = self.unpack(theta, moments.mean.shape[1])
         parts = []
         if self.has_scale:
@@ -306,28 +485,201 @@ class DiagonalFamily(MapFamily):
 
 
 class Identity(DiagonalFamily):
-    """The identity alone: nothing is changed."""
+    """The identity alone: nothing is changed.
+
+    Parameters
+    ----------
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
 
     has_scale = False
     has_offset = False
 
 
 class Shift(DiagonalFamily):
-    """An offset for every feature."""
+    """An offset for every feature.
+
+    Parameters
+    ----------
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
 
     has_scale = False
     has_offset = True
 
 
 class LocationScale(DiagonalFamily):
-    """A positive scale and an offset for every feature."""
+    """A positive scale and an offset for every feature.
+
+    Parameters
+    ----------
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
 
     has_scale = True
     has_offset = True
+
+
+class MatrixFamily(MapFamily):
+    """Maps with a full matrix, found from means and covariances."""
+
+    @property
+    def is_penalised(self) -> bool:
+        """Whether the matrix is pulled to the identity or bounded."""
+        return False
+
+
+class Affine(MatrixFamily):
+    """Any matrix and offset.
+
+    Parameters
+    ----------
+    n_starts : int, default=30
+        Maps to start from: a diagonal one, transport, matched axes, then random rotations and
+        reflections in turn; at most 3 beyond 30 features. A search ends early with a map that only
+        chance could improve upon.
+    max_iter : int, default=100
+        Most Newton steps or sweeps over rows; five times as many of L-BFGS.
+    l1 : float, default=0.0
+        Weight of the sum of absolute values of A - I, with features in units of the reference's
+        spread, against the divergence in nats per row.
+    l2 : float, default=0.0
+        Weight of the sum of squares of the same.
+    nonnegative : bool, default=False
+        Whether all entries of A must be at least 0.
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
+
+    def __init__(
+        self,
+        n_starts: int = 30,
+        max_iter: int = 100,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        nonnegative: bool = False,
+        links: Any = None,
+    ) -> None:
+        self.n_starts = n_starts
+        self.max_iter = max_iter
+        self.l1 = l1
+        self.l2 = l2
+        self.nonnegative = nonnegative
+        self.links = links
+
+    @property
+    def is_penalised(self) -> bool:
+        """Whether the matrix is pulled to the identity or bounded."""
+        for name, least in (("l1", 0), ("l2", 0), ("n_starts", 1), ("max_iter", 1)):
+            check_number(f"{name} of Affine", getattr(self, name), least)
+        return bool(self.l1 or self.l2 or self.nonnegative)
+
+
+class Rigid(MatrixFamily):
+    """Maps that keep angles: rotations and reflections, with one scale or none."""
+
+    has_scale: ClassVar[bool]
+
+    def __init__(self, links: Any = None) -> None:
+        self.links = links
+
+
+class Orthogonal(Rigid):
+    """A rotation or reflection, and an offset: distances are kept.
+
+    Parameters
+    ----------
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
+
+    has_scale = False
+
+
+class Similarity(Rigid):
+    """One positive scale for all features, a rotation or reflection, and an offset.
+
+    Parameters
+    ----------
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
+
+    has_scale = True
+
+
+class Blocks(MapFamily):
+    """A full matrix within each group of features, found from that group alone.
+
+    Parameters
+    ----------
+    groups : list of lists, or dict of lists, of names or positions, default=()
+        The groups. A feature in none of them has a scale and an offset of its own.
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
+
+    def __init__(self, groups: Any = (), links: Any = None) -> None:
+        self.groups = groups
+        self.links = links
+
+    def places(self, labels: Sequence[str]) -> list[Array]:
+        """Return the positions of each group's features."""
+        groups = self.groups.values() if isinstance(self.groups, dict) else self.groups
+        place = {label: j for j, label in enumerate(labels)}
+        blocks, seen = [], set()
+        for group in groups:
+            block = []
+            for feature in [group] if isinstance(group, str) else list(group):
+                if isinstance(feature, int | np.integer) and 0 <= feature < len(labels):
+                    j = int(feature)
+                elif feature in place:
+                    j = place[feature]
+                else:
+                    raise ValueError(
+                        f"'groups' of Blocks names {feature!r}, which is no feature."
+                        f"{did_you_mean(feature, labels)}"
+                    )
+                if j in seen:
+                    raise ValueError(f"'groups' of Blocks names {labels[j]!r} twice.")
+                seen.add(j)
+                block.append(j)
+            if block:
+                blocks.append(np.array(block))
+        if not blocks:
+            raise ValueError(
+                "'groups' of Blocks is empty: name the features that belong together, for example "
+                "Blocks([['red', 'green', 'blue']])."
+            )
+        return blocks
+
+
+class LowRank(MapFamily):
+    """A scale and an offset for every feature, plus a matrix of low rank; never a square matrix.
+
+    Parameters
+    ----------
+    rank : int, default=2
+        Rank of what is added to the diagonal.
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
+
+    def __init__(self, rank: int = 2, links: Any = None) -> None:
+        self.rank = rank
+        self.links = links
 
 
 MAPS: dict[str, type[MapFamily]] = {
     "identity": Identity,
     "shift": Shift,
     "location-scale": LocationScale,
+    "affine": Affine,
+    "low-rank": LowRank,
+    "orthogonal": Orthogonal,
+    "similarity": Similarity,
+    "blocks": Blocks,
 }

@@ -2,19 +2,27 @@
 
 from condokit.divergences.base import (
     BaseDivergence,
+    MatrixDivergence,
     MomentDivergence,
     RowDivergence,
     Solution,
 )
+from condokit.divergences.kl import ForwardKL, Jeffreys, ReverseKL
 from condokit.divergences.likelihood import PooledLikelihood
-from condokit.divergences.reverse_kl import ReverseKL
+from condokit.divergences.matrix import MatrixSolution
+from condokit.divergences.pc_match import PCMatch
 from condokit.divergences.transport import GaussianOT
 
 __all__ = [
     "DIVERGENCES",
     "BaseDivergence",
+    "ForwardKL",
     "GaussianOT",
+    "Jeffreys",
+    "MatrixDivergence",
+    "MatrixSolution",
     "MomentDivergence",
+    "PCMatch",
     "PooledLikelihood",
     "ReverseKL",
     "RowDivergence",
@@ -23,6 +31,9 @@ __all__ = [
 
 DIVERGENCES: dict[str, type[BaseDivergence]] = {
     "reverse-kl": ReverseKL,
-    "ot": GaussianOT,
+    "forward-kl": ForwardKL,
+    "jeffreys": Jeffreys,
     "likelihood": PooledLikelihood,
+    "ot": GaussianOT,
+    "pc-match": PCMatch,
 }

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
-from scipy.optimize import minimize as scipy_minimize
 from sklearn.base import BaseEstimator
 
 from condokit._validation import Array
-from condokit.domains import Domains, Moments
-from condokit.maps import MapFamily
+from condokit.divergences.matrix import MatrixSolution
+from condokit.domains import Domains, GaussianPair, Moments
+from condokit.maps import DiagonalFamily, MatrixFamily
+from condokit.optimise import lbfgs
 from condokit.smoothing import Covariates
 
 
@@ -46,27 +46,29 @@ class Solution:
 
 
 class BaseDivergence(BaseEstimator, ABC):
-    """What a map makes small; `needs` says whether it looks at "moments" or at "rows"."""
+    """What a map makes small."""
 
-    needs: ClassVar[str]
+
+class MatrixDivergence(BaseDivergence):
+    """A divergence that finds full matrices, from means and covariances."""
+
+    @abstractmethod
+    def solve(self, family: MatrixFamily, pair: GaussianPair) -> MatrixSolution:
+        """Find the best map of a family."""
 
 
 class RowDivergence(BaseDivergence):
     """A criterion that is computed from the rows themselves, with no prior and no conditional."""
 
-    needs = "rows"
-
     @abstractmethod
     def minimize(
-        self, family: MapFamily, domains: Domains, covariates: Covariates, used: Array
+        self, family: DiagonalFamily, domains: Domains, covariates: Covariates, used: Array
     ) -> Solution:
         """Find the best map of a family; `used` are the numbers of the rows compared."""
 
 
 class MomentDivergence(BaseDivergence):
     """A divergence between mapped query moments and reference moments, averaged over the prior."""
-
-    needs = "moments"
 
     @abstractmethod
     def value_and_grad(
@@ -79,7 +81,7 @@ class MomentDivergence(BaseDivergence):
         return self.value_and_grad(query, reference, weights)[0]
 
     def minimize(
-        self, family: MapFamily, query: Moments, reference: Moments, weights: Array
+        self, family: DiagonalFamily, query: Moments, reference: Moments, weights: Array
     ) -> Solution:
         """Find the best map of a family by L-BFGS, in units of the reference's spread.
 
@@ -99,13 +101,7 @@ class MomentDivergence(BaseDivergence):
         theta = family.start(n_features)
         n_iter = 0
         if len(theta):
-            best = scipy_minimize(
-                objective,
-                theta,
-                jac=True,
-                method="L-BFGS-B",
-                options={"maxiter": 1000, "maxfun": 5000, "ftol": 1e-14, "gtol": 1e-9},
-            )
+            best = lbfgs(objective, theta, max_iter=1000, ftol=1e-14, gtol=1e-9)
             theta, n_iter = best.x, int(best.nit)
         scale, offset = family.unpack(theta, n_features)
         centre = weights @ query.mean

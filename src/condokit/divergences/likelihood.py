@@ -10,9 +10,16 @@ from typing import Any
 import numpy as np
 
 from condokit._validation import Array, check_number
-from condokit.divergences.base import RowDivergence, Solution, decorrelated, no_change
-from condokit.domains import Domains
-from condokit.maps import DiagonalFamily, MapFamily
+from condokit.divergences.base import (
+    MatrixDivergence,
+    RowDivergence,
+    Solution,
+    decorrelated,
+    no_change,
+)
+from condokit.divergences.matrix import LikelihoodObjective, MatrixSolution, minimise
+from condokit.domains import Domains, GaussianPair
+from condokit.maps import DiagonalFamily, MatrixFamily
 from condokit.smoothing import (
     Basis,
     Covariates,
@@ -31,7 +38,7 @@ _MANY_FEATURES = 64
 _MOST_PASSES = 4
 
 
-class PooledLikelihood(RowDivergence):
+class PooledLikelihood(RowDivergence, MatrixDivergence):
     r"""Likelihood of one conditional law shared by reference rows and mapped query rows.
 
     If :math:`m x_q + b` given z has the law of :math:`x_r` given z, both follow one mean and one
@@ -65,11 +72,9 @@ class PooledLikelihood(RowDivergence):
         self.max_rows = max_rows
 
     def minimize(
-        self, family: MapFamily, domains: Domains, covariates: Covariates, used: Array
+        self, family: DiagonalFamily, domains: Domains, covariates: Covariates, used: Array
     ) -> Solution:
         """Find the best diagonal map from rows; `used` are the numbers of the rows compared."""
-        if not isinstance(family, DiagonalFamily):
-            raise ValueError("divergence='likelihood' works with diagonal maps so far.")
         check_number("n_knots", self.n_knots, 3)
         check_number("max_iter", self.max_iter, 1)
         check_number("max_rows", self.max_rows, 100)
@@ -91,6 +96,13 @@ class PooledLikelihood(RowDivergence):
                     done.use_all(rows, features, bases)
                 results.append((features, done.solution()))
         return _joined(results)
+
+    def solve(self, family: MatrixFamily, pair: GaussianPair) -> MatrixSolution:
+        """Find the best full matrix, with one Gaussian per support value for both domains.
+
+        The objective is `condokit.divergences.matrix.LikelihoodObjective`.
+        """
+        return minimise(family, pair, LikelihoodObjective)
 
 
 @dataclass(frozen=True)

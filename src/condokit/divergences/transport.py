@@ -6,6 +6,7 @@ import numpy as np
 
 from condokit._validation import Array
 from condokit.divergences.base import (
+    MatrixDivergence,
     MomentDivergence,
     Solution,
     decorrelated,
@@ -13,11 +14,12 @@ from condokit.divergences.base import (
     variance_of_mean,
     variance_of_variance,
 )
-from condokit.domains import Moments
-from condokit.maps import DiagonalFamily, MapFamily
+from condokit.divergences.matrix import MatrixSolution, gap, transport_matrix
+from condokit.domains import GaussianPair, Moments
+from condokit.maps import Affine, DiagonalFamily, MatrixFamily
 
 
-class GaussianOT(MomentDivergence):
+class GaussianOT(MomentDivergence, MatrixDivergence):
     r"""Squared 2-Wasserstein distance between Gaussians with prior-weighted moments.
 
     Each domain is summed up by its balanced mean :math:`M = \sum_n w_n \mu_n` and variance
@@ -25,6 +27,9 @@ class GaussianOT(MomentDivergence):
     prior. Per feature the distance is :math:`(M_q - M_r)^2 + (\sqrt{V_q} - \sqrt{V_r})^2`, and
     the map that makes it zero is :math:`m = \sqrt{V_r / V_q},\ b = M_r - m M_q`. Without
     confounders this is the classical matching of mean and standard deviation.
+
+    For full matrices with balanced covariances :math:`C_q, C_r`, the map is the symmetric
+    :math:`A = C_q^{-1/2} (C_q^{1/2} C_r C_q^{1/2})^{1/2} C_q^{-1/2}`.
     """
 
     def value_and_grad(  # noqa: D102
@@ -39,11 +44,9 @@ class GaussianOT(MomentDivergence):
         return value, d_mean, d_var
 
     def minimize(
-        self, family: MapFamily, query: Moments, reference: Moments, weights: Array
+        self, family: DiagonalFamily, query: Moments, reference: Moments, weights: Array
     ) -> Solution:
-        """Return the exact minimum for diagonal maps, a numerical one for others."""
-        if not isinstance(family, DiagonalFamily):
-            return super().minimize(family, query, reference, weights)
+        """Return the exact minimum."""
         centre, sd_query = _balanced(query, weights)
         if not family.has_offset:
             return no_change(centre)
@@ -63,6 +66,20 @@ class GaussianOT(MomentDivergence):
         at_centre = variance_of_mean(reference) + scale**2 * variance_of_mean(query)
         se_image = np.sqrt(weights**2 @ at_centre)
         return decorrelated(Solution(scale, centre, image, se_log_scale, se_image), covariance)
+
+    def solve(self, family: MatrixFamily, pair: GaussianPair) -> MatrixSolution:
+        """Return the optimal transport between the balanced Gaussians."""
+        if not isinstance(family, Affine) or family.is_penalised:
+            raise ValueError(
+                "divergence='ot' finds diagonal maps and map='affine' without penalties. Use "
+                "another divergence, such as 'likelihood', for this map."
+            )
+        (mean_q, cov_q), (mean_r, cov_r) = (
+            side.balanced(pair.weights) for side in (pair.query, pair.reference)
+        )
+        A = transport_matrix(cov_q, cov_r)
+        b = mean_r - A @ mean_q
+        return MatrixSolution(A, b, gap(A, b, pair))
 
 
 def _balanced(moments: Moments, weights: Array) -> tuple[Array, Array]:

@@ -1,11 +1,14 @@
-"""Gaussian reverse KL divergence, with its exact minimum for diagonal maps."""
+"""Gaussian KL divergences: reverse, forward, and their sum."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
 from condokit._validation import Array
 from condokit.divergences.base import (
+    MatrixDivergence,
     MomentDivergence,
     Solution,
     decorrelated,
@@ -13,11 +16,12 @@ from condokit.divergences.base import (
     variance_of_mean,
     variance_of_variance,
 )
-from condokit.domains import Moments
-from condokit.maps import DiagonalFamily, MapFamily
+from condokit.divergences.matrix import KLObjective, MatrixSolution, Objective, Units, minimise
+from condokit.domains import GaussianPair, Moments
+from condokit.maps import DiagonalFamily, MatrixFamily
 
 
-class ReverseKL(MomentDivergence):
+class ReverseKL(MomentDivergence, MatrixDivergence):
     r"""Gaussian KL divergence of mapped query from reference, averaged over the prior.
 
     Per feature, with prior weights :math:`w_n` (S = query, T = reference in the paper's formulas),
@@ -62,11 +66,9 @@ class ReverseKL(MomentDivergence):
         return float(terms.sum()), d_mean, d_var
 
     def minimize(
-        self, family: MapFamily, query: Moments, reference: Moments, weights: Array
+        self, family: DiagonalFamily, query: Moments, reference: Moments, weights: Array
     ) -> Solution:
-        """Return the exact minimum for diagonal maps, a numerical one for others."""
-        if not isinstance(family, DiagonalFamily):
-            return super().minimize(family, query, reference, weights)
+        """Return the exact minimum."""
         w = weights[:, None]
         exact = self._is_exact()
         v = w * reference.precision if exact else np.broadcast_to(w, reference.var.shape)
@@ -108,9 +110,78 @@ class ReverseKL(MomentDivergence):
         se_image = np.sqrt((v**2 * at_centre).sum(axis=0)) / total
         return decorrelated(Solution(scale, centre, image, se_log_scale, se_image), covariance)
 
+    def solve(self, family: MatrixFamily, pair: GaussianPair) -> MatrixSolution:
+        """Find the best full matrix: the objective is `condokit.divergences.matrix.KLObjective`."""
+        if not self._is_exact():
+            raise ValueError("variant='paper' of ReverseKL is for diagonal maps only.")
+        return minimise(family, pair, KLObjective)
+
     def _is_exact(self) -> bool:
         if self.variant not in ("exact", "paper"):
             raise ValueError(
                 f"'variant' of ReverseKL must be 'exact' or 'paper'. Got {self.variant!r}."
             )
         return self.variant == "exact"
+
+
+class ForwardKL(MomentDivergence, MatrixDivergence):
+    r"""Gaussian KL divergence of the reference from the mapped query, averaged over the prior.
+
+    A divergence does not change when both sides are mapped, so this is the reverse divergence of
+    the inverse map, from reference to query: solve that, and invert.
+    """
+
+    def value_and_grad(  # noqa: D102
+        self, query: Moments, reference: Moments, weights: Array
+    ) -> tuple[float, Array, Array]:
+        w = weights[:, None]
+        error = query.mean - reference.mean
+        excess = reference.var + error**2
+        terms = w * (query.precision * excess - 1 + np.log(query.var / reference.var)) / 2
+        d_mean = w * query.precision * error
+        d_var = w * (1 - query.precision * excess) / (2 * query.var)
+        return float(terms.sum()), d_mean, d_var
+
+    def minimize(
+        self, family: DiagonalFamily, query: Moments, reference: Moments, weights: Array
+    ) -> Solution:
+        """Return the exact minimum."""
+        back = ReverseKL().minimize(family, reference, query, weights)
+        assert back.se_image is not None
+        scale = 1 / back.scale
+        return replace(
+            back, scale=scale, centre=back.image, image=back.centre, se_image=back.se_image * scale
+        )
+
+    def solve(self, family: MatrixFamily, pair: GaussianPair) -> MatrixSolution:
+        """Find the best full matrix."""
+        if family.is_penalised:
+            return minimise(family, pair, lambda units: KLObjective(units, forward=True))
+        back = ReverseKL().solve(family, pair.swapped())
+        A = np.linalg.inv(back.A)
+        return replace(back, A=A, b=-A @ back.b)
+
+
+class Jeffreys(MomentDivergence, MatrixDivergence):
+    """The sum of the reverse and the forward KL divergence, which treats both domains alike."""
+
+    def value_and_grad(  # noqa: D102
+        self, query: Moments, reference: Moments, weights: Array
+    ) -> tuple[float, Array, Array]:
+        back = ReverseKL().value_and_grad(query, reference, weights)
+        forth = ForwardKL().value_and_grad(query, reference, weights)
+        return back[0] + forth[0], back[1] + forth[1], back[2] + forth[2]
+
+    def solve(self, family: MatrixFamily, pair: GaussianPair) -> MatrixSolution:
+        """Find the best full matrix."""
+
+        def both(units: Units) -> Objective:
+            back, forth = KLObjective(units), KLObjective(units, forward=True)
+
+            def objective(B: Array, c: Array) -> tuple[float, Array, Array]:
+                one, other = back(B, c), forth(B, c)
+                return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+
+            return objective
+
+        return minimise(family, pair, both)

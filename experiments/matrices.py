@@ -1,0 +1,81 @@
+"""Accuracy of full matrices and of the choice among maps; writes results/matrices.csv."""
+
+import csv
+import warnings
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import sklearn
+from protocols import SCENARIOS, ansur, categorical2d, data_folder, rmse, rotations
+
+import condokit
+from condokit import ConDoAdapter
+
+SEEDS = range(1000, 1010)
+METHODS = {
+    "auto": {"map": "auto"},
+    "affine": {"map": "affine"},
+    "affine likelihood": {"map": "affine", "divergence": "likelihood"},
+    "affine reverse-kl": {"map": "affine", "divergence": "reverse-kl"},
+    "affine ot": {"map": "affine", "divergence": "ot"},
+    "affine pc-match": {"map": "affine", "divergence": "pc-match"},
+    "location-scale": {"map": "location-scale"},
+}
+
+
+def problems():
+    for size in ((5, 4, 500), (12, 6, 500), (3, 2, 500), (12, 6, 60)):
+        yield f"rotations {size}", lambda seed, size=size: rotations(*size, seed)
+    for scenario in SCENARIOS:
+        yield f"categorical2d {scenario}", lambda seed, s=scenario: categorical2d(seed)[s]
+    if data_folder() is not None:
+        for name, shift in (("affine", "affine"), ("location-scale", "large"), ("no shift", None)):
+            yield f"ansur {name}", partial(ansur, shift=shift)
+
+
+def main():
+    warnings.simplefilter("ignore")
+    rows = []
+    for name, draw in problems():
+        pairs = [draw(seed) for seed in SEEDS]
+        errors = {
+            "identity": [rmse(p.X_query, p.truth) for p in pairs],
+            "constant": [rmse(p.X_reference.mean(axis=0), p.truth) for p in pairs],
+        }
+        chosen = {}
+        for method, parameters in METHODS.items():
+            if name.startswith("ansur") and method in ("affine likelihood", "affine reverse-kl"):
+                continue  # not identified, and slow
+            errors[method], chosen[method] = [], Counter()
+            for p in pairs:
+                adapter = ConDoAdapter(**parameters)
+                adapter.fit_pair(p.X_query, p.X_reference, p.Z_query, p.Z_reference)
+                X, truth = p.X_query, p.truth
+                if hasattr(p, "X_heldout"):
+                    X, truth = p.X_heldout, p.truth_heldout
+                errors[method].append(rmse(adapter.transform(X), truth))
+                chosen[method][adapter.report_.get("chosen_map", "")] += 1
+        for method, values in errors.items():
+            kinds = "; ".join(f"{k} {n}" for k, n in chosen.get(method, {}).items() if k)
+            rows.append(
+                [name, len(values), method]
+                + [f"{x:.4f}" for x in (np.mean(values), np.median(values), np.std(values))]
+                + [kinds]
+            )
+            print("{:32} {:3} {:18} mean {:>8} median {:>8} sd {:>8} {}".format(*rows[-1]))
+    path = Path(__file__).parent / "results" / "matrices.csv"
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(
+            ["problem", "n_simulations", "method", "mean_rmse", "median_rmse", "sd", "chosen"]
+            + ["condokit", "numpy", "scikit-learn"]
+        )
+        versions = [condokit.__version__, np.__version__, sklearn.__version__]
+        writer.writerows([*row, *versions] for row in rows)
+    print(f"Wrote {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+"""The choice among kinds of maps, from simple to rich, by how well they predict held-out rows."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from condokit._validation import Array
+from condokit.conditionals import SmoothConditional
+from condokit.covariances import folds_of
+from condokit.divergences import GaussianOT, PCMatch
+from condokit.domains import Domains, GaussianPair
+from condokit.fitting import Comparison, Fit, Recipe, compare, fit_map, gaussian_pair
+from condokit.links import check_links
+from condokit.maps import MAPS, Affine, AffineMap, LowRank
+
+MOST_FEATURES = 300  # beyond, only diagonal maps are tried
+_MOST_ROWS = 20_000  # of a domain that the choice looks at
+_TOLERANCE = 0.05  # most nats per feature by which a simpler map may be worse
+_LEAST_ROWS = 20  # of a domain, below which none are held out
+MANY_ROWS = 8  # rows per feature from which all matrices are searched
+_LOW_RANK_FEATURES = 10  # from which a matrix of low rank differs from a full one
+_ERRORS = 2.0  # standard errors within which scores are equal
+_SPREAD = (0.8, 1.25)  # of the mapped query's variance within strata, over the reference's
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A kind of map to try.
+
+    Attributes
+    ----------
+    divergence, conditional : str or instance
+        As the user calls them.
+    recipe : Recipe
+        How it is fitted.
+    """
+
+    divergence: Any
+    conditional: Any
+    recipe: Recipe
+
+    @property
+    def name(self) -> str:
+        """What the report calls it."""
+        family = self.recipe.family
+        named = [name for name, kind in MAPS.items() if type(family) is kind]
+        kind = named[0] if named else type(family).__name__
+        divergence = self.divergence
+        if not isinstance(divergence, str):
+            divergence = type(divergence).__name__
+        return "diagonal" if self.recipe.averages else f"{kind} ({divergence})"
+
+
+def climb(domains: Domains, rungs: list[Rung]) -> tuple[Fit, Rung]:
+    r"""Fit the first rung that is as good as the best on held-out rows.
+
+    The score of a rung is the mean over held-out query rows of
+    :math:`-\log p_r(A x + b \mid z) - \log|\det A|`: the likelihood of the row under the
+    reference's conditional law, learned from other rows, so that neither shrinking data to their
+    mean nor noise in a large matrix pays. A rung is as good as the best if its score is worse by
+    at most two standard errors of the paired difference plus half a nat for each of the
+    :math:`d^2` numbers in a matrix, shared by the N query rows: :math:`d^2 / 2 N`, but no more than
+    0.05 nats per feature. Rungs that leave less than 80% or more than 125% of the reference's
+    variance within strata are out, a matrix is searched for only with 8 rows per feature, and
+    with fewer than 20 rows in a domain nothing but the first rung is.
+    """
+    first = fit_map(domains, rungs[0].recipe)  # says what is wrong with the data, if anything is
+    fewest = min(first.report["rows_query"], first.report["rows_reference"])
+    if len(rungs) == 1 or fewest < _LEAST_ROWS:
+        return first, rungs[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trial = _Trial(domains, rungs)
+        scores = trial.scores()
+        while True:
+            chosen = trial.first_good(scores)
+            fit = first if chosen == 0 else fit_map(domains, rungs[chosen].recipe)
+            scores[chosen].spread = trial.spread(fit.map)
+            if chosen == 0 or _SPREAD[0] <= scores[chosen].spread <= _SPREAD[1]:
+                break
+            scores[chosen].failure = f"leaves {scores[chosen].spread:.0%} of the variance"
+    table = [
+        {
+            "map": rung.name,
+            "score": score.mean,
+            "worse_by": score.mean - min((s.mean for s in scores if not s.failure), default=0.0),
+            "spread": score.spread,
+            "failure": score.failure,
+            "chosen": k == chosen,
+        }
+        for k, (rung, score) in enumerate(zip(rungs, scores))
+    ]
+    report = {**fit.report, "ladder": table, "chosen_map": rungs[chosen].name}
+    return replace(fit, report=report), rungs[chosen]
+
+
+@dataclass
+class _Score:
+    """What is known of a rung: nats of all held-out query rows, or why it is out."""
+
+    nats: Array
+    mean: float = np.nan
+    spread: float = np.nan
+    failure: str = ""
+
+
+class _Trial:
+    """Held-out scores of all rungs."""
+
+    def __init__(self, domains: Domains, rungs: list[Rung]) -> None:
+        self.rungs = rungs
+        recipe = replace(rungs[-1].recipe, min_overlap=0.0)
+        self.recipe = recipe
+        links = check_links(recipe.family.links, domains.tables[0].labels)
+        self.domains = replace(domains, links=links, keep=_thinned(domains))
+        self.whole = compare(self.domains, recipe)
+        self.pair, _ = gaussian_pair(self.domains, recipe, self.whole, False)
+        self.weights = np.ones(1)
+
+    def scores(self) -> list[_Score]:
+        """Fit every rung on all folds but one, and score it there, in turn."""
+        domains, support, d = self.domains, self.whole.support, self.domains.n_features
+        assert domains.keep is not None
+        place = support.place(self.whole.strata)
+        n_folds = 5 if d <= 30 else 2
+        fold = folds_of(2 * place + ~domains.is_query, domains.groups, n_folds)
+        fewest = min(support.count_query.sum(), support.count_reference.sum())
+        why_not = [_not_tried(rung, fewest, d) for rung in self.rungs]
+        nats: list[list[Array]] = [[] for _ in self.rungs]
+        weights = []
+        for f in range(n_folds):
+            train = replace(domains, keep=domains.keep & (fold != f))
+            asked = np.flatnonzero(domains.keep & (fold == f) & (place >= 0))
+            try:
+                judge = _Judge(domains, train, self.recipe, asked, self.whole)
+            except (ValueError, np.linalg.LinAlgError):
+                continue
+            weights.append(judge.weights)
+            for k, rung in enumerate(self.rungs):
+                if why_not[k]:
+                    continue
+                try:
+                    recipe = replace(rung.recipe, min_overlap=0.0)
+                    nats[k].append(judge(fit_map(train, recipe).map))
+                except (ValueError, FloatingPointError, np.linalg.LinAlgError) as error:
+                    why_not[k] = str(error).splitlines()[0]
+        if not weights:
+            few = "too few rows to hold any out"
+            return [_Score(np.zeros(1), 0.0), *(_Score(np.zeros(1), failure=few) for _ in nats[1:])]
+        self.weights = np.concatenate(weights) / sum(w.sum() for w in weights)
+        results = []
+        for parts, failure in zip(nats, why_not):
+            rows = np.zeros(1) if failure else np.concatenate(parts)
+            mean = np.nan if failure else float(self.weights @ rows)
+            if not failure and not np.isfinite(mean):
+                failure = "maps held-out rows too far away"
+            results.append(_Score(rows, mean, failure=failure))
+        return results
+
+    def first_good(self, scores: list[_Score]) -> int:
+        """Return the first rung that is as good as the best."""
+        alive = [k for k, score in enumerate(scores) if not score.failure]
+        if not alive:
+            return 0
+        best = min(alive, key=lambda k: scores[k].mean)
+        d, n_rows = self.domains.n_features, len(self.weights)
+        tolerance = min(_TOLERANCE * d, d**2 / (2 * n_rows))
+        for k in alive:
+            difference = scores[k].nats - scores[best].nats
+            gap = float(self.weights @ difference)
+            error = float(np.sqrt(self.weights**2 @ (difference - gap) ** 2))
+            if gap <= tolerance + _ERRORS * error:
+                return k
+        return best
+
+    def spread(self, affine: AffineMap) -> float:
+        """Return the variance within strata of the mapped query over that of the reference."""
+        A, pair = affine.A, self.pair
+        mapped = np.einsum("ij,kjl,il->ki", A, pair.query.cov, A, optimize=True)
+        ratio = (pair.weights @ mapped) / np.maximum(
+            pair.weights @ np.einsum("kii->ki", pair.reference.cov), 1e-300
+        )
+        return float(np.median(ratio))
+
+
+def _not_tried(rung: Rung, n_rows: float, n_features: int) -> str:
+    """Say why a rung is not tried, if it is not.
+
+    Matching axes stands in for the search among all matrices where rows are too few for that.
+    """
+    family, divergence = rung.recipe.family, rung.recipe.divergence
+    many = n_rows >= MANY_ROWS * n_features
+    if isinstance(family, LowRank) and n_features < _LOW_RANK_FEATURES:
+        return f"{n_features} features are few"
+    if isinstance(divergence, PCMatch) and many:
+        return "rows are enough to search all matrices"
+    if isinstance(family, Affine) and not isinstance(divergence, GaussianOT | PCMatch) and not many:
+        return f"{n_rows:g} rows are too few to search all matrices"
+    return ""
+
+
+class _Judge:
+    """Scores maps on held-out query rows by the law of the reference, learned from other rows."""
+
+    def __init__(
+        self, domains: Domains, train: Domains, recipe: Recipe, asked: Array, whole: Comparison
+    ) -> None:
+        comparison = compare(train, recipe)
+        pair, _ = gaussian_pair(train, recipe, comparison, True)
+        place = comparison.support.place(replace(comparison.strata, codes=whole.strata.codes))
+        asked = asked[place[asked] >= 0]
+        is_query = domains.is_query[asked]
+        self.X = domains.rows(asked)[is_query]
+        if isinstance(recipe.conditional, SmoothConditional):
+            self._by_curves(train, recipe, comparison, whole, asked, is_query, pair)
+        else:
+            self._by_strata(place[asked], is_query, pair)
+        if len(self.X) == 0:
+            raise ValueError("no rows to hold out")
+
+    def _by_strata(self, place: Array, is_query: Array, pair: GaussianPair) -> None:
+        law, mine = pair.reference, place[is_query]
+        white = np.linalg.inv(np.linalg.cholesky(law.cov))
+        self._mean, self._spread = law.mean[mine], np.ones(self.X.shape)
+        self._white = [(mine == k, white[k]) for k in np.unique(mine)]
+        share = pair.weights / np.maximum(np.bincount(mine, minlength=len(pair.weights)), 1)
+        self.weights = share[mine]
+
+    def _by_curves(
+        self,
+        train: Domains,
+        recipe: Recipe,
+        comparison: Comparison,
+        whole: Comparison,
+        asked: Array,
+        is_query: Array,
+        pair: GaussianPair,
+    ) -> None:
+        assert isinstance(recipe.conditional, SmoothConditional)
+        used = comparison.used
+        known = ~train.is_query[used]
+        at = whole.covariates.take(np.searchsorted(whole.used, asked))
+        # confounders in the units of all rows, where they are known and where they are asked for
+        own = whole.covariates.take(np.searchsorted(whole.used, used[known]))
+        moments = recipe.conditional.moments_at(train.rows(used)[known], own, at)
+        self._mean, self._spread = moments.mean[is_query], np.sqrt(moments.var[is_query])
+        sd = np.sqrt(pair.reference.cov[0].diagonal())
+        correlation = pair.reference.cov[0] / np.outer(sd, sd)
+        every = np.ones(len(self.X), dtype=bool)
+        self._white = [(every, np.linalg.inv(np.linalg.cholesky(correlation)))]
+        weights = np.zeros(len(asked))
+        chosen, prior = recipe.prior.points(at, is_query)
+        weights[chosen] = prior
+        self.weights = weights[is_query]
+
+    def __call__(self, affine: AffineMap) -> Array:
+        """Return the nats of every query row."""
+        residual = (affine.linear(self.X) - self._mean) / self._spread
+        nats = np.log(self._spread).sum(axis=1) - affine.log_det()
+        nats += 0.5 * self.X.shape[1] * np.log(2 * np.pi)
+        for rows, white in self._white:
+            nats[rows] += 0.5 * ((residual[rows] @ white.T) ** 2).sum(axis=1)
+            nats[rows] -= np.log(np.diag(white)).sum()
+        return nats
+
+
+def _thinned(domains: Domains) -> Array:
+    """Mark the rows that the choice looks at: all, or some of each domain."""
+    kept = np.ones(len(domains.is_query), dtype=bool) if domains.keep is None else domains.keep
+    kept = kept.copy()
+    rng = np.random.default_rng(0)
+    for side in (domains.is_query, ~domains.is_query):
+        rows = np.flatnonzero(kept & side)
+        if len(rows) > _MOST_ROWS:
+            kept[rng.choice(rows, len(rows) - _MOST_ROWS, replace=False)] = False
+    return kept
