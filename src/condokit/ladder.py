@@ -65,7 +65,7 @@ def climb(domains: Domains, rungs: list[Rung]) -> tuple[Fit, Rung]:
     at most two standard errors of the paired difference plus half a nat for each of the
     :math:`d^2` numbers in a matrix, shared by the N query rows: :math:`d^2 / 2 N`, but no more than
     0.05 nats per feature. Rungs that leave less than 80% or more than 125% of the reference's
-    variance within strata are out, a matrix is searched for only with 8 rows per feature, and
+    variance within strata, beyond sampling noise, are out, a matrix is searched for only with 8 rows per feature, and
     with fewer than 20 rows in a domain nothing but the first rung is.
     """
     first = fit_map(domains, rungs[0].recipe)  # says what is wrong with the data, if anything is
@@ -80,7 +80,7 @@ def climb(domains: Domains, rungs: list[Rung]) -> tuple[Fit, Rung]:
             chosen = trial.first_good(scores)
             fit = first if chosen == 0 else fit_map(domains, rungs[chosen].recipe)
             scores[chosen].spread = trial.spread(fit.map)
-            if chosen == 0 or _SPREAD[0] <= scores[chosen].spread <= _SPREAD[1]:
+            if chosen == 0 or trial.keeps_spread(scores[chosen].spread):
                 break
             scores[chosen].failure = f"leaves {scores[chosen].spread:.0%} of the variance"
     table = [
@@ -185,6 +185,12 @@ class _Trial:
             pair.weights @ np.einsum("kii->ki", pair.reference.cov), 1e-300
         )
         return float(np.median(ratio))
+
+    def keeps_spread(self, ratio: float) -> bool:
+        """Tell whether variances are kept, give or take two standard errors of their ratio."""
+        n, m, w = self.pair.query.count, self.pair.reference.count, self.pair.weights
+        margin = 1 + 2 * float(np.sqrt(2 * (w**2 @ (1 / n + 1 / m))))
+        return _SPREAD[0] / margin <= ratio <= _SPREAD[1] * margin
 
 
 def _not_tried(rung: Rung, n_rows: float, n_features: int) -> str:
