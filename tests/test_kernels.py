@@ -87,6 +87,43 @@ def test_local_linear_means_reproduce_a_line():
     np.testing.assert_allclose(moments.mean, exact, atol=5e-3)
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+def test_local_lines_agree_with_weighted_least_squares(columns):
+    rng = np.random.default_rng(0)
+    rows, at = points(rng.normal(size=(60, columns))), points(rng.normal(size=(5, columns)))
+    X = rng.normal(size=(60, 40)) + 1e6  # many features take another way than few
+    for n_features in (1, 40):
+        smoother = KernelSmoother(bandwidth=1.5)
+        moments = smoother.moments_at(X[:, :n_features], rows, at)
+        K = rbf_delta(at, rows, 1.5 * column_widths(rows.Z))
+        for i in range(5):
+            root = np.sqrt(K[i] / K[i].sum())[:, None]
+            middle = root.T**2 @ rows.Z
+            design = np.column_stack([np.ones(60), rows.Z - middle])
+            spread = ((root * (rows.Z - middle)) ** 2).sum() / columns
+            ridge = np.sqrt(1e-3 * spread) * np.eye(columns + 1)[1:]
+            left = np.vstack([root * design, ridge])
+            right = np.vstack([root * X[:, :n_features], np.zeros((columns, n_features))])
+            beta = np.linalg.lstsq(left, right, rcond=None)[0]
+            line = np.r_[1, (at.Z[i] - middle[0])] @ beta
+            np.testing.assert_allclose(moments.mean[i] - 1e6, line - 1e6, atol=1e-6)
+
+
+def test_the_bandwidth_follows_the_curve():
+    """Wide for a line, narrow for waves: better than either fixed at both."""
+    rng = np.random.default_rng(0)
+    z = rng.uniform(-1.7, 1.7, 300)
+    at = points(np.linspace(-1.5, 1.5, 50))
+    errors = {None: [], 2.0: [], 0.25: []}
+    for f in (lambda z: z, lambda z: np.sin(12 * z)):
+        X = (f(z) + 0.3 * rng.normal(size=300))[:, None]
+        for bandwidth, error in errors.items():
+            moments = KernelSmoother(bandwidth).moments_at(X, points(z), at)
+            error.append(rmse(moments.mean, f(at.Z)))
+    assert errors[None][0] < 0.8 * errors[0.25][0]
+    assert errors[None][1] < 0.8 * errors[2.0][1]
+
+
 @pytest.mark.parametrize("smoother", [KernelSmoother(), Splines()], ids=repr)
 def test_curve_and_spread_are_found(smoother):
     rng = np.random.default_rng(0)

@@ -24,7 +24,11 @@ from condokit.statistics import GroupedMoments, effective_counts
 
 _FEATURE_BATCH = 256
 _MOST_SMOOTHED = 2000  # rows of a domain that a kernel smoother uses
-_FACTORS = (0.25, 0.4, 0.6, 0.9, 1.4)
+_WIDEST = 2.0  # factor of Silverman's bandwidth that a search starts from
+_NARROWINGS = 8  # at most, by the root of two each
+_CAUTION = 1.0  # standard errors by which a narrower bandwidth must be better
+_FEW_COLUMNS = 32  # up to which products with the kernel are taken together
+_FAR = 1e-12  # weight of every row far from all rows
 _LARGEST_SQUARE = 1e150
 _VARIANCE_FLOOR = 1e-4  # of the feature's pooled within-stratum variance
 
@@ -58,8 +62,9 @@ class SmoothConditional(BaseConditional):
 class KernelSmoother(SmoothConditional):
     r"""Local linear means, and smoothed squared residuals as variances.
 
-    One matrix of smoothing weights serves all features. The bandwidth is a multiple of Silverman's,
-    chosen by leave-one-out likelihood over all features.
+    One matrix of smoothing weights serves all features. The bandwidth is a multiple of Silverman's:
+    twice that, narrowed by :math:`\sqrt 2` as long as the leave-one-out likelihood of all features
+    gains more than its standard error.
 
     Parameters
     ----------
@@ -78,65 +83,57 @@ class KernelSmoother(SmoothConditional):
         if len(X) > _MOST_SMOOTHED:
             rows = np.linspace(0, len(X) - 1, _MOST_SMOOTHED).round().astype(int)
             X, covariates = X[rows], covariates.take(rows)
-        factors = _FACTORS if self.bandwidth is None else (self.bandwidth,)
-        if self.kernel is not None or covariates.Z.shape[1] == 0:
-            factors = (1.0,)
+        middle = X.mean(axis=0)
+        X = X - middle
         width = column_widths(covariates.Z)
-        tried = [self._at_rows(X, covariates, factor * width) for factor in factors]
-        _, width, square = max(tried, key=lambda fit: fit[0])
-        K = self._weights(at, covariates, width)
-        average = K / K.sum(axis=1, keepdims=True)
-        mean = self._smoother(at, covariates, K) @ X
-        var = np.maximum(average @ square, _VARIANCE_FLOOR * X.var(axis=0))
-        count = 1 / (average**2).sum(axis=1)
+        fixed = self.bandwidth is not None or self.kernel is not None or len(width) == 0
+        width *= (self.bandwidth or 1.0) if fixed else _WIDEST
+        K = self._kernel(covariates, covariates, width)
+        likelihood, square = self._at_rows(X, covariates, K)
+        best = 0
+        for k in range(1, 1 if fixed else _NARROWINGS + 1):
+            K = K * K  # as wide as before, over the root of two
+            tried = self._at_rows(X, covariates, K)
+            gain = tried[0] - likelihood
+            if gain.mean() > _CAUTION * gain.std() / np.sqrt(len(gain)):
+                best, (likelihood, square) = k, tried
+            elif k > best + 1:
+                break
+        width = width * 0.5 ** (best / 2)
+        K = self._kernel(at, covariates, width)
+        mean, _, total = _local_linear(X, self._lines(covariates), self._lines(at), K)
+        var = (K @ square + _FAR * square.sum(axis=0)) / total
+        var = np.maximum(var, _VARIANCE_FLOOR * X.var(axis=0))
+        count = total[:, 0] ** 2 / (np.einsum("ij,ij->i", K, K) + _FAR**2 * len(X))
         with np.errstate(divide="ignore"):
-            return Moments(mean, var, 1 / var, count, np.maximum(count - 1, 0.5))
+            return Moments(mean + middle, var, 1 / var, count, np.maximum(count - 1, 0.5))
 
-    def _at_rows(
-        self, X: Array, covariates: Covariates, width: Array
-    ) -> tuple[float, Array, Array]:
-        """Return the leave-one-out likelihood, the bandwidths, and squared residuals."""
-        K = self._weights(covariates, covariates, width)
-        L = self._smoother(covariates, covariates, K)
-        left_out = np.maximum(1 - np.diag(L), 0.05)[:, None]
-        square = ((X - L @ X) / left_out) ** 2
-        others = K.copy()
-        np.fill_diagonal(others, 0.0)
-        total = np.maximum(others.sum(axis=1, keepdims=True), 1e-300)
+    def _at_rows(self, X: Array, covariates: Covariates, K: Array) -> tuple[Array, Array]:
+        """Return the leave-one-out likelihood of every row, and squared residuals."""
+        Z = self._lines(covariates)
+        mean, tilt, total = _local_linear(X, Z, Z, K)
+        own = np.diag(K)[:, None]
+        left_out = np.maximum(1 - own * tilt, 0.05)
+        square = ((X - mean) / left_out) ** 2
         pooled = np.maximum(square.mean(axis=0), 1e-300)
-        var = np.maximum(others @ square / total, 1e-3 * pooled)
-        likelihood = -0.5 * (np.log(var) + square / var).mean()
+        nearby = (K @ square - own * square + _FAR * len(X) * pooled) / (total - own)
+        var = np.maximum(nearby, 1e-3 * pooled)
+        likelihood = -0.5 * (np.log(var) + square / var).mean(axis=1)
         # residuals of the curve itself, not of curves without the row
-        return float(likelihood), width, square * left_out
+        return likelihood, square * left_out
 
-    def _weights(self, left: Covariates, right: Covariates, width: Array) -> Array:
+    def _lines(self, covariates: Covariates) -> Array:
+        """Return the columns in which means are local lines."""
+        return covariates.Z[:, :0] if self.kernel is not None else covariates.Z
+
+    def _kernel(self, left: Covariates, right: Covariates, width: Array) -> Array:
+        """Return the kernel, at most about one."""
         if self.kernel is not None:
             K = call(self.kernel, left, right)
-        elif right.Z.shape[1] == 0:
-            K = (left.category[:, None] == right.category).astype(float)
-        else:
-            K = rbf_delta(left, right, width)
-        K += 1e-12 * max(float(K.max()), 1e-300)  # far from all rows, every row counts a little
-        return K
-
-    def _smoother(self, left: Covariates, right: Covariates, K: Array) -> Array:
-        """Return the rows of weights that give the local linear mean at every left point."""
-        p = 0 if self.kernel is not None else right.Z.shape[1]
-        if p == 0:
-            return K / K.sum(axis=1, keepdims=True)
-        K = K / K.sum(axis=1, keepdims=True)
-        mean = K @ right.Z
-        first = mean - left.Z
-        squares = (right.Z[:, :, None] * right.Z[:, None, :]).reshape(len(right.Z), -1)
-        second = (K @ squares).reshape(-1, p, p)
-        second -= mean[:, :, None] * mean[:, None, :]  # local covariance
-        trace = np.trace(second, axis1=1, axis2=2) / p
-        second += (1e-3 * trace[:, None, None] + 1e-12) * np.eye(p)
-        slope = np.linalg.solve(second, first[:, :, None])[:, :, 0]
-        tilt = slope @ right.Z.T
-        tilt -= (mean * slope).sum(axis=1)[:, None] + 1.0
-        K *= -tilt
-        return K
+            return K / max(float(K.max()), 1e-300)
+        if right.Z.shape[1] == 0:
+            return (left.category[:, None] == right.category).astype(float)
+        return rbf_delta(left, right, width)
 
 
 class Splines(SmoothConditional):
@@ -335,6 +332,43 @@ class Stratified(StrataConditional):
         clusters = _gather(domains, cluster, len(distinct))
         stratum = distinct // (domains.groups.max() + 1)
         return effective_counts(stats.count, stats.squares, clusters, stratum)
+
+
+def _local_linear(X: Array, Z: Array, at: Array, K: Array) -> tuple[Array, Array, Array]:
+    r"""Return local linear means, the tilt of every point at itself, and sums of the kernel.
+
+    With local mean and covariance :math:`\bar z_i, S_i` of the confounders Z, the mean at a point
+    :math:`z_i` is :math:`\sum_j K_{ij} t_i(z_j) x_j`, where
+    :math:`t_i(z) = [1 - (z - \bar z_i)' S_i^{-1} (\bar z_i - z_i)] / \sum_j K_{ij}`.
+    """
+    (n, p), d = Z.shape, X.shape[1]
+    line = np.concatenate([np.ones((n, 1)), Z], axis=1)
+    squares = (Z[:, :, None] * Z[:, None, :]).reshape(n, -1)
+    few = d * (1 + p) <= _FEW_COLUMNS
+    tilted = (line[:, :, None] * (X if few else X[:, :0])[:, None, :]).reshape(n, -1)
+    columns = np.concatenate([line, squares, tilted], axis=1)
+    sums = K @ columns
+    sums += _FAR * columns.sum(axis=0)  # far from all rows, every row counts a little
+    total = sums[:, :1]
+    coefficients = 1 / total
+    if p:
+        middle = sums[:, 1 : p + 1] / total
+        spread = (sums[:, p + 1 : p + 1 + p * p] / total).reshape(-1, p, p)
+        spread -= middle[:, :, None] * middle[:, None, :]
+        trace = np.trace(spread, axis1=1, axis2=2) / p
+        spread += (1e-3 * trace[:, None, None] + 1e-12) * np.eye(p)
+        slope = middle - at
+        slope = (
+            slope / spread[:, 0] if p == 1 else np.linalg.solve(spread, slope[:, :, None])[..., 0]
+        )
+        constant = 1 + (slope * middle).sum(axis=1, keepdims=True)
+        coefficients = np.concatenate([constant, -slope], axis=1) / total
+    if few:
+        mean = np.einsum("ik,ikd->id", coefficients, sums[:, 1 + p + p * p :].reshape(-1, 1 + p, d))
+    else:
+        mean = (K * (coefficients @ line.T)) @ X + _FAR * coefficients @ (line.T @ X)
+    tilt = coefficients[:, :1] + (coefficients[:, 1:] * at).sum(axis=1, keepdims=True)
+    return mean, tilt, total
 
 
 def moments_from(count: Array, mean: Array, squares: Array, independent: Array) -> Moments:

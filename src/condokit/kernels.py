@@ -9,13 +9,14 @@ import numpy as np
 from scipy.signal import fftconvolve
 
 from condokit._validation import Array, check_number
-from condokit.smoothing import Covariates
+from condokit.smoothing import Covariates, quantiles
 
 Kernel = Callable[[Any, Any], Array]
 
 _MOST_ELEMENTS = 1 << 22  # of a kernel matrix held at a time, 32 MB
 _MOST_CENTRES = 5000  # of a density beyond one dimension; relative error about 1 / sqrt of that
 _BINS = 1 << 14
+NOTHING = 1e-250  # densities below this are rounding
 
 
 def silverman(n_rows: int, n_columns: int) -> float:
@@ -27,16 +28,19 @@ def column_widths(Z: Array) -> Array:
     """Return Silverman's bandwidth of every column of one domain."""
     if Z.shape[1] == 0:
         return np.empty(0)
-    spread = np.minimum(Z.std(axis=0), np.subtract(*np.percentile(Z, [75, 25], axis=0)) / 1.349)
-    spread = np.where(spread > 0, spread, np.maximum(Z.std(axis=0), 1e-12))
+    spread = Z.std(axis=0)
+    between = np.subtract(*quantiles(Z, np.array([0.75, 0.25]))) / 1.349
+    spread = np.where(between > 0, np.minimum(spread, between), np.maximum(spread, 1e-12))
     return spread * silverman(len(Z), Z.shape[1])
 
 
 def rbf_delta(left: Covariates, right: Covariates, width: Array) -> Array:
     """Return exp(-|z - z'|^2 / 2 width^2), zero between different categories."""
     a, b = left.Z / width, right.Z / width
-    square = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * a @ b.T
-    K = np.exp(-0.5 * np.maximum(square, 0.0))
+    K = a @ b.T
+    K -= 0.5 * (a**2).sum(axis=1)[:, None]
+    K -= 0.5 * (b**2).sum(axis=1)
+    np.exp(np.clip(K, -600.0, 0.0, out=K), out=K)  # smaller numbers are slow
     if left.n_categories > 1:
         K *= left.category[:, None] == right.category
     return K

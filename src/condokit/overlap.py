@@ -9,11 +9,12 @@ import numpy as np
 
 from condokit._validation import Array
 from condokit.domains import Strata
-from condokit.smoothing import Basis, Covariates, directions
+from condokit.smoothing import Basis, Covariates, Products, directions
 
 _MOST_ROWS = 20_000
 _FOLDS = 3
 _PENALTIES = (10.0, 1.0, 0.1)
+_MOST_STEPS = 25
 
 
 @dataclass(frozen=True)
@@ -139,31 +140,37 @@ def propensity(covariates: Covariates, is_query: Array) -> Array:
         rows = np.flatnonzero(side)
         order = np.lexsort([*covariates.Z[rows].T, covariates.category[rows]])
         fold[rows[order]] = np.arange(len(rows)) % _FOLDS
-    best, best_value = np.full(len(y), 0.5), -np.inf
-    parts = [(Phi[fold != k], y[fold != k], weights[fold != k]) for k in range(_FOLDS)]
-    betas = [np.zeros(Phi.shape[1]) for _ in parts]
-    for penalty in _PENALTIES:
-        betas = [_logistic(*part, penalty, beta) for part, beta in zip(parts, betas)]
-        e = np.empty(len(y))
-        for k, beta in enumerate(betas):
-            e[fold == k] = 1 / (1 + np.exp(-np.clip(Phi[fold == k] @ beta, -30, 30)))
-        e = np.clip(e, 1e-6, 1 - 1e-6)
-        value = float(weights @ np.where(is_query, np.log(e), np.log(1 - e)))
-        if value > best_value:
-            best, best_value = e, value
-    return best
+    trained = np.stack([fold != k for k in range(_FOLDS)], axis=1)
+    beta = _logistic(Phi, y, np.tile(weights[:, None] * trained, len(_PENALTIES)))
+    left_out = np.tile(~trained, len(_PENALTIES))
+    e = _sigmoid(Phi @ beta)[left_out].reshape(len(y), -1)  # of every penalty, from the other folds
+    e = np.clip(e, 1e-6, 1 - 1e-6)
+    value = weights @ np.where(is_query[:, None], np.log(e), np.log(1 - e))
+    return e[:, int(value.argmax())]
 
 
-def _logistic(Phi: Array, y: Array, weights: Array, penalty: float, beta: Array) -> Array:
-    """Fit a ridge logistic regression from a first guess; the first column is not penalised."""
-    ridge = np.full(Phi.shape[1], penalty)
+def _logistic(Phi: Array, y: Array, weights: Array) -> Array:
+    """Fit ridge logistic regressions, one for every column of weights, by Newton's method.
+
+    The folds of the first penalty come first; the first function is not penalised.
+    """
+    n_functions = Phi.shape[1]
+    ridge = np.tile(np.repeat(_PENALTIES, _FOLDS), (n_functions, 1))
     ridge[0] = 1e-8
-    for _ in range(12):
-        p = 1 / (1 + np.exp(-np.clip(Phi @ beta, -30, 30)))
-        gradient = Phi.T @ (weights * (y - p)) - ridge * beta
-        curvature = (Phi * (weights * np.maximum(p * (1 - p), 1e-6))[:, None]).T @ Phi
-        step = np.linalg.solve(curvature + np.diag(ridge), gradient)
-        beta = beta + step
+    diagonal = np.arange(n_functions)
+    products = Products(Phi)
+    beta = np.zeros(ridge.shape)
+    for _ in range(_MOST_STEPS):
+        p = _sigmoid(Phi @ beta)
+        gradient = Phi.T @ (weights * (y[:, None] - p)) - ridge * beta
+        curvature = products.gram(weights * np.maximum(p * (1 - p), 1e-6))
+        curvature[:, diagonal, diagonal] += ridge.T
+        step = np.linalg.solve(curvature, gradient.T[:, :, None])[:, :, 0].T
+        beta += step
         if np.abs(step).max() < 1e-2:
             break
     return beta
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-np.clip(x, -30, 30)))

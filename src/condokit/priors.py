@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 
 from condokit._validation import Array, NoOverlapError
 from condokit.domains import Domains, Strata, Support, no_overlap
-from condokit.kernels import Kernel, check_kernel, column_widths, density
+from condokit.kernels import NOTHING, Kernel, check_kernel, column_widths, density
 from condokit.smoothing import Covariates
 
 _MOST_POINTS = 1000  # support points of continuous confounders
@@ -105,10 +105,11 @@ class ProductPrior(BasePrior):
             weights = f_query * f_reference
         else:
             weights = np.where(here, f_reference, f_query)
-            for side in (here, ~here):
-                weights[side] /= max(weights[side].sum(), 1e-300)
-        if not weights.sum() > 0:
+        if not weights.max() > NOTHING:
             raise NoOverlapError("The confounders of the two domains do not overlap at all.")
+        if not self._is_paper():
+            for side in (here, ~here):
+                weights[side] /= max(weights[side].sum(), NOTHING)
         return rows, weights / weights.sum()
 
     def weigh(  # noqa: D102

@@ -20,6 +20,7 @@ from condokit._validation import Array
 _MOST_COLUMNS = 60  # of one block that crosses curves with categories
 _ADDITIVE = 4  # up to this many continuous columns each get a curve of their own
 _LEADING = 2  # beyond that, the columns that matter most
+_FEW_PRODUCTS = 1 << 18  # that are cheaper to keep than to compute again
 _INDICES = 3  # and curves of this many linear combinations
 
 Block = Callable[[Array, Array], Array]
@@ -237,11 +238,15 @@ class Products:
         pairs *= self.Phi[:, down]
         return pairs, up, down
 
+    def _one_by_one(self, n_features: int) -> bool:
+        n, r = self.Phi.shape
+        return n_features <= r and (n_features < 4 or n * r**2 > _FEW_PRODUCTS)
+
     def gram(self, W: Array) -> Array:
         """Return Phi' diag(w) Phi for every column w of W, shape (n_features, r, r)."""
         Phi = self.Phi
         r = Phi.shape[1]
-        if W.shape[1] <= r:
+        if self._one_by_one(W.shape[1]):
             return np.stack([(Phi * w[:, None]).T @ Phi for w in W.T])
         pairs, up, down = self._pairs
         flat = W.T @ pairs
@@ -253,7 +258,7 @@ class Products:
     def variances(self, cov: Array) -> Array:
         """Return phi' cov phi for every row and feature, shape (n_rows, n_features)."""
         Phi = self.Phi
-        if len(cov) <= Phi.shape[1]:
+        if self._one_by_one(len(cov)):
             return np.stack([np.einsum("nr,nr->n", Phi @ c, Phi) for c in cov], axis=1)
         pairs, up, down = self._pairs
         return pairs @ (cov[:, up, down] * np.where(up == down, 1.0, 2.0)).T
@@ -287,6 +292,15 @@ def fit_noise(
     return gamma, log_var, bounds
 
 
+def quantiles(values: Array, shares: Array) -> Array:
+    """Return quantiles of every column, interpolated as NumPy does, without its overhead."""
+    ordered = np.sort(values, axis=0)
+    place = (len(values) - 1) * shares
+    low = np.minimum(place.astype(np.intp), max(len(values) - 2, 0))
+    high = np.minimum(low + 1, len(values) - 1)
+    return ordered[low] + (place - low)[:, None] * (ordered[high] - ordered[low])
+
+
 def _one_hot(covariates: Covariates) -> Array:
     if covariates.n_categories <= 1:
         return np.empty((len(covariates.Z), 0))
@@ -305,7 +319,7 @@ def _distance(u: Array, v: Array) -> Array:
 def _knots(u: Array, n_knots: int) -> Array:
     """Spread knots over the rows: quantiles in one dimension, farthest points beyond."""
     if u.shape[1] == 1:
-        return np.unique(np.quantile(u, (np.arange(n_knots) + 0.5) / n_knots))[:, None]
+        return np.unique(quantiles(u, (np.arange(n_knots) + 0.5) / n_knots))[:, None]
     chosen = [int(np.argmin((u**2).sum(axis=1)))]
     distance = _distance(u, u[chosen])[:, 0]
     for _ in range(n_knots - 1):
