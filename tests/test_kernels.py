@@ -6,7 +6,7 @@ from protocols import EFFECTS, continuous1d, mixed, rmse
 
 from condokit import Chained, ConDoAdapter, KernelSmoother, ProductPrior, Splines
 from condokit import kernels as kernels_module
-from condokit.kernels import column_widths, density, rbf_delta
+from condokit.kernels import column_widths, density, likelihood_factor, rbf_delta
 from condokit.smoothing import Covariates
 
 
@@ -69,6 +69,59 @@ def test_product_weights_agree_with_a_loop_written_from_the_definition():
     rows, paper = ProductPrior("paper").points(points(z), is_query)
     product = np.array([f(z[i], 0) * f(z[i], 1) for i in rows])
     np.testing.assert_allclose(paper, product / product.sum())
+
+
+def left_out_likelihood(data, width):
+    """Mean log-density of every row, from the other rows, in a loop over rows."""
+    total = 0.0
+    for i in range(len(data.Z)):
+        others = np.delete(np.arange(len(data.Z)), i)
+        square = (((data.Z[others] - data.Z[i]) / width) ** 2).sum(axis=1)
+        same = data.category[others] == data.category[i]
+        total += np.log(max((np.exp(-square / 2) * same).sum(), 1e-12))
+    return total / len(data.Z) - np.log(width).sum()
+
+
+@pytest.mark.parametrize("shape", ["normal", "uniform", "two bumps", "plane", "categories"])
+def test_the_likeliest_bandwidth_is_that_of_a_search_by_brute_force(shape):
+    rng = np.random.default_rng(0)
+    category = None
+    Z = rng.normal(size=(120, 2 if shape == "plane" else 1))
+    if shape == "uniform":
+        Z = rng.uniform(size=(120, 1))
+    if shape == "two bumps":
+        Z = 0.1 * Z + np.repeat([[0.0], [3.0]], 60, axis=0)
+    if shape == "categories":
+        category = np.arange(120) % 3
+    data = points(Z, category, 3 if shape == "categories" else 1)
+    width = column_widths(Z)
+    found = left_out_likelihood(data, likelihood_factor(data, width) * width)
+    tried = [left_out_likelihood(data, f * width) for f in np.geomspace(1 / 32, 4, 60)]
+    assert found > max(tried) - 1e-3
+    if shape == "two bumps":  # Silverman's is far too wide
+        assert found > left_out_likelihood(data, width) + 0.5
+
+
+def test_bandwidths_by_likelihood_in_the_prior():
+    rng = np.random.default_rng(0)
+    z = np.r_[0.1 * rng.normal(size=100), 3 + 0.1 * rng.normal(size=100), rng.normal(size=200)]
+    is_query = np.arange(400) < 200
+    sides = [points(z[side]) for side in (is_query, ~is_query)]
+    factors = [likelihood_factor(side, column_widths(side.Z)) for side in sides]
+    assert factors[0] < 0.3 < factors[1]
+    _, chosen = ProductPrior(bandwidth="likelihood").points(points(z), is_query)
+    f_query, f_reference = (
+        density(points(z), side, factor * column_widths(side.Z), None)
+        for side, factor in zip(sides, factors)
+    )
+    expected = np.where(is_query, f_reference, f_query)
+    for side in (is_query, ~is_query):
+        expected[side] /= 2 * expected[side].sum()
+    np.testing.assert_allclose(chosen, expected)
+    many = points(np.tile(sides[0].Z, (100, 1)) + 0.01 * rng.normal(size=(20_000, 1)))
+    assert likelihood_factor(many, column_widths(many.Z)) < 0.3
+    with pytest.raises(ValueError, match="kernel of your own"):
+        ProductPrior(kernel=lambda a, b: a, bandwidth="likelihood").points(points(z), is_query)
 
 
 def test_weights_vanish_outside_the_overlap():

@@ -15,6 +15,7 @@ Kernel = Callable[[Any, Any], Array]
 
 _MOST_ELEMENTS = 1 << 22  # of a kernel matrix held at a time, 32 MB
 _MOST_CENTRES = 5000  # of a density beyond one dimension; relative error about 1 / sqrt of that
+_MOST_LEFT_OUT = 2000  # rows whose densities choose a bandwidth
 _BINS = 1 << 14
 NOTHING = 1e-250  # densities below this are rounding
 
@@ -65,6 +66,36 @@ def density(at: Covariates, data: Covariates, width: Array, kernel: Kernel | Non
         K = rbf_delta(part, data, width) if kernel is None else call(kernel, part, data)
         out[start : start + step] = K.mean(axis=1)
     return out
+
+
+def likelihood_factor(data: Covariates, width: Array) -> float:
+    r"""Return the factor of all bandwidths under which the rows are likeliest, each left out once.
+
+    The greatest of :math:`\sum_i \log \sum_{j \ne i} K_f(z_i, z_j) - n p \log f` for kernels of
+    bandwidths f times `width`, found among powers of the root of two from 1/32 to 4 and a parabola
+    through the best three. Of many rows, 2000 with the bandwidths that suit as many: factors of
+    Silverman's bandwidth hardly depend on the number of rows. A row that has no neighbours counts
+    as if it had a trillionth of one, so that outliers do not decide alone.
+    """
+    n, p = data.Z.shape
+    if p == 0 or n < 3:
+        return 1.0
+    if n > _MOST_LEFT_OUT:
+        data = data.take(np.linspace(0, n - 1, _MOST_LEFT_OUT).round().astype(int))
+        width = width * silverman(_MOST_LEFT_OUT, p) / silverman(n, p)
+    K = rbf_delta(data, data, 4.0 * width)
+    np.fill_diagonal(K, 0.0)
+    log_factors = np.log(4.0) - 0.5 * np.log(2.0) * np.arange(15)
+    value = np.empty(len(log_factors))
+    for k, log_factor in enumerate(log_factors):
+        value[k] = np.log(np.maximum(K.sum(axis=1), 1e-12)).mean() - p * log_factor
+        K *= K  # as wide as before, over the root of two
+    best = int(value[1:-1].argmax()) + 1
+    left, middle, right = value[best - 1 : best + 2]
+    bend = left - 2 * middle + right
+    shift = (left - right) / (2 * bend) if bend < 0 else 0.0
+    step = log_factors[1] - log_factors[0]
+    return float(np.exp(log_factors[best] + step * np.clip(shift, -1.0, 1.0)))
 
 
 def check_kernel(kernel: Any, bandwidth: Any) -> None:
