@@ -153,7 +153,6 @@ def _solve(
         query, reference = Stratified().moments(domains, strata, support)
         query, reference, flat = _without_flat(family, query, reference, table)
         solution = divergence.minimize(family, domains, covariates, used)
-        solution = _with_groups(solution, support, query, reference)
         unit = np.sqrt(support.weights @ reference.var)
         return _leave_scale(solution, flat), unit, flat
 
@@ -243,22 +242,6 @@ def _smoothed(
         conditional.moments_at(X[side], covariates.take(side), at) for side in (is_query, ~is_query)
     )
     return query, reference
-
-
-def _with_groups(
-    solution: Solution, support: Support, query: Moments, reference: Moments
-) -> Solution:
-    """Widen standard errors by what rows of the same subjects are short of independent ones."""
-    rows = support.count_query.sum() / query.count.sum()
-    rows = (rows + support.count_reference.sum() / reference.count.sum()) / 2
-    if rows <= 1 or solution.se_log_scale is None or solution.se_image is None:
-        return solution
-    widen = float(np.sqrt(rows))
-    return replace(
-        solution,
-        se_log_scale=widen * solution.se_log_scale,
-        se_image=widen * solution.se_image,
-    )
 
 
 def _covariates(
