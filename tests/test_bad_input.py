@@ -458,14 +458,14 @@ def test_very_few_rows_give_a_map_without_numerical_trouble(parameters):
         assert np.isfinite(adapter.map_.offset).all()
 
 
-def test_weights_with_smooth_conditionals_are_refused_and_zeros_left_out(data):
+def test_weights_with_chained_imputation_are_refused_and_zeros_left_out(data):
     X_query, X_reference, *_ = data
     z = np.linspace(0, 1, 40)
     weights = np.ones(40)
     weights[:3] = 2
     arguments = {"X_query": X_query, "X_reference": X_reference, "Z_query": z, "Z_reference": z}
-    adapter = ConDoAdapter(conditional="kernel")
-    message = "'sample_weight' cannot be used with KernelSmoother"
+    adapter = ConDoAdapter(conditional="chained")
+    message = "'sample_weight' cannot be used with Chained"
     refused(message, adapter=adapter, **arguments, sample_weight=(weights, weights))
     weights[:3], weights[3:] = 0, 1
     spoiled = X_query.copy()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -40,6 +41,8 @@ class BaseConditional(BaseEstimator, ABC):
 class SmoothConditional(BaseConditional):
     """An estimator for confounders of any kind, one domain at a time."""
 
+    takes_weights: ClassVar[bool] = False
+
     @abstractmethod
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:
         """Return the moments of features X, known at `covariates`, at other confounder values."""
@@ -55,7 +58,8 @@ class SmoothConditional(BaseConditional):
         here = self.moments_at(X, covariates, covariates)
         there = self.moments_at(X, covariates, at)
         residual = (X - here.mean) / np.sqrt(here.var)
-        rows = rng.integers(0, len(X), (len(at.Z), n_draws))
+        share = covariates.counts / covariates.counts.sum()
+        rows = rng.choice(len(X), (len(at.Z), n_draws), p=share)
         return there.mean[:, None] + np.sqrt(there.var)[:, None] * residual[rows]
 
 
@@ -74,6 +78,8 @@ class KernelSmoother(SmoothConditional):
         k(Z1, Z2) -> matrix on the confounders as they are given; means are then local averages.
     """
 
+    takes_weights = True
+
     def __init__(self, bandwidth: float | None = None, kernel: Kernel | None = None) -> None:
         self.bandwidth = bandwidth
         self.kernel = kernel
@@ -81,11 +87,13 @@ class KernelSmoother(SmoothConditional):
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
         check_kernel(self.kernel, self.bandwidth)
         if len(X) > _MOST_SMOOTHED:
-            rows = np.linspace(0, len(X) - 1, _MOST_SMOOTHED).round().astype(int)
-            X, covariates = X[rows], covariates.take(rows)
-        middle = X.mean(axis=0)
+            rows = covariates.thinned(_MOST_SMOOTHED)
+            X, covariates = X[rows], replace(covariates.take(rows), weights=None)
+        counts = covariates.counts
+        share = counts / counts.sum()
+        middle = share @ X
         X = X - middle
-        width = column_widths(covariates.Z)
+        width = column_widths(covariates)
         fixed = self.bandwidth is not None or self.kernel is not None or len(width) == 0
         width *= (self.bandwidth or 1.0) if fixed else _WIDEST
         K = self._kernel(covariates, covariates, width)
@@ -95,28 +103,32 @@ class KernelSmoother(SmoothConditional):
             K = K * K  # as wide as before, over the root of two
             tried = self._at_rows(X, covariates, K)
             gain = tried[0] - likelihood
-            if gain.mean() > _CAUTION * gain.std() / np.sqrt(len(gain)):
+            mean = share @ gain
+            if mean > _CAUTION * np.sqrt(share @ (gain - mean) ** 2 / counts.sum()):
                 best, (likelihood, square) = k, tried
             elif k > best + 1:
                 break
         width = width * 0.5 ** (best / 2)
         K = self._kernel(at, covariates, width)
-        mean, _, total = _local_linear(X, self._lines(covariates), self._lines(at), K)
+        means, _, total = _local_linear(X, self._lines(covariates), self._lines(at), K, counts)
+        square *= counts[:, None]
         var = (K @ square + _FAR * square.sum(axis=0)) / total
-        var = np.maximum(var, _VARIANCE_FLOOR * X.var(axis=0))
-        count = total[:, 0] ** 2 / (np.einsum("ij,ij->i", K, K) + _FAR**2 * len(X))
+        var = np.maximum(var, _VARIANCE_FLOOR * (share @ X**2))
+        count = total[:, 0] ** 2 / (np.einsum("ij,ij,j->i", K, K, counts) + _FAR**2 * counts.sum())
         with np.errstate(divide="ignore"):
-            return Moments(mean + middle, var, 1 / var, count, np.maximum(count - 1, 0.5))
+            return Moments(means + middle, var, 1 / var, count, np.maximum(count - 1, 0.5))
 
     def _at_rows(self, X: Array, covariates: Covariates, K: Array) -> tuple[Array, Array]:
         """Return the leave-one-out likelihood of every row, and squared residuals."""
         Z = self._lines(covariates)
-        mean, tilt, total = _local_linear(X, Z, Z, K)
+        counts = covariates.counts
+        mean, tilt, total = _local_linear(X, Z, Z, K, counts)
         own = np.diag(K)[:, None]
         left_out = np.maximum(1 - own * tilt, 0.05)
         square = ((X - mean) / left_out) ** 2
-        pooled = np.maximum(square.mean(axis=0), 1e-300)
-        nearby = (K @ square - own * square + _FAR * len(X) * pooled) / (total - own)
+        sums = counts @ square
+        pooled = np.maximum(sums / counts.sum(), 1e-300)
+        nearby = (K @ (counts[:, None] * square) - own * square + _FAR * sums) / (total - own)
         var = np.maximum(nearby, 1e-3 * pooled)
         likelihood = -0.5 * (np.log(var) + square / var).mean(axis=1)
         # residuals of the curve itself, not of curves without the row
@@ -150,42 +162,52 @@ class Splines(SmoothConditional):
         Alternations of mean and variance.
     """
 
+    takes_weights = True
+
     def __init__(self, n_knots: int = 12, max_iter: int = 10) -> None:
         self.n_knots = n_knots
         self.max_iter = max_iter
 
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
-        middle, unit = X.mean(axis=0), X.std(axis=0)
-        unit = np.where(unit > 0, unit, 1.0)
+        counts = covariates.counts
+        middle = counts @ X / counts.sum()
+        spread = np.sqrt(counts @ (X - middle) ** 2 / counts.sum())
+        unit = np.where(spread > 0, spread, 1.0)
         bases = curve_bases(covariates, self.n_knots, (X - middle) / unit)
         products, Psi = Products(bases[0](covariates)), bases[1](covariates)
         means, variances = np.empty((2, len(at.Z), X.shape[1]))
         for start in range(0, X.shape[1], _FEATURE_BATCH):
             batch = slice(start, start + _FEATURE_BATCH)
             Y = (X[:, batch] - middle[batch]) / unit[batch]
-            beta, gamma, bounds = self._fit(Y, bases, products, Psi)
+            beta, gamma, bounds = self._fit(Y, bases, products, Psi, counts)
             means[:, batch] = bases[0](at) @ beta.T * unit[batch] + middle[batch]
             log_var = np.clip(bases[1](at) @ gamma.T, *bounds)
-            floor = np.where(X[:, batch].std(axis=0) > 0, _VARIANCE_FLOOR, 0.0)
+            floor = np.where(spread[batch] > 0, _VARIANCE_FLOOR, 0.0)
             variances[:, batch] = np.maximum(np.exp(log_var), floor) * unit[batch] ** 2
-        count = np.full(len(at.Z), len(X) / len(bases[0].block))
+        count = np.full(len(at.Z), counts.sum() / len(bases[0].block))
         with np.errstate(divide="ignore"):
             return Moments(means, variances, 1 / variances, count, np.maximum(count - 1, 0.5))
 
     def _fit(
-        self, Y: Array, bases: tuple[Basis, Basis], products: Products, Psi: Array
+        self,
+        Y: Array,
+        bases: tuple[Basis, Basis],
+        products: Products,
+        Psi: Array,
+        counts: Array,
     ) -> tuple[Array, Array, Array]:
         """Alternate mean and variance curves of standardised features."""
         mean, noise = Regression(bases[0], Y.shape[1], 1.0), Regression(bases[1], Y.shape[1], 0.3)
-        weights, log_var = np.ones(len(Y)), None
-        W = np.full(Y.shape, 1 / 0.3)
+        log_var = None
+        precision = np.full(Y.shape, 1 / 0.3)
         for _ in range(self.max_iter):
+            W = counts[:, None] * precision
             cov = mean.posterior(products.gram(W))
             beta = np.einsum("drs,sd->dr", cov, products.Phi.T @ (W * Y))
             mean.update_prior(beta)
-            square = squared_residuals(Y, products, beta, cov, W)
-            gamma, log_var, bounds = fit_noise(noise, Psi, weights, square, log_var)
-            W = np.exp(-log_var)
+            square = squared_residuals(Y, products, beta, cov, precision)
+            gamma, log_var, bounds = fit_noise(noise, Psi, counts, square, log_var)
+            precision = np.exp(-log_var)
         return beta, gamma, bounds
 
 
@@ -334,12 +356,15 @@ class Stratified(StrataConditional):
         return effective_counts(stats.count, stats.squares, clusters, stratum)
 
 
-def _local_linear(X: Array, Z: Array, at: Array, K: Array) -> tuple[Array, Array, Array]:
+def _local_linear(
+    X: Array, Z: Array, at: Array, K: Array, counts: Array
+) -> tuple[Array, Array, Array]:
     r"""Return local linear means, the tilt of every point at itself, and sums of the kernel.
 
     With local mean and covariance :math:`\bar z_i, S_i` of the confounders Z, the mean at a point
     :math:`z_i` is :math:`\sum_j K_{ij} t_i(z_j) x_j`, where
-    :math:`t_i(z) = [1 - (z - \bar z_i)' S_i^{-1} (\bar z_i - z_i)] / \sum_j K_{ij}`.
+    :math:`t_i(z) = [1 - (z - \bar z_i)' S_i^{-1} (\bar z_i - z_i)] / \sum_j K_{ij}`. Every row
+    stands for `counts` rows.
     """
     (n, p), d = Z.shape, X.shape[1]
     line = np.concatenate([np.ones((n, 1)), Z], axis=1)
@@ -347,6 +372,7 @@ def _local_linear(X: Array, Z: Array, at: Array, K: Array) -> tuple[Array, Array
     few = d * (1 + p) <= _FEW_COLUMNS
     tilted = (line[:, :, None] * (X if few else X[:, :0])[:, None, :]).reshape(n, -1)
     columns = np.concatenate([line, squares, tilted], axis=1)
+    columns *= counts[:, None]
     sums = K @ columns
     sums += _FAR * columns.sum(axis=0)  # far from all rows, every row counts a little
     total = sums[:, :1]
@@ -366,6 +392,7 @@ def _local_linear(X: Array, Z: Array, at: Array, K: Array) -> tuple[Array, Array
     if few:
         mean = np.einsum("ik,ikd->id", coefficients, sums[:, 1 + p + p * p :].reshape(-1, 1 + p, d))
     else:
+        X = counts[:, None] * X
         mean = (K * (coefficients @ line.T)) @ X + _FAR * coefficients @ (line.T @ X)
     tilt = coefficients[:, :1] + (coefficients[:, 1:] * at).sum(axis=1, keepdims=True)
     return mean, tilt, total

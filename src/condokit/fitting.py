@@ -158,7 +158,8 @@ def _solve(
 
     assert isinstance(divergence, MomentDivergence)
     if isinstance(conditional, SmoothConditional):
-        if domains.weights is not None and len(set(domains.weights[used])) > 1:
+        weighted = domains.weights is not None and len(set(domains.weights[used])) > 1
+        if weighted and not conditional.takes_weights:
             raise ValueError(
                 f"'sample_weight' cannot be used with {type(conditional).__name__}; use "
                 "divergence='likelihood'."
@@ -260,7 +261,8 @@ def _covariates(
         columns = [c.as_given()[used] for c in domains.confounders]
         objects = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
         Z = np.empty((len(used), 0))
-    return used, Covariates(Z, category[used], len(support.index), objects)
+    weights = None if domains.weights is None else domains.weights[used]
+    return used, Covariates(Z, category[used], len(support.index), objects, weights)
 
 
 def _standard(z: Array) -> Array:

@@ -87,7 +87,7 @@ def measure_overlap(strata: Strata, columns: Columns | None) -> Overlap:
         z = covariates.Z[:, [j]]
         low, high = z[~is_query].min(), z[~is_query].max()
         outside[name] = float(((z < low) | (z > high))[is_query].mean())
-        alone = Covariates(z, np.zeros(len(z), dtype=np.int32), 1)
+        alone = Covariates(z, np.zeros(len(z), dtype=np.int32), 1, weights=covariates.weights)
         single = len(columns.names) == 1 and covariates.n_categories == 1
         by_confounder[name] = (
             coefficient if single else _from_propensity(alone, is_query, [1.0, 1.0])[0]
@@ -117,10 +117,14 @@ def _from_propensity(
     e = propensity(covariates, is_query)
     both = np.minimum(e, 1 - e)
     parts = [both[is_query] / e[is_query], both[~is_query] / (1 - e[~is_query])]
-    coefficient = float(used[0] * both[is_query].mean() + used[1] * both[~is_query].mean())
+    shares = [covariates.counts[side] for side in (is_query, ~is_query)]
+    shares = [counts / counts.sum() for counts in shares]
+    coefficient = float(
+        used[0] * (shares[0] @ both[is_query]) + used[1] * (shares[1] @ both[~is_query])
+    )
     effective = [
-        float(part.sum() ** 2 / max((part**2).sum(), 1e-300) / len(part) * part.max())
-        for part in parts
+        float((share @ part) ** 2 / max(share @ part**2, 1e-300) * part.max())
+        for share, part in zip(shares, parts)
     ]
     return coefficient, effective[0] * n_query, effective[1] * n_reference
 
@@ -132,9 +136,11 @@ def propensity(covariates: Covariates, is_query: Array) -> Array:
     highest held-out likelihood is taken.
     """
     y = is_query.astype(float)
-    leading = directions(covariates.Z, (y - y.mean())[:, None])
+    leading = directions(covariates, (y - y.mean())[:, None])
     Phi = Basis(covariates, 8, leading)(covariates)
-    weights = np.where(is_query, 0.5 / is_query.sum(), 0.5 / (~is_query).sum()) * len(y)
+    weights = covariates.counts * len(y)
+    for side in (is_query, ~is_query):
+        weights[side] *= 0.5 / covariates.counts[side].sum()
     fold = np.empty(len(y), dtype=int)
     for side in (is_query, ~is_query):  # every third row in order of the confounders
         rows = np.flatnonzero(side)

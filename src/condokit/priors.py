@@ -108,9 +108,9 @@ class ProductPrior(BasePrior):
         )
         here = is_query[rows]
         if self._is_paper():
-            weights = f_query * f_reference
+            weights = f_query * f_reference * at.counts
         else:
-            weights = np.where(here, f_reference, f_query)
+            weights = np.where(here, f_reference, f_query) * at.counts
         if not weights.max() > NOTHING:
             raise NoOverlapError("The confounders of the two domains do not overlap at all.")
         if not self._is_paper():
@@ -126,7 +126,7 @@ class ProductPrior(BasePrior):
 
     def _widths(self, covariates: Covariates) -> Array:
         """Return the bandwidths of one domain's density."""
-        width = column_widths(covariates.Z)
+        width = column_widths(covariates)
         if isinstance(self.bandwidth, str) and self.bandwidth == "likelihood":
             check_kernel(self.kernel, None)
             if self.kernel is not None:
@@ -155,7 +155,8 @@ class UniformPrior(BasePrior):
         self, covariates: Covariates, is_query: Array
     ) -> tuple[Array, Array]:
         rows = _thinned(is_query)
-        return rows, np.full(len(rows), 1 / len(rows))
+        counts = covariates.take(rows).counts
+        return rows, counts / counts.sum()
 
 
 def _thinned(is_query: Array) -> Array:
