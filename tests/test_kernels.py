@@ -162,6 +162,19 @@ def test_local_lines_agree_with_weighted_least_squares(columns):
             np.testing.assert_allclose(moments.mean[i] - 1e6, line - 1e6, atol=1e-6)
 
 
+@pytest.mark.parametrize("columns", [0, 1])
+def test_rare_categories_borrow_the_spread_of_all(columns):
+    rng = np.random.default_rng(0)
+    category = np.repeat([0, 1, 2], [60, 60, 1])
+    Z = rng.normal(size=(121, columns))
+    Z[-1] = 0.0
+    X = (5.0 * category + rng.normal(size=121))[:, None]
+    at = points(np.zeros((3, columns)), np.arange(3), 3)
+    moments = KernelSmoother().moments_at(X, points(Z, category, 3), at)
+    np.testing.assert_allclose(np.sqrt(moments.var[:, 0]), 1, atol=0.3)
+    assert moments.mean[2, 0] == pytest.approx(10, abs=3)
+
+
 def test_the_bandwidth_follows_the_curve():
     """Wide for a line, narrow for waves: better than either fixed at both."""
     rng = np.random.default_rng(0)

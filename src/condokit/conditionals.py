@@ -29,6 +29,7 @@ _WIDEST = 2.0  # factor of Silverman's bandwidth that a search starts from
 _NARROWINGS = 8  # at most, by the root of two each
 _CAUTION = 1.0  # standard errors by which a narrower bandwidth must be better
 _FEW_COLUMNS = 32  # up to which products with the kernel are taken together
+_FEW_ROWS = 3  # of a category, below which it borrows spread
 _FAR = 1e-12  # weight of every row far from all rows
 _LARGEST_SQUARE = 1e150
 _VARIANCE_FLOOR = 1e-4  # of the feature's pooled within-stratum variance
@@ -68,7 +69,8 @@ class KernelSmoother(SmoothConditional):
 
     One matrix of smoothing weights serves all features. The bandwidth is a multiple of Silverman's:
     twice that, narrowed by :math:`\sqrt 2` as long as the leave-one-out likelihood of all features
-    gains more than its standard error.
+    gains more than its standard error. Categories with fewer than three rows borrow the spread of
+    all others.
 
     Parameters
     ----------
@@ -112,9 +114,17 @@ class KernelSmoother(SmoothConditional):
         K = self._kernel(at, covariates, width)
         means, _, total = _local_linear(X, self._lines(covariates), self._lines(at), K, counts)
         square *= counts[:, None]
+        rare = np.bincount(covariates.category, counts, covariates.n_categories) < _FEW_ROWS
+        if rare.any() and self.kernel is None:  # spreads of rare categories are those of all
+            borrowing = rare[at.category]
+            anywhere = [
+                Covariates(c.Z, 0 * c.category, 1) for c in (at.take(borrowing), covariates)
+            ]
+            K[borrowing] = self._kernel(anywhere[0], anywhere[1], width)
+            total[borrowing] = (K[borrowing] @ counts + _FAR * counts.sum())[:, None]
         var = (K @ square + _FAR * square.sum(axis=0)) / total
         var = np.maximum(var, _VARIANCE_FLOOR * (share @ X**2))
-        count = total[:, 0] ** 2 / (np.einsum("ij,ij,j->i", K, K, counts) + _FAR**2 * counts.sum())
+        count = total[:, 0] ** 2 / ((K * K) @ counts + _FAR**2 * counts.sum())
         with np.errstate(divide="ignore"):
             return Moments(means + middle, var, 1 / var, count, np.maximum(count - 1, 0.5))
 

@@ -21,6 +21,7 @@ from condokit._validation import (
 from condokit.conditionals import BaseConditional, SmoothConditional, StrataConditional, Stratified
 from condokit.divergences import BaseDivergence, MomentDivergence, RowDivergence, Solution
 from condokit.domains import Domains, Moments, Strata, Support
+from condokit.fragility import weak_points
 from condokit.frames import Table
 from condokit.maps import AffineMap, DiagonalFamily, MapFamily
 from condokit.overlap import Columns, Overlap, measure_overlap
@@ -83,6 +84,8 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
     )
     comparison = _compare(domains, recipe)
     solution, unit, flat = _solve(domains, recipe, comparison)
+    for weakness in weak_points(domains, comparison.strata, comparison.support):
+        warnings.warn(weakness, IdentifiabilityWarning, stacklevel=_TO_THE_USER - 2)
     errors = _standard_errors(solution)
     table = domains.tables[0]
     support = comparison.support
