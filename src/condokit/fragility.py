@@ -8,7 +8,7 @@ from condokit._validation import Array, listing
 from condokit.domains import Domains, Strata, Support
 
 _FEW_ROWS = 5
-_FEWEST_OTHERS = 10  # rows that it takes to call one of them an outlier
+_FEWEST_OTHERS = 20  # rows that it takes to call one of them an outlier
 _FAR_AWAY = 50.0  # robust standard deviations
 
 
@@ -39,7 +39,7 @@ def weak_points(domains: Domains, strata: Strata, support: Support) -> list[str]
 def outlying_features(domains: Domains, side: Array) -> Array:
     r"""Return the features that have a value very far from the others on one side.
 
-    Far from the median, in units of the distance that nine in ten rows keep, over its normal value.
+    Far from the median, in units of the distance that 19 in 20 rows keep, over its normal value.
     To save sorting, this looks only at features whose extremes are far out in standard deviations
     too: with one value at k robust ones, the others being normal, by about
     :math:`k / \sqrt{1 + k^2 / n}`.
@@ -63,5 +63,5 @@ def outlying_features(domains: Domains, side: Array) -> Array:
         return suspects
     X = np.concatenate([chunk[np.ix_(side[rows], suspects)] for rows, chunk in domains.chunks()])
     distance = np.sort(np.abs(X - np.median(X, axis=0)), axis=0)
-    typical = distance[int(0.9 * (n - 1))] / 1.645
+    typical = distance[n - 1 - max(n // 20, 1)] / 1.96
     return suspects[(typical > 0) & (distance[-1] > _FAR_AWAY * typical)]
