@@ -313,29 +313,29 @@ class _Curves:
         self._count_rows(rows)
 
     def standard_errors(self) -> tuple[Array, Array, Array]:
-        r"""Return the errors of log m and of b, and the covariance of m with b.
+        """Return the errors of log m and of b, and the covariance of m with b, given the curves.
 
         The noise curve is shared, so that only a part q of the N_q query rows informs on the scale.
-        All errors are widened by :math:`t_\nu / 1.96 \cdot \sqrt{1 + 6 / \nu}`, with the 97.5%
-        quantile of Student's t, so that estimate +- 1.96 errors is a 95% interval although noise
-        and curves are estimated: the log-variance at a row has the error
-        :math:`\sqrt{2 / \nu}`, and curves and map take degrees of freedom. Meier (1953) has 4 for
-        a mean with estimated weights; 6 was found by simulation.
         """
-        widen = self._widening()
         if not self.family.has_scale:
-            return np.zeros_like(self.m), widen / np.sqrt(self.G[:, 2, 2]), np.zeros_like(self.m)
+            return np.zeros_like(self.m), 1 / np.sqrt(self.G[:, 2, 2]), np.zeros_like(self.m)
         shared = 2 * np.einsum("r,drs,s->d", self.query_pull, self.noise.cov, self.query_pull)
         informative = np.maximum(self.n_query - shared, 1.0)
         G = self.G
         info_m = G[:, 1, 1] + (2 * informative - self.n_query) / self.m**2
         info_m = np.maximum(info_m, G[:, 1, 2] ** 2 / G[:, 2, 2] * (1 + 1e-6) + 1e-9)
         determinant = info_m * G[:, 2, 2] - G[:, 1, 2] ** 2
-        determinant = determinant / widen**2
         se_m = np.sqrt(G[:, 2, 2] / determinant)
         return se_m / self.m, np.sqrt(info_m / determinant), -G[:, 1, 2] / determinant
 
     def _widening(self) -> Array:
+        r"""Return by how much errors are greater because noise and curves are estimated.
+
+        :math:`t_\nu / 1.96 \cdot \sqrt{1 + 6 / \nu}`, with the 97.5% quantile of Student's t, so
+        that estimate +- 1.96 errors is a 95% interval. The log-variance at a row has the error
+        :math:`\sqrt{2 / \nu}`, and curves and map take degrees of freedom. Meier (1953) has 4 for a
+        mean with estimated weights; 6 was found by simulation (experiments/confounders.py).
+        """
         Psi = self.Psi[self.rows.is_query]
         error = np.einsum("rs,drs->d", Psi.T @ Psi / len(Psi), self.noise.cov)
         taken = (self.curve_dof + self._map_dof()) / self.n_rows
@@ -384,7 +384,9 @@ class _Curves:
 
     def solution(self) -> Solution:
         """Return the map in the user's units."""
+        widen = self._widening()
         se_log, se_b, cov_mb = self.standard_errors()
+        se_log, se_b, cov_mb = widen * se_log, widen * se_b, widen**2 * cov_mb
         rows = self.rows
         at_mean = Solution(
             scale=self.m * rows.reference_unit / rows.query_unit,
