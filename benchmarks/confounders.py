@@ -1,7 +1,7 @@
 """Time and memory of adaptation given continuous confounders, linear in rows and features.
 
 Set CONDO_PYTHON to an interpreter that has the published package (condo 1.1.0) to compare with it
-as a black box, side by side, each in a fresh process with one thread.
+as a black box, side by side, each in a fresh process with one thread. Draws results/growth.png.
 """
 
 import os
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 
@@ -112,6 +113,7 @@ def growth():
     from condokit import ConDoAdapter
 
     rng = np.random.default_rng(0)
+    measured = {}
     for name, sizes in (
         ("rows", [(n, 10) for n in (50_000, 100_000, 200_000, 400_000)]),
         ("features", [(200, d) for d in (1000, 2000, 4000, 8000)]),
@@ -123,13 +125,42 @@ def growth():
             start = time.perf_counter()
             ConDoAdapter().fit_pair(X[:n], X[n:], z[:n], z[n:])
             seconds.append(time.perf_counter() - start)
-        x = [np.prod(size) for size in sizes]
+        x = [2 * n if name == "rows" else d for n, d in sizes]
         exponent = np.polyfit(np.log(x), np.log(seconds), 1)[0]
         shown = ", ".join(f"{s:.2f}" for s in seconds)
         print(f"seconds for doubling {name}: {shown}; exponent {exponent:.2f}")
+        measured[name] = x, seconds, exponent
+    return measured
+
+
+def plot(measured, path):
+    """Draw time against rows and features on logarithmic axes, beside lines of exponent 1."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, 2, figsize=(8, 3.5), layout="constrained")
+    fixed = {"rows": "10 features", "features": "200 + 200 rows"}
+    for panel, (name, (x, seconds, exponent)) in zip(panels, measured.items()):
+        linear = np.array(x) * np.exp(np.mean(np.log(seconds)) - np.mean(np.log(x)))
+        panel.loglog(x, linear, "--", color="0.6", label="exponent 1")
+        panel.loglog(x, seconds, "o-", label=f"measured, exponent {exponent:.2f}")
+        panel.set_xticks(x, [f"{v:,}" for v in x])
+        panel.minorticks_off()
+        ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if t > min(linear) / 2]
+        ticks = [t for t in ticks if t < 2 * max(linear)]
+        panel.set_yticks(ticks, [f"{t:g}" for t in ticks])
+        panel.set(xlabel=f"{name} ({fixed[name]})", ylabel="seconds of a default fit")
+        panel.legend(frameon=False)
+    figure.suptitle("Time of a default fit, one continuous confounder")
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    print(f"Wrote {path}")
 
 
 if __name__ == "__main__":
     compare(os.environ.get("CONDO_PYTHON"))
     absolute()
-    growth()
+    plot(growth(), Path(__file__).parent / "results" / "growth.png")

@@ -1,6 +1,7 @@
 """Measure adaptation given continuous, many and mixed confounders, and the choice of map="auto".
 
-Writes one row per scenario and method to results/confounders.csv, and prints them.
+Writes one row per scenario and method to results/confounders.csv, and the coverage of intervals
+from few rows or subjects to results/coverage.csv, and prints them.
 """
 
 import csv
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import sklearn
-from protocols import EFFECTS, continuous1d, mixed, rmse
+from protocols import EFFECTS, continuous1d, mixed, rmse, subjects
 
 import condokit
 from condokit import ConDoAdapter
@@ -62,7 +63,45 @@ def simulate(job):
     return error, covered
 
 
+def coverage():
+    """Return how often estimate +- 1.96 standard errors holds the truth, with few rows."""
+    settings = [(n, 1, 0.0) for n in (10, 20, 50, 100)]
+    settings += [(20, 10, correlation) for correlation in (0.0, 0.3, 0.8)]
+    rows = []
+    for effect in EFFECTS:
+        for n, rows_each, correlation in settings:
+            held = []
+            for seed in range(SEED, SEED + 60):
+                *data, who = subjects(effect, seed, n, rows_each=rows_each, correlation=correlation)
+                adapter = ConDoAdapter(shrinkage=None, warn_overlap=0, min_overlap=0).fit_pair(
+                    *data, groups=who if rows_each > 1 else None
+                )
+                if adapter.overlap_.coefficient > 0.4:
+                    error = [adapter.map_.scale - 0.5, adapter.map_.offset + 2.5]
+                    se = [adapter.map_se_["scale"], adapter.map_se_["offset"]]
+                    held.append(np.abs(error) < 1.96 * np.array(se))
+            held = np.concatenate(held, axis=1)
+            share = [f"{value:.3f}" for value in held.mean(axis=1)]
+            rows.append([effect, n, rows_each, correlation, held.shape[1], *share])
+            print("{:16} {:4} subjects x {:2} rows, {:.1f}: {} fits, {} {}".format(*rows[-1]))
+    names = ["effect", "subjects_per_domain", "rows_each", "correlation", "n_fits"]
+    return [[*names, "coverage_scale", "coverage_offset"], *rows]
+
+
+def write(name, rows):
+    """Write rows, the first of which are names, with the versions they were measured with."""
+    versions = [condokit.__version__, np.__version__, sklearn.__version__]
+    path = Path(__file__).parent / "results" / name
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*rows[0], "condokit", "numpy", "scikit-learn"])
+        writer.writerows([*row, *versions] for row in rows[1:])
+    print(f"Wrote {path}")
+
+
 def main():
+    warnings.simplefilter("ignore", condokit.LowOverlapWarning)
+    write("coverage.csv", coverage())
     todo = [*scenarios(), ("mixed", "mixed", 40, ["default", "kernel"], {})]
     rows = []
     with ProcessPoolExecutor() as pool:
@@ -76,16 +115,8 @@ def main():
                     + [f"{covered.mean():.3f}" if method == "plain" else ""]
                 )
                 print("{:28} {:16} {:4} {:8} {:>8} +- {:>7} {:>6}".format(*rows[-1]), flush=True)
-    path = Path(__file__).parent / "results" / "confounders.csv"
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            ["setting", "effect", "n_simulations", "method", "heldout_rmse", "se", "coverage_scale"]
-            + ["condokit", "numpy", "scikit-learn"]
-        )
-        versions = [condokit.__version__, np.__version__, sklearn.__version__]
-        writer.writerows([*row, *versions] for row in rows)
-    print(f"Wrote {path}")
+    names = ["setting", "effect", "n_simulations", "method", "heldout_rmse", "se", "coverage_scale"]
+    write("confounders.csv", [names, *rows])
 
 
 if __name__ == "__main__":

@@ -267,3 +267,23 @@ def categorical2d(seed):
 
 def _rotation(angle):
     return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+
+
+def subjects(effect, seed, n, *, rows_each=1, correlation=0.0, n_features=30):
+    """Draw n subjects in each domain, with one confounder value and correlated noise each.
+
+    Returns X and z of query and reference, and the subjects of their rows; observed query =
+    2 x + 5.
+    """
+    rng = np.random.default_rng(seed)
+    out = []
+    for low in (4, 0):
+        z = rng.uniform(low, 8, n).repeat(rows_each)
+        shared = rng.normal(size=(n, n_features)).repeat(rows_each, axis=0)
+        own = rng.normal(size=(n * rows_each, n_features))
+        noise = np.sqrt(correlation) * shared + np.sqrt(1 - correlation) * own
+        mean, sd = curve(effect, z)
+        out.append((mean[:, None] + sd[:, None] * noise, z))
+    (truth, z_query), (X_reference, z_reference) = out
+    who = np.arange(n).repeat(rows_each)
+    return 2 * truth + 5, X_reference, z_query, z_reference, (who, who + n)

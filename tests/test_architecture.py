@@ -12,7 +12,7 @@ LAYERS = [
     {"kernels"},
     {"domains"},
     {"maps", "intake", "covariances", "lowrank"},
-    {"priors", "conditionals", "divergences", "overlap"},
+    {"priors", "conditionals", "divergences", "overlap", "fragility"},
     {"shrinkage", "selection", "matrices"},
     {"fitting"},
     {"ladder"},

@@ -180,7 +180,8 @@ def test_single_rows_and_empty_tables(data):
     X_query, X_reference, Z_query, Z_reference = data
     one = {"X_query": X_query[:1], "X_reference": X_reference}
     refused("query domain has only 1 sample", **one)
-    shift = ConDoAdapter(map="shift").fit_pair(**one)
+    with pytest.warns(IdentifiabilityWarning, match="Only 1 of the query rows can be compared"):
+        shift = ConDoAdapter(map="shift").fit_pair(**one)
     assert np.isfinite(shift.map_.offset).all()
     refused("1 sample", X_query=X_query[:1], X_reference=X_reference[:1])
     refused("0 sample.s.*X_query is empty", X_query=X_query[:0], X_reference=X_reference)
@@ -189,6 +190,21 @@ def test_single_rows_and_empty_tables(data):
     assert adapter.transform(X_query[:1]).shape == (1, 3)
     with pytest.raises(ValueError, match="0 sample"):
         adapter.transform(X_query[:0])
+
+
+@pytest.mark.parametrize("conditional", ["auto", "kernel"])
+def test_values_far_from_all_others_are_named(data, conditional):
+    X_query, X_reference, Z_query, Z_reference = data
+    age = np.linspace(0, 1, 40)
+    X_reference[3, 1] += 1000
+    for Z in ((Z_query, Z_reference), (age, age)):
+        with pytest.warns(IdentifiabilityWarning, match="'column 1' in the reference rows are"):
+            ConDoAdapter(conditional=conditional).fit_pair(X_query, X_reference, *Z)
+    ConDoAdapter(conditional=conditional).fit_pair(
+        X_query, X_reference, Z_query, Z_reference, sample_weight=(None, np.arange(40) != 3)
+    )  # rows that are left out do not count
+    X_reference[3, 1] -= 980  # far, but not that far
+    ConDoAdapter(conditional=conditional).fit_pair(X_query, X_reference, Z_query, Z_reference)
 
 
 def test_duplicate_column_names(frame):
@@ -445,6 +461,7 @@ def test_constant_features_with_a_continuous_confounder(data):
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning", "ignore::condokit.LowOverlapWarning")
+@pytest.mark.filterwarnings("ignore:Only . of the:condokit.IdentifiabilityWarning")
 @pytest.mark.parametrize("parameters", [{}, {"map": "auto"}, {"conditional": "splines"}], ids=str)
 def test_very_few_rows_give_a_map_without_numerical_trouble(parameters):
     for seed in range(30):
@@ -458,14 +475,14 @@ def test_very_few_rows_give_a_map_without_numerical_trouble(parameters):
         assert np.isfinite(adapter.map_.offset).all()
 
 
-def test_weights_with_smooth_conditionals_are_refused_and_zeros_left_out(data):
+def test_weights_with_chained_imputation_are_refused_and_zeros_left_out(data):
     X_query, X_reference, *_ = data
     z = np.linspace(0, 1, 40)
     weights = np.ones(40)
     weights[:3] = 2
     arguments = {"X_query": X_query, "X_reference": X_reference, "Z_query": z, "Z_reference": z}
-    adapter = ConDoAdapter(conditional="kernel")
-    message = "'sample_weight' cannot be used with KernelSmoother"
+    adapter = ConDoAdapter(conditional="chained")
+    message = "'sample_weight' cannot be used with Chained"
     refused(message, adapter=adapter, **arguments, sample_weight=(weights, weights))
     weights[:3], weights[3:] = 0, 1
     spoiled = X_query.copy()

@@ -38,6 +38,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Only . of the:condokit.IdentifiabilityWarning")
 @parametrize_with_checks(
     [SelfLabelled(), SelfLabelled(map="shift", shrinkage=None)],
     expected_failed_checks=lambda estimator: EXPECTED,

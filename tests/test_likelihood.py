@@ -70,7 +70,7 @@ def test_the_map_minimises_the_likelihood_it_claims_to():
 
     def objective(theta):
         y = np.where(is_query, np.exp(theta[0]) * X[:, 0] + theta[1], X[:, 0])
-        return y @ np.linalg.solve(C, y) / 2 - 20 * theta[0]
+        return y @ np.linalg.solve(C, y) / 2 - 19 * theta[0]  # the offset takes one of 20
 
     best = minimize(objective, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-7})
     assert np.log(curves.m[0]) == pytest.approx(best.x[0], abs=1e-3)
@@ -194,6 +194,41 @@ def test_repeated_rows_of_the_same_subjects_are_no_new_evidence():
     grouped = ConDoAdapter().fit_pair(*ten, groups=subjects).map_se_["scale"][0]
     assert naive < 0.5 * once
     assert grouped == pytest.approx(once, rel=0.2)
+
+
+def coverage(n, n_features=20, rows_each=1, correlation=0.0):
+    """Share of intervals, estimate +- 1.96 errors, that hold the true scale and offset."""
+    held = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+
+        def draw(low, first, rng=rng):
+            z = rng.uniform(low, 8, n)
+            shared = rng.normal(size=(n, n_features)).repeat(rows_each, axis=0)
+            own = rng.normal(size=(n * rows_each, n_features))
+            noise = np.sqrt(correlation) * shared + np.sqrt(1 - correlation) * own
+            z = z.repeat(rows_each)
+            return 4 * z[:, None] + 1 + 2 * noise, z, np.arange(first, first + n).repeat(rows_each)
+
+        (X_query, *query), (X_reference, *reference) = draw(2, 0), draw(0, n)
+        adapter = ConDoAdapter(shrinkage=None, warn_overlap=0).fit_pair(
+            2 * X_query + 5, X_reference, query[0], reference[0],
+            groups=(query[1], reference[1]) if rows_each > 1 else None,
+        )  # fmt: skip
+        for name, truth in (("scale", 0.5), ("offset", -2.5)):
+            error = np.abs(getattr(adapter.map_, name) - truth)
+            held.append(error < 1.96 * adapter.map_se_[name])
+    return np.mean(held)
+
+
+def test_intervals_of_few_rows_cover():
+    assert 0.92 < coverage(10) < 0.98
+    assert 0.92 < coverage(20) < 0.98
+
+
+@pytest.mark.parametrize("correlation", [0.3, 0.8])
+def test_intervals_of_few_subjects_cover(correlation):
+    assert 0.92 < coverage(20, rows_each=10, correlation=correlation) < 0.98
 
 
 def test_shift_and_identity():

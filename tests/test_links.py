@@ -60,6 +60,7 @@ def test_a_linked_map_is_saved_inverted_and_composed(tmp_path):
         affine.compose(AffineMap([1.0, 1.0], [0.0, 0.0], ["a", "b"]))
 
 
+@pytest.mark.filterwarnings("ignore:Values of:condokit.IdentifiabilityWarning")
 @pytest.mark.parametrize("family", [LocationScale, Affine])
 @pytest.mark.parametrize("continuous", [False, True])
 def test_positive_features_stay_positive(family, continuous):

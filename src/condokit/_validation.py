@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +28,14 @@ class LowOverlapWarning(UserWarning):
 
 class IdentifiabilityWarning(UserWarning):
     """The data do not determine a part of the map, which is then left at its simplest."""
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the line of the user's code that led here."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("condokit"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
 
 
 def listing(items: Iterable[Any], most: int = 5) -> str:

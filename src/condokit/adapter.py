@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from condokit._validation import Array, pick
+from condokit._validation import Array, pick, warn
 from condokit.conditionals import CONDITIONALS, BaseConditional
 from condokit.divergences import DIVERGENCES, BaseDivergence, PCMatch, RowDivergence
 from condokit.domains import Domains
@@ -404,17 +403,12 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         owner = type(self).__name__
         names = getattr(self, "feature_names_in_", None)
         if names is not None and everything.columns is None:
-            warnings.warn(
+            warn(
                 f"X does not have valid feature names, but {owner} was fitted with feature names",
                 UserWarning,
-                stacklevel=4,
             )
         elif names is None and everything.columns is not None:
-            warnings.warn(
-                f"X has feature names, but {owner} was fitted without feature names",
-                UserWarning,
-                stacklevel=4,
-            )
+            warn(f"X has feature names, but {owner} was fitted without feature names", UserWarning)
         if self._columns is not None and everything.n_features == len(self._columns):
             table = everything.select(None)  # the features alone, as transform returns them
         else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -24,7 +25,12 @@ from condokit.statistics import GroupedMoments, effective_counts
 
 _FEATURE_BATCH = 256
 _MOST_SMOOTHED = 2000  # rows of a domain that a kernel smoother uses
-_FACTORS = (0.25, 0.4, 0.6, 0.9, 1.4)
+_WIDEST = 2.0  # factor of Silverman's bandwidth that a search starts from
+_NARROWINGS = 8  # at most, by the root of two each
+_CAUTION = 1.0  # standard errors by which a narrower bandwidth must be better
+_FEW_COLUMNS = 32  # up to which products with the kernel are taken together
+_FEW_ROWS = 3  # of a category, below which it borrows spread
+_FAR = 1e-12  # weight of every row far from all rows
 _LARGEST_SQUARE = 1e150
 _VARIANCE_FLOOR = 1e-4  # of the feature's pooled within-stratum variance
 
@@ -35,6 +41,8 @@ class BaseConditional(BaseEstimator, ABC):
 
 class SmoothConditional(BaseConditional):
     """An estimator for confounders of any kind, one domain at a time."""
+
+    takes_weights: ClassVar[bool] = False
 
     @abstractmethod
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:
@@ -51,15 +59,18 @@ class SmoothConditional(BaseConditional):
         here = self.moments_at(X, covariates, covariates)
         there = self.moments_at(X, covariates, at)
         residual = (X - here.mean) / np.sqrt(here.var)
-        rows = rng.integers(0, len(X), (len(at.Z), n_draws))
+        share = covariates.counts / covariates.counts.sum()
+        rows = rng.choice(len(X), (len(at.Z), n_draws), p=share)
         return there.mean[:, None] + np.sqrt(there.var)[:, None] * residual[rows]
 
 
 class KernelSmoother(SmoothConditional):
     r"""Local linear means, and smoothed squared residuals as variances.
 
-    One matrix of smoothing weights serves all features. The bandwidth is a multiple of Silverman's,
-    chosen by leave-one-out likelihood over all features.
+    One matrix of smoothing weights serves all features. The bandwidth is a multiple of Silverman's:
+    twice that, narrowed by :math:`\sqrt 2` as long as the leave-one-out likelihood of all features
+    gains more than its standard error. Categories with fewer than three rows borrow the spread of
+    all others.
 
     Parameters
     ----------
@@ -69,6 +80,8 @@ class KernelSmoother(SmoothConditional):
         k(Z1, Z2) -> matrix on the confounders as they are given; means are then local averages.
     """
 
+    takes_weights = True
+
     def __init__(self, bandwidth: float | None = None, kernel: Kernel | None = None) -> None:
         self.bandwidth = bandwidth
         self.kernel = kernel
@@ -76,67 +89,73 @@ class KernelSmoother(SmoothConditional):
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
         check_kernel(self.kernel, self.bandwidth)
         if len(X) > _MOST_SMOOTHED:
-            rows = np.linspace(0, len(X) - 1, _MOST_SMOOTHED).round().astype(int)
-            X, covariates = X[rows], covariates.take(rows)
-        factors = _FACTORS if self.bandwidth is None else (self.bandwidth,)
-        if self.kernel is not None or covariates.Z.shape[1] == 0:
-            factors = (1.0,)
-        width = column_widths(covariates.Z)
-        tried = [self._at_rows(X, covariates, factor * width) for factor in factors]
-        _, width, square = max(tried, key=lambda fit: fit[0])
-        K = self._weights(at, covariates, width)
-        average = K / K.sum(axis=1, keepdims=True)
-        mean = self._smoother(at, covariates, K) @ X
-        var = np.maximum(average @ square, _VARIANCE_FLOOR * X.var(axis=0))
-        count = 1 / (average**2).sum(axis=1)
+            rows = covariates.thinned(_MOST_SMOOTHED)
+            X, covariates = X[rows], replace(covariates.take(rows), weights=None)
+        counts = covariates.counts
+        share = counts / counts.sum()
+        middle = share @ X
+        X = X - middle
+        width = column_widths(covariates)
+        fixed = self.bandwidth is not None or self.kernel is not None or len(width) == 0
+        width *= (self.bandwidth or 1.0) if fixed else _WIDEST
+        K = self._kernel(covariates, covariates, width)
+        likelihood, square = self._at_rows(X, covariates, K)
+        best = 0
+        for k in range(1, 1 if fixed else _NARROWINGS + 1):
+            K = K * K  # as wide as before, over the root of two
+            tried = self._at_rows(X, covariates, K)
+            gain = tried[0] - likelihood
+            mean = share @ gain
+            if mean > _CAUTION * np.sqrt(share @ (gain - mean) ** 2 / counts.sum()):
+                best, (likelihood, square) = k, tried
+            elif k > best + 1:
+                break
+        width = width * 0.5 ** (best / 2)
+        K = self._kernel(at, covariates, width)
+        means, _, total = _local_linear(X, self._lines(covariates), self._lines(at), K, counts)
+        square *= counts[:, None]
+        rare = np.bincount(covariates.category, counts, covariates.n_categories) < _FEW_ROWS
+        if rare.any() and self.kernel is None:  # spreads of rare categories are those of all
+            borrowing = rare[at.category]
+            anywhere = [
+                Covariates(c.Z, 0 * c.category, 1) for c in (at.take(borrowing), covariates)
+            ]
+            K[borrowing] = self._kernel(anywhere[0], anywhere[1], width)
+            total[borrowing] = (K[borrowing] @ counts + _FAR * counts.sum())[:, None]
+        var = (K @ square + _FAR * square.sum(axis=0)) / total
+        var = np.maximum(var, _VARIANCE_FLOOR * (share @ X**2))
+        count = total[:, 0] ** 2 / ((K * K) @ counts + _FAR**2 * counts.sum())
         with np.errstate(divide="ignore"):
-            return Moments(mean, var, 1 / var, count, np.maximum(count - 1, 0.5))
+            return Moments(means + middle, var, 1 / var, count, np.maximum(count - 1, 0.5))
 
-    def _at_rows(
-        self, X: Array, covariates: Covariates, width: Array
-    ) -> tuple[float, Array, Array]:
-        """Return the leave-one-out likelihood, the bandwidths, and squared residuals."""
-        K = self._weights(covariates, covariates, width)
-        L = self._smoother(covariates, covariates, K)
-        left_out = np.maximum(1 - np.diag(L), 0.05)[:, None]
-        square = ((X - L @ X) / left_out) ** 2
-        others = K.copy()
-        np.fill_diagonal(others, 0.0)
-        total = np.maximum(others.sum(axis=1, keepdims=True), 1e-300)
-        pooled = np.maximum(square.mean(axis=0), 1e-300)
-        var = np.maximum(others @ square / total, 1e-3 * pooled)
-        likelihood = -0.5 * (np.log(var) + square / var).mean()
+    def _at_rows(self, X: Array, covariates: Covariates, K: Array) -> tuple[Array, Array]:
+        """Return the leave-one-out likelihood of every row, and squared residuals."""
+        Z = self._lines(covariates)
+        counts = covariates.counts
+        mean, tilt, total = _local_linear(X, Z, Z, K, counts)
+        own = np.diag(K)[:, None]
+        left_out = np.maximum(1 - own * tilt, 0.05)
+        square = ((X - mean) / left_out) ** 2
+        sums = counts @ square
+        pooled = np.maximum(sums / counts.sum(), 1e-300)
+        nearby = (K @ (counts[:, None] * square) - own * square + _FAR * sums) / (total - own)
+        var = np.maximum(nearby, 1e-3 * pooled)
+        likelihood = -0.5 * (np.log(var) + square / var).mean(axis=1)
         # residuals of the curve itself, not of curves without the row
-        return float(likelihood), width, square * left_out
+        return likelihood, square * left_out
 
-    def _weights(self, left: Covariates, right: Covariates, width: Array) -> Array:
+    def _lines(self, covariates: Covariates) -> Array:
+        """Return the columns in which means are local lines."""
+        return covariates.Z[:, :0] if self.kernel is not None else covariates.Z
+
+    def _kernel(self, left: Covariates, right: Covariates, width: Array) -> Array:
+        """Return the kernel, at most about one."""
         if self.kernel is not None:
             K = call(self.kernel, left, right)
-        elif right.Z.shape[1] == 0:
-            K = (left.category[:, None] == right.category).astype(float)
-        else:
-            K = rbf_delta(left, right, width)
-        K += 1e-12 * max(float(K.max()), 1e-300)  # far from all rows, every row counts a little
-        return K
-
-    def _smoother(self, left: Covariates, right: Covariates, K: Array) -> Array:
-        """Return the rows of weights that give the local linear mean at every left point."""
-        p = 0 if self.kernel is not None else right.Z.shape[1]
-        if p == 0:
-            return K / K.sum(axis=1, keepdims=True)
-        K = K / K.sum(axis=1, keepdims=True)
-        mean = K @ right.Z
-        first = mean - left.Z
-        squares = (right.Z[:, :, None] * right.Z[:, None, :]).reshape(len(right.Z), -1)
-        second = (K @ squares).reshape(-1, p, p)
-        second -= mean[:, :, None] * mean[:, None, :]  # local covariance
-        trace = np.trace(second, axis1=1, axis2=2) / p
-        second += (1e-3 * trace[:, None, None] + 1e-12) * np.eye(p)
-        slope = np.linalg.solve(second, first[:, :, None])[:, :, 0]
-        tilt = slope @ right.Z.T
-        tilt -= (mean * slope).sum(axis=1)[:, None] + 1.0
-        K *= -tilt
-        return K
+            return K / max(float(K.max()), 1e-300)
+        if right.Z.shape[1] == 0:
+            return (left.category[:, None] == right.category).astype(float)
+        return rbf_delta(left, right, width)
 
 
 class Splines(SmoothConditional):
@@ -153,42 +172,52 @@ class Splines(SmoothConditional):
         Alternations of mean and variance.
     """
 
+    takes_weights = True
+
     def __init__(self, n_knots: int = 12, max_iter: int = 10) -> None:
         self.n_knots = n_knots
         self.max_iter = max_iter
 
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
-        middle, unit = X.mean(axis=0), X.std(axis=0)
-        unit = np.where(unit > 0, unit, 1.0)
+        counts = covariates.counts
+        middle = counts @ X / counts.sum()
+        spread = np.sqrt(counts @ (X - middle) ** 2 / counts.sum())
+        unit = np.where(spread > 0, spread, 1.0)
         bases = curve_bases(covariates, self.n_knots, (X - middle) / unit)
         products, Psi = Products(bases[0](covariates)), bases[1](covariates)
         means, variances = np.empty((2, len(at.Z), X.shape[1]))
         for start in range(0, X.shape[1], _FEATURE_BATCH):
             batch = slice(start, start + _FEATURE_BATCH)
             Y = (X[:, batch] - middle[batch]) / unit[batch]
-            beta, gamma, bounds = self._fit(Y, bases, products, Psi)
+            beta, gamma, bounds = self._fit(Y, bases, products, Psi, counts)
             means[:, batch] = bases[0](at) @ beta.T * unit[batch] + middle[batch]
             log_var = np.clip(bases[1](at) @ gamma.T, *bounds)
-            floor = np.where(X[:, batch].std(axis=0) > 0, _VARIANCE_FLOOR, 0.0)
+            floor = np.where(spread[batch] > 0, _VARIANCE_FLOOR, 0.0)
             variances[:, batch] = np.maximum(np.exp(log_var), floor) * unit[batch] ** 2
-        count = np.full(len(at.Z), len(X) / len(bases[0].block))
+        count = np.full(len(at.Z), counts.sum() / len(bases[0].block))
         with np.errstate(divide="ignore"):
             return Moments(means, variances, 1 / variances, count, np.maximum(count - 1, 0.5))
 
     def _fit(
-        self, Y: Array, bases: tuple[Basis, Basis], products: Products, Psi: Array
+        self,
+        Y: Array,
+        bases: tuple[Basis, Basis],
+        products: Products,
+        Psi: Array,
+        counts: Array,
     ) -> tuple[Array, Array, Array]:
         """Alternate mean and variance curves of standardised features."""
         mean, noise = Regression(bases[0], Y.shape[1], 1.0), Regression(bases[1], Y.shape[1], 0.3)
-        weights, log_var = np.ones(len(Y)), None
-        W = np.full(Y.shape, 1 / 0.3)
+        log_var = None
+        precision = np.full(Y.shape, 1 / 0.3)
         for _ in range(self.max_iter):
+            W = counts[:, None] * precision
             cov = mean.posterior(products.gram(W))
             beta = np.einsum("drs,sd->dr", cov, products.Phi.T @ (W * Y))
             mean.update_prior(beta)
-            square = squared_residuals(Y, products, beta, cov, W)
-            gamma, log_var, bounds = fit_noise(noise, Psi, weights, square, log_var)
-            W = np.exp(-log_var)
+            square = squared_residuals(Y, products, beta, cov, precision)
+            gamma, log_var, bounds = fit_noise(noise, Psi, counts, square, log_var)
+            precision = np.exp(-log_var)
         return beta, gamma, bounds
 
 
@@ -335,6 +364,48 @@ class Stratified(StrataConditional):
         clusters = _gather(domains, cluster, len(distinct))
         stratum = distinct // (domains.groups.max() + 1)
         return effective_counts(stats.count, stats.squares, clusters, stratum)
+
+
+def _local_linear(
+    X: Array, Z: Array, at: Array, K: Array, counts: Array
+) -> tuple[Array, Array, Array]:
+    r"""Return local linear means, the tilt of every point at itself, and sums of the kernel.
+
+    With local mean and covariance :math:`\bar z_i, S_i` of the confounders Z, the mean at a point
+    :math:`z_i` is :math:`\sum_j K_{ij} t_i(z_j) x_j`, where
+    :math:`t_i(z) = [1 - (z - \bar z_i)' S_i^{-1} (\bar z_i - z_i)] / \sum_j K_{ij}`. Every row
+    stands for `counts` rows.
+    """
+    (n, p), d = Z.shape, X.shape[1]
+    line = np.concatenate([np.ones((n, 1)), Z], axis=1)
+    squares = (Z[:, :, None] * Z[:, None, :]).reshape(n, -1)
+    few = d * (1 + p) <= _FEW_COLUMNS
+    tilted = (line[:, :, None] * (X if few else X[:, :0])[:, None, :]).reshape(n, -1)
+    columns = np.concatenate([line, squares, tilted], axis=1)
+    columns *= counts[:, None]
+    sums = K @ columns
+    sums += _FAR * columns.sum(axis=0)  # far from all rows, every row counts a little
+    total = sums[:, :1]
+    coefficients = 1 / total
+    if p:
+        middle = sums[:, 1 : p + 1] / total
+        spread = (sums[:, p + 1 : p + 1 + p * p] / total).reshape(-1, p, p)
+        spread -= middle[:, :, None] * middle[:, None, :]
+        trace = np.trace(spread, axis1=1, axis2=2) / p
+        spread += (1e-3 * trace[:, None, None] + 1e-12) * np.eye(p)
+        slope = middle - at
+        slope = (
+            slope / spread[:, 0] if p == 1 else np.linalg.solve(spread, slope[:, :, None])[..., 0]
+        )
+        constant = 1 + (slope * middle).sum(axis=1, keepdims=True)
+        coefficients = np.concatenate([constant, -slope], axis=1) / total
+    if few:
+        mean = np.einsum("ik,ikd->id", coefficients, sums[:, 1 + p + p * p :].reshape(-1, 1 + p, d))
+    else:
+        X = counts[:, None] * X
+        mean = (K * (coefficients @ line.T)) @ X + _FAR * coefficients @ (line.T @ X)
+    tilt = coefficients[:, :1] + (coefficients[:, 1:] * at).sum(axis=1, keepdims=True)
+    return mean, tilt, total
 
 
 def moments_from(count: Array, mean: Array, squares: Array, independent: Array) -> Moments:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from condokit._validation import (
     NoOverlapError,
     check_number,
     listing,
+    warn,
 )
 from condokit.conditionals import BaseConditional, SmoothConditional, StrataConditional, Stratified
 from condokit.covariances import Shares
@@ -32,6 +32,7 @@ from condokit.divergences import (
     Solution,
 )
 from condokit.domains import Domains, GaussianPair, Moments, Strata, Support
+from condokit.fragility import weak_points
 from condokit.frames import Table
 from condokit.links import check_links
 from condokit.maps import (
@@ -56,7 +57,6 @@ _MOST_SQUARE = 5000
 _ENOUGH_ROWS = 2  # per feature in every stratum, from which covariances are left as they are
 _SINGULAR = 1e-10  # share of a variance that other features leave, below which it is none
 _ROUNDING = 1e-13  # relative spread below which a feature is constant
-_TO_THE_USER = 6  # frames from a warning to the call of fit
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,7 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
         found = fit(domains, recipe, comparison)
         if found is not None:
             parts, facts = found
+            _warn_weak_points(domains, comparison)
             _refuse_failure(parts["scale"], parts["offset"], table, support)
             affine = AffineMap(feature_names=table.feature_names, links=domains.links, **parts)
             report = {**_rows_compared(support), **facts, "missing_confounders": domains.missing}
@@ -122,6 +123,7 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
         recipe = replace(recipe, family=LocationScale(), divergence=_diagonal(recipe, domains))
         comparison = compare(domains, recipe, quiet=True)
     solution, unit, flat = _solve(domains, recipe, comparison)
+    _warn_weak_points(domains, comparison)
     errors = _standard_errors(solution)
     everything = np.ones(domains.n_features)
     kept = Kept(everything, everything)
@@ -146,6 +148,11 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
     _refuse_failure(solution.scale, solution.offset, table, support)
     affine = AffineMap(solution.scale, solution.offset, table.feature_names, links=domains.links)
     return Fit(affine, errors, support, comparison.overlap, report)
+
+
+def _warn_weak_points(domains: Domains, comparison: Comparison) -> None:
+    for weakness in weak_points(domains, comparison.strata, comparison.support):
+        warn(weakness, IdentifiabilityWarning)
 
 
 def _rows_compared(support: Support) -> dict[str, float]:
@@ -178,10 +185,11 @@ def _fit_matrix(
         )
     rows = (support.count_query.sum(), support.count_reference.sum())
     if min(rows) - len(support.weights) < d + 1:
-        _warn(
+        warn(
             f"A full matrix of {d} features cannot be learned from {rows[0]:g} query and "
             f"{rows[1]:g} reference rows in {len(support.weights)} strata; a location-scale map is "
-            "fitted instead."
+            "fitted instead.",
+            IdentifiabilityWarning,
         )
         return None
     closed_form = isinstance(divergence, GaussianOT | PCMatch)
@@ -190,15 +198,17 @@ def _fit_matrix(
     regularised = recipe.shrinkage == "auto" and not enough
     pair, shares = gaussian_pair(domains, recipe, comparison, regularised)
     if not shares and not closed_form and _is_singular(pair):
-        _warn(
+        warn(
             "A covariance within a stratum is singular (collinear features, or fewer rows than "
-            "features), so covariances are regularised."
+            "features), so covariances are regularised.",
+            IdentifiabilityWarning,
         )
         pair, shares = gaussian_pair(domains, recipe, comparison, True)
     if len(pair.weights) == 1 and not closed_form:
-        _warn(
+        warn(
             "One stratum determines a matrix up to a rotation only; the result depends on where "
-            "the search starts. Use divergence='ot', or compare given a confounder."
+            "the search starts. Use divergence='ot', or compare given a confounder.",
+            IdentifiabilityWarning,
         )
     assert isinstance(recipe.family, MatrixFamily)
     some, kept = without_flat(pair)
@@ -253,9 +263,10 @@ def _fit_low_rank(
     support, d = comparison.support, domains.n_features
     fewest = min(support.count_query.sum(), support.count_reference.sum())
     if fewest < len(support.weights) + 8 or d <= rank + 1:
-        _warn(
+        warn(
             f"A matrix of rank {rank} cannot be learned from {d} features and {fewest:g} rows in a "
-            "domain; a location-scale map is fitted instead."
+            "domain; a location-scale map is fitted instead.",
+            IdentifiabilityWarning,
         )
         return None
     smooth = None
@@ -279,10 +290,6 @@ def _fit_diagonal(domains: Domains, recipe: Recipe, comparison: Comparison) -> t
     recipe = replace(recipe, family=LocationScale(), divergence=_diagonal(recipe, domains))
     solution, _, _ = _solve(domains, recipe, comparison)
     return solution.scale, solution.offset
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, IdentifiabilityWarning, stacklevel=_TO_THE_USER)
 
 
 def gaussian_pair(
@@ -354,12 +361,12 @@ def _solve(
         query, reference = Stratified().moments(domains, strata, support)
         query, reference, flat = _without_flat(family, query, reference, table)
         solution = divergence.minimize(family, domains, covariates, used)
-        solution = _with_groups(solution, support, query, reference)
         unit = np.sqrt(support.weights @ reference.var)
         return _leave_scale(solution, flat), unit, flat
 
     if isinstance(conditional, SmoothConditional):
-        if domains.weights is not None and len(set(domains.weights[used])) > 1:
+        weighted = domains.weights is not None and len(set(domains.weights[used])) > 1
+        if weighted and not conditional.takes_weights:
             raise ValueError(
                 f"'sample_weight' cannot be used with {type(conditional).__name__}; use "
                 "divergence='likelihood'."
@@ -410,12 +417,11 @@ def _check_overlap(overlap: Overlap, recipe: Recipe) -> None:
             "like: leave a confounder out, add samples, or lower min_overlap."
         )
     if overlap.coefficient < recipe.warn_overlap:
-        warnings.warn(
+        warn(
             f"{facts}: the comparison rests on about {overlap.effective_query:.0f} query and "
             f"{overlap.effective_reference:.0f} reference rows, and standard errors do not "
             "show how far the rest is extrapolated.",
             LowOverlapWarning,
-            stacklevel=_TO_THE_USER,
         )
 
 
@@ -445,22 +451,6 @@ def _smoothed(
     return query, reference
 
 
-def _with_groups(
-    solution: Solution, support: Support, query: Moments, reference: Moments
-) -> Solution:
-    """Widen standard errors by what rows of the same subjects are short of independent ones."""
-    rows = support.count_query.sum() / query.count.sum()
-    rows = (rows + support.count_reference.sum() / reference.count.sum()) / 2
-    if rows <= 1 or solution.se_log_scale is None or solution.se_image is None:
-        return solution
-    widen = float(np.sqrt(rows))
-    return replace(
-        solution,
-        se_log_scale=widen * solution.se_log_scale,
-        se_image=widen * solution.se_image,
-    )
-
-
 def _covariates(
     domains: Domains, strata: Strata, support: Support, as_given: bool
 ) -> tuple[Array, Covariates]:
@@ -477,7 +467,8 @@ def _covariates(
         columns = [c.as_given()[used] for c in domains.confounders]
         objects = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
         Z = np.empty((len(used), 0))
-    return used, Covariates(Z, category[used], len(support.index), objects)
+    weights = None if domains.weights is None else domains.weights[used]
+    return used, Covariates(Z, category[used], len(support.index), objects, weights)
 
 
 def _standard(z: Array) -> Array:
@@ -541,10 +532,9 @@ def _without_flat(
     if not flat.any():
         return query, reference, flat
     if has_scale:
-        warnings.warn(
+        warn(
             f"Constant within strata in a domain, so only shifted: {listing(_names(table, flat))}.",
             IdentifiabilityWarning,
-            stacklevel=_TO_THE_USER,
         )
     query, reference = (
         replace(
@@ -586,9 +576,8 @@ def _standard_errors(solution: Solution) -> dict[str, Array] | None:
 def _warn_dropped(support: Support) -> None:
     rows = [sum(row[key] for row in support.dropped) for key in ("n_query", "n_reference")]
     values = [tuple(row[name] for name in support.names) for row in support.dropped]
-    warnings.warn(
+    warn(
         f"{len(values)} confounder value(s) occur in one domain only and are not compared: "
         f"{listing(values)} ({rows[0]:g} query and {rows[1]:g} reference rows).",
         LowOverlapWarning,
-        stacklevel=_TO_THE_USER,
     )

@@ -65,8 +65,8 @@ def climb(domains: Domains, rungs: list[Rung]) -> tuple[Fit, Rung]:
     at most two standard errors of the paired difference plus half a nat for each of the
     :math:`d^2` numbers in a matrix, shared by the N query rows: :math:`d^2 / 2 N`, but no more than
     0.05 nats per feature. Rungs that leave less than 80% or more than 125% of the reference's
-    variance within strata, beyond sampling noise, are out, a matrix is searched for only with 8 rows per feature, and
-    with fewer than 20 rows in a domain nothing but the first rung is.
+    variance within strata, beyond sampling noise, are out; all matrices are searched only with 8
+    rows per feature, and with fewer than 20 rows in a domain nothing but the first rung is tried.
     """
     first = fit_map(domains, rungs[0].recipe)  # says what is wrong with the data, if anything is
     fewest = min(first.report["rows_query"], first.report["rows_reference"])

@@ -9,11 +9,12 @@ import numpy as np
 
 from condokit._validation import Array
 from condokit.domains import Strata
-from condokit.smoothing import Basis, Covariates, directions
+from condokit.smoothing import Basis, Covariates, Products, directions
 
 _MOST_ROWS = 20_000
 _FOLDS = 3
 _PENALTIES = (10.0, 1.0, 0.1)
+_MOST_STEPS = 25
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def measure_overlap(strata: Strata, columns: Columns | None) -> Overlap:
         z = covariates.Z[:, [j]]
         low, high = z[~is_query].min(), z[~is_query].max()
         outside[name] = float(((z < low) | (z > high))[is_query].mean())
-        alone = Covariates(z, np.zeros(len(z), dtype=np.int32), 1)
+        alone = Covariates(z, np.zeros(len(z), dtype=np.int32), 1, weights=covariates.weights)
         single = len(columns.names) == 1 and covariates.n_categories == 1
         by_confounder[name] = (
             coefficient if single else _from_propensity(alone, is_query, [1.0, 1.0])[0]
@@ -116,10 +117,14 @@ def _from_propensity(
     e = propensity(covariates, is_query)
     both = np.minimum(e, 1 - e)
     parts = [both[is_query] / e[is_query], both[~is_query] / (1 - e[~is_query])]
-    coefficient = float(used[0] * both[is_query].mean() + used[1] * both[~is_query].mean())
+    shares = [covariates.counts[side] for side in (is_query, ~is_query)]
+    shares = [counts / counts.sum() for counts in shares]
+    coefficient = float(
+        used[0] * (shares[0] @ both[is_query]) + used[1] * (shares[1] @ both[~is_query])
+    )
     effective = [
-        float(part.sum() ** 2 / max((part**2).sum(), 1e-300) / len(part) * part.max())
-        for part in parts
+        float((share @ part) ** 2 / max(share @ part**2, 1e-300) * part.max())
+        for share, part in zip(shares, parts)
     ]
     return coefficient, effective[0] * n_query, effective[1] * n_reference
 
@@ -131,39 +136,47 @@ def propensity(covariates: Covariates, is_query: Array) -> Array:
     highest held-out likelihood is taken.
     """
     y = is_query.astype(float)
-    leading = directions(covariates.Z, (y - y.mean())[:, None])
+    leading = directions(covariates, (y - y.mean())[:, None])
     Phi = Basis(covariates, 8, leading)(covariates)
-    weights = np.where(is_query, 0.5 / is_query.sum(), 0.5 / (~is_query).sum()) * len(y)
+    weights = covariates.counts * len(y)
+    for side in (is_query, ~is_query):
+        weights[side] *= 0.5 / covariates.counts[side].sum()
     fold = np.empty(len(y), dtype=int)
     for side in (is_query, ~is_query):  # every third row in order of the confounders
         rows = np.flatnonzero(side)
         order = np.lexsort([*covariates.Z[rows].T, covariates.category[rows]])
         fold[rows[order]] = np.arange(len(rows)) % _FOLDS
-    best, best_value = np.full(len(y), 0.5), -np.inf
-    parts = [(Phi[fold != k], y[fold != k], weights[fold != k]) for k in range(_FOLDS)]
-    betas = [np.zeros(Phi.shape[1]) for _ in parts]
-    for penalty in _PENALTIES:
-        betas = [_logistic(*part, penalty, beta) for part, beta in zip(parts, betas)]
-        e = np.empty(len(y))
-        for k, beta in enumerate(betas):
-            e[fold == k] = 1 / (1 + np.exp(-np.clip(Phi[fold == k] @ beta, -30, 30)))
-        e = np.clip(e, 1e-6, 1 - 1e-6)
-        value = float(weights @ np.where(is_query, np.log(e), np.log(1 - e)))
-        if value > best_value:
-            best, best_value = e, value
-    return best
+    trained = np.stack([fold != k for k in range(_FOLDS)], axis=1)
+    beta = _logistic(Phi, y, np.tile(weights[:, None] * trained, len(_PENALTIES)))
+    left_out = np.tile(~trained, len(_PENALTIES))
+    e = _sigmoid(Phi @ beta)[left_out].reshape(len(y), -1)  # of every penalty, from the other folds
+    e = np.clip(e, 1e-6, 1 - 1e-6)
+    value = weights @ np.where(is_query[:, None], np.log(e), np.log(1 - e))
+    return e[:, int(value.argmax())]
 
 
-def _logistic(Phi: Array, y: Array, weights: Array, penalty: float, beta: Array) -> Array:
-    """Fit a ridge logistic regression from a first guess; the first column is not penalised."""
-    ridge = np.full(Phi.shape[1], penalty)
+def _logistic(Phi: Array, y: Array, weights: Array) -> Array:
+    """Fit ridge logistic regressions, one for every column of weights, by Newton's method.
+
+    The folds of the first penalty come first; the first function is not penalised.
+    """
+    n_functions = Phi.shape[1]
+    ridge = np.tile(np.repeat(_PENALTIES, _FOLDS), (n_functions, 1))
     ridge[0] = 1e-8
-    for _ in range(12):
-        p = 1 / (1 + np.exp(-np.clip(Phi @ beta, -30, 30)))
-        gradient = Phi.T @ (weights * (y - p)) - ridge * beta
-        curvature = (Phi * (weights * np.maximum(p * (1 - p), 1e-6))[:, None]).T @ Phi
-        step = np.linalg.solve(curvature + np.diag(ridge), gradient)
-        beta = beta + step
+    diagonal = np.arange(n_functions)
+    products = Products(Phi)
+    beta = np.zeros(ridge.shape)
+    for _ in range(_MOST_STEPS):
+        p = _sigmoid(Phi @ beta)
+        gradient = Phi.T @ (weights * (y[:, None] - p)) - ridge * beta
+        curvature = products.gram(weights * np.maximum(p * (1 - p), 1e-6))
+        curvature[:, diagonal, diagonal] += ridge.T
+        step = np.linalg.solve(curvature, gradient.T[:, :, None])[:, :, 0].T
+        beta += step
         if np.abs(step).max() < 1e-2:
             break
     return beta
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-np.clip(x, -30, 30)))

@@ -10,7 +10,14 @@ from sklearn.base import BaseEstimator
 
 from condokit._validation import Array, NoOverlapError
 from condokit.domains import Domains, Strata, Support, no_overlap
-from condokit.kernels import Kernel, check_kernel, column_widths, density
+from condokit.kernels import (
+    NOTHING,
+    Kernel,
+    check_kernel,
+    column_widths,
+    density,
+    likelihood_factor,
+)
 from condokit.smoothing import Covariates
 
 _MOST_POINTS = 1000  # support points of continuous confounders
@@ -73,15 +80,16 @@ class ProductPrior(BasePrior):
     kernel : callable or None, default=None
         k(Z1, Z2) -> matrix on the confounders as they are given, whatever they are. None is RBF
         for continuous columns times equality of categories.
-    bandwidth : float or None, default=None
-        Factor of Silverman's bandwidth; None is 1.
+    bandwidth : float, "likelihood" or None, default=None
+        Factor of Silverman's bandwidth; None is 1. "likelihood" takes the factor under which the
+        rows of each domain are likeliest, each left out of the density once.
     """
 
     def __init__(
         self,
         variant: str = "product",
         kernel: Kernel | None = None,
-        bandwidth: float | None = None,
+        bandwidth: float | str | None = None,
     ) -> None:
         self.variant = variant
         self.kernel = kernel
@@ -92,23 +100,22 @@ class ProductPrior(BasePrior):
     ) -> tuple[Array, Array]:
         # true product: half the mass on query rows weighted by the reference's density, half the
         # other way round; paper: all rows weighted by both densities
-        check_kernel(self.kernel, self.bandwidth)
         rows = _thinned(is_query)
         at = covariates.take(rows)
-        factor = 1.0 if self.bandwidth is None else self.bandwidth
         f_query, f_reference = (
-            density(at, side, factor * column_widths(side.Z), self.kernel)
+            density(at, side, self._widths(side), self.kernel)
             for side in (covariates.take(is_query), covariates.take(~is_query))
         )
         here = is_query[rows]
         if self._is_paper():
-            weights = f_query * f_reference
+            weights = f_query * f_reference * at.counts
         else:
-            weights = np.where(here, f_reference, f_query)
-            for side in (here, ~here):
-                weights[side] /= max(weights[side].sum(), 1e-300)
-        if not weights.sum() > 0:
+            weights = np.where(here, f_reference, f_query) * at.counts
+        if not weights.max() > NOTHING:
             raise NoOverlapError("The confounders of the two domains do not overlap at all.")
+        if not self._is_paper():
+            for side in (here, ~here):
+                weights[side] /= max(weights[side].sum(), NOTHING)
         return rows, weights / weights.sum()
 
     def weigh(  # noqa: D102
@@ -116,6 +123,17 @@ class ProductPrior(BasePrior):
     ) -> Array:
         product = share_query * share_reference
         return product * share_pooled if self._is_paper() else product
+
+    def _widths(self, covariates: Covariates) -> Array:
+        """Return the bandwidths of one domain's density."""
+        width = column_widths(covariates)
+        if isinstance(self.bandwidth, str) and self.bandwidth == "likelihood":
+            check_kernel(self.kernel, None)
+            if self.kernel is not None:
+                raise ValueError("bandwidth='likelihood' cannot be used with a kernel of your own.")
+            return likelihood_factor(covariates, width) * width
+        check_kernel(self.kernel, self.bandwidth)
+        return width if self.bandwidth is None else float(self.bandwidth) * width
 
     def _is_paper(self) -> bool:
         if self.variant not in ("product", "paper"):
@@ -137,7 +155,8 @@ class UniformPrior(BasePrior):
         self, covariates: Covariates, is_query: Array
     ) -> tuple[Array, Array]:
         rows = _thinned(is_query)
-        return rows, np.full(len(rows), 1 / len(rows))
+        counts = covariates.take(rows).counts
+        return rows, counts / counts.sum()
 
 
 def _thinned(is_query: Array) -> Array:

@@ -20,6 +20,7 @@ from condokit._validation import Array
 _MOST_COLUMNS = 60  # of one block that crosses curves with categories
 _ADDITIVE = 4  # up to this many continuous columns each get a curve of their own
 _LEADING = 2  # beyond that, the columns that matter most
+_FEW_PRODUCTS = 1 << 18  # that are cheaper to keep than to compute again
 _INDICES = 3  # and curves of this many linear combinations
 
 Block = Callable[[Array, Array], Array]
@@ -39,17 +40,36 @@ class Covariates:
         How many combinations there are.
     objects : ndarray of shape (n_rows,) or (n_rows, n_confounders), or None
         The confounders as they were given, for a user's kernel.
+    weights : ndarray of shape (n_rows,) or None
+        How many rows each row counts for; None is one.
     """
 
     Z: Array
     category: Array
     n_categories: int
     objects: Array | None = None
+    weights: Array | None = None
+
+    @property
+    def counts(self) -> Array:
+        """How many rows each row counts for."""
+        return np.ones(len(self.Z)) if self.weights is None else self.weights
 
     def take(self, rows: Array | slice) -> Covariates:
         """Return some of the rows."""
         objects = None if self.objects is None else self.objects[rows]
-        return Covariates(self.Z[rows], self.category[rows], self.n_categories, objects)
+        weights = None if self.weights is None else self.weights[rows]
+        return Covariates(self.Z[rows], self.category[rows], self.n_categories, objects, weights)
+
+    def thinned(self, most: int) -> Array:
+        """Return the numbers of at most so many rows, evenly taken; all rows if there are fewer."""
+        n = len(self.Z)
+        if n <= most:
+            return np.arange(n)
+        if self.weights is None:
+            return np.linspace(0, n - 1, most).round().astype(np.intp)
+        upto = np.cumsum(self.weights)
+        return np.searchsorted(upto, (np.arange(most) + 0.5) / most * upto[-1])
 
 
 class Basis:
@@ -79,16 +99,17 @@ class Basis:
             width = n_knots if axes.shape[1] == 1 else 3 * n_knots // 2
             if p > _ADDITIVE and np.count_nonzero(axes) == 1:  # a column that matters on its own
                 raw.append(lambda Z, E, axes=axes: Z @ axes)  # type: ignore[misc]
-            curve = _Radial(Z, axes, width)
+            curve = _Radial(covariates, axes, width)
             raw.append(lambda Z, E, curve=curve: curve(Z))  # type: ignore[misc]
             if n_categories > 1 and width * n_categories <= _MOST_COLUMNS:
                 raw.append(lambda Z, E, curve=curve: _cross(E, curve(Z)))  # type: ignore[misc]
-        E = _one_hot(covariates)
+        E, counts = _one_hot(covariates), covariates.counts
         self._blocks: list[tuple[Block, float]] = []
         sizes = []
         for block in raw:
             values = block(Z, E)
-            unit = float(np.sqrt(np.einsum("nr,nr->", values, values) / len(values)))
+            square = counts @ np.einsum("nr,nr->n", values, values) / counts.sum()
+            unit = float(np.sqrt(square))
             self._blocks.append((block, 1 / max(unit, 1e-12)))
             sizes.append(values.shape[1])
         self.block = np.repeat(np.arange(-1, len(sizes)), [1, *sizes])
@@ -108,17 +129,18 @@ class _Radial:
     The linear part is taken out, the rest is turned so that coefficients are independent a priori.
     """
 
-    def __init__(self, Z: Array, axes: Array, n_knots: int) -> None:
+    def __init__(self, covariates: Covariates, axes: Array, n_knots: int) -> None:
         self.axes = axes
-        u = Z @ axes
-        self.knots = _knots(u, n_knots)
+        u = covariates.Z @ axes
+        self.knots = _knots(u, n_knots, covariates.weights)
         between = _distance(self.knots, self.knots) ** 3
         _, size, right = np.linalg.svd(between)
         size = np.sqrt(np.maximum(size, 1e-10 * size[0]))
         self.turn = (right.T * np.where(size > 0, 1 / np.where(size > 0, size, 1.0), 0.0)) @ right
         values = (_distance(u, self.knots) ** 3) @ self.turn
         linear = np.column_stack([np.ones(len(u)), u])
-        self.linear = np.linalg.lstsq(linear, values, rcond=None)[0]
+        root = np.sqrt(covariates.counts)[:, None]
+        self.linear = np.linalg.lstsq(root * linear, root * values, rcond=None)[0]
 
     def __call__(self, Z: Array) -> Array:
         u = Z @ self.axes
@@ -143,19 +165,21 @@ def _axes(Z: Array, directions: Array | None) -> list[Array]:
     return [*indices, *(unit[:, [j]] for j in leading)]
 
 
-def directions(Z: Array, Y: Array, is_query: Array | None = None) -> Array | None:
+def directions(covariates: Covariates, Y: Array, is_query: Array | None = None) -> Array | None:
     """Return the linear combinations of many columns along which the features vary most.
 
     Ridge regression of all features on all columns, with an offset for the domain; the leading
     left singular vectors of the coefficients. None where every column has a curve of its own.
     """
+    Z = covariates.Z
     p = Z.shape[1]
     if p <= _ADDITIVE:
         return None
     offsets = [np.ones(len(Z))] if is_query is None else [np.ones(len(Z)), is_query]
     design = np.column_stack([*offsets, Z])
     penalty = np.diag(np.r_[np.zeros(len(offsets)), np.full(p, float(p))])
-    coefficients = np.linalg.solve(design.T @ design + penalty, design.T @ Y)[len(offsets) :]
+    weighted = (covariates.counts[:, None] * design).T
+    coefficients = np.linalg.solve(weighted @ design + penalty, weighted @ Y)[len(offsets) :]
     left, size, _ = np.linalg.svd(coefficients, full_matrices=False)
     kept = max(1, int((size[:_INDICES] > 0.2 * size[0]).sum()))
     return left[:, :kept] * size[:kept]
@@ -165,7 +189,7 @@ def curve_bases(
     covariates: Covariates, n_knots: int, X: Array, is_query: Array | None = None
 ) -> tuple[Basis, Basis]:
     """Return the bases of the mean and of the noise of features X; the noise has half the knots."""
-    leading = directions(covariates.Z, X, is_query)
+    leading = directions(covariates, X, is_query)
     return Basis(covariates, n_knots, leading), Basis(covariates, max(n_knots // 2, 4), leading)
 
 
@@ -237,11 +261,15 @@ class Products:
         pairs *= self.Phi[:, down]
         return pairs, up, down
 
+    def _one_by_one(self, n_features: int) -> bool:
+        n, r = self.Phi.shape
+        return n_features <= r and (n_features < 4 or n * r**2 > _FEW_PRODUCTS)
+
     def gram(self, W: Array) -> Array:
         """Return Phi' diag(w) Phi for every column w of W, shape (n_features, r, r)."""
         Phi = self.Phi
         r = Phi.shape[1]
-        if W.shape[1] <= r:
+        if self._one_by_one(W.shape[1]):
             return np.stack([(Phi * w[:, None]).T @ Phi for w in W.T])
         pairs, up, down = self._pairs
         flat = W.T @ pairs
@@ -253,7 +281,7 @@ class Products:
     def variances(self, cov: Array) -> Array:
         """Return phi' cov phi for every row and feature, shape (n_rows, n_features)."""
         Phi = self.Phi
-        if len(cov) <= Phi.shape[1]:
+        if self._one_by_one(len(cov)):
             return np.stack([np.einsum("nr,nr->n", Phi @ c, Phi) for c in cov], axis=1)
         pairs, up, down = self._pairs
         return pairs @ (cov[:, up, down] * np.where(up == down, 1.0, 2.0)).T
@@ -287,6 +315,25 @@ def fit_noise(
     return gamma, log_var, bounds
 
 
+def quantiles(values: Array, shares: Array, weights: Array | None = None) -> Array:
+    """Return quantiles of every column, as NumPy does for rows repeated by their weights."""
+    last = (len(values) if weights is None else weights.sum()) - 1
+    place = np.maximum(last * shares, 0.0)
+    low = np.floor(place)
+    ends = np.stack([low, np.minimum(low + 1, max(last, 0.0))])
+    if weights is None:
+        below, above = np.sort(values, axis=0)[ends.astype(np.intp)]
+    else:
+        order = np.argsort(values, axis=0, kind="stable")
+        upto = np.cumsum(weights[order], axis=0)
+        columns = [
+            values[order[np.minimum(np.searchsorted(c, ends, "right"), len(c) - 1), j], j]
+            for j, c in enumerate(upto.T)
+        ]
+        below, above = np.stack(columns, axis=-1)
+    return below + (place - low)[:, None] * (above - below)
+
+
 def _one_hot(covariates: Covariates) -> Array:
     if covariates.n_categories <= 1:
         return np.empty((len(covariates.Z), 0))
@@ -302,10 +349,10 @@ def _distance(u: Array, v: Array) -> Array:
     return np.sqrt(np.maximum(square, 0.0))
 
 
-def _knots(u: Array, n_knots: int) -> Array:
+def _knots(u: Array, n_knots: int, weights: Array | None) -> Array:
     """Spread knots over the rows: quantiles in one dimension, farthest points beyond."""
     if u.shape[1] == 1:
-        return np.unique(np.quantile(u, (np.arange(n_knots) + 0.5) / n_knots))[:, None]
+        return np.unique(quantiles(u, (np.arange(n_knots) + 0.5) / n_knots, weights))[:, None]
     chosen = [int(np.argmin((u**2).sum(axis=1)))]
     distance = _distance(u, u[chosen])[:, 0]
     for _ in range(n_knots - 1):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy import sparse
+from scipy.special import stdtrit
 
 from condokit._validation import Array, check_number
 from condokit.divergences.base import (
@@ -27,7 +29,6 @@ from condokit.smoothing import (
     Regression,
     curve_bases,
     fit_noise,
-    squared_residuals,
 )
 from condokit.statistics import GroupedMoments
 
@@ -36,6 +37,8 @@ _CHUNK_ROWS = 1 << 12
 _TOLERANCE = 0.03  # of a standard error; three times that for many features
 _MANY_FEATURES = 64
 _MOST_PASSES = 4
+_CORRELATION_STEPS = 3  # in which the correlation within subjects is renewed
+_FEWEST_DOF = 2.0
 
 
 class PooledLikelihood(RowDivergence, MatrixDivergence):
@@ -47,14 +50,17 @@ class PooledLikelihood(RowDivergence, MatrixDivergence):
     rows, and let :math:`y \sim N(0, C)`, with C from `condokit.smoothing.Regression`: curves with
     empirical-Bayes smoothness plus noise of variance :math:`\exp(\Psi(z) \gamma)`. Then, with
     :math:`G = [y_0\ y_1\ y_2]' C^{-1} [y_0\ y_1\ y_2]`, minus the log-likelihood,
-    :math:`y' C^{-1} y / 2 - N_q \log m`, is least at
+    :math:`y' C^{-1} y / 2 - (N_q - 1) \log m`, is least at
 
     .. math::
-        m = \frac{c + \sqrt{c^2 + 4 a N_q}}{2 a}, \quad b = -\frac{G_{02} + m G_{12}}{G_{22}}, \quad
+        m = \frac{c + \sqrt{c^2 + 4 a (N_q - 1)}}{2 a}, \quad
+        b = -\frac{G_{02} + m G_{12}}{G_{22}}, \quad
         a = G_{11} - \frac{G_{12}^2}{G_{22}}, \quad c = \frac{G_{02} G_{12}}{G_{22}} - G_{01}.
 
-    This alternates with the smoothness and the noise until m and b stand still. No prior over the
-    confounders is needed, and any number of them may be given.
+    The one taken from the :math:`N_q` query rows is the offset's, as in restricted likelihood. Rows
+    of one subject (`groups`) count for what they are worth given the correlation of their
+    residuals. This alternates with the smoothness and the noise until m and b stand still. No prior
+    over the confounders is needed, and any number of them may be given.
 
     Parameters
     ----------
@@ -117,6 +123,7 @@ class Rows:
     query_unit: Array
     reference_mean: Array
     reference_unit: Array
+    groups: Array | None = None
 
     @classmethod
     def read(cls, domains: Domains, covariates: Covariates, used: Array) -> Rows:
@@ -134,7 +141,11 @@ class Rows:
             side = (~is_query[part]).astype(np.int32)
             X[part] -= stats.mean[side]
             X[part] /= unit[side]
-        return cls(X, is_query, weights, covariates, stats.mean[0], unit[0], stats.mean[1], unit[1])
+        groups = None
+        if domains.groups is not None:  # a subject in both domains is two
+            groups = np.unique(2 * domains.groups[used] + is_query, return_inverse=True)[1]
+        units = stats.mean[0], unit[0], stats.mean[1], unit[1]
+        return cls(X, is_query, weights, covariates, *units, groups)
 
     def of(self, features: Array) -> Rows:
         """Return some of the features."""
@@ -150,7 +161,19 @@ class Rows:
             is_query=self.is_query[rows],
             weights=self.weights[rows],
             covariates=self.covariates.take(rows),
+            groups=None if self.groups is None else self.groups[rows],
         )
+
+    def discounted(self, correlation: float) -> Rows:
+        r"""Count rows of the same subject for less, by what they are worth.
+
+        The mean of n rows with correlation :math:`\rho` has the variance of
+        :math:`n / (1 + (n - 1) \rho)` independent ones.
+        """
+        if self.groups is None:
+            return self
+        others = np.bincount(self.groups, self.weights)[self.groups] - self.weights
+        return replace(self, weights=self.weights / (1 + np.maximum(others, 0.0) * correlation))
 
     def thinned(self, max_rows: int) -> Rows:
         """Return at most so many rows, taken at random from each domain, or all."""
@@ -177,15 +200,23 @@ class _Curves:
         family: DiagonalFamily,
     ) -> None:
         n_features = rows.X.shape[1]
-        self.rows, self.products, self.Psi, self.family = rows, products, Psi, family
+        self.products, self.Psi, self.family = products, Psi, family
+        self.sample = rows
+        self.correlation = 1.0
+        self._count_rows(rows)
         self.mean = Regression(bases[0], n_features, 1.0)
         self.noise = Regression(bases[1], n_features, 0.3)
-        self.query_pull = Psi.T @ (0.5 * rows.weights * rows.is_query)
         self.tolerance = _TOLERANCE if n_features < _MANY_FEATURES else 3 * _TOLERANCE
-        self.n_query = float(rows.weights[rows.is_query].sum())
         self.log_var = np.full(rows.X.shape, np.log(0.3))
         self.m = np.ones(n_features)
         self.b = np.zeros(n_features)
+
+    def _count_rows(self, rows: Rows) -> None:
+        """Take rows with the weights that the correlation within subjects leaves them."""
+        self.rows = rows.discounted(self.correlation)
+        weights, is_query = self.rows.weights, self.rows.is_query
+        self.query_pull = self.Psi.T @ (0.5 * weights * is_query)
+        self.n_query, self.n_rows = float(weights[is_query].sum()), float(weights.sum())
 
     def alternate(self, max_iter: int, in_groups: bool) -> Iterator[tuple[Array, _Curves]]:
         """Renew map, curves and noise in turn; yield features whose map stands still.
@@ -197,6 +228,8 @@ class _Curves:
             before = self.m, self.b
             self._update_map_and_mean()
             self._update_noise(first=self.n_iter == 1)
+            if self.sample.groups is not None and self.n_iter <= _CORRELATION_STEPS:
+                self._update_correlation()
             error = self.standard_errors()
             moved = np.abs(np.log(self.m / before[0])) / np.maximum(error[0], 1e-12)
             moved = np.maximum(moved, np.abs(self.b - before[1]) / np.maximum(error[1], 1e-12))
@@ -213,8 +246,9 @@ class _Curves:
         """Return the fit of some of the features."""
         part = copy(self)
         part.rows = self.rows.of(np.flatnonzero(chosen))
+        part.sample = self.sample.of(np.flatnonzero(chosen))
         part.mean, part.noise = self.mean.of(chosen), self.noise.of(chosen)
-        for name in ("m", "b", "G", "beta", "gamma"):
+        for name in ("m", "b", "G", "beta", "gamma", "curve_dof"):
             setattr(part, name, getattr(self, name)[chosen])
         for name in ("log_var", "W", "bounds"):
             setattr(part, name, getattr(self, name)[:, chosen])
@@ -228,6 +262,7 @@ class _Curves:
     def _renew(self, gram: Array, cross: Array, G: Array) -> None:
         """Find the map and the mean curves, given sums over rows."""
         cov = self.mean.posterior(gram)
+        self.curve_dof = np.einsum("drs,dsr->d", cov, gram)
         self.G = G - np.einsum("drk,drs,dsl->dkl", cross, cov, cross, optimize=True)
         self._solve(self.G)
         theta = np.stack([np.ones_like(self.m), self.m, self.b], axis=1)
@@ -238,27 +273,59 @@ class _Curves:
         if self.family.has_scale:
             a = np.maximum(G[:, 1, 1] - G[:, 1, 2] ** 2 / G[:, 2, 2], 1e-9)
             c = G[:, 0, 2] * G[:, 1, 2] / G[:, 2, 2] - G[:, 0, 1]
-            root = np.sqrt(c**2 + 4 * a * self.n_query)
+            n = max(self.n_query - 1, 0.5)  # the offset takes one
+            root = np.sqrt(c**2 + 4 * a * n)
             # the same number in two forms, neither of which cancels
-            self.m = np.where(c > 0, (c + root) / (2 * a), 2 * self.n_query / (root + np.abs(c)))
+            self.m = np.where(c > 0, (c + root) / (2 * a), 2 * n / (root + np.abs(c)))
         else:
             self.m = self.rows.query_unit / self.rows.reference_unit  # one, in the user's units
         self.b = -(G[:, 0, 2] + self.m * G[:, 1, 2]) / G[:, 2, 2]
 
     def _update_noise(self, first: bool) -> None:
         """Regress log-variances on squared residuals, freed of what the curve took from them."""
-        square = self._squares(self.rows, self.products, self.W)
+        square = self._residuals(self.rows, self.products, self.log_var) ** 2
         start = None if first else self.log_var
         self.gamma, self.log_var, self.bounds = fit_noise(
             self.noise, self.Psi, self.rows.weights, square, start
         )
 
-    def _squares(self, rows: Rows, products: Products, W: Array) -> Array:
-        mapped = np.where(rows.is_query[:, None], self.m * rows.X + self.b, rows.X)
-        return squared_residuals(mapped, products, self.beta, self.mean.cov, W)
+    def _residuals(self, rows: Rows, products: Products, log_var: Array) -> Array:
+        r"""Return residuals over the root of one minus the leverage of their row.
+
+        Of query rows, the map takes what the curve leaves: one for the offset, and for the scale
+        the share of its information that does not come from the spread.
+        """
+        q = rows.is_query[:, None]
+        mapped = np.where(q, self.m * rows.X + self.b, rows.X)
+        leverage = products.variances(self.mean.cov) * np.exp(-log_var)
+        leverage += q * (self._map_dof() / self.n_query)
+        return (mapped - products.Phi @ self.beta.T) / np.sqrt(np.maximum(1 - leverage, 0.05))
+
+    def _map_dof(self) -> Array:
+        if not self.family.has_scale:
+            return np.ones_like(self.m)
+        G = self.G
+        slope = np.maximum(G[:, 1, 1] - G[:, 1, 2] ** 2 / G[:, 2, 2], 0.0)
+        return 1 + slope / (slope + self.n_query / self.m**2)
+
+    def _update_correlation(self) -> None:
+        """Estimate the correlation of residuals within subjects, and count rows accordingly."""
+        rows = self.sample
+        assert rows.groups is not None
+        U = self._residuals(rows, self.products, self.log_var) * np.exp(-0.5 * self.log_var)
+        WU = rows.weights[:, None] * U
+        place = rows.groups, np.arange(len(U))
+        sums = sparse.csr_array((np.ones(len(U)), place)) @ WU
+        sizes = np.bincount(rows.groups, rows.weights)
+        squares = np.maximum((WU * U).sum(axis=0), 1e-300)
+        pairs = (sizes**2).sum() - (rows.weights**2).sum()
+        together = (sums**2).sum(axis=0) - (WU**2).sum(axis=0)
+        correlation = together / max(pairs, 1e-300) / squares * rows.weights.sum()
+        self.correlation = float(np.clip(correlation, 0.0, 1.0).mean())
+        self._count_rows(rows)
 
     def standard_errors(self) -> tuple[Array, Array, Array]:
-        """Return the errors of log m and of b, and the covariance of m with b.
+        """Return the errors of log m and of b, and the covariance of m with b, given the curves.
 
         The noise curve is shared, so that only a part q of the N_q query rows informs on the scale.
         """
@@ -273,9 +340,25 @@ class _Curves:
         se_m = np.sqrt(G[:, 2, 2] / determinant)
         return se_m / self.m, np.sqrt(info_m / determinant), -G[:, 1, 2] / determinant
 
+    def _widening(self) -> Array:
+        r"""Return by how much errors are greater because noise and curves are estimated.
+
+        :math:`t_\nu / 1.96 \cdot \sqrt{1 + 6 / \nu}`, with the 97.5% quantile of Student's t, so
+        that estimate +- 1.96 errors is a 95% interval. The log-variance at a row has the error
+        :math:`\sqrt{2 / \nu}`, and curves and map take degrees of freedom. Meier (1953) has 4 for a
+        mean with estimated weights; 6 was found by simulation (experiments/confounders.py).
+        """
+        Psi = self.Psi[self.rows.is_query]
+        error = np.einsum("rs,drs->d", Psi.T @ Psi / len(Psi), self.noise.cov)
+        taken = (self.curve_dof + self._map_dof()) / self.n_rows
+        dof = np.maximum(2 / error * np.maximum(1 - taken, 0.0), _FEWEST_DOF)
+        return stdtrit(dof, 0.975) / 1.96 * np.sqrt(1 + 6 / dof)
+
     def use_all(self, rows: Rows, features: Array, bases: tuple[Basis, Basis]) -> None:
         """Renew map, mean and noise from all rows, a chunk at a time."""
+        rows = rows.discounted(self.correlation)
         self.n_query = float(rows.weights[rows.is_query].sum())
+        self.n_rows = float(rows.weights.sum())
         n_features = len(self.m)
         sizes = [len(basis.block) for basis in bases]
 
@@ -303,8 +386,8 @@ class _Curves:
             self.query_pull = np.zeros(sizes[1])
             for chunk, products, Psi, log_var in chunks():
                 weighted = Psi * (0.5 * chunk.weights[:, None])
-                W = np.exp(-log_var) * chunk.weights[:, None]
-                excess = np.clip(self._squares(chunk, products, W) * np.exp(-log_var) - 1, -1, 20)
+                square = self._residuals(chunk, products, log_var) ** 2
+                excess = np.clip(square * np.exp(-log_var) - 1, -1, 20)
                 right += weighted.T @ (log_var + excess)
                 noise_gram += weighted.T @ Psi
                 self.query_pull += weighted.T @ chunk.is_query.astype(float)
@@ -313,7 +396,9 @@ class _Curves:
 
     def solution(self) -> Solution:
         """Return the map in the user's units."""
+        widen = self._widening()
         se_log, se_b, cov_mb = self.standard_errors()
+        se_log, se_b, cov_mb = widen * se_log, widen * se_b, widen**2 * cov_mb
         rows = self.rows
         at_mean = Solution(
             scale=self.m * rows.reference_unit / rows.query_unit,

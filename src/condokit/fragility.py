@@ -1,0 +1,67 @@
+"""Data on which a map rests too lightly: very few rows, or values far from all others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from condokit._validation import Array, listing
+from condokit.domains import Domains, Strata, Support
+
+_FEW_ROWS = 5
+_FEWEST_OTHERS = 20  # rows that it takes to call one of them an outlier
+_FAR_AWAY = 50.0  # robust standard deviations
+
+
+def weak_points(domains: Domains, strata: Strata, support: Support) -> list[str]:
+    """Say what makes the map unreliable, if anything."""
+    found = [
+        f"Only {count:g} of the {name} rows can be compared, so the map and its errors are guesses."
+        for name, count in (
+            ("query", support.count_query.sum()),
+            ("reference", support.count_reference.sum()),
+        )
+        if count < _FEW_ROWS
+    ]
+    labels = domains.tables[0].labels
+    compared = support.place(strata) >= 0
+    for name, is_here in (("query", domains.is_query), ("reference", ~domains.is_query)):
+        side = compared & is_here
+        far = [labels[j] for j in outlying_features(domains, side)]
+        if far:
+            found.append(
+                f"Values of {listing(far)} in the {name} rows are more than {_FAR_AWAY:g} robust "
+                "standard deviations away from the others, and decide the map alone. Correct or "
+                "leave out these rows, or transform the feature."
+            )
+    return found
+
+
+def outlying_features(domains: Domains, side: Array) -> Array:
+    r"""Return the features that have a value very far from the others on one side.
+
+    Far from the median, in units of the distance that 19 in 20 rows keep, over its normal value.
+    To save sorting, this looks only at features whose extremes are far out in standard deviations
+    too: with one value at k robust ones, the others being normal, by about
+    :math:`k / \sqrt{1 + k^2 / n}`.
+    """
+    n, first = int(side.sum()), None
+    if n < _FEWEST_OTHERS:
+        return np.empty(0, dtype=np.intp)
+    total = squares = low = high = np.zeros(domains.n_features)
+    for rows, chunk in domains.chunks():
+        X = chunk[side[rows]]
+        if len(X):
+            first = X[0] if first is None else first
+            X = X - first
+            low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
+            total, squares = total + X.sum(axis=0), squares + np.einsum("nd,nd->d", X, X)
+    mean = total / n
+    spread = np.sqrt(np.maximum(squares / n - mean**2, 0.0))
+    bound = 0.5 * _FAR_AWAY / np.sqrt(1 + _FAR_AWAY**2 / n)
+    suspects = np.flatnonzero(np.maximum(high - mean, mean - low) > bound * spread)
+    if len(suspects) == 0:
+        return suspects
+    X = np.concatenate([chunk[np.ix_(side[rows], suspects)] for rows, chunk in domains.chunks()])
+    distance = np.sort(np.abs(X - np.median(X, axis=0)), axis=0)
+    typical = distance[n - 1 - max(n // 20, 1)] / 1.96
+    return suspects[(typical > 0) & (distance[-1] > _FAR_AWAY * typical)]
