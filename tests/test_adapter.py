@@ -207,8 +207,10 @@ def test_groups_are_found_by_column_name_and_are_no_feature(eeg):
 def test_names_and_instances_are_the_same(parameter):
     data = two_domains(np.random.default_rng(0), n_features=4)
     named = {"map": MAPS, "prior": PRIORS, "divergence": DIVERGENCES}[parameter]
-    others = {"map": "affine"} if parameter == "divergence" else {}
     for name, make in named.items():
+        others = {}
+        if parameter == "divergence":
+            others = {"map": "orthogonal" if name == "procrustes" else "affine"}
         if name == "blocks":  # has no default
             continue
         by_name = ConDoAdapter(**{parameter: name}, **others).fit_pair(*data)

@@ -14,6 +14,7 @@ LAYERS = [
     {"maps", "intake", "covariances", "lowrank"},
     {"priors", "conditionals", "divergences", "overlap", "fragility"},
     {"shrinkage", "selection", "matrices"},
+    {"sampling", "pairing"},
     {"fitting"},
     {"ladder"},
     {"adapter"},

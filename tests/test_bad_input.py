@@ -437,7 +437,10 @@ def test_results_too_large_for_their_dtype():
         ({"divergence": PooledLikelihood(max_iter=0)}, "'max_iter' must be"),
         ({"conditional": KernelSmoother(bandwidth=-1)}, "'bandwidth' must be"),
         ({"conditional": "kernel", "prior": ProductPrior(bandwidth="x")}, "'bandwidth' must be"),
-        ({"conditional": "kernel", "map": "auto"}, "Use divergence='likelihood'"),
+        (
+            {"conditional": "kernel", "map": "auto"},
+            "Leave `divergence` and `conditional` at 'auto'",
+        ),
     ],
 )
 def test_wrong_parameters_with_a_continuous_confounder(data, parameters, message):

@@ -72,6 +72,22 @@ def test_subjects_stay_together_and_continuous_confounders_work():
     assert adapter.report_["ladder"]
 
 
+@pytest.mark.filterwarnings("ignore::condokit.IdentifiabilityWarning")
+@pytest.mark.parametrize("extra", ["twice", "sum", "constant"])
+def test_collinear_and_constant_features_do_not_decide(extra):
+    data = rotations(4, 4, 200, 1)
+
+    def spoil(X):
+        more = {"twice": X[:, 0], "sum": X.sum(axis=1), "constant": np.ones(len(X))}[extra]
+        return np.column_stack([X, more])
+
+    adapter = ConDoAdapter(map="auto").fit_pair(
+        spoil(data.X_query), spoil(data.X_reference), data.Z_query, data.Z_reference
+    )
+    assert adapter.report_["chosen_map"] == "affine (likelihood)"
+    assert rmse(adapter.transform(spoil(data.X_query))[:, :4], data.truth) < 0.2
+
+
 @pytest.mark.parametrize("shift", ["large", None])
 def test_ansur_stays_diagonal(needs_data, shift):
     data = ansur(101, shift=shift)

@@ -132,7 +132,7 @@ def test_bad_ranks_and_few_features_are_answered():
     *data, _ = mixed_sensors(0, 20)
     with pytest.raises(ValueError, match="rank of LowRank"):
         ConDoAdapter(map=LowRank(rank=0)).fit_pair(*data)
-    with pytest.raises(ValueError, match="found by divergence='reverse-kl', not by GaussianOT"):
+    with pytest.raises(ValueError, match="in its exact variant, not by GaussianOT"):
         ConDoAdapter(map="low-rank", divergence="ot").fit_pair(*data)
     with pytest.warns(IdentifiabilityWarning, match="rank 30 cannot be learned from 20 features"):
         adapter = ConDoAdapter(map=LowRank(rank=30)).fit_pair(*data)

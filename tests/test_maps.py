@@ -49,6 +49,41 @@ def test_compose_applies_the_other_first(affine):
         affine.compose(AffineMap([1.0], [0.0]))
 
 
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("dense", "low-rank"),
+        ("low-rank", "low-rank"),
+        ("low-rank", "diagonal"),
+        ("diagonal", "dense"),
+    ],
+)
+def test_all_kinds_of_matrices_map_invert_compose_and_are_saved(kinds, tmp_path):
+    rng = np.random.default_rng(0)
+    X, names = rng.normal(size=(7, 4)), list("abcd")
+    made = []
+    for kind in kinds:
+        scale, factors = rng.uniform(1, 2, 4), {}
+        if kind == "dense":
+            scale = rng.normal(size=(4, 4))
+        elif kind == "low-rank":
+            factors = {"left": rng.normal(size=(4, 1)), "right": rng.normal(size=(4, 1))}
+        made.append(AffineMap(scale, rng.normal(size=4), names, **factors))
+        assert made[-1].kind == kind
+    one, other = made
+    np.testing.assert_allclose(one(X), X @ one.A.T + one.b)
+    np.testing.assert_allclose(one.inverse()(one(X)), X, atol=1e-10)
+    assert one.inverse().kind == one.kind
+    np.testing.assert_allclose(one.compose(other)(X), one(other(X)))
+    assert one.log_det() == pytest.approx(np.linalg.slogdet(one.A)[1])
+    turned = AffineMap(other.A[::-1, ::-1], other.b[::-1], names[::-1])
+    np.testing.assert_allclose(one.compose(turned).A, one.A @ other.A)
+    one.save(tmp_path / "map.json")
+    assert AffineMap.load(tmp_path / "map.json") == one
+    assert pickle.loads(pickle.dumps(one)) == clone(one)
+    assert "a -> " in repr(one)
+
+
 def test_no_inverse_of_a_zero_scale():
     with pytest.raises(ValueError, match="'b' is 0"):
         AffineMap([1.0, 0.0], [0.0, 0.0], ["a", "b"]).inverse()
@@ -76,11 +111,18 @@ def test_it_is_a_frozen_transformer_in_front_of_a_fitted_model(affine):
     assert affine.set_output(transform="pandas").transform(X).columns.tolist() == ["a", "b"]
 
 
+def test_it_may_stand_in_a_pipeline_that_is_fitted(affine):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(50, 2)), rng.integers(0, 2, 50)
+    pipeline = make_pipeline(affine, LogisticRegression()).fit(X, y)
+    assert pipeline[0] == affine
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (([[[1.0]]], [1.0]), "'scale' must be a vector"),
-        (([[1.0, 0.0]], [1.0]), "'scale' must be a square matrix or a vector"),
+        (([[1.0, 0.0]], [1.0, 2.0]), "1 entries and 'offset' 2"),
         (([], []), "'scale' must be a vector"),
         (([1.0], [np.nan]), "'offset' must be finite"),
         (([1.0, 2.0], [1.0]), "2 entries and 'offset' 1"),

@@ -470,6 +470,64 @@ def test_difficult_features_give_finite_maps(divergence, shrinkage):
     assert adapter.map_.kind == "diagonal"
 
 
+@pytest.mark.parametrize("divergence", ["ot", "likelihood", "reverse-kl", "jeffreys"])
+def test_units_of_features_do_not_matter(divergence):
+    data = rotations(4, 4, 200, 1)
+    units = np.array([1e-8, 1.0, 1e3, 1e8])
+    rows = data.X_query, data.X_reference
+    adapter = ConDoAdapter("affine", divergence=divergence)
+    plain = adapter.fit_pair(*rows, data.Z_query, data.Z_reference).transform(rows[0])
+    scaled = [X * units for X in rows]
+    adapted = adapter.fit_pair(*scaled, data.Z_query, data.Z_reference).transform(scaled[0])
+    if divergence == "ot":  # which does depend on units, but always matches the spread
+        sd = [
+            np.sqrt(np.mean([X[z == Z].var(axis=0) for z in np.unique(Z)], axis=0))
+            for X, Z in ((adapted, data.Z_query), (scaled[1], data.Z_reference))
+        ]
+        assert (np.abs(np.log(sd[0] / sd[1])) < 1.5).all()
+    else:
+        np.testing.assert_allclose(adapted / units, plain, rtol=1e-3, atol=1e-3)
+
+
+def test_small_strata_give_transport_and_axes_but_no_divergence():
+    rng = np.random.default_rng(0)
+    Z = np.repeat([f"z{k}" for k in range(20)], 3)
+    X_query, X_reference = rng.normal(size=(60, 4)), rng.normal(size=(60, 4))
+    for divergence in ("ot", "pc-match"):
+        adapter = ConDoAdapter("affine", divergence=divergence)
+        adapter.fit_pair(X_query, X_reference, Z, Z)
+        assert np.isfinite(adapter.map_.A).all()
+        assert np.isnan(adapter.report_["objective"])
+
+
+def test_shrinkage_keeps_the_kind_of_map():
+    data = rotations(4, 3, 100, 0)
+    rows = (data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+    A = ConDoAdapter("orthogonal", shrinkage=0.5).fit_pair(*rows).map_.A
+    np.testing.assert_allclose(A @ A.T, np.eye(4), atol=1e-10)
+    A = ConDoAdapter(Blocks([[0, 1]]), shrinkage=1.0).fit_pair(*rows).map_.A
+    np.testing.assert_allclose(A, np.eye(4), atol=1e-12)
+
+
+@pytest.mark.parametrize("conditional", ["kernel", "splines"])
+def test_smooth_conditionals_also_take_categories(conditional):
+    data = rotations(3, 3, 200, 0)
+    adapter = ConDoAdapter("affine", divergence="reverse-kl", conditional=conditional)
+    adapter.fit_pair(data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+    assert np.isfinite(adapter.map_.A).all()
+
+
+def test_too_many_features_fall_back_at_once_and_say_so():
+    rng = np.random.default_rng(0)
+    Z = np.repeat(["a", "b"], 10)
+    with pytest.warns(IdentifiabilityWarning, match="location-scale map is fitted instead"):
+        adapter = ConDoAdapter("affine").fit_pair(
+            rng.normal(size=(20, 200)), rng.normal(size=(20, 200)), Z, Z
+        )
+    assert adapter.report_["fallback"] == "location-scale"
+    assert "ladder" not in adapter.report_
+
+
 def test_one_stratum_does_not_determine_a_matrix():
     data = rotations(3, 1, 100, 0)
     with pytest.warns(IdentifiabilityWarning, match="up to a rotation only"):

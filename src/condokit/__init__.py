@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from condokit.conditionals import KernelSmoother as KernelSmoother
     from condokit.conditionals import Splines as Splines
     from condokit.conditionals import Stratified as Stratified
+    from condokit.divergences import MMD as MMD
+    from condokit.divergences import Energy as Energy
     from condokit.divergences import ForwardKL as ForwardKL
     from condokit.divergences import GaussianOT as GaussianOT
     from condokit.divergences import Jeffreys as Jeffreys
     from condokit.divergences import PCMatch as PCMatch
     from condokit.divergences import PooledLikelihood as PooledLikelihood
+    from condokit.divergences import Procrustes as Procrustes
     from condokit.divergences import ReverseKL as ReverseKL
+    from condokit.divergences import SlicedWasserstein as SlicedWasserstein
     from condokit.maps import Affine as Affine
     from condokit.maps import AffineMap as AffineMap
     from condokit.maps import Blocks as Blocks
@@ -39,6 +43,7 @@ _HOME = {
     "Blocks": "maps",
     "Chained": "conditionals",
     "ConDoAdapter": "adapter",
+    "Energy": "divergences",
     "ForwardKL": "divergences",
     "GaussianOT": "divergences",
     "IdentifiabilityWarning": "_validation",
@@ -48,15 +53,18 @@ _HOME = {
     "LocationScale": "maps",
     "LowOverlapWarning": "_validation",
     "LowRank": "maps",
+    "MMD": "divergences",
     "MapFileError": "_validation",
     "NoOverlapError": "_validation",
     "Orthogonal": "maps",
     "PCMatch": "divergences",
     "PooledLikelihood": "divergences",
+    "Procrustes": "divergences",
     "ProductPrior": "priors",
     "ReverseKL": "divergences",
     "Shift": "maps",
     "Similarity": "maps",
+    "SlicedWasserstein": "divergences",
     "Splines": "conditionals",
     "Stratified": "conditionals",
     "UniformPrior": "priors",

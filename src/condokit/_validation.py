@@ -95,6 +95,14 @@ def check_number(argument: str, value: Any, low: float, high: float = np.inf) ->
         raise ValueError(f"'{argument}' must be a number {span}. Got {value!r} instead.")
 
 
+def check_integer(argument: str, value: Any, low: int) -> None:
+    """Refuse a parameter that is no whole number of at least `low`."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < low:
+        raise ValueError(
+            f"'{argument}' must be a whole number of at least {low}. Got {value!r} instead."
+        )
+
+
 def check_length(argument: str, values: Any, n_rows: int, table: str) -> None:
     """Refuse row-wise metadata that does not have one entry per row."""
     if len(values) != n_rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from condokit._validation import Array, pick, warn
 from condokit.conditionals import CONDITIONALS, BaseConditional
-from condokit.divergences import DIVERGENCES, BaseDivergence, PCMatch, RowDivergence
+from condokit.divergences import (
+    DIVERGENCES,
+    BaseDivergence,
+    PCMatch,
+    Procrustes,
+    RowDivergence,
+    SampleDivergence,
+)
 from condokit.domains import Domains
-from condokit.fitting import Recipe
+from condokit.fitting import Fit, Recipe, fit_quietly
 from condokit.frames import Table
 from condokit.intake import from_pair, from_table, is_reference_row
 from condokit.ladder import MANY_ROWS, MOST_FEATURES, Rung, climb
@@ -21,12 +29,14 @@ from condokit.maps import (
     MAPS,
     Affine,
     AffineMap,
+    Blocks,
     DiagonalFamily,
     LocationScale,
     LowRank,
     MapFamily,
     Rigid,
 )
+from condokit.pairing import check_pairs, refine
 from condokit.priors import PRIORS, BasePrior
 
 
@@ -199,6 +209,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         Z_query: Any = None,
         Z_reference: Any = None,
         *,
+        pairs: Any = None,
         groups: Any = None,
         sample_weight: Any = None,
     ) -> ConDoAdapter:
@@ -207,9 +218,14 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X_query, X_reference : array or data frame of shape (n_rows, n_features)
-            Features of each domain; columns are matched by name where they have names.
+            Features of each domain; columns are matched by name where they have names. With
+            map="affine" and a divergence between samples ("mmd", "energy", "sliced-wasserstein")
+            the domains may have different features.
         Z_query, Z_reference : array-like, data frame or dict, default=None
             Confounders of each domain.
+        pairs : pair of lists of int, default=None
+            Row numbers of X_query and of X_reference that are the same subjects, measured twice.
+            The map is then refined by regression on them, as far as held-out pairs advise.
         groups, sample_weight : pair of array-like, default=None
             As in `fit`, as a pair (query, reference).
 
@@ -232,8 +248,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             sample_weight,
             self.categorical,
             self.missing,
+            any_features=self._takes_any_features(),
         )
-        return self._fit(domains, None)
+        return self._fit(domains, None, None if pairs is None else check_pairs(pairs, domains))
 
     def transform(self, X: Any, *, domain: Any = None) -> Any:
         """Map query rows to the reference; no confounders are needed.
@@ -257,6 +274,10 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     def inverse_transform(self, X: Any, *, domain: Any = None) -> Any:
         """Map rows from the reference's units back to the query's; see `transform`."""
         check_is_fitted(self)
+        if self.map_.is_rectangular:
+            if domain is not None:
+                raise ValueError("'domain' cannot be used with a map between different features.")
+            return self.map_.pseudo_inverse()(X)
         return self._apply(self.map_.inverse(), X, domain, False)
 
     def fit_transform(
@@ -288,6 +309,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Return the names of the features, which the map does not change."""
         check_is_fitted(self)
+        if self.map_.is_rectangular:
+            return self.map_.get_feature_names_out()
         names = getattr(self, "feature_names_in_", None)
         if names is None:
             chosen = self._columns or range(self.n_features_in_)
@@ -308,8 +331,15 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _fit(self, domains: Domains, columns: list[int] | None) -> ConDoAdapter:
+    def _fit(
+        self,
+        domains: Domains,
+        columns: list[int] | None,
+        pairs: tuple[Array, Array] | None = None,
+    ) -> ConDoAdapter:
         fit, rung = climb(domains, self._rungs(domains))
+        if pairs is not None:
+            fit = self._refined(fit, rung, domains, pairs)
         self.map_, self.map_se_ = fit.map, fit.errors
         self.support_, self.overlap_, self.report_ = fit.support, fit.overlap, fit.report
         self.divergence_, self.conditional_ = rung.divergence, rung.conditional
@@ -321,6 +351,35 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         return self
+
+    def _refined(self, fit: Fit, rung: Rung, domains: Domains, pairs: tuple[Array, Array]) -> Fit:
+        """Refine a fitted map by pairs; its standard errors no longer hold."""
+        if fit.map.kind == "low-rank" or isinstance(rung.recipe.family, Blocks):
+            raise ValueError("'pairs' do not work with map='low-rank' or 'blocks'.")
+        family = rung.recipe.family
+        if fit.map.kind == "diagonal":
+            family = family if isinstance(family, DiagonalFamily) else LocationScale()
+        linked = replace(domains, links=fit.map.links)
+
+        def refit(keep: Array) -> AffineMap:
+            try:
+                return fit_quietly(replace(domains, keep=keep), rung.recipe).map
+            except (ValueError, FloatingPointError, np.linalg.LinAlgError):
+                return fit.map  # too few rows without these pairs
+
+        refined, facts = refine(fit.map, family, linked, pairs, refit)
+        return replace(fit, map=refined, errors=None, report={**fit.report, "pairs": facts})
+
+    def _takes_any_features(self) -> bool:
+        """Tell whether query and reference may have different features: rectangular matrices."""
+        kind = self.divergence
+        if isinstance(kind, str):
+            kind = DIVERGENCES.get(kind)
+        elif isinstance(kind, BaseDivergence):
+            kind = type(kind)
+        between_samples = isinstance(kind, type) and issubclass(kind, SampleDivergence)
+        affine = self.map == "affine" if isinstance(self.map, str) else type(self.map) is Affine
+        return between_samples and kind is not Procrustes and affine
 
     def _rungs(self, domains: Domains) -> list[Rung]:
         """Return what is to be fitted: one kind of map, or several to choose from."""
@@ -347,7 +406,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             matrices = [(self.divergence, Affine())] if matrices else []
         first = self._rung(LocationScale(), self.divergence, domains, averages=True)
         rungs = [first, *(self._rung(family, name, domains) for name, family in matrices)]
-        return rungs[1:] if isinstance(first.recipe.divergence, PCMatch) else rungs
+        if isinstance(first.recipe.divergence, PCMatch):
+            return rungs[1:] or rungs  # it finds no diagonal maps
+        return rungs
 
     def _rung(
         self, family: MapFamily, divergence: Any, domains: Domains, averages: bool = False
@@ -375,6 +436,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         if _is_auto(divergence):
             if isinstance(family, LowRank):
                 divergence = "reverse-kl"
+            elif isinstance(family, Affine) and family.is_penalised:
+                divergence = "likelihood" if domains.confounders else "reverse-kl"
             elif not domains.confounders:
                 divergence = "pc-match" if isinstance(family, Rigid) else "ot"
             elif not diagonal or (domains.continuous and _is_auto(conditional)):
@@ -417,12 +480,17 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 table = everything.select(self._columns)
         table.refuse_empty()
         result = affine.apply(table)
+        if domain is not None and affine.is_rectangular:
+            raise ValueError(
+                "'domain' cannot be used with a map between different features: rows of the "
+                "reference have other columns. Transform the query rows alone."
+            )
         if domain is not None:
             unchanged = is_reference_row(domain, everything, self._labels)
             for rows, chunk in table.chunks():
                 mine = unchanged[rows]
                 result[rows][mine] = chunk[mine]
-        return result if as_array else table.rebuild(result)
+        return result if as_array else table.rebuild(result, affine.outputs(table.columns))
 
     def _sklearn_wants_container(self) -> bool:
         """Tell whether set_output will put the result into a container."""

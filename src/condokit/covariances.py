@@ -140,6 +140,12 @@ def regularise(
 
 def choose_shares(scatter: GroupedScatter, n_folds: int) -> Shares:
     """Choose the shares by the Gaussian likelihood of held-out folds."""
+    varies = np.flatnonzero(np.einsum("kii->ki", scatter.scatter).sum(axis=0) > 0)
+    if len(varies) < scatter.mean.shape[1]:
+        part = GroupedScatter(len(scatter.count), 0)
+        part.count, part.mean = scatter.count, scatter.mean[:, varies]
+        part.scatter = scatter.scatter[:, varies[:, None], varies]
+        scatter = part
     n_features = scatter.mean.shape[1]
     pooled, diagonal, folds = _POOLED, _DIAGONAL, range(n_folds)
     if n_features > _MANY_FEATURES:

@@ -83,6 +83,28 @@ class Domains:
                 self.refuse_non_finite()
         return X
 
+    def side(self, query: bool, used: Array) -> Array:
+        """Return the features of those rows that are of one domain, which may have its own."""
+        parts = []
+        start = 0
+        for table in self.tables:
+            labels, name = table.labels, table.name
+            for rows, chunk in table.chunks():
+                here = np.arange(start + rows.start, start + rows.stop)
+                wanted = np.isin(here, used) & (self.is_query[here] == query)
+                if wanted.any():
+                    parts.append(apply_links(self.links, chunk[wanted], labels, name))
+            start += table.n_rows
+        X = np.concatenate(parts)
+        if not np.isfinite(X).all():
+            self.refuse_non_finite()
+        return X
+
+    @property
+    def is_rectangular(self) -> bool:
+        """Whether the two domains have different features."""
+        return len({tuple(table.labels) for table in self.tables}) > 1
+
     @property
     def continuous(self) -> list[Confounder]:
         """The confounders that are numbers."""
@@ -284,6 +306,26 @@ class GaussianPair:
         if skewness is not None:
             back = lambda left, right: skewness(right, left)[::-1]  # noqa: E731
         return GaussianPair(self.reference, self.query, self.weights, back)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Rows of both domains at every support value, and the weights of these.
+
+    Rows are sorted, so that nothing depends on the order they were given in.
+    """
+
+    query: list[Array]
+    reference: list[Array]
+    weights: Array
+
+    def half(self, which: int) -> Samples:
+        """Return every other row, to learn from or to judge by."""
+        return Samples(
+            [rows[which::2] for rows in self.query],
+            [rows[which::2] for rows in self.reference],
+            self.weights,
+        )
 
 
 def no_overlap(strata: Strata) -> NoOverlapError:

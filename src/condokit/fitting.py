@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from condokit._validation import (
     IdentifiabilityWarning,
     LowOverlapWarning,
     NoOverlapError,
+    check_integer,
     check_number,
     listing,
     warn,
@@ -29,8 +31,10 @@ from condokit.divergences import (
     PooledLikelihood,
     ReverseKL,
     RowDivergence,
+    SampleDivergence,
     Solution,
 )
+from condokit.divergences.matrix import Units, nearest_rigid
 from condokit.domains import Domains, GaussianPair, Moments, Strata, Support
 from condokit.fragility import weak_points
 from condokit.frames import Table
@@ -44,10 +48,14 @@ from condokit.maps import (
     LowRank,
     MapFamily,
     MatrixFamily,
+    Rigid,
 )
 from condokit.matrices import by_curves, by_strata, low_rank, without_flat
 from condokit.overlap import Columns, Overlap, measure_overlap
 from condokit.priors import BasePrior
+from condokit.sampling import as_gaussians, matrix_starts, rectangular_starts
+from condokit.sampling import by_curves as samples_by_curves
+from condokit.sampling import by_strata as samples_by_strata
 from condokit.selection import CANDIDATES, average_candidates
 from condokit.shrinkage import Kept, keep, share_variances, shrink
 from condokit.smoothing import Covariates
@@ -106,10 +114,27 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
             for name in ("family", "prior", "conditional", "divergence")
         },
     )
+    candidates: dict[str, Any] = {}
     table = domains.tables[0]
     domains = replace(domains, links=check_links(recipe.family.links, table.labels))
     comparison = compare(domains, recipe)
     support = comparison.support
+    if isinstance(recipe.divergence, SampleDivergence):
+        parts, facts = _fit_samples(domains, recipe, comparison)
+        outputs: list[str] | None = None
+        if domains.is_rectangular:
+            outputs = domains.tables[1].feature_names
+        else:
+            _warn_weak_points(domains, comparison)
+        affine = AffineMap(
+            parts["scale"],
+            parts["offset"],
+            table.feature_names,
+            links=domains.links,
+            output_names=outputs,
+        )
+        report = {**_rows_compared(support), **facts, "missing_confounders": domains.missing}
+        return Fit(affine, None, support, comparison.overlap, report)
     if not isinstance(recipe.family, DiagonalFamily):
         fit = {Blocks: _fit_blocks, LowRank: _fit_low_rank}.get(type(recipe.family), _fit_matrix)
         found = fit(domains, recipe, comparison)
@@ -117,17 +142,24 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
             parts, facts = found
             _warn_weak_points(domains, comparison)
             _refuse_failure(parts["scale"], parts["offset"], table, support)
-            affine = AffineMap(feature_names=table.feature_names, links=domains.links, **parts)
+            affine = AffineMap(
+                parts["scale"],
+                parts["offset"],
+                table.feature_names,
+                left=parts.get("left"),
+                right=parts.get("right"),
+                links=domains.links,
+            )
             report = {**_rows_compared(support), **facts, "missing_confounders": domains.missing}
             return Fit(affine, None, support, comparison.overlap, report)
         recipe = replace(recipe, family=LocationScale(), divergence=_diagonal(recipe, domains))
         comparison = compare(domains, recipe, quiet=True)
+        candidates["fallback"] = "location-scale"
     solution, unit, flat = _solve(domains, recipe, comparison)
     _warn_weak_points(domains, comparison)
     errors = _standard_errors(solution)
     everything = np.ones(domains.n_features)
     kept = Kept(everything, everything)
-    candidates: dict[str, Any] = {}
     if recipe.averages:
         solution, candidates = _averaged(solution, support, table)
     elif recipe.shrinkage == "auto":
@@ -148,6 +180,13 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
     _refuse_failure(solution.scale, solution.offset, table, support)
     affine = AffineMap(solution.scale, solution.offset, table.feature_names, links=domains.links)
     return Fit(affine, errors, support, comparison.overlap, report)
+
+
+def fit_quietly(domains: Domains, recipe: Recipe) -> Fit:
+    """Fit a part of the data again, without repeating what was said of all of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fit_map(domains, replace(recipe, min_overlap=0.0))
 
 
 def _warn_weak_points(domains: Domains, comparison: Comparison) -> None:
@@ -212,6 +251,12 @@ def _fit_matrix(
         )
     assert isinstance(recipe.family, MatrixFamily)
     some, kept = without_flat(pair)
+    if not kept.all():
+        warn(
+            "Constant within strata in a domain, so only shifted: "
+            f"{listing(_names(domains.tables[0], ~kept))}.",
+            IdentifiabilityWarning,
+        )
     A, b = np.eye(d), pair.weights @ (pair.reference.mean - pair.query.mean)
     facts: dict[str, Any] = {}
     if kept.any():
@@ -221,6 +266,8 @@ def _fit_matrix(
     if isinstance(recipe.shrinkage, float):
         A = (1 - recipe.shrinkage) * A + recipe.shrinkage * np.eye(d)
         b = (1 - recipe.shrinkage) * b
+        if isinstance(recipe.family, Rigid):
+            A = nearest_rigid(A, recipe.family.has_scale)
     facts["covariances"] = {name: asdict(share) for name, share in shares.items()}
     facts["constant_features"] = _names(domains.tables[0], ~kept)
     return {"scale": A, "offset": b}, facts
@@ -240,12 +287,70 @@ def _fit_blocks(
     blocks = recipe.family.places(domains.tables[0].labels)
     scale, b = _fit_diagonal(domains, recipe, comparison)
     A, facts = np.diag(scale), []
+    plain = None if isinstance(recipe.shrinkage, float) else recipe.shrinkage
     for block in blocks:
-        found = _fit_matrix(domains.of(block), replace(recipe, family=Affine()), comparison)
+        part = replace(recipe, family=Affine(), shrinkage=plain)
+        found = _fit_matrix(domains.of(block), part, comparison)
         if found is not None:
             A[np.ix_(block, block)], b[block] = found[0]["scale"], found[0]["offset"]
             facts.append(found[1])
+    if isinstance(recipe.shrinkage, float):
+        A = (1 - recipe.shrinkage) * A + recipe.shrinkage * np.eye(d)
+        b = (1 - recipe.shrinkage) * b
     return {"scale": A, "offset": b}, {"blocks": facts}
+
+
+def _fit_samples(
+    domains: Domains, recipe: Recipe, comparison: Comparison
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parts of the map that brings samples nearest to each other, and facts."""
+    family, divergence, support = recipe.family, recipe.divergence, comparison.support
+    assert isinstance(divergence, SampleDivergence)
+    check_integer("max_rows", divergence.max_rows, 2)
+    if isinstance(family, LowRank | Blocks):
+        raise ValueError(
+            f"{type(divergence).__name__} does not find {type(family).__name__} maps; use "
+            "map='location-scale', 'affine', 'orthogonal' or 'similarity'."
+        )
+    if isinstance(recipe.conditional, SmoothConditional):
+        used, covariates = comparison.used, comparison.covariates
+        points = recipe.prior.points(covariates, domains.is_query[used])
+        samples = samples_by_curves(domains, recipe.conditional, used, covariates, points)
+    else:
+        _refuse_continuous(domains)
+        place = support.place(comparison.strata)
+        samples = samples_by_strata(domains, place, support.weights, divergence.max_rows)
+    pair = as_gaussians(samples)
+    kind = "common" if isinstance(family, Rigid) else "feature"
+    diagonal = isinstance(family, DiagonalFamily)
+    if diagonal:
+        scale, offset = _start_of(family, pair)
+        begin = [("moments", np.diag(scale), offset)]
+    elif domains.is_rectangular:
+        kind, begin = "samples", rectangular_starts(pair)
+    else:
+        begin = matrix_starts(pair)
+        if isinstance(family, Affine) and not family.is_penalised:
+            kind = "samples"
+    solution = divergence.solve(family, samples, Units(pair, kind), begin)
+    A, b = solution.A, solution.b
+    if isinstance(recipe.shrinkage, float) and not domains.is_rectangular:
+        A = (1 - recipe.shrinkage) * A + recipe.shrinkage * np.eye(len(b))
+        b = (1 - recipe.shrinkage) * b
+    parts = {"scale": np.diag(A).copy() if diagonal else A, "offset": b}
+    return parts, solution.facts()
+
+
+def _start_of(family: DiagonalFamily, pair: GaussianPair) -> tuple[Array, Array]:
+    """Return scale and offset of the exact minimum of reverse KL, to start from."""
+    query, reference = (
+        Moments(
+            side.mean, var := np.einsum("kii->ki", side.cov), 1 / var, side.count, side.count - 1
+        )
+        for side in (pair.query, pair.reference)
+    )
+    solution = ReverseKL().minimize(family, query, reference, pair.weights)
+    return solution.scale, solution.offset
 
 
 def _fit_low_rank(
@@ -254,11 +359,11 @@ def _fit_low_rank(
     """Return the parts of a map that is diagonal plus low rank, and facts."""
     assert isinstance(recipe.family, LowRank)
     rank = recipe.family.rank
-    check_number("rank of LowRank", rank, 1)
-    if not isinstance(recipe.divergence, ReverseKL):
+    check_integer("rank of LowRank", rank, 1)
+    if not isinstance(recipe.divergence, ReverseKL) or recipe.divergence.variant != "exact":
         raise ValueError(
-            f"map='low-rank' is found by divergence='reverse-kl', not by "
-            f"{type(recipe.divergence).__name__}."
+            "map='low-rank' is found by divergence='reverse-kl' in its exact variant, not by "
+            f"{recipe.divergence!r}."
         )
     support, d = comparison.support, domains.n_features
     fewest = min(support.count_query.sum(), support.count_reference.sum())

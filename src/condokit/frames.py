@@ -156,13 +156,14 @@ class Table:
         if bad:
             raise not_finite(self.name, bad)
 
-    def output(self) -> Array:
-        """Return an empty array for a result with these rows and columns."""
+    def output(self, width: int | None = None) -> Array:
+        """Return an empty array for a result with these rows, and these or so many columns."""
         if self._frame is not None:
             single = all(dtype == nw.Float32 for dtype in self._dtypes())
         else:
             single = self._array is not None and self._array.dtype == np.float32
-        return np.empty((self.n_rows, self.n_features), np.float32 if single else np.float64)
+        width = self.n_features if width is None else width
+        return np.empty((self.n_rows, width), np.float32 if single else np.float64)
 
     def rebuild(self, values: Array, names: Sequence[str] | None = None) -> Any:
         """Put an array into the container that this table came in, keeping its index."""
@@ -170,13 +171,15 @@ class Table:
             return values
         names = list(names) if names is not None else [str(label) for label in self.labels]
         native = self._frame.to_native()
+        dtypes: list[Any] = self._dtypes()
+        same = len(names) == len(dtypes)
         columns: dict[str, Array] = {
             name: values[:, j].astype(np.float32) if dtype == nw.Float32 else values[:, j]
-            for j, (name, dtype) in enumerate(zip(names, self._dtypes()))
+            for j, (name, dtype) in enumerate(zip(names, dtypes if same else [None] * len(names)))
         }
         if nw.dependencies.is_pandas_dataframe(native):
             frame = _pandas_frame(type(native), values, columns, native.index)
-            if self.columns is None:
+            if self.columns is None and same:
                 frame.columns = self.native.columns[list(self.positions)]
             return frame
         return nw.from_dict(columns, backend=self._frame.implementation).to_native()

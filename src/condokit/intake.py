@@ -83,8 +83,12 @@ def from_pair(
     sample_weight: Any,
     categorical: Any,
     missing: str,
+    any_features: bool = False,
 ) -> Domains:
-    """Read two tables; the checks of `ConDoAdapter.fit_pair`."""
+    """Read two tables; the checks of `ConDoAdapter.fit_pair`.
+
+    With `any_features` the tables may have different features.
+    """
     tables = [Table(X_query, "X_query"), Table(X_reference, "X_reference")]
     if (tables[0].columns is None) != (tables[1].columns is None):
         raise ValueError(
@@ -108,7 +112,13 @@ def from_pair(
             for table, g, taken in zip(tables, _pair("groups", groups), reserved)
         ]
         group_codes = _factorize(parts, "groups")[1]
-    tables = _same_features(tables, reserved)
+    other = any_features and _are_different(tables, reserved)
+    if other:
+        tables = [table.select(None, taken) for table, taken in zip(tables, reserved)]
+        for table in tables:
+            table.refuse_empty()
+    else:
+        tables = _same_features(tables, reserved)
     names = [[name for name, _ in side] for side in sides]
     if sorted(names[0]) != sorted(names[1]):
         raise ValueError(
@@ -197,6 +207,17 @@ def _checked(domains: Domains) -> Domains:
 def _own_groups(table: Table) -> list[Any]:
     """Return a group of its own for each row."""
     return [(table.name, i) for i in range(table.n_rows)]
+
+
+def _are_different(tables: list[Table], reserved: list[list[str]]) -> bool:
+    """Tell whether two tables have different features."""
+    query, reference = (
+        [c for c in table.columns or [] if c not in set(taken)]
+        for table, taken in zip(tables, reserved)
+    )
+    if tables[0].columns is None or tables[1].columns is None:
+        return tables[0].n_features != tables[1].n_features
+    return set(query) != set(reference)
 
 
 def _same_features(tables: list[Table], reserved: list[list[str]]) -> list[Table]:

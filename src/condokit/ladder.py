@@ -20,6 +20,7 @@ from condokit.maps import MAPS, Affine, AffineMap, LowRank
 MOST_FEATURES = 300  # beyond, only diagonal maps are tried
 _MOST_ROWS = 20_000  # of a domain that the choice looks at
 _TOLERANCE = 0.05  # most nats per feature by which a simpler map may be worse
+_COLLINEAR = 1e-6  # share of its variance that others leave of a feature
 _LEAST_ROWS = 20  # of a domain, below which none are held out
 MANY_ROWS = 8  # rows per feature from which all matrices are searched
 _LOW_RANK_FEATURES = 10  # from which a matrix of low rank differs from a full one
@@ -62,15 +63,15 @@ def climb(domains: Domains, rungs: list[Rung]) -> tuple[Fit, Rung]:
     :math:`-\log p_r(A x + b \mid z) - \log|\det A|`: the likelihood of the row under the
     reference's conditional law, learned from other rows, so that neither shrinking data to their
     mean nor noise in a large matrix pays. A rung is as good as the best if its score is worse by
-    at most two standard errors of the paired difference plus half a nat for each of the
-    :math:`d^2` numbers in a matrix, shared by the N query rows: :math:`d^2 / 2 N`, but no more than
+    at most two standard errors of the paired difference plus one nat for each of the
+    :math:`d^2` numbers in a matrix, shared by the N query rows: :math:`d^2 / N`, but no more than
     0.05 nats per feature. Rungs that leave less than 80% or more than 125% of the reference's
     variance within strata, beyond sampling noise, are out; all matrices are searched only with 8
     rows per feature, and with fewer than 20 rows in a domain nothing but the first rung is tried.
     """
     first = fit_map(domains, rungs[0].recipe)  # says what is wrong with the data, if anything is
     fewest = min(first.report["rows_query"], first.report["rows_reference"])
-    if len(rungs) == 1 or fewest < _LEAST_ROWS:
+    if len(rungs) == 1 or fewest < _LEAST_ROWS or "fallback" in first.report:
         return first, rungs[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -120,10 +121,16 @@ class _Trial:
         self.whole = compare(self.domains, recipe)
         self.pair, _ = gaussian_pair(self.domains, recipe, self.whole, False)
         self.weights = np.ones(1)
+        # a constant or collinear feature would decide the scores by the noise it has not
+        kept = _independent(self.pair)
+        self.trial_domains = self.domains
+        if len(kept) < domains.n_features:
+            self.trial_domains = self.domains.of(kept)
 
     def scores(self) -> list[_Score]:
         """Fit every rung on all folds but one, and score it there, in turn."""
-        domains, support, d = self.domains, self.whole.support, self.domains.n_features
+        domains, support = self.trial_domains, self.whole.support
+        d = domains.n_features
         assert domains.keep is not None
         place = support.place(self.whole.strata)
         n_folds = 5 if d <= 30 else 2
@@ -168,7 +175,7 @@ class _Trial:
             return 0
         best = min(alive, key=lambda k: scores[k].mean)
         d, n_rows = self.domains.n_features, len(self.weights)
-        tolerance = min(_TOLERANCE * d, d**2 / (2 * n_rows))
+        tolerance = min(_TOLERANCE * d, d**2 / n_rows)
         for k in alive:
             difference = scores[k].nats - scores[best].nats
             gap = float(self.weights @ difference)
@@ -191,6 +198,24 @@ class _Trial:
         n, m, w = self.pair.query.count, self.pair.reference.count, self.pair.weights
         margin = 1 + 2 * float(np.sqrt(2 * (w**2 @ (1 / n + 1 / m))))
         return _SPREAD[0] / margin <= ratio <= _SPREAD[1] * margin
+
+
+def _independent(pair: GaussianPair) -> Array:
+    """Return the features that others do not determine, in either domain."""
+    kept = np.arange(pair.n_features)
+    for side in (pair.query, pair.reference):
+        share = side.count / side.count.sum()
+        cov = np.tensordot(share, side.cov, axes=1)[np.ix_(kept, kept)]
+        chosen: list[int] = []
+        for j in range(len(kept)):
+            left = cov[j, j]
+            if left > 0 and chosen:
+                known = cov[np.ix_(chosen, chosen)]
+                left -= cov[j, chosen] @ np.linalg.lstsq(known, cov[chosen, j], rcond=None)[0]
+            if cov[j, j] > 0 and left > _COLLINEAR * cov[j, j]:
+                chosen.append(j)
+        kept = kept[chosen]
+    return kept
 
 
 def _not_tried(rung: Rung, n_rows: float, n_features: int) -> str:

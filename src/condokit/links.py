@@ -22,6 +22,8 @@ def check_links(links: Any, labels: Sequence[str]) -> tuple[Link, ...] | None:
     if links is None:
         return None
     if isinstance(links, Mapping):
+        places = {j: label for j, label in enumerate(labels)}
+        links = {places.get(name, name): link for name, link in links.items()}
         unknown = [name for name in links if name not in labels]
         if unknown:
             raise ValueError(
@@ -85,7 +87,8 @@ def undo(links: tuple[Link, ...] | None, X: Array) -> Array:
         if link == "log":
             out[:, j] = np.exp(X[:, j])
         elif link == "logit":
-            out[:, j] = 1 / (1 + np.exp(-X[:, j]))
+            # never quite 0 or 1, in single precision as well
+            out[:, j] = np.clip(1 / (1 + np.exp(-X[:, j])), 1e-37, 1 - 6e-8)
         elif link is not None:
             out[:, j] = np.maximum(X[:, j], 0.0) ** (1 / float(link))
     return out

@@ -49,26 +49,32 @@ class FactorGaussian:
         return float(np.log(self.noise).sum() + np.linalg.slogdet(np.eye(len(core)) + core)[1])
 
 
-def factor_gaussians(residual: Array, place: Array, mean: Array) -> list[FactorGaussian]:
+def factor_gaussians(
+    residual: Array, place: Array, mean: Array, counts: Array | None = None
+) -> list[FactorGaussian]:
     r"""Return one Gaussian per stratum from residual rows, each half its own, half pooled.
 
     The leading principal axes of the covariance are its factors, with what exceeds the average of
     the others as their size; the rest of every feature's variance is noise.
     """
-    n, d = residual.shape
+    d = residual.shape[1]
+    counts = np.ones(len(residual)) if counts is None else counts
+    residual, place, counts = residual[counts > 0], place[counts > 0], counts[counts > 0]
+    residual = residual * np.sqrt(counts)[:, None]
+    n = float(counts.sum())
     pooled = residual / np.sqrt(max(n - len(mean), 1))
     result = []
     for k in range(len(mean)):
-        own = residual[place == k]
+        own, n_own = residual[place == k], float(counts[place == k].sum())
         rows = np.vstack(
             [
-                own * np.sqrt((1 - _POOLED) / max(len(own) - 1, 1)),
-                pooled * np.sqrt(_POOLED if len(own) > 1 else 1.0),
+                own * np.sqrt((1 - _POOLED) / max(n_own - 1, 1)),
+                pooled * np.sqrt(_POOLED if n_own > 1 else 1.0),
             ]
         )
         variance = (rows**2).sum(axis=0)
         gram = rows @ rows.T if len(rows) <= d else rows.T @ rows
-        q = min(_MOST_FACTORS, len(gram) - 1, n // 4)
+        q = min(_MOST_FACTORS, len(gram) - 1, int(n) // 4)
         size, axes = np.linalg.eigh(gram)
         rest = float(size[: len(size) - q].mean()) if len(size) > q else 0.0
         size, axes = size[len(size) - q :], axes[:, len(axes) - q :]
@@ -194,7 +200,7 @@ class LowRankKL:
             "n_iter": int(best.nit),
             "gradient_norm": float(np.abs(best.jac).max()),
         }
-        return [np.exp(log_m), U, V, c], facts
+        return [np.exp(np.clip(log_m, -20, 20)), U, V, c], facts
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,9 @@ def _check_content(path: str | os.PathLike[str], document: dict[str, Any]) -> No
             values = [number for row in values for number in row]
         if not all(type(x) in (int, float) and _is_finite(x) for x in values):
             raise MapFileError(f"{path} is damaged: {key!r} must hold finite numbers only.")
-    lengths = {len(scale), len(offset)} | ({len(names)} if names is not None else set())
-    if len(lengths) != 1 or 0 in lengths:
+    width = len(scale[0]) if document["kind"] == "dense" else len(scale)
+    wrong = {len(scale), len(offset)} != {len(offset)} or not offset or not width
+    if wrong or (names is not None and len(names) != width):
         raise MapFileError(
             f"{path} is damaged: 'scale', 'offset' and 'feature_names' differ in length."
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -12,7 +12,14 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from condokit import mapfile
-from condokit._validation import Array, MapFileError, check_number, did_you_mean, listing
+from condokit._validation import (
+    Array,
+    MapFileError,
+    check_integer,
+    check_number,
+    did_you_mean,
+    listing,
+)
 from condokit.domains import Moments
 from condokit.frames import Table
 from condokit.links import Link, check_links
@@ -29,10 +36,10 @@ class AffineMap(TransformerMixin, BaseEstimator):
 
     Parameters
     ----------
-    scale : array-like of shape (n_features,) or (n_features, n_features)
+    scale : array-like of shape (n_features,) or (n_outputs, n_features)
         The diagonal of A, or all of it.
-    offset : array-like of shape (n_features,)
-        The vector b.
+    offset : array-like of shape (n_outputs,)
+        The vector b; there are as many outputs as features unless A is rectangular.
     feature_names : sequence of str or None, default=None
         Names of the features; data frames are then matched by name.
     left : array-like of shape (n_features, rank) or None, default=None
@@ -43,6 +50,8 @@ class AffineMap(TransformerMixin, BaseEstimator):
     links : str, float, sequence, dict or None, default=None
         "log", "logit" or a power for all features or some: applied before the map and undone
         after it, so that positive or bounded features stay so.
+    output_names : sequence of str or None, default=None
+        Names of the outputs of a rectangular map; otherwise they are those of the features.
 
     Examples
     --------
@@ -63,6 +72,7 @@ class AffineMap(TransformerMixin, BaseEstimator):
     left: Array | None
     right: Array | None
     links: tuple[Link, ...] | None
+    output_names: tuple[str, ...] | None
 
     def __init__(
         self,
@@ -73,6 +83,7 @@ class AffineMap(TransformerMixin, BaseEstimator):
         left: Any = None,
         right: Any = None,
         links: Any = None,
+        output_names: Sequence[str] | None = None,
     ) -> None:
         parts = {
             "scale": _frozen("scale", scale, (1, 2)),
@@ -87,15 +98,28 @@ class AffineMap(TransformerMixin, BaseEstimator):
                 f"'feature_names' must be {n_features} different names. Got {listing(names)}."
             )
         labels = names or [f"column {j}" for j in range(n_features)]
-        self.__dict__.update(parts, feature_names=names, links=check_links(links, labels))
+        checked = check_links(links, labels)
+        outputs = None if output_names is None else tuple(str(name) for name in output_names)
+        assert parts["offset"] is not None
+        n_outputs = len(parts["offset"])
+        if n_outputs != n_features and checked is not None:
+            raise ValueError("'links' need a map with as many outputs as features.")
+        if outputs is not None and not len(outputs) == len(set(outputs)) == n_outputs:
+            raise ValueError(
+                f"'output_names' must be {n_outputs} different names. Got {listing(outputs)}."
+            )
+        self.__dict__.update(parts, feature_names=names, links=checked, output_names=outputs)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "_sklearn_output_config":  # set_output changes what comes out, not the map
+        if name.startswith("_"):  # scikit-learn's notes, such as those of set_output
             self.__dict__[name] = value
             return
         raise AttributeError(f"AffineMap is immutable; make a new one instead of setting {name!r}.")
 
     def __delattr__(self, name: str) -> None:
+        if name.startswith("_"):
+            del self.__dict__[name]
+            return
         raise AttributeError("AffineMap is immutable.")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -139,16 +163,27 @@ class AffineMap(TransformerMixin, BaseEstimator):
     @property
     def n_features_in_(self) -> int:
         """Number of features."""
-        return len(self.offset)
+        return int(self.scale.shape[-1])
+
+    @property
+    def is_rectangular(self) -> bool:
+        """Whether there are other numbers of outputs and features."""
+        return len(self.offset) != self.n_features_in_
 
     def __call__(self, X: Any) -> Any:
         """Map every row; the result is the same kind of table as X."""
         table = Table(X).match(self.feature_names, self.n_features_in_, "this AffineMap")
-        return table.rebuild(self.apply(table), self.feature_names if table.columns else None)
+        return table.rebuild(self.apply(table), self.outputs(table.columns))
+
+    def outputs(self, columns: Sequence[str] | None) -> Sequence[str] | None:
+        """Return the names of what comes out of columns with or without names."""
+        if self.is_rectangular:
+            return self.output_names or [f"y{j}" for j in range(len(self.offset))]
+        return self.output_names or (self.feature_names if columns else None)
 
     def apply(self, table: Table) -> Array:
         """Map the rows of a table whose columns are in order; refuse NaN and infinity."""
-        out = table.output()
+        out = table.output(len(self.offset))
         for rows, chunk in table.chunks():
             result = out[rows]
             with np.errstate(over="ignore", invalid="ignore"):
@@ -184,6 +219,11 @@ class AffineMap(TransformerMixin, BaseEstimator):
 
     def inverse(self) -> AffineMap:
         """Return the map from reference features back to query features."""
+        if self.is_rectangular:
+            raise ValueError(
+                f"The map takes {self.n_features_in_} features to {len(self.offset)} and has no "
+                "inverse. pseudo_inverse() is the nearest there is."
+            )
         if self.kind == "diagonal":
             flat = np.flatnonzero(self.scale == 0)
             if len(flat):
@@ -192,7 +232,7 @@ class AffineMap(TransformerMixin, BaseEstimator):
                     "The map has no inverse: the scale of "
                     f"{listing([names[j] for j in flat])} is 0."
                 )
-            parts: dict[str, Array]
+            parts: dict[str, Any]
             with np.errstate(over="ignore"):
                 parts = {"scale": 1 / self.scale, "offset": -self.offset / self.scale}
         else:
@@ -201,7 +241,7 @@ class AffineMap(TransformerMixin, BaseEstimator):
             raise ValueError("The map has no finite inverse: its matrix is too close to singular.")
         return AffineMap(feature_names=self.feature_names, links=self.links, **parts)
 
-    def _inverse_parts(self) -> dict[str, Array]:
+    def _inverse_parts(self) -> dict[str, Any]:
         """Invert a matrix; diagonal plus low rank by Woodbury's identity stays in that form."""
         try:
             if self.left is None or self.right is None:
@@ -218,12 +258,29 @@ class AffineMap(TransformerMixin, BaseEstimator):
         offset = -(scale * self.offset + left @ (right.T @ self.offset))
         return {"scale": scale, "offset": offset, "left": left, "right": right}
 
+    def pseudo_inverse(self) -> AffineMap:
+        """Return the map back that is shortest where there are many, and nearest where none."""
+        back = np.linalg.pinv(self.A)
+        names = self.output_names or (None if self.is_rectangular else self.feature_names)
+        return AffineMap(back, -back @ self.offset, names, output_names=self.feature_names)
+
     def compose(self, other: AffineMap) -> AffineMap:
         """Return the map that applies `other` first and then this one.
 
         Features are matched by name when both maps have names.
         """
         n = self.n_features_in_
+        if self.is_rectangular or other.is_rectangular:
+            if len(other.offset) != n:
+                raise ValueError(
+                    f"The other map yields {len(other.offset)} features, this one takes {n}."
+                )
+            return AffineMap(
+                self._product(other.A.T).T,
+                self.linear(other.offset[None])[0],
+                other.feature_names,
+                output_names=self.output_names,
+            )
         if self.feature_names is not None and other.feature_names is not None:
             place = {name: j for j, name in enumerate(other.feature_names)}
             missing = [name for name in self.feature_names if name not in place]
@@ -285,7 +342,13 @@ class AffineMap(TransformerMixin, BaseEstimator):
 
     def _with(self, names: Sequence[str] | None) -> AffineMap:
         return AffineMap(
-            self.scale, self.offset, names, left=self.left, right=self.right, links=self.links
+            self.scale,
+            self.offset,
+            names,
+            left=self.left,
+            right=self.right,
+            links=self.links,
+            output_names=self.output_names,
         )
 
     def _arrays(self) -> list[Array]:
@@ -302,11 +365,11 @@ class AffineMap(TransformerMixin, BaseEstimator):
 
     def inverse_transform(self, X: Any) -> Any:
         """Map every row back."""
-        return self.inverse()(X)
+        return (self.pseudo_inverse() if self.is_rectangular else self.inverse())(X)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Return the names of the features, which the map does not change."""
-        names = self.feature_names or input_features
+        """Return the names of what comes out: those of the features, unless it has its own."""
+        names = self.outputs(["named"]) or input_features
         if names is None:
             names = [f"x{j}" for j in range(self.n_features_in_)]
         return np.asarray(list(names), dtype=object)
@@ -323,13 +386,15 @@ class AffineMap(TransformerMixin, BaseEstimator):
                 content[name] = part.tolist()
         if self.links is not None:
             content["links"] = list(self.links)
+        if self.output_names is not None:
+            content["output_names"] = list(self.output_names)
         mapfile.write(path, content)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> AffineMap:
         """Read a map that `save` wrote; refuse any other file with a `MapFileError`."""
         content = mapfile.read(path)
-        parts = {name: content.get(name) for name in ("left", "right", "links")}
+        parts = {name: content.get(name) for name in ("left", "right", "links", "output_names")}
         try:
             return cls(content["scale"], content["offset"], content["feature_names"], **parts)
         except ValueError as error:
@@ -338,7 +403,8 @@ class AffineMap(TransformerMixin, BaseEstimator):
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, AffineMap)
-            and (self.feature_names, self.links) == (other.feature_names, other.links)
+            and (self.feature_names, self.links, self.output_names)
+            == (other.feature_names, other.links, other.output_names)
             and len(self._arrays()) == len(other._arrays())
             and all(map(np.array_equal, self._arrays(), other._arrays()))
         )
@@ -347,11 +413,13 @@ class AffineMap(TransformerMixin, BaseEstimator):
         return hash((*(a.tobytes() for a in self._arrays()), self.feature_names, self.links))
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        n = self.n_features_in_
+        n, n_outputs = self.n_features_in_, len(self.offset)
         names = self.feature_names or [f"x{j}" for j in range(n)]
+        outputs = self.outputs(names) or names
         kind = self.kind if self.left is None else f"low-rank: diagonal plus {self.left.shape[1]}"
-        lines = [f"AffineMap of {n} feature{'s' * (n != 1)} ({kind})"]
-        for j in range(min(n, 6)):
+        size = f"{n} feature{'s' * (n != 1)}" + f" to {n_outputs}" * self.is_rectangular
+        lines = [f"AffineMap of {size} ({kind})"]
+        for j in range(min(n_outputs, 6)):
             if self.scale.ndim == 2:
                 row = self.scale[j]
             else:
@@ -359,12 +427,13 @@ class AffineMap(TransformerMixin, BaseEstimator):
                 row[j] = self.scale[j]
                 if self.left is not None and self.right is not None:
                     row += self.right @ self.left[j]
-            lines.append(f"  {_shown(j, names, self.links)} -> " + self._formula(j, row, names))
-        return "\n".join(lines + ["  ..."] * (n > 6))
+            lines.append(f"  {_shown(j, outputs, self.links)} -> " + self._formula(j, row, names))
+        return "\n".join(lines + ["  ..."] * (n_outputs > 6))
 
     def _formula(self, j: int, row: Array, names: Sequence[str]) -> str:
         """Write one output as a sum of its largest terms."""
         largest = [j] if self.kind == "diagonal" else list(np.argsort(-np.abs(row))[:3])
+        largest = [k for k in largest if row[k] != 0] or [j]
         terms = [(float(row[k]), f" * {_shown(k, names, self.links)}") for k in largest]
         if np.count_nonzero(row) > len(largest):
             terms.append((np.nan, "..."))
@@ -388,7 +457,7 @@ def _frozen(name: str, value: Any, dimensions: tuple[int, ...]) -> Array:
     if array.ndim not in dimensions or array.size == 0:
         kind = "vector with one number per feature"
         if dimensions == (1, 2):
-            kind += ", or a square matrix"
+            kind += ", or a matrix"
         elif dimensions == (2,):
             kind = "matrix with one row per feature"
         raise ValueError(f"'{name}' must be a {kind}. Got shape {array.shape}.")
@@ -403,8 +472,6 @@ def _check_shapes(parts: dict[str, Array | None]) -> int:
     scale, offset, left, right = parts["scale"], parts["offset"], parts["left"], parts["right"]
     assert scale is not None
     assert offset is not None
-    if scale.ndim == 2 and scale.shape[0] != scale.shape[1]:
-        raise ValueError(f"'scale' must be a square matrix or a vector. Got shape {scale.shape}.")
     if len(scale) != len(offset):
         raise ValueError(f"'scale' has {len(scale)} entries and 'offset' {len(offset)}.")
     if (left is None) != (right is None):
@@ -417,7 +484,7 @@ def _check_shapes(parts: dict[str, Array | None]) -> int:
                 f"'left' and 'right' must both have {len(offset)} rows and as many columns as each "
                 f"other. Got shapes {left.shape} and {right.shape}."
             )
-    return len(offset)
+    return scale.shape[-1]
 
 
 def _shown(j: int, names: Sequence[str], links: tuple[Link, ...] | None) -> str:
@@ -573,8 +640,10 @@ class Affine(MatrixFamily):
     @property
     def is_penalised(self) -> bool:
         """Whether the matrix is pulled to the identity or bounded."""
-        for name, least in (("l1", 0), ("l2", 0), ("n_starts", 1), ("max_iter", 1)):
-            check_number(f"{name} of Affine", getattr(self, name), least)
+        for name in ("l1", "l2"):
+            check_number(f"{name} of Affine", getattr(self, name), 0, 1e12)
+        for name in ("n_starts", "max_iter"):
+            check_integer(f"{name} of Affine", getattr(self, name), 1)
         return bool(self.l1 or self.l2 or self.nonnegative)
 
 
@@ -629,11 +698,16 @@ class Blocks(MapFamily):
     def places(self, labels: Sequence[str]) -> list[Array]:
         """Return the positions of each group's features."""
         groups = self.groups.values() if isinstance(self.groups, dict) else self.groups
+        if isinstance(groups, str) or not isinstance(groups, Iterable):
+            raise ValueError(
+                f"'groups' of Blocks must be a list of lists of features. Got {groups!r}."
+            )
         place = {label: j for j, label in enumerate(labels)}
         blocks, seen = [], set()
         for group in groups:
             block = []
-            for feature in [group] if isinstance(group, str) else list(group):
+            alone = isinstance(group, str) or not isinstance(group, Iterable)
+            for feature in [group] if alone else list(group):
                 if isinstance(feature, int | np.integer) and 0 <= feature < len(labels):
                     j = int(feature)
                 elif feature in place:

@@ -128,20 +128,24 @@ def by_curves(
     the residuals in units of these, one for all z.
     """
     X, is_query = domains.rows(used), domains.is_query[used]
-    at, weights, nearest = _few_points(covariates, *points)
+    at, weights, nearest = few_points(covariates, *points)
+
+    def own_weights(rows: Array) -> Array:
+        return covariates.counts[rows]
+
     sides, shares, scores = [], {}, []
     for name, side in (("query", is_query), ("reference", ~is_query)):
         own = covariates.take(side)
         here, there = (conditional.moments_at(X[side], own, z) for z in (own, at))
-        residual = (X[side] - here.mean) / np.sqrt(here.var)
-        scores.append(residual)
+        residual = (X[side] - here.mean) / np.sqrt(positive(here.var))
+        scores.append(X[side] - here.mean)
         folds = np.zeros(len(residual), dtype=np.intp)
         n_folds = _FOLDS if regularised else 1
         if regularised:
             groups = None if domains.groups is None else domains.groups[used][side]
             folds = folds_of(folds, groups, n_folds)
         scatter = GroupedScatter(n_folds, X.shape[1])
-        scatter.update(residual, folds)
+        scatter.update(residual, folds, own_weights(side))
         whole = scatter.without(-1, n_folds).gaussians()
         if regularised:
             shares[name] = choose_shares(scatter, n_folds)
@@ -150,7 +154,8 @@ def by_curves(
         correlation = whole.cov[0] / np.outer(sd, sd)
         spread = np.sqrt(there.var)
         cov = spread[:, :, None] * correlation * spread[:, None, :]
-        count = np.bincount(nearest[side], minlength=len(weights)).astype(float)
+        placed = side & (nearest >= 0)
+        count = np.bincount(nearest[placed], own_weights(placed), minlength=len(weights))
         sides.append(Gaussians(there.mean, cov, np.maximum(count, 1e-6)))
 
     def skewness(axes_query: Array, axes_reference: Array) -> tuple[Array, Array]:
@@ -190,33 +195,37 @@ def low_rank(
     scale, offset = diagonal
     X, is_query = domains.rows(used), domains.is_query[used]
     X[is_query] = X[is_query] * scale + offset
-    middle, unit = X[~is_query].mean(axis=0), X[~is_query].std(axis=0)
-    unit = np.where(unit > 0, unit, 1.0)
+    counts = np.ones(len(used)) if domains.weights is None else domains.weights[used]
+    share = counts[~is_query] / counts[~is_query].sum()
+    middle = share @ X[~is_query]
+    unit = np.sqrt(positive(share @ (X[~is_query] - middle) ** 2))
     X -= middle
     X /= unit
     sides = []
     if smooth is not None:
         conditional, covariates, points = smooth
-        at, weights, _ = _few_points(covariates, *points)
+        at, weights, _ = few_points(covariates, *points)
     for side in (is_query, ~is_query):
         if smooth is None:
             mine = place[used][side]
             stats = GroupedMoments(len(weights), X.shape[1])
-            stats.update(X[side], mine)
-            sides.append(factor_gaussians(X[side] - stats.mean[mine], mine, stats.mean))
+            stats.update(X[side], mine, counts[side])
+            residual = X[side] - stats.mean[mine]
+            sides.append(factor_gaussians(residual, mine, stats.mean, counts[side]))
         else:
             own = covariates.take(side)
             here, there = (conditional.moments_at(X[side], own, z) for z in (own, at))
-            residual = (X[side] - here.mean) / np.sqrt(here.var)
+            residual = (X[side] - here.mean) / np.sqrt(positive(here.var))
             none = np.zeros(len(residual), dtype=np.intp)
-            [whole] = factor_gaussians(residual, none, np.zeros((1, X.shape[1])))
+            zero = np.zeros((1, X.shape[1]))
+            [whole] = factor_gaussians(residual, none, zero, counts[side])
             sides.append(
                 [
                     FactorGaussian(mean, whole.noise * var, whole.factors * np.sqrt(var)[:, None])
-                    for mean, var in zip(there.mean, there.var)
+                    for mean, var in zip(there.mean, positive(there.var))
                 ]
             )
-    fewest = min(is_query.sum(), (~is_query).sum())
+    fewest = min(counts[is_query].sum(), counts[~is_query].sum())
     penalty = _LOW_RANK_PULL * float(np.sqrt(X.shape[1] / fewest))
     (m, U, V, c), facts = LowRankKL(sides[0], sides[1], weights, penalty).minimise(rank)
     # y = unit (m x' + U V' x' + c) + middle with x' = (scale x + offset - middle) / unit
@@ -226,10 +235,15 @@ def low_rank(
     return {"scale": m * scale, "offset": b, "left": left, "right": right}, facts
 
 
-def _few_points(
+def positive(variances: Array) -> Array:
+    """Return variances with ones for those of constant features."""
+    return np.where(variances > 0, variances, 1.0)
+
+
+def few_points(
     covariates: Covariates, rows: Array, weights: Array
 ) -> tuple[Covariates, Array, Array]:
-    """Return a few support points, their weights, and the nearest of them for every row.
+    """Return a few support points, their weights, and each row's nearest, -1 if it has none.
 
     Categories are kept apart; the points of one are centres of its rows, found by k-means.
     """
@@ -246,14 +260,21 @@ def _few_points(
             continue
         Z = covariates.Z[rows[mine]]
         n = min(max(2, round(_MOST_POINTS * len(Z) / len(rows))), len(np.unique(Z, axis=0)))
-        model = KMeans(n, n_init=1, random_state=0).fit(Z)
-        nearest[everyone] = model.predict(covariates.Z[everyone]) + sum(len(c) for c in centres)
-        centres.append(model.cluster_centers_)
+        first = sum(len(c) for c in centres)
+        if Z.shape[1] == 0 or n == 1:
+            centres.append(Z[:1])
+            n, place, labels = 1, np.zeros(len(everyone)), np.zeros(len(Z), dtype=np.intp)
+        else:
+            # sorted, so that the order of rows does not matter
+            model = KMeans(n, n_init=1, random_state=0).fit(Z[np.lexsort(Z.T)])
+            centres.append(model.cluster_centers_)
+            place, labels = model.predict(covariates.Z[everyone]), model.predict(Z)
+        nearest[everyone] = place + first
         categories.append(np.full(n, category))
-        shares.append(np.bincount(model.labels_, weights[mine], minlength=n))
+        shares.append(np.bincount(labels, weights[mine], minlength=n))
     share = np.concatenate(shares)
     at = Covariates(np.concatenate(centres), np.concatenate(categories), covariates.n_categories)
-    return at, share / share.sum(), np.where(nearest < 0, 0, nearest)
+    return at, share / share.sum(), nearest
 
 
 def without_flat(pair: GaussianPair) -> tuple[GaussianPair, Array]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import cache
 
 import numpy as np
@@ -11,8 +10,6 @@ from scipy.optimize import Bounds, OptimizeResult, minimize
 from threadpoolctl import ThreadpoolController
 
 from condokit._validation import Array
-
-_SMALL = 2000  # parameters below which threads cost more than they give
 
 
 def lbfgs(
@@ -49,8 +46,8 @@ def lbfgs(
         worst = max(worst, value)
         return value, gradient
 
-    one_thread = _threads().limit(limits=1, user_api="blas") if len(start) < _SMALL else None
-    with one_thread or nullcontext():
+    # small products: threads cost more than they give, much more where cores are shared
+    with _threads().limit(limits=1, user_api="blas"):
         return minimize(
             finite,
             start,

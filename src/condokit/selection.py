@@ -34,8 +34,8 @@ def average_candidates(solution: Solution, n_rows: float) -> tuple[Solution, Arr
     """
     if solution.se_log_scale is None or solution.se_image is None:
         raise ValueError(
-            "map='auto' needs standard errors, which this conditional does not give. Use "
-            "divergence='likelihood', or name a map."
+            "map='auto' needs standard errors, which this divergence or conditional does not give. "
+            "Leave `divergence` and `conditional` at 'auto', or name a map."
         )
     log_scale, centre, image = np.log(solution.scale), solution.centre, solution.image
     se_log = np.where(solution.se_log_scale > 0, solution.se_log_scale, np.inf)

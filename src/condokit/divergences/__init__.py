@@ -11,11 +11,20 @@ from condokit.divergences.kl import ForwardKL, Jeffreys, ReverseKL
 from condokit.divergences.likelihood import PooledLikelihood
 from condokit.divergences.matrix import MatrixSolution
 from condokit.divergences.pc_match import PCMatch
+from condokit.divergences.samples import (
+    MMD,
+    Energy,
+    Procrustes,
+    SampleDivergence,
+    SlicedWasserstein,
+)
 from condokit.divergences.transport import GaussianOT
 
 __all__ = [
     "DIVERGENCES",
+    "MMD",
     "BaseDivergence",
+    "Energy",
     "ForwardKL",
     "GaussianOT",
     "Jeffreys",
@@ -24,8 +33,11 @@ __all__ = [
     "MomentDivergence",
     "PCMatch",
     "PooledLikelihood",
+    "Procrustes",
     "ReverseKL",
     "RowDivergence",
+    "SampleDivergence",
+    "SlicedWasserstein",
     "Solution",
 ]
 
@@ -36,4 +48,8 @@ DIVERGENCES: dict[str, type[BaseDivergence]] = {
     "likelihood": PooledLikelihood,
     "ot": GaussianOT,
     "pc-match": PCMatch,
+    "mmd": MMD,
+    "energy": Energy,
+    "sliced-wasserstein": SlicedWasserstein,
+    "procrustes": Procrustes,
 }

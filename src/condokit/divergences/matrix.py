@@ -47,7 +47,7 @@ class MatrixSolution:
     gradient_norm : float
         Largest entry of the gradient in the solver's units, along what is free.
     starts : dict of str to float
-        The objective reached from each start.
+        What each start led to: the objective, or the reverse KL divergence where that explores.
     """
 
     A: Array
@@ -60,7 +60,7 @@ class MatrixSolution:
     @property
     def is_reflection(self) -> bool:
         """Whether the map turns the orientation around."""
-        return bool(np.linalg.slogdet(self.A)[0] < 0)
+        return self.A.shape[0] == self.A.shape[1] and bool(np.linalg.slogdet(self.A)[0] < 0)
 
     def facts(self) -> dict[str, object]:
         """Return what is known of the solution, for the report."""
@@ -80,12 +80,13 @@ class Units:
     "white": the balanced covariances of both domains are the identity. "feature": every feature,
     in both domains, is divided by the reference's standard deviation, so that the identity stays
     the identity. "common": all features are divided by one number, so that angles stay as well.
+    "samples": the query is white, features of the reference have unit variances.
 
     Parameters
     ----------
     pair : GaussianPair
         The domains.
-    kind : {"white", "feature", "common"}
+    kind : {"white", "feature", "common", "samples"}
         The units.
     """
 
@@ -99,16 +100,27 @@ class Units:
             self._from_reference, self._to_reference = _roots(cov_reference)
         else:
             size = np.sqrt(np.diag(cov_reference))
+            size = np.where(size > 0, size, 1.0)
             if kind == "common":
                 size = np.full(len(size), np.sqrt(np.mean(size**2)))
-            self._from_query = self._from_reference = np.diag(1 / size)
-            self._to_query = self._to_reference = np.diag(size)
+            self._from_reference, self._to_reference = np.diag(1 / size), np.diag(size)
+            self._from_query, self._to_query = self._from_reference, self._to_reference
+            if kind == "samples":
+                self._from_query, self._to_query = _roots(cov_query)
         self.log_dets = (
             float(np.linalg.slogdet(self._to_query)[1]),
             float(np.linalg.slogdet(self._to_reference)[1]),
         )
         self.query = _moved(pair.query, self._middle_query, self._from_query)
         self.reference = _moved(pair.reference, self._middle_reference, self._from_reference)
+
+    def of_query(self, rows: Array) -> Array:
+        """Return rows of the query in these units."""
+        return (rows - self._middle_query) @ self._from_query.T
+
+    def of_reference(self, rows: Array) -> Array:
+        """Return rows of the reference in these units."""
+        return (rows - self._middle_reference) @ self._from_reference.T
 
     def encode(self, A: Array, b: Array) -> tuple[Array, Array]:
         """Return the map in these units."""
@@ -621,10 +633,13 @@ def starts(units: Units, pair: GaussianPair, n: int) -> Iterator[Start]:
 def transport_matrix(cov_query: Array, cov_reference: Array) -> Array:
     r"""Return the symmetric A with :math:`A C_q A = C_r`, the optimal transport of Gaussians.
 
-    :math:`C_q^{-1/2} (C_q^{1/2} C_r C_q^{1/2})^{1/2} C_q^{-1/2}`.
+    :math:`C_q^{-1/2} (C_q^{1/2} C_r C_q^{1/2})^{1/2} C_q^{-1/2}`, computed as
+    :math:`L_r U V' L_q^{-1}` from Cholesky factors and :math:`L_r' L_q = U S V'`, which keeps its
+    accuracy when features have very different units.
     """
-    inverse, root = _roots(cov_query)
-    return inverse @ _roots(root @ cov_reference @ root)[1] @ inverse
+    left, right = _cholesky(cov_reference), _cholesky(cov_query)
+    U, _, V = np.linalg.svd(left.T @ right)
+    return left @ linalg.solve_triangular(right.T, (U @ V).T, lower=False).T
 
 
 def principal_axes(gaussians: Gaussians, weights: Array) -> tuple[Array, Array, Array]:
@@ -662,9 +677,15 @@ def nearest_rigid(A: Array, has_scale: bool) -> Array:
 
 
 def gap(A: Array, b: Array, pair: GaussianPair) -> float:
-    """Return the Gaussian KL divergence of the mapped query from the reference, in nats."""
+    """Return the Gaussian KL divergence of the mapped query from the reference, in nats.
+
+    NaN where a covariance is singular.
+    """
     units = Units(pair, "white")
-    return KLObjective(units)(*units.encode(A, b))[0]
+    try:
+        return KLObjective(units)(*units.encode(A, b))[0]
+    except np.linalg.LinAlgError:
+        return float("nan")
 
 
 def _log_det_inverse(B: Array) -> tuple[float, Array | None]:
@@ -674,11 +695,23 @@ def _log_det_inverse(B: Array) -> tuple[float, Array | None]:
     return float(log_det), np.linalg.inv(B)
 
 
+def _cholesky(cov: Array) -> Array:
+    """Return the Cholesky factor, of a slightly raised diagonal where there is none."""
+    for raised in (0.0, 1e-12, 1e-9, 1e-6):
+        try:
+            return np.linalg.cholesky(cov + raised * np.diag(np.diag(cov)))
+        except np.linalg.LinAlgError:
+            continue
+    raise FloatingPointError("a covariance is not positive")
+
+
 def _roots(cov: Array) -> tuple[Array, Array]:
-    """Return the inverse square root and the square root of a covariance."""
-    size, turn = np.linalg.eigh(cov)
+    """Return a matrix that makes a covariance white, and its inverse; features in any units."""
+    sd = np.sqrt(np.diag(cov))
+    sd = np.where(sd > 0, sd, 1.0)
+    size, turn = np.linalg.eigh(cov / np.outer(sd, sd))
     size = np.sqrt(np.maximum(size, _TINY * size[-1]))
-    return (turn / size) @ turn.T, (turn * size) @ turn.T
+    return (turn / size) @ turn.T / sd, sd[:, None] * ((turn * size) @ turn.T)
 
 
 def _moved(gaussians: Gaussians, middle: Array, turn: Array) -> Gaussians:

@@ -1,0 +1,414 @@
+"""Divergences between samples: kernels, energy, sliced Wasserstein, and pairings by transport."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from condokit._validation import Array, check_integer
+from condokit.divergences.base import BaseDivergence
+from condokit.divergences.matrix import (
+    MatrixSolution,
+    Solved,
+    Start,
+    Units,
+    bounded,
+    nearest_rigid,
+    rigid,
+)
+from condokit.domains import Samples
+from condokit.maps import Affine, DiagonalFamily, MapFamily, Rigid
+from condokit.optimise import lbfgs
+
+_BUDGETS = (5, 15, 40, 100)  # iterations to choose from
+_EXACT_ROWS = 2000  # of a stratum, beyond which a kernel is approximated
+
+
+Distance = Callable[[int, Array], tuple[float, Array]]
+
+
+class SampleDivergence(BaseDivergence):
+    """A divergence between rows of mapped query and reference in every stratum."""
+
+    max_rows: int
+    max_iter: int | None
+
+    @abstractmethod
+    def distances(self, reference: list[Array]) -> Distance:
+        """Return a function from (stratum, mapped rows) to the divergence and its gradient."""
+
+    def solve(
+        self, family: MapFamily, samples: Samples, units: Units, starts: list[Start]
+    ) -> MatrixSolution:
+        """Find the best map of a family, from each of the starts.
+
+        The number of iterations is chosen on one half of the rows by the divergence of the other,
+        unless `max_iter` is given: many iterations fit the noise of a large matrix.
+        """
+        if self.max_iter is not None:
+            check_integer("max_iter", self.max_iter, 1)
+        inside = Samples(
+            [units.of_query(rows) for rows in samples.query],
+            [units.of_reference(rows) for rows in samples.reference],
+            samples.weights,
+        )
+        budget = self.max_iter or self._budget(family, inside, units, starts)
+        objective = SampleObjective(inside, self.distances(inside.reference))
+        found = {}
+        for name, A, b in starts:
+            B, c, value, n_iter, gradient = descend(objective, family, *units.encode(A, b), budget)
+            found[name] = MatrixSolution(*units.decode(B, c), value, n_iter, gradient)
+        best = min(found.values(), key=lambda solution: solution.objective)
+        return replace(best, starts={name: s.objective for name, s in found.items()})
+
+    def _budget(
+        self, family: MapFamily, samples: Samples, units: Units, starts: list[Start]
+    ) -> int:
+        if min(len(rows) for rows in samples.query + samples.reference) < 4:
+            return _BUDGETS[0]
+        known, asked = samples.half(0), samples.half(1)
+        learn = SampleObjective(known, self.distances(known.reference))
+        judge = SampleObjective(asked, self.distances(asked.reference))
+        B, c = min((units.encode(A, b) for _, A, b in starts), key=lambda start: learn(*start)[0])
+        best, least, done = _BUDGETS[0], np.inf, 0
+        for budget in _BUDGETS:
+            B, c, *_ = descend(learn, family, B, c, budget - done)
+            done, value = budget, judge(B, c)[0]
+            if value < least:
+                best, least = budget, value
+        return best
+
+
+class SampleObjective:
+    """The mean divergence over strata as a function of the map, with its gradients."""
+
+    def __init__(self, samples: Samples, distance: Distance) -> None:
+        self.samples, self.distance = samples, distance
+
+    def __call__(self, B: Array, c: Array) -> tuple[float, Array, Array]:
+        """Return the value and the gradients in B and c."""
+        total, d_B, d_c = 0.0, np.zeros_like(B), np.zeros_like(c)
+        for k, (w, X) in enumerate(zip(self.samples.weights, self.samples.query)):
+            value, d_Z = self.distance(k, X @ B.T + c)
+            total += w * value
+            d_B += w * d_Z.T @ X
+            d_c += w * d_Z.sum(axis=0)
+        return total, d_B, d_c
+
+
+def descend(
+    objective: SampleObjective, family: MapFamily, B: Array, c: Array, max_iter: int
+) -> Solved:
+    """Go down from (B, c) within a family, by L-BFGS."""
+    if isinstance(family, Rigid):
+        return rigid(objective, B, c, family.has_scale, max_iter)
+    if isinstance(family, Affine) and family.is_penalised:
+        return bounded(objective, B, c, family, max_iter)
+    n, shape = B.size, B.shape
+    if isinstance(family, DiagonalFamily):
+        return _diagonal(objective, family, B, c, max_iter)
+
+    def function(v: Array) -> tuple[float, Array]:
+        value, d_B, d_c = objective(v[:n].reshape(shape), v[n:])
+        return value, np.concatenate([d_B.ravel(), d_c])
+
+    best = lbfgs(function, np.concatenate([B.ravel(), c]), max_iter=max_iter)
+    gradient = float(np.abs(best.jac).max())
+    return best.x[:n].reshape(shape), best.x[n:], float(best.fun), int(best.nit), gradient
+
+
+def _diagonal(
+    objective: SampleObjective, family: DiagonalFamily, B: Array, c: Array, max_iter: int
+) -> Solved:
+    d = len(B)
+    base = np.diag(B)
+
+    def parts(v: Array) -> tuple[Array, Array]:
+        scale = base * np.exp(v[:d]) if family.has_scale else base
+        return scale, v[-d:] if family.has_offset else c
+
+    def function(v: Array) -> tuple[float, Array]:
+        scale, offset = parts(v)
+        value, d_B, d_c = objective(np.diag(scale), offset)
+        d_scale = [np.diag(d_B) * scale] if family.has_scale else []
+        return value, np.concatenate([*d_scale, *([d_c] if family.has_offset else [])])
+
+    start = np.concatenate([np.zeros(d * family.has_scale), c[: d * family.has_offset]])
+    if len(start) == 0:
+        return B, c, objective(B, c)[0], 0, 0.0
+    best = lbfgs(function, start, max_iter=max_iter)
+    scale, offset = parts(best.x)
+    gradient = float(np.abs(best.jac).max())
+    return np.diag(scale), offset, float(best.fun), int(best.nit), gradient
+
+
+class _KernelDivergence(SampleDivergence):
+    r"""Squared maximum mean discrepancy with a kernel of the squared distance, as a V-statistic.
+
+    :math:`\overline{k(z, z')} - 2 \overline{k(z, y)} + \overline{k(y, y')}` over all pairs of rows,
+    whose gradient in a row :math:`z_i` is a sum of :math:`2 k'(|z_i - y|^2)(z_i - y)`.
+    """
+
+    @abstractmethod
+    def _profile(self, reference: list[Array]) -> Callable[[Array], tuple[Array, Array]]:
+        """Return a function from squared distances to the kernel and its derivative in them."""
+
+    def distances(self, reference: list[Array]) -> Distance:  # noqa: D102
+        profile = self._profile(reference)
+        own = [float(profile(_squared(rows, rows))[0].mean()) for rows in reference]
+
+        def distance(k: int, Z: Array) -> tuple[float, Array]:
+            Y = reference[k]
+            inner, d_inner = profile(_squared(Z, Z))
+            cross, d_cross = profile(_squared(Z, Y))
+            value = float(inner.mean() - 2 * cross.mean()) + own[k]
+            gradient = (4 / inner.size) * _pulled(d_inner, Z, Z)
+            gradient -= (4 / cross.size) * _pulled(d_cross, Z, Y)
+            return value, gradient
+
+        return distance
+
+
+class MMD(_KernelDivergence):
+    r"""Maximum mean discrepancy with Gaussian kernels of several widths.
+
+    :math:`k(x, y) = \frac{1}{S} \sum_s \exp(-|x - y|^2 / (s h))`, with h the mean squared distance
+    of reference rows within strata and features in units of the reference's spread. Strata with
+    more than 2000 rows are compared by random Fourier features of the same kernel.
+
+    Parameters
+    ----------
+    scales : tuple of float, default=(0.1, 0.5, 2.0)
+        The widths s.
+    max_rows : int, default=20000
+        Most rows of a stratum and domain that are used, evenly taken.
+    max_iter : int or None, default=None
+        Iterations of L-BFGS; None chooses 5, 15, 40 or 100 by held-out rows.
+    n_fourier : int, default=512
+        Random Fourier features of large strata.
+    random_state : int, default=0
+        Seed of these.
+    """
+
+    def __init__(
+        self,
+        scales: tuple[float, ...] = (0.1, 0.5, 2.0),
+        max_rows: int = 20000,
+        max_iter: int | None = None,
+        n_fourier: int = 512,
+        random_state: int = 0,
+    ) -> None:
+        self.scales = scales
+        self.max_rows = max_rows
+        self.max_iter = max_iter
+        self.n_fourier = n_fourier
+        self.random_state = random_state
+
+    def _profile(self, reference: list[Array]) -> Callable[[Array], tuple[Array, Array]]:
+        widths = self._widths(reference)
+
+        def profile(square: Array) -> tuple[Array, Array]:
+            kernel, slope = np.zeros_like(square), np.zeros_like(square)
+            for width in widths:
+                part = np.exp(square / -width)
+                kernel += part
+                part /= -width
+                slope += part
+            return kernel / len(widths), slope / len(widths)
+
+        return profile
+
+    def _widths(self, reference: list[Array]) -> list[float]:
+        spread = np.mean(
+            [2 * rows.var(axis=0, ddof=1).sum() for rows in reference if len(rows) > 1]
+        )
+        return [float(scale * spread) for scale in self.scales]
+
+    def distances(self, reference: list[Array]) -> Distance:  # noqa: D102
+        large = [len(rows) > _EXACT_ROWS for rows in reference]
+        if not any(large):
+            return super().distances(reference)
+        rng = np.random.default_rng(self.random_state)
+        width = rng.choice(self._widths(reference), self.n_fourier)
+        frequencies = rng.normal(size=(reference[0].shape[1], self.n_fourier)) * np.sqrt(2 / width)
+        means = [_fourier(rows, frequencies)[0] for rows in reference]
+
+        def distance(k: int, Z: Array) -> tuple[float, Array]:
+            mean, waves = _fourier(Z, frequencies)
+            gap = mean - means[k]
+            n = self.n_fourier
+            # d cos = -sin, d sin = cos
+            pull = gap[n:] * waves[:, :n] - gap[:n] * waves[:, n:]
+            return float(gap @ gap) / n, (2 / (n * len(Z))) * pull @ frequencies.T
+
+        return distance
+
+
+class Energy(_KernelDivergence):
+    r"""Energy distance, :math:`2 \overline{|z - y|} - \overline{|z - z'|} - \overline{|y - y'|}`.
+
+    Parameters
+    ----------
+    max_rows : int, default=2000
+        Most rows of a stratum and domain that are used, evenly taken.
+    max_iter : int or None, default=None
+        Iterations of L-BFGS; None chooses 5, 15, 40 or 100 by held-out rows.
+    """
+
+    def __init__(self, max_rows: int = 2000, max_iter: int | None = None) -> None:
+        self.max_rows = max_rows
+        self.max_iter = max_iter
+
+    def _profile(self, reference: list[Array]) -> Callable[[Array], tuple[Array, Array]]:
+        least = 1e-8 * max(float(np.mean([rows.var() for rows in reference])), 1e-300)
+
+        def profile(square: Array) -> tuple[Array, Array]:
+            length = np.sqrt(square + least)
+            return -length, -0.5 / length
+
+        return profile
+
+
+class SlicedWasserstein(SampleDivergence):
+    r"""Mean squared Wasserstein distance of the rows' projections on random directions.
+
+    Along a direction the sorted mapped rows are compared with the reference's quantiles.
+
+    Parameters
+    ----------
+    n_directions : int, default=100
+        Random directions, the same throughout.
+    max_rows : int, default=20000
+        Most rows of a stratum and domain that are used, evenly taken.
+    max_iter : int or None, default=None
+        Iterations of L-BFGS; None chooses 5, 15, 40 or 100 by held-out rows.
+    random_state : int, default=0
+        Seed of the directions.
+    """
+
+    def __init__(
+        self,
+        n_directions: int = 100,
+        max_rows: int = 20000,
+        max_iter: int | None = None,
+        random_state: int = 0,
+    ) -> None:
+        self.n_directions = n_directions
+        self.max_rows = max_rows
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    def distances(self, reference: list[Array]) -> Distance:  # noqa: D102
+        rng = np.random.default_rng(self.random_state)
+        d = reference[0].shape[1]
+        directions = rng.normal(size=(d, self.n_directions if d > 1 else 1))
+        directions /= np.linalg.norm(directions, axis=0)
+        ordered = [np.sort(rows @ directions, axis=0) for rows in reference]
+
+        def distance(k: int, Z: Array) -> tuple[float, Array]:
+            along = Z @ directions
+            order = np.argsort(along, axis=0, kind="stable")
+            error = np.take_along_axis(along, order, axis=0) - _quantiles(ordered[k], len(Z))
+            pull = np.empty_like(along)
+            np.put_along_axis(pull, order, 2 * error / error.size, axis=0)
+            return float((error**2).mean()), pull @ directions.T
+
+        return distance
+
+
+class Procrustes(SampleDivergence):
+    r"""Mean squared distance of rows paired by optimal transport within strata; rigid maps only.
+
+    Alternates the pairing, an assignment problem in every stratum, with the best rotation for it,
+    the orthogonal factor of :math:`\sum_k w_k \overline{(y - \bar y)(x - \bar x)'}`.
+
+    Parameters
+    ----------
+    max_rows : int, default=300
+        Most rows of a stratum and domain that are used, evenly taken.
+    max_iter : int, default=50
+        Most alternations.
+    """
+
+    def __init__(self, max_rows: int = 300, max_iter: int = 50) -> None:
+        self.max_rows = max_rows
+        self.max_iter = max_iter
+
+    def distances(self, reference: list[Array]) -> Distance:  # noqa: D102
+        def distance(k: int, Z: Array) -> tuple[float, Array]:
+            rows, partners = _paired(Z, reference[k])
+            error = np.zeros_like(Z)
+            error[rows] = Z[rows] - reference[k][partners]
+            return float((error**2).sum() / len(rows)), 2 * error / len(rows)
+
+        return distance
+
+    def solve(  # noqa: D102
+        self, family: MapFamily, samples: Samples, units: Units, starts: list[Start]
+    ) -> MatrixSolution:
+        if not isinstance(family, Rigid):
+            raise ValueError("divergence='procrustes' finds map='orthogonal' or 'similarity' only.")
+        check_integer("max_iter", self.max_iter, 1)
+        found = {}
+        for name, A, b in starts:
+            A, n_iter, last, value = nearest_rigid(A, family.has_scale), 0, np.inf, np.inf
+            while n_iter < (self.max_iter or 1) and (n_iter < 2 or last - value > 1e-9 * value):
+                n_iter, last = n_iter + 1, value
+                A, b, value = _turned(samples, A, b, family.has_scale)
+            found[name] = MatrixSolution(A, b, value, n_iter)
+        best = min(found.values(), key=lambda solution: solution.objective)
+        return replace(best, starts={name: s.objective for name, s in found.items()})
+
+
+def _turned(samples: Samples, A: Array, b: Array, has_scale: bool) -> tuple[Array, Array, float]:
+    """Pair rows under a map, and return the best rigid map for the pairs and what it leaves."""
+    sides: list[tuple[Array, Array, Array]] = []
+    for w, X, Y in zip(samples.weights, samples.query, samples.reference):
+        rows, partners = _paired(X @ A.T + b, Y)
+        sides.append((np.full(len(rows), w / len(rows)), X[rows], Y[partners]))
+    w, X, Y = (np.concatenate(parts) for parts in zip(*sides))
+    w = w / w.sum()
+    middle_x, middle_y = w @ X, w @ Y
+    X, Y = X - middle_x, Y - middle_y
+    left, size, right = np.linalg.svd((Y.T * w) @ X)
+    scale = float(size.sum() / (w @ X**2).sum()) if has_scale else 1.0
+    A = scale * left @ right
+    return A, middle_y - A @ middle_x, float(w @ ((X @ A.T - Y) ** 2).sum(axis=1))
+
+
+def _paired(Z: Array, Y: Array) -> tuple[Array, Array]:
+    rows, partners = linear_sum_assignment(_squared(Z, Y))
+    return rows, partners
+
+
+def _squared(left: Array, right: Array) -> Array:
+    """Return all squared distances."""
+    square = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1) - 2 * left @ right.T
+    return np.maximum(square, 0.0)
+
+
+def _pulled(slope: Array, Z: Array, Y: Array) -> Array:
+    """Return the sums over y of slope * (z - y)."""
+    return slope.sum(axis=1)[:, None] * Z - slope @ Y
+
+
+def _fourier(rows: Array, frequencies: Array) -> tuple[Array, Array]:
+    """Return the mean of cosines and sines of rows, and these."""
+    angle = rows @ frequencies
+    waves = np.hstack([np.cos(angle), np.sin(angle)])
+    return waves.mean(axis=0), waves
+
+
+def _quantiles(ordered: Array, n: int) -> Array:
+    """Return n evenly spaced quantiles of every sorted column."""
+    if len(ordered) == n:
+        return ordered
+    place = np.clip((np.arange(n) + 0.5) / n * len(ordered) - 0.5, 0, len(ordered) - 1)
+    low = place.astype(np.intp)
+    high = np.minimum(low + 1, len(ordered) - 1)
+    share = (place - low)[:, None]
+    return (1 - share) * ordered[low] + share * ordered[high]

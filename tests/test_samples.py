@@ -1,0 +1,278 @@
+"""Divergences between samples, maps between different features, and pairs."""
+
+import numpy as np
+import pytest
+from protocols import categorical1d, data_folder, rmse, rotations
+
+from condokit import (
+    MMD,
+    Affine,
+    AffineMap,
+    ConDoAdapter,
+    Energy,
+    LocationScale,
+    Procrustes,
+    SlicedWasserstein,
+)
+from condokit.divergences import samples as module
+from condokit.divergences.samples import SampleObjective, _squared, descend
+from condokit.domains import Samples
+
+DIVERGENCES = [MMD(), MMD(scales=(1.0,)), Energy(), SlicedWasserstein(n_directions=20)]
+
+
+def random_samples(seed, d=3, sizes=((20, 15), (12, 25))):
+    rng = np.random.default_rng(seed)
+    sides = [[rng.normal(k, 1 + k, (n, d)) for k, n in enumerate(rows)] for rows in sizes]
+    return Samples(sides[0], sides[1], np.array([0.3, 0.7]))
+
+
+@pytest.mark.parametrize("fourier", [False, True])
+@pytest.mark.parametrize("divergence", [*DIVERGENCES, Procrustes()], ids=repr)
+def test_gradients_agree_with_finite_differences(divergence, fourier, monkeypatch):
+    if fourier:
+        if not isinstance(divergence, MMD):
+            pytest.skip("only MMD has an approximation")
+        monkeypatch.setattr(module, "_EXACT_ROWS", 5)
+    samples = random_samples(0)
+    objective = SampleObjective(samples, divergence.distances(samples.reference))
+    rng = np.random.default_rng(1)
+    for shape in ((3, 3), (3, 2)):  # square and rectangular
+        if shape[1] == 2:
+            query = [rows[:, :2] for rows in samples.query]
+            part = Samples(query, samples.reference, samples.weights)
+            objective = SampleObjective(part, divergence.distances(samples.reference))
+        B, c = rng.normal(size=shape), rng.normal(size=3)
+        _, d_B, d_c = objective(B, c)
+        for place in np.ndindex(shape):
+            step = np.zeros(shape)
+            step[place] = 1e-6
+            numeric = (objective(B + step, c)[0] - objective(B - step, c)[0]) / 2e-6
+            assert d_B[place] == pytest.approx(numeric, rel=1e-4, abs=1e-7)
+        for j in range(3):
+            step = np.zeros(3)
+            step[j] = 1e-6
+            numeric = (objective(B, c + step)[0] - objective(B, c - step)[0]) / 2e-6
+            assert d_c[j] == pytest.approx(numeric, rel=1e-4, abs=1e-7)
+
+
+def test_values_are_those_of_the_definitions():
+    rng = np.random.default_rng(0)
+    Z, Y = rng.normal(size=(6, 2)), rng.normal(1, 2, (9, 2))
+    width = 2 * Y.var(axis=0, ddof=1).sum()
+
+    def mean(f, left, right):
+        return np.mean([f(np.linalg.norm(a - b)) for a in left for b in right])
+
+    def mmd(r):
+        return np.mean([np.exp(-(r**2) / (s * width)) for s in (0.1, 0.5, 2.0)])
+
+    for divergence, f in ((MMD(), mmd), (Energy(), lambda r: -r)):
+        expected = mean(f, Z, Z) - 2 * mean(f, Z, Y) + mean(f, Y, Y)
+        assert divergence.distances([Y])(0, Z)[0] == pytest.approx(expected, abs=2e-4)
+    one = SlicedWasserstein().distances([Y[:6, :1]])(0, Z[:, :1])[0]
+    assert one == pytest.approx(np.mean((np.sort(Z[:, 0]) - np.sort(Y[:6, 0])) ** 2))
+    np.testing.assert_allclose(_squared(Z, Y)[2, 3], ((Z[2] - Y[3]) ** 2).sum())
+
+
+def test_fourier_features_approximate_the_kernel(monkeypatch):
+    rng = np.random.default_rng(0)
+    Z, Y = rng.normal(size=(300, 3)), rng.normal(0.5, 1.5, (300, 3))
+    exact = MMD().distances([Y])(0, Z)[0]
+    monkeypatch.setattr(module, "_EXACT_ROWS", 10)
+    assert MMD(n_fourier=4096).distances([Y])(0, Z)[0] == pytest.approx(exact, rel=0.1)
+
+
+@pytest.mark.parametrize("divergence", DIVERGENCES, ids=repr)
+def test_location_scale_is_recovered(divergence):
+    errors = []
+    for seed in range(4):
+        data = categorical1d(500, seed)
+        adapter = ConDoAdapter(divergence=divergence).fit_pair(
+            data.X_query, data.X_reference, data.Z_query, data.Z_reference
+        )
+        errors.append(rmse(adapter.transform(data.X_query), data.truth))
+    assert np.mean(errors) < 0.3
+    assert adapter.map_.kind == "diagonal"
+
+
+@pytest.mark.parametrize("divergence", [MMD(), Energy()], ids=repr)
+def test_skewness_tells_more_than_moments(divergence):
+    errors = {}
+    for name in (divergence, "reverse-kl"):
+        errors[str(name)] = []
+        for seed in range(5):
+            data = rotations(3, 2, 200, seed, skewed=True)
+            adapter = ConDoAdapter("affine", divergence=name).fit_pair(
+                data.X_query, data.X_reference, data.Z_query, data.Z_reference
+            )
+            errors[str(name)].append(rmse(adapter.transform(data.X_query), data.truth))
+    assert np.median(errors[str(divergence)]) < np.median(errors["reverse-kl"])
+
+
+def test_the_result_does_not_depend_on_the_order_of_rows():
+    data = rotations(3, 2, 40, 0)
+    rng = np.random.default_rng(0)
+    q, r = rng.permutation(len(data.X_query)), rng.permutation(len(data.X_reference))
+    for divergence in ("mmd", "energy", "sliced-wasserstein"):
+        one, other = (
+            ConDoAdapter("affine", divergence=divergence).fit_pair(*rows).map_.A
+            for rows in (
+                (data.X_query, data.X_reference, data.Z_query, data.Z_reference),
+                (data.X_query[q], data.X_reference[r], data.Z_query[q], data.Z_reference[r]),
+            )
+        )
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+
+
+def test_a_continuous_confounder_and_none_at_all():
+    rng = np.random.default_rng(0)
+    z = rng.uniform(0, 3, 200), rng.uniform(1, 4, 200)
+    truth, X_reference = (
+        np.column_stack([side, -side]) + rng.exponential(size=(200, 2)) for side in z
+    )
+    X_query = 2 * truth + 3
+    adapter = ConDoAdapter(divergence="energy").fit_pair(X_query, X_reference, *z)
+    assert rmse(adapter.transform(X_query), truth) < 0.3
+    alone = ConDoAdapter(divergence="mmd").fit_pair(X_query, truth)
+    assert rmse(alone.transform(X_query), truth) < 0.01
+
+
+def test_procrustes_finds_a_rotation():
+    rng = np.random.default_rng(0)
+    truth, X_reference = (rng.exponential(size=(100, 2)) * [3, 1] for _ in range(2))
+    turn = np.array([[0.6, -0.8], [0.8, 0.6]])
+    for kind, scale in (("orthogonal", 1.0), ("similarity", 2.0)):
+        adapter = ConDoAdapter(kind, divergence="procrustes")
+        adapter.fit_pair(scale * truth @ turn.T, X_reference)
+        np.testing.assert_allclose(adapter.map_.A, turn.T / scale, atol=0.15)
+    with pytest.raises(ValueError, match="'procrustes' finds map='orthogonal' or 'similarity'"):
+        ConDoAdapter("affine", divergence="procrustes").fit_pair(truth, X_reference)
+
+
+def test_a_search_goes_down():
+    samples = random_samples(0, d=3)
+    objective = SampleObjective(samples, MMD().distances(samples.reference))
+    before = objective(np.eye(3), np.zeros(3))[0]
+    B, c, value, *_ = descend(objective, Affine(), np.eye(3), np.zeros(3), 30)
+    assert value == pytest.approx(objective(B, c)[0])
+    assert value < 0.7 * before
+
+
+def different_features(seed, n=150):
+    """Four cell types measured by two assays with five and three features."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(0, 3, (4, 3))
+    types = rng.choice(4, n)
+    Y = centres[types] + rng.exponential(size=(n, 3)) - 1
+    mix = rng.normal(size=(3, 5))
+    X = Y @ mix + 0.1 * rng.normal(size=(n, 5)) + 2
+    return X, Y, np.array(["a", "b", "c", "d"])[types]
+
+
+def test_domains_may_have_different_features(tmp_path):
+    import pandas as pd
+
+    X, Y, types = different_features(0)
+    constant = rmse(Y.mean(axis=0), Y)
+    for divergence in ("mmd", "energy", "sliced-wasserstein"):
+        adapter = ConDoAdapter("affine", divergence=divergence).fit_pair(X, Y, types, types)
+        assert adapter.map_.A.shape == (3, 5)
+        assert rmse(adapter.transform(X), Y) < 0.5 * constant
+        assert adapter.inverse_transform(Y).shape == X.shape
+    with pytest.raises(ValueError, match="takes 5 features to 3 and has no inverse"):
+        adapter.map_.inverse()
+    with pytest.raises(ValueError, match="'domain' cannot be used with a map between different"):
+        adapter.transform(X, domain=np.repeat("query", len(X)))
+    frames = pd.DataFrame(X, columns=list("vwxyz")), pd.DataFrame(Y, columns=["g1", "g2", "g3"])
+    adapter = ConDoAdapter("affine", divergence="energy").fit_pair(*frames, types, types)
+    out = adapter.transform(frames[0])
+    assert list(out.columns) == ["g1", "g2", "g3"]
+    assert list(adapter.get_feature_names_out()) == ["g1", "g2", "g3"]
+    assert list(adapter.inverse_transform(frames[1]).columns) == list("vwxyz")
+    adapter.map_.save(tmp_path / "map.json")
+    assert AffineMap.load(tmp_path / "map.json") == adapter.map_
+    assert "5 features to 3" in repr(adapter.map_)
+    with pytest.raises(ValueError, match="must be the same features"):
+        ConDoAdapter("affine").fit_pair(X, Y, types, types)
+
+
+def test_pairs_refine_a_map_as_far_as_they_are_right():
+    rng = np.random.default_rng(0)
+    Y = rng.normal(size=(200, 3))  # one Gaussian: its rotation is not to be seen without pairs
+    X = Y @ rng.normal(size=(3, 5)) + 0.1 * rng.normal(size=(200, 5)) + 2
+    rows = np.arange(15)
+    adapter = ConDoAdapter("affine", divergence="energy")
+    unpaired = rmse(adapter.fit_pair(X, Y).transform(X), Y)
+    assert rmse(adapter.fit_pair(X, Y, pairs=(rows, rows)).transform(X), Y) < 0.3 * unpaired
+    facts = adapter.report_["pairs"]
+    assert facts["n_pairs"] == 15
+    assert facts["held_out_error"] < facts["held_out_error_without"]
+    others = rng.permutation(np.arange(15, 200))[:15]
+    assert rmse(adapter.fit_pair(X, Y, pairs=(rows, others)).transform(X), Y) < 1.5 * unpaired
+
+
+@pytest.mark.parametrize("kind", ["location-scale", "affine", "orthogonal", "shift"])
+def test_pairs_work_with_every_kind_of_divergence(kind):
+    data = rotations(3, 3, 60, 0)
+    X_query = data.truth * 2 + 1 if kind == "location-scale" else data.truth + 1
+    both = np.vstack([data.X_reference, data.truth[:30]])  # thirty people were measured twice
+    Z = np.concatenate([data.Z_reference, data.Z_query[:30]])
+    pairs = np.arange(30), np.arange(len(data.X_reference), len(both))
+    for divergence in ("auto", "energy"):
+        adapter = ConDoAdapter(kind, divergence=divergence)
+        adapter.fit_pair(X_query, both, data.Z_query, Z, pairs=pairs)
+        assert rmse(adapter.transform(X_query), data.truth) < 0.25
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (3, "two lists of row numbers"),
+        (([0], [0, 1]), "1 query rows but 2 reference rows"),
+        (([0.5], [0]), "row numbers of X_query"),
+        (([999], [0]), "row 999 of X_query, which has"),
+        (([], []), "row numbers of X_query"),
+    ],
+)
+def test_wrong_pairs_are_refused(pairs, message):
+    X, Y, types = different_features(0)
+    with pytest.raises(ValueError, match=message):
+        ConDoAdapter("affine", divergence="energy").fit_pair(X, Y, types, types, pairs=pairs)
+
+
+def test_what_samples_cannot_do_is_refused():
+    data = rotations(3, 2, 30, 0)
+    rows = (data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+    with pytest.raises(ValueError, match="MMD does not find LowRank maps"):
+        ConDoAdapter("low-rank", divergence="mmd").fit_pair(*rows)
+    with pytest.raises(ValueError, match="whole numbers"):
+        ConDoAdapter(divergence="mmd").fit_pair(
+            *rows, sample_weight=(np.full(60, 0.5), np.ones(60))
+        )
+    with pytest.raises(ValueError, match="'max_rows'"):
+        ConDoAdapter(divergence=MMD(max_rows=0)).fit_pair(*rows)
+
+
+def test_snareseq_silhouettes_beat_the_published_ones(needs_data):
+    from sklearn.metrics import silhouette_score
+
+    data = np.load(data_folder() / "snareseq.npz")
+    atac, rna = (X / np.linalg.norm(X, axis=1, keepdims=True) for X in (data["atac"], data["rna"]))
+    types = data["cell_type"].astype(str)
+    adapter = ConDoAdapter("affine", divergence="sliced-wasserstein")
+    adapted = adapter.fit_pair(atac, rna, types, types).transform(atac)
+    both = np.vstack([adapted, rna])
+    assert silhouette_score(both, np.tile(types, 2)) > 0.494
+    assert abs(silhouette_score(both, np.repeat([0, 1], len(rna)))) < 0.0218
+
+
+def test_penalties_and_links_hold_for_samples():
+    rng = np.random.default_rng(0)
+    truth, X_reference = (np.exp(rng.normal(size=(100, 2))) for _ in range(2))
+    adapter = ConDoAdapter(LocationScale(links="log"), divergence="energy")
+    adapted = adapter.fit_pair(5 * truth, X_reference).transform(5 * truth)
+    assert (adapted > 0).all()
+    assert np.abs(np.log(adapted / truth)).mean() < 0.5
+    adapter = ConDoAdapter(Affine(nonnegative=True), divergence="energy")
+    assert adapter.fit_pair(5 * truth, X_reference).map_.A.min() >= -1e-12
