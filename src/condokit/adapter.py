@@ -10,7 +10,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from condokit._validation import Array, pick, warn
+from condokit._validation import Array, check_integer, pick, warn
 from condokit.conditionals import CONDITIONALS, BaseConditional
 from condokit.divergences import (
     DIVERGENCES,
@@ -36,6 +36,7 @@ from condokit.maps import (
     MapFamily,
     Rigid,
 )
+from condokit.optimise import watched
 from condokit.pairing import check_pairs, refine
 from condokit.priors import PRIORS, BasePrior
 
@@ -85,6 +86,14 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         Warn if the overlap coefficient of the confounders is below this.
     min_overlap : float, default=0.05
         Refuse if it is below this; 0 never refuses.
+    n_jobs : int or None, default=None
+        Threads of linear algebra: None is 1, -1 all there are.
+    verbose : bool, default=False
+        Whether to show the progress of long searches on the error stream. Whether or not, Ctrl-C
+        ends a search with the best map so far, and a warning.
+    random_state : int or None, default=None
+        Seed of what is named and draws at random ("mmd" with many rows, "sliced-wasserstein",
+        "chained"). None is 0: results are the same every time.
 
     Attributes
     ----------
@@ -139,6 +148,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         missing: str = "raise",
         warn_overlap: float = 0.4,
         min_overlap: float = 0.05,
+        n_jobs: int | None = None,
+        verbose: bool = False,
+        random_state: int | None = None,
     ) -> None:
         self.map = map
         self.divergence = divergence
@@ -150,6 +162,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         self.missing = missing
         self.warn_overlap = warn_overlap
         self.min_overlap = min_overlap
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+        self.random_state = random_state
 
     def fit(
         self,
@@ -337,9 +352,16 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         columns: list[int] | None,
         pairs: tuple[Array, Array] | None = None,
     ) -> ConDoAdapter:
-        fit, rung = climb(domains, self._rungs(domains))
-        if pairs is not None:
-            fit = self._refined(fit, rung, domains, pairs)
+        if self.n_jobs is not None and self.n_jobs != -1:
+            check_integer("n_jobs", self.n_jobs, 1)
+        threads = 1 if self.n_jobs is None else None if self.n_jobs == -1 else int(self.n_jobs)
+        with watched(bool(self.verbose), threads) as watch:
+            fit, rung = climb(domains, self._rungs(domains))
+            if pairs is not None:
+                fit = self._refined(fit, rung, domains, pairs)
+        if watch.stopped:
+            warn("Interrupted: the map is the best that was found so far.", UserWarning)
+            fit = replace(fit, report={**fit.report, "interrupted": True})
         self.map_, self.map_se_ = fit.map, fit.errors
         self.support_, self.overlap_, self.report_ = fit.support, fit.overlap, fit.report
         self.divergence_, self.conditional_ = rung.divergence, rung.conditional
@@ -420,14 +442,23 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             Recipe(
                 family=family,
                 prior=pick("prior", self.prior, PRIORS, BasePrior),
-                conditional=pick("conditional", conditional, CONDITIONALS, BaseConditional),
-                divergence=pick("divergence", divergence, DIVERGENCES, BaseDivergence),
+                conditional=self._seeded("conditional", conditional, CONDITIONALS, BaseConditional),
+                divergence=self._seeded("divergence", divergence, DIVERGENCES, BaseDivergence),
                 averages=averages,
                 shrinkage=self._shrinkage(),
                 warn_overlap=self.warn_overlap,
                 min_overlap=self.min_overlap,
             ),
         )
+
+    def _seeded(self, argument: str, value: Any, named: dict[str, Any], base: type) -> Any:
+        """Return an ingredient; one that is named and draws at random gets the seed."""
+        ingredient = pick(argument, value, named, base)
+        if isinstance(value, str) and self.random_state is not None:
+            check_integer("random_state", self.random_state, 0)
+            if "random_state" in ingredient.get_params():
+                ingredient.set_params(random_state=int(self.random_state))
+        return ingredient
 
     def _resolve(self, family: MapFamily, divergence: Any, domains: Domains) -> tuple[Any, Any]:
         """Return divergence and conditional, with "auto" replaced by what it stands for."""

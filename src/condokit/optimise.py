@@ -1,15 +1,64 @@
-"""One way to call the general minimiser of smooth functions."""
+"""One way to call the general minimiser of smooth functions: watched, and stopped by Ctrl-C."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
-from scipy.optimize import Bounds, OptimizeResult, minimize
+from scipy.optimize import Bounds, minimize
 from threadpoolctl import ThreadpoolController
 
 from condokit._validation import Array
+
+
+@dataclass
+class Watch:
+    """Who looks at a fit, and whether they have seen enough.
+
+    Attributes
+    ----------
+    verbose : bool
+        Whether to show progress on the error stream.
+    stopped : bool
+        Whether Ctrl-C was pressed: searches then end where they are.
+    """
+
+    verbose: bool = False
+    stopped: bool = False
+    shown: float = 0.0
+
+    def show(self, n: int, value: float) -> None:
+        """Show how far a search has come, a few times a second."""
+        now = time.monotonic()
+        if self.verbose and now - self.shown > 0.2:
+            self.shown = now
+            sys.stderr.write(f"\rcondokit: {n} evaluations, objective {value:.6g}   ")
+            sys.stderr.flush()
+
+
+_watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def watched(verbose: bool, n_threads: int | None) -> Iterator[Watch]:
+    """Run a fit with so many threads (None is all), with progress, and ready for Ctrl-C."""
+    watch = Watch(verbose)
+    token = _watch.set(watch)
+    try:
+        with _threads().limit(limits=n_threads, user_api="blas"):
+            yield watch
+    finally:
+        _watch.reset(token)
+        if watch.shown:
+            sys.stderr.write("\n")
 
 
 def lbfgs(
@@ -20,8 +69,10 @@ def lbfgs(
     max_iter: int = 500,
     ftol: float = 1e-13,
     gtol: float = 1e-8,
-) -> OptimizeResult:
+) -> Any:
     """Minimise a function that returns value and gradient; infinite values cut the step.
+
+    Within `watched`, Ctrl-C ends this search, and all later ones, at the best point so far.
 
     Parameters
     ----------
@@ -36,18 +87,27 @@ def lbfgs(
     ftol, gtol : float
         Relative decrease of the value, and largest entry of the gradient, to stop at.
     """
-    worst = 0.0
+    watch = _watch.get()
+    worst, n_evaluations = 0.0, 0
+    best: tuple[float, Array, Array] | None = None
 
     def finite(v: Array) -> tuple[float, Array]:
-        nonlocal worst
+        nonlocal worst, best, n_evaluations
         value, gradient = function(v)
+        n_evaluations += 1
+        if watch is not None:
+            watch.show(n_evaluations, value)
         if not np.isfinite(value):  # worse than anything seen, but a number to interpolate with
             return worst + 10 + abs(worst), np.zeros_like(v)
         worst = max(worst, value)
+        if best is None or value < best[0]:
+            best = value, v.copy(), gradient
         return value, gradient
 
-    # small products: threads cost more than they give, much more where cores are shared
-    with _threads().limit(limits=1, user_api="blas"):
+    try:
+        if watch is not None and watch.stopped:
+            finite(start)
+            raise KeyboardInterrupt
         return minimize(
             finite,
             start,
@@ -56,6 +116,11 @@ def lbfgs(
             bounds=None if bounds is None else Bounds(*bounds),
             options={"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": ftol, "gtol": gtol},
         )
+    except KeyboardInterrupt:
+        if watch is None or best is None:
+            raise
+        watch.stopped = True
+        return SimpleNamespace(x=best[1], fun=best[0], jac=best[2], nit=n_evaluations)
 
 
 @cache
