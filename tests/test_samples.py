@@ -13,9 +13,10 @@ from condokit import (
     LocationScale,
     Procrustes,
     SlicedWasserstein,
+    StochasticMMD,
 )
 from condokit.divergences import samples as module
-from condokit.divergences.samples import SampleObjective, _squared, descend
+from condokit.divergences.samples import SampleObjective, _mmd_of_sets, _squared, descend
 from condokit.domains import Samples
 
 DIVERGENCES = [MMD(), MMD(scales=(1.0,)), Energy(), SlicedWasserstein(n_directions=20)]
@@ -73,6 +74,54 @@ def test_values_are_those_of_the_definitions():
     one = SlicedWasserstein().distances([Y[:6, :1]])(0, Z[:, :1])[0]
     assert one == pytest.approx(np.mean((np.sort(Z[:, 0]) - np.sort(Y[:6, 0])) ** 2))
     np.testing.assert_allclose(_squared(Z, Y)[2, 3], ((Z[2] - Y[3]) ** 2).sum())
+
+
+def test_a_users_kernel_gives_the_same_map_as_ours():
+    data = rotations(2, 2, 40, 0)
+    rows = (data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+
+    def kernel(left, right):
+        return np.exp(-_squared(left, right) / 4.0)
+
+    objective = MMD(kernel=kernel).distances([data.X_reference])
+    ours = MMD(scales=(4.0 / (2 * data.X_reference.var(axis=0, ddof=1).sum()),))
+    one, other = objective(0, data.X_query), ours.distances([data.X_reference])(0, data.X_query)
+    assert one[0] == pytest.approx(other[0])
+    np.testing.assert_allclose(one[1], other[1], atol=1e-8)
+    adapter = ConDoAdapter(divergence=MMD(kernel=kernel)).fit_pair(*rows)
+    assert np.isfinite(adapter.map_.scale).all()
+
+
+def test_the_papers_minibatches_go_the_right_way():
+    data = categorical1d(100, 0)
+    rows = (data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+    errors = []
+    for divergence in (StochasticMMD(), StochasticMMD(epochs=100, learning_rate=0.01)):
+        adapter = ConDoAdapter(divergence=divergence).fit_pair(*rows)
+        errors.append(rmse(adapter.transform(data.X_query), data.truth))
+    assert errors[1] < errors[0] < rmse(data.X_query, data.truth)
+    assert errors[1] < 1.0
+    X, Y, types = different_features(0)
+    adapter = ConDoAdapter("affine", divergence="mmd-paper").fit_pair(X, Y, types, types)
+    assert adapter.map_.A.shape == (3, 5)
+    rng = np.random.default_rng(0)
+    Z, Y = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 5, 3))
+    _, gradient = _mmd_of_sets(Z, Y)
+    both = np.concatenate([Z, Y], axis=1)
+    width = [_squared(rows, rows).sum() / 72 for rows in both]  # held fixed in the gradient
+
+    def value(Z):
+        total = 0.0
+        for z, y, h in zip(Z, Y, width):
+            k = [np.exp(-_squared(a, b) / h).mean() for a, b in ((z, z), (z, y), (y, y))]
+            total += k[0] - 2 * k[1] + k[2]
+        return total
+
+    for place in ((0, 1, 2), (1, 3, 0)):
+        step = np.zeros(Z.shape)
+        step[place] = 1e-6
+        numeric = (value(Z + step) - value(Z - step)) / 2e-6
+        assert gradient[place] == pytest.approx(numeric, rel=1e-4)
 
 
 def test_fourier_features_approximate_the_kernel(monkeypatch):

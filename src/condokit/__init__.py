@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from condokit.divergences import Procrustes as Procrustes
     from condokit.divergences import ReverseKL as ReverseKL
     from condokit.divergences import SlicedWasserstein as SlicedWasserstein
+    from condokit.divergences import StochasticMMD as StochasticMMD
     from condokit.maps import Affine as Affine
     from condokit.maps import AffineMap as AffineMap
     from condokit.maps import Blocks as Blocks
@@ -66,6 +67,7 @@ _HOME = {
     "Similarity": "maps",
     "SlicedWasserstein": "divergences",
     "Splines": "conditionals",
+    "StochasticMMD": "divergences",
     "Stratified": "conditionals",
     "UniformPrior": "priors",
 }

@@ -17,6 +17,7 @@ from condokit.divergences.samples import (
     Procrustes,
     SampleDivergence,
     SlicedWasserstein,
+    StochasticMMD,
 )
 from condokit.divergences.transport import GaussianOT
 
@@ -38,6 +39,7 @@ __all__ = [
     "RowDivergence",
     "SampleDivergence",
     "SlicedWasserstein",
+    "StochasticMMD",
     "Solution",
 ]
 
@@ -49,6 +51,7 @@ DIVERGENCES: dict[str, type[BaseDivergence]] = {
     "ot": GaussianOT,
     "pc-match": PCMatch,
     "mmd": MMD,
+    "mmd-paper": StochasticMMD,
     "energy": Energy,
     "sliced-wasserstein": SlicedWasserstein,
     "procrustes": Procrustes,

@@ -21,6 +21,7 @@ from condokit.divergences.matrix import (
     rigid,
 )
 from condokit.domains import Samples
+from condokit.kernels import Kernel
 from condokit.maps import Affine, DiagonalFamily, MapFamily, Rigid
 from condokit.optimise import lbfgs
 
@@ -192,6 +193,10 @@ class MMD(_KernelDivergence):
         Random Fourier features of large strata.
     random_state : int, default=0
         Seed of these.
+    kernel : callable or None, default=None
+        k(X1, X2) -> matrix on features in units of the reference's spread, symmetric, instead of
+        the Gaussian ones; its gradient is taken by differences, so for few features. At most 2000
+        rows of a stratum are then used.
     """
 
     def __init__(
@@ -201,12 +206,14 @@ class MMD(_KernelDivergence):
         max_iter: int | None = None,
         n_fourier: int = 512,
         random_state: int = 0,
+        kernel: Kernel | None = None,
     ) -> None:
         self.scales = scales
         self.max_rows = max_rows
         self.max_iter = max_iter
         self.n_fourier = n_fourier
         self.random_state = random_state
+        self.kernel = kernel
 
     def _profile(self, reference: list[Array]) -> Callable[[Array], tuple[Array, Array]]:
         widths = self._widths(reference)
@@ -229,6 +236,8 @@ class MMD(_KernelDivergence):
         return [float(scale * spread) for scale in self.scales]
 
     def distances(self, reference: list[Array]) -> Distance:  # noqa: D102
+        if self.kernel is not None:
+            return _by_differences(self.kernel, reference)
         large = [len(rows) > _EXACT_ROWS for rows in reference]
         if not any(large):
             return super().distances(reference)
@@ -246,6 +255,135 @@ class MMD(_KernelDivergence):
             return float(gap @ gap) / n, (2 / (n * len(Z))) * pull @ frequencies.T
 
         return distance
+
+
+class StochasticMMD(SampleDivergence):
+    r"""The paper's minibatch MMD, for comparison: slow, and far from the minimum by default.
+
+    Pairs of sets of rows are drawn once: a confounder value from the prior, then `n_samples` rows
+    of either domain given it. Every step takes `n_values` pairs and follows the gradient of the sum
+    of their squared MMD, with the kernel :math:`\exp(-|x - y|^2 / h)` and h the mean squared
+    distance of distinct rows in the two sets, by AdamW from the identity.
+
+    Parameters
+    ----------
+    epochs : int, default=5
+        Passes over all pairs of sets; as many pairs as the smaller domain has rows.
+    learning_rate : float, default=0.001
+        Of AdamW, with decay 1e-4 towards zero; at most the length of a step in any parameter.
+    n_values : int, default=8
+        Pairs of sets in a step.
+    n_samples : int, default=20
+        Rows in a set.
+    patience : int, default=3
+        Epochs without a lower loss after which to stop; the best epoch is kept.
+    random_state : int, default=0
+        Seed.
+    """
+
+    max_rows = 10**9
+    max_iter = None
+
+    def __init__(
+        self,
+        epochs: int = 5,
+        learning_rate: float = 0.001,
+        n_values: int = 8,
+        n_samples: int = 20,
+        patience: int = 3,
+        random_state: int = 0,
+    ) -> None:
+        self.epochs = epochs
+        self.learning_rate = learning_rate
+        self.n_values = n_values
+        self.n_samples = n_samples
+        self.patience = patience
+        self.random_state = random_state
+
+    def distances(self, reference: list[Array]) -> Distance:  # noqa: D102
+        def distance(k: int, Z: Array) -> tuple[float, Array]:
+            value, gradient = _mmd_of_sets(Z[None], reference[k][None])
+            return value, gradient[0]
+
+        return distance
+
+    def solve(  # noqa: D102
+        self, family: MapFamily, samples: Samples, units: Units, starts: list[Start]
+    ) -> MatrixSolution:
+        for name in ("epochs", "n_values", "n_samples", "patience"):
+            check_integer(name, getattr(self, name), 1 if name != "n_samples" else 2)
+        if isinstance(family, Rigid) or (isinstance(family, Affine) and family.is_penalised):
+            raise ValueError("StochasticMMD finds diagonal and free affine maps only.")
+        rng = np.random.default_rng(self.random_state)
+        n_sets = min(sum(map(len, samples.query)), sum(map(len, samples.reference)))
+        values = rng.choice(len(samples.weights), n_sets, p=samples.weights)
+        X, Y = (
+            np.stack([side[k][rng.integers(0, len(side[k]), self.n_samples)] for k in values])
+            for side in (samples.query, samples.reference)
+        )
+        A, b = np.eye(Y.shape[2], X.shape[2]), np.zeros(Y.shape[2])
+        diagonal = isinstance(family, DiagonalFamily)
+        free_A = np.eye(*A.shape) * getattr(family, "has_scale", True) if diagonal else 1.0
+        free_b = float(getattr(family, "has_offset", True))
+        state = np.zeros((2, A.size + len(b)))  # AdamW's running moments of the gradient
+        best, worse, step = (np.inf, A, b), 0, 0
+        for _ in range(self.epochs):
+            loss = 0.0
+            for first in range(0, n_sets, self.n_values):
+                here = slice(first, first + self.n_values)
+                value, pull = _mmd_of_sets(X[here] @ A.T + b, Y[here])
+                d_A = np.einsum("sni,snj->ij", pull, X[here]) * free_A
+                gradient = np.concatenate([d_A.ravel(), pull.sum(axis=(0, 1)) * free_b])
+                step, loss = step + 1, loss + value
+                state[0] = 0.9 * state[0] + 0.1 * gradient
+                state[1] = 0.999 * state[1] + 0.001 * gradient**2
+                mean, square = state[0] / (1 - 0.9**step), state[1] / (1 - 0.999**step)
+                move = self.learning_rate * mean / (np.sqrt(square) + 1e-8)
+                decay = 1 - self.learning_rate * 1e-4
+                A = A * np.where(free_A == 0, 1.0, decay) - move[: A.size].reshape(A.shape)
+                b = b * decay - move[A.size :]
+            worse = 0 if loss < best[0] else worse + 1
+            best = (loss, A, b) if loss < best[0] else best
+            if worse >= self.patience:
+                break
+        return MatrixSolution(best[1], best[2], best[0] / n_sets, step)
+
+
+def _mmd_of_sets(Z: Array, Y: Array) -> tuple[float, Array]:
+    """Return the sum of squared MMD over pairs of sets, and its gradient in the rows of Z."""
+    both = np.concatenate([Z, Y], axis=1)
+    square = ((both[:, :, None] - both[:, None]) ** 2).sum(axis=-1)
+    n, m = Z.shape[1], Y.shape[1]
+    width = square.sum(axis=(1, 2), keepdims=True) / ((n + m) * (n + m - 1))
+    width = np.maximum(width, 1e-300)
+    kernel = np.exp(-square / width)
+    sign = np.concatenate([np.full(n, 1 / n), np.full(m, -1 / m)])
+    weighted = kernel * sign[:, None] * sign
+    value = float(weighted.sum())
+    slope = -weighted[:, :n] / width  # of k in the squared distance
+    gradient = 4 * (slope.sum(axis=2)[:, :, None] * Z - slope @ both)
+    return value, gradient
+
+
+def _by_differences(kernel: Kernel, reference: list[Array]) -> Distance:
+    """Return the squared MMD of a user's kernel, with gradients by central differences."""
+    reference = [rows[:: max(1, -(-len(rows) // _EXACT_ROWS))] for rows in reference]
+    own = [float(np.mean(kernel(rows, rows))) for rows in reference]
+
+    def distance(k: int, Z: Array) -> tuple[float, Array]:
+        Y = reference[k]
+        value = float(np.mean(kernel(Z, Z)) - 2 * np.mean(kernel(Z, Y))) + own[k]
+        gradient = np.empty_like(Z)
+        for j in range(Z.shape[1]):
+            step = np.zeros(Z.shape[1])
+            step[j] = 1e-5
+            # a symmetric kernel changes alike in both of its arguments
+            inner = (kernel(Z + step, Z) - kernel(Z - step, Z)).mean(axis=1)
+            cross = (kernel(Z + step, Y) - kernel(Z - step, Y)).mean(axis=1)
+            gradient[:, j] = 2 * (inner - cross) / (2e-5 * len(Z))
+        return value, gradient
+
+    return distance
 
 
 class Energy(_KernelDivergence):
