@@ -41,6 +41,7 @@ bench: $(VENV)/ready ## Time and memory, as ratios in one run
 	$(BIN)/python benchmarks/foundation.py
 	$(BIN)/python benchmarks/confounders.py
 	$(BIN)/python benchmarks/matrices.py
+	$(BIN)/python benchmarks/samples.py
 
 measure: $(VENV)/ready ## Measure accuracy on real and simulated data; writes experiments/results/
 	$(BIN)/python experiments/shrinkage.py

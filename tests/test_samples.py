@@ -10,6 +10,7 @@ from condokit import (
     AffineMap,
     ConDoAdapter,
     Energy,
+    IdentifiabilityWarning,
     LocationScale,
     Procrustes,
     SlicedWasserstein,
@@ -66,7 +67,7 @@ def test_values_are_those_of_the_definitions():
         return np.mean([f(np.linalg.norm(a - b)) for a in left for b in right])
 
     def mmd(r):
-        return np.mean([np.exp(-(r**2) / (s * width)) for s in (0.1, 0.5, 2.0)])
+        return np.mean([np.exp(-(r**2) / (s * width)) for s in (0.125, 0.5, 2.0)])
 
     for divergence, f in ((MMD(), mmd), (Energy(), lambda r: -r)):
         expected = mean(f, Z, Z) - 2 * mean(f, Z, Y) + mean(f, Y, Y)
@@ -258,7 +259,14 @@ def test_pairs_refine_a_map_as_far_as_they_are_right():
     assert facts["n_pairs"] == 15
     assert facts["held_out_error"] < facts["held_out_error_without"]
     others = rng.permutation(np.arange(15, 200))[:15]
-    assert rmse(adapter.fit_pair(X, Y, pairs=(rows, others)).transform(X), Y) < 1.5 * unpaired
+    with pytest.warns(IdentifiabilityWarning, match="pairs are predicted no better than by a cons"):
+        adapter.fit_pair(X, Y, pairs=(rows, others))
+    assert rmse(adapter.transform(X), Y) < 1.5 * unpaired
+    units = np.array([1.0, 1e6, 1e-3, 1.0, 10.0])
+    scaled = ConDoAdapter("affine", divergence="energy")
+    scaled.fit_pair(X * units, Y, pairs=(rows, rows))
+    plain = ConDoAdapter("affine", divergence="energy").fit_pair(X, Y, pairs=(rows, rows))
+    np.testing.assert_allclose(scaled.transform(X * units), plain.transform(X), atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["location-scale", "affine", "orthogonal", "shift"])
@@ -290,6 +298,52 @@ def test_wrong_pairs_are_refused(pairs, message):
         ConDoAdapter("affine", divergence="energy").fit_pair(X, Y, types, types, pairs=pairs)
 
 
+@pytest.mark.parametrize("kind", ["location-scale", "shift", "affine", "orthogonal"])
+def test_constant_features_are_only_shifted(kind):
+    data = rotations(3, 2, 30, 0)
+    rows = [
+        np.column_stack([X, np.full(len(X), value)])
+        for X, value in ((data.X_query, 1.0), (data.X_reference, 3.0))
+    ]
+    with pytest.warns(IdentifiabilityWarning, match="only shifted: 'column 3'"):
+        adapter = ConDoAdapter(kind, divergence="energy").fit_pair(
+            *rows, data.Z_query, data.Z_reference
+        )
+    np.testing.assert_allclose(adapter.transform(rows[0])[:, 3], 3.0)
+    assert adapter.report_["constant_features"] == ["column 3"]
+
+
+def test_halves_keep_equal_rows_together():
+    rows = np.repeat(np.arange(6.0)[:, None], [1, 3, 1, 2, 1, 1], axis=0)
+    samples = Samples([rows], [rows], np.ones(1))
+    first, second = (set(samples.half(which).query[0].ravel()) for which in (0, 1))
+    assert first == {0.0, 2.0, 4.0}
+    assert second == {1.0, 3.0, 5.0}
+    assert len(samples.thinned(4).query[0]) == 4
+
+
+def test_names_lead_through_maps_between_different_features():
+    rng = np.random.default_rng(0)
+    wide = AffineMap(rng.normal(size=(2, 3)), [1.0, 2.0], ["a", "b", "c"], output_names=["u", "v"])
+    scale = AffineMap([2.0, 3.0, 4.0], [0.0, 1.0, 2.0], ["c", "b", "a"])
+    X = rng.normal(size=(5, 3))
+    together = wide.compose(scale)
+    np.testing.assert_allclose(together(X), wide(scale(X)[:, [2, 1, 0]]))
+    after = AffineMap([5.0, 7.0], [0.0, 0.0], ["v", "u"])
+    np.testing.assert_allclose(after.compose(wide).A, np.diag([5.0, 7.0]) @ wide.A[[1, 0]])
+    with pytest.raises(ValueError, match="yields 'u', 'v', this one takes 'x', 'y'"):
+        AffineMap([1.0, 1.0], [0.0, 0.0], ["x", "y"]).compose(wide)
+    with pytest.raises(ValueError, match="yields 2 features, this one takes 3"):
+        wide.compose(wide)
+    renamed = AffineMap(np.diag([2.0, 4.0]), [1.0, 1.0], ["a", "b"], output_names=["A", "B"])
+    back = renamed.inverse()
+    assert (back.feature_names, back.output_names) == (("A", "B"), ("a", "b"))
+    linked = AffineMap([2.0], [1.0], links="log")
+    np.testing.assert_allclose(linked.pseudo_inverse()(linked([[3.0]])), [[3.0]])
+    with pytest.raises(ValueError, match="do not make one map"):
+        wide.compose(AffineMap([1.0, 1.0, 1.0], [0.0, 0.0, 0.0], ["a", "b", "c"], links="log"))
+
+
 def test_what_samples_cannot_do_is_refused():
     data = rotations(3, 2, 30, 0)
     rows = (data.X_query, data.X_reference, data.Z_query, data.Z_reference)
@@ -299,8 +353,40 @@ def test_what_samples_cannot_do_is_refused():
         ConDoAdapter(divergence="mmd").fit_pair(
             *rows, sample_weight=(np.full(60, 0.5), np.ones(60))
         )
-    with pytest.raises(ValueError, match="'max_rows'"):
-        ConDoAdapter(divergence=MMD(max_rows=0)).fit_pair(*rows)
+    for wrong, message in (
+        (MMD(max_rows=0), "'max_rows'"),
+        (MMD(scales=()), "'scales' of MMD must be positive"),
+        (MMD(scales=(-1.0,)), "'scales' of MMD must be positive"),
+        (MMD(max_iter=0), "'max_iter'"),
+        (SlicedWasserstein(n_directions=0), "'n_directions'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ConDoAdapter(divergence=wrong).fit_pair(*rows)
+    with pytest.raises(ValueError, match="only 1 sample in each stratum"):
+        ConDoAdapter(divergence="mmd").fit_pair(rows[0][:1], rows[1][:5])
+    X, Y, types = different_features(0)
+    for adapter, message in (
+        (ConDoAdapter(Affine(l1=1.0), divergence="mmd"), "without links, penalties or bounds"),
+        (ConDoAdapter(Affine(links="log"), divergence="mmd"), "without links, penalties"),
+        (ConDoAdapter("affine", divergence="mmd", shrinkage=0.5), "there is no identity"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            adapter.fit_pair(X, Y, types, types)
+    import pandas as pd
+
+    frames = pd.DataFrame(X, columns=list("abcde")), pd.DataFrame(X, columns=list("abcdE"))
+    with pytest.raises(ValueError, match="'e'"):  # one mistyped name is no other assay
+        ConDoAdapter("affine", divergence="mmd").fit_pair(*frames, types, types)
+    with pytest.raises(ValueError, match="'pairs' do not work with penalties"):
+        ConDoAdapter(Affine(l2=1.0), divergence="mmd").fit_pair(*rows, pairs=([0, 1], [0, 1]))
+
+
+@pytest.mark.parametrize("divergence", ["mmd", "procrustes"])
+def test_shrunk_rotations_stay_rotations(divergence):
+    data = rotations(3, 2, 30, 0)
+    adapter = ConDoAdapter("orthogonal", divergence=divergence, shrinkage=0.5)
+    adapter.fit_pair(data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+    np.testing.assert_allclose(adapter.map_.A @ adapter.map_.A.T, np.eye(3), atol=1e-10)
 
 
 def test_snareseq_silhouettes_beat_the_published_ones(needs_data):

@@ -57,11 +57,12 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         every feature, and takes a matrix instead if that predicts held-out rows better; see
         `report_`.
     divergence : str or BaseDivergence, default="auto"
-        What the map makes small: "reverse-kl", "forward-kl", "jeffreys", "likelihood", "ot" or
-        "pc-match". "auto" is "ot" without confounders ("pc-match" for rotations); with them,
-        "likelihood" if any is continuous and "reverse-kl" otherwise for diagonal maps,
-        "reverse-kl" for "low-rank" and "likelihood" for other matrices; but for "affine" with fewer
-        than 8 rows per feature "ot", or "pc-match" if that is better on held-out rows.
+        What the map makes small: "reverse-kl", "forward-kl", "jeffreys", "likelihood", "ot",
+        "pc-match", or between samples "mmd", "energy", "sliced-wasserstein", "procrustes".
+        "auto" is "ot" without confounders ("pc-match" for rotations); with them, "likelihood" if
+        any is continuous and "reverse-kl" otherwise for diagonal maps, "reverse-kl" for "low-rank"
+        and "likelihood" for other matrices; but for "affine" with fewer than 8 rows per feature
+        "ot", or "pc-match" if that is better on held-out rows.
     prior : {"product", "paper", "uniform"} or BasePrior, default="product"
         The weight of each confounder value in the comparison.
     conditional : str or BaseConditional, default="auto"
@@ -379,6 +380,10 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         if fit.map.kind == "low-rank" or isinstance(rung.recipe.family, Blocks):
             raise ValueError("'pairs' do not work with map='low-rank' or 'blocks'.")
         family = rung.recipe.family
+        if isinstance(family, Affine) and family.is_penalised:
+            raise ValueError("'pairs' do not work with penalties or bounds on the matrix.")
+        if isinstance(family, DiagonalFamily) and not family.has_offset:
+            return fit
         if fit.map.kind == "diagonal":
             family = family if isinstance(family, DiagonalFamily) else LocationScale()
         linked = replace(domains, links=fit.map.links)

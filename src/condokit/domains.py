@@ -320,12 +320,40 @@ class Samples:
     weights: Array
 
     def half(self, which: int) -> Samples:
-        """Return every other row, to learn from or to judge by."""
+        """Return every other distinct row, to learn from or to judge by."""
         return Samples(
-            [rows[which::2] for rows in self.query],
-            [rows[which::2] for rows in self.reference],
+            [_every_other(rows, which) for rows in self.query],
+            [_every_other(rows, which) for rows in self.reference],
             self.weights,
         )
+
+    def of(self, features: Array) -> Samples:
+        """Return some of the features."""
+        return Samples(
+            [rows[:, features] for rows in self.query],
+            [rows[:, features] for rows in self.reference],
+            self.weights,
+        )
+
+    def thinned(self, most: int) -> Samples:
+        """Return at most so many rows of each, evenly taken."""
+        return Samples(
+            [rows[evenly(len(rows), most)] for rows in self.query],
+            [rows[evenly(len(rows), most)] for rows in self.reference],
+            self.weights,
+        )
+
+
+def evenly(n: int, most: int) -> Array:
+    """Return at most so many of n row numbers, evenly spaced."""
+    return np.linspace(0, n - 1, min(n, most)).round().astype(np.intp)
+
+
+def _every_other(rows: Array, which: int) -> Array:
+    """Return every other of sorted rows; equal ones, which weights made, stay together."""
+    new = np.ones(len(rows), dtype=bool)
+    new[1:] = (rows[1:] != rows[:-1]).any(axis=1)
+    return rows[(np.cumsum(new) - 1) % 2 == which]
 
 
 def no_overlap(strata: Strata) -> NoOverlapError:

@@ -35,7 +35,7 @@ from condokit.divergences import (
     Solution,
 )
 from condokit.divergences.matrix import Units, nearest_rigid
-from condokit.domains import Domains, GaussianPair, Moments, Strata, Support
+from condokit.domains import Domains, GaussianPair, Moments, Samples, Strata, Support
 from condokit.fragility import weak_points
 from condokit.frames import Table
 from condokit.links import check_links
@@ -116,7 +116,8 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
     )
     candidates: dict[str, Any] = {}
     table = domains.tables[0]
-    domains = replace(domains, links=check_links(recipe.family.links, table.labels))
+    if not domains.is_rectangular:
+        domains = replace(domains, links=check_links(recipe.family.links, table.labels))
     comparison = compare(domains, recipe)
     support = comparison.support
     if isinstance(recipe.divergence, SampleDivergence):
@@ -320,25 +321,66 @@ def _fit_samples(
         _refuse_continuous(domains)
         place = support.place(comparison.strata)
         samples = samples_by_strata(domains, place, support.weights, divergence.max_rows)
-    pair = as_gaussians(samples)
-    kind = "common" if isinstance(family, Rigid) else "feature"
+    if domains.is_rectangular:
+        return _fit_rectangular(recipe, samples)
     diagonal = isinstance(family, DiagonalFamily)
-    if diagonal:
-        scale, offset = _start_of(family, pair)
-        begin = [("moments", np.diag(scale), offset)]
-    elif domains.is_rectangular:
-        kind, begin = "samples", rectangular_starts(pair)
-    else:
-        begin = matrix_starts(pair)
-        if isinstance(family, Affine) and not family.is_penalised:
-            kind = "samples"
-    solution = divergence.solve(family, samples, Units(pair, kind), begin)
-    A, b = solution.A, solution.b
-    if isinstance(recipe.shrinkage, float) and not domains.is_rectangular:
-        A = (1 - recipe.shrinkage) * A + recipe.shrinkage * np.eye(len(b))
+    if min(max(map(len, side)) for side in (samples.query, samples.reference)) < 2:
+        raise ValueError(
+            "A domain has only 1 sample in each stratum compared, so its spread cannot be learned. "
+            "Add rows, merge strata, or use map='shift' with divergence='reverse-kl'."
+        )
+    full = as_gaussians(samples)
+    _, kept = without_flat(full)
+    if not kept.all():
+        warn(
+            "Constant within strata in a domain, so only shifted: "
+            f"{listing(_names(domains.tables[0], ~kept))}.",
+            IdentifiabilityWarning,
+        )
+    d = len(kept)
+    A, b = np.eye(d), full.weights @ (full.reference.mean - full.query.mean)
+    facts: dict[str, Any] = {}
+    if kept.any():
+        some = samples.of(kept)
+        pair = as_gaussians(some)
+        kind = "common" if isinstance(family, Rigid) else "feature"
+        if isinstance(family, DiagonalFamily):
+            scale, offset = _start_of(family, pair)
+            begin = [("moments", np.diag(scale), offset)]
+        else:
+            begin = matrix_starts(pair)
+            if isinstance(family, Affine) and not family.is_penalised:
+                kind = "samples"
+        solution = divergence.solve(family, some, Units(pair, kind), begin)
+        A[np.ix_(kept, kept)], b[kept] = solution.A, solution.b
+        facts = solution.facts()
+    if isinstance(recipe.shrinkage, float):
+        A = (1 - recipe.shrinkage) * A + recipe.shrinkage * np.eye(d)
         b = (1 - recipe.shrinkage) * b
-    parts = {"scale": np.diag(A).copy() if diagonal else A, "offset": b}
-    return parts, solution.facts()
+        if isinstance(family, Rigid):
+            A = nearest_rigid(A, family.has_scale)
+    _refuse_failure(A, b, domains.tables[0], support)
+    facts["constant_features"] = _names(domains.tables[0], ~kept)
+    return {"scale": np.diag(A).copy() if diagonal else A, "offset": b}, facts
+
+
+def _fit_rectangular(recipe: Recipe, samples: Samples) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parts of a map between different features, and facts."""
+    family, divergence = recipe.family, recipe.divergence
+    assert isinstance(divergence, SampleDivergence)
+    if not isinstance(family, Affine) or family.is_penalised or family.links is not None:
+        raise ValueError(
+            "A map between different features is map='affine' without links, penalties or bounds."
+        )
+    if isinstance(recipe.shrinkage, float):
+        raise ValueError(
+            "'shrinkage' cannot be a number for a map between different features: there is no "
+            "identity to go to. Use 'auto' or None."
+        )
+    pair = as_gaussians(samples)
+    begin = rectangular_starts(pair)
+    solution = divergence.solve(family, samples, Units(pair, "samples"), begin)
+    return {"scale": solution.A, "offset": solution.b}, solution.facts()
 
 
 def _start_of(family: DiagonalFamily, pair: GaussianPair) -> tuple[Array, Array]:

@@ -217,7 +217,8 @@ def _are_different(tables: list[Table], reserved: list[list[str]]) -> bool:
     )
     if tables[0].columns is None or tables[1].columns is None:
         return tables[0].n_features != tables[1].n_features
-    return set(query) != set(reference)
+    # tables that share some names are meant to be alike: a typing error, not another assay
+    return not set(query) & set(reference)
 
 
 def _same_features(tables: list[Table], reserved: list[list[str]]) -> list[Table]:
@@ -236,7 +237,8 @@ def _same_features(tables: list[Table], reserved: list[list[str]]) -> list[Table
             hint = " The tables look transposed: samples are rows." if turned else ""
             raise ValueError(
                 f"X_query has {query.n_features} features and X_reference has "
-                f"{reference.n_features}; they must be the same features.{hint}"
+                f"{reference.n_features}; they must be the same features, or else use "
+                f"map='affine' with divergence='mmd'.{hint}"
             )
         tables = [table.select(None) for table in tables]
     for table in tables:

@@ -239,7 +239,7 @@ class AffineMap(TransformerMixin, BaseEstimator):
             parts = self._inverse_parts()
         if not all(np.isfinite(part).all() for part in parts.values()):
             raise ValueError("The map has no finite inverse: its matrix is too close to singular.")
-        return AffineMap(feature_names=self.feature_names, links=self.links, **parts)
+        return AffineMap(links=self.links, **self._turned_names(), **parts)
 
     def _inverse_parts(self) -> dict[str, Any]:
         """Invert a matrix; diagonal plus low rank by Woodbury's identity stays in that form."""
@@ -261,8 +261,15 @@ class AffineMap(TransformerMixin, BaseEstimator):
     def pseudo_inverse(self) -> AffineMap:
         """Return the map back that is shortest where there are many, and nearest where none."""
         back = np.linalg.pinv(self.A)
-        names = self.output_names or (None if self.is_rectangular else self.feature_names)
-        return AffineMap(back, -back @ self.offset, names, output_names=self.feature_names)
+        return AffineMap(back, -back @ self.offset, links=self.links, **self._turned_names())
+
+    def _turned_names(self) -> dict[str, Any]:
+        """Return the names of a map that goes the other way."""
+        if self.output_names is None:
+            if self.is_rectangular:
+                return {"output_names": self.feature_names}
+            return {"feature_names": self.feature_names}
+        return {"feature_names": self.output_names, "output_names": self.feature_names}
 
     def compose(self, other: AffineMap) -> AffineMap:
         """Return the map that applies `other` first and then this one.
@@ -270,16 +277,28 @@ class AffineMap(TransformerMixin, BaseEstimator):
         Features are matched by name when both maps have names.
         """
         n = self.n_features_in_
-        if self.is_rectangular or other.is_rectangular:
+        renames = self.output_names is not None or other.output_names is not None
+        if self.is_rectangular or other.is_rectangular or renames:
+            yields = other.output_names or (None if other.is_rectangular else other.feature_names)
             if len(other.offset) != n:
                 raise ValueError(
                     f"The other map yields {len(other.offset)} features, this one takes {n}."
                 )
+            if self.links is not None or other.links is not None:
+                raise ValueError("Maps with links and other outputs do not make one map.")
+            if self.feature_names is not None and yields is not None:
+                if set(yields) != set(self.feature_names):
+                    raise ValueError(
+                        f"The other map yields {listing(yields)}, this one takes "
+                        f"{listing(self.feature_names)}."
+                    )
+                order = [yields.index(name) for name in self.feature_names]
+                other = AffineMap(other.A[order], other.offset[order], other.feature_names)
             return AffineMap(
                 self._product(other.A.T).T,
                 self.linear(other.offset[None])[0],
                 other.feature_names,
-                output_names=self.output_names,
+                output_names=self.output_names or (self.feature_names if renames else None),
             )
         if self.feature_names is not None and other.feature_names is not None:
             place = {name: j for j, name in enumerate(other.feature_names)}

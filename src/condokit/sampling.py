@@ -15,7 +15,7 @@ from condokit.divergences.matrix import (
     starts,
     transport_matrix,
 )
-from condokit.domains import Domains, GaussianPair, Samples
+from condokit.domains import Domains, GaussianPair, Samples, evenly
 from condokit.matrices import few_points, positive
 from condokit.smoothing import Covariates
 
@@ -33,7 +33,8 @@ def by_strata(domains: Domains, place: Array, weights: Array, max_rows: int) -> 
         counts = np.rint(domains.weights).astype(np.intp)
         if not np.array_equal(counts, domains.weights):
             raise ValueError(
-                "'sample_weight' must hold whole numbers for divergences between samples."
+                "'sample_weight' must hold whole numbers for divergences between samples, which "
+                "repeat rows. Round the weights, or use divergence='likelihood'."
             )
     for query in (True, False):
         X = domains.side(query, used)
@@ -74,9 +75,7 @@ def by_curves(
 def _thinned(rows: Array, most: int) -> Array:
     """Return rows in an order of their own, at most so many, evenly taken."""
     rows = rows[np.lexsort(rows.T[::-1])]
-    if len(rows) <= most:
-        return rows
-    return rows[np.linspace(0, len(rows) - 1, most).round().astype(np.intp)]
+    return rows[evenly(len(rows), most)]
 
 
 def as_gaussians(samples: Samples) -> GaussianPair:

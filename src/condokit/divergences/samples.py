@@ -25,7 +25,9 @@ from condokit.kernels import Kernel
 from condokit.maps import Affine, DiagonalFamily, MapFamily, Rigid
 from condokit.optimise import lbfgs
 
-_BUDGETS = (5, 15, 40, 100)  # iterations to choose from
+_BUDGETS = (5, 15, 40)  # iterations to choose from
+_EXPLORED_ROWS = 200  # of a stratum, on which starts and budgets are compared
+_EXPLORED = 30  # iterations from each start
 _EXACT_ROWS = 2000  # of a stratum, beyond which a kernel is approximated
 
 
@@ -57,21 +59,29 @@ class SampleDivergence(BaseDivergence):
             [units.of_reference(rows) for rows in samples.reference],
             samples.weights,
         )
-        budget = self.max_iter or self._budget(family, inside, units, starts)
+        few = inside.thinned(_EXPLORED_ROWS)
+        budget = self.max_iter or self._budget(family, few, units, starts)
+        begin: tuple[Array, Array] = units.encode(*starts[0][1:])
+        values: dict[str, float] = {}
+        if len(starts) > 1:  # compared on a part of the rows
+            explore = SampleObjective(few, self.distances(few.reference))
+            found = {
+                name: descend(explore, family, *units.encode(A, b), min(budget, _EXPLORED))
+                for name, A, b in starts
+            }
+            values = {name: solved[2] for name, solved in found.items()}
+            begin = found[min(values, key=lambda name: values[name])][:2]
         objective = SampleObjective(inside, self.distances(inside.reference))
-        found = {}
-        for name, A, b in starts:
-            B, c, value, n_iter, gradient = descend(objective, family, *units.encode(A, b), budget)
-            found[name] = MatrixSolution(*units.decode(B, c), value, n_iter, gradient)
-        best = min(found.values(), key=lambda solution: solution.objective)
-        return replace(best, starts={name: s.objective for name, s in found.items()})
+        B, c, value, n_iter, gradient = descend(objective, family, *begin, budget)
+        return MatrixSolution(*units.decode(B, c), value, n_iter, gradient, values)
 
     def _budget(
         self, family: MapFamily, samples: Samples, units: Units, starts: list[Start]
     ) -> int:
-        if min(len(rows) for rows in samples.query + samples.reference) < 4:
-            return _BUDGETS[0]
         known, asked = samples.half(0), samples.half(1)
+        halves = known.query + known.reference + asked.query + asked.reference
+        if min(map(len, halves)) < 2:
+            return _BUDGETS[0]
         learn = SampleObjective(known, self.distances(known.reference))
         judge = SampleObjective(asked, self.distances(asked.reference))
         B, c = min((units.encode(A, b) for _, A, b in starts), key=lambda start: learn(*start)[0])
@@ -183,13 +193,13 @@ class MMD(_KernelDivergence):
 
     Parameters
     ----------
-    scales : tuple of float, default=(0.1, 0.5, 2.0)
+    scales : tuple of float, default=(0.125, 0.5, 2.0)
         The widths s.
-    max_rows : int, default=20000
+    max_rows : int, default=5000
         Most rows of a stratum and domain that are used, evenly taken.
     max_iter : int or None, default=None
-        Iterations of L-BFGS; None chooses 5, 15, 40 or 100 by held-out rows.
-    n_fourier : int, default=512
+        Iterations of L-BFGS; None chooses 5, 15 or 40 by held-out rows.
+    n_fourier : int, default=256
         Random Fourier features of large strata.
     random_state : int, default=0
         Seed of these.
@@ -201,10 +211,10 @@ class MMD(_KernelDivergence):
 
     def __init__(
         self,
-        scales: tuple[float, ...] = (0.1, 0.5, 2.0),
-        max_rows: int = 20000,
+        scales: tuple[float, ...] = (0.125, 0.5, 2.0),
+        max_rows: int = 5000,
         max_iter: int | None = None,
-        n_fourier: int = 512,
+        n_fourier: int = 256,
         random_state: int = 0,
         kernel: Kernel | None = None,
     ) -> None:
@@ -216,24 +226,35 @@ class MMD(_KernelDivergence):
         self.kernel = kernel
 
     def _profile(self, reference: list[Array]) -> Callable[[Array], tuple[Array, Array]]:
-        widths = self._widths(reference)
+        widths = sorted(self._widths(reference), reverse=True)
 
         def profile(square: Array) -> tuple[Array, Array]:
             kernel, slope = np.zeros_like(square), np.zeros_like(square)
+            part, last = np.ones_like(square), np.inf
             for width in widths:
-                part = np.exp(square / -width)
+                if np.isclose(last, 4 * width):  # products are cheaper than an exponential
+                    part = part * part
+                    part *= part
+                else:
+                    part = np.exp(square / -width)
+                last = width
                 kernel += part
-                part /= -width
-                slope += part
+                slope -= part / width
             return kernel / len(widths), slope / len(widths)
 
         return profile
 
     def _widths(self, reference: list[Array]) -> list[float]:
-        spread = np.mean(
-            [2 * rows.var(axis=0, ddof=1).sum() for rows in reference if len(rows) > 1]
-        )
-        return [float(scale * spread) for scale in self.scales]
+        try:
+            scales = [float(scale) for scale in self.scales]
+        except (TypeError, ValueError):
+            scales = []
+        if not scales or not all(0 < scale < np.inf for scale in scales):
+            raise ValueError(f"'scales' of MMD must be positive numbers. Got {self.scales!r}.")
+        check_integer("n_fourier", self.n_fourier, 1)
+        variances = [rows.var(axis=0, ddof=1).sum() for rows in reference if len(rows) > 1]
+        spread = 2 * float(np.mean(variances)) if variances else 1.0
+        return [scale * max(spread, 1e-300) for scale in scales]
 
     def distances(self, reference: list[Array]) -> Distance:  # noqa: D102
         if self.kernel is not None:
@@ -394,7 +415,7 @@ class Energy(_KernelDivergence):
     max_rows : int, default=2000
         Most rows of a stratum and domain that are used, evenly taken.
     max_iter : int or None, default=None
-        Iterations of L-BFGS; None chooses 5, 15, 40 or 100 by held-out rows.
+        Iterations of L-BFGS; None chooses 5, 15 or 40 by held-out rows.
     """
 
     def __init__(self, max_rows: int = 2000, max_iter: int | None = None) -> None:
@@ -423,7 +444,7 @@ class SlicedWasserstein(SampleDivergence):
     max_rows : int, default=20000
         Most rows of a stratum and domain that are used, evenly taken.
     max_iter : int or None, default=None
-        Iterations of L-BFGS; None chooses 5, 15, 40 or 100 by held-out rows.
+        Iterations of L-BFGS; None chooses 5, 15 or 40 by held-out rows.
     random_state : int, default=0
         Seed of the directions.
     """
@@ -441,6 +462,7 @@ class SlicedWasserstein(SampleDivergence):
         self.random_state = random_state
 
     def distances(self, reference: list[Array]) -> Distance:  # noqa: D102
+        check_integer("n_directions", self.n_directions, 1)
         rng = np.random.default_rng(self.random_state)
         d = reference[0].shape[1]
         directions = rng.normal(size=(d, self.n_directions if d > 1 else 1))
