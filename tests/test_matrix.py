@@ -528,6 +528,23 @@ def test_too_many_features_fall_back_at_once_and_say_so():
     assert "ladder" not in adapter.report_
 
 
+def test_strata_that_are_alike_do_not_determine_a_matrix():
+    rng = np.random.default_rng(0)
+
+    def draw():
+        z = rng.integers(3, size=600)
+        return rng.normal(size=(600, 6)) + 0.5 * z[:, None], z.astype(str)
+
+    (X_query, Z_query), (X_reference, Z_reference) = draw(), draw()
+    with pytest.warns(IdentifiabilityWarning, match="too much alike to determine the matrix"):
+        ConDoAdapter("affine").fit_pair(X_query, X_reference, Z_query, Z_reference)
+    data = rotations(5, 4, 100, 0)
+    adapter = ConDoAdapter("affine").fit_pair(
+        data.X_query, data.X_reference, data.Z_query, data.Z_reference
+    )
+    assert adapter.report_["curvature"] * 400 > 50
+
+
 def test_one_stratum_does_not_determine_a_matrix():
     data = rotations(3, 1, 100, 0)
     with pytest.warns(IdentifiabilityWarning, match="up to a rotation only"):

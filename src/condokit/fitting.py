@@ -62,6 +62,7 @@ from condokit.smoothing import Covariates
 
 _HEAVY_TAILS = 30.0  # fourth moment in standard units; 3 is normal, 9 exponential
 _MOST_SQUARE = 5000
+_DETERMINED = 20.0  # curvature times rows; above 70 where maps are found again, below 8 if not
 _ENOUGH_ROWS = 2  # per feature in every stratum, from which covariances are left as they are
 _SINGULAR = 1e-10  # share of a variance that other features leave, below which it is none
 _ROUNDING = 1e-13  # relative spread below which a feature is constant
@@ -264,6 +265,12 @@ def _fit_matrix(
         solution = divergence.solve(recipe.family, some)
         A[np.ix_(kept, kept)], b[kept] = solution.A, solution.b
         facts = solution.facts()
+        if len(pair.weights) > 1 and solution.curvature * min(rows) < _DETERMINED:
+            warn(
+                "The strata are too much alike to determine the matrix: rotations that they hardly "
+                "tell apart are as good. Use divergence='ot', map='location-scale' or 'auto'.",
+                IdentifiabilityWarning,
+            )
     if isinstance(recipe.shrinkage, float):
         A = (1 - recipe.shrinkage) * A + recipe.shrinkage * np.eye(d)
         b = (1 - recipe.shrinkage) * b

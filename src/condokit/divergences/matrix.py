@@ -26,6 +26,7 @@ Solver = Callable[[Array, Array], Solved]
 
 MOST_DENSE = 30  # features up to which the operator of the quadratic form is built
 _RIGID_STARTS = 11
+_MOST_CURVED = 15  # features up to which the least curvature is computed
 _ENOUGH_ROWS = 2.5  # per feature in every stratum
 _FLIP_FEE = 5.0  # nats that the data must give for a reflection
 _FLIP_FEE_PER_ROW = 0.01
@@ -48,6 +49,9 @@ class MatrixSolution:
         Largest entry of the gradient in the solver's units, along what is free.
     starts : dict of str to float
         What each start led to: the objective, or the reverse KL divergence where that explores.
+    curvature : float
+        Least second derivative of reverse KL at the map, in white units, where it is known: times
+        the rows, how well the data determine what they determine least.
     """
 
     A: Array
@@ -56,6 +60,7 @@ class MatrixSolution:
     n_iter: int = 0
     gradient_norm: float = 0.0
     starts: dict[str, float] | None = None
+    curvature: float = float("nan")
 
     @property
     def is_reflection(self) -> bool:
@@ -71,6 +76,7 @@ class MatrixSolution:
             "starts": self.starts or {},
             "condition_number": float(np.linalg.cond(self.A)),
             "flips_orientation": self.is_reflection,
+            "curvature": self.curvature,
         }
 
 
@@ -229,6 +235,18 @@ class KLObjective:
             return -np.inf
         return self.expected() * max(0.0, 1 - 2 * (d + 1) / (n_values * (d + 3)))
 
+    def curvature(self, B: Array) -> float:
+        """Return the least eigenvalue of the Hessian in B, for few features."""
+        if len(B) > _MOST_CURVED:
+            return float("nan")
+        return float(np.linalg.eigvalsh(self._hessian(B))[0])
+
+    def _hessian(self, B: Array) -> Array:
+        """Return the Hessian in vec(B); that of -log det is V -> B^-T V' B^-T."""
+        inverse = np.linalg.inv(B)
+        n = B.size
+        return self._quadratic()[0] + np.einsum("bi,ja->ijab", inverse, inverse).reshape(n, n)
+
     def explore(self, B: Array, c: Array) -> Solved:
         """Return a map near the local minimum that is reached from B, at little cost."""
         if len(B) <= MOST_DENSE:
@@ -305,8 +323,7 @@ class KLObjective:
             gradient = Q @ B.ravel() - g - inverse.T.ravel()
             if np.abs(gradient).max() < 1e-9:
                 return B, n_iter
-            # the second derivative of -log det is V -> B^-T V' B^-T
-            hessian = Q + np.einsum("bi,ja->ijab", inverse, inverse).reshape(d * d, d * d)
+            hessian = self._hessian(B)
             while True:
                 try:
                     shifted = hessian.copy()
@@ -598,14 +615,16 @@ def minimise(
 
         if family.n_starts == 1:  # nothing to explore
             return best_of(units, finish, begin)
-        return best_of(units, kl.explore, begin, finish, kl.enough())
+        best = best_of(units, kl.explore, begin, finish, kl.enough())
+        return replace(best, curvature=kl.curvature(units.encode(best.A, best.b)[0]))
 
     def polish(B: Array, c: Array) -> Solved:
         return free(objective, B, c, 5 * max_iter)
 
     if few:
         kl = KLObjective(units)
-        return best_of(units, kl.explore, begin, polish, kl.enough())
+        best = best_of(units, kl.explore, begin, polish, kl.enough())
+        return replace(best, curvature=kl.curvature(units.encode(best.A, best.b)[0]))
     return best_of(units, lambda B, c: free(objective, B, c, 50), begin, polish)
 
 
