@@ -5,13 +5,13 @@ as a black box, side by side, each in a fresh process with one thread. Draws res
 """
 
 import os
-import subprocess
 import sys
 import time
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
+from blackbox import run
 
 DATA = """
 import time, warnings
@@ -49,11 +49,7 @@ print(np.median(times), error)
 def measure(python, code, repeats, **sizes):
     """Return (median seconds of a fit, rMSE) in a fresh process with one thread."""
     script = DATA.format(**sizes) + code + REPORT.format(repeats=repeats)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
-    out = subprocess.run(
-        [python, "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
-    seconds, error = out.stdout.split()[-2:]
+    seconds, error = run(python, script)[-2:]
     return float(seconds), float(error)
 
 

@@ -5,7 +5,6 @@ as a black box on the same rows, side by side, each in a fresh process with one 
 """
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,6 +14,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 import protocols
+from blackbox import run
 
 from condokit import ConDoAdapter
 from condokit.divergences.matrix import gap
@@ -91,17 +91,9 @@ def measure(python, fit, repeats, data, folder):
     """Return (median seconds of a fit, divergence of its map) in a fresh process."""
     given, found = folder / "data.npz", folder / "map.npz"
     np.savez(given, **dict(zip(("Xq", "Xr", "Zq", "Zr"), data)))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
-    script = SCRIPT.format(fit=fit, repeats=repeats)
-    out = subprocess.run(
-        [python, "-c", script, str(given), str(found)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    words = run(python, SCRIPT.format(fit=fit, repeats=repeats), given, found)
     result = np.load(found)
-    return float(out.stdout.split()[-1]), divergence(result["A"], result["b"], *data)
+    return float(words[-1]), divergence(result["A"], result["b"], *data)
 
 
 def compare(published):

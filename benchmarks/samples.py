@@ -5,7 +5,6 @@ as a black box on the same rows, side by side, each in a fresh process with one 
 """
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 import protocols
+from blackbox import run
 
 from condokit import ConDoAdapter
 
@@ -54,15 +54,8 @@ def measure(python, fit, repeats, data, folder):
     """Return (median seconds of a fit, rMSE) in a fresh process with one thread."""
     path = folder / "data.npz"
     np.savez(path, **dict(zip(("Xq", "Xr", "Zq", "Zr", "truth"), data)))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
-    out = subprocess.run(
-        [python, "-c", SCRIPT.format(fit=fit, repeats=repeats), str(path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return tuple(map(float, out.stdout.split()[-2:]))
+    words = run(python, SCRIPT.format(fit=fit, repeats=repeats), path)
+    return tuple(map(float, words[-2:]))
 
 
 def parts(pair):

@@ -4,14 +4,12 @@ Writes one row per scenario and method to results/confounders.csv, and the cover
 from few rows or subjects to results/coverage.csv, and prints them.
 """
 
-import csv
 import warnings
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import numpy as np
-import sklearn
 from protocols import EFFECTS, continuous1d, mixed, rmse, subjects
+from tables import write
 
 import condokit
 from condokit import ConDoAdapter
@@ -86,17 +84,6 @@ def coverage():
             print("{:16} {:4} subjects x {:2} rows, {:.1f}: {} fits, {} {}".format(*rows[-1]))
     names = ["effect", "subjects_per_domain", "rows_each", "correlation", "n_fits"]
     return [[*names, "coverage_scale", "coverage_offset"], *rows]
-
-
-def write(name, rows):
-    """Write rows, the first of which are names, with the versions they were measured with."""
-    versions = [condokit.__version__, np.__version__, sklearn.__version__]
-    path = Path(__file__).parent / "results" / name
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*rows[0], "condokit", "numpy", "scikit-learn"])
-        writer.writerows([*row, *versions] for row in rows[1:])
-    print(f"Wrote {path}")
 
 
 def main():

@@ -1,16 +1,13 @@
 """Accuracy of full matrices and of the choice among maps; writes results/matrices.csv."""
 
-import csv
 import warnings
 from collections import Counter
 from functools import partial
-from pathlib import Path
 
 import numpy as np
-import sklearn
 from protocols import SCENARIOS, ansur, categorical2d, data_folder, rmse, rotations
+from tables import write
 
-import condokit
 from condokit import ConDoAdapter
 
 SEEDS = range(1000, 1010)
@@ -65,16 +62,8 @@ def main():
                 + [kinds]
             )
             print("{:32} {:3} {:18} mean {:>8} median {:>8} sd {:>8} {}".format(*rows[-1]))
-    path = Path(__file__).parent / "results" / "matrices.csv"
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            ["problem", "n_simulations", "method", "mean_rmse", "median_rmse", "sd", "chosen"]
-            + ["condokit", "numpy", "scikit-learn"]
-        )
-        versions = [condokit.__version__, np.__version__, sklearn.__version__]
-        writer.writerows([*row, *versions] for row in rows)
-    print(f"Wrote {path}")
+    names = ["problem", "n_simulations", "method", "mean_rmse", "median_rmse", "sd", "chosen"]
+    write("matrices.csv", [names, *rows])
 
 
 if __name__ == "__main__":

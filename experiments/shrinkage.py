@@ -3,14 +3,12 @@
 Writes one row per scenario and method to results/shrinkage.csv, and prints them.
 """
 
-import csv
 import warnings
-from pathlib import Path
 
 import numpy as np
-import sklearn
 from protocols import Pair, ansur, bladderbatch, categorical1d, rmse
 from sklearn.metrics import silhouette_score
+from tables import write
 
 import condokit
 from condokit import ConDoAdapter
@@ -109,16 +107,8 @@ def main():
         for j, metric in enumerate(("silhouette by cancer", "silhouette by batch")):
             add("bladderbatch", label, metric, {m: [s[m][j] for s in scores] for m in scores[0]})
 
-    path = Path(__file__).parent / "results" / "shrinkage.csv"
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            ["data", "setting", "n_simulations", "method", "metric", "mean", "se"]
-            + ["minus_plain", "minus_plain_se", "condokit", "numpy", "scikit-learn"]
-        )
-        versions = [condokit.__version__, np.__version__, sklearn.__version__]
-        writer.writerows([*row, *versions] for row in rows)
-    print(f"Wrote {path}")
+    names = ["data", "setting", "n_simulations", "method", "metric", "mean", "se"]
+    write("shrinkage.csv", [[*names, "minus_plain", "minus_plain_se"], *rows])
 
 
 if __name__ == "__main__":

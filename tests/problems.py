@@ -1,6 +1,7 @@
 """Random problems and small tools that several test files share."""
 
 import numpy as np
+import pytest
 
 from condokit.domains import Gaussians, Moments
 
@@ -21,6 +22,20 @@ def two_domains(rng, n=200, n_features=3, scale=2.0, offset=5.0):
         return rng.normal(size=(n, n_features)) + np.where(Z == "a", 4.0, 0.0)[:, None]
 
     return (draw(Z_query) - offset) / scale, draw(Z_reference), Z_query, Z_reference
+
+
+def check_map_gradients(objective, B, c, **tolerance):
+    """Compare the gradients of a function of (B, c) with central differences."""
+    _, d_B, d_c = objective(B, c)
+    for exact, moved in (
+        (d_B, lambda step: (B + step, c)),
+        (d_c, lambda step: (B, c + step)),
+    ):
+        for place in np.ndindex(exact.shape):
+            step = np.zeros(exact.shape)
+            step[place] = 1e-6
+            numeric = (objective(*moved(step))[0] - objective(*moved(-step))[0]) / 2e-6
+            assert exact[place] == pytest.approx(numeric, **tolerance)
 
 
 def random_gaussians(rng, n_values, n_features, mean=None, cov=None, count=None):

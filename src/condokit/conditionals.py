@@ -21,7 +21,7 @@ from condokit.smoothing import (
     fit_noise,
     squared_residuals,
 )
-from condokit.statistics import GroupedMoments, effective_counts
+from condokit.statistics import GroupedMoments, effective_counts, positive
 
 _FEATURE_BATCH = 256
 _MOST_SMOOTHED = 2000  # rows of a domain that a kernel smoother uses
@@ -182,7 +182,7 @@ class Splines(SmoothConditional):
         counts = covariates.counts
         middle = counts @ X / counts.sum()
         spread = np.sqrt(counts @ (X - middle) ** 2 / counts.sum())
-        unit = np.where(spread > 0, spread, 1.0)
+        unit = positive(spread)
         bases = curve_bases(covariates, self.n_knots, (X - middle) / unit)
         products, Psi = Products(bases[0](covariates)), bases[1](covariates)
         means, variances = np.empty((2, len(at.Z), X.shape[1]))
@@ -266,7 +266,7 @@ class Chained(SmoothConditional):
         pooled = X.var(axis=0, ddof=1)
         var = np.maximum(draws.var(axis=1, ddof=1), _VARIANCE_FLOOR * pooled)
         # the inverse of a variance of few draws is biased upwards
-        precision = max(self.n_draws - 3, 1) / ((self.n_draws - 1) * np.where(var > 0, var, 1.0))
+        precision = max(self.n_draws - 3, 1) / ((self.n_draws - 1) * positive(var))
         count = np.full(len(at.Z), float(self.n_draws))
         return Moments(draws.mean(axis=1), var, precision, count, count - 1)
 

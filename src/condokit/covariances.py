@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from condokit._validation import Array
-from condokit.domains import Gaussians
+from condokit.domains import Gaussians, evenly
 
 _POOLED: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 _DIAGONAL: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -155,8 +155,7 @@ def choose_shares(scatter: GroupedScatter, n_folds: int) -> Shares:
         known, asked = scatter.without(fold, n_folds), scatter.fold(fold, n_folds)
         model = known.gaussians()
         seen = np.flatnonzero((known.count > 0) & (asked.count > 0))
-        if len(seen) > _MOST_STRATA:
-            seen = seen[np.linspace(0, len(seen) - 1, _MOST_STRATA).round().astype(int)]
+        seen = seen[evenly(len(seen), _MOST_STRATA)]
         from_mean = asked.mean - known.mean
         count = asked.count[:, None, None]
         about = asked.scatter + count * from_mean[:, :, None] * from_mean[:, None, :]

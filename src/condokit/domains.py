@@ -83,15 +83,21 @@ class Domains:
                 self.refuse_non_finite()
         return X
 
+    def kept(self) -> Array:
+        """Mark the rows that are not left out, as a new array."""
+        everyone = np.ones(len(self.is_query), dtype=bool)
+        return everyone if self.keep is None else self.keep.copy()
+
     def side(self, query: bool, used: Array) -> Array:
         """Return the features of those rows that are of one domain, which may have its own."""
+        asked = np.zeros(len(self.is_query), dtype=bool)
+        asked[used] = self.is_query[used] == query
         parts = []
         start = 0
         for table in self.tables:
             labels, name = table.labels, table.name
             for rows, chunk in table.chunks():
-                here = np.arange(start + rows.start, start + rows.stop)
-                wanted = np.isin(here, used) & (self.is_query[here] == query)
+                wanted = asked[start + rows.start : start + rows.stop]
                 if wanted.any():
                     parts.append(apply_links(self.links, chunk[wanted], labels, name))
             start += table.n_rows

@@ -50,7 +50,7 @@ from condokit.maps import (
     MatrixFamily,
     Rigid,
 )
-from condokit.matrices import by_curves, by_strata, low_rank, without_flat
+from condokit.matrices import by_curves, by_strata, is_flat, low_rank, without_flat
 from condokit.overlap import Columns, Overlap, measure_overlap
 from condokit.priors import BasePrior
 from condokit.sampling import as_gaussians, matrix_starts, rectangular_starts
@@ -65,7 +65,6 @@ _MOST_SQUARE = 5000
 _DETERMINED = 20.0  # curvature times rows; above 70 where maps are found again, below 8 if not
 _ENOUGH_ROWS = 2  # per feature in every stratum, from which covariances are left as they are
 _SINGULAR = 1e-10  # share of a variance that other features leave, below which it is none
-_ROUNDING = 1e-13  # relative spread below which a feature is constant
 
 
 @dataclass(frozen=True)
@@ -122,38 +121,12 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
     comparison = compare(domains, recipe)
     support = comparison.support
     if isinstance(recipe.divergence, SampleDivergence):
-        parts, facts = _fit_samples(domains, recipe, comparison)
-        outputs: list[str] | None = None
-        if domains.is_rectangular:
-            outputs = domains.tables[1].feature_names
-        else:
-            _warn_weak_points(domains, comparison)
-        affine = AffineMap(
-            parts["scale"],
-            parts["offset"],
-            table.feature_names,
-            links=domains.links,
-            output_names=outputs,
-        )
-        report = {**_rows_compared(support), **facts, "missing_confounders": domains.missing}
-        return Fit(affine, None, support, comparison.overlap, report)
+        return _finished(domains, comparison, *_fit_samples(domains, recipe, comparison))
     if not isinstance(recipe.family, DiagonalFamily):
         fit = {Blocks: _fit_blocks, LowRank: _fit_low_rank}.get(type(recipe.family), _fit_matrix)
         found = fit(domains, recipe, comparison)
         if found is not None:
-            parts, facts = found
-            _warn_weak_points(domains, comparison)
-            _refuse_failure(parts["scale"], parts["offset"], table, support)
-            affine = AffineMap(
-                parts["scale"],
-                parts["offset"],
-                table.feature_names,
-                left=parts.get("left"),
-                right=parts.get("right"),
-                links=domains.links,
-            )
-            report = {**_rows_compared(support), **facts, "missing_confounders": domains.missing}
-            return Fit(affine, None, support, comparison.overlap, report)
+            return _finished(domains, comparison, *found)
         recipe = replace(recipe, family=LocationScale(), divergence=_diagonal(recipe, domains))
         comparison = compare(domains, recipe, quiet=True)
         candidates["fallback"] = "location-scale"
@@ -182,6 +155,29 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
     _refuse_failure(solution.scale, solution.offset, table, support)
     affine = AffineMap(solution.scale, solution.offset, table.feature_names, links=domains.links)
     return Fit(affine, errors, support, comparison.overlap, report)
+
+
+def _finished(
+    domains: Domains, comparison: Comparison, parts: dict[str, Array], facts: dict[str, Any]
+) -> Fit:
+    """Return a fit whose standard errors are not known, from the parts of its map."""
+    table, support, outputs = domains.tables[0], comparison.support, None
+    if domains.is_rectangular:
+        outputs = domains.tables[1].feature_names
+    else:
+        _warn_weak_points(domains, comparison)
+        _refuse_failure(parts["scale"], parts["offset"], table, support)
+    affine = AffineMap(
+        parts["scale"],
+        parts["offset"],
+        table.feature_names,
+        left=parts.get("left"),
+        right=parts.get("right"),
+        links=domains.links,
+        output_names=outputs,
+    )
+    report = {**_rows_compared(support), **facts, "missing_confounders": domains.missing}
+    return Fit(affine, None, support, comparison.overlap, report)
 
 
 def fit_quietly(domains: Domains, recipe: Recipe) -> Fit:
@@ -253,12 +249,7 @@ def _fit_matrix(
         )
     assert isinstance(recipe.family, MatrixFamily)
     some, kept = without_flat(pair)
-    if not kept.all():
-        warn(
-            "Constant within strata in a domain, so only shifted: "
-            f"{listing(_names(domains.tables[0], ~kept))}.",
-            IdentifiabilityWarning,
-        )
+    _warn_flat(domains.tables[0], ~kept)
     A, b = np.eye(d), pair.weights @ (pair.reference.mean - pair.query.mean)
     facts: dict[str, Any] = {}
     if kept.any():
@@ -271,11 +262,7 @@ def _fit_matrix(
                 "tell apart are as good. Use divergence='ot', map='location-scale' or 'auto'.",
                 IdentifiabilityWarning,
             )
-    if isinstance(recipe.shrinkage, float):
-        A = (1 - recipe.shrinkage) * A + recipe.shrinkage * np.eye(d)
-        b = (1 - recipe.shrinkage) * b
-        if isinstance(recipe.family, Rigid):
-            A = nearest_rigid(A, recipe.family.has_scale)
+    A, b = _towards_identity(A, b, recipe)
     facts["covariances"] = {name: asdict(share) for name, share in shares.items()}
     facts["constant_features"] = _names(domains.tables[0], ~kept)
     return {"scale": A, "offset": b}, facts
@@ -302,9 +289,7 @@ def _fit_blocks(
         if found is not None:
             A[np.ix_(block, block)], b[block] = found[0]["scale"], found[0]["offset"]
             facts.append(found[1])
-    if isinstance(recipe.shrinkage, float):
-        A = (1 - recipe.shrinkage) * A + recipe.shrinkage * np.eye(d)
-        b = (1 - recipe.shrinkage) * b
+    A, b = _towards_identity(A, b, recipe)
     return {"scale": A, "offset": b}, {"blocks": facts}
 
 
@@ -338,12 +323,7 @@ def _fit_samples(
         )
     full = as_gaussians(samples)
     _, kept = without_flat(full)
-    if not kept.all():
-        warn(
-            "Constant within strata in a domain, so only shifted: "
-            f"{listing(_names(domains.tables[0], ~kept))}.",
-            IdentifiabilityWarning,
-        )
+    _warn_flat(domains.tables[0], ~kept)
     d = len(kept)
     A, b = np.eye(d), full.weights @ (full.reference.mean - full.query.mean)
     facts: dict[str, Any] = {}
@@ -361,12 +341,7 @@ def _fit_samples(
         solution = divergence.solve(family, some, Units(pair, kind), begin)
         A[np.ix_(kept, kept)], b[kept] = solution.A, solution.b
         facts = solution.facts()
-    if isinstance(recipe.shrinkage, float):
-        A = (1 - recipe.shrinkage) * A + recipe.shrinkage * np.eye(d)
-        b = (1 - recipe.shrinkage) * b
-        if isinstance(family, Rigid):
-            A = nearest_rigid(A, family.has_scale)
-    _refuse_failure(A, b, domains.tables[0], support)
+    A, b = _towards_identity(A, b, recipe)
     facts["constant_features"] = _names(domains.tables[0], ~kept)
     return {"scale": np.diag(A).copy() if diagonal else A, "offset": b}, facts
 
@@ -682,14 +657,11 @@ def _without_flat(
             f"The {' and the '.join(single)} domain has only 1 sample in each stratum compared, so "
             "a scale cannot be learned. Add rows, merge strata, or use map='shift'."
         )
-    flat = _is_flat(query) | _is_flat(reference)
+    flat = is_flat(query.mean, query.var) | is_flat(reference.mean, reference.var)
     if not flat.any():
         return query, reference, flat
     if has_scale:
-        warn(
-            f"Constant within strata in a domain, so only shifted: {listing(_names(table, flat))}.",
-            IdentifiabilityWarning,
-        )
+        _warn_flat(table, flat)
     query, reference = (
         replace(
             moments,
@@ -701,10 +673,24 @@ def _without_flat(
     return query, reference, flat
 
 
-def _is_flat(moments: Moments) -> Array:
-    """Mark features whose spread within strata is nothing but rounding."""
-    rounding = _ROUNDING * np.abs(moments.mean).max(axis=0)
-    return moments.var.max(axis=0) <= rounding**2
+def _warn_flat(table: Table, flat: Array) -> None:
+    """Name the features that are constant within strata, if there are any."""
+    if flat.any():
+        warn(
+            f"Constant within strata in a domain, so only shifted: {listing(_names(table, flat))}.",
+            IdentifiabilityWarning,
+        )
+
+
+def _towards_identity(A: Array, b: Array, recipe: Recipe) -> tuple[Array, Array]:
+    """Pull a matrix and its offset to the identity by the share that was asked for, if any."""
+    share = recipe.shrinkage
+    if not isinstance(share, float):
+        return A, b
+    A, b = (1 - share) * A + share * np.eye(len(b)), (1 - share) * b
+    if isinstance(recipe.family, Rigid):
+        A = nearest_rigid(A, recipe.family.has_scale)
+    return A, b
 
 
 def _leave_scale(solution: Solution, flat: Array) -> Solution:

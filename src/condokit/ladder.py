@@ -13,7 +13,15 @@ from condokit.conditionals import SmoothConditional
 from condokit.covariances import folds_of
 from condokit.divergences import GaussianOT, PCMatch
 from condokit.domains import Domains, GaussianPair
-from condokit.fitting import Comparison, Fit, Recipe, compare, fit_map, gaussian_pair
+from condokit.fitting import (
+    Comparison,
+    Fit,
+    Recipe,
+    compare,
+    fit_map,
+    fit_quietly,
+    gaussian_pair,
+)
 from condokit.links import check_links
 from condokit.maps import MAPS, Affine, AffineMap, LowRank
 
@@ -151,8 +159,7 @@ class _Trial:
                 if why_not[k]:
                     continue
                 try:
-                    recipe = replace(rung.recipe, min_overlap=0.0)
-                    nats[k].append(judge(fit_map(train, recipe).map))
+                    nats[k].append(judge(fit_quietly(train, rung.recipe).map))
                 except (ValueError, FloatingPointError, np.linalg.LinAlgError) as error:
                     why_not[k] = str(error).splitlines()[0]
         if not weights:
@@ -301,8 +308,7 @@ class _Judge:
 
 def _thinned(domains: Domains) -> Array:
     """Mark the rows that the choice looks at: all, or some of each domain."""
-    kept = np.ones(len(domains.is_query), dtype=bool) if domains.keep is None else domains.keep
-    kept = kept.copy()
+    kept = domains.kept()
     rng = np.random.default_rng(0)
     for side in (domains.is_query, ~domains.is_query):
         rows = np.flatnonzero(kept & side)

@@ -129,7 +129,15 @@ class AffineMap(TransformerMixin, BaseEstimator):
             array.flags.writeable = False
 
     def __sklearn_clone__(self) -> AffineMap:
-        return self._with(self.feature_names)
+        return AffineMap(
+            self.scale,
+            self.offset,
+            self.feature_names,
+            left=self.left,
+            right=self.right,
+            links=self.links,
+            output_names=self.output_names,
+        )
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
@@ -357,17 +365,6 @@ class AffineMap(TransformerMixin, BaseEstimator):
             left=None if self.left is None else self.left[order],
             right=None if self.right is None else self.right[order],
             links=None if self.links is None else [self.links[j] for j in order],
-        )
-
-    def _with(self, names: Sequence[str] | None) -> AffineMap:
-        return AffineMap(
-            self.scale,
-            self.offset,
-            names,
-            left=self.left,
-            right=self.right,
-            links=self.links,
-            output_names=self.output_names,
         )
 
     def _arrays(self) -> list[Array]:

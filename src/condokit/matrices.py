@@ -16,15 +16,24 @@ from condokit.covariances import (
     folds_of,
     regularise,
 )
-from condokit.domains import Domains, GaussianPair, Gaussians, Skewness, Strata, Support
+from condokit.domains import (
+    Domains,
+    GaussianPair,
+    Gaussians,
+    Moments,
+    Skewness,
+    Strata,
+    Support,
+)
 from condokit.lowrank import FactorGaussian, LowRankKL, factor_gaussians
 from condokit.smoothing import Covariates
-from condokit.statistics import GroupedMoments
+from condokit.statistics import GroupedMoments, positive
 
 _FOLDS = 5
 _MOST_NUMBERS = 50_000_000  # in all covariances of a domain
 _MOST_POINTS = 60  # support points of continuous confounders
 _LARGEST = 1e150
+_ROUNDING = 1e-13  # relative spread below which a feature is constant
 _LOW_RANK_PULL = 0.4  # of the noise in the gradient, sqrt(features / rows)
 
 
@@ -136,8 +145,7 @@ def by_curves(
     sides, shares, scores = [], {}, []
     for name, side in (("query", is_query), ("reference", ~is_query)):
         own = covariates.take(side)
-        here, there = (conditional.moments_at(X[side], own, z) for z in (own, at))
-        residual = (X[side] - here.mean) / np.sqrt(positive(here.var))
+        residual, here, there = residuals(conditional, X[side], own, at)
         scores.append(X[side] - here.mean)
         folds = np.zeros(len(residual), dtype=np.intp)
         n_folds = _FOLDS if regularised else 1
@@ -213,9 +221,7 @@ def low_rank(
             residual = X[side] - stats.mean[mine]
             sides.append(factor_gaussians(residual, mine, stats.mean, counts[side]))
         else:
-            own = covariates.take(side)
-            here, there = (conditional.moments_at(X[side], own, z) for z in (own, at))
-            residual = (X[side] - here.mean) / np.sqrt(positive(here.var))
+            residual, _, there = residuals(conditional, X[side], covariates.take(side), at)
             none = np.zeros(len(residual), dtype=np.intp)
             zero = np.zeros((1, X.shape[1]))
             [whole] = factor_gaussians(residual, none, zero, counts[side])
@@ -235,9 +241,12 @@ def low_rank(
     return {"scale": m * scale, "offset": b, "left": left, "right": right}, facts
 
 
-def positive(variances: Array) -> Array:
-    """Return variances with ones for those of constant features."""
-    return np.where(variances > 0, variances, 1.0)
+def residuals(
+    conditional: SmoothConditional, X: Array, own: Covariates, at: Covariates
+) -> tuple[Array, Moments, Moments]:
+    """Return residuals in units of their spread, and the moments at the rows and elsewhere."""
+    here, there = (conditional.moments_at(X, own, z) for z in (own, at))
+    return (X - here.mean) / np.sqrt(positive(here.var)), here, there
 
 
 def few_points(
@@ -277,13 +286,16 @@ def few_points(
     return at, share / share.sum(), nearest
 
 
+def is_flat(mean: Array, var: Array) -> Array:
+    """Mark features whose spread within strata is nothing but rounding."""
+    return var.max(axis=0) <= (_ROUNDING * np.abs(mean).max(axis=0)) ** 2
+
+
 def without_flat(pair: GaussianPair) -> tuple[GaussianPair, Array]:
     """Leave out features that are constant within strata in a domain; return which are kept."""
     kept = np.ones(pair.n_features, dtype=bool)
     for side in (pair.query, pair.reference):
-        variances = np.einsum("kii->ki", side.cov).max(axis=0)
-        rounding = 1e-13 * np.abs(side.mean).max(axis=0)
-        kept &= variances > rounding**2
+        kept &= ~is_flat(side.mean, np.einsum("kii->ki", side.cov))
     if kept.all():
         return pair, kept
     some = pair.of(np.flatnonzero(kept))

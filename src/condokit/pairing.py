@@ -10,7 +10,7 @@ import numpy as np
 from condokit._validation import Array, IdentifiabilityWarning, warn
 from condokit.domains import Domains
 from condokit.maps import AffineMap, DiagonalFamily, MapFamily, Rigid
-from condokit.matrices import positive
+from condokit.statistics import positive
 
 _TRUST = (np.inf, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.0)
 _FOLDS = 5
@@ -89,8 +89,7 @@ def refine(
     fold = np.arange(len(X)) % n_folds
     for f in range(n_folds) if len(X) >= 3 else ():
         known, asked = fold != f, fold == f
-        kept = np.ones(len(domains.is_query), dtype=bool) if domains.keep is None else domains.keep
-        kept = kept.copy()
+        kept = domains.kept()
         kept[pairs[0][asked]] = kept[n_query + pairs[1][asked]] = False
         again = affine if len(X) < _FEW * len(kept) else refit(kept)
         first: tuple[Array, Array] = (again.A, again.b)

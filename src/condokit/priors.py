@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from condokit._validation import Array, NoOverlapError
-from condokit.domains import Domains, Strata, Support, no_overlap
+from condokit.domains import Domains, Strata, Support, evenly, no_overlap
 from condokit.kernels import (
     NOTHING,
     Kernel,
@@ -164,8 +164,7 @@ def _thinned(is_query: Array) -> Array:
     kept = []
     for side in (is_query, ~is_query):
         rows = np.flatnonzero(side)
-        n = min(len(rows), _MOST_POINTS // 2)
-        kept.append(rows[np.linspace(0, len(rows) - 1, n).round().astype(int)])
+        kept.append(rows[evenly(len(rows), _MOST_POINTS // 2)])
     return np.concatenate(kept)
 
 

@@ -8,6 +8,7 @@ from condokit._validation import Array
 from condokit.conditionals import SmoothConditional
 from condokit.covariances import GroupedScatter, Shares, regularise
 from condokit.divergences.matrix import (
+    MOST_DENSE,
     KLObjective,
     Start,
     Units,
@@ -16,7 +17,7 @@ from condokit.divergences.matrix import (
     transport_matrix,
 )
 from condokit.domains import Domains, GaussianPair, Samples, evenly
-from condokit.matrices import few_points, positive
+from condokit.matrices import few_points, residuals
 from condokit.smoothing import Covariates
 
 _DRAWS = 100  # rows at each support point of continuous confounders
@@ -39,14 +40,8 @@ def by_strata(domains: Domains, place: Array, weights: Array, max_rows: int) -> 
     for query in (True, False):
         X = domains.side(query, used)
         mine = used[domains.is_query[used] == query]
-        sides.append(
-            [
-                _thinned(
-                    np.repeat(X[k == place[mine]], counts[mine][k == place[mine]], axis=0), max_rows
-                )
-                for k in range(len(weights))
-            ]
-        )
+        strata = [np.flatnonzero(place[mine] == k) for k in range(len(weights))]
+        sides.append([_thinned(np.repeat(X[k], counts[mine[k]], axis=0), max_rows) for k in strata])
     return Samples(sides[0], sides[1], weights)
 
 
@@ -66,8 +61,8 @@ def by_curves(
     for query in (True, False):
         mine = domains.is_query[used] == query
         X, own = domains.side(query, used), covariates.take(mine)
-        here, there = (conditional.moments_at(X, own, z) for z in (own, at))
-        residual = _thinned((X - here.mean) / np.sqrt(positive(here.var)), _DRAWS)
+        residual, _, there = residuals(conditional, X, own, at)
+        residual = _thinned(residual, _DRAWS)
         sides.append([mean + np.sqrt(var) * residual for mean, var in zip(there.mean, there.var)])
     return Samples(sides[0], sides[1], weights)
 
@@ -92,9 +87,8 @@ def as_gaussians(samples: Samples) -> GaussianPair:
 def matrix_starts(pair: GaussianPair) -> list[Start]:
     """Return full matrices to start from: the best few that Gaussian divergences suggest."""
     units = Units(pair, "white")
-    deliberate = list(starts(units, pair, 3))
-    if pair.n_features > 30 or len(pair.weights) == 1:
-        return deliberate
+    if pair.n_features > MOST_DENSE or len(pair.weights) == 1:
+        return list(starts(units, pair, 3))
     objective = KLObjective(units)
     found: list[tuple[float, Start]] = []
     for name, A, b in starts(units, pair, _MODE_SEARCHES):

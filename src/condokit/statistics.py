@@ -99,6 +99,11 @@ class GroupedMoments:
         self.squares[present] += squares + delta * delta * (before[:, None] * share)
 
 
+def positive(sizes: Array) -> Array:
+    """Return variances or units with ones in place of zeros, as divisors of constant features."""
+    return np.where(sizes > 0, sizes, 1.0)
+
+
 def effective_counts(
     count: Array, squares: Array, clusters: GroupedMoments, stratum: Array
 ) -> Array:

@@ -30,7 +30,7 @@ from condokit.smoothing import (
     curve_bases,
     fit_noise,
 )
-from condokit.statistics import GroupedMoments
+from condokit.statistics import GroupedMoments, positive
 
 _FEATURE_BATCH = 256
 _CHUNK_ROWS = 1 << 12
@@ -136,7 +136,7 @@ class Rows:
         for part in parts:
             stats.update(X[part], (~is_query[part]).astype(np.int32), weights[part])
         unit = np.sqrt(stats.squares / stats.count[:, None])
-        unit = np.where(unit > 0, unit, 1.0)
+        unit = positive(unit)
         for part in parts:
             side = (~is_query[part]).astype(np.int32)
             X[part] -= stats.mean[side]

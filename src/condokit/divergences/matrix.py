@@ -19,6 +19,7 @@ from condokit._validation import Array
 from condokit.domains import GaussianPair, Gaussians
 from condokit.maps import Affine, MatrixFamily, Rigid
 from condokit.optimise import lbfgs
+from condokit.statistics import positive
 
 Start = tuple[str, Array, Array]
 Solved = tuple[Array, Array, float, int, float]  # B, c, value, iterations, norm of the gradient
@@ -105,8 +106,7 @@ class Units:
             self._from_query, self._to_query = _roots(cov_query)
             self._from_reference, self._to_reference = _roots(cov_reference)
         else:
-            size = np.sqrt(np.diag(cov_reference))
-            size = np.where(size > 0, size, 1.0)
+            size = positive(np.sqrt(np.diag(cov_reference)))
             if kind == "common":
                 size = np.full(len(size), np.sqrt(np.mean(size**2)))
             self._from_reference, self._to_reference = np.diag(1 / size), np.diag(size)
@@ -239,12 +239,11 @@ class KLObjective:
         """Return the least eigenvalue of the Hessian in B, for few features."""
         if len(B) > _MOST_CURVED:
             return float("nan")
-        return float(np.linalg.eigvalsh(self._hessian(B))[0])
+        return float(np.linalg.eigvalsh(self._hessian(np.linalg.inv(B)))[0])
 
-    def _hessian(self, B: Array) -> Array:
-        """Return the Hessian in vec(B); that of -log det is V -> B^-T V' B^-T."""
-        inverse = np.linalg.inv(B)
-        n = B.size
+    def _hessian(self, inverse: Array) -> Array:
+        """Return the Hessian in vec(B) where B has this inverse; -log det has V -> B^-T V' B^-T."""
+        n = inverse.size
         return self._quadratic()[0] + np.einsum("bi,ja->ijab", inverse, inverse).reshape(n, n)
 
     def explore(self, B: Array, c: Array) -> Solved:
@@ -323,7 +322,7 @@ class KLObjective:
             gradient = Q @ B.ravel() - g - inverse.T.ravel()
             if np.abs(gradient).max() < 1e-9:
                 return B, n_iter
-            hessian = self._hessian(B)
+            hessian = self._hessian(inverse)
             while True:
                 try:
                     shifted = hessian.copy()
@@ -726,8 +725,7 @@ def _cholesky(cov: Array) -> Array:
 
 def _roots(cov: Array) -> tuple[Array, Array]:
     """Return a matrix that makes a covariance white, and its inverse; features in any units."""
-    sd = np.sqrt(np.diag(cov))
-    sd = np.where(sd > 0, sd, 1.0)
+    sd = positive(np.sqrt(np.diag(cov)))
     size, turn = np.linalg.eigh(cov / np.outer(sd, sd))
     size = np.sqrt(np.maximum(size, _TINY * size[-1]))
     return (turn / size) @ turn.T / sd, sd[:, None] * ((turn * size) @ turn.T)
