@@ -8,7 +8,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "condokit"
 LAYERS = [
     {"_validation"},
-    {"frames", "statistics", "mapfile", "datasets", "smoothing", "links", "optimise"},
+    {"frames", "statistics", "mapfile", "datasets", "smoothing", "links", "optimise", "records"},
     {"kernels"},
     {"domains"},
     {"maps", "intake", "covariances", "lowrank"},
@@ -18,6 +18,7 @@ LAYERS = [
     {"fitting"},
     {"ladder"},
     {"adapter"},
+    {"trust"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from condokit.maps import Similarity as Similarity
     from condokit.priors import ProductPrior as ProductPrior
     from condokit.priors import UniformPrior as UniformPrior
+    from condokit.trust.assess import assess as assess
 
 __version__ = "0.1.0"
 
@@ -70,6 +71,7 @@ _HOME = {
     "StochasticMMD": "divergences",
     "Stratified": "conditionals",
     "UniformPrior": "priors",
+    "assess": "trust.assess",
 }
 
 __all__ = ["__version__", "datasets", *_HOME]

@@ -12,6 +12,7 @@ from condokit._validation import Array, NoOverlapError, listing
 from condokit.frames import Table
 from condokit.links import Link
 from condokit.links import apply as apply_links
+from condokit.records import Sheet, hidden_counts
 
 PART = 1 << 16  # rows whose metadata are handled at a time
 
@@ -210,7 +211,10 @@ class Support:
         return {**_level_columns(self.names, self.levels, counts), **counts}
 
     def __repr__(self) -> str:
-        text = _text_table(self.to_dict())
+        columns = self.to_dict()
+        for name in ("n_query", "n_reference"):
+            columns[name] = hidden_counts(np.asarray(columns[name]))
+        text = repr(Sheet(columns))
         if self.dropped:
             left_out = [tuple(row[name] for name in self.names) for row in self.dropped]
             text += f"\nnot compared (one domain only): {listing(left_out)}"
@@ -365,8 +369,8 @@ def _every_other(rows: Array, which: int) -> Array:
 def no_overlap(strata: Strata) -> NoOverlapError:
     """Word the error for domains that share no stratum, with the table of counts."""
     counts = {
-        "n_query": strata.count_query.tolist(),
-        "n_reference": strata.count_reference.tolist(),
+        "n_query": hidden_counts(strata.count_query),
+        "n_reference": hidden_counts(strata.count_reference),
     }
     columns = {**_level_columns(strata.names, strata.levels, counts), **counts}
     if len(strata.names) == 1:
@@ -374,7 +378,7 @@ def no_overlap(strata: Strata) -> NoOverlapError:
     else:
         what = f"no combination of the confounders {listing(strata.names)} occurs in both domains"
     return NoOverlapError(
-        f"{what}.\n{_text_table(columns)}\nAdaptation compares like with like: leave a confounder "
+        f"{what}.\n{Sheet(columns)!r}\nAdaptation compares like with like: leave a confounder "
         "out, merge its levels, or add samples."
     )
 
@@ -391,25 +395,6 @@ def _level_columns(
             values = [repr(value) for value in values]
         columns[f"{name} (confounder)" if name in others else name] = values
     return columns
-
-
-def _text_table(columns: dict[str, list[Any]], most: int = 20) -> str:
-    """Lay columns out as aligned text."""
-
-    def show(value: Any) -> str:
-        if isinstance(value, float):
-            return f"{value:.0f}" if value.is_integer() and value > 1 else f"{value:.3g}"
-        return str(value)
-
-    n_rows = len(next(iter(columns.values())))
-    cells = [[name, *map(show, values[:most])] for name, values in columns.items()]
-    widths = [max(map(len, column)) for column in cells]
-    lines = [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in zip(*cells)
-    ]
-    if n_rows > most:
-        lines.append(f"... and {n_rows - most} more")
-    return "\n".join(lines)
 
 
 def _compress(values: Array) -> tuple[Array, Array]:

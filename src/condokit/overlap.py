@@ -63,7 +63,8 @@ def measure_overlap(strata: Strata, columns: Columns | None) -> Overlap:
 
     For categories, the sum of the smaller of both shares. With continuous columns, the mean over
     both domains of 2 min(e, 1 - e), where e(z) is the cross-fitted probability that a row
-    with these confounders is a query row, the domains having equal weight.
+    with these confounders is a query row, the domains having equal weight; but no more than the
+    share of either domain's rows in the range of the other, column by column.
     """
     counts = np.stack([strata.count_query, strata.count_reference]).astype(float)
     totals = counts.sum(axis=1)
@@ -83,16 +84,23 @@ def measure_overlap(strata: Strata, columns: Columns | None) -> Overlap:
     covariates, is_query = columns.covariates, columns.is_query
     used = [is_query.sum() / columns.n_query, (~is_query).sum() / columns.n_reference]
     coefficient, *effective = _from_propensity(covariates, is_query, used)
+    single = len(columns.names) == 1 and covariates.n_categories == 1
     for j, name in enumerate(columns.names):
-        z = covariates.Z[:, [j]]
-        low, high = z[~is_query].min(), z[~is_query].max()
-        outside[name] = float(((z < low) | (z > high))[is_query].mean())
-        alone = Covariates(z, np.zeros(len(z), dtype=np.int32), 1, weights=covariates.weights)
-        single = len(columns.names) == 1 and covariates.n_categories == 1
-        by_confounder[name] = (
-            coefficient if single else _from_propensity(alone, is_query, [1.0, 1.0])[0]
+        z = covariates.Z[:, j]
+        inside = [_share_between(z[a], z[~a]) for a in (is_query, ~is_query)]
+        outside[name] = 1 - inside[0]
+        alone = Covariates(
+            z[:, None], np.zeros(len(z), dtype=np.int32), 1, weights=covariates.weights
         )
+        found = coefficient if single else _from_propensity(alone, is_query, [1.0, 1.0])[0]
+        by_confounder[name] = min(found, *inside)
+        coefficient = min(coefficient, *inside)
     return Overlap(coefficient, by_confounder, effective[0], effective[1], outside)
+
+
+def _share_between(z: Array, others: Array) -> float:
+    """Return the share of values in the range of others, the most that two domains can share."""
+    return float(((z >= others.min()) & (z <= others.max())).mean())
 
 
 def _of_shares(shares: Array, totals: Array) -> tuple[float, float, float]:

@@ -1,0 +1,506 @@
+"""Before fitting: whether two domains can be compared, and what data would help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from condokit._validation import Array, NoOverlapError, check_integer, check_number, listing
+from condokit.conditionals import Stratified
+from condokit.divergences import ReverseKL
+from condokit.domains import Confounder, Domains, Strata, evenly
+from condokit.fitting import Comparison, Recipe, compare, determines_matrix
+from condokit.intake import from_table
+from condokit.ladder import MANY_ROWS
+from condokit.maps import LocationScale
+from condokit.overlap import Overlap
+from condokit.priors import ProductPrior
+from condokit.records import Finding, Part, Record, Sheet, hidden_counts
+from condokit.trust.features import ADVICE, describe_features
+
+_FEW_ROWS = 5  # of a cell
+_FEW_EFFECTIVE = 10.0
+_FEW_SUBJECTS = 5
+_MUCH_DROPPED = 0.05
+_MUCH_OUTSIDE = 0.1
+_N_BINS = 5
+_MOST_WANTED = 5
+_MOST_STEPS = 200
+_MOST_FEATURES = 30  # up to which it is tried out whether a matrix is determined
+_MOST_ROWS = 5000  # of a domain, for that
+_VERDICTS = {
+    "go": "Go: the domains can be compared.",
+    "go with care": "Go with care: the domains can be compared, with reservations.",
+    "not possible": "Not possible: these data do not allow the comparison.",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Assessment(Record):
+    """Whether two domains can be compared given their confounders; see `assess`.
+
+    Attributes
+    ----------
+    verdict : {"go", "go with care", "not possible"}
+        In a word.
+    findings : list of Finding
+        The reasons, the gravest first.
+    wanted : list of str
+        Data that would help most.
+    n_query, n_reference, n_features : int
+        Rows of each domain and features.
+    overlap : Overlap or None
+        How far the confounders overlap, and the rows that the common part is worth.
+    confounders : Sheet
+        Association of every confounder with the domain: Cramer's V of categories, differences in
+        standard deviations, the overlap of it alone, the share of query rows beyond the reference.
+    strata : Sheet
+        Rows by combination of categories, and by range of continuous confounders.
+    features : Sheet
+        Features that are constant, discrete, bounded, skewed, heavy-tailed or mostly missing.
+    affine : dict
+        Whether a full matrix is "identifiable" with these rows and strata, and "why".
+    """
+
+    verdict: str
+    findings: list[Finding]
+    wanted: list[str]
+    n_query: int
+    n_reference: int
+    n_features: int
+    overlap: Overlap | None
+    confounders: Sheet
+    strata: Sheet
+    features: Sheet
+    affine: dict[str, Any]
+
+    def parts(self) -> list[Part]:  # noqa: D102
+        rows = f"{self.n_query} query and {self.n_reference} reference rows"
+        text = f"{_VERDICTS[self.verdict]} {rows}, {self.n_features} features."
+        if self.overlap is not None:
+            text += (
+                f" Overlap of the confounders: {self.overlap.coefficient:.2f}, worth "
+                f"{self.overlap.effective_query:.0f} and {self.overlap.effective_reference:.0f} "
+                "rows."
+            )
+        parts: list[Part] = [("", text)]
+        reasons = [str(finding) for finding in self.findings]
+        for heading, content in (("Reasons", reasons), ("Data that would help", self.wanted)):
+            if content:
+                parts.append((heading, content))
+        for heading, sheet in (
+            ("Confounders", self.confounders),
+            ("Rows compared", self.strata),
+            ("Features to look at", self.features),
+        ):
+            if len(sheet):
+                parts.append((heading, sheet))
+        parts.append(("Full matrix (map='affine')", self.affine["why"]))
+        return parts
+
+
+def assess(
+    X: Any,
+    *,
+    domain: Any,
+    confounders: Any = None,
+    features: Any = None,
+    groups: Any = None,
+    sample_weight: Any = None,
+    reference: Any = None,
+    categorical: Any = None,
+    missing: str = "raise",
+    warn_overlap: float = 0.4,
+    min_overlap: float = 0.05,
+    min_cell: int = 5,
+) -> Assessment:
+    """Say whether the two domains in a table can be compared, before anything is fitted.
+
+    Parameters
+    ----------
+    X : array or data frame of shape (n_rows, n_columns)
+        Rows of both domains.
+    domain, confounders, features, groups, sample_weight : array-like, str or list of str
+        As in `ConDoAdapter.fit`.
+    reference, categorical, missing, warn_overlap, min_overlap
+        As in `ConDoAdapter`.
+    min_cell : int, default=5
+        Counts of cells with fewer rows are not shown.
+
+    Returns
+    -------
+    Assessment
+        The verdict with its reasons, tables, and the data that would help.
+
+    Examples
+    --------
+    >>> from condokit import assess, datasets
+    >>> df = datasets.make_eeg(random_state=0).to_frame()
+    >>> found = assess(
+    ...     df, domain="device", reference="v1", confounders=["seizure"], features=["eeg_*"]
+    ... )
+    >>> found.verdict
+    'go'
+    """
+    domains = from_table(
+        X, domain, confounders, features, groups, sample_weight, reference, categorical, missing
+    )
+    return assess_domains(domains, warn_overlap, min_overlap, min_cell)
+
+
+def assess_domains(
+    domains: Domains,
+    warn_overlap: float = 0.4,
+    min_overlap: float = 0.05,
+    min_cell: int = 5,
+) -> Assessment:
+    """Assess domains that have been read already."""
+    check_number("warn_overlap", warn_overlap, 0, 1)
+    check_number("min_overlap", min_overlap, 0, 1)
+    check_integer("min_cell", min_cell, 1)
+    strata = domains.strata()
+    recipe = Recipe(
+        LocationScale(), ProductPrior(), Stratified(), ReverseKL(), False, None, 0.0, 0.0
+    )
+    findings: list[Finding] = []
+    comparison: Comparison | None = None
+    try:
+        comparison = compare(domains, recipe, quiet=True)
+    except NoOverlapError as error:
+        findings.append(Finding("stop", str(error).split("\n")[0]))
+    overlap = None if comparison is None else comparison.overlap
+    if comparison is not None:
+        findings += _of_overlap(comparison.overlap, warn_overlap, min_overlap)
+        findings += _of_rows(domains, comparison)
+    remarkable = describe_features(domains)
+    findings += _of_features(remarkable)
+    findings += _of_missing(domains)
+    affine = _affine(domains, comparison, recipe)
+    levels = {finding.level for finding in findings}
+    bad, weak = "stop" in levels, "care" in levels
+    goal = max(warn_overlap, 0.5) if bad or weak else 0.0
+    kept = domains.kept()
+    findings.sort(key=lambda finding: ("stop", "care", "note").index(finding.level))
+    return Assessment(
+        verdict="not possible" if bad else "go with care" if weak else "go",
+        findings=findings,
+        wanted=_wanted(domains, strata, goal),
+        n_query=int((domains.is_query & kept).sum()),
+        n_reference=int((~domains.is_query & kept).sum()),
+        n_features=domains.n_features,
+        overlap=overlap,
+        confounders=_associations(domains, overlap),
+        strata=_strata_sheet(domains, strata, min_cell),
+        features=_features_sheet(remarkable),
+        affine=affine,
+    )
+
+
+def _of_overlap(overlap: Overlap, warn_overlap: float, min_overlap: float) -> list[Finding]:
+    coefficient = overlap.coefficient
+    alone = [f"{n} {c:.2f}" for n, c in overlap.by_confounder.items() if c < warn_overlap]
+    blame = f" (alone: {', '.join(alone)})" if alone and len(overlap.by_confounder) > 1 else ""
+    text = f"the confounders of the two domains overlap by {coefficient:.2f}{blame}."
+    effective = min(overlap.effective_query, overlap.effective_reference)
+    found = []
+    if coefficient < min_overlap:
+        found.append(Finding("stop", text, "Adaptation compares like with like."))
+    elif coefficient < warn_overlap:
+        found.append(
+            Finding("care", text, "Errors grow quickly below 0.4, and intervals do not show it.")
+        )
+    if effective < _FEW_EFFECTIVE and coefficient >= min_overlap:
+        found.append(
+            Finding("care", f"the comparison rests on about {effective:.0f} rows of a domain.")
+        )
+    for name, share in overlap.outside.items():
+        if share > _MUCH_OUTSIDE:
+            found.append(
+                Finding("care", f"{share:.0%} of query rows have {name} unseen in the reference.")
+            )
+    return found
+
+
+def _of_rows(domains: Domains, comparison: Comparison) -> list[Finding]:
+    support, found = comparison.support, []
+    cells = np.stack([support.count_query, support.count_reference])
+    totals = cells.sum(axis=1)
+    names = _cell_names(support.names, support.levels)
+    for name, total, side in zip(("query", "reference"), totals, (0, 1)):
+        if total < 2:
+            found.append(Finding("stop", f"only {total:g} {name} row can be compared."))
+        elif total < _FEW_ROWS:
+            found.append(Finding("care", f"only {total:g} {name} rows can be compared."))
+        lost = sum(row[f"n_{name}"] for row in support.dropped)
+        if lost > _MUCH_DROPPED * (total + lost):
+            found.append(
+                Finding(
+                    "care",
+                    f"{lost / (total + lost):.0%} of {name} rows have confounder values that the "
+                    "other domain lacks, and are not compared.",
+                )
+            )
+        few = (cells[side] < _FEW_ROWS) & (support.weights > 0.02)
+        if few.any() and total >= _FEW_ROWS:
+            found.append(
+                Finding(
+                    "care",
+                    f"fewer than {_FEW_ROWS} {name} rows with "
+                    f"{listing([names[k] for k in np.flatnonzero(few)])}.",
+                )
+            )
+    if domains.groups is not None:
+        place = support.place(comparison.strata)
+        for name, mine in (("query", domains.is_query), ("reference", ~domains.is_query)):
+            n = len(np.unique(domains.groups[mine & (place >= 0)]))
+            if n < _FEW_SUBJECTS:
+                found.append(Finding("care", f"the {name} rows are of {n} subjects only."))
+    return found
+
+
+def _of_features(remarkable: dict[str, dict[str, str]]) -> list[Finding]:
+    by_kind: dict[str, list[str]] = {}
+    for name, notes in remarkable.items():
+        for kind in notes:
+            by_kind.setdefault(kind, []).append(name)
+    return [
+        Finding(
+            "care" if kind in ("heavy-tailed", "mostly missing") else "note",
+            f"{kind}: {listing(by_kind[kind])}.",
+            advice,
+        )
+        for kind, advice in ADVICE.items()
+        if kind in by_kind
+    ]
+
+
+def _of_missing(domains: Domains) -> list[Finding]:
+    return [
+        Finding("note", f"{name} is missing in {count} rows.")
+        for name, count in domains.missing.items()
+        if count
+    ]
+
+
+def _associations(domains: Domains, overlap: Overlap | None) -> Sheet:
+    """Tell how strongly every confounder is associated with the domain."""
+    kept = domains.kept()
+    weights = np.where(kept, 1.0 if domains.weights is None else domains.weights, 0.0)
+    rows = []
+    for confounder in domains.confounders:
+        v, difference = (
+            cramers_v(confounder, domains.is_query, weights),
+            standardised_difference(confounder, domains.is_query, weights),
+        )
+        rows.append(
+            {
+                "confounder": confounder.name,
+                "kind": "categorical" if confounder.values is None else "continuous",
+                "cramers_v": v,
+                "difference_sd": difference,
+                "overlap": None if overlap is None else overlap.by_confounder[confounder.name],
+                "outside": None if overlap is None else overlap.outside[confounder.name],
+                "missing": domains.missing.get(confounder.name, 0),
+            }
+        )
+    return Sheet({name: [row[name] for row in rows] for name in rows[0]} if rows else {})
+
+
+def cramers_v(confounder: Confounder, is_query: Array, weights: Array) -> float | None:
+    r"""Return :math:`\sqrt{\chi^2 / n}` between domain and categories; None if continuous."""
+    if confounder.values is not None:
+        return None
+    table = _counts(confounder, is_query, weights)
+    expected = table.sum(axis=0) * table.sum(axis=1, keepdims=True) / table.sum()
+    seen = expected > 0
+    return float(np.sqrt(((table - expected)[seen] ** 2 / expected[seen]).sum() / table.sum()))
+
+
+def standardised_difference(confounder: Confounder, is_query: Array, weights: Array) -> float:
+    r"""Return the difference between the domains in standard deviations, query minus reference.
+
+    Numbers: :math:`(\bar z_q - \bar z_r) / \sqrt{(s_q^2 + s_r^2) / 2}`. Categories, as a distance:
+    :math:`\sqrt{\Delta' S^{+} \Delta}` with the difference of shares :math:`\Delta` and the mean S
+    of their multinomial covariances (Yang and Dalton 2012).
+    """
+    if confounder.values is not None:
+        moments = []
+        for side in (is_query, ~is_query):
+            w = weights[side] / weights[side].sum()
+            mean = w @ np.nan_to_num(confounder.values[side])
+            moments.append((mean, w @ (np.nan_to_num(confounder.values[side]) - mean) ** 2))
+        spread = np.sqrt((moments[0][1] + moments[1][1]) / 2)
+        difference = moments[0][0] - moments[1][0]
+        if spread == 0:
+            return 0.0 if difference == 0 else float(np.inf)
+        return float(difference / spread)
+    shares = _counts(confounder, is_query, weights)
+    shares /= shares.sum(axis=1, keepdims=True)
+    delta = (shares[0] - shares[1])[1:]
+    S = np.mean([np.diag(p[1:]) - np.outer(p[1:], p[1:]) for p in shares], axis=0)
+    if len(delta) == 0:
+        return 0.0
+    # no level in common: the difference is infinite, which the pseudo-inverse would hide
+    if not np.minimum(shares[0], shares[1]).any():
+        return float(np.inf)
+    return float(np.sqrt(max(delta @ np.linalg.pinv(S, hermitian=True) @ delta, 0.0)))
+
+
+def _counts(confounder: Confounder, is_query: Array, weights: Array) -> Array:
+    """Count rows of (query, reference) by category."""
+    known = confounder.codes >= 0
+    n_levels = len(confounder.levels)
+    return np.stack(
+        [
+            np.bincount(confounder.codes[side & known], weights[side & known], n_levels)
+            for side in (is_query, ~is_query)
+        ]
+    )
+
+
+def _cell_names(names: list[str], levels: list[tuple[Any, ...]]) -> list[str]:
+    return [" and ".join(f"{n} = {value}" for n, value in zip(names, level)) for level in levels]
+
+
+def _cells(domains: Domains, strata: Strata) -> list[tuple[list[str], Array]]:
+    """Return the ways to look at the rows: names of cells, and counts of query and reference."""
+    views: list[tuple[list[str], Array]] = []
+    counts = np.stack([strata.count_query, strata.count_reference]).astype(float)
+    if strata.names:
+        views.append((_cell_names(strata.names, strata.levels), counts))
+    kept = domains.kept()
+    weights = np.where(kept, 1.0 if domains.weights is None else domains.weights, 0.0)
+    for confounder in domains.continuous:
+        assert confounder.values is not None
+        edges = bin_edges(confounder.values[kept])
+        place = np.searchsorted(edges, confounder.values, "right")
+        table = np.stack(
+            [
+                np.bincount(place[side], weights[side], len(edges) + 1)
+                for side in (domains.is_query, ~domains.is_query)
+            ]
+        )
+        views.append((_bin_names(confounder.name, edges), table))
+    return views
+
+
+def bin_edges(values: Array) -> Array:
+    """Return inner edges of bins with about equal numbers of rows."""
+    inner = np.quantile(values, np.linspace(0, 1, _N_BINS + 1)[1:-1])
+    edges = np.unique([float(f"{edge:.3g}") for edge in inner])
+    return edges[(edges > values.min()) & (edges <= values.max())]
+
+
+def _bin_names(name: str, edges: Array) -> list[str]:
+    if len(edges) == 0:
+        return [name]
+    between = [f"{name} {a:g} to {b:g}" for a, b in zip(edges, edges[1:])]
+    return [f"{name} below {edges[0]:g}", *between, f"{name} from {edges[-1]:g}"]
+
+
+def _strata_sheet(domains: Domains, strata: Strata, min_cell: int) -> Sheet:
+    columns: dict[str, list[Any]] = {"rows with": [], "n_query": [], "n_reference": []}
+    for names, counts in _cells(domains, strata):
+        columns["rows with"] += names
+        columns["n_query"] += hidden_counts(counts[0], min_cell)
+        columns["n_reference"] += hidden_counts(counts[1], min_cell)
+    return Sheet(columns)
+
+
+def _features_sheet(remarkable: dict[str, dict[str, str]]) -> Sheet:
+    pairs = [
+        (name, kind, text) for name, notes in remarkable.items() for kind, text in notes.items()
+    ]
+    keys = ("feature", "kind", "because")
+    return Sheet({key: [pair[i] for pair in pairs] for i, key in enumerate(keys)})
+
+
+def _wanted(domains: Domains, strata: Strata, goal: float) -> list[str]:
+    """Name the rows that would bring the overlap of every confounder to a goal."""
+    asked: dict[str, float] = {}
+    sides = [f"{domains.labels[0]!r} (query)", f"{domains.labels[1]!r} (reference)"]
+    if domains.labels == ("query", "reference"):
+        sides = ["the query", "the reference"]
+    for names, counts in _cells(domains, strata) if goal else []:
+        more = _additions(counts, goal)
+        for side, k in zip(*np.nonzero(more)):
+            asked[f"{names[k]} in {sides[side]}"] = more[side, k]
+    largest = sorted(asked, key=lambda cell: -asked[cell])[:_MOST_WANTED]
+    return [f"about {asked[cell]:.0f} more rows with {cell}" for cell in largest]
+
+
+def _additions(counts: Array, goal: float) -> Array:
+    """Return the rows to add to (query, reference) cells, best first, for an overlap of `goal`.
+
+    Cells that one domain has and the other hardly has are filled up to five rows.
+    """
+    asked = np.zeros(counts.shape)
+    step = np.maximum(np.ceil(0.02 * counts.sum(axis=1)), 1.0)
+    seen = [(side, k) for side in (0, 1) for k in np.flatnonzero(counts.any(axis=0))]
+    for _ in range(_MOST_STEPS):
+        before = _coefficient(counts + asked)
+        if before >= goal:
+            break
+        gains = []
+        for side, k in seen:
+            trial = counts + asked
+            trial[side, k] += step[side]
+            gains.append((_coefficient(trial) - before) / step[side])
+        best = seen[int(np.argmax(gains))]
+        asked[best] += step[best[0]]
+    few = (counts + asked < _FEW_ROWS) & (counts[::-1] >= _FEW_ROWS)
+    return np.where(few, np.maximum(asked, _FEW_ROWS - counts), asked)
+
+
+def _coefficient(counts: Array) -> float:
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
+    return float(shares.min(axis=0).sum())
+
+
+def _affine(domains: Domains, comparison: Comparison | None, recipe: Recipe) -> dict[str, Any]:
+    """Tell whether these rows and strata determine a full matrix."""
+    d = domains.n_features
+
+    def answer(possible: bool | None, why: str) -> dict[str, Any]:
+        return {"identifiable": possible, "why": why}
+
+    if comparison is None:
+        return answer(False, "Nothing can be compared.")
+    if d == 1:
+        return answer(True, "With one feature a matrix is a scale.")
+    support = comparison.support
+    rows = min(support.count_query.sum(), support.count_reference.sum())
+    n_strata = len(support.weights)
+    if n_strata == 1 and not domains.continuous:
+        return answer(
+            False,
+            "Without confounders that differ, a matrix is determined up to a rotation only; "
+            "divergence='ot' takes the symmetric one.",
+        )
+    if rows < MANY_ROWS * d:
+        return answer(
+            False,
+            f"{rows:.0f} rows in the smaller domain are few for {d} features (about "
+            f"{MANY_ROWS * d} are needed): a matrix would fit noise. map='auto' will see.",
+        )
+    if d > _MOST_FEATURES or domains.continuous:
+        return answer(None, "There are rows enough; map='auto' decides on held-out rows.")
+    if determines_matrix(*_thinned(domains, recipe)):
+        return answer(True, "There are rows enough, and the strata differ enough.")
+    return answer(
+        False,
+        "The strata are too much alike: rotations that they hardly tell apart are as good. Use "
+        "map='location-scale', or divergence='ot'.",
+    )
+
+
+def _thinned(domains: Domains, recipe: Recipe) -> tuple[Domains, Recipe, Comparison]:
+    """Return the domains with a part of their rows."""
+    keep = np.zeros(len(domains.is_query), dtype=bool)
+    for side in (domains.is_query, ~domains.is_query):
+        rows = np.flatnonzero(domains.kept() & side)
+        keep[rows[evenly(len(rows), _MOST_ROWS)]] = True
+    part = replace(domains, keep=keep)
+    return part, recipe, compare(part, recipe, quiet=True)
