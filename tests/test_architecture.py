@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "condokit"
 LAYERS = [
     {"_validation"},
     {"frames", "statistics", "mapfile", "datasets", "smoothing", "links", "optimise", "records"},
-    {"kernels"},
+    {"kernels", "drift"},
     {"domains"},
     {"maps", "intake", "covariances", "lowrank"},
     {"priors", "conditionals", "divergences", "overlap", "fragility"},

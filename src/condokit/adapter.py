@@ -20,7 +20,7 @@ from condokit.divergences import (
     RowDivergence,
     SampleDivergence,
 )
-from condokit.domains import Domains
+from condokit.domains import Domains, profile
 from condokit.fitting import Fit, Recipe, fit_quietly
 from condokit.frames import Table
 from condokit.intake import from_pair, from_table, is_reference_row
@@ -363,7 +363,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         if watch.stopped:
             warn("Interrupted: the map is the best that was found so far.", UserWarning)
             fit = replace(fit, report={**fit.report, "interrupted": True})
-        self.map_, self.map_se_ = fit.map, fit.errors
+        self.map_, self.map_se_ = fit.map.remembering(profile(domains)), fit.errors
         self.support_, self.overlap_, self.report_ = fit.support, fit.overlap, fit.report
         self.divergence_, self.conditional_ = rung.divergence, rung.conditional
         self._columns, self._labels = columns, domains.labels

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from condokit._validation import Array, NoOverlapError, listing
+from condokit.drift import MOST_ROWS, Profile
 from condokit.frames import Table
 from condokit.links import Link
 from condokit.links import apply as apply_links
@@ -352,6 +353,20 @@ class Samples:
             [rows[evenly(len(rows), most)] for rows in self.reference],
             self.weights,
         )
+
+
+def profile(domains: Domains) -> Profile:
+    """Return range and moments of the query's features, from at most 20,000 of the rows."""
+    query = np.flatnonzero(domains.kept() & domains.is_query)
+    rows = query[evenly(len(query), MOST_ROWS)]
+    parts, start = [], 0
+    for table in domains.tables:
+        for place, chunk in table.chunks():
+            first, last = np.searchsorted(rows, [start + place.start, start + place.stop])
+            if last > first:
+                parts.append(chunk[rows[first:last] - start - place.start])
+        start += table.n_rows
+    return Profile.of(np.concatenate(parts), len(query))
 
 
 def evenly(n: int, most: int) -> Array:

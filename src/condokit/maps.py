@@ -21,6 +21,7 @@ from condokit._validation import (
     listing,
 )
 from condokit.domains import Moments
+from condokit.drift import Check, Profile, check
 from condokit.frames import Table
 from condokit.links import Link, check_links
 from condokit.links import apply as apply_links
@@ -52,6 +53,8 @@ class AffineMap(TransformerMixin, BaseEstimator):
         after it, so that positive or bounded features stay so.
     output_names : sequence of str or None, default=None
         Names of the outputs of a rectangular map; otherwise they are those of the features.
+    fitted_on : Profile or None, default=None
+        Range and moments of the data that the map was fitted on, for `check`.
 
     Examples
     --------
@@ -73,6 +76,7 @@ class AffineMap(TransformerMixin, BaseEstimator):
     right: Array | None
     links: tuple[Link, ...] | None
     output_names: tuple[str, ...] | None
+    fitted_on: Profile | None
 
     def __init__(
         self,
@@ -84,6 +88,7 @@ class AffineMap(TransformerMixin, BaseEstimator):
         right: Any = None,
         links: Any = None,
         output_names: Sequence[str] | None = None,
+        fitted_on: Profile | None = None,
     ) -> None:
         parts = {
             "scale": _frozen("scale", scale, (1, 2)),
@@ -108,7 +113,9 @@ class AffineMap(TransformerMixin, BaseEstimator):
             raise ValueError(
                 f"'output_names' must be {n_outputs} different names. Got {listing(outputs)}."
             )
-        self.__dict__.update(parts, feature_names=names, links=checked, output_names=outputs)
+        self.__dict__.update(
+            parts, feature_names=names, links=checked, output_names=outputs, fitted_on=fitted_on
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):  # scikit-learn's notes, such as those of set_output
@@ -129,6 +136,10 @@ class AffineMap(TransformerMixin, BaseEstimator):
             array.flags.writeable = False
 
     def __sklearn_clone__(self) -> AffineMap:
+        return self.remembering(self.fitted_on)
+
+    def remembering(self, profile: Profile | None) -> AffineMap:
+        """Return the same map with a profile of the data that it was fitted on."""
         return AffineMap(
             self.scale,
             self.offset,
@@ -137,6 +148,7 @@ class AffineMap(TransformerMixin, BaseEstimator):
             right=self.right,
             links=self.links,
             output_names=self.output_names,
+            fitted_on=profile,
         )
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -390,6 +402,25 @@ class AffineMap(TransformerMixin, BaseEstimator):
             names = [f"x{j}" for j in range(self.n_features_in_)]
         return np.asarray(list(names), dtype=object)
 
+    def check(self, X: Any) -> Check:
+        """Tell whether new query rows look like those that the map was fitted on.
+
+        Needs no confounders, so other subjects and a drifting device look alike. Nothing is
+        refused: columns that are missing or unknown, values far outside, and moments that moved are
+        reported.
+
+        Parameters
+        ----------
+        X : array or data frame of shape (n_rows, n_columns)
+            Rows that are about to be mapped.
+
+        Returns
+        -------
+        Check
+            The verdict with its reasons, and a table of all features.
+        """
+        return check(X, self.feature_names, self.n_features_in_, self.fitted_on)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the map to a small readable JSON file."""
         content: dict[str, Any] = {
@@ -404,6 +435,8 @@ class AffineMap(TransformerMixin, BaseEstimator):
             content["links"] = list(self.links)
         if self.output_names is not None:
             content["output_names"] = list(self.output_names)
+        if self.fitted_on is not None:
+            content["fitted_on"] = self.fitted_on.to_dict()
         mapfile.write(path, content)
 
     @classmethod
@@ -412,7 +445,12 @@ class AffineMap(TransformerMixin, BaseEstimator):
         content = mapfile.read(path)
         parts = {name: content.get(name) for name in ("left", "right", "links", "output_names")}
         try:
-            return cls(content["scale"], content["offset"], content["feature_names"], **parts)
+            affine = cls(content["scale"], content["offset"], content["feature_names"], **parts)
+            if content.get("fitted_on") is None:
+                return affine
+            return affine.remembering(
+                Profile.from_dict(content["fitted_on"], affine.n_features_in_)
+            )
         except ValueError as error:
             raise MapFileError(f"{path} is damaged: {error}") from None
 

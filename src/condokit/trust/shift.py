@@ -1,0 +1,315 @@
+"""What is left of the shift given the confounders: sizes, and permutation tests of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+from scipy.stats import rankdata
+
+from condokit._validation import Array
+from condokit.divergences import ReverseKL
+from condokit.domains import Moments, evenly
+from condokit.maps import LocationScale
+from condokit.statistics import positive
+from condokit.trust.likewise import Likewise
+
+_FEATURE_BATCH = 256
+_MOST_CLASSIFIED = 1500  # rows that a classifier of domains is trained on
+_FOLDS = 5
+_RIDGE = 5.0  # of the classifier, in units of the mean eigenvalue
+_MOST_COMPONENTS = 100
+_WAVES = 100  # random Fourier features
+_MOST_MOVED = 2000  # features up to which the classifier sees what the map adds
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The size of a shift given the confounders, feature by feature.
+
+    Attributes
+    ----------
+    difference : ndarray of shape (n_features,)
+        Mean of query rows minus that of reference rows, within blocks, in standard deviations.
+    log_ratio : ndarray of shape (n_features,)
+        Logarithm of the ratio of standard deviations within blocks.
+    """
+
+    difference: Array
+    log_ratio: Array
+
+
+@dataclass(frozen=True)
+class MapErrors:
+    """What is known of the errors of a map, in the reference's units.
+
+    Attributes
+    ----------
+    centre : ndarray of shape (n_features,)
+        Where scale and shift are learned independently, after mapping.
+    se_shift, se_log_scale : ndarray of shape (n_features,) or None
+        Standard errors of the image of the centre and of the logarithm of the scale, if the map
+        was learned from other rows.
+    kept : pair of float or None
+        If it was learned from these rows: the share of an estimated shift and log-scale that was
+        kept rather than shrunk to the identity.
+    """
+
+    centre: Array
+    se_shift: Array | None = None
+    se_log_scale: Array | None = None
+    kept: tuple[float, float] | None = None
+
+
+def measure(rows: Likewise, X: Array) -> Shift:
+    """Return the size of the shift between query and reference rows of X, block by block.
+
+    Blocks weigh by the rows that compare, n_q n_r / (n_q + n_r).
+    """
+    label = rows.is_query[:, None]
+    R = rows.residuals(X)
+    total = difference = log_ratio = np.zeros(X.shape[1])
+    weight_ratio = 0.0
+    for block in rows.members():
+        part = _Block.of(R[block], label[block])
+        h = part.weight[0]
+        total = total + h
+        gap = part.mean_query[0] - part.mean_reference[0]
+        difference = difference + h * gap / part.spread
+        if part.compares_spread[0]:
+            weight_ratio += h
+            log_ratio = log_ratio + h * part.log_ratio[0]
+    return Shift(difference / positive(total), log_ratio / max(weight_ratio, 1e-300))
+
+
+class Permutations:
+    """Labels as likely as the real ones if nothing but chance is left, and what the map adds.
+
+    A map that was learned from other rows carries its errors into these; one that was learned from
+    these rows has followed their noise. Both are imitated: under permuted labels, query rows are
+    moved at random by the map's standard errors, or towards the reference by a refitted
+    location-scale map. Row 0 of everything is the real labelling, which is not moved.
+    """
+
+    def __init__(
+        self, rows: Likewise, X: Array, n_permutations: int, errors: MapErrors | None, seed: int
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        labels = rows.permuted(n_permutations, rng)
+        self.rows, self.X, self.errors = rows, X, errors
+        self.labels = np.column_stack([rows.is_query, labels])
+        self.R = rows.residuals(X)
+        self.members = rows.members()
+        shape = (n_permutations + 1, X.shape[1])
+        self.shift, self.log_scale = np.zeros(shape), np.zeros(shape)
+        if errors is not None and errors.se_shift is not None and errors.se_log_scale is not None:
+            self.shift[1:] = rng.standard_normal((n_permutations, shape[1])) * errors.se_shift
+            noise = rng.standard_normal((n_permutations, shape[1]))
+            self.log_scale[1:] = noise * errors.se_log_scale
+
+    def test(self) -> tuple[Array, Array]:
+        r"""Test every feature for a shift given the confounders.
+
+        The statistic sums over blocks :math:`h [\Delta^2 / s^2 + 2 \log^2(s_q / s_r)]` with
+        :math:`h = n_q n_r / (n_q + n_r)`, so it sees means and spreads.
+
+        Returns
+        -------
+        p, adjusted : ndarray of shape (n_features,)
+            Permutation p-values, and the same with control of the family-wise error over features
+            (Westfall and Young's maximum, of statistics in units of their permuted spread).
+        """
+        n, d = self.shift.shape
+        p, standard = np.empty(d), np.empty((n, d))
+        for start in range(0, d, _FEATURE_BATCH):
+            batch = slice(start, min(start + _FEATURE_BATCH, d))
+            blocks = [_Block.of(self.R[rows, batch], self.labels[rows]) for rows in self.members]
+            bases = [
+                (self.X[rows, batch] - self.R[rows, batch]).mean(axis=0)
+                + self.R[rows, batch].mean(axis=0)
+                for rows in self.members
+            ]
+            if self.errors is not None and self.errors.kept is not None:
+                self._refit(batch, blocks, bases)
+            centre = 0.0 if self.errors is None else self.errors.centre[batch]
+            stretch = np.exp(self.log_scale[:, batch])
+            statistic = np.zeros(stretch.shape)
+            for block, base in zip(blocks, bases):
+                at_query = block.mean_query + base - centre
+                moved = (stretch - 1) * at_query + self.shift[:, batch]
+                difference = block.mean_query + moved - block.mean_reference
+                statistic += block.weight[:, None] * (difference / block.spread) ** 2
+                ratio = block.log_ratio + self.log_scale[:, batch]
+                ratio[~block.compares_spread] = 0.0
+                statistic += 2 * block.weight[:, None] * ratio**2
+            tolerance = 1e-9 * (1 + np.abs(statistic[0]))
+            p[batch] = (statistic >= statistic[0] - tolerance).mean(axis=0)
+            null = statistic[1:]
+            standard[:, batch] = (statistic - null.mean(axis=0)) / positive(null.std(axis=0))
+        largest = standard.max(axis=1)
+        adjusted = (largest[:, None] >= standard[0] - 1e-9).mean(axis=0)
+        return p, np.maximum(adjusted, p)
+
+    def _refit(self, batch: slice, blocks: list[_Block], bases: list[Array]) -> None:
+        """Fit a location-scale map under every permuted labelling, all as features of one fit."""
+        assert self.errors is not None
+        assert self.errors.kept is not None
+        centre = self.errors.centre[batch]
+        shape = blocks[0].mean_query[1:].shape
+        usable = [k for k, block in enumerate(blocks) if block.compares_spread.all()]
+        if not usable:
+            return
+        query, reference = (
+            Moments(
+                np.stack([(mean(blocks[k])[1:] + bases[k] - centre).ravel() for k in usable]),
+                var := np.stack([positive(spread(blocks[k])[1:]).ravel() for k in usable]),
+                1 / var,
+                np.ones(len(usable)),
+                np.ones(len(usable)),
+            )
+            for mean, spread in (
+                (lambda b: b.mean_query, lambda b: b.var_query),
+                (lambda b: b.mean_reference, lambda b: b.var_reference),
+            )
+        )
+        weights = np.array([blocks[k].weight[0] for k in usable])
+        found = ReverseKL().minimize(LocationScale(), query, reference, weights / weights.sum())
+        self.shift[1:, batch] = self.errors.kept[0] * found.offset.reshape(shape)
+        self.log_scale[1:, batch] = self.errors.kept[1] * np.log(found.scale).reshape(shape)
+
+    def predictability(self) -> tuple[float, float, float]:
+        r"""Tell how well the domain can be told from all features within blocks.
+
+        The area under the curve of a cross-fitted ridge classifier on the leading principal
+        components and random Fourier features of them, comparing query with reference rows of the
+        same block and fold only.
+
+        Returns
+        -------
+        auc, chance, p : float
+            The area (0.5 is chance for a map known beforehand, 1 is certain), its mean under
+            permuted labels, and the share of these that are as good.
+        """
+        n_labels, d = self.shift.shape
+        chosen = evenly(len(self.X), _MOST_CLASSIFIED)
+        block, labels = self.rows.block[chosen], self.labels[chosen]
+        R = self.R[chosen]
+        centred = _centred(R, block)
+        base = self.X[chosen] - centred
+        unit = positive(centred.std(axis=0))
+        axes = np.linalg.svd(centred / unit, full_matrices=False)[2][:_MOST_COMPONENTS].T
+        fold = self._folds(block, None if self.rows.groups is None else self.rows.groups[chosen])
+        is_moved = d <= _MOST_MOVED and bool(self.shift.any() or self.log_scale.any())
+        classify = _Classifier(block, fold, axes.shape[1])
+        if not is_moved:
+            auc = classify(centred / unit @ axes, labels)
+        else:
+            assert self.errors is not None
+            auc = np.empty(n_labels)
+            for b in range(n_labels):
+                mine = labels[:, b]
+                moved = centred.copy()
+                stretch = np.exp(self.log_scale[b])
+                from_centre = base[mine] + centred[mine] - self.errors.centre
+                moved[mine] += (stretch - 1) * from_centre + self.shift[b]
+                auc[b] = classify(_centred(moved, block) / unit @ axes, labels[:, [b]])[0]
+        return float(auc[0]), float(auc[1:].mean()), float((auc >= auc[0] - 1e-12).mean())
+
+    @staticmethod
+    def _folds(block: Array, groups: Array | None) -> Array:
+        """Deal the rows of every block to folds; rows of a subject go together."""
+        fold = np.empty(len(block), dtype=np.intp)
+        if groups is not None:
+            return np.unique(groups, return_inverse=True)[1] % _FOLDS
+        for k in np.unique(block):
+            fold[block == k] = np.arange((block == k).sum()) % _FOLDS
+        return fold
+
+
+class _Classifier:
+    """Cross-fitted ridge regression of domain labels, compared within blocks and folds."""
+
+    def __init__(self, block: Array, fold: Array, n_components: int) -> None:
+        self.block, self.fold = block, fold
+        rng = np.random.default_rng(0)
+        self.frequencies = rng.standard_normal((n_components, _WAVES))
+        self.phases = rng.uniform(0, 2 * np.pi, _WAVES)
+        self.width: float | None = None
+
+    def __call__(self, P: Array, labels: Array) -> Array:
+        """Return the area under the curve for every column of labels."""
+        if self.width is None:
+            rows = evenly(len(P), 200)
+            gaps = ((P[rows, None] - P[rows]) ** 2).sum(axis=2)
+            self.width = max(float(np.sqrt(np.median(gaps[gaps > 0]))), 1e-12) if gaps.any() else 1
+        waves = np.cos(P @ (self.frequencies / self.width) + self.phases)
+        size = max(float(np.sqrt((P**2).sum(axis=1).mean())), 1e-12)
+        Phi = np.column_stack([P / size, _centred(waves, self.block) * np.sqrt(2 / _WAVES)])
+        y = _centred(labels.astype(float), self.block)
+        gram, cross = Phi.T @ Phi, Phi.T @ y
+        ridge = _RIDGE * np.eye(len(gram)) * max(float(np.trace(gram)) / len(gram), 1e-12)
+        wins = pairs = np.zeros(labels.shape[1])
+        for f in np.unique(self.fold):
+            mine = self.fold == f
+            inside = gram - Phi[mine].T @ Phi[mine] + ridge
+            beta = np.linalg.solve(inside, cross - Phi[mine].T @ y[mine])
+            predicted = Phi[mine] @ beta
+            for k in np.unique(self.block[mine]):
+                here = self.block[mine] == k
+                query = labels[mine][here]
+                n_query = query.sum(axis=0)
+                n_pairs = n_query * (here.sum() - n_query)
+                ranks = rankdata(predicted[here], axis=0)
+                won = (ranks * query).sum(axis=0) - n_query * (n_query + 1) / 2
+                wins, pairs = wins + np.where(n_pairs > 0, won, 0.0), pairs + n_pairs
+        return np.where(pairs > 0, wins / np.maximum(pairs, 1), 0.5)
+
+
+def _centred(X: Array, block: Array) -> Array:
+    """Return X without the means of its blocks."""
+    _, place = np.unique(block, return_inverse=True)
+    members = sparse.csr_array((np.ones(len(place)), (place, np.arange(len(place)))))
+    means = (members @ X) / np.bincount(place)[:, None]
+    return np.asarray(X - means[place])
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Moments of one block of centred rows under several labellings, one per line."""
+
+    weight: Array
+    mean_query: Array
+    mean_reference: Array
+    var_query: Array
+    var_reference: Array
+    spread: Array
+    compares_spread: Array
+
+    @property
+    def log_ratio(self) -> Array:
+        """Logarithm of the ratio of standard deviations."""
+        return 0.5 * np.log(positive(self.var_query) / positive(self.var_reference))
+
+    @classmethod
+    def of(cls, R: Array, labels: Array) -> _Block:
+        L = labels.T.astype(float)
+        R = R - R.mean(axis=0)
+        n, n_query = len(R), L.sum(axis=1)
+        n_reference = n - n_query
+        sums, squares, total = L @ R, L @ R**2, (R**2).sum(axis=0)
+        at_least_one = [np.maximum(count, 1)[:, None] for count in (n_query, n_reference)]
+        mean_query, mean_reference = sums / at_least_one[0], -sums / at_least_one[1]
+        dof = [np.maximum(count - 1, 1)[:, None] for count in (n_query, n_reference)]
+        floor = 1e-12 * total / n
+        var_query = (squares - at_least_one[0] * mean_query**2) / dof[0]
+        var_reference = (total - squares - at_least_one[1] * mean_reference**2) / dof[1]
+        return cls(
+            n_query * n_reference / n,
+            mean_query,
+            mean_reference,
+            np.maximum(var_query, floor),
+            np.maximum(var_reference, floor),
+            positive(np.sqrt(total / max(n - 1, 1))),
+            (n_query > 2) & (n_reference > 2),
+        )
