@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from condokit.priors import ProductPrior as ProductPrior
     from condokit.priors import UniformPrior as UniformPrior
     from condokit.trust.assess import assess as assess
+    from condokit.trust.evaluate import evaluate as evaluate
 
 __version__ = "0.1.0"
 
@@ -72,6 +73,7 @@ _HOME = {
     "Stratified": "conditionals",
     "UniformPrior": "priors",
     "assess": "trust.assess",
+    "evaluate": "trust.evaluate",
 }
 
 __all__ = ["__version__", "datasets", *_HOME]

@@ -162,6 +162,12 @@ def is_reference_row(domain: Any, table: Table, labels: tuple[Any, Any]) -> Arra
     return np.array([level == reference_label for level in levels])[codes]
 
 
+def column_values(table: Table, argument: str, value: Any) -> Array:
+    """Return row-wise values, given as such or as a column name, as an array."""
+    values = _column(table, argument, value, [])
+    return np.asarray(values.to_numpy() if isinstance(values, nw.Series) else values)
+
+
 def _name_domains(labels: list[Any], n_rows: int, reference: Any) -> tuple[Any, Any]:
     """Return (query label, reference label)."""
     if len(labels) != 2:

@@ -128,12 +128,15 @@ class Record:
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, text, lists and dicts, ready for JSON."""
+        """Return everything as plain numbers, text, lists and dicts, ready for JSON.
+
+        Fields marked as private, which hold rows of subjects, are left out.
+        """
         assert dataclasses.is_dataclass(self)
         return {
             field.name: plain(getattr(self, field.name))
             for field in dataclasses.fields(self)
-            if field.repr
+            if not field.metadata.get("private")
         }
 
     def __repr__(self) -> str:
@@ -169,6 +172,8 @@ def show(value: Any) -> str:
         number = float(value)
         if not np.isfinite(number):
             return "-"
+        if abs(number) < 1e-12:
+            return "0"
         whole = number.is_integer() and 1 < abs(number) < 1e15
         return f"{number:.0f}" if whole else f"{number:.3g}"
     return str(value)

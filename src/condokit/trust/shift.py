@@ -214,7 +214,8 @@ class Permutations:
                 from_centre = base[mine] + centred[mine] - self.errors.centre
                 moved[mine] += (stretch - 1) * from_centre + self.shift[b]
                 auc[b] = classify(_centred(moved, block) / unit @ axes, labels[:, [b]])[0]
-        return float(auc[0]), float(auc[1:].mean()), float((auc >= auc[0] - 1e-12).mean())
+        chance = float(auc[1:].mean()) if n_labels > 1 else 0.5
+        return float(auc[0]), chance, float((auc >= auc[0] - 1e-12).mean())
 
     @staticmethod
     def _folds(block: Array, groups: Array | None) -> Array:

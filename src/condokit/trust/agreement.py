@@ -1,0 +1,77 @@
+"""Agreement of mapped values with the reference, where the same subjects were measured in both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from condokit._validation import Array
+from condokit.records import Part, Record, Sheet
+from condokit.statistics import positive
+
+_LIMITS = 1.96
+
+
+@dataclass(frozen=True, repr=False)
+class Agreement(Record):
+    """How far paired measurements agree, before and after a map.
+
+    Attributes
+    ----------
+    n_pairs : int
+        Pairs.
+    error_before, error_after : float
+        Root mean squared difference over all features, in standard deviations of the reference.
+    features : Sheet
+        For every feature, in its own units: bias (mean of mapped minus reference), its standard
+        error, limits of agreement (bias +- 1.96 standard deviations), root mean squared
+        differences before and after, and the correlation of the pairs.
+    mean, difference : ndarray of shape (n_pairs, n_features)
+        What a Bland-Altman picture shows: means and differences of mapped and reference values.
+        Not saved or printed.
+    """
+
+    n_pairs: int
+    error_before: float
+    error_after: float
+    features: Sheet
+    mean: Array = field(metadata={"private": True})
+    difference: Array = field(metadata={"private": True})
+
+    def parts(self) -> list[Part]:  # noqa: D102
+        text = (
+            f"{self.n_pairs} pairs: the difference to the reference goes from "
+            f"{self.error_before:.2f} to {self.error_after:.2f} standard deviations."
+        )
+        return [("", text), ("By feature", self.features)]
+
+
+def agreement(before: Array, after: Array, reference: Array, names: list[str]) -> Agreement:
+    """Compare query rows, before and after mapping, with reference rows of the same subjects."""
+    n = len(reference)
+    unit = positive(reference.std(axis=0))
+    difference = after - reference
+    sd = difference.std(axis=0, ddof=1) if n > 1 else np.full(len(names), np.nan)
+    bias = difference.mean(axis=0)
+
+    def rms(gap: Array) -> Array:
+        return np.sqrt(np.mean(gap**2, axis=0))
+
+    centred = [values - values.mean(axis=0) for values in (after, reference)]
+    together = (centred[0] * centred[1]).mean(axis=0)
+    apart = positive(centred[0].std(axis=0) * centred[1].std(axis=0))
+    sheet = Sheet(
+        {
+            "feature": list(names),
+            "bias": bias.tolist(),
+            "se": (sd / np.sqrt(n)).tolist(),
+            "lower": (bias - _LIMITS * sd).tolist(),
+            "upper": (bias + _LIMITS * sd).tolist(),
+            "rms_before": rms(before - reference).tolist(),
+            "rms_after": rms(difference).tolist(),
+            "correlation": (together / apart).tolist(),
+        }
+    )
+    sizes = [float(rms(((x - reference) / unit).ravel())) for x in (before, after)]
+    return Agreement(n, sizes[0], sizes[1], sheet, (after + reference) / 2, difference)

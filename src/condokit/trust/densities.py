@@ -1,0 +1,72 @@
+"""Densities of features by stratum, before and after a map, safe to show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from condokit._validation import Array
+from condokit.trust.likewise import Likewise
+
+_N_POINTS = 64
+_MOST_STRATA = 6
+
+
+def densities(
+    rows: Likewise, strata: list[str], names: list[str], min_cell: int
+) -> dict[str, dict[str, Any]]:
+    """Return, for every feature, a grid and densities of reference, query and mapped query rows.
+
+    `{feature: {"grid": [...], "strata": {stratum: {"reference": [...], "before": [...],
+    "after": [...]}}}}`, with "all" first and the largest strata after it. A cell of fewer than
+    `min_cell` rows has None instead of a density, and the grid ends where five rows are left.
+    """
+    largest = np.argsort(-np.bincount(rows.category, minlength=len(strata)), kind="stable")
+    cells: list[tuple[str, Array]] = [("all", np.ones(len(rows.is_query), dtype=bool))]
+    if len(strata) > 1:
+        cells += [(strata[k], rows.category == k) for k in sorted(largest[:_MOST_STRATA])]
+    out: dict[str, dict[str, Any]] = {}
+    for j, name in enumerate(names):
+        before, after = rows.before[:, j], rows.after[:, j]
+        grid = _grid(np.concatenate([before, after]))
+        shown = {}
+        for label, mine in cells:
+            query, reference = mine & rows.is_query, mine & ~rows.is_query
+            shown[label] = {
+                key: _density(values, grid, min_cell)
+                for key, values in (
+                    ("reference", after[reference]),
+                    ("before", before[query]),
+                    ("after", after[query]),
+                )
+            }
+        out[name] = {"grid": grid.tolist(), "strata": shown}
+    return out
+
+
+def _grid(values: Array) -> Array:
+    """Return points from the fifth lowest to the fifth highest value, and a little beyond."""
+    known = np.sort(values[np.isfinite(values)])
+    k = min(4, max(len(known) - 1, 0) // 2)
+    low, high = (known[k], known[-1 - k]) if len(known) else (0.0, 1.0)
+    margin = 0.1 * (high - low) or 0.5
+    return np.linspace(low - margin, high + margin, _N_POINTS)
+
+
+def _density(values: Array, grid: Array, min_cell: int) -> list[float] | None:
+    """Return a Gaussian kernel density on a grid; None for too few rows."""
+    known = values[np.isfinite(values)]
+    if len(known) < min_cell:
+        return None
+    step = grid[1] - grid[0]
+    spread = min(known.std(ddof=1), np.subtract(*np.quantile(known, [0.75, 0.25])) / 1.349)
+    spread = spread if spread > 0 else known.std(ddof=1)
+    width = max(0.9 * spread * len(known) ** -0.2, step)
+    # rows are counted on a finer grid first, so that the work does not grow with them
+    fine = np.linspace(grid[0] - 3 * width, grid[-1] + 3 * width, 512)
+    counts, edges = np.histogram(known, bins=fine)
+    centres = (edges[:-1] + edges[1:]) / 2
+    kernel = np.exp(-0.5 * ((grid[:, None] - centres) / width) ** 2)
+    height = kernel @ counts / (len(known) * width * np.sqrt(2 * np.pi))
+    return [float(f"{h:.4g}") for h in height]
