@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from condokit.priors import UniformPrior as UniformPrior
     from condokit.trust.assess import assess as assess
     from condokit.trust.evaluate import evaluate as evaluate
+    from condokit.trust.sensitivity import sensitivity as sensitivity
 
 __version__ = "0.1.0"
 
@@ -74,6 +75,7 @@ _HOME = {
     "UniformPrior": "priors",
     "assess": "trust.assess",
     "evaluate": "trust.evaluate",
+    "sensitivity": "trust.sensitivity",
 }
 
 __all__ = ["__version__", "datasets", *_HOME]

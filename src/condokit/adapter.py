@@ -216,7 +216,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         )
         table = domains.tables[0]
         by_place = features is not None and table.columns is None
-        return self._fit(domains, list(table.positions) if by_place else None)
+        return self.fit_domains(domains, list(table.positions) if by_place else None)
 
     def fit_pair(
         self,
@@ -266,7 +266,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             self.missing,
             any_features=self._takes_any_features(),
         )
-        return self._fit(domains, None, None if pairs is None else check_pairs(pairs, domains))
+        return self.fit_domains(
+            domains, None, None if pairs is None else check_pairs(pairs, domains)
+        )
 
     def transform(self, X: Any, *, domain: Any = None) -> Any:
         """Map query rows to the reference; no confounders are needed.
@@ -347,12 +349,13 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _fit(
+    def fit_domains(
         self,
         domains: Domains,
-        columns: list[int] | None,
+        columns: list[int] | None = None,
         pairs: tuple[Array, Array] | None = None,
     ) -> ConDoAdapter:
+        """Learn the map from domains that have been read already, as `fit` and `fit_pair` do."""
         if self.n_jobs is not None and self.n_jobs != -1:
             check_integer("n_jobs", self.n_jobs, 1)
         threads = 1 if self.n_jobs is None else None if self.n_jobs == -1 else int(self.n_jobs)
