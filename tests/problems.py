@@ -48,3 +48,14 @@ def random_gaussians(rng, n_values, n_features, mean=None, cov=None, count=None)
     if count is None:
         count = rng.integers(100, 200, n_values)
     return Gaussians(mean, cov, np.asarray(count, dtype=float))
+
+
+def different_features(seed, n=150):
+    """Four cell types measured by two assays with five and three features."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(0, 3, (4, 3))
+    types = rng.choice(4, n)
+    Y = centres[types] + rng.exponential(size=(n, 3)) - 1
+    mix = rng.normal(size=(3, 5))
+    X = Y @ mix + 0.1 * rng.normal(size=(n, 5)) + 2
+    return X, Y, np.array(["a", "b", "c", "d"])[types]

@@ -1,8 +1,8 @@
-"""Divergences between samples, maps between different features, and pairs."""
+"""Divergences between samples, and maps between different features."""
 
 import numpy as np
 import pytest
-from problems import check_map_gradients
+from problems import check_map_gradients, different_features
 from protocols import categorical1d, data_folder, rmse, rotations
 
 from condokit import (
@@ -200,17 +200,6 @@ def test_a_search_goes_down():
     assert value < 0.7 * before
 
 
-def different_features(seed, n=150):
-    """Four cell types measured by two assays with five and three features."""
-    rng = np.random.default_rng(seed)
-    centres = rng.normal(0, 3, (4, 3))
-    types = rng.choice(4, n)
-    Y = centres[types] + rng.exponential(size=(n, 3)) - 1
-    mix = rng.normal(size=(3, 5))
-    X = Y @ mix + 0.1 * rng.normal(size=(n, 5)) + 2
-    return X, Y, np.array(["a", "b", "c", "d"])[types]
-
-
 def test_domains_may_have_different_features(tmp_path):
     import pandas as pd
 
@@ -236,57 +225,6 @@ def test_domains_may_have_different_features(tmp_path):
     assert "5 features to 3" in repr(adapter.map_)
     with pytest.raises(ValueError, match="must be the same features"):
         ConDoAdapter("affine").fit_pair(X, Y, types, types)
-
-
-def test_pairs_refine_a_map_as_far_as_they_are_right():
-    rng = np.random.default_rng(0)
-    Y = rng.normal(size=(200, 3))  # one Gaussian: its rotation is not to be seen without pairs
-    X = Y @ rng.normal(size=(3, 5)) + 0.1 * rng.normal(size=(200, 5)) + 2
-    rows = np.arange(15)
-    adapter = ConDoAdapter("affine", divergence="energy")
-    unpaired = rmse(adapter.fit_pair(X, Y).transform(X), Y)
-    assert rmse(adapter.fit_pair(X, Y, pairs=(rows, rows)).transform(X), Y) < 0.3 * unpaired
-    facts = adapter.report_["pairs"]
-    assert facts["n_pairs"] == 15
-    assert facts["held_out_error"] < facts["held_out_error_without"]
-    others = rng.permutation(np.arange(15, 200))[:15]
-    with pytest.warns(IdentifiabilityWarning, match="pairs are predicted no better than by a cons"):
-        adapter.fit_pair(X, Y, pairs=(rows, others))
-    assert rmse(adapter.transform(X), Y) < 1.5 * unpaired
-    units = np.array([1.0, 1e6, 1e-3, 1.0, 10.0])
-    scaled = ConDoAdapter("affine", divergence="energy")
-    scaled.fit_pair(X * units, Y, pairs=(rows, rows))
-    plain = ConDoAdapter("affine", divergence="energy").fit_pair(X, Y, pairs=(rows, rows))
-    np.testing.assert_allclose(scaled.transform(X * units), plain.transform(X), atol=1e-3)
-
-
-@pytest.mark.parametrize("kind", ["location-scale", "affine", "orthogonal", "shift"])
-def test_pairs_work_with_every_kind_of_divergence(kind):
-    data = rotations(3, 3, 60, 0)
-    X_query = data.truth * 2 + 1 if kind == "location-scale" else data.truth + 1
-    both = np.vstack([data.X_reference, data.truth[:30]])  # thirty people were measured twice
-    Z = np.concatenate([data.Z_reference, data.Z_query[:30]])
-    pairs = np.arange(30), np.arange(len(data.X_reference), len(both))
-    for divergence in ("auto", "energy"):
-        adapter = ConDoAdapter(kind, divergence=divergence)
-        adapter.fit_pair(X_query, both, data.Z_query, Z, pairs=pairs)
-        assert rmse(adapter.transform(X_query), data.truth) < 0.25
-
-
-@pytest.mark.parametrize(
-    ("pairs", "message"),
-    [
-        (3, "two lists of row numbers"),
-        (([0], [0, 1]), "1 query rows but 2 reference rows"),
-        (([0.5], [0]), "row numbers of X_query"),
-        (([999], [0]), "row 999 of X_query, which has"),
-        (([], []), "row numbers of X_query"),
-    ],
-)
-def test_wrong_pairs_are_refused(pairs, message):
-    X, Y, types = different_features(0)
-    with pytest.raises(ValueError, match=message):
-        ConDoAdapter("affine", divergence="energy").fit_pair(X, Y, types, types, pairs=pairs)
 
 
 @pytest.mark.parametrize("kind", ["location-scale", "shift", "affine", "orthogonal"])

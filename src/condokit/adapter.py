@@ -241,7 +241,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             Confounders of each domain.
         pairs : pair of lists of int, default=None
             Row numbers of X_query and of X_reference that are the same subjects, measured twice.
-            The map is then refined by regression on them, as far as held-out pairs advise.
+            The map is then refined by regression on them, as far as held-out pairs advise; see
+            `report_["pairs"]`. A row may be in several pairs, a pair is listed once.
         groups, sample_weight : pair of array-like, default=None
             As in `fit`, as a pair (query, reference).
 

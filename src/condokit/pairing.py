@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
-from condokit._validation import Array, IdentifiabilityWarning, warn
+from condokit._validation import Array, IdentifiabilityWarning, listing, warn
 from condokit.domains import Domains
 from condokit.maps import AffineMap, DiagonalFamily, MapFamily, Rigid
 from condokit.statistics import positive
 
 _TRUST = (np.inf, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.0)
-_FOLDS = 5
+_RIDGES = (
+    0.0001,
+    0.001,
+    0.01,
+    0.03,
+    0.1,
+    0.3,
+    1.0,
+)  # of the summed variance of the query's features
+_PULL = 0.1  # towards the unpaired matrix, of their mean variance
+_UNMOVED = 0.8  # prior probability that a map learned from many rows without pairs is best
+_FOLDS = 10
+_ENOUGH = 3  # subjects from which pairs may be judged
 _USELESS = 0.95  # held-out error, in standard deviations, from which pairs tell nothing
-_TOO_FEW = 8  # pairs below which there is little to choose by
-_FEW = 0.02  # share of rows below which held-out pairs hardly matter to the first map
-_RIDGE = 0.1  # of the mean variance of the query's features
-_RIDGES = (0.03, 0.1, 0.3, 1.0)
+_EXACT = 1e-12  # held-out squared error, in variances, that is none
+_MANY = 8  # rows per feature from which no single one matters much to the first map
+_ALIKE = 30.0  # ratio of standard deviations up to which features share a unit
 
 
 def check_pairs(pairs: Any, domains: Domains) -> tuple[Array, Array]:
@@ -48,6 +60,12 @@ def check_pairs(pairs: Any, domains: Domains) -> tuple[Array, Array]:
             f"'pairs' lists {len(query)} query rows but {len(reference)} reference rows; the first "
             "of one belongs to the first of the other, and so on."
         )
+    listed, count = np.unique(np.column_stack([query, reference]), axis=0, return_counts=True)
+    if (count > 1).any():
+        raise ValueError(
+            "'pairs' lists the same rows (query, reference) more than once: "
+            f"{listing([tuple(pair) for pair in listed[count > 1].tolist()])}. List them once."
+        )
     return query, reference
 
 
@@ -60,47 +78,61 @@ def refine(
 ) -> tuple[AffineMap, dict[str, Any]]:
     r"""Pull a map towards pairs of rows, as far as held-out pairs advise.
 
-    With pairs (x, y) and a map :math:`f_0` learned without them, the refined map of the family
+    With pairs (x, y) and a map :math:`f_0` learned without them, a refined map of the family
     makes :math:`\sum_i |A x_i + b - y_i|^2 + \lambda n\, \overline{|A x + b - f_0(x)|^2}` small,
     the mean being over all query rows: a regression in which the first map stands in for
-    the rows that have no partner. Or it is ridge regression on the pairs alone. That choice and
-    :math:`\lambda` have the least error on held-out pairs, for which `refit` learns the first map
-    again without their rows if they are more than a few of all.
+    the rows that have no partner. Or it is ridge regression on the pairs alone. The result is the
+    average of :math:`f_0` and of such maps for many :math:`\lambda` and ridges, with weights
+
+    .. math::
+        w_k \propto p_k\, e_k^{-m / 2},
+
+    the likelihood of mean squared errors :math:`e_k` on held-out pairs of m subjects, times a
+    prior p, 0.8 for an :math:`f_0` of many rows: few pairs move it only if they are clear. Pairs
+    that share a row or a group are of one subject and held out together; with few rows `refit`
+    then learns the first map again without that subject's. Pairs of fewer than three subjects
+    leave :math:`f_0` as it is, and so do, if it has many rows, pairs that no map predicts better
+    than a constant does.
     """
     n_query = domains.tables[0].n_rows
     everyone = domains.side(True, np.arange(n_query))
     reference = domains.side(False, np.arange(n_query, len(domains.is_query)))
     X, Y = everyone[pairs[0]], reference[pairs[1]]
     unit = positive(reference.std(axis=0))
-    standard = not isinstance(family, DiagonalFamily | Rigid)
+    owner = np.arange(len(domains.is_query)) if domains.groups is None else domains.groups
+    ends = owner[pairs[0]], owner[n_query + pairs[1]]
+    fold, n_subjects = _folds(*ends, np.hstack([X, Y]))
+    diagonal = isinstance(family, DiagonalFamily)
+    free = not isinstance(family, DiagonalFamily | Rigid)
     problems = {
-        "unpaired map": _Regression(family, everyone, unit, standard),
-        "ridge": _Regression(family, everyone, unit, False),
-        "ridge in standard units": _Regression(family, everyone, unit, True),
+        "unpaired map": _Regression(family, everyone, unit, free),
+        "pairs alone": _Regression(family, everyone, unit, not _alike(everyone)),
     }
     constant: tuple[Array, Array] = (np.zeros_like(affine.A), reference.mean(axis=0))
-    unpaired: tuple[Array, Array] = (affine.A, affine.b)
     choices = [("unpaired map", trust) for trust in _TRUST]
-    if standard:  # a matrix may also be learned from the pairs alone
-        ridges = ["ridge", "ridge in standard units"][: 1 if len(X) < _TOO_FEW else 2]
-        choices += [(name, amount) for name in ridges for amount in _RIDGES]
-    loss = np.zeros(len(choices))
-    n_folds = min(_FOLDS, len(X))
-    fold = np.arange(len(X)) % n_folds
-    for f in range(n_folds) if len(X) >= 3 else ():
-        known, asked = fold != f, fold == f
-        kept = domains.kept()
-        kept[pairs[0][asked]] = kept[n_query + pairs[1][asked]] = False
-        again = affine if len(X) < _FEW * len(kept) else refit(kept)
-        first: tuple[Array, Array] = (again.A, again.b)
-        for k, (name, trust) in enumerate(choices):
-            anchor = first if name == "unpaired map" else constant
-            A, b = problems[name].solve(*anchor, X[known], Y[known], trust)
-            loss[k] += ((((X[asked] @ A.T + b) - Y[asked]) / unit) ** 2).sum()
-    name, trust = choices[int(np.argmin(loss))] if len(X) >= 3 else ("unpaired map", 1.0)
-    anchor = unpaired if name == "unpaired map" else constant
-    A, b = problems[name].solve(*anchor, X, Y, trust)
-    diagonal = isinstance(family, DiagonalFamily)
+    if free:
+        choices += [("pairs alone", ridge) for ridge in _RIDGES]
+
+    def solutions(first: AffineMap, known: Array) -> Iterator[tuple[Array, Array]]:
+        for name, amount in choices:
+            anchor = (first.A, first.b) if name == "unpaired map" else constant
+            yield problems[name].solve(*anchor, X[known], Y[known], amount)
+
+    loss = np.full(len(choices), 0.0 if n_subjects >= _ENOUGH else np.nan)
+    many = min(len(everyone), len(reference)) >= _MANY * (1 if diagonal else X.shape[1])
+    for f in range(fold.max() + 1) if n_subjects >= _ENOUGH else ():
+        asked = fold == f
+        others = ~np.isin(owner, np.concatenate([end[asked] for end in ends]))
+        first = affine if many else refit(domains.kept() & others)
+        for k, (A, b) in enumerate(solutions(first, ~asked)):
+            loss[k] += ((((X[asked] @ A.T + b) - Y[asked]) / unit) ** 2).sum() / Y.size
+    weights = _weights(loss, n_subjects, len(X), many)
+    best = int(np.argmax(weights))
+    if isinstance(family, Rigid):  # an average of rotations is none
+        weights = np.eye(len(weights))[best]
+    A, b = np.zeros_like(affine.A), np.zeros_like(affine.b)
+    for weight, (A_k, b_k) in zip(weights, solutions(affine, fold >= 0)):
+        A, b = A + weight * A_k, b + weight * b_k
     refined = AffineMap(
         np.diag(A).copy() if diagonal else A,
         b,
@@ -108,20 +140,66 @@ def refine(
         links=affine.links,
         output_names=affine.output_names,
     )
-    errors = np.sqrt(loss / Y.size) if len(X) >= 3 else np.full(len(loss), np.nan)
-    if errors.min() > _USELESS:
-        warn(
-            f"The {len(X)} pairs are predicted no better than by a constant (held-out error "
-            f"{errors.min():.2f} standard deviations): check that their rows belong together.",
-            IdentifiabilityWarning,
-        )
     return refined, {
         "n_pairs": len(X),
-        "learned_from": name,
-        "trust": trust,
-        "held_out_error": float(errors.min()),
-        "held_out_error_without": float(errors[_TRUST.index(np.inf)]),
+        "n_subjects": n_subjects,
+        "learned_from": choices[best][0],
+        "trust": choices[best][1],
+        "weight_without": float(weights[0]),
+        "held_out_error": float(np.sqrt(weights @ loss)),
+        "held_out_error_without": float(np.sqrt(loss[0])),
     }
+
+
+def _folds(query: Array, reference: Array, values: Array) -> tuple[Array, int]:
+    """Return a fold for each pair, and the number of subjects, each of which stays in one fold.
+
+    A subject is what pairs connect: rows, or groups of rows. Subjects are dealt out in the order
+    of their values, so that the order in which rows and pairs are listed does not matter.
+    """
+    size = int(max(query.max(), reference.max())) + 1
+    graph = sparse.coo_array((np.ones(len(query)), (query, reference)), shape=(size, size))
+    label = sparse.csgraph.connected_components(graph, directed=False)[1][query]
+    order = np.lexsort(values.T[::-1])
+    _, first, subject = np.unique(label[order], return_index=True, return_inverse=True)
+    place = np.empty(len(order), dtype=np.intp)
+    place[order] = np.argsort(np.argsort(first))[subject]
+    return place % _FOLDS, len(first)
+
+
+def _weights(loss: Array, n_subjects: int, n_pairs: int, many: bool) -> Array:
+    """Return the weights of all choices, the first of which is the map learned without pairs.
+
+    Pairs that seem not to belong together count for nothing against a map learned from many rows.
+    """
+    unmoved = np.eye(len(loss))[0]
+    if n_subjects < _ENOUGH:
+        warn(
+            f"The {n_pairs} pairs are too few to be judged and are not used: give those of "
+            f"{_ENOUGH} subjects or more.",
+            IdentifiabilityWarning,
+        )
+        return unmoved
+    if loss.min() > _USELESS**2:
+        warn(
+            f"The {n_pairs} pairs are predicted no better than by a constant (held-out error "
+            f"{np.sqrt(loss.min()):.2f} standard deviations){' and are not used' if many else ''}: "
+            "check that their rows belong together.",
+            IdentifiabilityWarning,
+        )
+        if many:
+            return unmoved
+    share = _UNMOVED if many else 1 / len(loss)
+    prior = np.where(unmoved, share, (1 - share) / (len(loss) - 1))
+    weights = prior * np.maximum(loss / max(loss.min(), _EXACT), 1.0) ** (-n_subjects / 2)
+    return weights / weights.sum()
+
+
+def _alike(X: Array) -> bool:
+    """Tell whether all features that vary do so by about as much: they share a unit."""
+    sizes = X.std(axis=0)
+    sizes = sizes[sizes > 0]
+    return len(sizes) == 0 or bool(sizes.max() <= _ALIKE * sizes.min())
 
 
 class _Regression:
@@ -151,14 +229,16 @@ class _Regression:
         return A * self.unit[:, None] / self.query_unit, b * self.unit
 
     def _solve(self, A: Array, b: Array, X: Array, Y: Array, trust: float) -> tuple[Array, Array]:
-        amount, trust = (_RIDGE, trust) if A.any() else (trust, 0.0)
+        alone = not A.any()
+        amount, trust = (trust, 0.0) if alone else (_PULL / len(self.middle), trust)
         lift = trust * len(X)
         total = len(X) + lift
         image = A @ self.middle + b
         middle_x = (X.sum(axis=0) + lift * self.middle) / total
         middle_y = (Y.sum(axis=0) + lift * image) / total
         left, right, far = X - middle_x, Y - middle_y, self.middle - middle_x
-        ridge = amount * float(np.mean(np.diag(self.cov)))
+        sizes, diagonal = np.diag(self.cov), isinstance(self.family, DiagonalFamily)
+        ridge = amount * (positive(sizes) * len(sizes) if diagonal else sizes.sum())
         gram = left.T @ left + lift * (self.cov + np.outer(far, far)) + ridge * np.eye(len(far))
         cross = right.T @ left + lift * (A @ self.cov + np.outer(image - middle_y, far)) + A * ridge
         family = self.family
@@ -172,4 +252,7 @@ class _Regression:
             fitted = (size.sum() / np.trace(gram) if family.has_scale else 1.0) * turn @ back
         else:
             fitted = np.linalg.solve(gram, cross.T).T
+            if alone:  # least squares gives back the size that a ridge takes away
+                image = left @ fitted.T
+                fitted *= np.sum(image * right) / max(np.sum(image**2), 1e-300)
         return fitted, middle_y - fitted @ middle_x
