@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 from protocols import data_folder
 
@@ -18,3 +19,8 @@ def backend(request):
 def needs_data():
     if data_folder() is None:
         pytest.skip("the real data are absent: set CONDOKIT_DATA to their folder")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)

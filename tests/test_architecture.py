@@ -19,6 +19,7 @@ LAYERS = [
     {"ladder"},
     {"adapter"},
     {"trust"},
+    {"plots"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

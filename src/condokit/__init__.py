@@ -78,12 +78,14 @@ _HOME = {
     "sensitivity": "trust.sensitivity",
 }
 
-__all__ = ["__version__", "datasets", *_HOME]
+_MODULES = ("datasets", "plots")
+
+__all__ = ["__version__", *_MODULES, *_HOME]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "datasets":
-        return import_module("condokit.datasets")
+    if name in _MODULES:
+        return import_module(f"condokit.{name}")
     if name in _HOME:
         return getattr(import_module(f"condokit.{_HOME[name]}"), name)
     raise AttributeError(f"module 'condokit' has no attribute {name!r}")

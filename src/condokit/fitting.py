@@ -435,14 +435,14 @@ def gaussian_pair(
 
 
 def determines_matrix(domains: Domains, recipe: Recipe, comparison: Comparison) -> bool:
-    """Tell whether strata differ enough to determine a full matrix, by trying one start."""
+    """Tell whether strata differ enough to determine a full matrix, by trying two starts."""
     pair, _ = gaussian_pair(domains, recipe, comparison, False)
     if _is_singular(pair):
         pair, _ = gaussian_pair(domains, recipe, comparison, True)
     some, kept = without_flat(pair)
     if not kept.any():
         return False
-    solution = ReverseKL().solve(Affine(n_starts=1), some)
+    solution = ReverseKL().solve(Affine(n_starts=2), some)
     support = comparison.support
     rows = min(support.count_query.sum(), support.count_reference.sum())
     return bool(solution.curvature * rows >= _DETERMINED)

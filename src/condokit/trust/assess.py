@@ -28,7 +28,7 @@ _MUCH_OUTSIDE = 0.1
 _N_BINS = 5
 _MOST_WANTED = 5
 _MOST_STEPS = 200
-_MOST_FEATURES = 30  # up to which it is tried out whether a matrix is determined
+_MOST_FEATURES = 15  # up to which it is tried out whether a matrix is determined
 _MOST_ROWS = 5000  # of a domain, for that
 _VERDICTS = {
     "go": "Go: the domains can be compared.",
