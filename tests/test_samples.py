@@ -12,14 +12,24 @@ from condokit import (
     ConDoAdapter,
     Energy,
     IdentifiabilityWarning,
+    Identity,
     LocationScale,
     Procrustes,
+    Shift,
     SlicedWasserstein,
     StochasticMMD,
 )
 from condokit.divergences import samples as module
-from condokit.divergences.samples import SampleObjective, _mmd_of_sets, _squared, descend
+from condokit.divergences.matrix import Units
+from condokit.divergences.samples import (
+    FeatureUnits,
+    SampleObjective,
+    _mmd_of_sets,
+    _squared,
+    descend,
+)
 from condokit.domains import Samples
+from condokit.sampling import as_gaussians, as_moments
 
 DIVERGENCES = [MMD(), MMD(scales=(1.0,)), Energy(), SlicedWasserstein(n_directions=20)]
 
@@ -30,21 +40,26 @@ def random_samples(seed, d=3, sizes=((20, 15), (12, 25))):
     return Samples(sides[0], sides[1], np.array([0.3, 0.7]))
 
 
+def distance(divergence, Z, Y):
+    """Return the divergence of two sets of rows, and its gradient in the first."""
+    return divergence.distances(Samples([Z], [Y], np.ones(1)))(0, Z)
+
+
 @pytest.mark.parametrize("fourier", [False, True])
 @pytest.mark.parametrize("divergence", [*DIVERGENCES, Procrustes()], ids=repr)
 def test_gradients_agree_with_finite_differences(divergence, fourier, monkeypatch):
+    monkeypatch.setattr(module, "_CACHED", 100)  # several parts of the rows
     if fourier:
         if not isinstance(divergence, MMD):
             pytest.skip("only MMD has an approximation")
         monkeypatch.setattr(module, "_EXACT_ROWS", 5)
     samples = random_samples(0)
-    objective = SampleObjective(samples, divergence.distances(samples.reference))
+    objective = SampleObjective(samples, divergence)
     rng = np.random.default_rng(1)
-    for shape in ((3, 3), (3, 2)):  # square and rectangular
-        if shape[1] == 2:
-            query = [rows[:, :2] for rows in samples.query]
-            part = Samples(query, samples.reference, samples.weights)
-            objective = SampleObjective(part, divergence.distances(samples.reference))
+    for shape in ((3, 3), (3,), (3, 2)):  # square, diagonal and rectangular
+        if shape == (3, 2):
+            part = samples.each(lambda rows: rows[:, :2], lambda rows: rows)
+            objective = SampleObjective(part, divergence)
         B, c = rng.normal(size=shape), rng.normal(size=3)
         check_map_gradients(objective, B, c, rel=1e-4, abs=1e-7)
 
@@ -62,8 +77,8 @@ def test_values_are_those_of_the_definitions():
 
     for divergence, f in ((MMD(), mmd), (Energy(), lambda r: -r)):
         expected = mean(f, Z, Z) - 2 * mean(f, Z, Y) + mean(f, Y, Y)
-        assert divergence.distances([Y])(0, Z)[0] == pytest.approx(expected, abs=2e-4)
-    one = SlicedWasserstein().distances([Y[:6, :1]])(0, Z[:, :1])[0]
+        assert distance(divergence, Z, Y)[0] == pytest.approx(expected, abs=2e-4)
+    one = distance(SlicedWasserstein(), Z[:, :1], Y[:6, :1])[0]
     assert one == pytest.approx(np.mean((np.sort(Z[:, 0]) - np.sort(Y[:6, 0])) ** 2))
     np.testing.assert_allclose(_squared(Z, Y)[2, 3], ((Z[2] - Y[3]) ** 2).sum())
 
@@ -75,9 +90,8 @@ def test_a_users_kernel_gives_the_same_map_as_ours():
     def kernel(left, right):
         return np.exp(-_squared(left, right) / 4.0)
 
-    objective = MMD(kernel=kernel).distances([data.X_reference])
     ours = MMD(scales=(4.0 / (2 * data.X_reference.var(axis=0, ddof=1).sum()),))
-    one, other = objective(0, data.X_query), ours.distances([data.X_reference])(0, data.X_query)
+    one, other = (distance(mmd, *rows[:2]) for mmd in (MMD(kernel=kernel), ours))
     assert one[0] == pytest.approx(other[0])
     np.testing.assert_allclose(one[1], other[1], atol=1e-8)
     adapter = ConDoAdapter(divergence=MMD(kernel=kernel)).fit_pair(*rows)
@@ -119,9 +133,13 @@ def test_the_papers_minibatches_go_the_right_way():
 def test_fourier_features_approximate_the_kernel(monkeypatch):
     rng = np.random.default_rng(0)
     Z, Y = rng.normal(size=(300, 3)), rng.normal(0.5, 1.5, (300, 3))
-    exact = MMD().distances([Y])(0, Z)[0]
-    monkeypatch.setattr(module, "_EXACT_ROWS", 10)
-    assert MMD(n_fourier=4096).distances([Y])(0, Z)[0] == pytest.approx(exact, rel=0.1)
+    for rows in (Y, Y[:100]):
+        monkeypatch.setattr(module, "_EXACT_ROWS", 300)
+        exact = distance(MMD(), Z, rows)[0]
+        monkeypatch.setattr(module, "_EXACT_ROWS", 200)  # either domain may have many rows
+        approximate = distance(MMD(n_fourier=4096), Z, rows)[0]
+        assert approximate != exact
+        assert approximate == pytest.approx(exact, rel=0.1)
 
 
 @pytest.mark.parametrize("divergence", DIVERGENCES, ids=repr)
@@ -155,15 +173,16 @@ def test_the_result_does_not_depend_on_the_order_of_rows():
     data = rotations(3, 2, 40, 0)
     rng = np.random.default_rng(0)
     q, r = rng.permutation(len(data.X_query)), rng.permutation(len(data.X_reference))
-    for divergence in ("mmd", "energy", "sliced-wasserstein"):
-        one, other = (
-            ConDoAdapter("affine", divergence=divergence).fit_pair(*rows).map_.A
-            for rows in (
-                (data.X_query, data.X_reference, data.Z_query, data.Z_reference),
-                (data.X_query[q], data.X_reference[r], data.Z_query[q], data.Z_reference[r]),
-            )
-        )
-        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+    rows = (data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+    moved = (data.X_query[q], data.X_reference[r], data.Z_query[q], data.Z_reference[r])
+    groups = (rng.integers(0, 15, len(q)), rng.integers(10, 25, len(r)))
+    for kind in ("location-scale", "affine"):
+        for divergence in ("mmd", "energy", "sliced-wasserstein"):
+            adapter = ConDoAdapter(kind, divergence=divergence)
+            one = adapter.fit_pair(*rows, groups=groups).map_
+            other = adapter.fit_pair(*moved, groups=(groups[0][q], groups[1][r])).map_
+            np.testing.assert_allclose(one.A, other.A, rtol=1e-6, atol=1e-7)
+            np.testing.assert_allclose(one.b, other.b, rtol=1e-6, atol=1e-7)
 
 
 def test_a_continuous_confounder_and_none_at_all():
@@ -191,13 +210,88 @@ def test_procrustes_finds_a_rotation():
         ConDoAdapter("affine", divergence="procrustes").fit_pair(truth, X_reference)
 
 
-def test_a_search_goes_down():
-    samples = random_samples(0, d=3)
-    objective = SampleObjective(samples, MMD().distances(samples.reference))
-    before = objective(np.eye(3), np.zeros(3))[0]
-    B, c, value, *_ = descend(objective, Affine(), np.eye(3), np.zeros(3), 30)
+@pytest.mark.parametrize("family", [Affine(), LocationScale(), Shift(), Identity()], ids=repr)
+def test_a_search_goes_down(family):
+    samples = random_samples(0, d=3).each(lambda rows: 2 * rows + 1, lambda rows: rows)
+    objective = SampleObjective(samples, MMD())
+    start = np.eye(3) if isinstance(family, Affine) else np.ones(3)
+    before = objective(start, np.zeros(3))[0]
+    B, c, value, _, gradient = descend(objective, family, start, np.zeros(3), 500)
     assert value == pytest.approx(objective(B, c)[0])
-    assert value < 0.7 * before
+    if isinstance(family, Identity):
+        np.testing.assert_allclose((*B, *c), (1, 1, 1, 0, 0, 0))
+        return
+    assert value < 0.9 * before
+    assert gradient < 1e-3
+    _, d_B, d_c = objective(B, c)
+    assert np.abs(d_c).max() < 1e-3
+    if isinstance(family, Shift):
+        np.testing.assert_allclose(B, 1)
+    else:
+        assert np.abs(d_B * B).max() < 1e-3
+
+
+def test_single_precision_is_precise_enough(monkeypatch):
+    data = rotations(3, 2, 200, 0, skewed=True)
+    rows = (data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+    maps = []
+    for precision in (np.float32, np.float64):
+        monkeypatch.setattr(MMD, "precision", precision)
+        maps.append(ConDoAdapter("affine", divergence=MMD(max_iter=100)).fit_pair(*rows).map_)
+    assert not np.array_equal(maps[0].A, maps[1].A)
+    np.testing.assert_allclose(maps[0].A, maps[1].A, atol=0.01)
+    np.testing.assert_allclose(maps[0].b, maps[1].b, atol=0.01)
+
+
+def test_variances_are_those_of_covariances():
+    samples = random_samples(
+        0, sizes=((20, 15), (12, 1))
+    )  # a single row borrows the others' spread
+    pair = as_gaussians(samples)
+    for moments, gaussians in zip(as_moments(samples), (pair.query, pair.reference)):
+        np.testing.assert_allclose(moments.mean, gaussians.mean)
+        np.testing.assert_allclose(moments.var, np.einsum("kii->ki", gaussians.cov))
+    scale, offset = np.array([2.0, 3.0, 0.5]), np.array([1.0, -1.0, 0.0])
+    units, square = FeatureUnits(*as_moments(samples), samples.weights), Units(pair, "feature")
+    B, c = square.encode(np.diag(scale), offset)
+    np.testing.assert_allclose(units.encode(scale, offset), (np.diag(B), c))
+    np.testing.assert_allclose(units.decode(*units.encode(scale, offset)), (scale, offset))
+    for method, rows in (("of_query", samples.query[0]), ("of_reference", samples.reference[0])):
+        np.testing.assert_allclose(getattr(units, method)(rows), getattr(square, method)(rows))
+
+
+@pytest.mark.parametrize("kind", ["location-scale", "shift"])
+@pytest.mark.parametrize(
+    "divergence", [*DIVERGENCES, StochasticMMD(n_values=2, n_samples=4)], ids=repr
+)
+def test_diagonal_maps_need_no_square_arrays(kind, divergence):
+    import tracemalloc
+
+    rng = np.random.default_rng(0)
+    X_query, X_reference = (rng.exponential(size=(8, 4000)) for _ in range(2))
+    adapter = ConDoAdapter(kind, divergence=divergence)
+    tracemalloc.start()
+    adapter.fit_pair(X_query + 1, X_reference)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert adapter.map_.kind == "diagonal"
+    assert peak < 4000**2 * 4  # bytes; half of one square array
+
+
+def test_starts_and_iterations_of_the_family_are_honoured():
+    data = rotations(3, 2, 40, 0)
+    rows = (data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+    facts = {
+        n: ConDoAdapter(Affine(n_starts=n), divergence="mmd").fit_pair(*rows).report_["starts"]
+        for n in (1, 2, 30)
+    }
+    assert len(facts[1]) == 0  # nothing to compare
+    assert len(facts[2]) <= 2 < len(facts[30])
+    X, Y, types = different_features(0)
+    adapter = ConDoAdapter(Affine(n_starts=2), divergence="mmd").fit_pair(X, Y, types, types)
+    assert set(adapter.report_["starts"]) == {"means", "axes"}
+    adapter = ConDoAdapter(Affine(max_iter=1), divergence=MMD(max_iter=40)).fit_pair(*rows)
+    assert adapter.report_["n_iter"] == 5
 
 
 def test_domains_may_have_different_features(tmp_path):
@@ -249,6 +343,34 @@ def test_halves_keep_equal_rows_together():
     assert first == {0.0, 2.0, 4.0}
     assert second == {1.0, 3.0, 5.0}
     assert len(samples.thinned(4).query[0]) == 4
+
+
+@pytest.mark.parametrize("confounder", ["categorical", "continuous"])
+def test_halves_keep_subjects_together(confounder, monkeypatch):
+    data = rotations(3, 2, 40, 0)
+    rng = np.random.default_rng(0)
+    groups = tuple(rng.integers(first, first + 12, 80) for first in (0, 8))  # four in both domains
+    Z = (data.Z_query, data.Z_reference)
+    if confounder == "continuous":
+        Z = tuple(rng.uniform(size=80) for _ in range(2))
+    halves, half = [], Samples.half
+    monkeypatch.setattr(
+        Samples, "half", lambda self, which: halves.append(half(self, which)) or halves[-1]
+    )
+    adapter = ConDoAdapter(divergence="mmd")
+    adapter.fit_pair(data.X_query, data.X_reference, *Z, groups=groups)
+    assert len(halves) == 2
+    subjects = [set(np.concatenate(sum(samples.subjects, []))) for samples in halves]
+    assert not subjects[0] & subjects[1]
+    assert subjects[0] | subjects[1] == set(np.unique(np.concatenate(groups)))
+    for samples in halves:
+        for rows, who in zip(samples.query + samples.reference, sum(samples.subjects, [])):
+            assert len(rows) == len(who) > 0
+    if confounder == "continuous":  # without groups, a residual is on one side at all points
+        halves.clear()
+        adapter.fit_pair(data.X_query, data.X_reference, *Z)
+        subjects = [set(np.concatenate(sum(samples.subjects, []))) for samples in halves]
+        assert not subjects[0] & subjects[1]
 
 
 def test_names_lead_through_maps_between_different_features():

@@ -319,6 +319,9 @@ class GaussianPair:
         return GaussianPair(self.reference, self.query, self.weights, back)
 
 
+Sides = tuple[list[Array], list[Array]]
+
+
 @dataclass(frozen=True)
 class Samples:
     """Rows of both domains at every support value, and the weights of these.
@@ -329,30 +332,53 @@ class Samples:
     query: list[Array]
     reference: list[Array]
     weights: Array
+    subjects: Sides | None = None
 
     def half(self, which: int) -> Samples:
-        """Return every other distinct row, to learn from or to judge by."""
-        return Samples(
-            [_every_other(rows, which) for rows in self.query],
-            [_every_other(rows, which) for rows in self.reference],
-            self.weights,
-        )
+        """Return the rows of every other subject, to learn from or to judge by.
+
+        Where subjects are not known, equal rows, which weights make, are of one.
+        """
+        query, reference = self.subjects or self._distinct()
+        numbers, first = np.unique(np.concatenate([*query, *reference]), return_index=True)
+        chosen = numbers[np.argsort(first)][which::2]
+        return self._take([[np.isin(who, chosen) for who in side] for side in (query, reference)])
 
     def of(self, features: Array) -> Samples:
         """Return some of the features."""
-        return Samples(
-            [rows[:, features] for rows in self.query],
-            [rows[:, features] for rows in self.reference],
-            self.weights,
-        )
+        return self.each(lambda rows: rows[:, features], lambda rows: rows[:, features])
 
     def thinned(self, most: int) -> Samples:
         """Return at most so many rows of each, evenly taken."""
-        return Samples(
-            [rows[evenly(len(rows), most)] for rows in self.query],
-            [rows[evenly(len(rows), most)] for rows in self.reference],
-            self.weights,
-        )
+        sides = (self.query, self.reference)
+        return self._take([[evenly(len(rows), most) for rows in side] for side in sides])
+
+    def each(
+        self, of_query: Callable[[Array], Array], of_reference: Callable[[Array], Array]
+    ) -> Samples:
+        """Return the samples with other features."""
+        query, reference = map(of_query, self.query), map(of_reference, self.reference)
+        return replace(self, query=list(query), reference=list(reference))
+
+    def _take(self, chosen: list[list[Array]]) -> Samples:
+        def of(sides: Sides) -> Sides:
+            query, reference = (
+                [part[rows] for part, rows in zip(*both)] for both in zip(sides, chosen)
+            )
+            return query, reference
+
+        subjects = None if self.subjects is None else of(self.subjects)
+        return Samples(*of((self.query, self.reference)), self.weights, subjects)
+
+    def _distinct(self) -> Sides:
+        """Return numbers for sorted rows, the same for equal ones."""
+        start, numbers = 0, []
+        for rows in [*self.query, *self.reference]:
+            new = np.ones(len(rows), dtype=bool)
+            new[1:] = (rows[1:] != rows[:-1]).any(axis=1)
+            numbers.append(start + np.cumsum(new))
+            start += int(new.sum())
+        return numbers[: len(self.query)], numbers[len(self.query) :]
 
 
 def profile(domains: Domains) -> Profile:
@@ -372,13 +398,6 @@ def profile(domains: Domains) -> Profile:
 def evenly(n: int, most: int) -> Array:
     """Return at most so many of n row numbers, evenly spaced."""
     return np.linspace(0, n - 1, min(n, most)).round().astype(np.intp)
-
-
-def _every_other(rows: Array, which: int) -> Array:
-    """Return every other of sorted rows; equal ones, which weights made, stay together."""
-    new = np.ones(len(rows), dtype=bool)
-    new[1:] = (rows[1:] != rows[:-1]).any(axis=1)
-    return rows[(np.cumsum(new) - 1) % 2 == which]
 
 
 def no_overlap(strata: Strata) -> NoOverlapError:

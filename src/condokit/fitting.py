@@ -34,7 +34,8 @@ from condokit.divergences import (
     SampleDivergence,
     Solution,
 )
-from condokit.divergences.matrix import Units, nearest_rigid
+from condokit.divergences.matrix import Start, Units, nearest_rigid
+from condokit.divergences.samples import FeatureUnits
 from condokit.domains import Domains, GaussianPair, Moments, Samples, Strata, Support
 from condokit.fragility import weak_points
 from condokit.frames import Table
@@ -53,7 +54,7 @@ from condokit.maps import (
 from condokit.matrices import by_curves, by_strata, is_flat, low_rank, without_flat
 from condokit.overlap import Columns, Overlap, measure_overlap
 from condokit.priors import BasePrior
-from condokit.sampling import as_gaussians, matrix_starts, rectangular_starts
+from condokit.sampling import as_gaussians, as_moments, matrix_starts, rectangular_starts
 from condokit.sampling import by_curves as samples_by_curves
 from condokit.sampling import by_strata as samples_by_strata
 from condokit.selection import CANDIDATES, average_candidates
@@ -315,35 +316,41 @@ def _fit_samples(
         samples = samples_by_strata(domains, place, support.weights, divergence.max_rows)
     if domains.is_rectangular:
         return _fit_rectangular(recipe, samples)
-    diagonal = isinstance(family, DiagonalFamily)
     if min(max(map(len, side)) for side in (samples.query, samples.reference)) < 2:
         raise ValueError(
             "A domain has only 1 sample in each stratum compared, so its spread cannot be learned. "
             "Add rows, merge strata, or use map='shift' with divergence='reverse-kl'."
         )
-    full = as_gaussians(samples)
-    _, kept = without_flat(full)
+    query, reference = as_moments(samples)
+    kept = ~(is_flat(query.mean, query.var) | is_flat(reference.mean, reference.var))
     _warn_flat(domains.tables[0], ~kept)
-    d = len(kept)
-    A, b = np.eye(d), full.weights @ (full.reference.mean - full.query.mean)
+    diagonal = isinstance(family, DiagonalFamily)
+    A = np.ones(len(kept)) if diagonal else np.eye(len(kept))
+    b = samples.weights @ (reference.mean - query.mean)
     facts: dict[str, Any] = {}
     if kept.any():
-        some = samples.of(kept)
-        pair = as_gaussians(some)
-        kind = "common" if isinstance(family, Rigid) else "feature"
-        if isinstance(family, DiagonalFamily):
-            scale, offset = _start_of(family, pair)
-            begin = [("moments", np.diag(scale), offset)]
-        else:
-            begin = matrix_starts(pair)
-            if isinstance(family, Affine) and not family.is_penalised:
-                kind = "samples"
-        solution = divergence.solve(family, some, Units(pair, kind), begin)
-        A[np.ix_(kept, kept)], b[kept] = solution.A, solution.b
+        solution = divergence.solve(family, *_sample_problem(family, samples.of(kept)))
+        A[kept if diagonal else np.ix_(kept, kept)], b[kept] = solution.A, solution.b
         facts = solution.facts()
     A, b = _towards_identity(A, b, recipe)
     facts["constant_features"] = _names(domains.tables[0], ~kept)
-    return {"scale": np.diag(A).copy() if diagonal else A, "offset": b}, facts
+    return {"scale": A, "offset": b}, facts
+
+
+def _sample_problem(
+    family: MapFamily, samples: Samples
+) -> tuple[Samples, Units | FeatureUnits, list[Start]]:
+    """Return the samples, the units that suit a family, and maps to start from."""
+    if isinstance(family, DiagonalFamily):
+        query, reference = as_moments(samples)
+        start = ReverseKL().minimize(family, query, reference, samples.weights)
+        units = FeatureUnits(query, reference, samples.weights)
+        return samples, units, [("moments", start.scale, start.offset)]
+    pair = as_gaussians(samples)
+    if isinstance(family, Affine):
+        kind = "feature" if family.is_penalised else "samples"
+        return samples, Units(pair, kind), matrix_starts(pair, family.n_starts)
+    return samples, Units(pair, "common"), matrix_starts(pair)
 
 
 def _fit_rectangular(recipe: Recipe, samples: Samples) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -360,21 +367,9 @@ def _fit_rectangular(recipe: Recipe, samples: Samples) -> tuple[dict[str, Any], 
             "identity to go to. Use 'auto' or None."
         )
     pair = as_gaussians(samples)
-    begin = rectangular_starts(pair)
+    begin = rectangular_starts(pair)[: family.n_starts]
     solution = divergence.solve(family, samples, Units(pair, "samples"), begin)
     return {"scale": solution.A, "offset": solution.b}, solution.facts()
-
-
-def _start_of(family: DiagonalFamily, pair: GaussianPair) -> tuple[Array, Array]:
-    """Return scale and offset of the exact minimum of reverse KL, to start from."""
-    query, reference = (
-        Moments(
-            side.mean, var := np.einsum("kii->ki", side.cov), 1 / var, side.count, side.count - 1
-        )
-        for side in (pair.query, pair.reference)
-    )
-    solution = ReverseKL().minimize(family, query, reference, pair.weights)
-    return solution.scale, solution.offset
 
 
 def _fit_low_rank(
@@ -701,7 +696,8 @@ def _towards_identity(A: Array, b: Array, recipe: Recipe) -> tuple[Array, Array]
     share = recipe.shrinkage
     if not isinstance(share, float):
         return A, b
-    A, b = (1 - share) * A + share * np.eye(len(b)), (1 - share) * b
+    identity = np.ones(len(b)) if A.ndim == 1 else np.eye(len(b))
+    A, b = (1 - share) * A + share * identity, (1 - share) * b
     if isinstance(recipe.family, Rigid):
         A = nearest_rigid(A, recipe.family.has_scale)
     return A, b

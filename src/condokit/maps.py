@@ -660,8 +660,8 @@ class Affine(MatrixFamily):
     ----------
     n_starts : int, default=30
         Maps to start from: a diagonal one, transport, matched axes, then random rotations and
-        reflections in turn; at most 3 beyond 30 features. A search ends early with a map that only
-        chance could improve upon.
+        reflections in turn; at most 3 beyond 30 features, and 20 for divergences between samples.
+        A search ends early with a map that only chance could improve upon.
     max_iter : int, default=100
         Most Newton steps or sweeps over rows; five times as many of L-BFGS.
     l1 : float, default=0.0

@@ -16,18 +16,20 @@ from condokit.divergences.matrix import (
     starts,
     transport_matrix,
 )
-from condokit.domains import Domains, GaussianPair, Samples, evenly
+from condokit.domains import Domains, GaussianPair, Moments, Samples, evenly
 from condokit.matrices import few_points, residuals
 from condokit.smoothing import Covariates
+from condokit.statistics import GroupedMoments, positive
 
 _DRAWS = 100  # rows at each support point of continuous confounders
 _MODES = 5  # maps that other divergences suggest as starts
 _MODE_SEARCHES = 20
+_LIGHTLY = Shares(0.1, 0.01)
 
 
 def by_strata(domains: Domains, place: Array, weights: Array, max_rows: int) -> Samples:
     """Return the rows of every stratum, at most so many of each domain."""
-    sides = []
+    sides, subjects = [], []
     used = np.flatnonzero(place >= 0)
     counts = np.ones(len(place), dtype=np.intp)
     if domains.weights is not None:
@@ -41,8 +43,13 @@ def by_strata(domains: Domains, place: Array, weights: Array, max_rows: int) -> 
         X = domains.side(query, used)
         mine = used[domains.is_query[used] == query]
         strata = [np.flatnonzero(place[mine] == k) for k in range(len(weights))]
-        sides.append([_thinned(np.repeat(X[k], counts[mine[k]], axis=0), max_rows) for k in strata])
-    return Samples(sides[0], sides[1], weights)
+        strata = [np.repeat(rows, counts[mine[rows]]) for rows in strata]
+        who = np.zeros(len(mine)) if domains.groups is None else domains.groups[mine]
+        strata = [rows[_thinned(X[rows], who[rows], max_rows)] for rows in strata]
+        sides.append([X[rows] for rows in strata])
+        subjects.append([who[rows] for rows in strata])
+    known = None if domains.groups is None else (subjects[0], subjects[1])
+    return Samples(sides[0], sides[1], weights, known)
 
 
 def by_curves(
@@ -57,20 +64,40 @@ def by_curves(
     Whole rows of standardised residuals keep the correlations between features.
     """
     at, weights, _ = few_points(covariates, *points)
-    sides = []
+    sides, subjects = [], []
     for query in (True, False):
         mine = domains.is_query[used] == query
         X, own = domains.side(query, used), covariates.take(mine)
         residual, _, there = residuals(conditional, X, own, at)
-        residual = _thinned(residual, _DRAWS)
+        who = np.zeros(len(own.Z)) if domains.groups is None else domains.groups[used][mine]
+        rows = _thinned(residual, who, _DRAWS)
+        residual, who = residual[rows], who[rows]
+        if domains.groups is None:  # a residual is at all points on the same side
+            who = np.arange(len(rows)) + (0 if query else _DRAWS)
         sides.append([mean + np.sqrt(var) * residual for mean, var in zip(there.mean, there.var)])
-    return Samples(sides[0], sides[1], weights)
+        subjects.append([who] * len(weights))
+    return Samples(sides[0], sides[1], weights, (subjects[0], subjects[1]))
 
 
-def _thinned(rows: Array, most: int) -> Array:
-    """Return rows in an order of their own, at most so many, evenly taken."""
-    rows = rows[np.lexsort(rows.T[::-1])]
-    return rows[evenly(len(rows), most)]
+def _thinned(rows: Array, subjects: Array, most: int) -> Array:
+    """Return the numbers of rows in an order of their own, at most so many, evenly taken."""
+    order = np.lexsort([subjects, *rows.T[::-1]])
+    return order[evenly(len(order), most)]
+
+
+def as_moments(samples: Samples) -> tuple[Moments, Moments]:
+    """Return means and lightly regularised variances of (query, reference)."""
+    sides = []
+    for rows in (samples.query, samples.reference):
+        stats = GroupedMoments(len(rows), rows[0].shape[1])
+        stats.update(np.concatenate(rows), _strata(rows))
+        dof = np.maximum(stats.count - 1, 0.0)
+        pooled = stats.squares.sum(axis=0) / max(float(dof.sum()), 1.0)
+        own = stats.squares / np.maximum(dof, 1.0)[:, None]
+        share = np.where(dof > 0, _LIGHTLY.pooled, 1.0)[:, None]
+        var = (1 - share) * own + share * pooled
+        sides.append(Moments(stats.mean, var, 1 / positive(var), stats.count, dof))
+    return sides[0], sides[1]
 
 
 def as_gaussians(samples: Samples) -> GaussianPair:
@@ -78,20 +105,24 @@ def as_gaussians(samples: Samples) -> GaussianPair:
     sides = []
     for rows in (samples.query, samples.reference):
         scatter = GroupedScatter(len(rows), rows[0].shape[1])
-        place = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
-        scatter.update(np.concatenate(rows), place)
-        sides.append(regularise(scatter.gaussians(), Shares(0.1, 0.01)))
+        scatter.update(np.concatenate(rows), _strata(rows))
+        sides.append(regularise(scatter.gaussians(), _LIGHTLY))
     return GaussianPair(sides[0], sides[1], samples.weights)
 
 
-def matrix_starts(pair: GaussianPair) -> list[Start]:
+def _strata(rows: list[Array]) -> Array:
+    """Return the stratum of every row."""
+    return np.repeat(np.arange(len(rows)), [len(part) for part in rows])
+
+
+def matrix_starts(pair: GaussianPair, n_starts: int = _MODE_SEARCHES) -> list[Start]:
     """Return full matrices to start from: the best few that Gaussian divergences suggest."""
     units = Units(pair, "white")
     if pair.n_features > MOST_DENSE or len(pair.weights) == 1:
-        return list(starts(units, pair, 3))
+        return list(starts(units, pair, min(n_starts, 3)))
     objective = KLObjective(units)
     found: list[tuple[float, Start]] = []
-    for name, A, b in starts(units, pair, _MODE_SEARCHES):
+    for name, A, b in starts(units, pair, min(n_starts, _MODE_SEARCHES)):
         B, c, value, *_ = objective.explore(*units.encode(A, b))
         if all(abs(value - other) > 1e-3 * max(1.0, abs(value)) for other, _ in found):
             found.append((value, (name, *units.decode(B, c))))

@@ -41,7 +41,7 @@ class MatrixSolution:
     Attributes
     ----------
     A, b : ndarray
-        The map.
+        The map; A may be the diagonal of a diagonal matrix.
     objective : float
         What was made small, without penalties.
     n_iter : int
@@ -66,16 +66,19 @@ class MatrixSolution:
     @property
     def is_reflection(self) -> bool:
         """Whether the map turns the orientation around."""
+        if self.A.ndim == 1:
+            return bool(np.prod(np.sign(self.A)) < 0)
         return self.A.shape[0] == self.A.shape[1] and bool(np.linalg.slogdet(self.A)[0] < 0)
 
     def facts(self) -> dict[str, object]:
         """Return what is known of the solution, for the report."""
+        size = np.abs(self.A) if self.A.ndim == 1 else np.linalg.svd(self.A, compute_uv=False)
         return {
             "objective": self.objective,
             "n_iter": self.n_iter,
             "gradient_norm": self.gradient_norm,
             "starts": self.starts or {},
-            "condition_number": float(np.linalg.cond(self.A)),
+            "condition_number": float(size.max() / size.min()) if size.min() > 0 else np.inf,
             "flips_orientation": self.is_reflection,
             "curvature": self.curvature,
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -20,18 +21,56 @@ from condokit.divergences.matrix import (
     nearest_rigid,
     rigid,
 )
-from condokit.domains import Samples
+from condokit.domains import Moments, Samples
 from condokit.kernels import Kernel
 from condokit.maps import Affine, DiagonalFamily, MapFamily, Rigid
 from condokit.optimise import lbfgs
+from condokit.statistics import positive
 
 _BUDGETS = (5, 15, 40)  # iterations to choose from
 _EXPLORED_ROWS = 200  # of a stratum, on which starts and budgets are compared
-_EXPLORED = 30  # iterations from each start
+_ROUNDS = (5, 15, 30)  # iterations after which half of the starts are given up
 _EXACT_ROWS = 2000  # of a stratum, beyond which a kernel is approximated
+_FTOL, _GTOL = 1e-8, 1e-6  # below which single precision tells nothing
+_CACHED = 1 << 16  # pairs of rows compared at a time
 
 
 Distance = Callable[[int, Array], tuple[float, Array]]
+Profile = Callable[[Array, Array], tuple[Array, Array]]
+Map = tuple[Array, Array]
+
+
+class FeatureUnits:
+    """Features divided by the reference's spread, for diagonal maps: nothing is square.
+
+    Parameters
+    ----------
+    query, reference : Moments
+        The domains.
+    weights : ndarray of shape (n_values,)
+        Of the support values.
+    """
+
+    def __init__(self, query: Moments, reference: Moments, weights: Array) -> None:
+        self._middle_query, self._middle = weights @ query.mean, weights @ reference.mean
+        spread = weights @ (reference.var + (reference.mean - self._middle) ** 2)
+        self._size = positive(np.sqrt(spread))
+
+    def of_query(self, rows: Array) -> Array:
+        """Return rows of the query in these units."""
+        return (rows - self._middle_query) / self._size
+
+    def of_reference(self, rows: Array) -> Array:
+        """Return rows of the reference in these units."""
+        return (rows - self._middle) / self._size
+
+    def encode(self, A: Array, b: Array) -> tuple[Array, Array]:
+        """Return a diagonal map in these units; scales are the same."""
+        return A, (A * self._middle_query + b - self._middle) / self._size
+
+    def decode(self, B: Array, c: Array) -> tuple[Array, Array]:
+        """Return a diagonal map in the user's units."""
+        return B, self._middle + self._size * c - B * self._middle_query
 
 
 class SampleDivergence(BaseDivergence):
@@ -40,12 +79,21 @@ class SampleDivergence(BaseDivergence):
     max_rows: int
     max_iter: int | None
 
+    @property
+    def precision(self) -> type[np.floating[Any]]:
+        """The numbers to compute with."""
+        return np.float64
+
     @abstractmethod
-    def distances(self, reference: list[Array]) -> Distance:
+    def distances(self, samples: Samples) -> Distance:
         """Return a function from (stratum, mapped rows) to the divergence and its gradient."""
 
     def solve(
-        self, family: MapFamily, samples: Samples, units: Units, starts: list[Start]
+        self,
+        family: MapFamily,
+        samples: Samples,
+        units: Units | FeatureUnits,
+        starts: list[Start],
     ) -> MatrixSolution:
         """Find the best map of a family, from each of the starts.
 
@@ -54,61 +102,83 @@ class SampleDivergence(BaseDivergence):
         """
         if self.max_iter is not None:
             check_integer("max_iter", self.max_iter, 1)
-        inside = Samples(
-            [units.of_query(rows) for rows in samples.query],
-            [units.of_reference(rows) for rows in samples.reference],
-            samples.weights,
+        inside = samples.each(
+            lambda rows: units.of_query(rows).astype(self.precision),
+            lambda rows: units.of_reference(rows).astype(self.precision),
         )
         few = inside.thinned(_EXPLORED_ROWS)
-        budget = self.max_iter or self._budget(family, few, units, starts)
-        begin: tuple[Array, Array] = units.encode(*starts[0][1:])
-        values: dict[str, float] = {}
-        if len(starts) > 1:  # compared on a part of the rows
-            explore = SampleObjective(few, self.distances(few.reference))
-            found = {
-                name: descend(explore, family, *units.encode(A, b), min(budget, _EXPLORED))
-                for name, A, b in starts
-            }
-            values = {name: solved[2] for name, solved in found.items()}
-            begin = found[min(values, key=lambda name: values[name])][:2]
-        objective = SampleObjective(inside, self.distances(inside.reference))
-        B, c, value, n_iter, gradient = descend(objective, family, *begin, budget)
+        begin = {name: units.encode(A, b) for name, A, b in starts}
+        budget = self.max_iter or self._budget(family, few, begin)
+        if isinstance(family, Affine):
+            budget = min(budget, 5 * family.max_iter)
+        best, values = self._explore(family, few, begin, budget)
+        B, c, value, n_iter, gradient = descend(
+            SampleObjective(inside, self), family, *best, budget
+        )
         return MatrixSolution(*units.decode(B, c), value, n_iter, gradient, values)
 
-    def _budget(
-        self, family: MapFamily, samples: Samples, units: Units, starts: list[Start]
-    ) -> int:
+    def _budget(self, family: MapFamily, samples: Samples, begin: dict[str, Map]) -> int:
+        """Return how many iterations on one half of the subjects are best for the other."""
         known, asked = samples.half(0), samples.half(1)
         halves = known.query + known.reference + asked.query + asked.reference
         if min(map(len, halves)) < 2:
             return _BUDGETS[0]
-        learn = SampleObjective(known, self.distances(known.reference))
-        judge = SampleObjective(asked, self.distances(asked.reference))
-        B, c = min((units.encode(A, b) for _, A, b in starts), key=lambda start: learn(*start)[0])
+        learn, judge = SampleObjective(known, self), SampleObjective(asked, self)
+        B, c = min(begin.values(), key=lambda start: learn(*start)[0])
         best, least, done = _BUDGETS[0], np.inf, 0
         for budget in _BUDGETS:
-            B, c, *_ = descend(learn, family, B, c, budget - done)
-            done, value = budget, judge(B, c)[0]
+            B, c, _, n_iter, _ = descend(learn, family, B, c, budget - done)
+            value = judge(B, c)[0]
             if value < least:
                 best, least = budget, value
+            if n_iter < budget - done:  # there is no further to go
+                break
+            done = budget
         return best
+
+    def _explore(
+        self, family: MapFamily, samples: Samples, begin: dict[str, Map], budget: int
+    ) -> tuple[Map, dict[str, float]]:
+        """Return where the best start leads, and values of all; the better half goes on."""
+        values: dict[str, float] = {}
+        objective, done = SampleObjective(samples, self), 0
+        for stop in _ROUNDS:
+            if len(begin) == 1 or done == budget:
+                break
+            for name, start in begin.items():
+                solved = descend(objective, family, *start, min(stop, budget) - done)
+                begin[name], values[name] = solved[:2], solved[2]
+            best = sorted(begin, key=lambda name: values[name])
+            begin = {name: begin[name] for name in best[: (len(best) + 1) // 2]}
+            done = min(stop, budget)
+        return next(iter(begin.values())), values
 
 
 class SampleObjective:
     """The mean divergence over strata as a function of the map, with its gradients."""
 
-    def __init__(self, samples: Samples, distance: Distance) -> None:
-        self.samples, self.distance = samples, distance
+    def __init__(self, samples: Samples, divergence: SampleDivergence) -> None:
+        self.samples, self.distance = samples, divergence.distances(samples)
 
     def __call__(self, B: Array, c: Array) -> tuple[float, Array, Array]:
-        """Return the value and the gradients in B and c."""
+        """Return the value and the gradients in B, a matrix or a diagonal, and c."""
         total, d_B, d_c = 0.0, np.zeros_like(B), np.zeros_like(c)
         for k, (w, X) in enumerate(zip(self.samples.weights, self.samples.query)):
-            value, d_Z = self.distance(k, X @ B.T + c)
+            value, d_Z = self.distance(k, _mapped(X, B.astype(X.dtype), c.astype(X.dtype)))
             total += w * value
-            d_B += w * d_Z.T @ X
+            d_B += w * _in_map(d_Z, X, B)
             d_c += w * d_Z.sum(axis=0)
         return total, d_B, d_c
+
+
+def _mapped(X: Array, B: Array, c: Array) -> Array:
+    """Return the images of rows, of a map by a matrix or a diagonal."""
+    return X * B + c if B.ndim == 1 else X @ B.T + c
+
+
+def _in_map(d_Z: Array, X: Array, B: Array) -> Array:
+    """Return the gradient in B from that in the images of X."""
+    return np.einsum("ij,ij->j", d_Z, X) if B.ndim == 1 else d_Z.T @ X
 
 
 def descend(
@@ -119,24 +189,25 @@ def descend(
         return rigid(objective, B, c, family.has_scale, max_iter)
     if isinstance(family, Affine) and family.is_penalised:
         return bounded(objective, B, c, family, max_iter)
-    n, shape = B.size, B.shape
     if isinstance(family, DiagonalFamily):
         return _diagonal(objective, family, B, c, max_iter)
+    n, shape = B.size, B.shape
 
     def function(v: Array) -> tuple[float, Array]:
         value, d_B, d_c = objective(v[:n].reshape(shape), v[n:])
         return value, np.concatenate([d_B.ravel(), d_c])
 
-    best = lbfgs(function, np.concatenate([B.ravel(), c]), max_iter=max_iter)
+    best = lbfgs(
+        function, np.concatenate([B.ravel(), c]), max_iter=max_iter, ftol=_FTOL, gtol=_GTOL
+    )
     gradient = float(np.abs(best.jac).max())
     return best.x[:n].reshape(shape), best.x[n:], float(best.fun), int(best.nit), gradient
 
 
 def _diagonal(
-    objective: SampleObjective, family: DiagonalFamily, B: Array, c: Array, max_iter: int
+    objective: SampleObjective, family: DiagonalFamily, base: Array, c: Array, max_iter: int
 ) -> Solved:
-    d = len(B)
-    base = np.diag(B)
+    d = len(base)
 
     def parts(v: Array) -> tuple[Array, Array]:
         scale = base * np.exp(v[:d]) if family.has_scale else base
@@ -144,17 +215,16 @@ def _diagonal(
 
     def function(v: Array) -> tuple[float, Array]:
         scale, offset = parts(v)
-        value, d_B, d_c = objective(np.diag(scale), offset)
-        d_scale = [np.diag(d_B) * scale] if family.has_scale else []
-        return value, np.concatenate([*d_scale, *([d_c] if family.has_offset else [])])
+        value, d_scale, d_c = objective(scale, offset)
+        log_scale = [d_scale * scale] if family.has_scale else []
+        return value, np.concatenate([*log_scale, *([d_c] if family.has_offset else [])])
 
     start = np.concatenate([np.zeros(d * family.has_scale), c[: d * family.has_offset]])
     if len(start) == 0:
-        return B, c, objective(B, c)[0], 0, 0.0
-    best = lbfgs(function, start, max_iter=max_iter)
-    scale, offset = parts(best.x)
+        return base, c, objective(base, c)[0], 0, 0.0
+    best = lbfgs(function, start, max_iter=max_iter, ftol=_FTOL, gtol=_GTOL)
     gradient = float(np.abs(best.jac).max())
-    return np.diag(scale), offset, float(best.fun), int(best.nit), gradient
+    return *parts(best.x), float(best.fun), int(best.nit), gradient
 
 
 class _KernelDivergence(SampleDivergence):
@@ -165,21 +235,34 @@ class _KernelDivergence(SampleDivergence):
     """
 
     @abstractmethod
-    def _profile(self, reference: list[Array]) -> Callable[[Array], tuple[Array, Array]]:
-        """Return a function from squared distances to the kernel and its derivative in them."""
+    def _profile(self, reference: list[Array]) -> Profile:
+        """Return a function from squared distances and shares of their columns.
 
-    def distances(self, reference: list[Array]) -> Distance:  # noqa: D102
-        profile = self._profile(reference)
-        own = [float(profile(_squared(rows, rows))[0].mean()) for rows in reference]
+        It returns the kernel times the shares, and its derivative in the squared distances.
+        """
+
+    def distances(self, samples: Samples) -> Distance:  # noqa: D102
+        profile = self._profile(samples.reference)
+        own = [
+            float(profile(_squared(Y, Y), np.full(len(Y), 1 / len(Y)))[0].mean())
+            for Y in samples.reference
+        ]
 
         def distance(k: int, Z: Array) -> tuple[float, Array]:
-            Y = reference[k]
-            inner, d_inner = profile(_squared(Z, Z))
-            cross, d_cross = profile(_squared(Z, Y))
-            value = float(inner.mean() - 2 * cross.mean()) + own[k]
-            gradient = (4 / inner.size) * _pulled(d_inner, Z, Z)
-            gradient -= (4 / cross.size) * _pulled(d_cross, Z, Y)
-            return value, gradient
+            n, m = len(Z), len(samples.reference[k])
+            both = np.concatenate([Z, samples.reference[k]])
+            share = np.repeat([1 / n, -1 / m], [n, m]).astype(Z.dtype)
+            twice = np.repeat([1 / n, -2 / m], [n, m]).astype(Z.dtype)
+            partners = share[:, None] * np.column_stack([both, np.ones_like(share)])
+            left, right = _factors(Z, both)
+            value, pull = 0.0, np.empty_like(partners[:n])
+            step = max(1, _CACHED // (n + m))
+            for first in range(0, n, step):
+                here = slice(first, first + step)
+                means, slope = profile(left[here] @ right, twice)
+                value += float(means.sum(dtype=np.float64)) / n
+                np.matmul(slope, partners, out=pull[here])
+            return value + own[k], (4 / n) * (pull[:, -1:] * Z - pull[:, :-1])
 
         return distance
 
@@ -225,24 +308,42 @@ class MMD(_KernelDivergence):
         self.random_state = random_state
         self.kernel = kernel
 
-    def _profile(self, reference: list[Array]) -> Callable[[Array], tuple[Array, Array]]:
+    def solve(  # noqa: D102
+        self,
+        family: MapFamily,
+        samples: Samples,
+        units: Units | FeatureUnits,
+        starts: list[Start],
+    ) -> MatrixSolution:
+        if self.kernel is not None:
+            samples = samples.thinned(_EXACT_ROWS)
+        return super().solve(family, samples, units, starts)
+
+    def _profile(self, reference: list[Array]) -> Profile:
         widths = sorted(self._widths(reference), reverse=True)
 
-        def profile(square: Array) -> tuple[Array, Array]:
-            kernel, slope = np.zeros_like(square), np.zeros_like(square)
-            part, last = np.ones_like(square), np.inf
+        def profile(square: Array, shares: Array) -> tuple[Array, Array]:
+            means, slope, last = np.zeros_like(square[:, 0]), np.zeros_like(square), np.inf
+            part = square
             for width in widths:
-                if np.isclose(last, 4 * width):  # products are cheaper than an exponential
-                    part = part * part
+                if abs(last - 4 * width) < 1e-9 * last:  # products are cheaper than an exponential
+                    part *= part
                     part *= part
                 else:
-                    part = np.exp(square / -width)
+                    part = np.exp(square * square.dtype.type(-1 / width))
                 last = width
-                kernel += part
-                slope -= part / width
-            return kernel / len(widths), slope / len(widths)
+                means += part @ shares
+                slope -= part * square.dtype.type(1 / width)
+            means /= len(widths)
+            slope /= len(widths)
+            return means, slope
 
         return profile
+
+    @property
+    def precision(self) -> type[np.floating[Any]]:
+        """Single precision, far finer than sampling errors; double for differences of kernels."""
+        return np.float32 if self.kernel is None else np.float64
 
     def _widths(self, reference: list[Array]) -> list[float]:
         try:
@@ -256,15 +357,16 @@ class MMD(_KernelDivergence):
         spread = 2 * float(np.mean(variances)) if variances else 1.0
         return [scale * max(spread, 1e-300) for scale in scales]
 
-    def distances(self, reference: list[Array]) -> Distance:  # noqa: D102
+    def distances(self, samples: Samples) -> Distance:  # noqa: D102
+        reference = samples.reference
         if self.kernel is not None:
             return _by_differences(self.kernel, reference)
-        large = [len(rows) > _EXACT_ROWS for rows in reference]
-        if not any(large):
-            return super().distances(reference)
+        if max(map(len, samples.query + reference)) <= _EXACT_ROWS:
+            return super().distances(samples)
         rng = np.random.default_rng(self.random_state)
         width = rng.choice(self._widths(reference), self.n_fourier)
         frequencies = rng.normal(size=(reference[0].shape[1], self.n_fourier)) * np.sqrt(2 / width)
+        frequencies = frequencies.astype(reference[0].dtype)
         means = [_fourier(rows, frequencies)[0] for rows in reference]
 
         def distance(k: int, Z: Array) -> tuple[float, Array]:
@@ -321,7 +423,9 @@ class StochasticMMD(SampleDivergence):
         self.patience = patience
         self.random_state = random_state
 
-    def distances(self, reference: list[Array]) -> Distance:  # noqa: D102
+    def distances(self, samples: Samples) -> Distance:  # noqa: D102
+        reference = samples.reference
+
         def distance(k: int, Z: Array) -> tuple[float, Array]:
             value, gradient = _mmd_of_sets(Z[None], reference[k][None])
             return value, gradient[0]
@@ -329,7 +433,11 @@ class StochasticMMD(SampleDivergence):
         return distance
 
     def solve(  # noqa: D102
-        self, family: MapFamily, samples: Samples, units: Units, starts: list[Start]
+        self,
+        family: MapFamily,
+        samples: Samples,
+        units: Units | FeatureUnits,
+        starts: list[Start],
     ) -> MatrixSolution:
         for name in ("epochs", "n_values", "n_samples", "patience"):
             check_integer(name, getattr(self, name), 1 if name != "n_samples" else 2)
@@ -342,26 +450,27 @@ class StochasticMMD(SampleDivergence):
             np.stack([side[k][rng.integers(0, len(side[k]), self.n_samples)] for k in values])
             for side in (samples.query, samples.reference)
         )
-        A, b = np.eye(Y.shape[2], X.shape[2]), np.zeros(Y.shape[2])
+        b: Array = np.zeros(Y.shape[2])
         diagonal = isinstance(family, DiagonalFamily)
-        free_A = np.eye(*A.shape) * getattr(family, "has_scale", True) if diagonal else 1.0
-        free_b = float(getattr(family, "has_offset", True))
+        A: Array = np.ones(len(b)) if diagonal else np.eye(len(b), X.shape[2])
+        moves_A, moves_b = getattr(family, "has_scale", True), getattr(family, "has_offset", True)
         state = np.zeros((2, A.size + len(b)))  # AdamW's running moments of the gradient
         best, worse, step = (np.inf, A, b), 0, 0
         for _ in range(self.epochs):
             loss = 0.0
             for first in range(0, n_sets, self.n_values):
                 here = slice(first, first + self.n_values)
-                value, pull = _mmd_of_sets(X[here] @ A.T + b, Y[here])
-                d_A = np.einsum("sni,snj->ij", pull, X[here]) * free_A
-                gradient = np.concatenate([d_A.ravel(), pull.sum(axis=(0, 1)) * free_b])
+                value, pull = _mmd_of_sets(_mapped(X[here], A, b), Y[here])
+                pull, rows = (part.reshape(-1, part.shape[2]) for part in (pull, X[here]))
+                d_A, d_b = _in_map(pull, rows, A) * moves_A, pull.sum(axis=0) * moves_b
+                gradient = np.concatenate([d_A.ravel(), d_b])
                 step, loss = step + 1, loss + value
                 state[0] = 0.9 * state[0] + 0.1 * gradient
                 state[1] = 0.999 * state[1] + 0.001 * gradient**2
                 mean, square = state[0] / (1 - 0.9**step), state[1] / (1 - 0.999**step)
                 move = self.learning_rate * mean / (np.sqrt(square) + 1e-8)
                 decay = 1 - self.learning_rate * 1e-4
-                A = A * np.where(free_A == 0, 1.0, decay) - move[: A.size].reshape(A.shape)
+                A = A * (decay if moves_A else 1.0) - move[: A.size].reshape(A.shape)
                 b = b * decay - move[A.size :]
             worse = 0 if loss < best[0] else worse + 1
             best = (loss, A, b) if loss < best[0] else best
@@ -373,7 +482,10 @@ class StochasticMMD(SampleDivergence):
 def _mmd_of_sets(Z: Array, Y: Array) -> tuple[float, Array]:
     """Return the sum of squared MMD over pairs of sets, and its gradient in the rows of Z."""
     both = np.concatenate([Z, Y], axis=1)
-    square = ((both[:, :, None] - both[:, None]) ** 2).sum(axis=-1)
+    far = both - both.mean(axis=1, keepdims=True)
+    size = (far**2).sum(axis=-1)
+    square = size[:, :, None] + size[:, None] - 2 * far @ far.transpose(0, 2, 1)
+    square = np.maximum(square, 0.0)
     n, m = Z.shape[1], Y.shape[1]
     width = square.sum(axis=(1, 2), keepdims=True) / ((n + m) * (n + m - 1))
     width = np.maximum(width, 1e-300)
@@ -388,7 +500,6 @@ def _mmd_of_sets(Z: Array, Y: Array) -> tuple[float, Array]:
 
 def _by_differences(kernel: Kernel, reference: list[Array]) -> Distance:
     """Return the squared MMD of a user's kernel, with gradients by central differences."""
-    reference = [rows[:: max(1, -(-len(rows) // _EXACT_ROWS))] for rows in reference]
     own = [float(np.mean(kernel(rows, rows))) for rows in reference]
 
     def distance(k: int, Z: Array) -> tuple[float, Array]:
@@ -422,12 +533,12 @@ class Energy(_KernelDivergence):
         self.max_rows = max_rows
         self.max_iter = max_iter
 
-    def _profile(self, reference: list[Array]) -> Callable[[Array], tuple[Array, Array]]:
+    def _profile(self, reference: list[Array]) -> Profile:
         least = 1e-8 * max(float(np.mean([rows.var() for rows in reference])), 1e-300)
 
-        def profile(square: Array) -> tuple[Array, Array]:
-            length = np.sqrt(square + least)
-            return -length, -0.5 / length
+        def profile(square: Array, shares: Array) -> tuple[Array, Array]:
+            length = np.sqrt(np.maximum(square, 0.0) + least)
+            return -(length @ shares), -0.5 / length
 
         return profile
 
@@ -461,7 +572,8 @@ class SlicedWasserstein(SampleDivergence):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def distances(self, reference: list[Array]) -> Distance:  # noqa: D102
+    def distances(self, samples: Samples) -> Distance:  # noqa: D102
+        reference = samples.reference
         check_integer("n_directions", self.n_directions, 1)
         rng = np.random.default_rng(self.random_state)
         d = reference[0].shape[1]
@@ -498,7 +610,9 @@ class Procrustes(SampleDivergence):
         self.max_rows = max_rows
         self.max_iter = max_iter
 
-    def distances(self, reference: list[Array]) -> Distance:  # noqa: D102
+    def distances(self, samples: Samples) -> Distance:  # noqa: D102
+        reference = samples.reference
+
         def distance(k: int, Z: Array) -> tuple[float, Array]:
             rows, partners = _paired(Z, reference[k])
             error = np.zeros_like(Z)
@@ -508,7 +622,11 @@ class Procrustes(SampleDivergence):
         return distance
 
     def solve(  # noqa: D102
-        self, family: MapFamily, samples: Samples, units: Units, starts: list[Start]
+        self,
+        family: MapFamily,
+        samples: Samples,
+        units: Units | FeatureUnits,
+        starts: list[Start],
     ) -> MatrixSolution:
         if not isinstance(family, Rigid):
             raise ValueError("divergence='procrustes' finds map='orthogonal' or 'similarity' only.")
@@ -547,13 +665,17 @@ def _paired(Z: Array, Y: Array) -> tuple[Array, Array]:
 
 def _squared(left: Array, right: Array) -> Array:
     """Return all squared distances."""
-    square = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1) - 2 * left @ right.T
-    return np.maximum(square, 0.0)
+    one, other = _factors(left, right)
+    return np.maximum(one @ other, 0.0)
 
 
-def _pulled(slope: Array, Z: Array, Y: Array) -> Array:
-    """Return the sums over y of slope * (z - y)."""
-    return slope.sum(axis=1)[:, None] * Z - slope @ Y
+def _factors(left: Array, right: Array) -> tuple[Array, Array]:
+    """Return matrices whose product holds all squared distances."""
+    here, there = (np.einsum("ij,ij->i", rows, rows) for rows in (left, right))
+    return (
+        np.column_stack([-2 * left, here, np.ones_like(here)]),
+        np.column_stack([right, np.ones_like(there), there]).T,
+    )
 
 
 def _fourier(rows: Array, frequencies: Array) -> tuple[Array, Array]:
