@@ -14,15 +14,7 @@ from condokit.maps import AffineMap, DiagonalFamily, MapFamily, Rigid
 from condokit.statistics import positive
 
 _TRUST = (np.inf, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.0)
-_RIDGES = (
-    0.0001,
-    0.001,
-    0.01,
-    0.03,
-    0.1,
-    0.3,
-    1.0,
-)  # of the summed variance of the query's features
+_RIDGES = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0)  # of the summed variance of the query's features
 _PULL = 0.1  # towards the unpaired matrix, of their mean variance
 _UNMOVED = 0.8  # prior probability that a map learned from many rows without pairs is best
 _FOLDS = 10

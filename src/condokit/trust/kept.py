@@ -13,6 +13,7 @@ from condokit.statistics import positive
 from condokit.trust.likewise import Likewise
 
 _REAL = 4.0  # standard errors above which a difference that confounders explain is real
+_NOTABLE = 0.1  # standard deviations below which such a difference is of no account
 _MOST_ROWS = 1000  # for silhouettes
 
 
@@ -26,7 +27,7 @@ class Kept:
         Difference between the domains that their confounders explain, and the difference that there
         is, both in standard deviations.
     is_real : ndarray of bool of shape (n_features,)
-        Whether the expected difference is beyond doubt.
+        Whether the expected difference is beyond doubt, and of account.
     share, error : float or None
         Observed over expected, over features with a real difference, and its standard error; None
         if there are none.
@@ -60,7 +61,7 @@ def differences_kept(rows: Likewise, X: Array) -> Kept:
     counts = [np.bincount(rows.block[side], minlength=n_blocks) for side in (query, ~query)]
     shares = counts[0] / n_query - counts[1] / n_reference
     error_expected = np.sqrt((shares**2 / np.maximum(counts[1], 1)).sum())
-    real = np.abs(expected) > _REAL * error_expected
+    real = np.abs(expected) > max(_REAL * error_expected, _NOTABLE)
     if not real.any():
         return Kept(expected, observed, real, None, None)
     e, o = expected[real], observed[real]
