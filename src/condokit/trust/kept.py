@@ -12,8 +12,8 @@ from condokit.domains import evenly
 from condokit.statistics import positive
 from condokit.trust.likewise import Likewise
 
-_REAL = 4.0  # standard errors above which a difference that confounders explain is real
-_NOTABLE = 0.1  # standard deviations below which such a difference is of no account
+_REAL = 3.0  # standard errors above which a difference that confounders explain is real
+_NOTABLE = 0.1  # standard deviations, and share of rows, below which a difference is of no account
 _MOST_ROWS = 1000  # for silhouettes
 
 
@@ -61,8 +61,10 @@ def differences_kept(rows: Likewise, X: Array) -> Kept:
     counts = [np.bincount(rows.block[side], minlength=n_blocks) for side in (query, ~query)]
     shares = counts[0] / n_query - counts[1] / n_reference
     error_expected = np.sqrt((shares**2 / np.maximum(counts[1], 1)).sum())
-    real = np.abs(expected) > max(_REAL * error_expected, _NOTABLE)
-    if not real.any():
+    doubt = _REAL + np.sqrt(2 * np.log(len(expected)))  # of the largest of so many features
+    real = np.abs(expected) > max(doubt * error_expected, _NOTABLE)
+    differ = np.abs(shares).sum() / 2 > _NOTABLE
+    if not real.any() or not differ:
         return Kept(expected, observed, real, None, None)
     e, o = expected[real], observed[real]
     noise = np.sqrt(1 / n_query + 1 / n_reference + error_expected**2)
