@@ -11,6 +11,7 @@ LAYERS = [
     {"frames", "statistics", "mapfile", "datasets", "smoothing", "links", "optimise"},
     {"kernels"},
     {"domains"},
+    {"gaps"},
     {"maps", "intake", "covariances", "lowrank"},
     {"priors", "conditionals", "divergences", "overlap", "fragility"},
     {"shrinkage", "selection", "matrices"},
