@@ -48,6 +48,10 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     the confounders, so that a difference in confounders (more patients in one domain) is not
     taken for a technical one. The map is then applied to features alone.
 
+    Features may have missing values (NaN, null). With diagonal maps, each is fitted on the rows
+    where it is known; matrices and divergences between samples use complete rows, with a warning.
+    What is missing stays missing when it is mapped.
+
     Parameters
     ----------
     map : str or MapFamily, default="location-scale"
@@ -111,7 +115,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         matrices.
     report_ : dict
         Facts of the fit: rows compared, iterations, how much of the plain estimate was kept,
-        constant features and missing confounders. For matrices the objective, the norm of its
+        constant features, missing confounders, and missing values of features ("missing_features";
+        "complete_rows" has the rows that lack none). For matrices the objective, the norm of its
         gradient, the objective reached from each start, the condition number, whether the
         orientation flips, and how covariances were regularised. Where several kinds of maps
         were tried, "ladder" lists them with their scores and the choice.

@@ -73,8 +73,9 @@ class Domains:
         start = 0
         for table in self.tables:
             for rows, chunk in table.chunks():
-                linked = apply_links(self.links, chunk, table.labels, table.name)
-                yield slice(start + rows.start, start + rows.stop), linked
+                if self.links is not None:
+                    chunk = apply_links(self.links, chunk, table.labels, table.name)
+                yield slice(start + rows.start, start + rows.stop), chunk
             start += table.n_rows
 
     def rows(self, used: Array) -> Array:

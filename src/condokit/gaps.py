@@ -58,8 +58,9 @@ def missing_features(domains: Domains) -> dict[str, dict[str, int]]:
     if domains.gaps is None:
         return found
     for name, table, count in zip(SIDES, (domains.tables[0], domains.tables[-1]), domains.gaps):
-        for j in np.flatnonzero(count):
-            found.setdefault(str(table.labels[j]), dict.fromkeys(SIDES, 0))[name] = int(count[j])
+        for label, n in zip(table.labels, count.tolist()):
+            if n:
+                found.setdefault(label, dict.fromkeys(SIDES, 0))[name] = n
     return found
 
 
