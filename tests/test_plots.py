@@ -50,7 +50,7 @@ def test_love_and_densities(frame):
 def test_map_with_intervals(frame):
     adapter = ConDoAdapter().fit(frame, **ROLES)
     assert len(plots.map_intervals(adapter).axes) == 2
-    adapter.map_se_ = None
+    adapter.errors_ = None
     assert len(plots.map_intervals(adapter).axes) == 2
 
 

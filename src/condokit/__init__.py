@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from condokit.trust.assess import assess as assess
     from condokit.trust.evaluate import evaluate as evaluate
     from condokit.trust.sensitivity import sensitivity as sensitivity
+    from condokit.trust.uncertainty import bootstrap as bootstrap
 
 __version__ = "0.1.0"
 
@@ -74,6 +75,7 @@ _HOME = {
     "Stratified": "conditionals",
     "UniformPrior": "priors",
     "assess": "trust.assess",
+    "bootstrap": "trust.uncertainty",
     "evaluate": "trust.evaluate",
     "sensitivity": "trust.sensitivity",
 }

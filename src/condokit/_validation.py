@@ -74,16 +74,13 @@ def unknown_columns(argument: str, missing: Sequence[Any], known: Sequence[Any])
     )
 
 
-def not_finite(name: str, bad: Mapping[str, tuple[int, int]]) -> ValueError:
-    """Word the error for NaN and infinity, given (NaN count, infinity count) by column."""
-    where = "; ".join(
-        f"{column}: " + " and ".join(f"{n} {what}" for n, what in zip(c, ("NaN", "inf")) if n)
-        for column, c in list(bad.items())[:5]
-    )
+def infinite(name: str, bad: Mapping[str, int]) -> ValueError:
+    """Word the error for infinite values, given how many each column has."""
+    where = "; ".join(f"{column}: {n} inf" for column, n in list(bad.items())[:5])
     more = f"; and {len(bad) - 5} more columns" if len(bad) > 5 else ""
     return ValueError(
-        f"{name} contains NaN or infinity ({where}{more}). "
-        "Drop or impute these rows, or leave the columns out with `features`."
+        f"{name} contains infinity ({where}{more}). Correct these values, set them to NaN if they "
+        "are unknown, or leave the columns out with `features`."
     )
 
 

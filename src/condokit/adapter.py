@@ -21,6 +21,7 @@ from condokit.divergences import (
     SampleDivergence,
 )
 from condokit.domains import Domains, profile
+from condokit.errors import Errors, std_of_mapped
 from condokit.fitting import Fit, Recipe, fit_quietly
 from condokit.frames import Table
 from condokit.intake import from_pair, from_table, is_reference_row
@@ -47,6 +48,10 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     The adapter learns a map from query to reference features by comparing the two domains *given*
     the confounders, so that a difference in confounders (more patients in one domain) is not
     taken for a technical one. The map is then applied to features alone.
+
+    Features may have missing values (NaN, null). With diagonal maps, each is fitted on the rows
+    where it is known; matrices and divergences between samples use complete rows, with a warning.
+    What is missing stays missing when it is mapped.
 
     Parameters
     ----------
@@ -108,10 +113,13 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         What was used; the names that "auto" stands for.
     map_se_ : dict of {"scale", "offset"} to ndarray, or None
         Sampling standard errors, before the map is pulled to the identity or averaged; None for
-        matrices.
+        matrices, until `bootstrap` has found them.
+    errors_ : DiagonalErrors, DrawnErrors or None
+        What `transform` computes the errors of single values from.
     report_ : dict
         Facts of the fit: rows compared, iterations, how much of the plain estimate was kept,
-        constant features and missing confounders. For matrices the objective, the norm of its
+        constant features, missing confounders, and missing values of features ("missing_features";
+        "complete_rows" has the rows that lack none). For matrices the objective, the norm of its
         gradient, the objective reached from each start, the condition number, whether the
         orientation flips, and how covariances were regularised. Where several kinds of maps
         were tried, "ladder" lists them with their scores and the choice.
@@ -271,7 +279,15 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             domains, None, None if pairs is None else check_pairs(pairs, domains)
         )
 
-    def transform(self, X: Any, *, domain: Any = None) -> Any:
+    @property
+    def map_se_(self) -> dict[str, Array] | None:
+        """Standard errors in the form of the map, if they are known."""
+        check_is_fitted(self)
+        if self.errors_ is None:
+            return None
+        return {"scale": self.errors_.scale, "offset": self.errors_.offset}
+
+    def transform(self, X: Any, *, domain: Any = None, return_std: bool = False) -> Any:
         """Map query rows to the reference; no confounders are needed.
 
         Parameters
@@ -281,14 +297,25 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         domain : array-like of shape (n_rows,) or str, default=None
             The domain of each row; rows of the reference then pass unchanged. Without it, all rows
             are query rows.
+        return_std : bool, default=False
+            Whether to return also the standard error of every mapped value, which comes from the
+            errors of the map alone: zero for rows of the reference.
 
         Returns
         -------
         array or data frame of shape (n_rows, n_features_in_)
-            The mapped features, in the container of X.
+            The mapped features, in the container of X; with `return_std` a pair of these.
         """
         check_is_fitted(self)
-        return self._apply(self.map_, X, domain, self._sklearn_wants_container())
+        as_array = self._sklearn_wants_container()
+        if not return_std:
+            return self._apply(self.map_, X, domain, as_array)
+        if self.errors_ is None:
+            raise ValueError(
+                "The standard errors of this map are not known yet. Find them with "
+                "condokit.bootstrap(adapter, X, ...)."
+            )
+        return tuple(self._apply(what, X, domain, as_array) for what in (self.map_, self.errors_))
 
     def inverse_transform(self, X: Any, *, domain: Any = None) -> Any:
         """Map rows from the reference's units back to the query's; see `transform`."""
@@ -347,6 +374,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -367,7 +395,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         if watch.stopped:
             warn("Interrupted: the map is the best that was found so far.", UserWarning)
             fit = replace(fit, report={**fit.report, "interrupted": True})
-        self.map_, self.map_se_ = fit.map.remembering(profile(domains)), fit.errors
+        self.map_ = fit.map.remembering(profile(domains))
+        self.errors_: Errors | None = fit.errors
+        self.rung_ = rung
         self.support_, self.overlap_, self.report_ = fit.support, fit.overlap, fit.report
         self.divergence_, self.conditional_ = rung.divergence, rung.conditional
         self._columns, self._labels = columns, domains.labels
@@ -501,7 +531,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             f"'shrinkage' must be 'auto', None or a number from 0 to 1. Got {amount!r} instead."
         )
 
-    def _apply(self, affine: AffineMap, X: Any, domain: Any, as_array: bool) -> Any:
+    def _apply(self, what: AffineMap | Errors, X: Any, domain: Any, as_array: bool) -> Any:
+        """Map rows, or find the errors of mapped rows; those of the reference stay, without any."""
+        affine = what if isinstance(what, AffineMap) else self.map_
         everything = Table(X)
         owner = type(self).__name__
         names = getattr(self, "feature_names_in_", None)
@@ -520,6 +552,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 table = everything.select(self._columns)
         table.refuse_empty()
         result = affine.apply(table)
+        if not isinstance(what, AffineMap):
+            for rows, chunk in table.chunks():
+                result[rows] = std_of_mapped(what, chunk, affine)
         if domain is not None and affine.is_rectangular:
             raise ValueError(
                 "'domain' cannot be used with a map between different features: rows of the "
@@ -529,7 +564,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             unchanged = is_reference_row(domain, everything, self._labels)
             for rows, chunk in table.chunks():
                 mine = unchanged[rows]
-                result[rows][mine] = chunk[mine]
+                result[rows][mine] = chunk[mine] if what is affine else 0.0
         return result if as_array else table.rebuild(result, affine.outputs(table.columns))
 
     def _sklearn_wants_container(self) -> bool:

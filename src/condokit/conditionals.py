@@ -21,7 +21,13 @@ from condokit.smoothing import (
     fit_noise,
     squared_residuals,
 )
-from condokit.statistics import GroupedMoments, effective_counts, positive
+from condokit.statistics import (
+    GroupedMoments,
+    ObservedMoments,
+    columns,
+    effective_counts,
+    positive,
+)
 
 _FEATURE_BATCH = 256
 _MOST_SMOOTHED = 2000  # rows of a domain that a kernel smoother uses
@@ -333,16 +339,19 @@ class Stratified(StrataConditional):
 
     Variances have the divisor n - 1. A stratum with one row borrows the pooled within-stratum
     variance of its domain, and no variance is taken below 1e-4 of that. With `groups`, rows of one
-    subject count for less (see `condokit.statistics.effective_counts`).
+    subject count for less (see `condokit.statistics.effective_counts`). Where values are missing,
+    each feature has the moments of its own rows in the strata where both domains have some.
     """
 
     def moments(  # noqa: D102
         self, domains: Domains, strata: Strata, support: Support
     ) -> tuple[Moments, Moments]:
         n_values = len(support.levels)
-        cell = support.place(strata)
-        cell[(cell >= 0) & ~domains.is_query] += n_values
+        cell = cell_of(domains, strata, support)
         stats = _gather(domains, cell, 2 * n_values)
+        if domains.gaps is not None:  # what one domain alone has is not compared
+            common = (stats.count[:n_values] > 0) & (stats.count[n_values:] > 0)
+            _leave_out(stats, ~np.concatenate([common, common]))
         counts = stats.count
         if domains.groups is not None:
             counts = self._independent(domains, cell, stats)
@@ -363,6 +372,8 @@ class Stratified(StrataConditional):
         cluster[used] = codes
         clusters = _gather(domains, cluster, len(distinct))
         stratum = distinct // (domains.groups.max() + 1)
+        if domains.gaps is not None:
+            _leave_out(clusters, stats.count[stratum] == 0)
         return effective_counts(stats.count, stats.squares, clusters, stratum)
 
 
@@ -381,10 +392,10 @@ def _local_linear(
     squares = (Z[:, :, None] * Z[:, None, :]).reshape(n, -1)
     few = d * (1 + p) <= _FEW_COLUMNS
     tilted = (line[:, :, None] * (X if few else X[:, :0])[:, None, :]).reshape(n, -1)
-    columns = np.concatenate([line, squares, tilted], axis=1)
-    columns *= counts[:, None]
-    sums = K @ columns
-    sums += _FAR * columns.sum(axis=0)  # far from all rows, every row counts a little
+    products = np.concatenate([line, squares, tilted], axis=1)
+    products *= counts[:, None]
+    sums = K @ products
+    sums += _FAR * products.sum(axis=0)  # far from all rows, every row counts a little
     total = sums[:, :1]
     coefficients = 1 / total
     if p:
@@ -412,9 +423,10 @@ def moments_from(count: Array, mean: Array, squares: Array, independent: Array) 
     """Turn grouped sums into moments, with borrowed and floored variances."""
     dof = count - 1
     lone = dof < 0.5
-    pooled = squares[~lone].sum(axis=0) / max(float(dof[~lone].sum()), 1e-300)
-    var = squares / np.where(lone, 1.0, dof)[:, None]
-    var[lone] = pooled
+    some = ~lone if lone.ndim == 1 else ~lone.all(axis=1)
+    pooled = np.where(columns(lone), 0.0, squares)[some].sum(axis=0)
+    pooled /= np.maximum(np.where(lone, 0.0, dof)[some].sum(axis=0), 1e-300)
+    var = np.where(columns(lone), pooled, squares / columns(np.where(lone, 1.0, dof)))
     var = np.maximum(var, _VARIANCE_FLOOR * pooled)
     with np.errstate(divide="ignore"):
         precision = 1 / var
@@ -424,17 +436,28 @@ def moments_from(count: Array, mean: Array, squares: Array, independent: Array) 
     )
 
 
+def cell_of(domains: Domains, strata: Strata, support: Support) -> Array:
+    """Return the cell of every row: query's support values, then the reference's; -1 for none."""
+    cell = support.place(strata)
+    cell[(cell >= 0) & ~domains.is_query] += len(support.levels)
+    return cell
+
+
+def _leave_out(stats: GroupedMoments, places: Array) -> None:
+    """Forget what was gathered in some places of the table."""
+    for table in (stats.count, stats.mean, stats.squares):
+        table[places] = 0.0
+
+
 def _gather(domains: Domains, groups: Array, n_groups: int) -> GroupedMoments:
-    """Read all rows once, and refuse NaN and infinity."""
-    stats = GroupedMoments(n_groups, domains.n_features)
+    """Read all rows once."""
+    kind = GroupedMoments if domains.gaps is None else ObservedMoments
+    stats = kind(n_groups, domains.n_features)
     weights = domains.weights
     for rows, chunk in domains.chunks():
         with np.errstate(invalid="ignore", over="ignore"):
-            if groups[rows].min() < 0 and not np.isfinite(chunk.sum()):
-                domains.refuse_non_finite()  # also in rows that are not compared
             stats.update(chunk, groups[rows], None if weights is None else weights[rows])
     if not stats.squares.max(initial=0.0) < _LARGEST_SQUARE:
-        domains.refuse_non_finite()
         raise ValueError(
             "The features are too large for double precision (their squares exceed 1e150). "
             "Rescale them."

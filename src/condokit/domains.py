@@ -54,6 +54,7 @@ class Domains:
     keep: Array | None = None
     missing: dict[str, int] = field(default_factory=dict)
     links: tuple[Link, ...] | None = None
+    gaps: tuple[Array, Array] | None = None  # missing (query, reference) values of each feature
 
     @property
     def n_features(self) -> int:
@@ -63,15 +64,20 @@ class Domains:
     def of(self, places: Array) -> Domains:
         """Return the domains with some of the features."""
         links = None if self.links is None else tuple(self.links[j] for j in places)
-        return replace(self, tables=tuple(t.take(places) for t in self.tables), links=links)
+        gaps = None if self.gaps is None else (self.gaps[0][places], self.gaps[1][places])
+        if gaps is not None and not any(count.any() for count in gaps):
+            gaps = None
+        tables = tuple(t.take(places) for t in self.tables)
+        return replace(self, tables=tables, links=links, gaps=gaps)
 
     def chunks(self) -> Iterator[tuple[slice, Array]]:
         """Yield (stacked row numbers, float64 rows on the scale of links) from top to bottom."""
         start = 0
         for table in self.tables:
             for rows, chunk in table.chunks():
-                linked = apply_links(self.links, chunk, table.labels, table.name)
-                yield slice(start + rows.start, start + rows.stop), linked
+                if self.links is not None:
+                    chunk = apply_links(self.links, chunk, table.labels, table.name)
+                yield slice(start + rows.start, start + rows.stop), chunk
             start += table.n_rows
 
     def rows(self, used: Array) -> Array:
@@ -80,9 +86,6 @@ class Domains:
         for rows, chunk in self.chunks():
             first, last = np.searchsorted(used, [rows.start, rows.stop])
             X[first:last] = chunk[used[first:last] - rows.start]
-        with np.errstate(invalid="ignore", over="ignore"):
-            if not np.isfinite(X.sum()):
-                self.refuse_non_finite()
         return X
 
     def kept(self) -> Array:
@@ -103,10 +106,7 @@ class Domains:
                 if wanted.any():
                     parts.append(apply_links(self.links, chunk[wanted], labels, name))
             start += table.n_rows
-        X = np.concatenate(parts)
-        if not np.isfinite(X).all():
-            self.refuse_non_finite()
-        return X
+        return np.concatenate(parts)
 
     @property
     def is_rectangular(self) -> bool:
@@ -117,11 +117,6 @@ class Domains:
     def continuous(self) -> list[Confounder]:
         """The confounders that are numbers."""
         return [c for c in self.confounders if c.values is not None]
-
-    def refuse_non_finite(self) -> None:
-        """Raise an error that counts NaN and infinity by column, if there are any."""
-        for table in self.tables:
-            table.refuse_non_finite()
 
     def strata(self) -> Strata:
         """Cross the categorical confounders into strata; rows that are not kept have code -1."""
@@ -232,9 +227,9 @@ class Moments:
         Mean and variance of every feature.
     precision : ndarray of shape (n_values, n_features)
         What to use for 1 / var: exactly that, or an estimate freed of its bias.
-    count : ndarray of shape (n_values,)
-        Independent rows behind each mean.
-    dof : ndarray of shape (n_values,)
+    count : ndarray of shape (n_values,) or (n_values, n_features)
+        Independent rows behind each mean; of every feature where values are missing.
+    dof : ndarray of shape (n_values,) or (n_values, n_features)
         Degrees of freedom behind each variance.
     """
 

@@ -34,11 +34,20 @@ from condokit.divergences import (
     SampleDivergence,
     Solution,
 )
+from condokit.divergences.base import joined
 from condokit.divergences.matrix import Start, Units, nearest_rigid
 from condokit.divergences.samples import FeatureUnits
 from condokit.domains import Domains, GaussianPair, Moments, Samples, Strata, Support
+from condokit.errors import DiagonalErrors
 from condokit.fragility import weak_points
 from condokit.frames import Table
+from condokit.gaps import (
+    complete_counts,
+    complete_rows,
+    missing_features,
+    observed_counts,
+    same_gaps,
+)
 from condokit.links import check_links
 from condokit.maps import (
     Affine,
@@ -50,6 +59,7 @@ from condokit.maps import (
     MapFamily,
     MatrixFamily,
     Rigid,
+    Shift,
 )
 from condokit.matrices import by_curves, by_strata, is_flat, low_rank, without_flat
 from condokit.overlap import Columns, Overlap, measure_overlap
@@ -60,11 +70,14 @@ from condokit.sampling import by_strata as samples_by_strata
 from condokit.selection import CANDIDATES, average_candidates
 from condokit.shrinkage import Kept, keep, share_variances, shrink
 from condokit.smoothing import Covariates
+from condokit.statistics import average
 
 _HEAVY_TAILS = 30.0  # fourth moment in standard units; 3 is normal, 9 exponential
 _MOST_SQUARE = 5000
 _DETERMINED = 20.0  # curvature times rows; above 70 where maps are found again, below 8 if not
 _ENOUGH_ROWS = 2  # per feature in every stratum, from which covariances are left as they are
+_FEWEST_COMPLETE = 5  # rows of a domain without missing values, where only these can be used
+_LONE = 1.5  # rows of a domain in every stratum, below which there is no spread
 _SINGULAR = 1e-10  # share of a variance that other features leave, below which it is none
 
 
@@ -87,7 +100,7 @@ class Fit:
     """A fitted map, and what is known of it."""
 
     map: AffineMap
-    errors: dict[str, Array] | None
+    errors: DiagonalErrors | None
     support: Support
     overlap: Overlap
     report: dict[str, Any]
@@ -95,13 +108,17 @@ class Fit:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared: strata, the rows in them, and their confounders as numbers."""
+    """What is compared: strata, the rows in them, and their confounders as numbers.
+
+    Where values are missing, `observed` counts the rows of every feature, query and reference.
+    """
 
     strata: Strata
     support: Support
     overlap: Overlap
     used: Array
     covariates: Covariates
+    observed: tuple[Array, Array] | None = None
 
 
 def fit_map(domains: Domains, recipe: Recipe) -> Fit:
@@ -119,31 +136,27 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
     table = domains.tables[0]
     if not domains.is_rectangular:
         domains = replace(domains, links=check_links(recipe.family.links, table.labels))
+    everything, domains = domains, _readable(domains, recipe)
+    gaps = _gaps(everything)
     comparison = compare(domains, recipe)
-    support = comparison.support
     if isinstance(recipe.divergence, SampleDivergence):
-        return _finished(domains, comparison, *_fit_samples(domains, recipe, comparison))
+        return _finished(domains, comparison, gaps, *_fit_samples(domains, recipe, comparison))
     if not isinstance(recipe.family, DiagonalFamily):
         fit = {Blocks: _fit_blocks, LowRank: _fit_low_rank}.get(type(recipe.family), _fit_matrix)
         found = fit(domains, recipe, comparison)
         if found is not None:
-            return _finished(domains, comparison, *found)
+            return _finished(domains, comparison, gaps, *found)
         recipe = replace(recipe, family=LocationScale(), divergence=_diagonal(recipe, domains))
-        comparison = compare(domains, recipe, quiet=True)
+        domains, overlap = everything, comparison.overlap
+        comparison = replace(compare(domains, recipe, quiet=True), overlap=overlap)
         candidates["fallback"] = "location-scale"
+    support = comparison.support
     solution, unit, flat = _solve(domains, recipe, comparison)
     _warn_weak_points(domains, comparison)
     errors = _standard_errors(solution)
-    everything = np.ones(domains.n_features)
-    kept = Kept(everything, everything)
-    if recipe.averages:
-        solution, candidates = _averaged(solution, support, table)
-    elif recipe.shrinkage == "auto":
-        solution, kept = shrink(solution, unit)
-    elif recipe.shrinkage:
-        share = (1 - recipe.shrinkage) * everything
-        kept = Kept(share, share)
-        solution = keep(solution, kept)
+    solution, kept, chances = settle(solution, unit, recipe, _n_rows(comparison))
+    if chances is not None:
+        candidates = _candidates(chances, table)
     report = {
         **_rows_compared(support),
         "n_iter": solution.n_iter,
@@ -151,6 +164,7 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
         "kept_shift": float(kept.shift.mean()),
         "constant_features": _names(table, flat),
         "missing_confounders": domains.missing,
+        **gaps,
         **candidates,
     }
     _refuse_failure(solution.scale, solution.offset, table, support)
@@ -158,8 +172,75 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
     return Fit(affine, errors, support, comparison.overlap, report)
 
 
+def settle(
+    solution: Solution, unit: Array, recipe: Recipe, n_rows: Any
+) -> tuple[Solution, Kept, Array | None]:
+    """Average or shrink the plain map as asked; return also what was kept and candidate weights."""
+    all_of_it = np.ones(len(solution.scale))
+    kept = Kept(all_of_it, all_of_it)
+    if recipe.averages:
+        solution, chances = average_candidates(solution, n_rows)
+        return solution, kept, chances
+    if recipe.shrinkage == "auto":
+        solution, kept = shrink(solution, unit)
+    elif recipe.shrinkage:
+        share = (1 - recipe.shrinkage) * all_of_it
+        kept = Kept(share, share)
+        solution = keep(solution, kept)
+    return solution, kept, None
+
+
+def _readable(domains: Domains, recipe: Recipe) -> Domains:
+    """Leave out rows with missing values unless every feature, or block, is fitted by itself."""
+    alone = isinstance(recipe.family, DiagonalFamily | Blocks)
+    if domains.gaps is None or (alone and not isinstance(recipe.divergence, SampleDivergence)):
+        return domains
+    return _complete(domains)
+
+
+def _complete(domains: Domains) -> Domains:
+    """Leave out rows with missing values, and say so."""
+    n_rows = complete_counts(domains)
+    if min(n_rows.values()) < _FEWEST_COMPLETE:
+        counts = {name: sum(n.values()) for name, n in missing_features(domains).items()}
+        worst = sorted(counts, key=counts.__getitem__, reverse=True)
+        raise ValueError(
+            f"Only {n_rows['query']} query and {n_rows['reference']} reference rows lack no value, "
+            f"too few for this map and divergence. Most is missing of {listing(worst)}: leave "
+            "features out with `features`, or use map='location-scale'."
+        )
+    warn_incomplete(domains)
+    return replace(domains, keep=complete_rows(domains), gaps=None)
+
+
+def warn_incomplete(domains: Domains) -> None:
+    """Say how much is missing, and how many rows are used."""
+    assert domains.gaps is not None
+    sides = zip(domains.gaps, (domains.is_query, ~domains.is_query))
+    query, reference = (count.mean() / side.sum() for count, side in sides)
+    n_rows = complete_counts(domains)
+    warn(
+        f"{query:.1%} of the query's and {reference:.1%} of the reference's values are missing. "
+        f"This map needs complete rows: {n_rows['query']} query and {n_rows['reference']} "
+        "reference rows are.",
+        IdentifiabilityWarning,
+    )
+
+
+def _gaps(domains: Domains) -> dict[str, Any]:
+    """Count what is missing, for the report."""
+    facts: dict[str, Any] = {"missing_features": missing_features(domains)}
+    if domains.gaps is not None:
+        facts["complete_rows"] = complete_counts(domains)
+    return facts
+
+
 def _finished(
-    domains: Domains, comparison: Comparison, parts: dict[str, Array], facts: dict[str, Any]
+    domains: Domains,
+    comparison: Comparison,
+    gaps: dict[str, Any],
+    parts: dict[str, Array],
+    facts: dict[str, Any],
 ) -> Fit:
     """Return a fit whose standard errors are not known, from the parts of its map."""
     table, support, outputs = domains.tables[0], comparison.support, None
@@ -177,7 +258,7 @@ def _finished(
         links=domains.links,
         output_names=outputs,
     )
-    report = {**_rows_compared(support), **facts, "missing_confounders": domains.missing}
+    report = {**_rows_compared(support), **facts, "missing_confounders": domains.missing, **gaps}
     return Fit(affine, None, support, comparison.overlap, report)
 
 
@@ -189,7 +270,8 @@ def fit_quietly(domains: Domains, recipe: Recipe) -> Fit:
 
 
 def _warn_weak_points(domains: Domains, comparison: Comparison) -> None:
-    for weakness in weak_points(domains, comparison.strata, comparison.support):
+    support, observed = comparison.support, comparison.observed
+    for weakness in weak_points(domains, comparison.strata, support, observed):
         warn(weakness, IdentifiabilityWarning)
 
 
@@ -286,7 +368,11 @@ def _fit_blocks(
     plain = None if isinstance(recipe.shrinkage, float) else recipe.shrinkage
     for block in blocks:
         part = replace(recipe, family=Affine(), shrinkage=plain)
-        found = _fit_matrix(domains.of(block), part, comparison)
+        own, compared = domains.of(block), comparison
+        if own.gaps is not None:
+            own = _complete(own)
+            compared = compare(own, part, quiet=True)
+        found = _fit_matrix(own, part, compared)
         if found is not None:
             A[np.ix_(block, block)], b[block] = found[0]["scale"], found[0]["offset"]
             facts.append(found[1])
@@ -416,6 +502,52 @@ def _fit_diagonal(domains: Domains, recipe: Recipe, comparison: Comparison) -> t
     return solution.scale, solution.offset
 
 
+def _solve(
+    domains: Domains, recipe: Recipe, comparison: Comparison
+) -> tuple[Solution, Array, Array]:
+    """Return the best map, the reference's spread, and which features are constant."""
+    if comparison.observed is None:
+        solution, unit, flat = _solve_together(domains, recipe, comparison)
+    else:
+        nowhere = comparison.observed[0].sum(axis=0) == 0
+        if nowhere.any():
+            raise ValueError(
+                f"Values of {listing(_names(domains.tables[0], nowhere))} are known in no stratum "
+                "of both domains. Leave such features out with `features`, or a confounder out."
+            )
+        by_rows = isinstance(recipe.divergence, RowDivergence)
+        one_by_one = by_rows or isinstance(recipe.conditional, SmoothConditional)
+        solve = _solve_by_gaps if one_by_one else _solve_together
+        solution, unit, flat = solve(domains, recipe, comparison)
+    assert isinstance(recipe.family, DiagonalFamily)
+    if recipe.family.has_scale:
+        _warn_flat(domains.tables[0], flat)
+    return solution, unit, flat
+
+
+def _solve_by_gaps(
+    domains: Domains, recipe: Recipe, comparison: Comparison
+) -> tuple[Solution, Array, Array]:
+    """Fit features that are known in the same rows together, on these rows alone."""
+    assert comparison.observed is not None
+    assert isinstance(recipe.family, DiagonalFamily)
+    most = np.minimum(*(count.max(axis=0) for count in comparison.observed))
+    results, unit, flat = [], np.empty(len(most)), np.empty(len(most), dtype=bool)
+    for features, known in same_gaps(domains):
+        part = replace(domains.of(features), keep=known, gaps=None)
+        lone = recipe.family.has_scale and most[features[0]] < _LONE
+        own = replace(recipe, family=Shift()) if lone else recipe
+        try:
+            found = _solve_together(part, own, compare(part, own, quiet=True))
+        except ValueError as error:
+            names = listing(part.tables[0].labels)
+            raise type(error)(f"{names}, where values are known: {error}") from None
+        solution, unit[features], flat[features] = found
+        flat[features] |= lone
+        results.append((features, solution))
+    return joined(results), unit, flat
+
+
 def gaussian_pair(
     domains: Domains, recipe: Recipe, comparison: Comparison, regularised: bool
 ) -> tuple[GaussianPair, dict[str, Shares]]:
@@ -461,8 +593,13 @@ def _diagonal(recipe: Recipe, domains: Domains) -> BaseDivergence:
     return PooledLikelihood() if domains.continuous else ReverseKL()
 
 
-def compare(domains: Domains, recipe: Recipe, quiet: bool = False) -> Comparison:
-    """Find what the domains have in common, and refuse or warn if it is little."""
+def compare(
+    domains: Domains, recipe: Recipe, quiet: bool = False, measured: bool = False
+) -> Comparison:
+    """Find what the domains have in common, and refuse or warn if it is little.
+
+    Quietly, nothing is refused or said, and the overlap is not known unless it is `measured`.
+    """
     kernel = _user_kernel(recipe.prior, recipe.conditional)
     strata = (domains if kernel is None else replace(domains, confounders=[])).strata()
     support = recipe.prior.support(domains, strata)
@@ -475,16 +612,30 @@ def compare(domains: Domains, recipe: Recipe, quiet: bool = False) -> Comparison
     columns = None
     if domains.continuous and kernel is None:
         columns = _columns(domains, covariates, used)
-    overlap = measure_overlap(strata, columns)
+    overlap = measure_overlap(strata, columns) if measured or not quiet else Overlap(np.nan)
     if not quiet:
         _check_overlap(overlap, recipe)
-    return Comparison(strata, support, overlap, used, covariates)
+    observed = None
+    if domains.gaps is not None:
+        observed = observed_counts(domains, support.place(strata), len(support.levels))
+    return Comparison(strata, support, overlap, used, covariates, observed)
 
 
-def _solve(
+def prior_weights(prior: BasePrior, comparison: Comparison) -> Array:
+    """Return the weights of the strata, or of those in which a feature is known for every one."""
+    if comparison.observed is None:
+        return comparison.support.weights
+    query, reference = comparison.observed
+    both = query + reference
+    shares = (count / count.sum(axis=0) for count in (query, reference, both))
+    weights = np.where(both > 0, prior.weigh(*shares), 0.0)
+    return weights / weights.sum(axis=0)
+
+
+def _solve_together(
     domains: Domains, recipe: Recipe, comparison: Comparison
 ) -> tuple[Solution, Array, Array]:
-    """Return the best map, the reference's spread, and which features are constant."""
+    """Return what `_solve` does, of features in one go."""
     family, conditional, divergence = recipe.family, recipe.conditional, recipe.divergence
     assert isinstance(family, DiagonalFamily)
     if not isinstance(divergence, MomentDivergence | RowDivergence):
@@ -492,12 +643,12 @@ def _solve(
             f"{type(divergence).__name__} finds full matrices, not {type(family).__name__}. Use "
             "map='affine', or another divergence."
         )
-    table, strata, support = domains.tables[0], comparison.strata, comparison.support
+    strata, support = comparison.strata, comparison.support
     used, covariates = comparison.used, comparison.covariates
     if isinstance(divergence, RowDivergence):
         # strata only tell what is constant, and whether there are rows enough
         query, reference = Stratified().moments(domains, strata, support)
-        query, reference, flat = _without_flat(family, query, reference, table)
+        query, reference, flat = _without_flat(family, query, reference)
         solution = divergence.minimize(family, domains, covariates, used)
         unit = np.sqrt(support.weights @ reference.var)
         return _leave_scale(solution, flat), unit, flat
@@ -517,20 +668,31 @@ def _solve(
             )
         rows, weights = recipe.prior.points(covariates, domains.is_query[used])
         query, reference = _smoothed(conditional, domains, used, covariates, rows)
-        query, reference, flat = _without_flat(family, query, reference, table)
+        query, reference, flat = _without_flat(family, query, reference)
         solution = divergence.minimize(family, query, reference, weights)
         # neighbouring points share rows, so the errors are not known
         solution = replace(solution, se_log_scale=None, se_image=None)
     else:
         assert isinstance(conditional, StrataConditional)
         _refuse_continuous(domains)
-        weights = support.weights
+        weights = prior_weights(recipe.prior, comparison)
         query, reference = conditional.moments(domains, strata, support)
-        query, reference, flat = _without_flat(family, query, reference, table)
-        if recipe.shrinkage == "auto":
-            query, reference = share_variances(query), share_variances(reference)
-        solution = divergence.minimize(family, query, reference, weights)
-    return _leave_scale(solution, flat), np.sqrt(weights @ reference.var), flat
+        return solve_moments(recipe, query, reference, weights)
+    return _leave_scale(solution, flat), np.sqrt(average(weights, reference.var)), flat
+
+
+def solve_moments(
+    recipe: Recipe, query: Moments, reference: Moments, weights: Array
+) -> tuple[Solution, Array, Array]:
+    """Return the best map between moments of strata, the spread, and constant features."""
+    family, divergence = recipe.family, recipe.divergence
+    assert isinstance(family, DiagonalFamily)
+    assert isinstance(divergence, MomentDivergence)
+    query, reference, flat = _without_flat(family, query, reference)
+    if recipe.shrinkage == "auto":
+        query, reference = share_variances(query), share_variances(reference)
+    solution = divergence.minimize(family, query, reference, weights)
+    return _leave_scale(solution, flat), np.sqrt(average(weights, reference.var)), flat
 
 
 def _refuse_continuous(domains: Domains) -> None:
@@ -632,14 +794,18 @@ def _columns(domains: Domains, covariates: Covariates, used: Array) -> Columns:
     return Columns(names, covariates, domains.is_query[used], n_query, len(kept) - n_query)
 
 
-def _averaged(
-    solution: Solution, support: Support, table: Table
-) -> tuple[Solution, dict[str, Any]]:
-    """Average the candidate maps, and say which of them each feature's map mostly is."""
-    n_rows = float(support.count_query.sum() + support.count_reference.sum())
-    solution, weights = average_candidates(solution, n_rows)
+def _n_rows(comparison: Comparison) -> Any:
+    """Return the number of rows compared, of every feature where values are missing."""
+    counts = comparison.observed
+    if counts is None:
+        counts = comparison.support.count_query, comparison.support.count_reference
+    return counts[0].sum(axis=0) + counts[1].sum(axis=0)
+
+
+def _candidates(weights: Array, table: Table) -> dict[str, Any]:
+    """Say which of the candidate maps each feature's map mostly is."""
     chosen = [CANDIDATES[k] for k in weights.argmax(axis=1)]
-    return solution, {
+    return {
         "candidates": dict(zip(CANDIDATES, weights.mean(axis=0).tolist())),
         "chosen": dict(zip(table.labels, chosen)),
         "candidate_weights": weights,
@@ -652,7 +818,7 @@ def _names(table: Table, chosen: Array) -> list[str]:
 
 
 def _without_flat(
-    family: DiagonalFamily, query: Moments, reference: Moments, table: Table
+    family: DiagonalFamily, query: Moments, reference: Moments
 ) -> tuple[Moments, Moments, Array]:
     """Mark features that are constant within strata in a domain, and give them unit variances."""
     has_scale = family.has_scale
@@ -669,8 +835,6 @@ def _without_flat(
     flat = is_flat(query.mean, query.var) | is_flat(reference.mean, reference.var)
     if not flat.any():
         return query, reference, flat
-    if has_scale:
-        _warn_flat(table, flat)
     query, reference = (
         replace(
             moments,
@@ -715,12 +879,13 @@ def _leave_scale(solution: Solution, flat: Array) -> Solution:
     return replace(solution, scale=np.where(flat, 1.0, solution.scale), **errors)
 
 
-def _standard_errors(solution: Solution) -> dict[str, Array] | None:
+def _standard_errors(solution: Solution) -> DiagonalErrors | None:
     """Return the errors of scale and offset; log m and the image of the centre are independent."""
     if solution.se_log_scale is None or solution.se_image is None:
         return None
     scale = solution.scale * solution.se_log_scale
-    return {"scale": scale, "offset": np.hypot(solution.se_image, solution.centre * scale)}
+    offset = np.hypot(solution.se_image, solution.centre * scale)
+    return DiagonalErrors(scale, offset, solution.centre, solution.se_image)
 
 
 def _warn_dropped(support: Support) -> None:

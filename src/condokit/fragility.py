@@ -6,14 +6,17 @@ import numpy as np
 
 from condokit._validation import Array, listing
 from condokit.domains import Domains, Strata, Support
+from condokit.statistics import positive
 
 _FEW_ROWS = 5
 _FEWEST_OTHERS = 20  # rows that it takes to call one of them an outlier
 _FAR_AWAY = 50.0  # robust standard deviations
 
 
-def weak_points(domains: Domains, strata: Strata, support: Support) -> list[str]:
-    """Say what makes the map unreliable, if anything."""
+def weak_points(
+    domains: Domains, strata: Strata, support: Support, observed: tuple[Array, Array] | None
+) -> list[str]:
+    """Say what makes the map unreliable, if anything; `observed` counts rows of every feature."""
     found = [
         f"Only {count:g} of the {name} rows can be compared, so the map and its errors are guesses."
         for name, count in (
@@ -24,6 +27,13 @@ def weak_points(domains: Domains, strata: Strata, support: Support) -> list[str]
     ]
     labels = domains.tables[0].labels
     compared = support.place(strata) >= 0
+    if observed is not None:
+        rare = np.minimum(*(count.sum(axis=0) for count in observed)) < _FEW_ROWS
+        if rare.any():
+            found.append(
+                f"Mostly missing, with fewer than {_FEW_ROWS} values of a domain to compare: "
+                f"{listing([labels[j] for j in np.flatnonzero(rare)])}. Their maps are guesses."
+            )
     for name, is_here in (("query", domains.is_query), ("reference", ~domains.is_query)):
         side = compared & is_here
         far = [labels[j] for j in outlying_features(domains, side)]
@@ -44,24 +54,37 @@ def outlying_features(domains: Domains, side: Array) -> Array:
     too: with one value at k robust ones, the others being normal, by about
     :math:`k / \sqrt{1 + k^2 / n}`.
     """
-    n, first = int(side.sum()), None
-    if n < _FEWEST_OTHERS:
+    if side.sum() < _FEWEST_OTHERS:
         return np.empty(0, dtype=np.intp)
-    total = squares = low = high = np.zeros(domains.n_features)
+    total = squares = low = high = n = np.zeros(domains.n_features)
+    first = np.full(domains.n_features, np.nan)
     for rows, chunk in domains.chunks():
-        X = chunk[side[rows]]
-        if len(X):
-            first = X[0] if first is None else first
+        mine = side[rows]
+        X = chunk if mine.all() else chunk[mine]
+        if len(X) == 0:
+            continue
+        if domains.gaps is None:
+            first = X[0] if np.isnan(first[0]) else first
             X = X - first
-            low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
-            total, squares = total + X.sum(axis=0), squares + np.einsum("nd,nd->d", X, X)
-    mean = total / n
-    spread = np.sqrt(np.maximum(squares / n - mean**2, 0.0))
-    bound = 0.5 * _FAR_AWAY / np.sqrt(1 + _FAR_AWAY**2 / n)
-    suspects = np.flatnonzero(np.maximum(high - mean, mean - low) > bound * spread)
+            n = n + len(X)
+        else:
+            seen = ~np.isnan(X)
+            first = np.where(np.isnan(first), X[seen.argmax(axis=0), np.arange(len(n))], first)
+            X = np.where(seen, X - first, 0.0)
+            n = n + seen.sum(axis=0)
+        low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
+        total, squares = total + X.sum(axis=0), squares + np.einsum("nd,nd->d", X, X)
+    mean = total / positive(n)
+    spread = np.sqrt(np.maximum(squares / positive(n) - mean**2, 0.0))
+    bound = 0.5 * _FAR_AWAY / np.sqrt(1 + _FAR_AWAY**2 / positive(n))
+    far = np.maximum(high - mean, mean - low) > bound * spread
+    suspects = np.flatnonzero(far & (n >= _FEWEST_OTHERS))
     if len(suspects) == 0:
         return suspects
     X = np.concatenate([chunk[np.ix_(side[rows], suspects)] for rows, chunk in domains.chunks()])
-    distance = np.sort(np.abs(X - np.median(X, axis=0)), axis=0)
-    typical = distance[n - 1 - max(n // 20, 1)] / 1.96
-    return suspects[(typical > 0) & (distance[-1] > _FAR_AWAY * typical)]
+    distance = np.sort(np.abs(X - np.nanmedian(X, axis=0)), axis=0)  # NaN comes last
+    last = n[suspects].astype(np.intp) - 1
+    inner = last - np.maximum((last + 1) // 20, 1)
+    typical = distance[inner, np.arange(len(last))] / 1.96
+    farthest = distance[last, np.arange(len(last))]
+    return suspects[(typical > 0) & (farthest > _FAR_AWAY * typical)]

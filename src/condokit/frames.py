@@ -10,7 +10,7 @@ from typing import Any
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from condokit._validation import Array, did_you_mean, listing, not_finite, unknown_columns
+from condokit._validation import Array, did_you_mean, infinite, listing, unknown_columns
 
 _CHUNK_ELEMENTS = 1 << 17  # a chunk and its square stay in cache
 _MIN_CHUNK_ROWS = 256
@@ -145,16 +145,12 @@ class Table:
                 f"is required: {self.name} is empty."
             )
 
-    def refuse_non_finite(self) -> None:
-        """Raise an error that counts NaN and infinity by column, if there are any."""
-        nan = np.zeros(self.n_features, dtype=np.int64)
-        inf = np.zeros(self.n_features, dtype=np.int64)
-        for _, chunk in self.chunks():
-            nan += np.isnan(chunk).sum(axis=0)
-            inf += np.isinf(chunk).sum(axis=0)
-        bad = {label: (int(n), int(i)) for label, n, i in zip(self.labels, nan, inf) if n or i}
+    def refuse_infinity(self) -> None:
+        """Raise an error that counts infinite values by column, if there are any."""
+        counts = sum(np.isinf(chunk).sum(axis=0) for _, chunk in self.chunks())
+        bad = {label: int(n) for label, n in zip(self.labels, np.atleast_1d(counts)) if n}
         if bad:
-            raise not_finite(self.name, bad)
+            raise infinite(self.name, bad)
 
     def output(self, width: int | None = None) -> Array:
         """Return an empty array for a result with these rows, and these or so many columns."""

@@ -21,6 +21,7 @@ from condokit._validation import (
 )
 from condokit.domains import PART, Confounder, Domains
 from condokit.frames import Table, is_frame
+from condokit.gaps import with_gaps
 
 
 def from_table(
@@ -207,7 +208,7 @@ def _checked(domains: Domains) -> Domains:
                     f"'sample_weight' sums to {total:g} over the {name} rows. Weights count rows "
                     "(2 stands for two equal rows): scale them to a mean of about one."
                 )
-    return domains
+    return with_gaps(domains)
 
 
 def _own_groups(table: Table) -> list[Any]:

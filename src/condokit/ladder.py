@@ -21,7 +21,9 @@ from condokit.fitting import (
     fit_map,
     fit_quietly,
     gaussian_pair,
+    warn_incomplete,
 )
+from condokit.gaps import complete_rows
 from condokit.links import check_links
 from condokit.maps import MAPS, Affine, AffineMap, LowRank
 
@@ -79,11 +81,15 @@ def climb(domains: Domains, rungs: list[Rung]) -> tuple[Fit, Rung]:
     """
     first = fit_map(domains, rungs[0].recipe)  # says what is wrong with the data, if anything is
     fewest = min(first.report["rows_query"], first.report["rows_reference"])
+    held = domains
+    if domains.gaps is not None:  # rows that lack a value have no score
+        held = replace(domains, keep=complete_rows(domains), gaps=None)
+        fewest = min(fewest, *first.report["complete_rows"].values())
     if len(rungs) == 1 or fewest < _LEAST_ROWS or "fallback" in first.report:
         return first, rungs[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trial = _Trial(domains, rungs)
+        trial = _Trial(held, rungs)
         scores = trial.scores()
         while True:
             chosen = trial.first_good(scores)
@@ -92,6 +98,8 @@ def climb(domains: Domains, rungs: list[Rung]) -> tuple[Fit, Rung]:
             if chosen == 0 or trial.keeps_spread(scores[chosen].spread):
                 break
             scores[chosen].failure = f"leaves {scores[chosen].spread:.0%} of the variance"
+    if chosen > 0 and domains.gaps is not None and rungs[0].recipe.averages:
+        warn_incomplete(domains)
     table = [
         {
             "map": rung.name,

@@ -202,7 +202,10 @@ class AffineMap(TransformerMixin, BaseEstimator):
         return self.output_names or (self.feature_names if columns else None)
 
     def apply(self, table: Table) -> Array:
-        """Map the rows of a table whose columns are in order; refuse NaN and infinity."""
+        """Map the rows of a table whose columns are in order; refuse infinity.
+
+        An output is NaN where it depends on a missing value: where its entry in A is not zero.
+        """
         out = table.output(len(self.offset))
         for rows, chunk in table.chunks():
             result = out[rows]
@@ -213,14 +216,31 @@ class AffineMap(TransformerMixin, BaseEstimator):
                 else:
                     chunk = apply_links(self.links, chunk, table.labels, table.name)
                     result[...] = undo_links(self.links, self.linear(chunk))
-            if not np.isfinite(result.sum(dtype=np.float64)):
-                table.refuse_non_finite()
-                if not np.isfinite(result).all():
-                    raise ValueError(
-                        f"Mapped values are too large for {result.dtype}; pass {table.name} in "
-                        "other units or with more precision."
-                    )
+                if not np.isfinite(result.sum(dtype=np.float64)):
+                    missing = np.isnan(chunk)
+                    if np.isinf(chunk).any():
+                        table.refuse_infinity()
+                    if missing.any() and self.kind != "diagonal":
+                        known = np.where(missing, 0.0, chunk)
+                        result[...] = undo_links(self.links, self.linear(known))
+                        missing = self._depends(missing)
+                        result[missing] = np.nan
+                    if not (np.isfinite(result) | missing).all():
+                        raise ValueError(
+                            f"Mapped values are too large for {result.dtype}; pass {table.name} in "
+                            "other units or with more precision."
+                        )
         return out
+
+    def _depends(self, inputs: Array) -> Array:
+        """Mark the outputs that depend on any of the marked inputs, row by row."""
+        marked = inputs.astype(np.float64)
+        if self.scale.ndim == 2:
+            return marked @ (self.scale != 0).T > 0
+        outputs = inputs & (self.scale != 0)
+        if self.left is not None and self.right is not None:
+            outputs |= marked @ (self.right != 0) @ (self.left != 0).T > 0
+        return outputs
 
     def linear(self, X: Array) -> Array:
         """Return A x + b for every row x, without links."""

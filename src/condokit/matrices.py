@@ -60,8 +60,6 @@ def by_strata(
     scatters = [GroupedScatter(n_folds * n_values, d) for _ in range(2)]
     for rows, chunk in domains.chunks():
         with np.errstate(invalid="ignore", over="ignore"):
-            if not np.isfinite(chunk.sum()):
-                domains.refuse_non_finite()
             here = domains.is_query[rows]
             for scatter, side in zip(scatters, (here, ~here)):
                 weights = None if domains.weights is None else domains.weights[rows][side]

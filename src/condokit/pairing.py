@@ -90,6 +90,13 @@ def refine(
     everyone = domains.side(True, np.arange(n_query))
     reference = domains.side(False, np.arange(n_query, len(domains.is_query)))
     X, Y = everyone[pairs[0]], reference[pairs[1]]
+    known = ~np.isnan(np.hstack([X, Y])).any(axis=1)
+    if not known.any():
+        raise ValueError(
+            f"All {len(X)} 'pairs' lack the value of a feature. Leave features out, or `pairs`."
+        )
+    pairs, X, Y = (pairs[0][known], pairs[1][known]), X[known], Y[known]
+    everyone, reference = (rows[~np.isnan(rows).any(axis=1)] for rows in (everyone, reference))
     unit = positive(reference.std(axis=0))
     owner = np.arange(len(domains.is_query)) if domains.groups is None else domains.groups
     ends = owner[pairs[0]], owner[n_query + pairs[1]]

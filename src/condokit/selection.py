@@ -14,7 +14,7 @@ _PARAMETERS = np.array([0, 1, 1, 2])
 _ANY_CHANGE = 1.25  # fee of any change, beyond the logarithm of the number of rows
 
 
-def average_candidates(solution: Solution, n_rows: float) -> tuple[Solution, Array]:
+def average_candidates(solution: Solution, n_rows: float | Array) -> tuple[Solution, Array]:
     r"""Average the candidate maps of every feature, weighted by their evidence.
 
     The estimates of :math:`\log m` and of the image of the centre are independent and nearly
@@ -46,7 +46,8 @@ def average_candidates(solution: Solution, n_rows: float) -> tuple[Solution, Arr
     gain_loss = ((log_gain - log_scale) / se_log) ** 2
     gain_loss += ((np.exp(log_gain) * centre - image) / se_image) ** 2
     loss = np.stack([z_scale**2 + z_shift**2, z_scale**2, gain_loss, np.zeros_like(z_scale)])
-    cost = loss.T + _PARAMETERS + (np.log(n_rows) + _ANY_CHANGE) * (_PARAMETERS > 0)
+    fee = np.reshape(np.log(n_rows) + _ANY_CHANGE, (-1, 1))  # one for all features, or one each
+    cost = loss.T + _PARAMETERS + fee * (_PARAMETERS > 0)
     weights = np.exp(-(cost - cost.min(axis=1, keepdims=True)) / 2)
     weights /= weights.sum(axis=1, keepdims=True)
     weights[~known] = np.eye(len(CANDIDATES))[CANDIDATES.index("shift")]

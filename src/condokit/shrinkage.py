@@ -13,6 +13,7 @@ from scipy.special import digamma, polygamma
 from condokit._validation import Array
 from condokit.divergences.base import Solution
 from condokit.domains import Moments
+from condokit.statistics import average, columns, positive
 
 # Variance of the log-variances of strata, before any data; believed like this many features.
 _PRIOR_SPREAD = 0.8
@@ -50,35 +51,48 @@ def share_variances(moments: Moments) -> Moments:
     posterior mean weighs the two by their precisions. The inverse of an estimated variance is too
     large on average: the precision is multiplied by (dof - 2) / dof.
     """
-    known = moments.dof >= 1
-    pooled_dof = float(moments.dof.sum())
-    if pooled_dof <= 0:
+    own_dof = columns(moments.dof)  # of strata, or of every feature in them
+    known, pooled_dof = own_dof >= 1, moments.dof.sum(axis=0)
+    if not (pooled_dof > 0).any():
         return moments
-    log_pooled = np.log(moments.dof @ moments.var / pooled_dof)
-    log_var = np.repeat(log_pooled[None], len(known), axis=0)
-    dof = np.full(len(known), pooled_dof)
-    if known.sum() > 1:
-        n_features = len(log_pooled)
-        half = moments.dof[known, None] / 2
-        logs = np.log(moments.var[known])
+    pooled = np.where(pooled_dof > 0, average(moments.dof, moments.var), 1.0) / positive(pooled_dof)
+    log_var = np.repeat(np.log(pooled)[None], len(known), axis=0)
+    dof = np.broadcast_to(pooled_dof, known.shape)
+    several = known.sum(axis=0) > 1
+    rows = np.flatnonzero((known & several).any(axis=1))
+    if len(rows):
+        seen = (known & several)[rows]
+        each = np.broadcast_to(seen, (len(rows), len(pooled)))
+        half = np.where(seen, own_dof[rows], 2.0) / 2
+        logs = np.log(moments.var[rows])
         logs -= digamma(half) - np.log(half)
-        differences = logs - logs.mean(axis=0)
-        trust = n_features / (n_features + _PRIOR_FEATURES)
-        factor = trust * differences.mean(axis=1, keepdims=True)
-        differences -= factor
+        typical = _masked(logs, each).sum(axis=0) / positive(each.sum(axis=0))
+        differences = _masked(logs - typical, each)
+        n_seen = each.sum(axis=1, keepdims=True)
+        factor = n_seen / (n_seen + _PRIOR_FEATURES)
+        factor = factor * (differences.sum(axis=1, keepdims=True) / n_seen)
+        differences = _masked(differences - factor, each)
         noise = polygamma(1, half)
-        seen = np.vdot(differences, differences) / (n_features * (known.sum() - 1)) - noise.mean()
-        spread = (1 - trust) * _PRIOR_SPREAD + trust * max(float(seen), 0.0)
+        n_features = int(each.any(axis=0).sum())
+        squares = np.vdot(differences, differences) / (each.sum() - n_features)
+        trust = n_features / (n_features + _PRIOR_FEATURES)
+        excess = max(float(squares - noise[seen].mean()), 0.0)
+        spread = (1 - trust) * _PRIOR_SPREAD + trust * excess
         own = spread / (spread + noise)
-        weights = moments.dof[known, None] * np.exp(-factor) / pooled_dof
-        common = np.log((weights * moments.var[known]).sum(axis=0))
-        log_var[known] = own * logs + (1 - own) * (common + factor)
-        dof[:] = 2 / max(spread, 1e-12)  # what the prior alone is worth
-        dof[known] += 2 / noise[:, 0]
+        weights = _masked(own_dof[rows], seen) * np.exp(-factor) / positive(pooled_dof)
+        common = np.log(positive((weights * moments.var[rows]).sum(axis=0)))
+        log_var[rows] = np.where(each, own * logs + (1 - own) * (common + factor), log_var[rows])
+        dof = np.where(several, 2 / max(spread, 1e-12), dof)  # what the prior alone is worth
+        dof[rows] += _masked(2 / noise, seen)
         dof = np.minimum(dof, pooled_dof)
     var = np.exp(log_var)
-    precision = (np.maximum(dof - 2, 0.5) / dof)[:, None] / var
-    return replace(moments, var=var, precision=precision, dof=dof)
+    precision = np.maximum(dof - 2, 0.5) / positive(dof) / var
+    return replace(moments, var=var, precision=precision, dof=dof.reshape(moments.dof.shape))
+
+
+def _masked(values: Array, seen: Array) -> Array:
+    """Return values with zeros where none are seen."""
+    return values if seen.all() else np.where(seen, values, 0.0)
 
 
 def shrink(solution: Solution, unit: Array) -> tuple[Solution, Kept]:

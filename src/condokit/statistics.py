@@ -99,6 +99,65 @@ class GroupedMoments:
         self.squares[present] += squares + delta * delta * (before[:, None] * share)
 
 
+class ObservedMoments(GroupedMoments):
+    """The same of rows with missing values: every feature counts the rows where it is observed.
+
+    Parameters
+    ----------
+    n_groups, n_features : int
+        Shape of the tables.
+
+    Attributes
+    ----------
+    count : ndarray of shape (n_groups, n_features)
+        Rows in which the feature is not NaN, or the sum of their weights.
+    """
+
+    def __init__(self, n_groups: int, n_features: int) -> None:
+        super().__init__(n_groups, n_features)
+        self.count = np.zeros((n_groups, n_features))
+
+    def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
+        """Add rows; `groups` holds the group number of each, negative numbers are left out."""
+        used = np.flatnonzero(groups >= 0 if weights is None else (groups >= 0) & (weights > 0))
+        if len(used) == 0:
+            return
+        used = used[np.argsort(groups[used], kind="stable")]
+        X, groups = X[used], groups[used]
+        weights = np.ones(len(used)) if weights is None else weights[used]
+        first = np.flatnonzero(np.diff(groups, prepend=-1))
+        sizes = np.diff(first, append=len(groups))
+        members = sparse.csr_array((weights, np.arange(len(used)), np.append(first, len(used))))
+        # differences to the least value of a group: exact for constants
+        mean = np.fmin.reduceat(X, first, axis=0)
+        seen = ~np.isnan(X)
+        difference = np.where(seen, X - np.repeat(mean, sizes, axis=0), 0.0)
+        count = members @ seen.astype(np.float64)
+        shift = members @ difference / positive(count)
+        squares = members @ difference**2 - count * shift**2
+        mean = np.where(count > 0, mean + shift, 0.0)
+        self._add(groups[first], count, mean, np.maximum(squares, 0.0))
+
+    def _add(self, present: Array, count: Array, mean: Array, squares: Array) -> None:
+        before = self.count[present]
+        total = before + count
+        share = count / positive(total)
+        delta = mean - self.mean[present]
+        self.count[present] = total
+        self.mean[present] += delta * share
+        self.squares[present] += squares + delta * delta * (before * share)
+
+
+def columns(counts: Array) -> Array:
+    """Return counts or weights of groups ready to multiply tables: shared by features, or not."""
+    return counts[:, None] if counts.ndim == 1 else counts
+
+
+def average(weights: Array, values: Array) -> Array:
+    """Return the weighted sums of all columns; weights are shared by them, or each has its own."""
+    return weights @ values if weights.ndim == 1 else np.einsum("kd,kd->d", weights, values)
+
+
 def positive(sizes: Array) -> Array:
     """Return variances or units with ones in place of zeros, as divisors of constant features."""
     return np.where(sizes > 0, sizes, 1.0)
@@ -118,25 +177,36 @@ def effective_counts(
     Parameters
     ----------
     count, squares : ndarray of shape (n_strata,), (n_strata, n_features)
-        Rows and within-stratum sums of squares.
+        Rows and within-stratum sums of squares. Rows may be counted for every feature.
     clusters : GroupedMoments
         The same rows by (stratum, cluster).
-    stratum : ndarray of shape (clusters.count.size,)
+    stratum : ndarray of shape (len(clusters.count),)
         Stratum of each of them.
     """
     sizes = clusters.count
-    n_strata = len(count)
-    sum_sizes2 = np.bincount(stratum, sizes**2, minlength=n_strata)
-    n_clusters = np.bincount(stratum, sizes > 0, minlength=n_strata)
-    between_dof = np.maximum(n_clusters - 1, 0).sum()
-    within_dof = (count - n_clusters).sum()
-    if within_dof <= 0 or between_dof <= 0:  # every row its own cluster, or nothing to compare
-        return np.where(n_clusters > 0, np.minimum(count, n_clusters), 0.0)
-    within = clusters.squares.sum(axis=0) / within_dof
-    between = (squares.sum(axis=0) - clusters.squares.sum(axis=0)) / between_dof
-    seen = count > 0
-    typical = (count[seen] - sum_sizes2[seen] / count[seen]).sum() / between_dof
+    sum_sizes2 = _by_stratum(stratum, sizes**2, len(count))
+    n_clusters = _by_stratum(stratum, sizes > 0, len(count))
+    between_dof = np.maximum(n_clusters - 1, 0).sum(axis=0)
+    within_dof = (count - n_clusters).sum(axis=0)
+    # otherwise every row is its own cluster, or there is nothing to compare
+    known = (within_dof > 0) & (between_dof > 0)
+    alone = np.where(n_clusters > 0, np.minimum(count, n_clusters), 0.0)
+    if not known.any():
+        return alone
+    within = clusters.squares.sum(axis=0) / np.where(known, within_dof, 1.0)
+    between = squares.sum(axis=0) - clusters.squares.sum(axis=0)
+    between = between / np.where(known, between_dof, 1.0)
+    typical = (count - sum_sizes2 / positive(count)).sum(axis=0) / np.where(known, between_dof, 1.0)
     spread = between + (typical - 1) * within
     rho = np.where(spread > 0, (between - within) / np.where(spread > 0, spread, 1.0), 0.0)
-    rho_mean = float(np.clip(rho, 0.0, 1.0).mean())
-    return count**2 / np.where(seen, count * (1 - rho_mean) + rho_mean * sum_sizes2, 1.0)
+    rho_mean = float(np.clip(rho, 0.0, 1.0)[np.broadcast_to(known, rho.shape)].mean())
+    shared = np.where(count > 0, count * (1 - rho_mean) + rho_mean * sum_sizes2, 1.0)
+    return np.where(known, count**2 / shared, alone)
+
+
+def _by_stratum(stratum: Array, values: Array, n_strata: int) -> Array:
+    """Return the sums of values, or of every column of them, by stratum."""
+    if values.ndim == 1:
+        return np.bincount(stratum, values, minlength=n_strata)
+    places = (np.ones(len(stratum)), (stratum, np.arange(len(stratum))))
+    return sparse.csr_array(places, shape=(n_strata, len(stratum))) @ values.astype(np.float64)

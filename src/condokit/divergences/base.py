@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -14,6 +15,7 @@ from condokit.domains import Domains, GaussianPair, Moments
 from condokit.maps import DiagonalFamily, MatrixFamily
 from condokit.optimise import lbfgs
 from condokit.smoothing import Covariates
+from condokit.statistics import average, columns
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,10 @@ class RowDivergence(BaseDivergence):
 
 
 class MomentDivergence(BaseDivergence):
-    """A divergence between mapped query moments and reference moments, averaged over the prior."""
+    """A divergence between mapped query moments and reference moments, averaged over the prior.
+
+    `weights` have the shape (n_values,), or (n_values, n_features) where values are missing.
+    """
 
     @abstractmethod
     def value_and_grad(
@@ -87,8 +92,8 @@ class MomentDivergence(BaseDivergence):
 
         A divergence with a closed form overrides this.
         """
-        middle = weights @ reference.mean
-        unit = np.sqrt(weights @ (reference.var + (reference.mean - middle) ** 2))
+        middle = average(weights, reference.mean)
+        unit = np.sqrt(average(weights, reference.var + (reference.mean - middle) ** 2))
         query_units = _standardise(query, middle, unit)
         reference_units = _standardise(reference, middle, unit)
         n_features = len(unit)
@@ -104,7 +109,7 @@ class MomentDivergence(BaseDivergence):
             best = lbfgs(objective, theta, max_iter=1000, ftol=1e-14, gtol=1e-9)
             theta, n_iter = best.x, int(best.nit)
         scale, offset = family.unpack(theta, n_features)
-        centre = weights @ query.mean
+        centre = average(weights, query.mean)
         image = middle + scale * (centre - middle) + offset * unit
         return Solution(scale, centre, image, n_iter=n_iter)
 
@@ -145,11 +150,24 @@ def no_change(centre: Array) -> Solution:
     return Solution(np.ones(len(centre)), centre, centre, zero, zero)
 
 
+def joined(results: list[tuple[Array, Solution]]) -> Solution:
+    """Put the solutions of groups of features together in the order of the features."""
+    order = np.argsort(np.concatenate([features for features, _ in results]))
+    parts = [part for _, part in results]
+    names = ("scale", "centre", "image", "se_log_scale", "se_image")
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts])[order]
+        for name in names
+        if getattr(parts[0], name) is not None
+    }
+    return replace(parts[0], n_iter=max(part.n_iter for part in parts), **arrays)
+
+
 def variance_of_mean(moments: Moments) -> Array:
     """Return the sampling variance of the means."""
-    return moments.var / np.maximum(moments.count, 1.0)[:, None]
+    return moments.var / columns(np.maximum(moments.count, 1.0))
 
 
 def variance_of_variance(moments: Moments) -> Array:
     """Return the sampling variance of the variances of Gaussian rows, 2 var^2 / dof."""
-    return 2 * moments.var**2 / np.maximum(moments.dof, 1.0)[:, None]
+    return 2 * moments.var**2 / columns(np.maximum(moments.dof, 1.0))

@@ -19,6 +19,7 @@ from condokit.divergences.base import (
 from condokit.divergences.matrix import KLObjective, MatrixSolution, Objective, Units, minimise
 from condokit.domains import GaussianPair, Moments
 from condokit.maps import DiagonalFamily, MatrixFamily
+from condokit.statistics import columns
 
 
 class ReverseKL(MomentDivergence, MatrixDivergence):
@@ -51,7 +52,7 @@ class ReverseKL(MomentDivergence, MatrixDivergence):
     def value_and_grad(  # noqa: D102
         self, query: Moments, reference: Moments, weights: Array
     ) -> tuple[float, Array, Array]:
-        w = weights[:, None]
+        w = columns(weights)
         error = query.mean - reference.mean
         log_ratio = np.log(query.var * reference.precision)
         excess = query.var + error**2
@@ -69,7 +70,7 @@ class ReverseKL(MomentDivergence, MatrixDivergence):
         self, family: DiagonalFamily, query: Moments, reference: Moments, weights: Array
     ) -> Solution:
         """Return the exact minimum."""
-        w = weights[:, None]
+        w = columns(weights)
         exact = self._is_exact()
         v = w * reference.precision if exact else np.broadcast_to(w, reference.var.shape)
         total = v.sum(axis=0)
@@ -134,7 +135,7 @@ class ForwardKL(MomentDivergence, MatrixDivergence):
     def value_and_grad(  # noqa: D102
         self, query: Moments, reference: Moments, weights: Array
     ) -> tuple[float, Array, Array]:
-        w = weights[:, None]
+        w = columns(weights)
         error = query.mean - reference.mean
         excess = reference.var + error**2
         terms = w * (query.precision * excess - 1 + np.log(query.var / reference.var)) / 2

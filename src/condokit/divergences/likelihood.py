@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -17,6 +16,7 @@ from condokit.divergences.base import (
     RowDivergence,
     Solution,
     decorrelated,
+    joined,
     no_change,
 )
 from condokit.divergences.matrix import LikelihoodObjective, MatrixSolution, minimise
@@ -101,7 +101,7 @@ class PooledLikelihood(RowDivergence, MatrixDivergence):
                 if part is not rows:
                     done.use_all(rows, features, bases)
                 results.append((features, done.solution()))
-        return _joined(results)
+        return joined(results)
 
     def solve(self, family: MatrixFamily, pair: GaussianPair) -> MatrixSolution:
         """Find the best full matrix, with one Gaussian per support value for both domains.
@@ -127,7 +127,7 @@ class Rows:
 
     @classmethod
     def read(cls, domains: Domains, covariates: Covariates, used: Array) -> Rows:
-        """Gather the compared rows, refusing NaN and infinity."""
+        """Gather the compared rows."""
         X = domains.rows(used)
         is_query = domains.is_query[used]
         weights = np.ones(len(used)) if domains.weights is None else domains.weights[used]
@@ -409,17 +409,6 @@ class _Curves:
             n_iter=self.n_iter,
         )
         return decorrelated(at_mean, cov_mb / self.m * rows.reference_unit)
-
-
-def _joined(results: list[tuple[Array, Solution]]) -> Solution:
-    """Put the solutions of groups of features together in the order of the features."""
-    order = np.argsort(np.concatenate([features for features, _ in results]))
-    parts = [part for _, part in results]
-    names = ("scale", "centre", "image", "se_log_scale", "se_image")
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts])[order] for name in names
-    }
-    return replace(parts[0], n_iter=max(part.n_iter for part in parts), **arrays)
 
 
 def _sums(rows: Rows, products: Products, W: Array) -> tuple[Array, Array, Array]:

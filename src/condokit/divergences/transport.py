@@ -17,6 +17,7 @@ from condokit.divergences.base import (
 from condokit.divergences.matrix import MatrixSolution, gap, transport_matrix
 from condokit.domains import GaussianPair, Moments
 from condokit.maps import Affine, DiagonalFamily, MatrixFamily
+from condokit.statistics import average, columns
 
 
 class GaussianOT(MomentDivergence, MatrixDivergence):
@@ -35,7 +36,7 @@ class GaussianOT(MomentDivergence, MatrixDivergence):
     def value_and_grad(  # noqa: D102
         self, query: Moments, reference: Moments, weights: Array
     ) -> tuple[float, Array, Array]:
-        w = weights[:, None]
+        w = columns(weights)
         mean_q, sd_q = _balanced(query, weights)
         mean_r, sd_r = _balanced(reference, weights)
         value = float(((mean_q - mean_r) ** 2 + (sd_q - sd_r) ** 2).sum())
@@ -59,12 +60,13 @@ class GaussianOT(MomentDivergence, MatrixDivergence):
                 _variance_of_log_sd(query, centre, sd_query, weights)
                 + _variance_of_log_sd(reference, image, sd_reference, weights)
             )
-            covariance = weights**2 @ (
+            covariance = average(
+                weights**2,
                 (reference.mean - image) / sd_reference**2 * variance_of_mean(reference)
-                + scale * (query.mean - centre) / sd_query**2 * variance_of_mean(query)
+                + scale * (query.mean - centre) / sd_query**2 * variance_of_mean(query),
             )
         at_centre = variance_of_mean(reference) + scale**2 * variance_of_mean(query)
-        se_image = np.sqrt(weights**2 @ at_centre)
+        se_image = np.sqrt(average(weights**2, at_centre))
         return decorrelated(Solution(scale, centre, image, se_log_scale, se_image), covariance)
 
     def solve(self, family: MatrixFamily, pair: GaussianPair) -> MatrixSolution:
@@ -83,11 +85,11 @@ class GaussianOT(MomentDivergence, MatrixDivergence):
 
 
 def _balanced(moments: Moments, weights: Array) -> tuple[Array, Array]:
-    mean = weights @ moments.mean
-    return mean, np.sqrt(weights @ (moments.var + (moments.mean - mean) ** 2))
+    mean = average(weights, moments.mean)
+    return mean, np.sqrt(average(weights, moments.var + (moments.mean - mean) ** 2))
 
 
 def _variance_of_log_sd(moments: Moments, mean: Array, sd: Array, weights: Array) -> Array:
     from_mean = moments.mean - mean
     terms = variance_of_variance(moments) + 4 * from_mean**2 * variance_of_mean(moments)
-    return (weights**2 @ terms) / (4 * sd**4)
+    return average(weights**2, terms) / (4 * sd**4)

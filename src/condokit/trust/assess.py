@@ -167,7 +167,7 @@ def assess_domains(
     findings: list[Finding] = []
     comparison: Comparison | None = None
     try:
-        comparison = compare(domains, recipe, quiet=True)
+        comparison = compare(domains, recipe, quiet=True, measured=True)
     except NoOverlapError as error:
         findings.append(Finding("stop", str(error).split("\n")[0]))
     overlap = None if comparison is None else comparison.overlap

@@ -287,14 +287,13 @@ def _errors(
         share = 1.0 - report.get("candidates", {}).get("identity", 0.0)
         kept = report.get("kept_shift", 1.0), report.get("kept_log_scale", 1.0)
         return MapErrors(centre, kept=(share * kept[0], share * kept[1])), "these rows"
-    errors = adapter.map_se_
+    errors = adapter.errors_
     if errors is None or affine.kind != "diagonal":
         return None, "elsewhere"
-    # scale and image of the centre are independent: var(b) = var(image) + c^2 var(m)
-    image = errors["offset"] ** 2 - (now.mean * errors["scale"]) ** 2
-    se_shift = np.sqrt(np.maximum(image, 0.05 * errors["offset"] ** 2))
-    scale = np.abs(positive(np.abs(affine.scale)))
-    return MapErrors(centre, se_shift, errors["scale"] / scale), "other rows"
+    middle = getattr(errors, "centre", now.mean)
+    error = errors.std(middle[None])[0]
+    scale = positive(np.abs(affine.scale))
+    return MapErrors(affine(middle[None])[0], error, errors.scale / scale), "other rows"
 
 
 def _moments_matched(rows: Likewise) -> Array:

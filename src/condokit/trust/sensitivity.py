@@ -165,12 +165,9 @@ def _reference_spread(domains: Domains) -> Array:
 
 def _shift_errors(adapter: ConDoAdapter, domains: Domains) -> Array | None:
     """Return the standard error of the image of the query's mean, if it is known."""
-    errors = adapter.map_se_
-    if errors is None or adapter.map_.kind != "diagonal":
+    if adapter.errors_ is None:
         return None
-    middle = profile(domains).mean
-    image = errors["offset"] ** 2 - (middle * errors["scale"]) ** 2
-    return positive(np.sqrt(np.maximum(image, 0.05 * errors["offset"] ** 2)))
+    return positive(adapter.errors_.std(profile(domains).mean[None])[0])
 
 
 def _moved(adapter: ConDoAdapter, other: ConDoAdapter, domains: Domains) -> Array:

@@ -1,0 +1,92 @@
+"""Standard errors of maps, and of the values that they give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from condokit._validation import Array
+from condokit.links import apply as apply_links
+from condokit.links import undo as undo_links
+from condokit.maps import AffineMap
+
+_FEW_ROWS = 1 << 12  # rows whose values under all draws are kept at a time
+
+
+@dataclass(frozen=True)
+class DiagonalErrors:
+    """Standard errors of a diagonal map; scale and image of the centre are independent.
+
+    Attributes
+    ----------
+    scale, offset : ndarray of shape (n_features,)
+        Errors of m and b.
+    centre, image : ndarray of shape (n_features,)
+        The point whose image is learned independently of the scale, and the error of that.
+    """
+
+    scale: Array
+    offset: Array
+    centre: Array
+    image: Array
+
+    def std(self, X: Array) -> Array:
+        """Return the standard error of the image of every value."""
+        return np.hypot(self.image, (X - self.centre) * self.scale)
+
+
+@dataclass(frozen=True)
+class DrawnErrors:
+    """Maps refitted to resampled rows.
+
+    Attributes
+    ----------
+    scales : ndarray of shape (n_draws, n_features) or (n_draws, n_outputs, n_features)
+        Scales or matrices.
+    offsets : ndarray of shape (n_draws, n_outputs)
+        Offsets.
+    """
+
+    scales: Array
+    offsets: Array
+
+    @property
+    def scale(self) -> Array:
+        """Standard errors of the scales, or of the entries of the matrix."""
+        return self.scales.std(axis=0, ddof=1)
+
+    @property
+    def offset(self) -> Array:
+        """Standard errors of the offset."""
+        return self.offsets.std(axis=0, ddof=1)
+
+    def std(self, X: Array) -> Array:
+        """Return the standard error of the image of every value."""
+        out = np.empty((len(X), self.offsets.shape[1]))
+        for start in range(0, len(X), _FEW_ROWS):
+            part = X[start : start + _FEW_ROWS]
+            total = squares = np.zeros((len(part), out.shape[1]))
+            first = None
+            for scale, offset in zip(self.scales, self.offsets):
+                value = (part * scale if scale.ndim == 1 else part @ scale.T) + offset
+                first = value if first is None else first
+                total, squares = total + (value - first), squares + (value - first) ** 2
+            n = len(self.offsets)
+            variance = (squares - total**2 / n) / (n - 1)
+            out[start : start + _FEW_ROWS] = np.sqrt(np.maximum(variance, 0.0))
+        return out
+
+
+Errors = DiagonalErrors | DrawnErrors
+
+
+def std_of_mapped(errors: Errors, X: Array, affine: AffineMap) -> Array:
+    """Return the standard errors of mapped rows; with links, half the difference that they make."""
+    if affine.links is None:
+        return errors.std(X)
+    names = [f"column {j}" for j in range(X.shape[1])]
+    linked = apply_links(affine.links, X, names, "X")
+    mapped, error = affine.linear(linked), errors.std(linked)
+    above, below = (undo_links(affine.links, mapped + sign * error) for sign in (1, -1))
+    return np.abs(above - below) / 2
