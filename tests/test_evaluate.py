@@ -218,3 +218,17 @@ def test_records_are_plain_and_print(frame):
     assert json.dumps(found.to_dict(), allow_nan=False)
     assert "Given the confounders" in repr(found)
     assert "<table>" in found._repr_html_()
+
+
+def test_missing_values_are_evaluated_as_if_they_were_not_missing(rng, frame):
+    holes = frame.copy()
+    holes.loc[rng.choice(300, 60, replace=False), "x1"] = np.nan
+    adapter = ConDoAdapter().fit(holes, **ROLES)
+    found = evaluate(adapter, holes, **ROLES, n_permutations=49)
+    assert found.verdict == "good"
+    assert np.isfinite(found.features["shift_after"]).all()
+    wrong = evaluate(truth().compose(truth()), holes, **ROLES, n_permutations=49)
+    assert wrong.features["p_adjusted"][1] <= 0.05
+    pairs = (np.arange(50), 150 + np.arange(50))
+    paired = evaluate(adapter, holes, **ROLES, pairs=pairs, n_permutations=19).agreement
+    assert np.isfinite(paired.features["bias"]).all()

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 from sklearn.base import clone
 
 from condokit._validation import (
@@ -689,10 +689,27 @@ def solve_moments(
     assert isinstance(family, DiagonalFamily)
     assert isinstance(divergence, MomentDivergence)
     query, reference, flat = _without_flat(family, query, reference)
+    widening = _widening(query, reference, shared=recipe.shrinkage == "auto")
     if recipe.shrinkage == "auto":
         query, reference = share_variances(query), share_variances(reference)
-    solution = divergence.minimize(family, query, reference, weights)
+    solution = replace(divergence.minimize(family, query, reference, weights), widening=widening)
     return _leave_scale(solution, flat), np.sqrt(average(weights, reference.var)), flat
+
+
+def _widening(query: Moments, reference: Moments, shared: bool) -> Any:
+    """Return the factor of standard errors that makes 95% of them 1.96, with few rows too.
+
+    Student's quantile for the degrees of freedom of all variances, if they are shared; otherwise
+    for their harmonic mean, to which the least known one counts most.
+    """
+    dof = np.concatenate([query.dof, reference.dof])
+    seen = np.concatenate([query.count, reference.count]) > 0
+    known = np.where(seen, np.maximum(dof, 0.5), 0.0)
+    if shared:
+        total = known.sum(axis=0)
+    else:
+        total = seen.sum(axis=0) / (seen / np.maximum(known, 0.5)).sum(axis=0)
+    return stdtrit(np.maximum(total, 1.0), 0.975) / ndtri(0.975)
 
 
 def _refuse_continuous(domains: Domains) -> None:
@@ -883,9 +900,10 @@ def _standard_errors(solution: Solution) -> DiagonalErrors | None:
     """Return the errors of scale and offset; log m and the image of the centre are independent."""
     if solution.se_log_scale is None or solution.se_image is None:
         return None
-    scale = solution.scale * solution.se_log_scale
-    offset = np.hypot(solution.se_image, solution.centre * scale)
-    return DiagonalErrors(scale, offset, solution.centre, solution.se_image)
+    scale = solution.scale * solution.se_log_scale * solution.widening
+    image = solution.se_image * solution.widening
+    offset = np.hypot(image, solution.centre * scale)
+    return DiagonalErrors(scale, offset, solution.centre, image)
 
 
 def _warn_dropped(support: Support) -> None:

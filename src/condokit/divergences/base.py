@@ -32,6 +32,8 @@ class Solution:
         Sampling standard errors of log m and r, nearly independent of each other; None if unknown.
     n_iter : int
         Iterations; 0 for a closed form.
+    widening : float or ndarray of shape (n_features,)
+        Factor of standard errors for what few rows leave unknown of them.
     """
 
     scale: Array
@@ -40,6 +42,7 @@ class Solution:
     se_log_scale: Array | None = None
     se_image: Array | None = None
     n_iter: int = 0
+    widening: Any = 1.0
 
     @property
     def offset(self) -> Array:

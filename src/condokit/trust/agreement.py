@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -50,22 +51,27 @@ class Agreement(Record):
 def agreement(before: Array, after: Array, reference: Array, names: list[str]) -> Agreement:
     """Compare query rows, before and after mapping, with reference rows of the same subjects."""
     n = len(reference)
-    unit = positive(reference.std(axis=0))
+    gaps = np.isnan(after) | np.isnan(reference)
+    before, after, reference = (
+        np.ma.masked_array(values, gaps) for values in (before, after, reference)
+    )
+    unit = positive(reference.std(axis=0).filled(0.0))
     difference = after - reference
-    sd = difference.std(axis=0, ddof=1) if n > 1 else np.full(len(names), np.nan)
-    bias = difference.mean(axis=0)
+    known = difference.count(axis=0)
+    sd = difference.std(axis=0, ddof=1).filled(np.nan)
+    bias = difference.mean(axis=0).filled(np.nan)
 
-    def rms(gap: Array) -> Array:
-        return np.sqrt(np.mean(gap**2, axis=0))
+    def rms(gap: Any) -> Any:
+        return np.ma.sqrt((gap**2).mean(axis=0))
 
     centred = [values - values.mean(axis=0) for values in (after, reference)]
     together = (centred[0] * centred[1]).mean(axis=0)
-    apart = positive(centred[0].std(axis=0) * centred[1].std(axis=0))
+    apart = positive((centred[0].std(axis=0) * centred[1].std(axis=0)).filled(0.0))
     sheet = Sheet(
         {
             "feature": list(names),
             "bias": bias.tolist(),
-            "se": (sd / np.sqrt(n)).tolist(),
+            "se": (sd / np.sqrt(np.maximum(known, 1))).tolist(),
             "lower": (bias - _LIMITS * sd).tolist(),
             "upper": (bias + _LIMITS * sd).tolist(),
             "rms_before": rms(before - reference).tolist(),
@@ -74,4 +80,5 @@ def agreement(before: Array, after: Array, reference: Array, names: list[str]) -
         }
     )
     sizes = [float(rms(((x - reference) / unit).ravel())) for x in (before, after)]
-    return Agreement(n, sizes[0], sizes[1], sheet, (after + reference) / 2, difference)
+    mean = ((after + reference) / 2).filled(np.nan)
+    return Agreement(n, sizes[0], sizes[1], sheet, mean, difference.filled(np.nan))

@@ -485,7 +485,7 @@ def _affine(domains: Domains, comparison: Comparison | None, recipe: Recipe) -> 
             f"{rows:.0f} rows in the smaller domain are few for {d} features (about "
             f"{MANY_ROWS * d} are needed): a matrix would fit noise. map='auto' will see.",
         )
-    if d > _MOST_FEATURES or domains.continuous:
+    if d > _MOST_FEATURES or domains.continuous or domains.gaps is not None:
         return answer(None, "There are rows enough; map='auto' decides on held-out rows.")
     if determines_matrix(*_thinned(domains, recipe)):
         return answer(True, "There are rows enough, and the strata differ enough.")

@@ -53,7 +53,10 @@ class Likewise:
 
     @classmethod
     def of(cls, domains: Domains, comparison: Comparison, affine: AffineMap) -> Likewise:
-        """Gather at most 5000 rows of each domain, evenly taken, and map the query's."""
+        """Gather at most 5000 rows of each domain, evenly taken, and map the query's.
+
+        A missing value is replaced by that of another row of its block and domain.
+        """
         place = comparison.support.place(comparison.strata)
         chosen = []
         for side in (domains.is_query, ~domains.is_query):
@@ -70,6 +73,8 @@ class Likewise:
             covariates = comparison.covariates.take(np.searchsorted(comparison.used, number))
             block = _blocks(covariates, is_query)
         groups = None if domains.groups is None else domains.groups[number]
+        if domains.gaps is not None:
+            _fill(before, after, 2 * block + is_query)
         return cls(before, after, is_query, block, category, covariates, groups, number)
 
     @property
@@ -127,6 +132,22 @@ class Likewise:
         mixed = both[subject]
         labels[mixed] ^= self.is_query[mixed, None]
         return labels
+
+
+def _fill(before: Array, after: Array, cell: Array) -> None:
+    """Give missing values those of other rows of the same block and domain, in both versions.
+
+    Drawing keeps means and spreads as they are; where a cell knows nothing, any row will do.
+    """
+    rng = np.random.default_rng(0)
+    for j in np.flatnonzero(np.isnan(after).any(axis=0)):
+        known = ~np.isnan(after[:, j])
+        for c in np.unique(cell[~known]):
+            gaps = np.flatnonzero(~known & (cell == c))
+            donors = np.flatnonzero(known & (cell == c))
+            donors = donors if len(donors) else np.flatnonzero(known & (cell % 2 == c % 2))
+            drawn = rng.choice(donors, len(gaps))
+            before[gaps, j], after[gaps, j] = before[drawn, j], after[drawn, j]
 
 
 def _shuffled(label: Array, block: Array, n_permutations: int, rng: Any) -> Array:

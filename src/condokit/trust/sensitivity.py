@@ -14,7 +14,7 @@ from condokit.adapter import ConDoAdapter
 from condokit.domains import Domains, profile
 from condokit.intake import from_table
 from condokit.records import Part, Record, Sheet
-from condokit.statistics import GroupedMoments, positive
+from condokit.statistics import positive
 
 _MOST_ROWS = 5000  # of a domain that strengths are measured on
 _LARGE = 2.0  # standard errors
@@ -156,11 +156,8 @@ def _refit(adapter: ConDoAdapter, domains: Domains) -> ConDoAdapter:
 
 def _reference_spread(domains: Domains) -> Array:
     """Return the standard deviation of every feature of the reference."""
-    stats = GroupedMoments(1, domains.n_features)
-    place = np.where(domains.kept() & ~domains.is_query, 0, -1)
-    for rows, chunk in domains.chunks():
-        stats.update(np.nan_to_num(chunk), place[rows])
-    return positive(np.sqrt(stats.squares[0] / max(stats.count[0] - 1, 1)))
+    turned = replace(domains, is_query=~domains.is_query)
+    return positive(profile(turned).sd)
 
 
 def _shift_errors(adapter: ConDoAdapter, domains: Domains) -> Array | None:
