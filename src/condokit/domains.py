@@ -100,18 +100,23 @@ class Domains:
         parts = []
         start = 0
         for table in self.tables:
-            labels, name = table.labels, table.name
             for rows, chunk in table.chunks():
                 wanted = asked[start + rows.start : start + rows.stop]
                 if wanted.any():
-                    parts.append(apply_links(self.links, chunk[wanted], labels, name))
+                    chunk = chunk[wanted]
+                    if self.links is not None:
+                        chunk = apply_links(self.links, chunk, table.labels, table.name)
+                    parts.append(chunk)
             start += table.n_rows
         return np.concatenate(parts)
 
     @property
     def is_rectangular(self) -> bool:
         """Whether the two domains have different features."""
-        return len({tuple(table.labels) for table in self.tables}) > 1
+        one, other = self.tables[0], self.tables[-1]
+        if one is other or one.columns is None or other.columns is None:
+            return one.n_features != other.n_features
+        return one.labels != other.labels
 
     @property
     def continuous(self) -> list[Confounder]:
@@ -377,17 +382,10 @@ class Samples:
 
 
 def profile(domains: Domains) -> Profile:
-    """Return range and moments of the query's features, from at most 20,000 of the rows."""
+    """Return range and moments of the query's features, from at most 5000 of the rows."""
     query = np.flatnonzero(domains.kept() & domains.is_query)
     rows = query[evenly(len(query), MOST_ROWS)]
-    parts, start = [], 0
-    for table in domains.tables:
-        for place, chunk in table.chunks():
-            first, last = np.searchsorted(rows, [start + place.start, start + place.stop])
-            if last > first:
-                parts.append(chunk[rows[first:last] - start - place.start])
-        start += table.n_rows
-    return Profile.of(np.concatenate(parts), len(query))
+    return Profile.of(domains.side(True, rows), len(query))
 
 
 def evenly(n: int, most: int) -> Array:

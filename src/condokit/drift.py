@@ -13,7 +13,7 @@ from condokit.frames import Table
 from condokit.records import MIN_CELL, Finding, Part, Record, Sheet
 from condokit.statistics import positive
 
-MOST_ROWS = 20_000  # that a profile looks at
+MOST_ROWS = 5000  # that a profile looks at
 _ROWS_FOR_RANGE = 100  # below which no range is kept
 _FAR_AWAY = 10.0  # standard deviations
 _MUCH_OUTSIDE = 0.01  # share of rows

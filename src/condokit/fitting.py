@@ -134,7 +134,7 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
     )
     candidates: dict[str, Any] = {}
     table = domains.tables[0]
-    if not domains.is_rectangular:
+    if recipe.family.links is not None and not domains.is_rectangular:
         domains = replace(domains, links=check_links(recipe.family.links, table.labels))
     everything, domains = domains, _readable(domains, recipe)
     gaps = _gaps(everything)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from condokit._validation import Array, listing
-from condokit.domains import Domains, Strata, Support
-from condokit.statistics import positive
+from condokit.domains import Domains, Strata, Support, evenly
+from condokit.drift import Profile
 
 _FEW_ROWS = 5
 _FEWEST_OTHERS = 20  # rows that it takes to call one of them an outlier
+_MOST_ROWS = 2000
 _FAR_AWAY = 50.0  # robust standard deviations
 
 
@@ -25,19 +26,20 @@ def weak_points(
         )
         if count < _FEW_ROWS
     ]
-    labels = domains.tables[0].labels
     compared = support.place(strata) >= 0
     if observed is not None:
         rare = np.minimum(*(count.sum(axis=0) for count in observed)) < _FEW_ROWS
         if rare.any():
+            named = listing(domains.tables[0].take(np.flatnonzero(rare)).labels)
             found.append(
                 f"Mostly missing, with fewer than {_FEW_ROWS} values of a domain to compare: "
-                f"{listing([labels[j] for j in np.flatnonzero(rare)])}. Their maps are guesses."
+                f"{named}. Their maps are guesses."
             )
     for name, is_here in (("query", domains.is_query), ("reference", ~domains.is_query)):
         side = compared & is_here
-        far = [labels[j] for j in outlying_features(domains, side)]
-        if far:
+        places = outlying_features(domains, side)
+        if len(places):
+            far = domains.tables[0].take(places).labels
             found.append(
                 f"Values of {listing(far)} in the {name} rows are more than {_FAR_AWAY:g} robust "
                 "standard deviations away from the others, and decide the map alone. Correct or "
@@ -51,40 +53,38 @@ def outlying_features(domains: Domains, side: Array) -> Array:
 
     Far from the median, in units of the distance that 19 in 20 rows keep, over its normal value.
     To save sorting, this looks only at features whose extremes are far out in standard deviations
-    too: with one value at k robust ones, the others being normal, by about
+    of at most 2000 rows: with one value at k robust ones among n normal ones, by about
     :math:`k / \sqrt{1 + k^2 / n}`.
     """
-    if side.sum() < _FEWEST_OTHERS:
+    everyone = np.flatnonzero(side)
+    if len(everyone) < _FEWEST_OTHERS:
         return np.empty(0, dtype=np.intp)
-    total = squares = low = high = n = np.zeros(domains.n_features)
-    first = np.full(domains.n_features, np.nan)
+    sample = domains.rows(everyone[evenly(len(everyone), _MOST_ROWS)])
+    profile = Profile.of(sample, len(everyone))
+    low = high = profile.mean
+    known = np.zeros(domains.n_features)
     for rows, chunk in domains.chunks():
         mine = side[rows]
         X = chunk if mine.all() else chunk[mine]
-        if len(X) == 0:
-            continue
-        if domains.gaps is None:
-            first = X[0] if np.isnan(first[0]) else first
-            X = X - first
-            n = n + len(X)
-        else:
-            seen = ~np.isnan(X)
-            first = np.where(np.isnan(first), X[seen.argmax(axis=0), np.arange(len(n))], first)
-            X = np.where(seen, X - first, 0.0)
-            n = n + seen.sum(axis=0)
-        low, high = np.minimum(low, X.min(axis=0)), np.maximum(high, X.max(axis=0))
-        total, squares = total + X.sum(axis=0), squares + np.einsum("nd,nd->d", X, X)
-    mean = total / positive(n)
-    spread = np.sqrt(np.maximum(squares / positive(n) - mean**2, 0.0))
-    bound = 0.5 * _FAR_AWAY / np.sqrt(1 + _FAR_AWAY**2 / positive(n))
-    far = np.maximum(high - mean, mean - low) > bound * spread
-    suspects = np.flatnonzero(far & (n >= _FEWEST_OTHERS))
+        if len(X):
+            known += len(X) if domains.gaps is None else (~np.isnan(X)).sum(axis=0)
+            low, high = np.fmin(low, _least(X)), np.fmax(high, -_least(-X))
+    n = np.maximum(len(sample) * (1 - profile.missing), 1.0)
+    bound = 0.5 * _FAR_AWAY / np.sqrt(1 + _FAR_AWAY**2 / n)
+    far = np.maximum(high - profile.mean, profile.mean - low) > bound * profile.sd
+    suspects = np.flatnonzero(far & (known >= _FEWEST_OTHERS))
     if len(suspects) == 0:
         return suspects
     X = np.concatenate([chunk[np.ix_(side[rows], suspects)] for rows, chunk in domains.chunks()])
     distance = np.sort(np.abs(X - np.nanmedian(X, axis=0)), axis=0)  # NaN comes last
-    last = n[suspects].astype(np.intp) - 1
+    last = known[suspects].astype(np.intp) - 1
     inner = last - np.maximum((last + 1) // 20, 1)
     typical = distance[inner, np.arange(len(last))] / 1.96
     farthest = distance[last, np.arange(len(last))]
     return suspects[(typical > 0) & (farthest > _FAR_AWAY * typical)]
+
+
+def _least(X: Array) -> Array:
+    """Return the least known value of every column."""
+    least = X.min(axis=0)
+    return np.fmin.reduce(X, axis=0) if np.isnan(least).any() else least

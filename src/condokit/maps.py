@@ -102,8 +102,9 @@ class AffineMap(TransformerMixin, BaseEstimator):
             raise ValueError(
                 f"'feature_names' must be {n_features} different names. Got {listing(names)}."
             )
-        labels = names or [f"column {j}" for j in range(n_features)]
-        checked = check_links(links, labels)
+        checked = None
+        if links is not None:
+            checked = check_links(links, names or [f"column {j}" for j in range(n_features)])
         outputs = None if output_names is None else tuple(str(name) for name in output_names)
         assert parts["offset"] is not None
         n_outputs = len(parts["offset"])
