@@ -42,11 +42,13 @@ bench: $(VENV)/ready ## Time and memory, as ratios in one run
 	$(BIN)/python benchmarks/confounders.py
 	$(BIN)/python benchmarks/matrices.py
 	$(BIN)/python benchmarks/samples.py
+	$(BIN)/python benchmarks/trust.py
 
 measure: $(VENV)/ready ## Measure accuracy on real and simulated data; writes experiments/results/
 	$(BIN)/python experiments/shrinkage.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/confounders.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/matrices.py
+	OMP_NUM_THREADS=1 $(BIN)/python experiments/trust.py
 
 clean: ## Remove what the targets made
 	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
