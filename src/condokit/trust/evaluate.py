@@ -194,6 +194,23 @@ def evaluate(
         categorical if adapter is None or categorical is not None else adapter.categorical,
         missing or ("raise" if adapter is None else adapter.missing),
     )
+    return evaluate_domains(
+        domains, affine, adapter, models, labels, pairs, n_permutations, min_cell, seed
+    )
+
+
+def evaluate_domains(
+    domains: Domains,
+    affine: AffineMap,
+    adapter: ConDoAdapter | None = None,
+    models: Any = None,
+    labels: Any = None,
+    pairs: Any = None,
+    n_permutations: int = 200,
+    min_cell: int = 5,
+    seed: int = 0,
+) -> Evaluation:
+    """Evaluate a map on domains that have been read already; `adapter` is what learned it."""
     domains = _in_order(domains, affine)
     names = domains.tables[0].labels
     recipe = Recipe(
@@ -214,7 +231,7 @@ def evaluate(
     shifts = {name: measure(rows, values) for name, values in versions.items()}
     kept = {name: differences_kept(rows, values) for name, values in versions.items()}
     sheet = _features_sheet(names, shifts, kept["this map"], p, adjusted)
-    outputs, said = _model_sheets(models, labels, rows, strata, Table(X), names, min_cell)
+    outputs, said = _model_sheets(models, labels, rows, strata, domains.tables[0], names, min_cell)
     paired = None if pairs is None else _paired(pairs, domains, affine)
     p_features = float(adjusted.min())
     findings = _findings(sheet, shifts, kept, p_features, p_joint, auc, chance)

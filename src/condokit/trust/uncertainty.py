@@ -146,6 +146,18 @@ def bootstrap(
         adapter.categorical,
         adapter.missing,
     )
+    return bootstrap_domains(adapter, domains, n_resamples, n_jobs, verbose, seed)
+
+
+def bootstrap_domains(
+    adapter: ConDoAdapter,
+    domains: Domains,
+    n_resamples: int = 200,
+    n_jobs: int | None = None,
+    verbose: bool = False,
+    seed: int = 0,
+) -> Bootstrap:
+    """Refit a map to resampled rows of domains that have been read already."""
     if domains.n_features != adapter.map_.n_features_in_:
         raise ValueError(
             f"X has the features {listing(domains.tables[0].labels)}, which are not those that "
