@@ -155,94 +155,137 @@ class Check(Record):
 def check(X: Any, names: Sequence[str] | None, n_features: int, profile: Profile | None) -> Check:
     """Compare new query rows with a profile; see `AffineMap.check`."""
     table = Table(X)
-    lacking: list[str] = []
-    extra: list[str] = []
-    findings: list[Finding] = []
-    if names is not None and table.columns is not None:
-        known, there = set(names), set(table.columns)
-        lacking = [name for name in names if name not in there]
-        extra = [column for column in table.columns if column not in known]
-    elif table.n_features != n_features:
-        findings.append(
-            Finding("stop", f"there are {table.n_features} columns, the map takes {n_features}.")
-        )
-    if lacking:
-        findings.append(Finding("stop", f"columns are missing: {listing(lacking)}."))
-    if extra:
-        findings.append(Finding("note", f"columns that the map ignores: {listing(extra)}."))
-    sheet = Sheet({})
-    if profile is None:
-        findings.append(
-            Finding("note", "the map does not know what it was fitted on: nothing to compare with.")
-        )
-    elif not any(finding.level == "stop" for finding in findings):
-        features = table.match(names, n_features, "this AffineMap")
-        sheet = _compare(features, profile)
-        findings += _findings(sheet)
-    levels = {finding.level for finding in findings}
-    verdict = "stop" if "stop" in levels else "look" if "care" in levels else "as fitted"
-    order = ("stop", "care", "note")
-    findings.sort(key=lambda finding: order.index(finding.level))
-    return Check(verdict, findings, table.n_rows, lacking, extra, sheet)
+    columns = table.columns if names is not None else None
+    monitor = Monitor(names, n_features, profile, columns, table.n_features)
+    if monitor.can_compare:
+        for _, chunk in table.match(names, n_features, "this AffineMap").chunks():
+            monitor.update(chunk)
+    return monitor.result(table.n_rows)
 
 
-def _compare(table: Table, profile: Profile) -> Sheet:
-    """Compare all rows of a table, a chunk at a time."""
-    d = table.n_features
-    known, outside, far, infinite = np.zeros((4, d))
-    shift, squares = np.zeros((2, d))
-    sd = positive(profile.sd)
-    margin = profile.sd
-    low = np.full(d, -np.inf) if profile.low is None else profile.low - margin
-    high = np.full(d, np.inf) if profile.high is None else profile.high + margin
-    for _, chunk in table.chunks():
-        finite = np.isfinite(chunk)
-        infinite += np.isinf(chunk).sum(axis=0)
-        z = np.where(finite, (np.where(finite, chunk, 0.0) - profile.mean) / sd, 0.0)
-        known += finite.sum(axis=0)
-        shift, squares = shift + z.sum(axis=0), squares + np.einsum("nd,nd->d", z, z)
-        outside += (finite & ((chunk < low) | (chunk > high))).sum(axis=0)
-        far += (np.abs(z) > _FAR_AWAY).sum(axis=0)
-    count = np.maximum(known, 1)
-    mean = shift / count
-    spread = np.sqrt(np.maximum(squares / count - mean**2, 0.0) * count / np.maximum(count - 1, 1))
-    error = np.sqrt(spread**2 / count + 1 / max(profile.n_rows, 1))
-    missing = 1 - known / max(table.n_rows, 1)
-    flat = profile.sd == 0
-    notes = []
-    for j in range(d):
-        note = []
-        if infinite[j]:
-            note.append("infinite values")
-        if known[j] == 0:
-            note.append("no values")
-        elif flat[j]:
-            note += ["was constant"] if shift[j] != 0 or squares[j] != 0 else []
-        else:
-            if far[j]:
-                note.append("values far away")
-            expected = _MUCH_OUTSIDE * count[j]
-            if outside[j] > expected + 3 * np.sqrt(expected) + 1:
-                note.append("outside the range")
-            if abs(mean[j]) > max(_DRIFT, _CERTAIN * error[j]):
-                note.append("mean moved")
-            certain = _CERTAIN / np.sqrt(2 * max(min(known[j], profile.n_rows) - 1, 1))
-            ratio = abs(np.log(max(spread[j], 1e-300)))
-            if known[j] > 2 and ratio > max(np.log(_SPREAD), certain):
-                note.append("spread changed")
-        if missing[j] > profile.missing[j] + _MUCH_MISSING:
-            note.append("more missing")
-        notes.append(", ".join(note))
-    return Sheet(
-        {
-            "feature": list(table.labels),
-            "mean_moved_sd": mean.tolist(),
-            "sd_ratio": spread.tolist(),
-            "outside": (outside / count).tolist(),
-            "missing": missing.tolist(),
-            "note": notes,
+class Monitor:
+    """Compares rows with a profile as they pass by, a chunk at a time.
+
+    Parameters
+    ----------
+    names : sequence of str or None
+        The features of the map.
+    n_features : int
+        How many they are.
+    profile : Profile or None
+        The data that the map was fitted on.
+    columns : sequence of str or None
+        The columns of the new table; None if it has no names.
+    n_columns : int
+        How many they are.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str] | None,
+        n_features: int,
+        profile: Profile | None,
+        columns: Sequence[str] | None,
+        n_columns: int,
+    ) -> None:
+        self.profile = profile
+        self.names = (
+            list(names) if names is not None else [f"column {j}" for j in range(n_features)]
+        )
+        self.lacking: list[str] = []
+        self.extra: list[str] = []
+        self.findings: list[Finding] = []
+        if names is not None and columns is not None:
+            known, there = set(names), set(columns)
+            self.lacking = [name for name in names if name not in there]
+            self.extra = [column for column in columns if column not in known]
+        elif n_columns != n_features:
+            text = f"there are {n_columns} columns, the map takes {n_features}."
+            self.findings.append(Finding("stop", text))
+        if self.lacking:
+            text = f"columns are missing: {listing(self.lacking)}."
+            self.findings.append(Finding("stop", text))
+        if self.extra:
+            text = f"columns that the map ignores: {listing(self.extra)}."
+            self.findings.append(Finding("note", text))
+        if profile is None:
+            text = "the map does not know what it was fitted on: nothing to compare with."
+            self.findings.append(Finding("note", text))
+            return
+        self.n_seen = 0
+        self.known, self.outside, self.far, self.infinite = np.zeros((4, n_features))
+        self.shift, self.squares = np.zeros((2, n_features))
+        self.low = np.full(n_features, -np.inf) if profile.low is None else profile.low - profile.sd
+        self.high = np.full(n_features, np.inf)
+        if profile.high is not None:
+            self.high = profile.high + profile.sd
+
+    @property
+    def can_compare(self) -> bool:
+        """Whether rows can be compared: all features are there, and a profile is known."""
+        return self.profile is not None and not any(f.level == "stop" for f in self.findings)
+
+    def update(self, X: Array) -> None:
+        """Look at more rows."""
+        assert self.profile is not None
+        finite = np.isfinite(X)
+        z = (np.where(finite, X, self.profile.mean) - self.profile.mean) / positive(self.profile.sd)
+        self.n_seen += len(X)
+        self.infinite += np.isinf(X).sum(axis=0)
+        self.known += finite.sum(axis=0)
+        self.shift += z.sum(axis=0)
+        self.squares += np.einsum("nd,nd->d", z, z)
+        self.outside += (finite & ((self.low > X) | (self.high < X))).sum(axis=0)
+        self.far += (np.abs(z) > _FAR_AWAY).sum(axis=0)
+
+    def result(self, n_rows: int) -> Check:
+        """Say what was found in a table of so many rows."""
+        sheet, findings = Sheet({}), list(self.findings)
+        if self.can_compare and self.n_seen:
+            sheet = self._sheet()
+            findings += _findings(sheet)
+        levels = {finding.level for finding in findings}
+        verdict = "stop" if "stop" in levels else "look" if "care" in levels else "as fitted"
+        order = ("stop", "care", "note")
+        findings.sort(key=lambda finding: order.index(finding.level))
+        return Check(verdict, findings, n_rows, self.lacking, self.extra, sheet)
+
+    def _sheet(self) -> Sheet:
+        assert self.profile is not None
+        profile, known = self.profile, self.known
+        count = np.maximum(known, 1)
+        mean = self.shift / count
+        variance = np.maximum(self.squares / count - mean**2, 0.0)
+        spread = np.sqrt(variance * count / np.maximum(count - 1, 1))
+        missing = 1 - known / max(self.n_seen, 1)
+        expected = _MUCH_OUTSIDE * count
+        error = np.sqrt(spread**2 / count + 1 / max(profile.n_rows, 1))
+        certain = _CERTAIN / np.sqrt(2 * np.maximum(np.minimum(known, profile.n_rows) - 1, 1))
+        ratio = np.abs(np.log(np.maximum(spread, 1e-300)))
+        varies = (profile.sd > 0) & (known > 0)
+        found = {
+            "infinite values": self.infinite > 0,
+            "no values": known == 0,
+            "was constant": (profile.sd == 0) & (self.squares > 0),
+            "values far away": varies & (self.far > 0),
+            "outside the range": varies & (self.outside > expected + 3 * np.sqrt(expected) + 1),
+            "mean moved": varies & (np.abs(mean) > np.maximum(_DRIFT, _CERTAIN * error)),
+            "spread changed": varies & (known > 2) & (ratio > np.maximum(np.log(_SPREAD), certain)),
+            "more missing": missing > profile.missing + _MUCH_MISSING,
         }
-    )
+        notes = [
+            ", ".join(note for note, hit in found.items() if hit[j]) for j in range(len(known))
+        ]
+        return Sheet(
+            {
+                "feature": self.names,
+                "mean_moved_sd": mean.tolist(),
+                "sd_ratio": spread.tolist(),
+                "outside": (self.outside / count).tolist(),
+                "missing": missing.tolist(),
+                "note": notes,
+            }
+        )
 
 
 def _findings(sheet: Sheet) -> list[Finding]:
