@@ -20,7 +20,8 @@ LAYERS = [
     {"ladder"},
     {"adapter"},
     {"trust"},
-    {"plots"},
+    {"plots", "streaming"},
+    {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

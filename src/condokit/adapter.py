@@ -112,8 +112,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     divergence_, conditional_ : str or instance
         What was used; the names that "auto" stands for.
     map_se_ : dict of {"scale", "offset"} to ndarray, or None
-        Sampling standard errors, before the map is pulled to the identity or averaged; None for
-        matrices, until `bootstrap` has found them.
+        Standard errors: of sampling, and of the pull to the identity or of averaging, which
+        counts as an error of its own. None for matrices, until `bootstrap` has found them.
     errors_ : DiagonalErrors, DrawnErrors or None
         What `transform` computes the errors of single values from.
     report_ : dict

@@ -16,24 +16,40 @@ _FEW_ROWS = 1 << 12  # rows whose values under all draws are kept at a time
 
 @dataclass(frozen=True)
 class DiagonalErrors:
-    """Standard errors of a diagonal map; scale and image of the centre are independent.
+    r"""Standard errors of a diagonal map; scale and image of the centre are independent.
+
+    A map that is pulled from its plain estimate :math:`m, b` to :math:`\tilde m, \tilde b` is
+    farther from the truth than sampling alone tells, so the pull counts as an error of its own:
+    :math:`\mathrm{se}^2 + (\tilde m x + \tilde b - m x - b)^2`.
 
     Attributes
     ----------
-    scale, offset : ndarray of shape (n_features,)
-        Errors of m and b.
-    centre, image : ndarray of shape (n_features,)
-        The point whose image is learned independently of the scale, and the error of that.
+    sampled_scale, sampled_image, centre : ndarray of shape (n_features,)
+        Sampling errors of m and of the image of the centre, the point whose image is learned
+        independently of the scale.
+    pull : pair of ndarray
+        By how much scale and offset were pulled.
     """
 
-    scale: Array
-    offset: Array
+    sampled_scale: Array
+    sampled_image: Array
     centre: Array
-    image: Array
+    pull: tuple[Array, Array]
+
+    @property
+    def scale(self) -> Array:
+        """Standard errors of the scales."""
+        return np.hypot(self.sampled_scale, self.pull[0])
+
+    @property
+    def offset(self) -> Array:
+        """Standard errors of the offsets."""
+        return self.std(np.zeros((1, len(self.centre))))[0]
 
     def std(self, X: Array) -> Array:
         """Return the standard error of the image of every value."""
-        return np.hypot(self.image, (X - self.centre) * self.scale)
+        sampled = np.hypot(self.sampled_image, (X - self.centre) * self.sampled_scale)
+        return np.hypot(sampled, X * self.pull[0] + self.pull[1])
 
 
 @dataclass(frozen=True)
@@ -46,20 +62,24 @@ class DrawnErrors:
         Scales or matrices.
     offsets : ndarray of shape (n_draws, n_outputs)
         Offsets.
+    pull : pair of ndarray or None
+        By how much scale and offset of the map differ from the plain estimate that was refitted.
     """
 
     scales: Array
     offsets: Array
+    pull: tuple[Array, Array] | None = None
 
     @property
     def scale(self) -> Array:
         """Standard errors of the scales, or of the entries of the matrix."""
-        return self.scales.std(axis=0, ddof=1)
+        return np.hypot(self.scales.std(axis=0, ddof=1), 0.0 if self.pull is None else self.pull[0])
 
     @property
     def offset(self) -> Array:
         """Standard errors of the offset."""
-        return self.offsets.std(axis=0, ddof=1)
+        pull = 0.0 if self.pull is None else self.pull[1]
+        return np.hypot(self.offsets.std(axis=0, ddof=1), pull)
 
     def std(self, X: Array) -> Array:
         """Return the standard error of the image of every value."""
@@ -75,7 +95,7 @@ class DrawnErrors:
             n = len(self.offsets)
             variance = (squares - total**2 / n) / (n - 1)
             out[start : start + _FEW_ROWS] = np.sqrt(np.maximum(variance, 0.0))
-        return out
+        return out if self.pull is None else np.hypot(out, X * self.pull[0] + self.pull[1])
 
 
 Errors = DiagonalErrors | DrawnErrors

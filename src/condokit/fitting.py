@@ -153,8 +153,9 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
     support = comparison.support
     solution, unit, flat = _solve(domains, recipe, comparison)
     _warn_weak_points(domains, comparison)
-    errors = _standard_errors(solution)
-    solution, kept, chances = settle(solution, unit, recipe, _n_rows(comparison))
+    plain = solution
+    solution, kept, chances = settle(plain, unit, recipe, _n_rows(comparison))
+    errors = _standard_errors(plain, solution)
     if chances is not None:
         candidates = _candidates(chances, table)
     report = {
@@ -896,14 +897,16 @@ def _leave_scale(solution: Solution, flat: Array) -> Solution:
     return replace(solution, scale=np.where(flat, 1.0, solution.scale), **errors)
 
 
-def _standard_errors(solution: Solution) -> DiagonalErrors | None:
-    """Return the errors of scale and offset; log m and the image of the centre are independent."""
-    if solution.se_log_scale is None or solution.se_image is None:
+def _standard_errors(plain: Solution, settled: Solution) -> DiagonalErrors | None:
+    """Return the errors of a map, with those of pulling the plain estimate to it."""
+    if plain.se_log_scale is None or plain.se_image is None:
         return None
-    scale = solution.scale * solution.se_log_scale * solution.widening
-    image = solution.se_image * solution.widening
-    offset = np.hypot(image, solution.centre * scale)
-    return DiagonalErrors(scale, offset, solution.centre, image)
+    return DiagonalErrors(
+        plain.scale * plain.se_log_scale * plain.widening,
+        plain.se_image * plain.widening,
+        plain.centre,
+        (settled.scale - plain.scale, settled.offset - plain.offset),
+    )
 
 
 def _warn_dropped(support: Support) -> None:

@@ -19,12 +19,10 @@ from condokit.divergences import MomentDivergence
 from condokit.domains import Domains, Moments
 from condokit.errors import DrawnErrors
 from condokit.fitting import (
-    Comparison,
     Recipe,
     compare,
     fit_quietly,
     prior_weights,
-    settle,
     solve_moments,
 )
 from condokit.intake import from_table
@@ -93,7 +91,8 @@ def bootstrap(
 
     Rows are drawn with replacement within strata and domains, subjects (`groups`) within domains.
     Diagonal maps over strata are refitted from reweighted moments of at most 500 random parcels of
-    rows in every cell, without another look at the rows; other maps from weighted rows. The
+    rows in every cell, without another look at the rows; other maps from weighted rows. What is
+    refitted is the plain estimate; a pull to the identity counts as an error of its own. The
     adapter's `map_se_` and `transform(X, return_std=True)` use the result from then on.
 
     Parameters
@@ -169,11 +168,16 @@ def bootstrap_domains(
     if _has_moments(recipe, domains):
         draws = _by_moments(domains, recipe, n_resamples, seed)
     else:
+        if isinstance(family, DiagonalFamily):
+            recipe = replace(recipe, shrinkage=None, averages=False)
         draws = _by_rows(domains, recipe, n_resamples, seed, n_jobs)
     found, n_failed = _gathered(draws, n_resamples, verbose)
-    errors = DrawnErrors(
-        np.stack([scale for scale, _ in found]), np.stack([offset for _, offset in found])
-    )
+    (scale, offset), *others = found  # the first is the plain map of all rows
+    affine = adapter.map_
+    pull = None
+    if isinstance(family, DiagonalFamily):
+        pull = affine.scale - scale, affine.offset - offset
+    errors = DrawnErrors(np.stack([s for s, _ in others]), np.stack([b for _, b in others]), pull)
     result = _summary(adapter, domains, errors, n_failed)
     adapter.errors_ = errors
     return result
@@ -224,7 +228,7 @@ def _gathered(
 def _by_moments(
     domains: Domains, recipe: Recipe, n_resamples: int, seed: int
 ) -> Iterator[tuple[Array, Array] | None]:
-    """Refit from moments of parcels of rows, reweighted.
+    """Refit from moments of parcels of rows: all of them first, then reweighted.
 
     A cell with G parcels gets G - 1 draws, which makes the variance of its mean unbiased.
     """
@@ -239,10 +243,11 @@ def _by_moments(
         weights = None if domains.weights is None else domains.weights[rows]
         stats.update(chunk, parcel[rows], weights)
     weights = prior_weights(recipe.prior, comparison)
-    everything = _merged(stats, cell_of_parcel, 2 * n_values, np.ones(len(cell_of_parcel)))
-    independent = everything[0]
-    for _ in range(n_resamples):
-        drawn = _draw(unit_of_parcel, cell_of_parcel, n_values, domains.groups is not None, rng)
+    drawn = np.ones(len(cell_of_parcel))
+    independent = _merged(stats, cell_of_parcel, 2 * n_values, drawn)[0]
+    for k in range(n_resamples + 1):
+        if k > 0:
+            drawn = _draw(unit_of_parcel, cell_of_parcel, n_values, domains.groups is not None, rng)
         count, mean, squares = _merged(stats, cell_of_parcel, 2 * n_values, drawn)
         if ((count == 0) & (independent > 0)).any():
             yield None
@@ -254,17 +259,14 @@ def _by_moments(
         query, reference = (
             moments_from(count[h], mean[h], squares[h], independent[h]) for h in halves
         )
-        yield _refit_moments(recipe, query, reference, weights, comparison)
+        yield _refit_moments(recipe, query, reference, weights)
 
 
 def _refit_moments(
-    recipe: Recipe, query: Moments, reference: Moments, weights: Array, comparison: Comparison
+    recipe: Recipe, query: Moments, reference: Moments, weights: Array
 ) -> tuple[Array, Array] | None:
     try:
-        solution, unit, _ = solve_moments(recipe, query, reference, weights)
-        support = comparison.support
-        n_rows = support.count_query.sum() + support.count_reference.sum()
-        solution, _, _ = settle(solution, unit, recipe, n_rows)
+        solution, _, _ = solve_moments(recipe, query, reference, weights)
     except (ValueError, FloatingPointError):
         return None
     if not (np.isfinite(solution.scale).all() and np.isfinite(solution.offset).all()):
@@ -343,13 +345,13 @@ def _merged(
 def _by_rows(
     domains: Domains, recipe: Recipe, n_resamples: int, seed: int, n_jobs: int | None
 ) -> Iterator[tuple[Array, Array] | None]:
-    """Refit from weighted rows, in parallel if asked."""
+    """Refit from all rows and from reweighted ones, in parallel if asked."""
     comparison = compare(domains, recipe, quiet=True)
     cell = cell_of(domains, comparison.strata, comparison.support)
     n_values = len(comparison.support.levels)
     used = np.flatnonzero(cell >= 0)
     unit = np.arange(len(used)) if domains.groups is None else domains.groups[used]
-    seeds = np.random.SeedSequence(seed).spawn(n_resamples)
+    seeds = [None, *np.random.SeedSequence(seed).spawn(n_resamples)]
     jobs = (
         delayed(_refit_rows)(domains, recipe, used, unit, cell[used], n_values, s) for s in seeds
     )
@@ -363,10 +365,12 @@ def _refit_rows(
     unit: Array,
     cell: Array,
     n_values: int,
-    seed: np.random.SeedSequence,
+    seed: np.random.SeedSequence | None,
 ) -> tuple[Array, Array] | None:
-    rng = np.random.default_rng(seed)
-    drawn = _draw(unit, cell, n_values, domains.groups is not None, rng)
+    drawn = np.ones(len(used))
+    if seed is not None:
+        rng = np.random.default_rng(seed)
+        drawn = _draw(unit, cell, n_values, domains.groups is not None, rng)
     weights = np.zeros(len(domains.is_query))
     base = 1.0 if domains.weights is None else domains.weights[used]
     weights[used] = drawn * base
@@ -388,7 +392,7 @@ def _summary(
     matrix = affine.scale if affine.kind == "diagonal" else affine.A
     # entries in units that make every feature's spread one
     unit = np.ones(len(sd)) if matrix.ndim == 1 else sd / sd[:, None]
-    change = (errors.scales - matrix) * unit
+    change = (errors.scales - errors.scales.mean(axis=0)) * unit
     size = np.sqrt(np.sum((matrix * unit) ** 2))
     moved = np.sqrt(np.sum(change.reshape(n_draws, -1) ** 2, axis=1)) / max(size, 1e-300)
     if matrix.ndim == 1:
@@ -396,7 +400,7 @@ def _summary(
         rows = support.count_query.sum() + support.count_reference.sum()
         dof = max(float(rows) - 2 * len(support.weights), 1.0)
         reach = float(stdtrit(dof, 0.5 + _LEVEL / 2))
-        log = np.log(np.maximum(errors.scales, 1e-300)).std(axis=0, ddof=1)
+        log = errors.scale / positive(np.abs(matrix))
         sheet = Sheet(
             {
                 "feature": names,
