@@ -8,7 +8,8 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "condokit"
 LAYERS = [
     {"_validation"},
-    {"frames", "statistics", "mapfile", "datasets", "smoothing", "links", "optimise", "records"},
+    {"frames", "statistics", "mapfile", "datasets", "smoothing", "links", "optimise", "records"}
+    | {"facts"},
     {"kernels", "drift"},
     {"domains"},
     {"gaps"},
@@ -18,6 +19,7 @@ LAYERS = [
     {"sampling", "pairing"},
     {"fitting"},
     {"ladder"},
+    {"provenance", "export"},
     {"adapter"},
     {"trust"},
     {"plots", "streaming"},

@@ -80,7 +80,7 @@ _HOME = {
     "sensitivity": "trust.sensitivity",
 }
 
-_MODULES = ("datasets", "plots")
+_MODULES = ("datasets", "export", "plots")
 
 __all__ = ["__version__", *_MODULES, *_HOME]
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import difflib
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+
+_notes: ContextVar[list[str] | None] = ContextVar("notes", default=None)
 
 
 class NoOverlapError(ValueError):
@@ -30,8 +34,33 @@ class IdentifiabilityWarning(UserWarning):
     """The data do not determine a part of the map, which is then left at its simplest."""
 
 
-def warn(message: str, category: type[Warning]) -> None:
-    """Warn at the line of the user's code that led here."""
+@contextmanager
+def noting() -> Iterator[list[str]]:
+    """Keep the text of our warnings, whether or not the user wants to see them."""
+    notes: list[str] = []
+    before = _notes.set(notes)
+    try:
+        yield notes
+    finally:
+        _notes.reset(before)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Neither show warnings nor note them."""
+    with noting(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def warn(message: str, category: type[Warning], noted: str | None = None) -> None:
+    """Warn at the line of the user's code that led here.
+
+    `noted` is what may be kept of a message that names values of subjects.
+    """
+    notes = _notes.get()
+    if notes is not None:
+        notes.append(f"{category.__name__}: {noted or message}")
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("condokit"):
         level, frame = level + 1, frame.f_back

@@ -10,7 +10,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from condokit._validation import Array, check_integer, pick, warn
+from condokit._validation import Array, check_integer, noting, pick, warn
 from condokit.conditionals import CONDITIONALS, BaseConditional
 from condokit.divergences import (
     DIVERGENCES,
@@ -40,6 +40,7 @@ from condokit.maps import (
 from condokit.optimise import watched
 from condokit.pairing import check_pairs, refine
 from condokit.priors import PRIORS, BasePrior
+from condokit.provenance import account
 
 
 class ConDoAdapter(TransformerMixin, BaseEstimator):
@@ -388,14 +389,16 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         if self.n_jobs is not None and self.n_jobs != -1:
             check_integer("n_jobs", self.n_jobs, 1)
         threads = 1 if self.n_jobs is None else None if self.n_jobs == -1 else int(self.n_jobs)
-        with watched(bool(self.verbose), threads) as watch:
-            fit, rung = climb(domains, self._rungs(domains))
-            if pairs is not None:
-                fit = self._refined(fit, rung, domains, pairs)
-        if watch.stopped:
-            warn("Interrupted: the map is the best that was found so far.", UserWarning)
-            fit = replace(fit, report={**fit.report, "interrupted": True})
-        self.map_ = fit.map.remembering(profile(domains))
+        with noting() as notes:
+            with watched(bool(self.verbose), threads) as watch:
+                fit, rung = climb(domains, self._rungs(domains))
+                if pairs is not None:
+                    fit = self._refined(fit, rung, domains, pairs)
+            if watch.stopped:
+                warn("Interrupted: the map is the best that was found so far.", UserWarning)
+                fit = replace(fit, report={**fit.report, "interrupted": True})
+        how = account(self.get_params(deep=False), domains, fit, rung, notes)
+        self.map_ = fit.map.remembering(profile(domains), how)
         self.errors_: Errors | None = fit.errors
         self.rung_ = rung
         self.support_, self.overlap_, self.report_ = fit.support, fit.overlap, fit.report

@@ -95,24 +95,22 @@ class Profile:
         if not isinstance(content, dict) or set(content) != set(cls.__annotations__):
             raise ValueError("'fitted_on' must hold " + listing(cls.__annotations__, 9) + ".")
         n_rows = content["n_rows"]
-        if type(n_rows) is not int or n_rows < 0:
-            raise ValueError(f"'n_rows' of 'fitted_on' is {n_rows!r}.")
-        arrays: dict[str, Array | None] = {}
-        for name, unknown in (
-            ("mean", 0.0),
-            ("sd", 0.0),
-            ("missing", 0.0),
-            ("low", -np.inf),
-            ("high", np.inf),
-        ):
+        if type(n_rows) is not int or not 0 <= n_rows < 1 << 63:
+            raise ValueError("'n_rows' of 'fitted_on' must be a number of rows.")
+        arrays: dict[str, Array | None] = {"low": None, "high": None}
+        unknown = {"mean": 0.0, "sd": 0.0, "missing": 0.0, "low": -np.inf, "high": np.inf}
+        for name, value in unknown.items():
             values = content[name]
-            if values is None and name in ("low", "high"):
-                arrays[name] = None
+            if values is None and name in arrays:
                 continue
             good = isinstance(values, list) and len(values) == n_features
-            if not good or not all(v is None or type(v) in (int, float) for v in values):
+            if not good or not set(map(type, values)) <= {int, float, type(None)}:
                 raise ValueError(f"{name!r} of 'fitted_on' must be {n_features} numbers.")
-            arrays[name] = np.array([unknown if v is None else float(v) for v in values])
+            numbers = np.array(values, dtype=np.float64)  # None becomes NaN
+            least = 0.0 if name in ("sd", "missing") else -np.inf
+            if np.isinf(numbers).any() or (numbers < least).any():
+                raise ValueError(f"{name!r} of 'fitted_on' holds impossible numbers.")
+            arrays[name] = np.where(np.isnan(numbers), value, numbers)
         return cls(n_rows=n_rows, **arrays)  # type: ignore[arg-type]
 
 

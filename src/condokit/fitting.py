@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from condokit._validation import (
     check_integer,
     check_number,
     listing,
+    quietly,
     warn,
 )
 from condokit.conditionals import BaseConditional, SmoothConditional, StrataConditional, Stratified
@@ -265,8 +265,7 @@ def _finished(
 
 def fit_quietly(domains: Domains, recipe: Recipe) -> Fit:
     """Fit a part of the data again, without repeating what was said of all of it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quietly():
         return fit_map(domains, replace(recipe, min_overlap=0.0))
 
 
@@ -912,8 +911,9 @@ def _standard_errors(plain: Solution, settled: Solution) -> DiagonalErrors | Non
 def _warn_dropped(support: Support) -> None:
     rows = [sum(row[key] for row in support.dropped) for key in ("n_query", "n_reference")]
     values = [tuple(row[name] for name in support.names) for row in support.dropped]
+    what = f"{len(values)} confounder value(s) occur in one domain only and are not compared"
     warn(
-        f"{len(values)} confounder value(s) occur in one domain only and are not compared: "
-        f"{listing(values)} ({rows[0]:g} query and {rows[1]:g} reference rows).",
+        f"{what}: {listing(values)} ({rows[0]:g} query and {rows[1]:g} reference rows).",
         LowOverlapWarning,
+        noted=f"{what}.",
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from condokit._validation import Array
+from condokit._validation import Array, quietly
 from condokit.conditionals import SmoothConditional
 from condokit.covariances import folds_of
 from condokit.divergences import GaussianOT, PCMatch
@@ -57,13 +56,20 @@ class Rung:
     @property
     def name(self) -> str:
         """What the report calls it."""
-        family = self.recipe.family
-        named = [name for name, kind in MAPS.items() if type(family) is kind]
-        kind = named[0] if named else type(family).__name__
-        divergence = self.divergence
-        if not isinstance(divergence, str):
-            divergence = type(divergence).__name__
-        return "diagonal" if self.recipe.averages else f"{kind} ({divergence})"
+        return self.map if self.recipe.averages else f"{self.map} ({called(self.divergence)})"
+
+    @property
+    def map(self) -> str:
+        """What the family of maps is called."""
+        if self.recipe.averages:
+            return "diagonal"
+        kind = type(self.recipe.family)
+        return next((name for name, known in MAPS.items() if kind is known), kind.__name__)
+
+
+def called(ingredient: Any) -> str:
+    """Return the name of an ingredient that was given as one, or as an instance."""
+    return ingredient if isinstance(ingredient, str) else type(ingredient).__name__
 
 
 def climb(domains: Domains, rungs: list[Rung]) -> tuple[Fit, Rung]:
@@ -87,8 +93,7 @@ def climb(domains: Domains, rungs: list[Rung]) -> tuple[Fit, Rung]:
         fewest = min(fewest, *first.report["complete_rows"].values())
     if len(rungs) == 1 or fewest < _LEAST_ROWS or "fallback" in first.report:
         return first, rungs[0]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quietly():
         trial = _Trial(held, rungs)
         scores = trial.scores()
         while True:

@@ -11,6 +11,7 @@ from condokit._validation import Array, did_you_mean, listing
 
 Link = str | float | None
 NAMES = ("log", "logit")
+LEAST_SHARE, MOST_SHARE = 1e-37, 1 - 6e-8  # not quite 0 and 1, in single precision as well
 
 
 def check_links(links: Any, labels: Sequence[str]) -> tuple[Link, ...] | None:
@@ -87,8 +88,7 @@ def undo(links: tuple[Link, ...] | None, X: Array) -> Array:
         if link == "log":
             out[:, j] = np.exp(X[:, j])
         elif link == "logit":
-            # never quite 0 or 1, in single precision as well
-            out[:, j] = np.clip(1 / (1 + np.exp(-X[:, j])), 1e-37, 1 - 6e-8)
+            out[:, j] = np.clip(1 / (1 + np.exp(-X[:, j])), LEAST_SHARE, MOST_SHARE)
         elif link is not None:
             out[:, j] = np.maximum(X[:, j], 0.0) ** (1 / float(link))
     return out

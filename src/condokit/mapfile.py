@@ -1,27 +1,50 @@
-"""The map file: versioned JSON, readable without condokit, checked in full when read."""
+"""The map file: versioned JSON, readable without condokit, checked in full when read.
+
+`docs/map-schema.json` describes it. Keys may be added to a schema if older versions can do without
+them; its number rises if they would apply the map wrongly.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
+import reprlib
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import condokit
-from condokit._validation import MapFileError
+from condokit._validation import Array, MapFileError, listing
 
 FORMAT = "condokit-map"
 SCHEMA = 1
 KINDS = ("diagonal", "low-rank", "dense")
-_KEYS = {"kind": str, "feature_names": list | None, "scale": list, "offset": list}
+MOST_BYTES = 2 << 30
+MOST_VALUES = 100_000_000
+_MOST_DIGITS = 300
+_KEYS = {
+    "condokit": str,
+    "kind": str,
+    "feature_names": list | None,
+    "scale": list,
+    "offset": list,
+    "left": list,
+    "right": list,
+    "links": list,
+    "output_names": list,
+    "fitted_on": dict,
+    "provenance": dict,
+    "sha256": str,
+}
+_OPTIONAL = ("left", "right", "links", "output_names", "fitted_on", "provenance", "sha256")
 
 
 def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
-    """Write a map beside `path` and rename it, so that no half-written file is ever seen."""
-    path = Path(path)
+    """Write a map, the same bytes for the same content."""
     document = {
         "format": FORMAT,
         "schema": SCHEMA,
@@ -29,15 +52,23 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
         **content,
     }
     document["sha256"] = _digest(document)
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    text = (_layout(document) + "\n").encode("utf-8")
+    if len(text) > MOST_BYTES or text.count(b",") >= MOST_VALUES:
+        raise ValueError(f"The map is too large for a file: {len(text)} bytes.")
+    write_bytes(path, text)
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file beside `path` and rename it, so that no half-written one is ever seen."""
+    path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"Cannot save the map: {path} is a folder, not a file name.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"Cannot save the map: the folder {path.parent} does not exist.")
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes the file private
@@ -48,29 +79,52 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the content of a map file, or raise a `MapFileError` that says what is wrong."""
+    """Return the content of a map file, or raise a `MapFileError` that says what is wrong.
+
+    Numbers of the map come as arrays. Nothing in the file is ever executed.
+    """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = _read_bytes(path).decode("utf-8")
+    except (OSError, ValueError) as error:
         raise MapFileError(f"{path} cannot be read as a map: {error}.") from None
     try:
-        document = json.loads(text)
+        document = json.loads(
+            text, object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer
+        )
     except (ValueError, RecursionError) as error:
         raise MapFileError(f"{path} is not a map: it is damaged or no JSON ({error}).") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise MapFileError(f"{path} is not a map: its 'format' is not {FORMAT!r}.")
     schema = document.get("schema")
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise MapFileError(f"{path} is damaged: its 'schema' is {schema!r}.")
+    if type(schema) is not int or schema < 1:
+        raise MapFileError(f"{path} is damaged: its 'schema' is {reprlib.repr(schema)}.")
     if schema > SCHEMA:
+        version = reprlib.repr(document.get("condokit")).strip("'")
         raise MapFileError(
-            f"{path} was written by a newer condokit ({document.get('condokit')}; schema {schema}, "
+            f"{path} was written by a newer condokit ({version}; schema {reprlib.repr(schema)}, "
             f"this version reads up to {SCHEMA}). Upgrade condokit."
         )
-    _check_content(path, document)
-    if document.get("sha256") != _digest(document):
+    try:
+        arrays = _check_content(document)
+        intact = document.get("sha256") == _digest(document)
+    except (ValueError, RecursionError) as error:
+        raise MapFileError(f"{path} is damaged: {error}.") from None
+    if not intact:
         raise MapFileError(f"{path} was changed or damaged: its content does not fit its hash.")
-    return document
+    return {**document, **arrays}
+
+
+def _layout(value: Any, margin: str = "") -> str:
+    """Write one line for every key, and for every row of a matrix."""
+    inner, ends = margin + " ", "[]"
+    if isinstance(value, dict) and value:
+        ends = "{}"
+        lines = [f"{json.dumps(key)}: {_layout(item, inner)}" for key, item in value.items()]
+    elif isinstance(value, list) and value and isinstance(value[0], list):
+        lines = [_layout(row) for row in value]
+    else:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return f"{ends[0]}\n{inner}" + f",\n{inner}".join(lines) + f"\n{margin}{ends[1]}"
 
 
 def _digest(document: dict[str, Any]) -> str:
@@ -80,37 +134,74 @@ def _digest(document: dict[str, Any]) -> str:
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _check_content(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
+def _read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Read a regular file that is not too large; a pipe or device could go on for ever."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise ValueError("it is no regular file")
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        content = b"" if size > MOST_BYTES else file.read(MOST_BYTES + 1)
+    if max(size, len(content)) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+    if content.count(b",") >= MOST_VALUES:
+        raise ValueError(f"it has more than {MOST_VALUES} values")
+    return content
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
+
+
+def _constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON, which knows finite numbers only")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number has {len(digits)} digits; it knows finite numbers only")
+    return int(digits)
+
+
+def _check_content(document: dict[str, Any]) -> dict[str, Array]:
+    """Return the numbers of the map as arrays; raise a ValueError if anything is not as it must."""
     for key, kind in _KEYS.items():
-        if key not in document or not isinstance(document[key], kind):
-            raise MapFileError(f"{path} is damaged: {key!r} is missing or of the wrong type.")
-    if document["kind"] not in KINDS:
-        raise MapFileError(f"{path} holds a map of unknown kind {document['kind']!r}.")
-    scale, offset, names = document["scale"], document["offset"], document["feature_names"]
-    matrices = {"dense": ["scale"], "low-rank": ["left", "right"]}.get(document["kind"], [])
-    for key in ("scale", "offset", "left", "right"):
-        values: Any = document.get(key, [])
-        if key in matrices:
-            is_matrix = isinstance(values, list) and all(isinstance(row, list) for row in values)
-            if not is_matrix or len({len(row) for row in values}) != 1:
-                raise MapFileError(f"{path} is damaged: {key!r} is no matrix.")
-            values = [number for row in values for number in row]
-        if not all(type(x) in (int, float) and _is_finite(x) for x in values):
-            raise MapFileError(f"{path} is damaged: {key!r} must hold finite numbers only.")
-    width = len(scale[0]) if document["kind"] == "dense" else len(scale)
-    wrong = {len(scale), len(offset)} != {len(offset)} or not offset or not width
-    if wrong or (names is not None and len(names) != width):
-        raise MapFileError(
-            f"{path} is damaged: 'scale', 'offset' and 'feature_names' differ in length."
-        )
-    if names is not None and (
-        not all(isinstance(name, str) for name in names) or len(set(names)) < len(names)
-    ):
-        raise MapFileError(f"{path} is damaged: 'feature_names' must be different strings.")
+        absent = key not in document
+        if key not in _OPTIONAL if absent else not isinstance(document[key], kind):
+            raise ValueError(f"{key!r} is missing or of the wrong type")
+    kind = document["kind"]
+    if kind not in KINDS:
+        raise ValueError(f"it holds a map of unknown kind {reprlib.repr(kind)}")
+    factors = [key for key in ("left", "right") if key in document]
+    if factors != (["left", "right"] if kind == "low-rank" else []):
+        raise ValueError("'left' and 'right' belong to maps of the kind 'low-rank' alone")
+    matrices = ["scale"] if kind == "dense" else factors
+    arrays = {
+        key: _numbers(key, document[key], key in matrices) for key in ("scale", "offset", *factors)
+    }
+    width, n_outputs = arrays["scale"].shape[-1], len(arrays["offset"])
+    needed = {"feature_names": width, "links": width, "output_names": n_outputs}
+    found = {key: len(document[key]) for key in needed if document.get(key) is not None}
+    wrong = [key for key, length in found.items() if length != needed[key]]
+    if wrong or len(arrays["scale"]) != n_outputs or not arrays["scale"].size:
+        raise ValueError(f"{listing(wrong or ['scale'])} and 'offset' differ in length")
+    for key in ("feature_names", "output_names"):
+        listed = document.get(key) or []
+        if not set(map(type, listed)) <= {str} or len(set(listed)) < len(listed):
+            raise ValueError(f"{key!r} must be different strings")
+    return arrays
 
 
-def _is_finite(number: float) -> bool:
-    try:
-        return math.isfinite(float(number))
-    except OverflowError:
-        return False
+def _numbers(key: str, values: list[Any], is_matrix: bool) -> Array:
+    """Return a vector or matrix of finite numbers; truth values are none."""
+    rows = values if is_matrix else [values]
+    if not all(type(row) is list for row in rows) or len({len(row) for row in rows}) != 1:
+        raise ValueError(f"{key!r} is no matrix")
+    if not all(set(map(type, row)) <= {int, float} for row in rows):
+        raise ValueError(f"{key!r} must hold finite numbers only")
+    array = np.array(values, dtype=np.float64)
+    if not np.isfinite(array).all():
+        raise ValueError(f"{key!r} must hold finite numbers only")
+    return array

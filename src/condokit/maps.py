@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from condokit._validation import (
 )
 from condokit.domains import Moments
 from condokit.drift import Check, Profile, check
+from condokit.facts import Facts, check_provenance
 from condokit.frames import Table
 from condokit.links import Link, check_links
 from condokit.links import apply as apply_links
@@ -55,6 +56,8 @@ class AffineMap(TransformerMixin, BaseEstimator):
         Names of the outputs of a rectangular map; otherwise they are those of the features.
     fitted_on : Profile or None, default=None
         Range and moments of the data that the map was fitted on, for `check`.
+    provenance : dict or None, default=None
+        How the map was fitted, in plain text and numbers; a fitted adapter fills it in.
 
     Examples
     --------
@@ -77,6 +80,7 @@ class AffineMap(TransformerMixin, BaseEstimator):
     links: tuple[Link, ...] | None
     output_names: tuple[str, ...] | None
     fitted_on: Profile | None
+    provenance: Facts | None
 
     def __init__(
         self,
@@ -89,6 +93,7 @@ class AffineMap(TransformerMixin, BaseEstimator):
         links: Any = None,
         output_names: Sequence[str] | None = None,
         fitted_on: Profile | None = None,
+        provenance: Mapping[str, Any] | None = None,
     ) -> None:
         parts = {
             "scale": _frozen("scale", scale, (1, 2)),
@@ -115,7 +120,12 @@ class AffineMap(TransformerMixin, BaseEstimator):
                 f"'output_names' must be {n_outputs} different names. Got {listing(outputs)}."
             )
         self.__dict__.update(
-            parts, feature_names=names, links=checked, output_names=outputs, fitted_on=fitted_on
+            parts,
+            feature_names=names,
+            links=checked,
+            output_names=outputs,
+            fitted_on=fitted_on,
+            provenance=check_provenance(provenance),
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -132,15 +142,17 @@ class AffineMap(TransformerMixin, BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied map, read-only as before."""
-        self.__dict__.update(state)
+        self.__dict__.update({"provenance": None, **state})
         for array in self._arrays():
             array.flags.writeable = False
 
     def __sklearn_clone__(self) -> AffineMap:
-        return self.remembering(self.fitted_on)
+        return self.remembering(self.fitted_on, self.provenance)
 
-    def remembering(self, profile: Profile | None) -> AffineMap:
-        """Return the same map with a profile of the data that it was fitted on."""
+    def remembering(
+        self, profile: Profile | None, provenance: Mapping[str, Any] | None = None
+    ) -> AffineMap:
+        """Return the same map with a profile of the data it was fitted on, and how it was."""
         return AffineMap(
             self.scale,
             self.offset,
@@ -150,6 +162,7 @@ class AffineMap(TransformerMixin, BaseEstimator):
             links=self.links,
             output_names=self.output_names,
             fitted_on=profile,
+            provenance=provenance,
         )
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -443,19 +456,15 @@ class AffineMap(TransformerMixin, BaseEstimator):
         return check(X, self.feature_names, self.n_features_in_, self.fitted_on)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the map to a small readable JSON file."""
-        content: dict[str, Any] = {
-            "kind": self.kind,
-            "feature_names": None if self.feature_names is None else list(self.feature_names),
-        }
+        """Write the map to a small readable JSON file, the same for the same map."""
+        content: dict[str, Any] = {"kind": self.kind, "feature_names": self.feature_names}
         for name in ("scale", "offset", "left", "right"):
             part = getattr(self, name)
             if part is not None:
                 content[name] = part.tolist()
-        if self.links is not None:
-            content["links"] = list(self.links)
-        if self.output_names is not None:
-            content["output_names"] = list(self.output_names)
+        for name in ("links", "output_names", "provenance"):
+            if getattr(self, name) is not None:
+                content[name] = getattr(self, name)
         if self.fitted_on is not None:
             content["fitted_on"] = self.fitted_on.to_dict()
         mapfile.write(path, content)
@@ -464,14 +473,13 @@ class AffineMap(TransformerMixin, BaseEstimator):
     def load(cls, path: str | os.PathLike[str]) -> AffineMap:
         """Read a map that `save` wrote; refuse any other file with a `MapFileError`."""
         content = mapfile.read(path)
-        parts = {name: content.get(name) for name in ("left", "right", "links", "output_names")}
+        names = ("left", "right", "links", "output_names", "provenance")
+        parts = {name: content.get(name) for name in names}
+        profile = content.get("fitted_on")
         try:
-            affine = cls(content["scale"], content["offset"], content["feature_names"], **parts)
-            if content.get("fitted_on") is None:
-                return affine
-            return affine.remembering(
-                Profile.from_dict(content["fitted_on"], affine.n_features_in_)
-            )
+            if profile is not None:
+                parts["fitted_on"] = Profile.from_dict(profile, content["scale"].shape[-1])
+            return cls(content["scale"], content["offset"], content["feature_names"], **parts)
         except ValueError as error:
             raise MapFileError(f"{path} is damaged: {error}") from None
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
-from condokit._validation import Array, NoOverlapError, check_integer
+from condokit._validation import Array, NoOverlapError, check_integer, quietly
 from condokit.adapter import ConDoAdapter
 from condokit.domains import Domains, profile
 from condokit.intake import from_table
@@ -149,8 +148,7 @@ def strength(t: Any, dof: float) -> Any:
 
 
 def _refit(adapter: ConDoAdapter, domains: Domains) -> ConDoAdapter:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quietly():
         return clone(adapter).set_params(min_overlap=0.0).fit_domains(domains)
 
 
