@@ -36,6 +36,7 @@ Examples:
 Exit codes: 0 fine, 2 bad input, 3 the comparison is not possible.
 Completion: eval "$(condokit completion bash)" in ~/.bashrc (also zsh, fish).
 """
+_arguments: list[str] = []  # as they were given, for the record
 _MOST_WATCHED = 100_000  # rows of a file that are all checked for drift; beyond, every tenth
 
 
@@ -151,14 +152,14 @@ def fit(
     **options: Any,
 ) -> None:
     """Learn the map from NEW to OLD, and write it."""
-    from condokit.files import refuse_existing
+    from condokit.files import check_target
 
     for path in (output, report_path, adapted):
         if path is not None:
-            refuse_existing(path, force)
+            check_target(path, force)
     adapter, domains, said = _fitted(verbose, **options)
-    affine = adapter.map_
-    _save(affine, output, force)
+    affine = _with_origin(adapter.map_, domains, options)
+    affine.save(output)
     record = None
     if report_path is not None:
         record = _write_report(adapter, domains, options, said, report_path, force)
@@ -216,9 +217,9 @@ def apply_(
 @_as_json
 def report(output: str, force: bool, verbose: bool, as_json: bool, **options: Any) -> None:
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
-    from condokit.files import refuse_existing
+    from condokit.files import check_target
 
-    refuse_existing(output, force)
+    check_target(output, force)
     adapter, domains, said = _fitted(verbose, **options)
     record = _write_report(adapter, domains, options, said, output, force)
     if as_json:
@@ -244,7 +245,7 @@ def show(map_file: str, as_json: bool) -> None:
         "offset": affine.offset,
         "links": affine.links,
         "fitted_on_rows": None if affine.fitted_on is None else affine.fitted_on.n_rows,
-        "provenance": getattr(affine, "provenance", None),
+        "provenance": affine.provenance,
     }
     if affine.kind == "diagonal":
         record["scale"] = affine.scale
@@ -340,6 +341,7 @@ def demo(context: click.Context, folder: str, force: bool) -> None:
         ["apply", out[0], new, "-o", out[2], *again],
     ):
         _tell(click.style(f"\n$ condokit {shlex.join(arguments)}", bold=True))
+        _arguments[:] = arguments
         cli.main(arguments, standalone_mode=False)
 
 
@@ -579,11 +581,33 @@ def _number(option: str, value: str) -> float:
         raise click.UsageError(f"{option}: {value!r} is not a number.") from None
 
 
-def _save(affine: AffineMap, path: str, force: bool) -> None:
-    from condokit.files import refuse_existing
+def _with_origin(affine: AffineMap, domains: Domains, options: dict[str, Any]) -> AffineMap:
+    """Return a map that knows the command, the files and the rows it comes from."""
+    from condokit.provenance import file_fingerprint, fingerprint
 
-    refuse_existing(path, force)
-    affine.save(path)
+    origin = {
+        **(affine.provenance or {}),
+        "data": fingerprint(domains),
+        "command": _command(),
+        "files": [file_fingerprint(path) for path in _inputs(options)],
+    }
+    return affine.remembering(affine.fitted_on, origin)
+
+
+def _command() -> list[str]:
+    """Return the command without what it wrote, which does not change the map."""
+    kept, skip = ["condokit"], False
+    for argument in _arguments:
+        name, sign, _ = argument.partition("=")
+        written = name in ("-o", "--output", "--report", "--adapted")
+        if not (skip or written or argument in ("--force", "--json", "-v", "--verbose")):
+            kept.append(argument)
+        skip = written and not sign and not skip
+    return kept
+
+
+def _inputs(options: dict[str, Any]) -> list[str]:
+    return [path for path in (options["new"], options["reference"]) if path not in (None, "-")]
 
 
 def _write_report(
@@ -597,12 +621,8 @@ def _write_report(
     from condokit.files import sha256, write_text
     from condokit.report import build, render
 
-    inputs = {
-        name: sha256(name)
-        for name in (options["new"], options["reference"])
-        if name not in (None, "-")
-    }
-    record = build(adapter, domains, command=f"condokit {shlex.join(sys.argv[1:])}", inputs=inputs)
+    inputs = {path: sha256(path) for path in _inputs(options)}
+    record = build(adapter, domains, command=shlex.join(_command()), inputs=inputs)
     write_text(path, render(record), force)
     return record
 
@@ -706,8 +726,9 @@ def _tell(text: str) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; every failure is one line on standard error, and an exit code."""
     code = 0
+    _arguments[:] = sys.argv[1:] if arguments is None else arguments
     try:
-        result = cli.main(arguments, prog_name="condokit", standalone_mode=False)
+        result = cli.main(_arguments, prog_name="condokit", standalone_mode=False)
         code = result if isinstance(result, int) else 0
     except click.ClickException as error:
         error.show()
