@@ -8,7 +8,8 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "condokit"
 LAYERS = [
     {"_validation"},
-    {"frames", "statistics", "mapfile", "datasets", "smoothing", "links", "optimise", "records"},
+    {"frames", "files", "mapfile", "statistics", "datasets", "smoothing"}
+    | {"links", "optimise", "records"},
     {"kernels", "drift"},
     {"domains"},
     {"gaps"},
