@@ -233,7 +233,7 @@ def replace_h5ad(
         values = np.empty(shape, np.float32 if single else np.float64)
         for place, name in enumerate(names):
             values[:, place] = table.column(name).to_numpy()
-        with h5py.File(path_in) as old, h5py.File(_name(file), "w") as new:
+        with h5py.File(path_in) as old, h5py.File(file.name, "w") as new:
             new.attrs.update(old.attrs)
             for key in old:
                 if key != "X":
@@ -284,8 +284,9 @@ def _parquet(scan: Scan, columns: Sequence[str] | None, whole: bool) -> None:
     pa = _arrow()
     piped = str(scan.path) == "-"
     source = pa.BufferReader(sys.stdin.buffer.read()) if piped else pa.OSFile(str(scan.path))
-    buffer = 0 if whole else 1 << 20  # a buffer keeps row groups out of memory
-    file = parquet.ParquetFile(scan._files.enter_context(source), buffer_size=buffer)
+    # pre-buffering would read row groups far ahead of the batches
+    options = {"pre_buffer": whole, "buffer_size": 0 if whole else 1 << 20}
+    file = parquet.ParquetFile(scan._files.enter_context(source), **options)
     names = _select(scan.path, file.schema_arrow.names, columns)
     scan.n_rows = file.metadata.num_rows
     scan.schema = pa.schema([file.schema_arrow.field(name) for name in names])
@@ -327,7 +328,7 @@ def _h5ad(scan: Scan, columns: Sequence[str] | None, whole: bool) -> None:
             f"the {memory / 1e9:.1f} GB of memory; select fewer variables."
         )
     X = data.X
-    if getattr(X, "format", "") == "csc":  # rows of which are only found in memory
+    if hasattr(X, "to_memory"):  # sparse, and of use to nobody by rows on disk
         X = X.to_memory().tocsr()
     label = data.obs.index.name or "obs_names"
     obs = data.obs.rename_axis(label).reset_index()
@@ -381,18 +382,23 @@ class _Text:
         first, second = next(blocks, b""), next(blocks, None)
         types = self.examine(first, columns)
         table = self.infer(first, types, 0, 1)
+        again: Iterable[bytes] = chain([first, second or b""], blocks)
         if second is None:
-            scan.n_rows, scan._tables = len(table), iter([table])
-        elif Path(self.path).is_file():
+            scan.n_rows = len(table)
+        elif str(self.path) != "-" and Path(self.path).is_file():
             scan.n_rows, line = len(table), 1 + first.count(b"\n")
             for block in chain([second], blocks):
                 scan.n_rows += len(self.infer(block, types, scan.n_rows, line))
                 line += block.count(b"\n")
-            scan._tables = self.parse_all(self.blocks(scan, size), types)
+            again = self.blocks(scan, size)
+        # a column without any value has the type of measurements
+        types = {n: pa.float64() if t == pa.null() else t for n, t in types.items()}
+        scan.schema = pa.schema(types.items())
+        if second is not None:
+            scan._tables = self.parse_all(again, types)
         else:
-            scan._tables = self.parse_all(chain([first, second], blocks), types)
-        scan.schema = pa.schema([(name, types[name]) for name in self.columns])
-        scan._tables = (table.cast(scan.schema) for table in scan._tables)
+            same = table.schema.equals(scan.schema)
+            scan._tables = iter([table if same else table.cast(scan.schema)])
 
     def blocks(self, scan: Scan, size: int | None) -> Iterator[bytes]:
         """Yield the file in UTF-8, in pieces of about `size` bytes that end where a row ends."""
@@ -613,6 +619,7 @@ class Writer:
         self._sink: Any = None
         self._schema: pa.Schema = None
         self._waiting: list[pa.Table] = []
+        self._size = 0
         self._levels: dict[int, pa.Array] = {}
 
     def write(self, table: pa.Table) -> None:
@@ -623,8 +630,10 @@ class Writer:
                 self._sink = self._start()
             if table.column_names != self._schema.names:
                 raise FileError(f"{_shown(self.path)}: the columns changed between batches.")
-            self._waiting.append(table.cast(self._schema))
-            if sum(part.nbytes for part in self._waiting) >= _ROW_GROUP:
+            same = table.schema.equals(self._schema)
+            self._waiting.append(table if same else table.cast(self._schema))
+            self._size += table.nbytes
+            if self._size >= _ROW_GROUP:
                 self._flush()
 
     def finish(self) -> None:
@@ -667,7 +676,7 @@ class Writer:
     def _flush(self) -> None:
         pa = _arrow()
         table = pa.concat_tables(self._waiting)
-        self._waiting.clear()
+        self._waiting, self._size = [], 0
         if self.format != "arrow":
             self._sink.write_table(table, len(table) or None)
             return
@@ -731,7 +740,8 @@ def _atomic(path: PathLike) -> Iterator[IO[bytes]]:
     path = Path(os.path.realpath(path))  # a link stays a link
     with _worded(path, "written"):
         handle, temporary = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
-    file = os.fdopen(handle, "wb")
+        os.close(handle)
+        file = open(temporary, "wb")  # noqa: SIM115
     try:
         with _terminable():
             yield file
