@@ -8,8 +8,8 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "condokit"
 LAYERS = [
     {"_validation"},
-    {"frames", "statistics", "mapfile", "datasets", "smoothing", "links", "optimise", "records"}
-    | {"facts"},
+    {"frames", "files", "mapfile", "statistics", "datasets", "smoothing"}
+    | {"links", "optimise", "records", "facts"},
     {"kernels", "drift"},
     {"domains"},
     {"gaps"},

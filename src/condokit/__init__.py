@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from condokit._validation import FileError as FileError
     from condokit._validation import IdentifiabilityWarning as IdentifiabilityWarning
     from condokit._validation import LowOverlapWarning as LowOverlapWarning
     from condokit._validation import MapFileError as MapFileError
@@ -49,6 +50,7 @@ _HOME = {
     "Chained": "conditionals",
     "ConDoAdapter": "adapter",
     "Energy": "divergences",
+    "FileError": "_validation",
     "ForwardKL": "divergences",
     "GaussianOT": "divergences",
     "IdentifiabilityWarning": "_validation",

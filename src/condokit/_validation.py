@@ -26,6 +26,10 @@ class MapFileError(ValueError):
     """A file is not a map that this version of condokit can read."""
 
 
+class FileError(ValueError):
+    """A file cannot be read or written; the message says why in one line."""
+
+
 class LowOverlapWarning(UserWarning):
     """The comparison rests on a part of the data only."""
 
