@@ -312,6 +312,7 @@ def test_texts_that_are_no_map(tmp_path, text, message):
         ("diagonal", {"links": ["log"]}, "differ in length"),
         ("links", {"links": ["log", True, None]}, "A link must be"),
         ("links", {"links": ["log", -1, None]}, "A link must be"),
+        ("links", {"links": ["log", 10**290, None]}, None),
         ("links", {"links": ["log", [], None]}, "A link must be"),
         ("diagonal", {"output_names": "xyz"}, "'output_names' is missing or of the wrong type"),
         ("diagonal", {"output_names": ["x", "y", 3]}, "different strings"),
@@ -451,7 +452,7 @@ def mutated_document(document, chance):
             elif chance.random() < 0.3 and isinstance(inner, int | float):
                 place[key] = chance.choice([str(inner), [inner], bool(inner), -inner, inner + 1])
             else:
-                place[key] = chance.choice(STRANGE)
+                place[key] = copy.deepcopy(chance.choice(STRANGE))
             break
     return document
 

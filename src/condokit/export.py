@@ -221,7 +221,8 @@ def to_sql(
     """Return a SELECT that maps the columns of a table.
 
     It keeps to what most databases understand. Numbers are exact, names are quoted, and NULL stays
-    NULL.
+    NULL. A dense matrix becomes one sum per output, which databases are slow to plan: beyond some
+    100 features, prefer `to_onnx`.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ def _check(link: Any) -> Link:
     if link is None or (isinstance(link, str) and link in NAMES):
         return link
     is_number = isinstance(link, int | float | np.number) and not isinstance(link, bool)
-    if is_number and np.isfinite(link) and link > 0:
+    if is_number and 0 < link <= np.finfo(float).max:
         return float(link)
     raise ValueError(f"A link must be 'log', 'logit', a power above 0 or None. Got {link!r}.")
 
