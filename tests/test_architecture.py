@@ -20,7 +20,7 @@ LAYERS = [
     {"ladder"},
     {"adapter"},
     {"trust"},
-    {"plots"},
+    {"plots", "report"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
