@@ -9,13 +9,10 @@ from test_report import HOSTILE, report, table
 from condokit.report import render
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.skipif(
-        CHROMIUM is None or DRIVER is None,
-        reason="chromium and chromedriver are absent: apt-get install chromium chromium-driver",
-    ),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None,
+    reason="chromium and chromedriver are absent: apt-get install chromium chromium-driver",
+)
 FLAGS = (
     "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
     "disable-component-update disable-sync disable-dev-shm-usage window-size=1100,900"
@@ -89,7 +86,11 @@ def silent_console(request):
 
 def opened(browser, address, *, dark=False, width=1100):
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    still = {
+        "name": "prefers-reduced-motion",
+        "value": "reduce",
+    }  # clicks do not wait for scrolling
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme, still]})
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.get(address)
