@@ -22,7 +22,7 @@ LAYERS = [
     {"provenance", "export"},
     {"adapter"},
     {"trust"},
-    {"plots", "streaming"},
+    {"plots", "streaming", "report"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -236,7 +236,8 @@ def evaluate_domains(
     p_features = float(adjusted.min())
     findings = _findings(sheet, shifts, kept, p_features, p_joint, auc, chance)
     support = comparison.support
-    shown = np.argsort(adjusted, kind="stable")[:_MOST_DENSITIES]
+    moved = np.abs(shifts["as is"].difference)
+    shown = np.lexsort((-moved, adjusted))[:_MOST_DENSITIES]
     chosen = Likewise(
         rows.before[:, shown],
         rows.after[:, shown],
@@ -394,7 +395,7 @@ def _findings(
         others = [kept[name].share for name in ("moment matching", "as is")]
         text = (
             f"{mine.share:.0%} of the difference that confounders explain is kept (moment "
-            f"matching: {others[0]:.0%})."
+            f"matching: {round(others[0] or 0.0, 2) + 0.0:.0%})."
         )
         if _is_over_corrected(mine):
             found.append(

@@ -206,14 +206,16 @@ class Permutations:
             auc = classify(centred / unit @ axes, labels)
         else:
             assert self.errors is not None
+            # what permuted maps move is projected first: products with few columns
+            projected, axes = centred / unit @ axes, axes / unit[:, None]
+            from_centre = base + centred - self.errors.centre
             auc = np.empty(n_labels)
             for b in range(n_labels):
                 mine = labels[:, b]
-                moved = centred.copy()
-                stretch = np.exp(self.log_scale[b])
-                from_centre = base[mine] + centred[mine] - self.errors.centre
-                moved[mine] += (stretch - 1) * from_centre + self.shift[b]
-                auc[b] = classify(_centred(moved, block) / unit @ axes, labels[:, [b]])[0]
+                moved = projected.copy()
+                stretch = np.expm1(self.log_scale[b])
+                moved[mine] += from_centre[mine] @ (stretch[:, None] * axes) + self.shift[b] @ axes
+                auc[b] = classify(_centred(moved, block), labels[:, [b]])[0]
         chance = float(auc[1:].mean()) if n_labels > 1 else 0.5
         return float(auc[0]), chance, float((auc >= auc[0] - 1e-12).mean())
 

@@ -1,0 +1,163 @@
+"""A report's record as one page of HTML that needs no network; nothing is computed here."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+TOP = 20  # features shown without a script, and in pictures of many
+_MOST_STRATA = 40
+_EXPLORED = ("map", "features", "densities")  # what the script needs
+_COLUMNS = {
+    "data": "Data",
+    "shift_sd": "Shift (sd)",
+    "log_sd_ratio": "Spread mismatch",
+    "domain_auc": "Telling apart",
+    "explained": "Explained",
+    "kept": "Kept",
+    "silhouette_domain": "Clumping: data set",
+    "silhouette_confounders": "confounders",
+}
+_VERSIONS = {
+    "as is": "As it is",
+    "moment matching": "Plain moment matching",
+    "this map": "This map",
+}
+
+
+def render(record: dict[str, Any]) -> str:
+    """Return one self-contained HTML page; the same record always gives the same page.
+
+    Parameters
+    ----------
+    record : dict
+        What `build` returned, or the same read from JSON.
+
+    Returns
+    -------
+    str
+        The page: no requests, no dependencies, below 3 MB for 100 features.
+    """
+    environment = Environment(
+        loader=PackageLoader("condokit.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, count=count, percent=percent)
+    script = _file("report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("report.html.jinja").render(
+        **record,
+        style=Markup(_file("report.css")),
+        script=Markup(script),
+        script_hash=digest,
+        data=Markup(_embedded({name: record[name] for name in _EXPLORED})),
+        bars=_bars(record),
+        top=_top(record["features"]),
+        love=_love(record["features"]),
+        columns=_COLUMNS,
+        version_names=_VERSIONS,
+        n_shown=TOP,
+    )
+
+
+def number(value: Any) -> str:
+    """Return three digits (two below 0.1), more before the point; the script does the same."""
+    if value is None:
+        return "–"
+    if isinstance(value, str | bool):
+        return str(value)
+    size = abs(value)
+    if size < 1e-12:
+        return "0"
+    if size >= 1e7 or size < 1e-4:
+        text = f"{value:.1e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+    elif size >= 100 or isinstance(value, int):
+        text = f"{value:,.0f}"
+    else:
+        text = f"{value:.{(1 if size < 0.1 else 2) - math.floor(math.log10(size))}f}"
+    return text.replace("-", "−")
+
+
+def count(value: Any) -> str:
+    """Return a count of rows with separators; hidden and rounded ones as they are."""
+    if isinstance(value, str):
+        return value.replace("<", "< ").replace("~", "≈ ")
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def percent(value: float | None) -> str:
+    """Return a share as a whole percentage."""
+    return "–" if value is None else f"{round(100 * value)}%".replace("-", "−")
+
+
+def _file(name: str) -> str:
+    return files("condokit.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _embedded(value: Any) -> str:
+    """Return JSON that cannot end the script element it stands in."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _bars(record: dict[str, Any]) -> dict[str, Any]:
+    """Return shares of rows by stratum, in percent of the longest bar."""
+    found = record["assessment"]
+    sheet = {} if found is None else found["strata"]
+    names = sheet.get("rows with", [])
+    totals = {side: max(record["compared"][f"n_{side}"], 1) for side in ("query", "reference")}
+    rows = [
+        {
+            "name": names[k],
+            **{side: _bar(sheet[f"n_{side}"][k], total) for side, total in totals.items()},
+        }
+        for k in range(min(len(names), _MOST_STRATA))
+    ]
+    longest = max((row[side]["share"] for row in rows for side in totals), default=1) or 1
+    for row in rows:
+        for side in totals:
+            row[side]["width"] = round(100 * row[side]["share"] / longest, 2)
+    hidden = any(row[side]["hidden"] for row in rows for side in totals)
+    return {"rows": rows, "hidden": hidden, "more": max(len(names) - _MOST_STRATA, 0)}
+
+
+def _bar(shown: Any, total: float) -> dict[str, Any]:
+    size = float(str(shown).lstrip("<~"))
+    return {"count": shown, "share": size / total, "hidden": str(shown).startswith("<")}
+
+
+def _top(features: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    return [
+        {name: values[j] for name, values in features.items()}
+        for j in range(min(TOP, len(features["feature"])))
+    ]
+
+
+def _love(features: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Return the features with the largest shifts before or after, placed on an axis from zero."""
+    if "shift_before" not in features:
+        return []
+    before, after = ([abs(x or 0) for x in features[f"shift_{k}"]] for k in ("before", "after"))
+    order = sorted(range(len(before)), key=lambda j: -max(before[j], after[j]))[:TOP]
+    end = max((max(before[j], after[j]) for j in order), default=1) or 1
+    return [
+        {
+            "feature": features["feature"][j],
+            "before": before[j],
+            "after": after[j],
+            "x_before": round(2 + 94 * before[j] / end, 2),
+            "x_after": round(2 + 94 * after[j] / end, 2),
+            "x_small": round(2 + 94 * 0.1 / end, 2) if end > 0.1 else None,
+        }
+        for j in order
+    ]
