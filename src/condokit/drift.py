@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ _MUCH_MISSING = 0.1  # more than when fitting
 _VERDICTS = {
     "as fitted": "As fitted: the data look like those the map was fitted on.",
     "look": "Look: the data differ from those the map was fitted on.",
+    "unknown": "Unknown: the map does not say what data it was fitted on.",
     "stop": "Stop: the map cannot be applied to these data.",
 }
 
@@ -81,12 +82,14 @@ class Profile:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers; None where there is none."""
+        """Return plain numbers; None where there is none, or it would be that of a few rows."""
+        few = np.round(self.n_rows * (1 - self.missing)) < MIN_CELL
+        safe = replace(
+            self, mean=np.where(few, np.nan, self.mean), sd=np.where(few, np.nan, self.sd)
+        )
         return {
-            name: value
-            if not isinstance(value, np.ndarray)
-            else [x if np.isfinite(x) else None for x in value.tolist()]
-            for name, value in vars(self).items()
+            name: _finite(value) if isinstance(value, np.ndarray) else value
+            for name, value in vars(safe).items()
         }
 
     @classmethod
@@ -99,8 +102,8 @@ class Profile:
             raise ValueError(f"'n_rows' of 'fitted_on' is {n_rows!r}.")
         arrays: dict[str, Array | None] = {}
         for name, unknown in (
-            ("mean", 0.0),
-            ("sd", 0.0),
+            ("mean", np.nan),
+            ("sd", np.nan),
             ("missing", 0.0),
             ("low", -np.inf),
             ("high", np.inf),
@@ -122,8 +125,8 @@ class Check(Record):
 
     Attributes
     ----------
-    verdict : {"as fitted", "look", "stop"}
-        In a word.
+    verdict : {"as fitted", "look", "unknown", "stop"}
+        In a word; "unknown" if the map does not say what it was fitted on.
     findings : list of Finding
         The reasons.
     n_rows : int
@@ -133,6 +136,7 @@ class Check(Record):
     features : Sheet
         For every feature: the change of its mean in standard deviations, the ratio of standard
         deviations, the share of rows outside the range and of missing values, and what is wrong.
+        Figures of fewer than five values are left out.
     """
 
     verdict: str
@@ -171,16 +175,14 @@ def check(X: Any, names: Sequence[str] | None, n_features: int, profile: Profile
     if extra:
         findings.append(Finding("note", f"columns that the map ignores: {listing(extra)}."))
     sheet = Sheet({})
-    if profile is None:
-        findings.append(
-            Finding("note", "the map does not know what it was fitted on: nothing to compare with.")
-        )
-    elif not any(finding.level == "stop" for finding in findings):
+    if profile is not None and not any(finding.level == "stop" for finding in findings):
         features = table.match(names, n_features, "this AffineMap")
         sheet = _compare(features, profile)
         findings += _findings(sheet)
     levels = {finding.level for finding in findings}
-    verdict = "stop" if "stop" in levels else "look" if "care" in levels else "as fitted"
+    is_known = profile is not None and bool(np.isfinite(profile.mean).any())
+    verdict = "as fitted" if is_known else "unknown"
+    verdict = "stop" if "stop" in levels else "look" if "care" in levels else verdict
     order = ("stop", "care", "note")
     findings.sort(key=lambda finding: order.index(finding.level))
     return Check(verdict, findings, table.n_rows, lacking, extra, sheet)
@@ -236,13 +238,17 @@ def _compare(table: Table, profile: Profile) -> Sheet:
     return Sheet(
         {
             "feature": list(table.labels),
-            "mean_moved_sd": mean.tolist(),
-            "sd_ratio": spread.tolist(),
-            "outside": (outside / count).tolist(),
+            "mean_moved_sd": _finite(np.where(known < MIN_CELL, np.nan, mean)),
+            "sd_ratio": _finite(np.where(known < MIN_CELL, np.nan, spread)),
+            "outside": _finite(np.where(known < MIN_CELL, np.nan, outside / count)),
             "missing": missing.tolist(),
             "note": notes,
         }
     )
+
+
+def _finite(values: Array) -> list[float | None]:
+    return [x if np.isfinite(x) else None for x in values.tolist()]
 
 
 def _findings(sheet: Sheet) -> list[Finding]:
