@@ -151,4 +151,31 @@ def test_a_full_matrix_is_judged(rng):
 def test_few_subjects_are_named(rng):
     frame = table(rng, subject=np.r_[np.zeros(60), np.arange(80)])
     found = assess(frame, domain="domain", groups="subject")
-    assert any("1 subjects" in finding.text for finding in found.findings)
+    assert any("fewer than 5 subjects" in finding.text for finding in found.findings)
+
+
+def test_nothing_tells_the_count_of_a_small_cell(rng):
+    asked = set()
+    for few in (1, 2, 3, 4):
+        sex = np.r_[["F"] * few, ["M"] * (60 - few), ["F"] * 40, ["M"] * 40]
+        site = np.r_[["x"] * few, ["y"] * 136, ["z"] * (4 - few)].astype(object)
+        site[30 : 30 + few] = None
+        frame = table(rng, sex=sex, site=site)
+        roles = {"domain": "domain", "missing": "drop", "features": ["x*"]}
+        found = assess(frame, confounders=["sex"], **roles)
+        asked.add(tuple(found.wanted))
+        heavy = assess(frame, confounders=["sex"], sample_weight=np.full(140, 9.0), **roles)
+        assert heavy.strata["n_query"][0] == "<5"
+        dropped = assess(frame, confounders=["site"], **roles)
+        assert dropped.confounders["missing"] == ["<5"]
+        assert dropped.confounders["outside"] == [None]
+        assert "site" not in dropped.overlap.outside
+        assert any("missing in a few rows" in finding.text for finding in dropped.findings)
+    assert len(asked) == 1
+
+
+def test_bins_of_large_numbers_are_told_apart(rng):
+    year = rng.uniform(2015, 2025, 140)
+    found = assess(table(rng, year=year), domain="domain", confounders="year")
+    assert len(found.strata) == 5
+    assert found.strata["rows with"][0].startswith("year below 201")

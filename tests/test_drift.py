@@ -66,7 +66,7 @@ def test_columns_missing_or_unknown_are_reported_not_refused(fitted):
 
 
 def test_a_map_from_elsewhere_has_nothing_to_compare_with():
-    assert AffineMap([1.0], [0.0]).check([[1.0]]).verdict == "as fitted"
+    assert AffineMap([1.0], [0.0]).check([[1.0]]).verdict == "unknown"
 
 
 def test_the_file_remembers(fitted, tmp_path):
@@ -114,3 +114,15 @@ def test_a_profile_knows_moments_around_gaps(rng):
     np.testing.assert_allclose(profile.mean, np.nanmean(X, axis=0))
     np.testing.assert_allclose(profile.sd, np.nanstd(X, axis=0, ddof=1))
     np.testing.assert_allclose(profile.missing, [0, 1 / 3])
+
+
+def test_figures_of_a_few_rows_are_not_shown(rng, tmp_path):
+    X = rng.normal(size=(3, 2))
+    with pytest.warns(UserWarning, match="guesses"):
+        affine = ConDoAdapter().fit_pair(X, rng.normal(size=(50, 2))).map_
+    affine.save(tmp_path / "map.json")
+    assert AffineMap.load(tmp_path / "map.json").fitted_on.to_dict()["mean"] == [None, None]
+    assert AffineMap.load(tmp_path / "map.json").check(X).verdict == "unknown"
+    whole = ConDoAdapter().fit_pair(rng.normal(size=(50, 2)), rng.normal(size=(50, 2))).map_
+    assert whole.check(X).features["mean_moved_sd"] == [None, None]
+    assert "values far away" in whole.check(X + 100).features["note"][0]

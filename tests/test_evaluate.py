@@ -151,7 +151,7 @@ def test_frozen_models_are_shown_by_stratum(frame):
         "plain": LinearRegression().fit(reference[names].to_numpy(), reference["sick"]),
     }
     found = evaluate(
-        truth(), frame, **ROLES, models=models, labels={"named": "sick"}, n_permutations=19
+        truth(), frame, **ROLES, models=models, labels={"named": "sick"}, n_permutations=39
     )
     rows = {(row["model"], row["rows with"]): row for row in found.models.rows()}
     query = frame[frame["domain"] == "query"]
@@ -171,7 +171,7 @@ def test_small_cells_are_hidden_from_everything_rendered(rng):
     rare = np.flatnonzero((data["domain"] == "query") & ~data["sick"])
     data = data.drop(index=rare[3:])
     model = LogisticRegression().fit(data[["x0", "x1"]], data["sick"])
-    found = evaluate(truth(2), data, **ROLES, models=model, n_permutations=19)
+    found = evaluate(truth(2), data, **ROLES, models=model, n_permutations=39)
     row = next(row for row in found.models.rows() if row["rows with"] == "sick = False")
     assert row["query_after"] is None
     assert row["reference"] is not None
@@ -187,7 +187,7 @@ def test_pairs_measure_agreement(rng):
     data.columns = ["x0", "x1"]
     data["domain"] = np.repeat(["query", "reference"], n)
     pairs = (np.arange(n), n + np.arange(n))
-    found = evaluate(truth(2), data, domain="domain", pairs=pairs, n_permutations=19).agreement
+    found = evaluate(truth(2), data, domain="domain", pairs=pairs, n_permutations=39).agreement
     assert found.n_pairs == n
     assert found.error_after < 0.15 < found.error_before
     row = next(iter(found.features.rows()))
@@ -203,18 +203,19 @@ def test_pairs_measure_agreement(rng):
         ({"models": 3}, "has no `predict`"),
         ({"labels": "sick"}, "'labels' are for `models`"),
         ({"pairs": ([0, 1], [2, 3])}, "lists row 2 as a reference row"),
-        ({"pairs": ([0, 1], [299])}, "at least two row numbers"),
+        ({"pairs": ([0, 1], [298, 299])}, "at least 5 pairs"),
+        ({"pairs": ([0, 1], [299])}, "lists 2 query rows but 1"),
         ({"n_permutations": 3}, "n_permutations"),
         ({"features": ["x0"]}, "lacks 'x1'"),
     ],
 )
 def test_bad_input_is_refused(frame, change, message):
     with pytest.raises(ValueError, match=message):
-        evaluate(truth(), frame, **{**ROLES, "n_permutations": 19, **change})
+        evaluate(truth(), frame, **{**ROLES, "n_permutations": 39, **change})
 
 
 def test_records_are_plain_and_print(frame):
-    found = evaluate(truth(), frame, **ROLES, n_permutations=19)
+    found = evaluate(truth(), frame, **ROLES, n_permutations=39)
     assert json.dumps(found.to_dict(), allow_nan=False)
     assert "Given the confounders" in repr(found)
     assert "<table>" in found._repr_html_()
@@ -230,5 +231,51 @@ def test_missing_values_are_evaluated_as_if_they_were_not_missing(rng, frame):
     wrong = evaluate(truth().compose(truth()), holes, **ROLES, n_permutations=49)
     assert wrong.features["p_adjusted"][1] <= 0.05
     pairs = (np.arange(50), 150 + np.arange(50))
-    paired = evaluate(adapter, holes, **ROLES, pairs=pairs, n_permutations=19).agreement
+    paired = evaluate(adapter, holes, **ROLES, pairs=pairs, n_permutations=39).agreement
     assert np.isfinite(paired.features["bias"]).all()
+
+
+@pytest.mark.parametrize("name", ["identity", "shift", "orthogonal"])
+def test_maps_that_fit_less_are_not_blamed_for_following_less_noise(name):
+    blamed = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        data = pd.DataFrame(rng.normal(size=(160, 3)), columns=["x0", "x1", "x2"])
+        data["domain"] = np.repeat(["query", "reference"], 80)
+        adapter = ConDoAdapter(name).fit(data, domain="domain")
+        found = evaluate(adapter, data, domain="domain", n_permutations=59)
+        blamed += min(found.p_features, found.p_joint) <= 0.025
+    assert blamed <= 3
+
+
+def test_a_map_that_changes_nothing_does_not_help(frame):
+    found = evaluate(AffineMap(np.ones(4), np.zeros(4)), frame, **ROLES)
+    assert found.verdict == "poor"
+
+
+def test_labels_may_be_missing_but_not_strange(frame):
+    names = ["x0", "x1", "x2", "x3"]
+    model = LogisticRegression().fit(frame[names], frame["sick"])
+    label = frame["sick"].astype(object)
+    label[frame["domain"] == "query"] = None
+    found = evaluate(truth(), frame, **ROLES, models=model, labels=label, n_permutations=39)
+    assert found.models["query_truth"] == [None] * len(found.models)
+    assert found.models["error_reference"][0] > 0
+    with pytest.raises(ValueError, match="must be its classes"):
+        evaluate(truth(), frame, **ROLES, models=model, labels=["yes"] * len(frame))
+    three = LogisticRegression().fit(frame[names], np.arange(len(frame)) % 3)
+    with pytest.raises(ValueError, match="3 classes"):
+        evaluate(truth(), frame, **ROLES, models=three)
+    with pytest.raises(ValueError, match="not fitted"):
+        evaluate(ConDoAdapter(), frame, **ROLES)
+
+
+def test_no_mean_tells_that_of_a_small_cell(rng):
+    data = two_domains(rng, 60, 2)
+    rare = np.flatnonzero((data["domain"] == "query") & ~data["sick"])
+    data = data.drop(index=rare[3:])
+    model = LogisticRegression().fit(data[["x0", "x1"]], data["sick"])
+    found = evaluate(truth(2), data, **ROLES, models=model, n_permutations=39)
+    by_stratum = {row["rows with"]: row["query_after"] for row in found.models.rows()}
+    assert by_stratum["all"] is not None
+    assert by_stratum["sick = True"] is None  # with that of all, it would tell the other

@@ -2,6 +2,7 @@
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 from test_evaluate import ROLES, truth, two_domains
 
@@ -35,7 +36,7 @@ def test_overlap_leaves_small_cells_open(frame):
 
 
 def test_love_and_densities(frame):
-    found = evaluate(truth(2), frame, **ROLES, n_permutations=19)
+    found = evaluate(truth(2), frame, **ROLES, n_permutations=39)
     assert len(plots.love(found).axes[0].get_yticklabels()) == 2
     figure = plots.densities(found, "x1")
     assert [axis.get_title(loc="left") for axis in figure.axes] == [
@@ -57,7 +58,7 @@ def test_map_with_intervals(frame):
 def test_bland_altman(rng):
     frame = two_domains(rng, 30, 2)
     pairs = (np.arange(30), 30 + np.arange(30))
-    found = evaluate(truth(2), frame, **ROLES, pairs=pairs, n_permutations=19)
+    found = evaluate(truth(2), frame, **ROLES, pairs=pairs, n_permutations=39)
     axis = plots.bland_altman(found.agreement, "x1").axes[0]
     assert axis.get_title(loc="left") == "x1: 30 pairs"
 
@@ -66,3 +67,22 @@ def test_without_matplotlib_the_extra_is_named(frame, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(ModuleNotFoundError, match=r"condokit\[plot\]"):
         plots.overlap(assess(frame, **ROLES))
+
+
+def test_names_are_not_formulas(rng):
+    hostile = "$\\frac{$"
+    frame = pd.DataFrame(rng.normal(size=(60, 2)), columns=[hostile, "x"])
+    frame["domain"] = np.repeat(["query", "reference"], 30)
+    frame["sex"] = np.tile(["$_{$", "M"], 30)
+    roles = {"domain": "domain", "confounders": ["sex"]}
+    adapter = ConDoAdapter().fit(frame, **roles)
+    pairs = (np.arange(30), np.arange(30, 60))
+    found = evaluate(adapter, frame, **roles, pairs=pairs, n_permutations=39)
+    for figure in (
+        plots.overlap(assess(frame, **roles)),
+        plots.love(found),
+        plots.densities(found, hostile),
+        plots.map_intervals(adapter),
+        plots.bland_altman(found.agreement),
+    ):
+        figure.canvas.draw()

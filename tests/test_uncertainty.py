@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from test_evaluate import ROLES, two_domains
 
-from condokit import ConDoAdapter, bootstrap
+from condokit import ConDoAdapter, bootstrap, datasets, sensitivity
 from condokit.trust import uncertainty
 
 
@@ -149,5 +149,21 @@ def test_bad_input_is_refused():
         bootstrap(ConDoAdapter(), frame, **ROLES)
     with pytest.raises(ValueError, match="n_resamples"):
         bootstrap(fitted(frame), frame, **ROLES, n_resamples=3)
-    with pytest.raises(ValueError, match="not those"):
+    with pytest.raises(ValueError, match="lacks 'x1'"):
         bootstrap(fitted(frame), frame, **ROLES, features=["x0"])
+
+
+@pytest.mark.parametrize("look", [bootstrap, sensitivity])
+def test_features_are_found_by_name(look):
+    df = datasets.make_eeg(random_state=0).to_frame()
+    names = [name for name in df.columns if name.startswith("eeg_")]
+    roles = {"domain": "device", "confounders": ["seizure"]}
+    adapter = ConDoAdapter(reference="v1").fit(df, **roles, features=names)
+    plain, turned = (
+        look(adapter, df, **roles, features=features).features for features in (None, names[::-1])
+    )
+    assert plain["feature"] == turned["feature"] == names
+    error = "scale_se" if look is bootstrap else "shift_errors"
+    np.testing.assert_allclose(plain[error], turned[error], rtol=1e-9)
+    with pytest.raises(ValueError, match="lacks"):
+        look(adapter, df, **roles, features=names[1:])

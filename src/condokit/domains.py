@@ -13,7 +13,7 @@ from condokit.drift import MOST_ROWS, Profile
 from condokit.frames import Table
 from condokit.links import Link
 from condokit.links import apply as apply_links
-from condokit.records import Sheet, hidden_counts
+from condokit.records import Sheet, hidden_counts, small_cells
 
 PART = 1 << 16  # rows whose metadata are handled at a time
 
@@ -213,8 +213,10 @@ class Support:
 
     def __repr__(self) -> str:
         columns = self.to_dict()
-        for name in ("n_query", "n_reference"):
-            columns[name] = hidden_counts(np.asarray(columns[name]))
+        for name, counts in (("n_query", self.count_query), ("n_reference", self.count_reference)):
+            columns[name] = hidden_counts(counts)
+            if small_cells(counts).any():
+                columns.pop("weight", None)  # it would tell them
         text = repr(Sheet(columns))
         if self.dropped:
             left_out = [tuple(row[name] for name in self.names) for row in self.dropped]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ _MUCH_MISSING = 0.1  # more than when fitting
 _VERDICTS = {
     "as fitted": "As fitted: the data look like those the map was fitted on.",
     "look": "Look: the data differ from those the map was fitted on.",
+    "unknown": "Unknown: the map does not say what data it was fitted on.",
     "stop": "Stop: the map cannot be applied to these data.",
 }
 
@@ -81,12 +82,14 @@ class Profile:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers; None where there is none."""
+        """Return plain numbers; None where there is none, or it would be that of a few rows."""
+        few = np.round(self.n_rows * (1 - self.missing)) < MIN_CELL
+        safe = replace(
+            self, mean=np.where(few, np.nan, self.mean), sd=np.where(few, np.nan, self.sd)
+        )
         return {
-            name: value
-            if not isinstance(value, np.ndarray)
-            else [x if np.isfinite(x) else None for x in value.tolist()]
-            for name, value in vars(self).items()
+            name: _finite(value) if isinstance(value, np.ndarray) else value
+            for name, value in vars(safe).items()
         }
 
     @classmethod
@@ -98,7 +101,7 @@ class Profile:
         if type(n_rows) is not int or not 0 <= n_rows < 1 << 63:
             raise ValueError("'n_rows' of 'fitted_on' must be a number of rows.")
         arrays: dict[str, Array | None] = {"low": None, "high": None}
-        unknown = {"mean": 0.0, "sd": 0.0, "missing": 0.0, "low": -np.inf, "high": np.inf}
+        unknown = {"mean": np.nan, "sd": np.nan, "missing": 0.0, "low": -np.inf, "high": np.inf}
         for name, value in unknown.items():
             values = content[name]
             if values is None and name in arrays:
@@ -120,8 +123,8 @@ class Check(Record):
 
     Attributes
     ----------
-    verdict : {"as fitted", "look", "stop"}
-        In a word.
+    verdict : {"as fitted", "look", "unknown", "stop"}
+        In a word; "unknown" if the map does not say what it was fitted on.
     findings : list of Finding
         The reasons.
     n_rows : int
@@ -131,6 +134,7 @@ class Check(Record):
     features : Sheet
         For every feature: the change of its mean in standard deviations, the ratio of standard
         deviations, the share of rows outside the range and of missing values, and what is wrong.
+        Figures of fewer than five values are left out.
     """
 
     verdict: str
@@ -207,8 +211,6 @@ class Monitor:
             text = f"columns that the map ignores: {listing(self.extra)}."
             self.findings.append(Finding("note", text))
         if profile is None:
-            text = "the map does not know what it was fitted on: nothing to compare with."
-            self.findings.append(Finding("note", text))
             return
         self.n_seen = 0
         self.known, self.outside, self.far, self.infinite = np.zeros((4, n_features))
@@ -243,7 +245,9 @@ class Monitor:
             sheet = self._sheet()
             findings += _findings(sheet)
         levels = {finding.level for finding in findings}
-        verdict = "stop" if "stop" in levels else "look" if "care" in levels else "as fitted"
+        is_known = self.profile is not None and bool(np.isfinite(self.profile.mean).any())
+        verdict = "as fitted" if is_known else "unknown"
+        verdict = "stop" if "stop" in levels else "look" if "care" in levels else verdict
         order = ("stop", "care", "note")
         findings.sort(key=lambda finding: order.index(finding.level))
         return Check(verdict, findings, n_rows, self.lacking, self.extra, sheet)
@@ -277,13 +281,17 @@ class Monitor:
         return Sheet(
             {
                 "feature": self.names,
-                "mean_moved_sd": mean.tolist(),
-                "sd_ratio": spread.tolist(),
-                "outside": (self.outside / count).tolist(),
+                "mean_moved_sd": _finite(np.where(known < MIN_CELL, np.nan, mean)),
+                "sd_ratio": _finite(np.where(known < MIN_CELL, np.nan, spread)),
+                "outside": _finite(np.where(known < MIN_CELL, np.nan, self.outside / count)),
                 "missing": missing.tolist(),
                 "note": notes,
             }
         )
+
+
+def _finite(values: Array) -> list[float | None]:
+    return [x if np.isfinite(x) else None for x in values.tolist()]
 
 
 def _findings(sheet: Sheet) -> list[Finding]:

@@ -53,7 +53,7 @@ def overlap(assessment: Assessment) -> Any:
             axis.barh(
                 (place + step)[hidden], numbers[hidden], 0.38, fill=False, edgecolor=colour, ls=":"
             )
-    axis.set_yticks(place, names)
+    axis.set_yticks(place, [_literal(name) for name in names])
     axis.invert_yaxis()
     axis.set_xlabel(f"share of the domain's rows{note}")
     coefficient = "none" if assessment.overlap is None else f"{assessment.overlap.coefficient:.2f}"
@@ -74,7 +74,7 @@ def love(evaluation: Evaluation) -> Any:
     axis.scatter(before[rows], place, color=BEFORE, label="before", zorder=2)
     axis.scatter(after[rows], place, color=AFTER, label="after", zorder=3)
     axis.axvline(0.1, color=REFERENCE, ls=":", lw=1)
-    axis.set_yticks(place, [sheet["feature"][i] for i in rows])
+    axis.set_yticks(place, [_literal(sheet["feature"][i]) for i in rows])
     axis.invert_yaxis()
     axis.set_xlim(left=0)
     axis.set_xlabel("difference between domains given the confounders, in standard deviations")
@@ -109,7 +109,7 @@ def map_intervals(adapter: ConDoAdapter) -> Any:
         bars = None if errors is None else _INTERVAL * errors[key][rows]
         axis.errorbar(values[rows], place, xerr=bars, fmt="o", color=AFTER, ms=4, capsize=2)
         axis.set_title(key, loc="left")
-    axes[0].set_yticks(place, [names[i] for i in rows])
+    axes[0].set_yticks(place, [_literal(names[i]) for i in rows])
     axes[0].invert_yaxis()
     axes[0].set_xlabel("times the query's value")
     axes[1].set_xlabel("in units of the reference")
@@ -128,7 +128,7 @@ def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
         1, len(strata), figsize=(1 + 2.9 * len(strata), 3), squeeze=False, layout="constrained"
     )
     for axis, (name, curves) in zip(axes[0], strata.items()):
-        axis.set_title(name, loc="left", fontsize=10)
+        axis.set_title(_literal(name), loc="left", fontsize=10)
         axis.set_yticks([])
         if curves["reference"] is not None:
             axis.fill_between(grid, curves["reference"], color=REFERENCE, alpha=0.35, lw=0)
@@ -143,7 +143,7 @@ def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
         plt.Line2D([], [], color=AFTER, label="query, mapped"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
-    figure.suptitle(feature, x=0.01, ha="left")
+    figure.suptitle(_literal(feature), x=0.01, ha="left")
     return _tidy(figure)
 
 
@@ -171,8 +171,13 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
         )
     axis.set_xlabel("mean of mapped and reference value")
     axis.set_ylabel("mapped minus reference")
-    axis.set_title(f"{feature}: {agreement.n_pairs} pairs", loc="left")
+    axis.set_title(f"{_literal(feature)}: {agreement.n_pairs} pairs", loc="left")
     return _tidy(figure)
+
+
+def _literal(name: str) -> str:
+    """Return a name as matplotlib shows it letter by letter, not as a formula."""
+    return name.replace("$", r"\$")
 
 
 def _tidy(figure: Any) -> Any:

@@ -48,10 +48,16 @@ class Agreement(Record):
         return [("", text), ("By feature", self.features)]
 
 
-def agreement(before: Array, after: Array, reference: Array, names: list[str]) -> Agreement:
-    """Compare query rows, before and after mapping, with reference rows of the same subjects."""
+def agreement(
+    before: Array, after: Array, reference: Array, names: list[str], min_cell: int
+) -> Agreement:
+    """Compare query rows, before and after mapping, with reference rows of the same subjects.
+
+    Features that fewer than `min_cell` pairs know have no figures.
+    """
     n = len(reference)
     gaps = np.isnan(after) | np.isnan(reference)
+    gaps |= (~gaps).sum(axis=0) < min_cell
     before, after, reference = (
         np.ma.masked_array(values, gaps) for values in (before, after, reference)
     )

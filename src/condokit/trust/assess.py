@@ -17,7 +17,7 @@ from condokit.ladder import MANY_ROWS
 from condokit.maps import LocationScale
 from condokit.overlap import Overlap
 from condokit.priors import ProductPrior
-from condokit.records import Finding, Part, Record, Sheet, hidden_counts
+from condokit.records import Finding, Part, Record, Sheet, hidden_counts, share_of, small_cells
 from condokit.trust.features import ADVICE, describe_features
 
 _FEW_ROWS = 5  # of a cell
@@ -170,13 +170,15 @@ def assess_domains(
         comparison = compare(domains, recipe, quiet=True, measured=True)
     except NoOverlapError as error:
         findings.append(Finding("stop", str(error).split("\n")[0]))
-    overlap = None if comparison is None else comparison.overlap
+    overlap = None
     if comparison is not None:
-        findings += _of_overlap(comparison.overlap, warn_overlap, min_overlap)
+        n_query = float(strata.count_query.sum())
+        findings += _of_overlap(comparison.overlap, warn_overlap, min_overlap, n_query, min_cell)
+        overlap = _without_small_cells(comparison.overlap, n_query, min_cell)
         findings += _of_rows(domains, comparison)
     remarkable = describe_features(domains)
     findings += _of_features(remarkable)
-    findings += _of_missing(domains)
+    findings += _of_missing(domains, min_cell)
     affine = _affine(domains, comparison, recipe)
     levels = {finding.level for finding in findings}
     bad, weak = "stop" in levels, "care" in levels
@@ -191,14 +193,26 @@ def assess_domains(
         n_reference=int((~domains.is_query & kept).sum()),
         n_features=domains.n_features,
         overlap=overlap,
-        confounders=_associations(domains, overlap),
+        confounders=_associations(domains, overlap, min_cell),
         strata=_strata_sheet(domains, strata, min_cell),
         features=_features_sheet(remarkable),
         affine=affine,
     )
 
 
-def _of_overlap(overlap: Overlap, warn_overlap: float, min_overlap: float) -> list[Finding]:
+def _without_small_cells(overlap: Overlap, n_query: float, min_cell: int) -> Overlap:
+    """Leave out the shares of query rows beyond the reference that are those of a few rows."""
+    outside = {
+        name: share
+        for name, share in overlap.outside.items()
+        if not small_cells(np.round(share * n_query), min_cell)
+    }
+    return replace(overlap, outside=outside)
+
+
+def _of_overlap(
+    overlap: Overlap, warn_overlap: float, min_overlap: float, n_query: float, min_cell: int
+) -> list[Finding]:
     coefficient = overlap.coefficient
     alone = [f"{n} {c:.2f}" for n, c in overlap.by_confounder.items() if c < warn_overlap]
     blame = f" (alone: {', '.join(alone)})" if alone and len(overlap.by_confounder) > 1 else ""
@@ -217,8 +231,9 @@ def _of_overlap(overlap: Overlap, warn_overlap: float, min_overlap: float) -> li
         )
     for name, share in overlap.outside.items():
         if share > _MUCH_OUTSIDE:
+            much = share_of(round(share * n_query), n_query, min_cell)
             found.append(
-                Finding("care", f"{share:.0%} of query rows have {name} unseen in the reference.")
+                Finding("care", f"{much} of the query rows have {name} unseen in the reference.")
             )
     return found
 
@@ -232,14 +247,14 @@ def _of_rows(domains: Domains, comparison: Comparison) -> list[Finding]:
         if total < 2:
             found.append(Finding("stop", f"only {total:g} {name} row can be compared."))
         elif total < _FEW_ROWS:
-            found.append(Finding("care", f"only {total:g} {name} rows can be compared."))
+            found.append(Finding("care", f"fewer than {_FEW_ROWS} {name} rows can be compared."))
         lost = sum(row[f"n_{name}"] for row in support.dropped)
         if lost > _MUCH_DROPPED * (total + lost):
             found.append(
                 Finding(
                     "care",
-                    f"{lost / (total + lost):.0%} of {name} rows have confounder values that the "
-                    "other domain lacks, and are not compared.",
+                    f"{share_of(lost, total + lost)} of the {name} rows have confounder values "
+                    "that the other domain lacks, and are not compared.",
                 )
             )
         few = (cells[side] < _FEW_ROWS) & (support.weights > 0.02)
@@ -256,7 +271,9 @@ def _of_rows(domains: Domains, comparison: Comparison) -> list[Finding]:
         for name, mine in (("query", domains.is_query), ("reference", ~domains.is_query)):
             n = len(np.unique(domains.groups[mine & (place >= 0)]))
             if n < _FEW_SUBJECTS:
-                found.append(Finding("care", f"the {name} rows are of {n} subjects only."))
+                found.append(
+                    Finding("care", f"the {name} rows are of fewer than {_FEW_SUBJECTS} subjects.")
+                )
     return found
 
 
@@ -276,15 +293,15 @@ def _of_features(remarkable: dict[str, dict[str, str]]) -> list[Finding]:
     ]
 
 
-def _of_missing(domains: Domains) -> list[Finding]:
+def _of_missing(domains: Domains, min_cell: int) -> list[Finding]:
     return [
-        Finding("note", f"{name} is missing in {count} rows.")
+        Finding("note", f"{name} is missing in {count if count >= min_cell else 'a few'} rows.")
         for name, count in domains.missing.items()
         if count
     ]
 
 
-def _associations(domains: Domains, overlap: Overlap | None) -> Sheet:
+def _associations(domains: Domains, overlap: Overlap | None, min_cell: int) -> Sheet:
     """Tell how strongly every confounder is associated with the domain."""
     kept = domains.kept()
     weights = np.where(kept, 1.0 if domains.weights is None else domains.weights, 0.0)
@@ -301,11 +318,15 @@ def _associations(domains: Domains, overlap: Overlap | None) -> Sheet:
                 "cramers_v": v,
                 "difference_sd": difference,
                 "overlap": None if overlap is None else overlap.by_confounder[confounder.name],
-                "outside": None if overlap is None else overlap.outside[confounder.name],
-                "missing": domains.missing.get(confounder.name, 0),
+                "outside": None if overlap is None else overlap.outside.get(confounder.name),
+                "missing": _shown(domains.missing.get(confounder.name, 0), min_cell),
             }
         )
     return Sheet({name: [row[name] for row in rows] for name in rows[0]} if rows else {})
+
+
+def _shown(count: int, min_cell: int) -> int | str:
+    return f"<{min_cell}" if small_cells(np.array(count), min_cell) else count
 
 
 def cramers_v(confounder: Confounder, is_query: Array, weights: Array) -> float | None:
@@ -389,19 +410,25 @@ def _cells(domains: Domains, strata: Strata) -> list[tuple[list[str], Array]]:
 def bin_edges(values: Array) -> Array:
     """Return inner edges of bins with about equal numbers of rows."""
     inner = np.quantile(values, np.linspace(0, 1, _N_BINS + 1)[1:-1])
-    edges = np.unique([float(f"{edge:.3g}") for edge in inner])
+    spread = float(values.max() - values.min())
+    digits = 2 - int(np.floor(np.log10(spread))) if spread > 0 else 0
+    edges = np.unique(np.round(inner, digits))
     return edges[(edges > values.min()) & (edges <= values.max())]
 
 
 def _bin_names(name: str, edges: Array) -> list[str]:
     if len(edges) == 0:
         return [name]
-    between = [f"{name} {a:g} to {b:g}" for a, b in zip(edges, edges[1:])]
-    return [f"{name} below {edges[0]:g}", *between, f"{name} from {edges[-1]:g}"]
+    shown = [f"{edge:.12g}" for edge in edges]
+    between = [f"{name} {a} to {b}" for a, b in zip(shown, shown[1:])]
+    return [f"{name} below {shown[0]}", *between, f"{name} from {shown[-1]}"]
 
 
 def _strata_sheet(domains: Domains, strata: Strata, min_cell: int) -> Sheet:
     columns: dict[str, list[Any]] = {"rows with": [], "n_query": [], "n_reference": []}
+    if domains.weights is not None:  # a heavy row is one row
+        domains = replace(domains, weights=None)
+        strata = domains.strata()
     for names, counts in _cells(domains, strata):
         columns["rows with"] += names
         columns["n_query"] += hidden_counts(counts[0], min_cell)
@@ -434,7 +461,8 @@ def _wanted(domains: Domains, strata: Strata, goal: float) -> list[str]:
 def _additions(counts: Array, goal: float) -> Array:
     """Return the rows to add to (query, reference) cells, best first, for an overlap of `goal`.
 
-    Cells that one domain has and the other hardly has are filled up to five rows.
+    Cells that one domain has and the other hardly has get five. All are multiples of five: what is
+    wanted must not tell the count of a small cell.
     """
     asked = np.zeros(counts.shape)
     step = np.maximum(np.ceil(0.02 * counts.sum(axis=1)), 1.0)
@@ -451,7 +479,7 @@ def _additions(counts: Array, goal: float) -> Array:
         best = seen[int(np.argmax(gains))]
         asked[best] += step[best[0]]
     few = (counts + asked < _FEW_ROWS) & (counts[::-1] >= _FEW_ROWS)
-    return np.where(few, np.maximum(asked, _FEW_ROWS - counts), asked)
+    return _FEW_ROWS * np.ceil(np.where(few, np.maximum(asked, 1), asked) / _FEW_ROWS)
 
 
 def _coefficient(counts: Array) -> float:
@@ -487,7 +515,11 @@ def _affine(domains: Domains, comparison: Comparison | None, recipe: Recipe) -> 
         )
     if d > _MOST_FEATURES or domains.continuous or domains.gaps is not None:
         return answer(None, "There are rows enough; map='auto' decides on held-out rows.")
-    if determines_matrix(*_thinned(domains, recipe)):
+    try:
+        is_determined = determines_matrix(*_thinned(domains, recipe))
+    except (FloatingPointError, np.linalg.LinAlgError):
+        return answer(False, "No matrix fits these strata: some have too few rows.")
+    if is_determined:
         return answer(True, "There are rows enough, and the strata differ enough.")
     return answer(
         False,

@@ -29,7 +29,7 @@ def densities(
     out: dict[str, dict[str, Any]] = {}
     for j, name in enumerate(names):
         before, after = rows.before[:, j], rows.after[:, j]
-        grid = _grid(np.concatenate([before, after]))
+        grid = _grid(np.minimum(before, after), np.maximum(before, after))
         shown = {}
         for label, mine in cells:
             query, reference = mine & rows.is_query, mine & ~rows.is_query
@@ -45,11 +45,11 @@ def densities(
     return out
 
 
-def _grid(values: Array) -> Array:
-    """Return points from the fifth lowest to the fifth highest value, and a little beyond."""
-    known = np.sort(values[np.isfinite(values)])
-    k = min(4, max(len(known) - 1, 0) // 2)
-    low, high = (known[k], known[-1 - k]) if len(known) else (0.0, 1.0)
+def _grid(lowest: Array, highest: Array) -> Array:
+    """Return points between the fifth rows from below and above, and a little beyond."""
+    lowest, highest = (np.sort(values[np.isfinite(values)]) for values in (lowest, highest))
+    k = min(4, max(len(lowest) - 1, 0) // 2)
+    low, high = (lowest[k], highest[-1 - k]) if len(lowest) else (0.0, 1.0)
     margin = 0.1 * (high - low) or 0.5
     return np.linspace(low - margin, high + margin, _N_POINTS)
 

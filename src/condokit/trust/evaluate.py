@@ -16,18 +16,20 @@ from condokit.domains import Domains, profile
 from condokit.fitting import Comparison, Recipe, compare
 from condokit.frames import Table
 from condokit.intake import column_values, from_table
-from condokit.maps import AffineMap, LocationScale
+from condokit.maps import AffineMap, Identity, LocationScale, Rigid
+from condokit.maps import Shift as ShiftOnly
 from condokit.priors import ProductPrior
 from condokit.records import Finding, Part, Record, Sheet
 from condokit.statistics import positive
 from condokit.trust.agreement import Agreement, agreement
 from condokit.trust.densities import densities
 from condokit.trust.kept import Kept, differences_kept, silhouettes, variance_explained
-from condokit.trust.likewise import Likewise
-from condokit.trust.models import by_stratum, calibration, predictions
+from condokit.trust.likewise import Likewise, in_order, known_features
+from condokit.trust.models import by_stratum, calibration, predictions, true_values
 from condokit.trust.shift import MapErrors, Permutations, Shift, measure
 
 _LEVEL = 0.05
+_FEWEST_PERMUTATIONS = 39  # with fewer, no p-value of two tests is below the level
 _SMALL = 0.1  # standard deviations
 _LARGE = 0.5
 _LEAST_KEPT = 0.8
@@ -168,26 +170,24 @@ def evaluate(
     >>> evaluate(adapter, df, **roles, n_permutations=100).verdict
     'good'
     """
-    check_integer("n_permutations", n_permutations, 19)
+    check_integer("n_permutations", n_permutations, _FEWEST_PERMUTATIONS)
     check_integer("min_cell", min_cell, 1)
     seed = 0 if random_state is None else random_state
     check_integer("random_state", seed, 0)
     adapter = adapter_or_map if isinstance(adapter_or_map, ConDoAdapter) else None
-    affine = adapter_or_map.map_ if isinstance(adapter_or_map, ConDoAdapter) else adapter_or_map
+    affine = adapter_or_map if adapter is None else getattr(adapter, "map_", None)
     if not isinstance(affine, AffineMap):
         raise ValueError(
             "'adapter_or_map' must be a fitted ConDoAdapter or an AffineMap. Got "
-            f"{type(adapter_or_map).__name__}."
+            f"{'one that is not fitted' if adapter else type(adapter_or_map).__name__}."
         )
     if affine.is_rectangular:
         raise ValueError("A map between different features cannot be evaluated in one table.")
-    if features is None and affine.feature_names is not None and Table(X).columns is not None:
-        features = list(affine.feature_names)
     domains = from_table(
         X,
         domain,
         confounders,
-        features,
+        known_features(affine, X, features),
         groups,
         sample_weight,
         reference if adapter is None or reference is not None else adapter.reference,
@@ -211,7 +211,7 @@ def evaluate_domains(
     seed: int = 0,
 ) -> Evaluation:
     """Evaluate a map on domains that have been read already; `adapter` is what learned it."""
-    domains = _in_order(domains, affine)
+    domains = in_order(domains, affine)
     names = domains.tables[0].labels
     recipe = Recipe(
         LocationScale(), ProductPrior(), Stratified(), ReverseKL(), False, None, 0.0, 0.0
@@ -232,7 +232,7 @@ def evaluate_domains(
     kept = {name: differences_kept(rows, values) for name, values in versions.items()}
     sheet = _features_sheet(names, shifts, kept["this map"], p, adjusted)
     outputs, said = _model_sheets(models, labels, rows, strata, domains.tables[0], names, min_cell)
-    paired = None if pairs is None else _paired(pairs, domains, affine)
+    paired = None if pairs is None else _paired(pairs, domains, affine, max(min_cell, 2))
     p_features = float(adjusted.min())
     findings = _findings(sheet, shifts, kept, p_features, p_joint, auc, chance)
     support = comparison.support
@@ -267,22 +267,6 @@ def evaluate_domains(
     )
 
 
-def _in_order(domains: Domains, affine: AffineMap) -> Domains:
-    """Return the domains with the features of a map, in its order."""
-    table = domains.tables[0]
-    if affine.feature_names is not None and table.columns is not None:
-        place = {name: j for j, name in enumerate(table.labels)}
-        lacking = [name for name in affine.feature_names if name not in place]
-        if lacking:
-            raise ValueError(f"'features' lacks {listing(lacking)}, which the map takes.")
-        return domains.of(np.array([place[name] for name in affine.feature_names]))
-    if table.n_features != affine.n_features_in_:
-        raise ValueError(
-            f"There are {table.n_features} features, but the map takes {affine.n_features_in_}."
-        )
-    return domains
-
-
 def _stratum_names(comparison: Comparison) -> list[str]:
     support = comparison.support
     return [
@@ -301,10 +285,7 @@ def _errors(
     if adapter is None or affine.links is not None:
         return None, "these rows" if same else "elsewhere"
     if same:
-        report = adapter.report_
-        share = 1.0 - report.get("candidates", {}).get("identity", 0.0)
-        kept = report.get("kept_shift", 1.0), report.get("kept_log_scale", 1.0)
-        return MapErrors(centre, kept=(share * kept[0], share * kept[1])), "these rows"
+        return MapErrors(centre, kept=_followed(adapter)), "these rows"
     errors = adapter.errors_
     if errors is None or affine.kind != "diagonal":
         return None, "elsewhere"
@@ -312,6 +293,20 @@ def _errors(
     error = errors.std(middle[None])[0]
     scale = positive(np.abs(affine.scale))
     return MapErrors(affine(middle[None])[0], error, errors.scale / scale), "other rows"
+
+
+def _followed(adapter: ConDoAdapter) -> tuple[float, float]:
+    """Return the share of an estimated shift and log-scale that an adapter's map follows."""
+    report, family = adapter.report_, adapter.rung_.recipe.family
+    weights = report.get("candidates", {})
+    shift = report.get("kept_shift", 1.0) * (1.0 - weights.get("identity", 0.0))
+    log_scale = report.get("kept_log_scale", 1.0) * (1.0 - weights.get("shift", 0.0))
+    log_scale *= 1.0 - weights.get("identity", 0.0)
+    has_scales = not isinstance(family, Identity | ShiftOnly | Rigid)
+    return (
+        0.0 if isinstance(family, Identity) else shift,
+        log_scale if has_scales else 0.0,
+    )
 
 
 def _moments_matched(rows: Likewise) -> Array:
@@ -437,14 +432,17 @@ def _findings(
 def _verdict(shifts: dict[str, Shift], kept: dict[str, Kept], findings: list[Finding]) -> str:
     if not any(finding.level == "care" for finding in findings):
         return "good"
-    before, after = (_rms(shifts[name].difference) for name in ("as is", "this map"))
-    worse = after > max(before, _SMALL)
-    return (
-        "poor" if _is_over_corrected(kept["this map"]) or worse or after > _LARGE else "with care"
+    before, after = (
+        float(np.hypot(_rms(shifts[name].difference), _rms(shifts[name].log_ratio)))
+        for name in ("as is", "this map")
     )
+    helps = after < max(before, _SMALL)
+    large = _rms(shifts["this map"].difference) > _LARGE
+    poor = _is_over_corrected(kept["this map"]) or not helps or large
+    return "poor" if poor else "with care"
 
 
-def _paired(pairs: Any, domains: Domains, affine: AffineMap) -> Agreement:
+def _paired(pairs: Any, domains: Domains, affine: AffineMap, fewest: int) -> Agreement:
     """Compare the rows that are the same subjects."""
     try:
         query, reference = (np.asarray(side) for side in pairs)
@@ -455,8 +453,8 @@ def _paired(pairs: Any, domains: Domains, affine: AffineMap) -> Agreement:
         ("query", query, domains.is_query),
         ("reference", reference, ~domains.is_query),
     ):
-        if side.ndim != 1 or side.dtype.kind not in "iu" or len(side) < 2:
-            raise ValueError(f"'pairs' must list at least two row numbers of {name} rows.")
+        if side.ndim != 1 or side.dtype.kind not in "iu" or len(side) == 0:
+            raise ValueError(f"'pairs' must list row numbers of {name} rows.")
         if side.min() < 0 or side.max() >= n_rows:
             raise ValueError(f"'pairs' names a row that X, with {n_rows} rows, does not have.")
         strange = side[~is_here[side]]
@@ -468,8 +466,12 @@ def _paired(pairs: Any, domains: Domains, affine: AffineMap) -> Agreement:
         raise ValueError(
             f"'pairs' lists {len(query)} query rows but {len(reference)} reference rows."
         )
+    if len(query) < fewest:
+        raise ValueError(
+            f"'pairs' must list at least {fewest} pairs: the figures of fewer are not shown."
+        )
     before, there = (_rows_in_order(domains, side) for side in (query, reference))
-    return agreement(before, affine(before), there, domains.tables[0].labels)
+    return agreement(before, affine(before), there, domains.tables[0].labels, fewest)
 
 
 def _rows_in_order(domains: Domains, numbers: Array) -> Array:
@@ -513,10 +515,9 @@ def _model_sheets(
         if name in labels:
             values = np.asarray(column_values(table, "labels", labels[name]))[rows.number]
             classes = list(getattr(model, "classes_", []))
-            if len(classes) == 2:
-                truth[name] = chances[name] = (values == classes[1]).astype(float)
-            else:
-                truth[name] = values.astype(float)
+            truth[name] = true_values(name, values, classes)
+            if classes:
+                chances[name] = truth[name]
     stratum, query = rows.category, rows.is_query
     sheet = by_stratum(outputs, what, truth, strata, stratum, query, min_cell)
     return sheet, calibration(outputs, chances, query, min_cell)

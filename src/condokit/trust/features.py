@@ -6,6 +6,7 @@ import numpy as np
 
 from condokit._validation import Array
 from condokit.domains import Domains, evenly
+from condokit.records import MIN_CELL
 
 _MOST_ROWS = 4000  # of a domain that are looked at
 _FEWEST_ROWS = 20  # below which nothing is said of a distribution
@@ -53,8 +54,9 @@ def describe_features(domains: Domains) -> dict[str, dict[str, str]]:
     for name, side in (("query", is_query), ("reference", ~is_query)):
         absent = missing[side].mean(axis=0)
         for j in np.flatnonzero(absent > _MOSTLY):
-            share = absent[j]
-            found.setdefault(labels[j], {})["mostly missing"] = f"{share:.0%} missing in {name}"
+            few = (1 - absent[j]) * side.sum() < MIN_CELL
+            much = "nearly all" if few else f"{absent[j]:.0%}"
+            found.setdefault(labels[j], {})["mostly missing"] = f"{much} missing in {name}"
         low, high = _extremes(X[side])
         flat = np.flatnonzero(low == high)
         still = flat[_stay_flat(domains, side_rows(domains, name), flat)]
@@ -110,8 +112,9 @@ def _distribution(x: Array, is_query: Array) -> dict[str, str]:
         notes["discrete"] = "whole numbers"
     if len(values) > 2:
         for name, bound in (("lowest", values[0]), ("highest", values[-1])):
-            share = (known == bound).mean()
-            if share >= _PILE and share > 3 / len(known) and "discrete" not in notes:
+            at_bound = (known == bound).sum()
+            share = at_bound / len(known)
+            if share >= _PILE and at_bound >= MIN_CELL and "discrete" not in notes:
                 notes["bounded"] = f"{share:.0%} of rows at the {name} value"
     for side in (is_query, ~is_query):
         part = x[side]
@@ -122,7 +125,7 @@ def _distribution(x: Array, is_query: Array) -> dict[str, str]:
         typical = np.sort(np.abs(part - np.median(part)))
         robust = typical[len(part) - 1 - max(len(part) // 20, 1)] / 1.96
         if np.mean(z**4) > _HEAVY_TAILS or (robust > 0 and typical[-1] > _FAR_AWAY * robust):
-            notes["heavy-tailed"] = f"values up to {np.abs(z).max():.0f} standard deviations away"
+            notes["heavy-tailed"] = "values far from all others"
         elif part.min() > 0 and np.mean(z**3) > _SKEWED:
             notes["positive and skewed"] = f"skewness {np.mean(z**3):.1f}"
     return notes

@@ -91,7 +91,7 @@ def silhouettes(rows: Likewise, X: Array) -> dict[str, float | None]:
     """Return silhouettes by domain and by combination of categories, of at most 1000 rows."""
     chosen = evenly(len(X), _MOST_ROWS)
     unit = positive(rows.after[~rows.is_query].std(axis=0))
-    part = X[chosen] / unit
+    part = (X[chosen] - X[chosen].mean(axis=0)) / unit  # distances of large numbers are inexact
     out: dict[str, float | None] = {}
     for name, labels in (("domain", rows.is_query[chosen]), ("confounders", rows.category[chosen])):
         n_labels = len(np.unique(labels))

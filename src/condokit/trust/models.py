@@ -6,17 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from condokit._validation import Array
-from condokit.records import Sheet
+from condokit._validation import Array, listing
+from condokit.records import Sheet, hidden_cells
 
 
 def predictions(name: str, model: Any, X: Any) -> tuple[Array, str]:
     """Return one number per row and what it is: a probability, a class share or a prediction."""
     if not hasattr(model, "predict"):
         raise ValueError(f"The model {name!r} has no `predict`. Pass fitted models.")
+    classes = getattr(model, "classes_", None)
+    if classes is not None and len(classes) != 2:
+        raise ValueError(
+            f"The model {name!r} has {len(classes)} classes; give binary classifiers or "
+            "regressions."
+        )
     try:
-        classes = getattr(model, "classes_", None)
-        if classes is not None and len(classes) == 2:
+        if classes is not None:
             if hasattr(model, "predict_proba"):
                 return np.asarray(model.predict_proba(X), dtype=float)[:, 1], f"P({classes[1]})"
             return (np.asarray(model.predict(X)) == classes[1]).astype(float), f"P({classes[1]})"
@@ -25,10 +30,29 @@ def predictions(name: str, model: Any, X: Any) -> tuple[Array, str]:
         raise ValueError(f"The model {name!r} does not take these features: {error}") from None
     if values.dtype.kind not in "iufb":
         raise ValueError(
-            f"The model {name!r} predicts {values.dtype} with more than two classes; give binary "
-            "classifiers or regressions."
+            f"The model {name!r} predicts {values.dtype}, not numbers; give binary classifiers or "
+            "regressions."
         )
     return values.astype(float), "prediction"
+
+
+def true_values(name: str, values: Array, classes: list[Any]) -> Array:
+    """Return labels as numbers, of a classifier 1 for its second class; NaN where missing."""
+    missing = np.array([v is None or v != v for v in values.tolist()])
+    if not classes:
+        try:
+            return np.where(missing, np.nan, values).astype(float)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"'labels' of the model {name!r} must be numbers. Got {values.dtype}."
+            ) from None
+    strange = ~np.isin(values[~missing], classes) if (~missing).any() else np.array([False])
+    if strange.any():
+        raise ValueError(
+            f"'labels' of the model {name!r} must be its classes, {listing(classes)}. Got "
+            f"{values[~missing][strange][0]!r}."
+        )
+    return np.where(missing, np.nan, values == classes[1]).astype(float)
 
 
 def by_stratum(
@@ -44,8 +68,11 @@ def by_stratum(
 
     `outputs[model]` holds "before" and "after" for all rows (equal for reference rows). With the
     `truth`, the mean of the labels and the mean squared error (the Brier score of a probability).
-    Cells of fewer than `min_cell` rows are not shown.
+    Cells of fewer than `min_cell` rows are not shown, nor those that would tell them.
     """
+    sides = (is_query, ~is_query)
+    counts = [np.bincount(stratum[side], minlength=len(strata)) for side in sides]
+    shown = [~hidden_cells(count, min_cell) for count in counts]
     columns: dict[str, list[Any]] = {
         key: []
         for key in ("model", "output", "rows with", "reference", "query_before", "query_after")
@@ -55,8 +82,10 @@ def by_stratum(
             columns[key] = []
     for model, versions in outputs.items():
         for k in (None, *range(len(strata))):
-            mine = np.ones(len(stratum), dtype=bool) if k is None else stratum == k
-            query, reference = mine & is_query, mine & ~is_query
+            query, reference = (
+                side if k is None else side & (stratum == k) & is_shown[k]
+                for side, is_shown in zip(sides, shown)
+            )
             cells = {
                 "reference": (reference, versions["after"]),
                 "query_before": (query, versions["before"]),

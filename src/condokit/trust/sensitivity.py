@@ -14,6 +14,7 @@ from condokit.domains import Domains, profile
 from condokit.intake import from_table
 from condokit.records import Part, Record, Sheet
 from condokit.statistics import positive
+from condokit.trust.likewise import in_order, known_features
 
 _MOST_ROWS = 5000  # of a domain that strengths are measured on
 _LARGE = 2.0  # standard errors
@@ -118,13 +119,14 @@ def sensitivity(
         X,
         domain,
         confounders,
-        features,
+        known_features(adapter.map_, X, features),
         groups,
         sample_weight,
         adapter.reference,
         adapter.categorical,
         adapter.missing,
     )
+    domains = in_order(domains, adapter.map_)
     unit = _reference_spread(domains)
     errors = _shift_errors(adapter, domains)
     support = adapter.support_

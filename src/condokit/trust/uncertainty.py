@@ -12,7 +12,7 @@ import numpy as np
 from joblib import Parallel, delayed
 from scipy.special import stdtrit
 
-from condokit._validation import Array, check_integer, listing, warn
+from condokit._validation import Array, check_integer, warn
 from condokit.adapter import ConDoAdapter
 from condokit.conditionals import Stratified, cell_of, moments_from
 from condokit.divergences import MomentDivergence
@@ -30,6 +30,7 @@ from condokit.links import check_links
 from condokit.maps import DiagonalFamily
 from condokit.records import Part, Record, Sheet
 from condokit.statistics import GroupedMoments, ObservedMoments, columns, positive
+from condokit.trust.likewise import in_order, known_features
 
 _MOST_PARCELS = 500  # into which the rows of a cell are dealt, to be resampled
 _FEWEST_DRAWS = 20
@@ -138,7 +139,7 @@ def bootstrap(
         X,
         domain,
         confounders,
-        features,
+        known_features(adapter.map_, X, features),
         groups,
         sample_weight,
         adapter.reference,
@@ -157,11 +158,7 @@ def bootstrap_domains(
     seed: int = 0,
 ) -> Bootstrap:
     """Refit a map to resampled rows of domains that have been read already."""
-    if domains.n_features != adapter.map_.n_features_in_:
-        raise ValueError(
-            f"X has the features {listing(domains.tables[0].labels)}, which are not those that "
-            "the adapter was fitted on."
-        )
+    domains = in_order(domains, adapter.map_)
     recipe = adapter.rung_.recipe
     family = recipe.family
     domains = replace(domains, links=check_links(family.links, domains.tables[0].labels))
