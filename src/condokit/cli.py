@@ -640,6 +640,8 @@ def _apply_to_file(
     from condokit.files import FileError, open_writer, scan_table
     from condokit.streaming import map_batch, some_rows
 
+    if output.endswith(".h5ad"):
+        return _apply_to_h5ad(affine, incoming, output, force)
     with (
         scan_table(incoming, **_reading_options(reading)) as scan,
         open_writer(output, format=output_format, force=force) as writer,
@@ -658,6 +660,23 @@ def _apply_to_file(
             n_rows += batch.num_rows
             advance(n_rows)
     return monitor.result(n_rows)
+
+
+def _apply_to_h5ad(affine: AffineMap, incoming: str, output: str, force: bool) -> Any:
+    """Map the features of an AnnData file, and keep all else that is in it."""
+    from condokit.files import FileError, check_target, read_table, replace_h5ad
+    from condokit.streaming import map_batch
+
+    if not incoming.endswith(".h5ad"):
+        raise FileError(f"{output}: .h5ad can only be written from .h5ad; choose .parquet.")
+    check_target(output, force)
+    names = None if affine.feature_names is None else list(affine.feature_names)
+    table = read_table(incoming, columns=names)
+    found = affine.check(table)
+    if found.verdict == "stop":
+        raise FileError(f"{incoming}: {found.findings[0].text}")
+    replace_h5ad(incoming, output, map_batch(affine, table), force)
+    return found
 
 
 @contextmanager

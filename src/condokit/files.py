@@ -190,15 +190,20 @@ def open_writer(
     if kind == "h5ad":
         raise FileError(f"{_shown(path)}: .h5ad can only be written from .h5ad; choose .parquet.")
     _arrow()
-    _check_target(path, force)
+    check_target(path, force)
     return _writing(path, kind, zipped)
 
 
 def write_text(path: PathLike, text: str, force: bool = False) -> None:
     """Write a text in UTF-8, whole or not at all; "-" is standard output."""
-    _check_target(path, force)
+    write_bytes(path, text.encode(), force)
+
+
+def write_bytes(path: PathLike, content: bytes, force: bool = False) -> None:
+    """Write bytes, whole or not at all; "-" is standard output."""
+    check_target(path, force)
     with _atomic(path) as file, _worded(path, "written"):
-        file.write(text.encode())
+        file.write(content)
 
 
 def replace_h5ad(
@@ -218,7 +223,7 @@ def replace_h5ad(
     anndata = _anndata()
     import h5py  # which anndata brings
 
-    _check_target(path_out, force)
+    check_target(path_out, force)
     with _worded(path_in), ExitStack() as stack:
         data = anndata.read_h5ad(path_in, backed="r")
         stack.callback(data.file.close)
@@ -780,7 +785,7 @@ def _terminable() -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _check_target(path: PathLike, force: bool) -> None:
+def check_target(path: PathLike, force: bool) -> None:
     """Refuse a place that cannot be written, before anything is computed."""
     if str(path) == "-":
         return
