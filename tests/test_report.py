@@ -138,6 +138,20 @@ def test_small_cells_are_not_shown():
     assert 'class="before hidden"' in page
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_totals_do_not_tell_the_size_of_small_cells():
+    frame = table(3)
+    frame["sick"] = frame["sick"].map({True: "yes", False: "no"})
+    frame.loc[[0, 1, 2], "sick"] = "only new"  # three of 90 rows
+    found = report(frame)
+    assert found["compared"]["n_query"] == 90
+    assert found["compared"]["rows_query"] == "~85"
+    assert found["assessment"]["overlap"]["outside"] == {"sick": None}
+    assert found["assessment"]["confounders"]["outside"] == [None]
+    assert "87" not in re.findall(r"\b\d+\b", json.dumps({**found, "densities": 0, "features": 0}))
+    assert "≈ 85" in render(found)
+
+
 def test_a_hundred_features_fit_into_three_megabytes():
     frame = table(100, n=30)
     frame["sick"] = np.arange(len(frame)) % 6  # many strata, many curves
@@ -185,8 +199,9 @@ def test_continuous_confounders_no_confounders_and_arrays(rng):
     domain = np.repeat(["query", "reference"], 100)
     for confounders in ({"age": age}, None):
         domains = from_table(X, domain, confounders, None, None, None, None, None, "raise")
-        found = build(ConDoAdapter().fit_domains(domains), domains)
-        page = render(found)
+        adapter = ConDoAdapter().fit_domains(domains)
+        evaluation = evaluate_domains(domains, adapter.map_, adapter, n_permutations=19)
+        page = render(build(adapter, domains, evaluation=evaluation))
         assert ("<bdi>age</bdi>" in page) == (confounders is not None)
         assert "Query made comparable with reference" in page
 
@@ -196,7 +211,8 @@ def test_resampled_errors_are_used():
     domains = read(frame)
     adapter = ConDoAdapter(reference="old").fit_domains(domains)
     errors = bootstrap(adapter, frame, domain="domain", confounders=["sick"], n_resamples=30)
-    found = build(adapter, domains, uncertainty=errors)
+    evaluation = evaluate_domains(domains, adapter.map_, adapter, n_permutations=19)
+    found = build(adapter, domains, evaluation=evaluation, uncertainty=errors)
     places = [errors.features["feature"].index(n) for n in found["features"]["feature"]]
     expected = np.array(errors.features["scale_low"])[places]
     np.testing.assert_allclose(found["features"]["scale_low"], expected, rtol=1e-3)

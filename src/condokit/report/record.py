@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import scipy
 import sklearn
+from threadpoolctl import threadpool_limits
 
 import condokit
 from condokit._validation import Array
 from condokit.adapter import ConDoAdapter
 from condokit.domains import Domains
 from condokit.maps import AffineMap
-from condokit.optimise import watched
-from condokit.records import Finding, plain
+from condokit.records import MIN_CELL, Finding, plain
 from condokit.trust.assess import Assessment, assess_domains
 from condokit.trust.evaluate import Evaluation, evaluate_domains
 from condokit.trust.uncertainty import Bootstrap
@@ -82,7 +82,8 @@ def build(
     """
     affine = adapter.map_
     comparable = not (affine.is_rectangular or domains.is_rectangular)
-    with watched(False, 1):
+    threads = None if adapter.n_jobs == -1 else adapter.n_jobs or 1
+    with threadpool_limits(threads, "blas"):
         if assessment is None and comparable:
             assessment = assess_domains(domains, adapter.warn_overlap, adapter.min_overlap)
         if evaluation is None and comparable:
@@ -170,20 +171,25 @@ def _verdict(assessment: Assessment | None, evaluation: Evaluation | None) -> di
 
 
 def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
-    kept = domains.kept()
-    facts = adapter.report_
+    kept, facts = domains.kept(), adapter.report_
+    totals = [int((side & kept).sum()) for side in (domains.is_query, ~domains.is_query)]
     return {
         "query": str(domains.labels[0]),
         "reference": str(domains.labels[1]),
-        "n_query": int((domains.is_query & kept).sum()),
-        "n_reference": int((~domains.is_query & kept).sum()),
-        "rows_query": facts.get("rows_query"),
-        "rows_reference": facts.get("rows_reference"),
+        "n_query": totals[0],
+        "n_reference": totals[1],
+        "rows_query": _without(facts.get("rows_query", totals[0]), totals[0]),
+        "rows_reference": _without(facts.get("rows_reference", totals[1]), totals[1]),
         "n_features": domains.n_features,
         "confounders": [c.name for c in domains.confounders],
         "subjects": None if domains.groups is None else len(np.unique(domains.groups)),
         "weighted": domains.weights is not None,
     }
+
+
+def _without(rows: float, total: int) -> Any:
+    """Return the rows compared; rounded if the total would tell the size of a small cell."""
+    return f"~{MIN_CELL * round(rows / MIN_CELL)}" if 0 < total - rows < MIN_CELL else rows
 
 
 def _findings(
@@ -214,8 +220,8 @@ def _of_fit(adapter: ConDoAdapter) -> list[Finding]:
         found.append(
             Finding(
                 "note",
-                f"{len(dropped)} combinations of confounder values occur in one data set only, "
-                "and are not compared.",
+                "combinations of confounder values that occur in one data set only, and are not "
+                f"compared: {len(dropped)}.",
             )
         )
     return found
@@ -230,6 +236,18 @@ def _assessment(assessment: Assessment | None) -> dict[str, Any] | None:
         return None
     record = assessment.to_dict()
     del record["findings"]
+    few = {
+        name
+        for name, share in (record["overlap"] or {}).get("outside", {}).items()
+        if 0 < share * assessment.n_query < MIN_CELL - 0.5
+    }
+    if few:  # a share of few rows tells how many
+        record["overlap"]["outside"].update(dict.fromkeys(few))
+        sheet = record["confounders"]
+        sheet["outside"] = [
+            None if name in few else share
+            for name, share in zip(sheet["confounder"], sheet["outside"])
+        ]
     notes = record["features"]
     record["n_notes"] = len(next(iter(notes.values()), []))
     record["features"] = {name: values[:_MOST_NOTES] for name, values in notes.items()}
@@ -240,7 +258,7 @@ def _evaluation(evaluation: Evaluation | None) -> dict[str, Any] | None:
     if evaluation is None:
         return None
     record = evaluation.to_dict()
-    for elsewhere in ("findings", "features", "densities"):
+    for elsewhere in ("findings", "features", "densities", "n_query", "n_reference"):
         del record[elsewhere]
     return record
 
@@ -355,9 +373,12 @@ def _largest(affine: AffineMap, inputs: list[str], outputs: list[str]) -> dict[s
     }
 
 
+_ELSEWHERE = ("ladder", "pairs", "rows_query", "rows_reference")
+
+
 def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
     """Return how the map was chosen and found; counts of single features are summed up."""
-    facts = {name: v for name, v in adapter.report_.items() if name not in ("ladder", "pairs")}
+    facts = {name: v for name, v in adapter.report_.items() if name not in _ELSEWHERE}
     for name in ("missing_features", "constant_features"):
         if name in facts:
             facts[name] = len(facts[name])

@@ -261,7 +261,7 @@
       const x = W * (t - low) / (high - low);
       if (x > 12 && x < W - 12) add(svg, "text", { x: x.toFixed(1), y: H + 14, "text-anchor": "middle" }, tickText(t, digits));
     }
-    if (shown.length < 3) add(svg, "text", { x: W / 2, y: shown.length ? 14 : H / 2, "text-anchor": "middle" }, shown.length ? "too few rows to show all" : "too few rows to show");
+    if (shown.length < 3) add(box, "p", { class: "note" }, shown.length ? "Some curves have too few rows to be shown." : "Too few rows to be shown.");
   }
 
   // ---- copying ----
