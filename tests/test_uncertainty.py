@@ -167,3 +167,19 @@ def test_features_are_found_by_name(look):
     np.testing.assert_allclose(plain[error], turned[error], rtol=1e-9)
     with pytest.raises(ValueError, match="lacks"):
         look(adapter, df, **roles, features=names[1:])
+
+
+def test_what_a_subject_has_in_both_domains_cancels():
+    found = []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        subject = np.tile(np.repeat(np.arange(20), 4), 2)
+        frame = pd.DataFrame({"x": rng.normal(size=20)[subject] + 0.5 * rng.normal(size=160)})
+        frame["domain"] = np.repeat(["query", "reference"], 80)
+        roles = {"domain": "domain", "groups": subject}
+        adapter = ConDoAdapter(shrinkage=None).fit(frame, **roles)
+        bootstrap(adapter, frame, **roles, n_resamples=50)
+        mapped, error = adapter.transform(frame[["x"]].iloc[:1] * 0, return_std=True)
+        found.append((mapped.iloc[0, 0], error.iloc[0, 0]))
+    mapped, error = np.array(found).T
+    assert np.sqrt(np.mean(error**2)) == pytest.approx(mapped.std(), rel=0.4)

@@ -636,8 +636,9 @@ def _apply_to_file(
     output_format: str | None = None,
 ) -> Any:
     """Map a file in batches, watching for drift; return what was noticed."""
+    from condokit._validation import FileError
     from condokit.drift import Monitor
-    from condokit.files import FileError, open_writer, scan_table
+    from condokit.files import open_writer, scan_table
     from condokit.streaming import map_batch, some_rows
 
     if output.endswith(".h5ad"):
@@ -664,7 +665,8 @@ def _apply_to_file(
 
 def _apply_to_h5ad(affine: AffineMap, incoming: str, output: str, force: bool) -> Any:
     """Map the features of an AnnData file, and keep all else that is in it."""
-    from condokit.files import FileError, check_target, read_table, replace_h5ad
+    from condokit._validation import FileError
+    from condokit.files import check_target, read_table, replace_h5ad
     from condokit.streaming import map_batch
 
     if not incoming.endswith(".h5ad"):

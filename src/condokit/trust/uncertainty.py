@@ -90,7 +90,8 @@ def bootstrap(
 ) -> Bootstrap:
     """Refit a map to resampled rows, and learn its standard errors.
 
-    Rows are drawn with replacement within strata and domains, subjects (`groups`) within domains.
+    Rows are drawn with replacement within strata and domains, subjects (`groups`) within domains,
+    those of both domains for both at once.
     Diagonal maps over strata are refitted from reweighted moments of at most 500 random parcels of
     rows in every cell, without another look at the rows; other maps from weighted rows. What is
     refitted is the plain estimate; a pull to the identity counts as an error of its own. The
@@ -275,7 +276,7 @@ def _parcels(domains: Domains, cell: Array, rng: np.random.Generator) -> tuple[A
     """Deal rows to parcels that are drawn as one; return each row's, and each one's cell and unit.
 
     Without subjects, the rows of a cell go to at most 500 parcels at random, and a parcel is a
-    unit. Subjects of a domain are dealt to at most 500 units, which have a parcel in every cell.
+    unit. Subjects are dealt to at most 500 units, which have a parcel in every cell.
     """
     used = np.flatnonzero(cell >= 0)
     if domains.groups is None:
@@ -286,8 +287,7 @@ def _parcels(domains: Domains, cell: Array, rng: np.random.Generator) -> tuple[A
     else:
         subjects = int(domains.groups.max()) + 1
         unit = rng.permutation(subjects)[domains.groups] % _MOST_PARCELS
-        unit = 2 * unit + domains.is_query
-    width = 2 * _MOST_PARCELS
+    width = _MOST_PARCELS
     distinct, codes = np.unique(
         cell[used].astype(np.int64) * width + unit[used], return_inverse=True
     )
@@ -299,14 +299,20 @@ def _parcels(domains: Domains, cell: Array, rng: np.random.Generator) -> tuple[A
 def _draw(
     unit: Array, cell: Array, n_values: int, by_subject: bool, rng: np.random.Generator
 ) -> Array:
-    """Return how often every parcel is drawn: within cells, or subjects within domains."""
+    """Return how often every parcel is drawn: within cells, or subjects within domains.
+
+    A subject of both domains is drawn for both, so that what it has in common cancels.
+    """
     drawn = np.zeros(len(unit))
     if by_subject:
-        for side in (cell < n_values, cell >= n_values):
-            units, place = np.unique(unit[side], return_inverse=True)
-            n = len(units)
-            drawn[side] = rng.multinomial(max(n - 1, 1), np.full(n, 1 / n))[place]
-        return drawn
+        units, place = np.unique(unit, return_inverse=True)
+        kind, times = np.zeros((2, len(units)), dtype=int)
+        kind[place[cell < n_values]] += 1
+        kind[place[cell >= n_values]] += 2
+        for k in np.unique(kind):
+            n = int((kind == k).sum())
+            times[kind == k] = rng.multinomial(max(n - 1, 1), np.full(n, 1 / n))
+        return times[place].astype(float)
     for c in np.unique(cell):
         mine = np.flatnonzero(cell == c)
         n = len(mine)
