@@ -19,8 +19,11 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 setup: $(VENV)/ready ## Create .venv with the package and the developer tools
 
-demo: $(VENV)/ready ## Adapt built-in example data; writes map and table into demo-output/
+demo: $(VENV)/ready ## Adapt built-in example data; writes map, table and report into demo-output/
 	@$(BIN)/python examples/demo.py demo-output
+
+# one thread of linear algebra for each of the parallel tests
+test test-all: export OMP_NUM_THREADS = 1
 
 test: $(VENV)/ready ## Run the tests
 	$(BIN)/python -m pytest -q -n auto -m "not slow"
@@ -43,6 +46,7 @@ bench: $(VENV)/ready ## Time and memory, as ratios in one run
 	$(BIN)/python benchmarks/matrices.py
 	$(BIN)/python benchmarks/samples.py
 	$(BIN)/python benchmarks/trust.py
+	$(BIN)/python benchmarks/cli.py
 
 measure: $(VENV)/ready ## Measure accuracy on real and simulated data; writes experiments/results/
 	$(BIN)/python experiments/shrinkage.py

@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from condokit import ConDoAdapter, datasets
+from condokit import ConDoAdapter, datasets, report
 
 
 def frozen_model(X, y):
@@ -69,9 +69,11 @@ def main(folder):
         labels = table[["device", "seizure", "depression"]].itertuples(index=False)
         for label, row in zip(labels, adapted.to_numpy().tolist()):
             writer.writerow([*label, *row])
+    roles = {"domain": "device", "confounders": ["seizure"], "features": ["eeg_*"]}
+    report.save(folder / "report.html", adapter, table, **roles, force=True)
     print(
-        f"Wrote {folder}/v2_to_v1.json (the map) and "
-        f"{folder}/adapted.csv (both devices in V1 units)."
+        f"Wrote {folder}/v2_to_v1.json (the map), {folder}/adapted.csv (both devices in V1 units)\n"
+        f"and {folder}/report.html (open it in a browser)."
     )
 
 

@@ -82,7 +82,7 @@ _HOME = {
     "sensitivity": "trust.sensitivity",
 }
 
-_MODULES = ("datasets", "export", "plots")
+_MODULES = ("datasets", "export", "plots", "report")
 
 __all__ = ["__version__", *_MODULES, *_HOME]
 

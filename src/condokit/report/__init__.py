@@ -1,6 +1,66 @@
 """The report: everything known of a map as one plain record, and as one page for scientists."""
 
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from condokit.adapter import ConDoAdapter
+from condokit.files import write_text
+from condokit.intake import from_table
 from condokit.report.record import build
 from condokit.report.render import render
+from condokit.trust.uncertainty import Bootstrap
 
-__all__ = ["build", "render"]
+__all__ = ["build", "render", "save"]
+
+
+def save(
+    path: str | os.PathLike[str],
+    adapter: ConDoAdapter,
+    X: Any,
+    *,
+    domain: Any,
+    confounders: Any = None,
+    features: Any = None,
+    groups: Any = None,
+    sample_weight: Any = None,
+    uncertainty: Bootstrap | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Write the report of a fitted adapter as one HTML file, and return its record.
+
+    Parameters
+    ----------
+    path : str or path
+        The file to write.
+    adapter : ConDoAdapter
+        A fitted adapter.
+    X : array or data frame of shape (n_rows, n_columns)
+        The table that it was fitted on.
+    domain, confounders, features, groups, sample_weight : array-like, str or list of str
+        As in `ConDoAdapter.fit`.
+    uncertainty : Bootstrap or None, default=None
+        Errors from resampled rows, as `bootstrap` returns them.
+    force : bool, default=False
+        Replace an existing file.
+
+    Returns
+    -------
+    dict
+        Everything that the page shows, as plain numbers and text.
+    """
+    domains = from_table(
+        X,
+        domain,
+        confounders,
+        features,
+        groups,
+        sample_weight,
+        adapter.reference,
+        adapter.categorical,
+        adapter.missing,
+    )
+    record = build(adapter, domains, uncertainty=uncertainty)
+    write_text(path, render(record), force)
+    return record

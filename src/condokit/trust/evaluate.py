@@ -18,6 +18,7 @@ from condokit.frames import Table
 from condokit.intake import column_values, from_table
 from condokit.maps import AffineMap, Identity, LocationScale, Rigid
 from condokit.maps import Shift as ShiftOnly
+from condokit.optimise import watched
 from condokit.priors import ProductPrior
 from condokit.records import Finding, Part, Record, Sheet
 from condokit.statistics import positive
@@ -30,6 +31,7 @@ from condokit.trust.shift import MapErrors, Permutations, Shift, measure
 
 _LEVEL = 0.05
 _FEWEST_PERMUTATIONS = 39  # with fewer, no p-value of two tests is below the level
+_NEGLIGIBLE = 0.05  # standard deviations, or area under the curve beyond chance
 _SMALL = 0.1  # standard deviations
 _LARGE = 0.5
 _LEAST_KEPT = 0.8
@@ -211,6 +213,23 @@ def evaluate_domains(
     seed: int = 0,
 ) -> Evaluation:
     """Evaluate a map on domains that have been read already; `adapter` is what learned it."""
+    with watched(False, 1):  # the matrices are small: threads would only wait for each other
+        return _evaluate(
+            domains, affine, adapter, models, labels, pairs, n_permutations, min_cell, seed
+        )
+
+
+def _evaluate(
+    domains: Domains,
+    affine: AffineMap,
+    adapter: ConDoAdapter | None,
+    models: Any,
+    labels: Any,
+    pairs: Any,
+    n_permutations: int,
+    min_cell: int,
+    seed: int,
+) -> Evaluation:
     domains = in_order(domains, affine)
     names = domains.tables[0].labels
     recipe = Recipe(
@@ -405,7 +424,13 @@ def _findings(
             found.append(Finding("note", text))
     sizes = [_rms(shifts[name].difference) for name in ("as is", "this map")]
     change = f"the shift given the confounders goes from {sizes[0]:.2g} to {sizes[1]:.2g} sd"
-    if min(p_features, p_joint) * 2 <= _LEVEL:
+    after = shifts["this map"]
+    largest = max(np.abs(after.difference).max(), np.abs(after.log_ratio).max())
+    negligible = largest < _NEGLIGIBLE and auc < 0.5 + _NEGLIGIBLE
+    if negligible:
+        text = f"{change}; no feature is off by more than {_NEGLIGIBLE} sd."
+        found.append(Finding("note", text))
+    elif min(p_features, p_joint) * 2 <= _LEVEL:
         hit = [n for n, q in zip(sheet["feature"], sheet["p_adjusted"]) if q <= _LEVEL]
         which = f" in {listing(hit)}" if hit else ""
         found.append(

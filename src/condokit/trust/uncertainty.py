@@ -28,6 +28,7 @@ from condokit.fitting import (
 from condokit.intake import from_table
 from condokit.links import check_links
 from condokit.maps import DiagonalFamily
+from condokit.optimise import watched
 from condokit.records import Part, Record, Sheet
 from condokit.statistics import GroupedMoments, ObservedMoments, columns, positive
 from condokit.trust.likewise import in_order, known_features
@@ -169,7 +170,8 @@ def bootstrap_domains(
         if isinstance(family, DiagonalFamily):
             recipe = replace(recipe, shrinkage=None, averages=False)
         draws = _by_rows(domains, recipe, n_resamples, seed, n_jobs)
-    found, n_failed = _gathered(draws, n_resamples, verbose)
+    with watched(False, 1):
+        found, n_failed = _gathered(draws, n_resamples, verbose)
     (scale, offset), *others = found  # the first is the plain map of all rows
     affine = adapter.map_
     pull = None
