@@ -239,3 +239,17 @@ def test_demo(tmp_path, capsys):
     assert run("demo", tmp_path / "demo") == 0
     names = {path.name for path in (tmp_path / "demo").iterdir()}
     assert names == {"new.csv", "old.csv", "map.json", "report.html", "adapted.csv"}
+
+
+def test_other_encodings_and_decimal_marks(files, capsys):
+    new = pd.read_csv(files / "new.csv").rename(columns={"person": "pérson"})
+    new.to_csv(files / "new.csv", index=False, sep=";", decimal=",", encoding="latin-1")
+    assert run("fit", *data(files), "-o", files / "a.json") == 2
+    assert "latin-1" in capsys.readouterr().err
+    old = pd.read_csv(files / "old.csv")
+    old.to_csv(files / "old.csv", index=False, sep=";", decimal=",", encoding="latin-1")
+    options = ["--encoding", "latin-1", "--decimal", ","]
+    assert run("fit", *data(files), *options, "-o", files / "a.json") == 0
+    assert run("fit", *data(files, "parquet"), "-o", files / "b.json") == 0
+    scales = [AffineMap.load(files / f"{name}.json").scale for name in "ab"]
+    np.testing.assert_allclose(*scales, rtol=1e-12)

@@ -279,3 +279,15 @@ def test_no_mean_tells_that_of_a_small_cell(rng):
     by_stratum = {row["rows with"]: row["query_after"] for row in found.models.rows()}
     assert by_stratum["all"] is not None
     assert by_stratum["sick = True"] is None  # with that of all, it would tell the other
+
+
+def test_weights_count_rows(frame):
+    weights = np.random.default_rng(0).integers(1, 4, len(frame))
+    copies = frame.loc[np.repeat(frame.index, weights)].reset_index(drop=True)
+    subject = np.repeat(np.arange(len(frame)), weights)
+    weighted = evaluate(truth(), frame, **ROLES, sample_weight=weights, n_permutations=39)
+    repeated = evaluate(truth(), copies, **ROLES, groups=subject, n_permutations=39)
+    for name in ("shift_before", "shift_after", "sd_ratio_after"):
+        np.testing.assert_allclose(weighted.features[name], repeated.features[name])
+    plain = evaluate(truth(), frame, **ROLES, n_permutations=39)
+    assert weighted.features["shift_after"] != plain.features["shift_after"]

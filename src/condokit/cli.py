@@ -36,6 +36,9 @@ Examples:
 Exit codes: 0 fine, 2 bad input, 3 the comparison is not possible.
 Completion: eval "$(condokit completion bash)" in ~/.bashrc (also zsh, fish).
 """
+_READING = ("file_format", "delimiter", "na_values", "encoding", "decimal")
+_ROLES = ("domain", "reference_label", "confounders", "features", "groups", "weights", "missing")
+_DATA = ("new", "reference", *_ROLES, *_READING)
 _arguments: list[str] = []  # as they were given, for the record
 _MOST_WATCHED = 100_000  # rows of a file that are all checked for drift; beyond, every tenth
 
@@ -66,6 +69,8 @@ _reading = _options(
     click.option("--format", "file_format", help="Format of input, if its name does not tell."),
     click.option("--delimiter", help="Delimiter of text tables; detected by default."),
     click.option("--na", "na_values", multiple=True, help="Mark of missing values; repeatable."),
+    click.option("--encoding", default="utf-8", show_default=True, help="Encoding of text tables."),
+    click.option("--decimal", default=".", show_default=True, help="Decimal mark of text tables."),
 )
 _data = _options(
     click.argument("new"),
@@ -204,7 +209,7 @@ def apply_(
         return
     for finding in found.findings:
         if finding.level == "care":
-            _tell(f"warning: {finding}")
+            _tell(f"warning: {finding.text} {finding.advice}".rstrip())
     _tell(f"Mapped {found.n_rows:,} rows to {output}.")
 
 
@@ -422,6 +427,8 @@ def _reading_options(reading: dict[str, Any]) -> dict[str, Any]:
         "format": reading.get("file_format"),
         "delimiter": reading.get("delimiter"),
         "na_values": list(reading.get("na_values") or ()) or None,
+        "encoding": reading.get("encoding") or "utf-8",
+        "decimal": reading.get("decimal") or ".",
     }
 
 
@@ -521,9 +528,7 @@ def _fitted(verbose: bool, **options: Any) -> tuple[ConDoAdapter, Domains, list[
     from condokit.adapter import ConDoAdapter
     from condokit.trust.uncertainty import bootstrap_domains
 
-    names = ("new", "reference", "domain", "reference_label", "confounders", "features", "groups")
-    names = (*names, "weights", "missing", "file_format", "delimiter", "na_values")  # type: ignore[assignment]
-    domains = _read(**{name: options[name] for name in names})
+    domains = _read(**{name: options[name] for name in _DATA})
     adapter = ConDoAdapter(
         _family(options["map_"], options["links"]),
         divergence=options["divergence"],

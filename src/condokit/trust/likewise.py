@@ -54,15 +54,13 @@ class Likewise:
 
     @classmethod
     def of(cls, domains: Domains, comparison: Comparison, affine: AffineMap) -> Likewise:
-        """Gather at most 5000 rows of each domain, evenly taken, and map the query's.
+        """Gather at most 5000 rows of each domain, evenly taken by weight, and map the query's.
 
         A missing value is replaced by that of another row of its block and domain.
         """
         place = comparison.support.place(comparison.strata)
-        chosen = []
-        for side in (domains.is_query, ~domains.is_query):
-            rows = np.flatnonzero(side & (place >= 0))
-            chosen.append(rows[evenly(len(rows), _MOST_ROWS)])
+        sides = (domains.is_query, ~domains.is_query)
+        chosen = [_taken(np.flatnonzero(side & (place >= 0)), domains.weights) for side in sides]
         number = np.sort(np.concatenate(chosen))
         is_query = domains.is_query[number]
         before = domains.rows(number)
@@ -74,6 +72,8 @@ class Likewise:
             covariates = comparison.covariates.take(np.searchsorted(comparison.used, number))
             block = _blocks(covariates, is_query)
         groups = None if domains.groups is None else domains.groups[number]
+        if groups is None and domains.weights is not None:
+            groups = number  # copies of a row are no evidence of their own
         if domains.gaps is not None:
             _fill(before, after, 2 * block + is_query)
         return cls(before, after, is_query, block, category, covariates, groups, number)
@@ -156,6 +156,15 @@ def in_order(domains: Domains, affine: AffineMap) -> Domains:
             f"There are {table.n_features} features, but the map takes {affine.n_features_in_}."
         )
     return domains
+
+
+def _taken(rows: Array, weights: Array | None) -> Array:
+    """Return at most 5000 of the rows, evenly; one that counts twice is taken twice."""
+    if weights is None:
+        return rows[evenly(len(rows), _MOST_ROWS)]
+    upto = np.cumsum(weights[rows])
+    n = max(min(round(upto[-1]), _MOST_ROWS), 1)
+    return rows[np.searchsorted(upto, (np.arange(n) + 0.5) / n * upto[-1])]
 
 
 def _fill(before: Array, after: Array, cell: Array) -> None:
