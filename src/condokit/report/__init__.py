@@ -7,9 +7,9 @@ from typing import Any
 
 from condokit.adapter import ConDoAdapter
 from condokit.files import write_text
-from condokit.intake import from_table
 from condokit.report.record import build
 from condokit.report.render import render
+from condokit.trust.again import read_again
 from condokit.trust.uncertainty import Bootstrap
 
 __all__ = ["build", "render", "save"]
@@ -50,17 +50,7 @@ def save(
     dict
         Everything that the page shows, as plain numbers and text.
     """
-    domains = from_table(
-        X,
-        domain,
-        confounders,
-        features,
-        groups,
-        sample_weight,
-        adapter.reference,
-        adapter.categorical,
-        adapter.missing,
-    )
+    domains = read_again(adapter, X, domain, confounders, features, groups, sample_weight)
     record = build(adapter, domains, uncertainty=uncertainty)
     write_text(path, render(record), force)
     return record

@@ -22,10 +22,11 @@ from condokit.optimise import watched
 from condokit.priors import ProductPrior
 from condokit.records import Finding, Part, Record, Sheet
 from condokit.statistics import positive
+from condokit.trust.again import in_order, known_features
 from condokit.trust.agreement import Agreement, agreement
 from condokit.trust.densities import densities
 from condokit.trust.kept import Kept, differences_kept, silhouettes, variance_explained
-from condokit.trust.likewise import Likewise, in_order, known_features
+from condokit.trust.likewise import Likewise
 from condokit.trust.models import by_stratum, calibration, predictions, true_values
 from condokit.trust.shift import MapErrors, Permutations, Shift, measure
 

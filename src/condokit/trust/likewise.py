@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from condokit._validation import Array, listing
+from condokit._validation import Array
 from condokit.conditionals import Splines
 from condokit.domains import Domains, evenly
 from condokit.fitting import Comparison
-from condokit.frames import Table
 from condokit.maps import AffineMap
 from condokit.overlap import propensity
 from condokit.smoothing import Covariates
@@ -133,29 +132,6 @@ class Likewise:
         mixed = both[subject]
         labels[mixed] ^= self.is_query[mixed, None]
         return labels
-
-
-def known_features(affine: AffineMap, X: Any, features: Any) -> Any:
-    """Return the features that were asked for; without any, those of a map that names them."""
-    if features is None and affine.feature_names is not None and Table(X).columns is not None:
-        return list(affine.feature_names)
-    return features
-
-
-def in_order(domains: Domains, affine: AffineMap) -> Domains:
-    """Return the domains with the features of a map, in its order."""
-    table = domains.tables[0]
-    if affine.feature_names is not None and table.columns is not None:
-        place = {name: j for j, name in enumerate(table.labels)}
-        lacking = [name for name in affine.feature_names if name not in place]
-        if lacking:
-            raise ValueError(f"'features' lacks {listing(lacking)}, which the map takes.")
-        return domains.of(np.array([place[name] for name in affine.feature_names]))
-    if table.n_features != affine.n_features_in_:
-        raise ValueError(
-            f"There are {table.n_features} features, but the map takes {affine.n_features_in_}."
-        )
-    return domains
 
 
 def _taken(rows: Array, weights: Array | None) -> Array:

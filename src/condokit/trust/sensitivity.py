@@ -11,10 +11,9 @@ from sklearn.base import clone
 from condokit._validation import Array, NoOverlapError, check_integer, quietly
 from condokit.adapter import ConDoAdapter
 from condokit.domains import Domains, profile
-from condokit.intake import from_table
 from condokit.records import Part, Record, Sheet
 from condokit.statistics import positive
-from condokit.trust.likewise import in_order, known_features
+from condokit.trust.again import read_again
 
 _MOST_ROWS = 5000  # of a domain that strengths are measured on
 _LARGE = 2.0  # standard errors
@@ -113,20 +112,7 @@ def sensitivity(
     check_integer("n_splits", n_splits, 0)
     seed = 0 if random_state is None else random_state
     check_integer("random_state", seed, 0)
-    if not isinstance(adapter, ConDoAdapter) or not hasattr(adapter, "map_"):
-        raise ValueError("'adapter' must be a fitted ConDoAdapter.")
-    domains = from_table(
-        X,
-        domain,
-        confounders,
-        known_features(adapter.map_, X, features),
-        groups,
-        sample_weight,
-        adapter.reference,
-        adapter.categorical,
-        adapter.missing,
-    )
-    domains = in_order(domains, adapter.map_)
+    domains = read_again(adapter, X, domain, confounders, features, groups, sample_weight)
     unit = _reference_spread(domains)
     errors = _shift_errors(adapter, domains)
     support = adapter.support_

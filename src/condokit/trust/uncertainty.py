@@ -25,13 +25,12 @@ from condokit.fitting import (
     prior_weights,
     solve_moments,
 )
-from condokit.intake import from_table
 from condokit.links import check_links
 from condokit.maps import DiagonalFamily
 from condokit.optimise import watched
 from condokit.records import Part, Record, Sheet
 from condokit.statistics import GroupedMoments, ObservedMoments, columns, positive
-from condokit.trust.likewise import in_order, known_features
+from condokit.trust.again import in_order, read_again
 
 _MOST_PARCELS = 500  # into which the rows of a cell are dealt, to be resampled
 _FEWEST_DRAWS = 20
@@ -133,21 +132,9 @@ def bootstrap(
     check_integer("n_resamples", n_resamples, _FEWEST_DRAWS)
     seed = 0 if random_state is None else random_state
     check_integer("random_state", seed, 0)
-    if not isinstance(adapter, ConDoAdapter) or not hasattr(adapter, "map_"):
-        raise ValueError("'adapter' must be a fitted ConDoAdapter.")
+    domains = read_again(adapter, X, domain, confounders, features, groups, sample_weight)
     if "pairs" in adapter.report_:
         raise ValueError("A map that was refined by pairs cannot be refitted without them.")
-    domains = from_table(
-        X,
-        domain,
-        confounders,
-        known_features(adapter.map_, X, features),
-        groups,
-        sample_weight,
-        adapter.reference,
-        adapter.categorical,
-        adapter.missing,
-    )
     return bootstrap_domains(adapter, domains, n_resamples, n_jobs, verbose, seed)
 
 
