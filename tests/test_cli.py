@@ -253,3 +253,20 @@ def test_other_encodings_and_decimal_marks(files, capsys):
     assert run("fit", *data(files, "parquet"), "-o", files / "b.json") == 0
     scales = [AffineMap.load(files / f"{name}.json").scale for name in "ab"]
     np.testing.assert_allclose(*scales, rtol=1e-12)
+
+
+def test_text_among_the_features_is_named(files, capsys):
+    assert run("fit", *data(files), "-o", files / "map.json") == 0
+    new = pd.read_csv(files / "new.csv")
+    new["eeg_delta_F3"] = new["eeg_delta_F3"].astype(object)
+    new.loc[3, "eeg_delta_F3"] = "broken"
+    new.to_csv(files / "new.csv", index=False)
+    for command in (
+        ["apply", files / "map.json", files / "new.csv", "-o", files / "out.csv"],
+        ["fit", *data(files), "-o", files / "other.json"],
+    ):
+        assert run(*command) == 2
+        assert "'eeg_delta_F3' should hold numbers" in capsys.readouterr().err
+    marked = ["apply", files / "map.json", files / "new.csv", "-o", files / "out.csv"]
+    assert run(*marked, "--na", "broken") == 0
+    assert pd.read_csv(files / "out.csv")["eeg_delta_F3"].isna().sum() == 1

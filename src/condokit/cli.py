@@ -506,6 +506,8 @@ def _features(values: tuple[str, ...], tables: list[Any], roles: list[str]) -> l
             raise ValueError(f"--features names {listing(both)}, which has another role.")
         for table in tables[1:]:
             _refuse_unknown("The reference", list(chosen), table.column_names)
+        for name, table in zip(("NEW", "OLD"), tables):
+            _refuse_text_features(name, list(chosen), table.schema)
         return list(chosen)
     numeric: list[str] = []
     left: list[str] = []
@@ -521,6 +523,24 @@ def _features(values: tuple[str, ...], tables: list[Any], roles: list[str]) -> l
     if left:
         _tell(f"Not features (text, or in one table only): {listing(left, 10)}.")
     return numeric
+
+
+def _refuse_text_features(path: str, names: list[str], schema: Any) -> None:
+    """Refuse features that hold text, which no map can take."""
+    import pyarrow.types as types
+
+    from condokit._validation import FileError, listing
+
+    text = []
+    for name in names:
+        kind = schema.field(name).type
+        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+            text.append(name)
+    if text:
+        raise FileError(
+            f"{path}: {listing(text)} should hold numbers, but there is text in it. Correct it, or "
+            "name the mark of missing values with --na."
+        )
 
 
 def _fitted(verbose: bool, **options: Any) -> tuple[ConDoAdapter, Domains, list[str]]:
@@ -658,6 +678,7 @@ def _apply_to_file(
         stops = [finding.text for finding in monitor.findings if finding.level == "stop"]
         if stops:
             raise FileError(f"{incoming}: {stops[0]}")
+        _refuse_text_features(incoming, list(names or scan.names), scan.schema)
         n_rows = 0
         for batch in scan:
             writer.write(map_batch(affine, batch))
