@@ -270,3 +270,20 @@ def test_text_among_the_features_is_named(files, capsys):
     marked = ["apply", files / "map.json", files / "new.csv", "-o", files / "out.csv"]
     assert run(*marked, "--na", "broken") == 0
     assert pd.read_csv(files / "out.csv")["eeg_delta_F3"].isna().sum() == 1
+
+
+def test_anndata_files_keep_all_but_the_features(tmp_path):
+    anndata = pytest.importorskip("anndata")
+    from test_files import write_h5ad
+
+    X = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    path = write_h5ad(tmp_path / "cells.h5ad", X)
+    AffineMap([2.0, 3.0], [1.0, 0.0], ["g2", "g0"]).save(tmp_path / "map.json")
+    out = tmp_path / "adapted.h5ad"
+    assert run("apply", tmp_path / "map.json", path, "-o", out) == 0
+    back = anndata.read_h5ad(out)
+    np.testing.assert_allclose(back.X, X * [3.0, 1.0, 2.0] + [0.0, 0.0, 1.0], rtol=1e-6)
+    assert back.uns["who"] == "us"
+    assert back.obs["sex"].tolist() == list("FMF" * 3)
+    assert run("apply", tmp_path / "map.json", path, "-o", tmp_path / "flat.parquet") == 0
+    assert pd.read_parquet(tmp_path / "flat.parquet")["sex"].tolist() == list("FMF" * 3)

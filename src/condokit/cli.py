@@ -698,8 +698,7 @@ def _apply_to_h5ad(affine: AffineMap, incoming: str, output: str, force: bool) -
     if not incoming.endswith(".h5ad"):
         raise FileError(f"{output}: .h5ad can only be written from .h5ad; choose .parquet.")
     check_target(output, force)
-    names = None if affine.feature_names is None else list(affine.feature_names)
-    table = read_table(incoming, columns=names)
+    table = read_table(incoming)
     found = affine.check(table)
     if found.verdict == "stop":
         raise FileError(f"{incoming}: {found.findings[0].text}")
