@@ -1,4 +1,4 @@
-"""Built-in example data with a known truth."""
+"""A story with a known truth: a new EEG device, and other people wearing it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,175 @@
+"""One feature and a continuous confounder: 8 settings x 3 effects, train and heldout."""
+
+import numpy as np
+from figures import SHOWN, bars, legend, means, save, subplots
+from methods import COLORS, SLOW, fit_all, methods, parameter_errors, rmse
+
+from condokit.datasets import EFFECTS, make_continuous1d
+
+TITLE = "One feature, a continuous confounder"
+FRESH = True
+SETTINGS = [
+    (noise, confounder, feature)
+    for noise in (False, True)
+    for confounder in (True, False)
+    for feature in (True, False)
+]
+
+
+def _name(noise, confounder, feature):
+    return "-".join(
+        [
+            "Noisy" if noise else "NoiseFree",
+            "TargetShift" if confounder else "NoTargetShift",
+            "FeatureShift" if feature else "NoFeatureShift",
+        ]
+    )
+
+
+PUBLISHED_EFFECTS = dict(
+    zip(EFFECTS, ("Homoscedastic Linear", "Heteroscedastic Linear", "Nonlinear"))
+)
+SCENARIOS = [f"{_name(*setting)} / {effect}" for setting in SETTINGS for effect in EFFECTS]
+TEXT = [f"text (sd 1): {_name(*SETTINGS[0])} / homoscedastic"]
+SCENARIOS += TEXT
+QUICK = SCENARIOS[:6]
+METRICS = {"train_rmse": "train_rmse", "heldout_rmse": "test_rmse"}
+
+
+def published_key(scenario):
+    setting, effect = scenario.split(" / ")
+    return "continuous1d", f"{setting} / {PUBLISHED_EFFECTS[effect]}"
+
+
+def draw(scenario, seed):
+    """Draw one problem; all settings of a seed come from one stream."""
+    if scenario in TEXT:
+        return make_continuous1d("homoscedastic", sd=1.0, random_state=seed)
+    rng = np.random.RandomState(seed)
+    for noise, confounder, feature in SETTINGS:
+        for effect in EFFECTS:
+            problem = make_continuous1d(
+                effect,
+                confounder_shift=confounder,
+                scale=2.0 if feature else 1.0,
+                offset=5.0 if feature else 0.0,
+                noise=float(noise),
+                random_state=rng,
+            )
+            if scenario == f"{_name(noise, confounder, feature)} / {effect}":
+                return problem
+    raise ValueError(scenario)
+
+
+def run(scenario, seed, quick=False):
+    problem = draw(scenario, seed)
+    yield {"method": "oracle", **errors(problem, problem.A.item(), problem.b.item())}
+    fits = methods(epochs=100, learning_rate=0.01, continuous=True, seed=seed)
+    for name, fitted, seconds in fit_all(problem, fits, SLOW if quick or seed >= 100 else ()):
+        yield {
+            "method": name,
+            **errors(problem, fitted.A.item(), fitted.b.item()),
+            **parameter_errors(fitted, problem.A, problem.b),
+            "seconds": seconds,
+        }
+
+
+def errors(problem, a, b):
+    return {
+        "train_rmse": rmse(a * problem.X_query + b, problem.truth),
+        "heldout_rmse": rmse(a * problem.X_heldout + b, problem.truth_heldout),
+        "a": a,
+        "b": b,
+    }
+
+
+def figures(table, folder):
+    table = table[(table["seed"] < 100) & ~table["scenario"].isin(TEXT)]
+    for noise in (False, True):
+        _scatter(table, _name(noise, True, True), folder)
+    for metric in METRICS:
+        _summary(table, metric, folder)
+    _parameters(table, folder)
+
+
+def _scatter(table, setting, folder):
+    """Points of the last simulation, errors averaged over all."""
+    shown = ("none", "Gaussian OT", "MMD", "ConDo KL", "ConDo MMD", "condokit auto")
+    figure, panels = subplots(len(shown), 3, size=(9, 11), sharex=True, sharey=True)
+    for column, effect in zip(panels.T, EFFECTS):
+        scenario = f"{setting} / {effect}"
+        rows = table[table["scenario"] == scenario]
+        last = rows["seed"].max()
+        problem = draw(scenario, last)
+        for axes, method in zip(column, shown):
+            of = rows[rows["method"] == method]
+            a, b = of.loc[of["seed"] == last, ["a", "b"]].iloc[0]
+            axes.scatter(problem.z_reference, problem.X_reference, 5, "tab:blue", label="reference")
+            axes.scatter(problem.z_query, problem.X_query, 5, "tab:orange", label="observed query")
+            axes.scatter(problem.z_query, problem.truth, 5, "tab:green", label="truth of the query")
+            if method != "none":
+                adapted = a * problem.X_query + b
+                axes.scatter(problem.z_query, adapted, 5, "tab:red", label="adapted query")
+            train, heldout = of["train_rmse"].mean(), of["heldout_rmse"].mean()
+            axes.text(
+                0.03, 0.95, f"rMSE: {train:.2f} ({heldout:.2f})", va="top", transform=axes.transAxes
+            )
+            if effect == EFFECTS[0]:
+                axes.set_ylabel("before" if method == "none" else method)
+        column[0].set_title(effect)
+        column[-1].set_xlabel("confounder")
+    legend(figure, panels[1, 0], markerscale=2)
+    save(figure, folder, f"continuous1d-{'noisy-' if setting.startswith('Noisy') else ''}scatter")
+
+
+def _summary(table, metric, folder):
+    figure, panels = subplots(4, 2, size=(10, 9), sharey="row")
+    mean, _ = means(table, metric)
+    for (noise, *shifts), axes in zip(SETTINGS, panels.T.ravel()):
+        setting = _name(noise, *shifts)
+        of = mean[mean.index.get_level_values(0).str.startswith(setting + " / ")]
+        of.index = of.index.set_levels([x.split(" / ")[1] for x in of.index.levels[0]], level=0)
+        bars(axes, of, groups=EFFECTS)
+        axes.set_title(setting)
+        axes.set_ylabel(f"{metric.split('_')[0]} rMSE")
+    legend(figure, panels[0, 0])
+    save(figure, folder, f"continuous1d-{metric.split('_')[0]}")
+
+
+def _parameters(table, folder):
+    figure, panels = subplots(4, 2, size=(10, 9))
+    by_b, sd_b = means(table, "b_error")
+    by_A, sd_A = means(table, "A_error")
+    for (noise, *shifts), axes in zip(SETTINGS, panels.T.ravel()):
+        setting = _name(noise, *shifts)
+        for k, effect in enumerate(EFFECTS):
+            for j, method in enumerate(SHOWN):
+                key = (f"{setting} / {effect}", method)
+                place = k + (j - 2.5) * 0.13
+                axes.errorbar(
+                    place,
+                    by_b[key],
+                    sd_b[key],
+                    color=COLORS[method],
+                    marker="o",
+                    ms=4,
+                    capsize=1.5,
+                    label=f"{method}: b" if k == 0 else None,
+                )
+                axes.errorbar(
+                    place + 0.05,
+                    by_A[key],
+                    sd_A[key],
+                    color=COLORS[method],
+                    marker="_",
+                    ms=8,
+                    capsize=1.5,
+                    label=f"{method}: A" if k == 0 else None,
+                )
+        axes.set_yscale("symlog", linthresh=0.01)
+        axes.set_ylim(0)
+        axes.set_xticks(range(3), EFFECTS)
+        axes.set_title(setting)
+        axes.set_ylabel("parameter error")
+    legend(figure, panels[0, 0])
+    save(figure, folder, "continuous1d-parameters")

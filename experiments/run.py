@@ -1,0 +1,138 @@
+"""Repeat the paper's experiments: scenario x method x seed, then tables, figures, RESULTS.md.
+
+Every (scenario, seed) is a job; finished jobs are kept in `.runs/` until a file of the package or
+of the experiments changes, so that an interrupted run goes on where it stopped.
+"""
+
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import click
+import joblib
+import pandas as pd
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+SEEDS = range(10)
+FRESH_SEEDS = range(100, 140)  # choices were made while looking at seeds 0 to 9
+SYNTHETIC = ("continuous1d", "irrelevant", "split", "partial", "categorical1d", "categorical2d")
+REAL = ("ansur", "photos", "california", "snareseq", "bladderbatch")
+
+
+def jobs(experiment, quick):
+    """Return all (scenario, seed) of an experiment."""
+    seeds = list(getattr(experiment, "SEEDS", SEEDS))
+    if quick:
+        scenarios = getattr(experiment, "QUICK", experiment.SCENARIOS)
+        return [(scenario, seed) for scenario in scenarios for seed in seeds[:2]]
+    fresh = FRESH_SEEDS if getattr(experiment, "FRESH", False) else ()
+    return [(scenario, seed) for seed in (*seeds, *fresh) for scenario in experiment.SCENARIOS]
+
+
+def work(name, scenario, seed, quick, folder):
+    """Run one job unless it is done; return its rows and seconds."""
+    path = folder / f"{name}-{hashlib.sha256(scenario.encode()).hexdigest()[:12]}-{seed}.json"
+    if path.exists():
+        return json.loads(path.read_text())
+    experiment = importlib.import_module(name)
+    start = time.process_time()
+    rows = [
+        {"scenario": scenario, "seed": seed, **row}
+        for row in experiment.run(scenario, seed, quick=quick)
+    ]
+    done = {"rows": rows, "seconds": time.process_time() - start}
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(done))
+    partial.replace(path)
+    return done
+
+
+def reproduce(name, quick=False, n_jobs=-1, output=RESULTS):
+    """Run one experiment; write its table and figures; return the table."""
+    sys.path.insert(0, str(HERE))
+    experiment = importlib.import_module(name)
+    folder = _runs(quick)
+    todo = jobs(experiment, quick)
+    with joblib.parallel_config("loky", n_jobs=n_jobs, inner_max_num_threads=1):
+        results = joblib.Parallel(return_as="generator_unordered")(
+            joblib.delayed(_work_here)(name, scenario, seed, quick, folder)
+            for scenario, seed in todo
+        )
+    rows, seconds = [], 0.0
+    with click.progressbar(results, length=len(todo), label=f"{name:14}", file=sys.stderr) as bar:
+        for done in bar:
+            rows += done["rows"]
+            seconds += done["seconds"]
+    table = pd.DataFrame(rows)
+    place = {scenario: k for k, scenario in enumerate(experiment.SCENARIOS)}
+    table["place"] = table["scenario"].map(place)
+    table = table.sort_values(["place", "seed"], kind="stable").drop(columns="place")
+    output.mkdir(parents=True, exist_ok=True)
+    table.to_csv(output / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
+    if not quick:
+        experiment.figures(pd.read_csv(output / f"{name}.csv"), output / "figures")
+    return table, seconds
+
+
+def _work_here(*job):
+    sys.path.insert(0, str(HERE))
+    return work(*job)
+
+
+def _runs(quick):
+    files = sorted([*HERE.glob("*.py"), *(HERE.parent / "src").rglob("*.py")])
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
+    folder = HERE / ".runs" / f"{digest}{'-quick' if quick else ''}"
+    for old in (HERE / ".runs").glob("*"):
+        if not old.name.startswith(digest):
+            shutil.rmtree(old)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice((*SYNTHETIC, *REAL)))
+@click.option(
+    "--quick", is_flag=True, help="Two seeds of some scenarios, without the slow methods."
+)
+@click.option("--jobs", "n_jobs", default=-1, help="Processes; all cores by default.")
+def main(names, quick, n_jobs):
+    """Run the experiments NAMES, all by default."""
+    from condokit.datasets import real
+
+    start, summary = time.time(), []
+    for name in names or (*SYNTHETIC, *REAL):
+        began = time.time()
+        try:
+            table, seconds = reproduce(
+                name, quick, n_jobs, HERE / ".runs" / "quick-results" if quick else RESULTS
+            )
+        except FileNotFoundError as error:
+            summary.append((name, "left out", str(error)))
+            continue
+        summary.append(
+            (
+                name,
+                f"{time.time() - began:.0f} s",
+                f"{len(table)} rows, {seconds:.0f} s of processor",
+            )
+        )
+    if not quick:
+        import results
+
+        results.write()
+        summary.append(("RESULTS.md", "written", str(RESULTS / "RESULTS.md")))
+    for row in (*summary, ("all", f"{time.time() - start:.0f} s", "")):
+        click.echo("{:14} {:>9}  {}".format(*row))
+    if any(state == "left out" for _, state, _ in summary):
+        click.echo(f"Data folders searched: {', '.join(map(str, real.folders()))}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""The paper's real data, looked for in `CONDOKIT_DATA` and in the user's cache."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from condokit._validation import Array
+
+
+class _Source(NamedTuple):
+    sha256: str
+    origin: str
+
+
+_FILES = {
+    "ansur2.csv.gz": _Source(
+        "86c86a848238fddebf5f7caff8df05cc1917e5ba80973bec72a4c046fbfa9cd7",
+        "The 2012 U.S. Army Anthropometric Survey, public release (Gordon et al. 2014): files "
+        "ANSUR_II_MALE_Public.csv and ANSUR_II_FEMALE_Public.csv, for instance of the GitHub "
+        "repository coleharlow12/ANSURDataAnalysis. Join them, men first, in UTF-8, with the "
+        "identifier named SubjectId in both.",
+    ),
+    "bladderbatch_expr.npz": _Source(
+        "a669102bbf231a1c5908b769a42c872edaa6ca28448997269f9ef4912e0ccc52",
+        "Bioconductor's package bladderbatch 1.36.0, object bladderEset of data/bladderdata.rda: "
+        "the expression matrix, samples in rows, as the arrays expr, sample_id and gene_id.",
+    ),
+    "bladderbatch_pheno.csv": _Source(
+        "bebe99feb6aa4b84793b2e9766ae97e1bae98ae515bb9f3f627871df15ac7934",
+        "Bioconductor's package bladderbatch 1.36.0, annotation of bladderEset: sample_id, sample, "
+        "outcome, batch, cancer, and result (Cancer where cancer is Cancer, else NonCancer).",
+    ),
+    "snareseq.npz": _Source(
+        "6127388173a99a6919edee3d8a7c7cee24a6bb185b93ecc58220b1ca826b02ae",
+        "GitHub repository rsinghlab/SCOT, data/SNARE: SNAREseq_atac_feat.npy, "
+        "SNAREseq_rna_feat.npy and SNAREseq_rna_types.txt, as the arrays atac, rna, cell_type_id, "
+        "cell_type and barcode.",
+    ),
+    "california_housing.csv.gz": _Source(
+        "642053bb90f69c5c2d2c5c8733481383d80c045f0731a0dd9a1cc21fb2299fb1",
+        "StatLib's cal_housing (Pace and Barry 1997), as scikit-learn's fetch_california_housing "
+        "returns it, with MedHouseVal as the last column.",
+    ),
+    "ocean_day.jpg": _Source(
+        "084ae49297ef39834e9ccfbfd8b138aa28db0ad8dc8dd05c1b304598edb1c506",
+        "GitHub repository PythonOT/POT, folder data.",
+    ),
+    "ocean_sunset.jpg": _Source(
+        "616462bfa6f82c1eba1f3395a95aedc4ff57916ea6e9bcc871fe3747f2894dd1",
+        "GitHub repository PythonOT/POT, folder data.",
+    ),
+    "cape_cod.jpg": _Source(
+        "09db6dce922d4bb9c1b15f10fb695e1bab1251bde11c5deb5d18f0755854ba03",
+        "GitHub repository calvinmccarter/condo-adapter, folder data.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Ansur:
+    """ANSUR II: body measurements of 4082 men and 1986 women; see `load_ansur`."""
+
+    X: Array
+    feature_names: list[str]
+    gender: Array
+    height: Array
+
+
+@dataclass(frozen=True)
+class Bladder:
+    """Gene expression of bladder tissue in five batches; see `load_bladderbatch`."""
+
+    X: Array
+    feature_names: list[str]
+    result: Array
+    batch: Array
+
+
+@dataclass(frozen=True)
+class Snare:
+    """Two assays of the same 1047 cells; see `load_snareseq`."""
+
+    atac: Array
+    rna: Array
+    cell_type: Array
+
+
+@dataclass(frozen=True)
+class Housing:
+    """Census districts of California; see `load_california_housing`."""
+
+    X: Array
+    feature_names: list[str]
+    income: Array
+    value: Array
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photo, and what each of its pixels shows; see `load_photo`."""
+
+    pixels: Array
+    region: Array
+
+
+def load_ansur() -> Ansur:
+    """Load ANSUR II: 93 measurements, gender (Male, Female), self-reported height in inches."""
+    columns = _columns("ansur2.csv.gz")
+    names = list(columns)[1:94]
+    return Ansur(
+        np.column_stack([np.array(columns[name], float) for name in names]),
+        names,
+        np.array(columns["Gender"]),
+        np.array(columns["Heightin"], float),
+    )
+
+
+def load_bladderbatch() -> Bladder:
+    """Load bladderbatch: 57 samples of 22,283 genes, their batch and result (Cancer, NonCancer)."""
+    people = _columns("bladderbatch_pheno.csv")
+    arrays = _arrays("bladderbatch_expr.npz")
+    return Bladder(
+        arrays["expr"],
+        [str(name) for name in arrays["gene_id"]],
+        np.array(people["result"]),
+        np.array(people["batch"], int),
+    )
+
+
+def load_snareseq() -> Snare:
+    """Load SNARE-seq: 19 ATAC and 10 RNA features of the same 1047 cells, and the type of each."""
+    arrays = _arrays("snareseq.npz")
+    return Snare(arrays["atac"], arrays["rna"], arrays["cell_type"].astype(str))
+
+
+def load_california_housing() -> Housing:
+    """Load 20,640 districts: seven features, median income and median house value."""
+    columns = {k: np.array(v, float) for k, v in _columns("california_housing.csv.gz").items()}
+    income, value = columns.pop("MedInc"), columns.pop("MedHouseVal")
+    return Housing(np.column_stack(list(columns.values())), list(columns), income, value)
+
+
+def load_photo(name: str) -> Photo:
+    """Load a photo of the paper and its regions.
+
+    Parameters
+    ----------
+    name : {"day", "sunset", "beach"}
+        Which. "beach" has sky, water and sand, the others sky and water.
+
+    Returns
+    -------
+    Photo
+        Pixels of shape (rows, columns, 3) within [0, 1), and their regions.
+    """
+    files = {"day": "ocean_day.jpg", "sunset": "ocean_sunset.jpg", "beach": "cape_cod.jpg"}
+    if name not in files:
+        raise ValueError(f"name must be one of {', '.join(map(repr, files))}; got {name!r}.")
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "load_photo needs Pillow; install it with the extra 'condokit[plot]'."
+        ) from None
+    with Image.open(find(files[name])) as image:
+        pixels = np.asarray(image.convert("RGB"), np.float32) / 256
+    row, column = np.indices(pixels.shape[:2])
+    horizon = {"day": 400, "sunset": 475, "beach": 275}[name]
+    region = np.where(row < horizon, "sky", "water")
+    if name == "beach":
+        region = np.where((row >= horizon) & (row >= 300 + column / 5), "sand", region)
+    return Photo(pixels, region)
+
+
+def folders() -> list[Path]:
+    """Return the folders that are searched: `CONDOKIT_DATA`, then the user's cache."""
+    given = os.environ.get("CONDOKIT_DATA")
+    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
+    home = Path(base) if base else Path.home() / ".cache"
+    return ([Path(given)] if given else []) + [home / "condokit"]
+
+
+def find(name: str) -> Path:
+    """Return the path of a data file whose checksum is right, or explain where to get it."""
+    sha256, origin = _FILES[name]
+    for folder in folders():
+        path = folder / name
+        if path.is_file():
+            found = _sha256(path, path.stat().st_mtime_ns)
+            if found != sha256:
+                raise ValueError(
+                    f"{path} is not the file that is meant: its SHA-256 is {found}, that of the "
+                    f"file is {sha256}. Replace it. {origin}"
+                )
+            return path
+    raise FileNotFoundError(
+        f"{name} was not found in {' or '.join(map(str, folders()))}. Put it there, or set "
+        f"CONDOKIT_DATA to the folder that has it. Origin: {origin} SHA-256 of the file: {sha256}."
+    )
+
+
+@cache
+def _sha256(path: Path, changed: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _columns(name: str) -> dict[str, list[str]]:
+    path = find(name)
+    opened: Any = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8", newline="") as file:
+        names, *rows = csv.reader(file)
+    return dict(zip(names, map(list, zip(*rows))))
+
+
+def _arrays(name: str) -> dict[str, Array]:
+    with np.load(find(name), allow_pickle=False) as file:
+        return dict(file)
