@@ -29,13 +29,13 @@ def scenarios():
     for effect in EFFECTS:
         yield "both shifts", effect, 80, list(METHODS), {}
         yield "people shift only", effect, 80, ["plain", "auto"], NOTHING
-        yield "no shift", effect, 40, ["plain", "auto"], {**NOTHING, "people_shift": False}
-        yield "feature shift only", effect, 40, ["default", "auto"], {"people_shift": False}
+        yield "no shift", effect, 40, ["plain", "auto"], {**NOTHING, "confounder_shift": False}
+        yield "feature shift only", effect, 40, ["default", "auto"], {"confounder_shift": False}
         for noise, extra in (("both shifts", {}), ("people shift only", NOTHING)):
             yield f"noisy, {noise}", effect, 40, ["default", "auto"], {"noise": True, **extra}
         for kind in ("split", "irrelevant"):
             for columns in (2, 8, 32):
-                arguments = {"columns": columns, "kind": kind}
+                arguments = {"n_confounders": columns, "columns": kind}
                 yield f"{columns} columns, {kind}", effect, 40, ["default"], arguments
         for offset in (0.1, 0.5, 1.0, 2.0):  # 0.05 to 1 conditional sd of the homoscedastic effect
             arguments = {"scale": 1.0, "offset": offset}

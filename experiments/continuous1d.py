@@ -33,10 +33,13 @@ SCENARIOS = [f"{_name(*setting)} / {effect}" for setting in SETTINGS for effect 
 TEXT = [f"text (sd 1): {_name(*SETTINGS[0])} / homoscedastic"]
 SCENARIOS += TEXT
 QUICK = SCENARIOS[:6]
-METRICS = {"train_rmse": "train_rmse", "heldout_rmse": "test_rmse"}
+METRICS = {"heldout_rmse": "test_rmse", "train_rmse": "train_rmse"}
+BEST = dict.fromkeys(METRICS, "low")
 
 
 def published_key(scenario):
+    if scenario in TEXT:
+        return None
     setting, effect = scenario.split(" / ")
     return "continuous1d", f"{setting} / {PUBLISHED_EFFECTS[effect]}"
 
@@ -62,10 +65,15 @@ def draw(scenario, seed):
 
 
 def run(scenario, seed, quick=False):
-    problem = draw(scenario, seed)
+    return measure(draw(scenario, seed), seed, quick)
+
+
+def measure(problem, seed, quick, leave_out=()):
+    """Fit all methods; yield their errors on the query and on heldout rows, and their maps."""
     yield {"method": "oracle", **errors(problem, problem.A.item(), problem.b.item())}
     fits = methods(epochs=100, learning_rate=0.01, continuous=True, seed=seed)
-    for name, fitted, seconds in fit_all(problem, fits, SLOW if quick or seed >= 100 else ()):
+    slow = SLOW if quick or seed >= 100 else ()
+    for name, fitted, seconds in fit_all(problem, fits, (*slow, *leave_out)):
         yield {
             "method": name,
             **errors(problem, fitted.A.item(), fitted.b.item()),
@@ -173,3 +181,63 @@ def _parameters(table, folder):
         axes.set_ylabel("parameter error")
     legend(figure, panels[0, 0])
     save(figure, folder, "continuous1d-parameters")
+
+
+def _ratio(table, method, with_shift):
+    """Error of a method divided by that of the better baseline, in every setting."""
+    mean, _ = means(table[(table["seed"] < 100) & ~table["scenario"].isin(TEXT)], "heldout_rmse")
+    wanted = "-TargetShift-" if with_shift else "-NoTargetShift-"
+    return {
+        scenario: mean[scenario, method] / min(mean[scenario, "Gaussian OT"], mean[scenario, "MMD"])
+        for scenario in dict.fromkeys(s for s, _ in mean.index)
+        if wanted in scenario
+    }
+
+
+def _claim(with_shift, limit):
+    def check(table):
+        text, holds = [], True
+        for method in ("ConDo KL", "ConDo MMD", "condokit", "condokit auto"):
+            ratios = _ratio(table, method, with_shift)
+            worst = max(ratios, key=ratios.get)
+            text.append(f"{method} at most {ratios[worst]:.2f} ({worst})")
+            holds &= not method.startswith("ConDo") or ratios[worst] < limit
+        return holds, "heldout rMSE divided by that of the better baseline: " + "; ".join(text)
+
+    return check
+
+
+def _parameters_better(table):
+    rows = table[(table["seed"] < 100) & table["scenario"].str.contains("-TargetShift-")]
+    text, holds = [], True
+    for metric in ("A_error", "b_error"):
+        mean, _ = means(rows, metric)
+        by = mean.unstack()
+        best = by[["Gaussian OT", "MMD"]].min(axis=1)
+        for method in ("ConDo KL", "ConDo MMD", "condokit", "condokit auto"):
+            won = int((by[method] < best).sum())
+            text.append(f"{metric} {method} {won} of {len(by)}")
+            holds &= not method.startswith("ConDo") or won == len(by)
+    return holds, "settings with target shift in which both baselines err more: " + ", ".join(text)
+
+
+CLAIMS = [
+    (
+        "ConDo strongly outperforms vanilla adaptation whenever there is target shift",
+        _claim(True, 0.6),
+    ),
+    ("ConDo is not inferior without target shift (within 10%)", _claim(False, 1.1)),
+    ("ConDo improves the estimated parameters whenever there is target shift", _parameters_better),
+]
+NOTES = [
+    "The text gives the homoscedastic effect a standard deviation of 1, the published numbers were "
+    "made with 2. Both are run; the row that starts with `text` has 1.",
+    "The published ConDo KLD divides its centring means by the number of prior points a second "
+    "time, so its offset is always near zero. Where there is no feature shift that is a free "
+    "shrinkage towards the truth; the repeated method has no such slip, and `condokit auto` finds "
+    "these settings by choosing among maps.",
+    "The published imputations come from another implementation of chained equations, and the "
+    "published MMDs were not seeded: these two agree within noise only.",
+    "The caption of the scatter figure says that the data are noise-free, its label says noisy; "
+    "both are drawn.",
+]

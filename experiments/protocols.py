@@ -1,12 +1,23 @@
-"""The paper's data sets and our own test problems, drawn in the order of the protocols."""
+"""Our own test problems, and the paper's data sets as the tests like to draw them."""
 
 import os
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
+from methods import rmse as rmse
 from scipy.stats import ortho_group
+
+from condokit.datasets import EFFECTS as EFFECTS
+from condokit.datasets import (
+    SCENARIOS,
+    load_ansur,
+    load_bladderbatch,
+    make_categorical1d,
+    make_categorical2d,
+    make_continuous1d,
+)
+from condokit.datasets.synthetic import curve
 
 
 @dataclass(frozen=True)
@@ -20,9 +31,12 @@ class Pair:
     truth: np.ndarray
 
 
-def rmse(adapted, truth):
-    """Root mean squared error over all rows and features."""
-    return float(np.sqrt(np.mean((adapted - truth) ** 2)))
+@dataclass(frozen=True)
+class Heldout(Pair):
+    """A pair with heldout query rows, observed and true."""
+
+    X_heldout: np.ndarray
+    truth_heldout: np.ndarray
 
 
 def data_folder():
@@ -33,31 +47,18 @@ def data_folder():
 
 def categorical1d(n, seed):
     """Draw one feature, two classes, n rows in each domain; observed query = 2 x + 5."""
+    return make_categorical1d(n, random_state=seed)
+
+
+def continuous1d(effect, seed, **options):
+    """Draw one feature and a continuous confounder; see `make_continuous1d`."""
+    return make_continuous1d(effect, random_state=seed, **options)
+
+
+def categorical2d(seed):
+    """Draw rings in the plane, one raised by 2 ("up"), in the order of the three scenarios."""
     rng = np.random.RandomState(seed)
-    many, few = round(3 * n / 4), round(n / 4)
-    query_h = rng.normal(5, 1, few)
-    reference_h = rng.normal(5, 1, many)
-    query_n = rng.normal(0, 2, n - few)
-    reference_n = rng.normal(0, 2, n - many)
-    truth = np.concatenate([query_h, query_n])[:, None]
-    return Pair(
-        2 * truth + 5,
-        np.concatenate([reference_h, reference_n])[:, None],
-        np.repeat(["h", "n"], [few, n - few]),
-        np.repeat(["h", "n"], [many, n - many]),
-        truth,
-    )
-
-
-@cache
-def _measurements():
-    folder = data_folder()
-    if folder is None:
-        raise FileNotFoundError("ANSUR II is not here; set CONDOKIT_DATA to the data folder.")
-    import pandas as pd
-
-    table = pd.read_csv(folder / "ansur2.csv.gz")
-    return table.iloc[:, 1:94].to_numpy(float), (table["Gender"] == "Male").to_numpy()
+    return {name: make_categorical2d(name, random_state=rng) for name in SCENARIOS}
 
 
 def ansur(seed, *, n=500, shift="large", people_shift=True):
@@ -68,7 +69,8 @@ def ansur(seed, *, n=500, shift="large", people_shift=True):
     offsets within s standard deviations. `n` people per domain; fewer than 500 are a subsample in
     which both genders occur in both domains.
     """
-    measurements, is_man = _measurements()
+    data = load_ansur()
+    measurements, is_man = data.X, data.gender == "Male"
     rng = np.random.RandomState(seed)
     men = rng.choice(np.flatnonzero(is_man), 500, replace=False)
     women = rng.choice(np.flatnonzero(~is_man), 500, replace=False)
@@ -108,83 +110,14 @@ def _subsample(rows, gender, n, rng):
 
 def bladderbatch(seed=None):
     """Return (X, result, batch) of batches 2 and 5; with a seed, without 7 cancers of batch 2."""
-    folder = data_folder()
-    if folder is None:
-        raise FileNotFoundError("bladderbatch is not here; set CONDOKIT_DATA to the data folder.")
-    import pandas as pd
-
-    X = np.load(folder / "bladderbatch_expr.npz")["expr"]
-    people = pd.read_csv(folder / "bladderbatch_pheno.csv")
-    keep = people["batch"].isin([2, 5]).to_numpy()
-    X, people = X[keep], people[keep]
-    result, batch = people["result"].to_numpy(str), people["batch"].to_numpy()
+    data = load_bladderbatch()
+    keep = np.isin(data.batch, [2, 5])
+    X, result, batch = data.X[keep], data.result[keep], data.batch[keep]
     if seed is not None:
         cancer = np.flatnonzero((batch == 2) & (result == "Cancer"))
         dropped = np.random.RandomState(seed).choice(cancer, 7, replace=False)
         X, result, batch = (np.delete(a, dropped, axis=0) for a in (X, result, batch))
     return X, result, batch
-
-
-EFFECTS = ("homoscedastic", "heteroscedastic", "nonlinear")
-
-
-def curve(effect, z):
-    """Return mean and standard deviation of the feature given the confounder."""
-    if effect == "homoscedastic":
-        return 4 * z + 1, np.full_like(z, 2.0)
-    if effect == "heteroscedastic":
-        return 4 * z + 1, z + 1
-    r = np.maximum(z - 5, 0) ** 2
-    return 4 * r + 1, r + 1
-
-
-@dataclass(frozen=True)
-class Heldout(Pair):
-    """A pair with heldout query rows, observed and true."""
-
-    X_heldout: np.ndarray
-    truth_heldout: np.ndarray
-
-
-def continuous1d(
-    effect,
-    seed,
-    *,
-    people_shift=True,
-    scale=2.0,
-    offset=5.0,
-    noise=False,
-    columns=1,
-    kind="irrelevant",
-):
-    """Draw the paper's continuous confounder: 200 reference, 100 query and 100 heldout query rows.
-
-    Observed query = scale * x + offset. With more `columns`, the others are noise ("irrelevant"),
-    or the confounder is split into columns that sum to it ("split").
-    """
-    rng = np.random.RandomState(seed)
-    z_reference = np.sort(rng.uniform(0, 8, 200))
-    z_query = np.sort(rng.uniform(4 if people_shift else 0, 8, 100))
-    z_heldout = np.sort(rng.uniform(0, 8, 100))
-    Z_query, Z_reference = z_query[:, None], z_reference[:, None]
-    if columns > 1 and kind == "irrelevant":
-        Z_reference = np.column_stack([Z_reference, rng.normal(size=(200, columns - 1))])
-        Z_query = np.column_stack([Z_query, rng.normal(size=(100, columns - 1))])
-    X_reference, truth, truth_heldout = (
-        rng.normal(*curve(effect, z))[:, None] for z in (z_reference, z_query, z_heldout)
-    )
-    X_query, X_heldout = scale * truth + offset, scale * truth_heldout + offset
-    if noise:
-        X_query = X_query + rng.normal(size=X_query.shape)
-        X_heldout = X_heldout + rng.normal(size=X_heldout.shape)
-    if columns > 1 and kind == "split":
-        Z_query, Z_reference = (_split(z, columns, rng) for z in (z_query, z_reference))
-    return Heldout(X_query, X_reference, Z_query, Z_reference, truth, X_heldout, truth_heldout)
-
-
-def _split(z, columns, rng):
-    cuts = np.sort(rng.uniform(0, 1, (len(z), columns - 1)) * z[:, None], axis=1)
-    return np.diff(np.column_stack([np.zeros(len(z)), cuts, z]), axis=1)
 
 
 def mixed(seed):
@@ -232,41 +165,6 @@ def rotations(n_features, n_strata, n, seed, *, skewed=False):
         A[:, 0] *= -1
     X_query = truth @ A.T + rng.normal(size=n_features)
     return Pair(X_query, X_reference, Z_query, Z_reference, truth)
-
-
-SCENARIOS = ("no confounding", "confounded", "random transform")
-
-
-def categorical2d(seed):
-    """Draw rings in the plane, one raised by 2 ("up"), in the order of the three scenarios."""
-    rng = np.random.RandomState(seed)
-    pairs = {}
-    for scenario in SCENARIOS:
-        ups = (100 if scenario == SCENARIOS[0] else 50, 100, 100)  # query, heldout, reference
-        rings = []
-        for up, swapped in zip(ups, (False, False, True)):
-            angle = rng.uniform(0, 2 * np.pi, 200)
-            ring = np.column_stack([np.cos(angle), np.sin(angle)][:: -1 if swapped else 1])
-            ring = ring + rng.normal(0, 0.1, (200, 2))
-            ring[:up, 1] += 2
-            rings.append(ring)
-        A, b = np.array([[1.5, 0.7], [0.7, 1.5]]), np.array([4.0, 2.0])
-        if scenario == SCENARIOS[2]:
-            phi = rng.uniform(-np.pi, np.pi)
-            d = rng.uniform(0.5, 1.5, 2)
-            theta = rng.uniform(-np.pi, np.pi)
-            b = rng.uniform(2, 4, 2)
-            A = _rotation(theta) * d @ _rotation(phi)
-        label = [np.repeat(["up", "down"], [up, 200 - up]) for up in ups]
-        query, heldout, reference = rings
-        pairs[scenario] = Heldout(
-            query, reference @ A + b, label[0], label[2], query @ A + b, heldout, heldout @ A + b
-        )
-    return pairs
-
-
-def _rotation(angle):
-    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
 
 def subjects(effect, seed, n, *, rows_each=1, correlation=0.0, n_features=30):

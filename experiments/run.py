@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -37,7 +38,7 @@ def jobs(experiment, quick):
 
 def work(name, scenario, seed, quick, folder):
     """Run one job unless it is done; return its rows and seconds."""
-    path = folder / f"{name}-{hashlib.sha256(scenario.encode()).hexdigest()[:12]}-{seed}.json"
+    path = folder / f"{seed}-{hashlib.sha256(scenario.encode()).hexdigest()[:12]}.json"
     if path.exists():
         return json.loads(path.read_text())
     experiment = importlib.import_module(name)
@@ -57,7 +58,7 @@ def reproduce(name, quick=False, n_jobs=-1, output=RESULTS):
     """Run one experiment; write its table and figures; return the table."""
     sys.path.insert(0, str(HERE))
     experiment = importlib.import_module(name)
-    folder = _runs(quick)
+    folder = _runs(name, quick)
     todo = jobs(experiment, quick)
     with joblib.parallel_config("loky", n_jobs=n_jobs, inner_max_num_threads=1):
         results = joblib.Parallel(return_as="generator_unordered")(
@@ -85,15 +86,25 @@ def _work_here(*job):
     return work(*job)
 
 
-def _runs(quick):
-    files = sorted([*HERE.glob("*.py"), *(HERE.parent / "src").rglob("*.py")])
+def _runs(name, quick):
+    """Return the folder of finished jobs, named after all code that they depend on."""
+    files = sorted([*(HERE.parent / "src").rglob("*.py"), *_imported(HERE / f"{name}.py", set())])
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
-    folder = HERE / ".runs" / f"{digest}{'-quick' if quick else ''}"
-    for old in (HERE / ".runs").glob("*"):
-        if not old.name.startswith(digest):
+    folder = HERE / ".runs" / f"{name}-{'quick-' if quick else ''}{digest}"
+    for old in (HERE / ".runs").glob(f"{name}-*"):
+        if digest not in old.name:
             shutil.rmtree(old)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _imported(path, seen):
+    if path.exists() and path.stem != "figures" and path not in seen:
+        seen.add(path)
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if found := re.match(r"(?:from|import) (\w+)", line):
+                _imported(HERE / f"{found[1]}.py", seen)
+    return seen
 
 
 @click.command()
@@ -126,7 +137,7 @@ def main(names, quick, n_jobs):
     if not quick:
         import results
 
-        results.write()
+        results.write((*SYNTHETIC, *REAL))
         summary.append(("RESULTS.md", "written", str(RESULTS / "RESULTS.md")))
     for row in (*summary, ("all", f"{time.time() - start:.0f} s", "")):
         click.echo("{:14} {:>9}  {}".format(*row))

@@ -88,7 +88,7 @@ def test_one_continuous_confounder(effect, at_most):
 )
 def test_many_confounders(kind, limits):
     for effect, at_most in zip(EFFECTS, limits):
-        pairs = (continuous1d(effect, s, columns=32, kind=kind) for s in range(4000, 4015))
+        pairs = (continuous1d(effect, s, n_confounders=32, columns=kind) for s in range(4000, 4015))
         assert np.mean(heldout_errors(pairs)) < at_most
 
 

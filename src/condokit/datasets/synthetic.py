@@ -118,7 +118,7 @@ def make_continuous1d(
         )
         Z_query = np.column_stack([Z_query, rng.normal(size=(n_query, n_confounders - 1))])
     X_reference, truth, truth_heldout = (
-        rng.normal(*_curve(effect, z, sd))[:, None] for z in (z_reference, z_query, z_heldout)
+        rng.normal(*curve(effect, z, sd))[:, None] for z in (z_reference, z_query, z_heldout)
     )
     X_query, X_heldout = scale * truth + offset, scale * truth_heldout + offset
     if noise:
@@ -228,7 +228,8 @@ def make_categorical2d(
     )
 
 
-def _curve(effect: str, z: Array, sd: float) -> tuple[Array, Array]:
+def curve(effect: str, z: Array, sd: float = 2.0) -> tuple[Array, Array]:
+    """Return mean and standard deviation of the feature given the confounder."""
     if effect == "homoscedastic":
         return 4 * z + 1, np.full_like(z, sd)
     if effect == "heteroscedastic":
