@@ -6,10 +6,7 @@ import csv
 import gzip
 import io
 import os
-import signal
 import sys
-import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -18,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from condokit._validation import FileError
+from condokit.atomic import whole_file
 from condokit.files.formats import (
     DELIMITERS,
     PathLike,
@@ -73,7 +71,7 @@ def write_text(path: PathLike, text: str, force: bool = False) -> None:
 def write_bytes(path: PathLike, content: bytes, force: bool = False) -> None:
     """Write bytes, whole or not at all; "-" is standard output."""
     check_target(path, force)
-    with _atomic(path) as file, worded(path, "written"):
+    with _opened(path) as file, worded(path, "written"):
         file.write(content)
 
 
@@ -105,7 +103,7 @@ def replace_h5ad(
             f"{path_out} cannot be written: the table has {len(table)} rows, but {path_in} has "
             f"{shape[0]} observations."
         )
-    with _atomic(path_out) as file, worded(path_out, "written"):
+    with _opened(path_out) as file, worded(path_out, "written"):
         values = np.empty(shape, np.float32 if single else np.float64)
         for place, name in enumerate(names):
             values[:, place] = table.column(name).to_numpy()
@@ -232,7 +230,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 @contextmanager
 def _writing(path: PathLike, kind: str, zipped: bool) -> Iterator[Writer]:
-    with _atomic(path) as file:
+    with _opened(path) as file:
         # no name and no time, so that equal tables give equal files
         packed = gzip.GzipFile("", "wb", 6, file, mtime=0) if zipped else None
         writer = Writer(packed or file, path, kind)  # type: ignore[arg-type]
@@ -248,57 +246,16 @@ def _writing(path: PathLike, kind: str, zipped: bool) -> Iterator[Writer]:
 
 
 @contextmanager
-def _atomic(path: PathLike) -> Iterator[IO[bytes]]:
-    """Open a file that takes its name when all is written; a pipe or device is written at once."""
-    if str(path) == "-" or (Path(path).exists() and not Path(path).is_file()):
-        with ExitStack() as stack:
-            file = sys.stdout.buffer
-            if str(path) != "-":
-                with worded(path, "written"):
-                    file = open(path, "wb")  # noqa: SIM115
-                stack.callback(_close, file)
+def _opened(path: PathLike) -> Iterator[IO[bytes]]:
+    """Open a file, or standard output, with errors of one line."""
+
+    def written() -> AbstractContextManager[None]:
+        return worded(path, "written")
+
+    if str(path) != "-":
+        with whole_file(path, written) as file:
             yield file
-            with worded(path, "written"):
-                file.flush()
         return
-    path = Path(os.path.realpath(path))  # a link stays a link
-    with worded(path, "written"):
-        handle, temporary = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
-        os.close(handle)
-        file = open(temporary, "wb")  # noqa: SIM115
-    try:
-        with _terminable():
-            yield file
-            with worded(path, "written"):
-                umask = os.umask(0)
-                os.umask(umask)
-                os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes the file private
-                file.flush()
-                os.fsync(file.fileno())
-                file.close()
-                os.replace(temporary, path)
-    except BaseException:
-        _close(file)
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _close(file: IO[bytes]) -> None:
-    with suppress(OSError):
-        file.close()
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the program as an exception does, so that it can clean up."""
-    ours = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    )
-    if ours:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        yield
-    finally:
-        if ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield sys.stdout.buffer
+    with written():
+        sys.stdout.buffer.flush()
