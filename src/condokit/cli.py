@@ -36,6 +36,7 @@ Examples:
 Exit codes: 0 fine, 2 bad input, 3 the comparison is not possible.
 Completion: eval "$(condokit completion bash)" in ~/.bashrc (also zsh, fish).
 """
+_Inputs = list[tuple[str, dict[str, str]]]
 _READING = ("file_format", "delimiter", "na_values", "encoding", "decimal")
 _ROLES = ("domain", "reference_label", "confounders", "features", "groups", "weights", "missing")
 _DATA = ("new", "reference", *_ROLES, *_READING)
@@ -163,11 +164,12 @@ def fit(
         if path is not None:
             check_target(path, force)
     adapter, domains, said = _fitted(verbose, **options)
-    affine = _with_origin(adapter.map_, domains, options)
+    inputs = _inputs(options)
+    affine = _with_origin(adapter.map_, domains, inputs)
     affine.save(output)
     record = None
     if report_path is not None:
-        record = _write_report(adapter, domains, options, said, report_path, force)
+        record = _write_report(adapter, domains, inputs, report_path, force)
     if adapted is not None:
         _apply_to_file(affine, options["new"], adapted, force, options)
     if as_json:
@@ -225,8 +227,8 @@ def report(output: str, force: bool, verbose: bool, as_json: bool, **options: An
     from condokit.files import check_target
 
     check_target(output, force)
-    adapter, domains, said = _fitted(verbose, **options)
-    record = _write_report(adapter, domains, options, said, output, force)
+    adapter, domains, _ = _fitted(verbose, **options)
+    record = _write_report(adapter, domains, _inputs(options), output, force)
     if as_json:
         _show(record)
     else:
@@ -318,8 +320,7 @@ def export(
 @cli.command()
 @click.argument("folder", default="condokit-demo")
 @_force
-@click.pass_context
-def demo(context: click.Context, folder: str, force: bool) -> None:
+def demo(folder: str, force: bool) -> None:
     """Make example data in FOLDER and run check, fit and apply on them."""
     import csv
     from pathlib import Path
@@ -606,15 +607,15 @@ def _number(option: str, value: str) -> float:
         raise click.UsageError(f"{option}: {value!r} is not a number.") from None
 
 
-def _with_origin(affine: AffineMap, domains: Domains, options: dict[str, Any]) -> AffineMap:
+def _with_origin(affine: AffineMap, domains: Domains, inputs: _Inputs) -> AffineMap:
     """Return a map that knows the command, the files and the rows it comes from."""
-    from condokit.provenance import file_fingerprint, fingerprint
+    from condokit.provenance import fingerprint
 
     origin = {
         **(affine.provenance or {}),
         "data": fingerprint(domains),
         "command": _command(),
-        "files": [file_fingerprint(path) for path in _inputs(options)],
+        "files": [known for _, known in inputs],
     }
     return affine.remembering(affine.fitted_on, origin)
 
@@ -631,23 +632,26 @@ def _command() -> list[str]:
     return kept
 
 
-def _inputs(options: dict[str, Any]) -> list[str]:
-    return [path for path in (options["new"], options["reference"]) if path not in (None, "-")]
+def _inputs(options: dict[str, Any]) -> _Inputs:
+    """Return the files that were read with their fingerprints."""
+    from condokit.provenance import file_fingerprint
+
+    paths = (options["new"], options["reference"])
+    return [(path, file_fingerprint(path)) for path in paths if path not in (None, "-")]
 
 
 def _write_report(
     adapter: ConDoAdapter,
     domains: Domains,
-    options: dict[str, Any],
-    said: list[str],
+    inputs: _Inputs,
     path: str,
     force: bool,
 ) -> dict[str, Any]:
-    from condokit.files import sha256, write_text
+    from condokit.files import write_text
     from condokit.report import build, render
 
-    inputs = {path: sha256(path) for path in _inputs(options)}
-    record = build(adapter, domains, command=shlex.join(_command()), inputs=inputs)
+    hashes = {name: known["sha256"] for name, known in inputs}
+    record = build(adapter, domains, command=shlex.join(_command()), inputs=hashes)
     write_text(path, render(record), force)
     return record
 
