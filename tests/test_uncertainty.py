@@ -8,6 +8,7 @@ import pytest
 from test_evaluate import ROLES, two_domains
 
 from condokit import ConDoAdapter, bootstrap, datasets, sensitivity
+from condokit.intake import from_pair
 from condokit.trust import uncertainty
 
 
@@ -151,6 +152,16 @@ def test_bad_input_is_refused():
         bootstrap(fitted(frame), frame, **ROLES, n_resamples=3)
     with pytest.raises(ValueError, match="lacks 'x1'"):
         bootstrap(fitted(frame), frame, **ROLES, features=["x0"])
+    with pytest.raises(ValueError, match="random_state"):
+        bootstrap(fitted(frame), frame, **ROLES, random_state=-1)
+
+
+def test_a_map_refined_by_pairs_is_not_refitted_without_them(rng):
+    X = rng.normal(size=(60, 2))
+    domains = from_pair(X, 2 * X, None, None, None, None, None, "raise")
+    adapter = ConDoAdapter().fit_pair(X, 2 * X, pairs=(range(60), range(60)))
+    with pytest.raises(ValueError, match="refined by pairs"):
+        uncertainty.bootstrap_domains(adapter, domains)
 
 
 @pytest.mark.parametrize("look", [bootstrap, sensitivity])

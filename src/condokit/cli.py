@@ -565,7 +565,8 @@ def _fitted(verbose: bool, **options: Any) -> tuple[ConDoAdapter, Domains, list[
         warnings.simplefilter("always")
         adapter.fit_domains(domains)
         if options["n_resamples"]:
-            bootstrap_domains(adapter, domains, options["n_resamples"], None, verbose, 0)
+            n_resamples, seed = options["n_resamples"], options["seed"]
+            bootstrap_domains(adapter, domains, n_resamples, None, verbose, seed)
     for warning in caught:
         text = str(warning.message)
         if issubclass(warning.category, UserWarning) and text not in said:

@@ -129,13 +129,8 @@ def bootstrap(
     >>> found.n_resamples, found.features["feature"][0]
     (200, 'eeg_delta_F3')
     """
-    check_integer("n_resamples", n_resamples, _FEWEST_DRAWS)
-    seed = 0 if random_state is None else random_state
-    check_integer("random_state", seed, 0)
     domains = read_again(adapter, X, domain, confounders, features, groups, sample_weight)
-    if "pairs" in adapter.report_:
-        raise ValueError("A map that was refined by pairs cannot be refitted without them.")
-    return bootstrap_domains(adapter, domains, n_resamples, n_jobs, verbose, seed)
+    return bootstrap_domains(adapter, domains, n_resamples, n_jobs, verbose, random_state)
 
 
 def bootstrap_domains(
@@ -144,9 +139,14 @@ def bootstrap_domains(
     n_resamples: int = 200,
     n_jobs: int | None = None,
     verbose: bool = False,
-    seed: int = 0,
+    random_state: int | None = None,
 ) -> Bootstrap:
     """Refit a map to resampled rows of domains that have been read already."""
+    check_integer("n_resamples", n_resamples, _FEWEST_DRAWS)
+    seed = 0 if random_state is None else random_state
+    check_integer("random_state", seed, 0)
+    if "pairs" in adapter.report_:
+        raise ValueError("A map that was refined by pairs cannot be refitted without them.")
     domains = in_order(domains, adapter.map_)
     recipe = adapter.rung_.recipe
     family = recipe.family
