@@ -10,7 +10,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from condokit._validation import Array, check_integer, noting, pick, warn
+from condokit._validation import Array, check_integer, check_seed, noting, pick, warn
 from condokit.conditionals import CONDITIONALS, BaseConditional
 from condokit.divergences import (
     DIVERGENCES,
@@ -497,9 +497,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         """Return an ingredient; one that is named and draws at random gets the seed."""
         ingredient = pick(argument, value, named, base)
         if isinstance(value, str) and self.random_state is not None:
-            check_integer("random_state", self.random_state, 0)
+            seed = check_seed(self.random_state)
             if "random_state" in ingredient.get_params():
-                ingredient.set_params(random_state=int(self.random_state))
+                ingredient.set_params(random_state=seed)
         return ingredient
 
     def _resolve(self, family: MapFamily, divergence: Any, domains: Domains) -> tuple[Any, Any]:

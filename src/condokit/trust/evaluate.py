@@ -8,7 +8,7 @@ from typing import Any
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from condokit._validation import Array, check_integer, listing
+from condokit._validation import Array, check_integer, check_seed, listing
 from condokit.adapter import ConDoAdapter
 from condokit.conditionals import Stratified
 from condokit.divergences import ReverseKL
@@ -175,8 +175,7 @@ def evaluate(
     """
     check_integer("n_permutations", n_permutations, _FEWEST_PERMUTATIONS)
     check_integer("min_cell", min_cell, 1)
-    seed = 0 if random_state is None else random_state
-    check_integer("random_state", seed, 0)
+    seed = check_seed(random_state)
     adapter = adapter_or_map if isinstance(adapter_or_map, ConDoAdapter) else None
     affine = adapter_or_map if adapter is None else getattr(adapter, "map_", None)
     if not isinstance(affine, AffineMap):

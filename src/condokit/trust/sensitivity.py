@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from condokit._validation import Array, NoOverlapError, check_integer, quietly
+from condokit._validation import Array, NoOverlapError, check_integer, check_seed, quietly
 from condokit.adapter import ConDoAdapter
 from condokit.domains import Domains, profile
 from condokit.records import Part, Record, Sheet
@@ -110,8 +110,7 @@ def sensitivity(
         What was found, as tables.
     """
     check_integer("n_splits", n_splits, 0)
-    seed = 0 if random_state is None else random_state
-    check_integer("random_state", seed, 0)
+    seed = check_seed(random_state)
     domains = read_again(adapter, X, domain, confounders, features, groups, sample_weight)
     unit = _reference_spread(domains)
     errors = _shift_errors(adapter, domains)

@@ -12,7 +12,7 @@ import numpy as np
 from joblib import Parallel, delayed
 from scipy.special import stdtrit
 
-from condokit._validation import Array, check_integer, warn
+from condokit._validation import Array, check_integer, check_seed, warn
 from condokit.adapter import ConDoAdapter
 from condokit.conditionals import Stratified, cell_of, moments_from
 from condokit.divergences import MomentDivergence
@@ -143,8 +143,7 @@ def bootstrap_domains(
 ) -> Bootstrap:
     """Refit a map to resampled rows of domains that have been read already."""
     check_integer("n_resamples", n_resamples, _FEWEST_DRAWS)
-    seed = 0 if random_state is None else random_state
-    check_integer("random_state", seed, 0)
+    seed = check_seed(random_state)
     if "pairs" in adapter.report_:
         raise ValueError("A map that was refined by pairs cannot be refitted without them.")
     domains = in_order(domains, adapter.map_)
