@@ -21,7 +21,7 @@ from condokit.maps import Shift as ShiftOnly
 from condokit.optimise import watched
 from condokit.priors import ProductPrior
 from condokit.records import Finding, Part, Record, Sheet
-from condokit.statistics import positive
+from condokit.statistics import positive, rms
 from condokit.trust.again import in_order, known_features
 from condokit.trust.agreement import Agreement, agreement
 from condokit.trust.densities import densities
@@ -337,10 +337,6 @@ def _moments_matched(rows: Likewise) -> Array:
     return X
 
 
-def _rms(values: Array) -> float:
-    return float(np.sqrt(np.mean(values**2)))
-
-
 def _versions_sheet(
     rows: Likewise,
     versions: dict[str, Array],
@@ -349,8 +345,8 @@ def _versions_sheet(
     auc: float,
 ) -> Sheet:
     columns: dict[str, list[Any]] = {"data": list(versions)}
-    columns["shift_sd"] = [_rms(shifts[name].difference) for name in versions]
-    columns["log_sd_ratio"] = [_rms(shifts[name].log_ratio) for name in versions]
+    columns["shift_sd"] = [rms(shifts[name].difference) for name in versions]
+    columns["log_sd_ratio"] = [rms(shifts[name].log_ratio) for name in versions]
     areas = [
         auc if X is rows.after else Permutations(rows, X, 0, None, 0).predictability()[0]
         for X in versions.values()
@@ -422,7 +418,7 @@ def _findings(
             )
         else:
             found.append(Finding("note", text))
-    sizes = [_rms(shifts[name].difference) for name in ("as is", "this map")]
+    sizes = [rms(shifts[name].difference) for name in ("as is", "this map")]
     change = f"the shift given the confounders goes from {sizes[0]:.2g} to {sizes[1]:.2g} sd"
     after = shifts["this map"]
     largest = max(np.abs(after.difference).max(), np.abs(after.log_ratio).max())
@@ -458,11 +454,11 @@ def _verdict(shifts: dict[str, Shift], kept: dict[str, Kept], findings: list[Fin
     if not any(finding.level == "care" for finding in findings):
         return "good"
     before, after = (
-        float(np.hypot(_rms(shifts[name].difference), _rms(shifts[name].log_ratio)))
+        float(np.hypot(rms(shifts[name].difference), rms(shifts[name].log_ratio)))
         for name in ("as is", "this map")
     )
     helps = after < max(before, _SMALL)
-    large = _rms(shifts["this map"].difference) > _LARGE
+    large = rms(shifts["this map"].difference) > _LARGE
     poor = _is_over_corrected(kept["this map"]) or not helps or large
     return "poor" if poor else "with care"
 

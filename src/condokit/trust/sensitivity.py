@@ -12,7 +12,7 @@ from condokit._validation import Array, NoOverlapError, check_integer, check_see
 from condokit.adapter import ConDoAdapter
 from condokit.domains import Domains, profile
 from condokit.records import Part, Record, Sheet
-from condokit.statistics import positive
+from condokit.statistics import positive, rms
 from condokit.trust.again import read_again
 
 _MOST_ROWS = 5000  # of a domain that strengths are measured on
@@ -173,10 +173,10 @@ def _left_out(adapter: ConDoAdapter, domains: Domains, unit: Array, errors: Arra
             columns["note"].append(str(error).split("\n")[0])
             continue
         moved = np.abs(_moved(adapter, other, domains))
-        columns["moved_sd"].append(_rms(moved / unit))
+        columns["moved_sd"].append(rms(moved / unit))
         columns["largest_sd"].append(float((moved / unit).max()))
-        columns["moved_errors"].append(None if errors is None else _rms(moved / errors))
-        matters = _rms(moved / unit) > _MUCH
+        columns["moved_errors"].append(None if errors is None else rms(moved / errors))
+        matters = rms(moved / unit) > _MUCH
         columns["note"].append("matters" if matters else "hardly matters")
     return Sheet(columns) if domains.confounders else Sheet({})
 
@@ -310,10 +310,6 @@ def _distance(fitted: ConDoAdapter, domains: Domains) -> tuple[float, float | No
     errors = _shift_errors(fitted, domains)
     scale = None
     if fitted.map_.kind == "diagonal":
-        scale = _rms(np.log(positive(np.abs(fitted.map_.scale))))
+        scale = rms(np.log(positive(np.abs(fitted.map_.scale))))
     beyond = None if errors is None else float((np.abs(shift) > _LARGE * errors).mean())
-    return _rms(shift / unit), scale, beyond
-
-
-def _rms(values: Array) -> float:
-    return float(np.sqrt(np.mean(values**2)))
+    return rms(shift / unit), scale, beyond

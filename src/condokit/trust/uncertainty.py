@@ -29,7 +29,7 @@ from condokit.links import check_links
 from condokit.maps import DiagonalFamily
 from condokit.optimise import watched
 from condokit.records import Part, Record, Sheet
-from condokit.statistics import GroupedMoments, ObservedMoments, columns, positive
+from condokit.statistics import GroupedMoments, ObservedMoments, columns, positive, rms
 from condokit.trust.again import in_order, read_again
 
 _MOST_PARCELS = 500  # into which the rows of a cell are dealt, to be resampled
@@ -418,7 +418,7 @@ def _summary(
         n_draws,
         n_failed,
         sheet,
-        float(np.sqrt(np.mean(moved**2))),
+        rms(moved),
         float(np.mean(moved > _OTHER_MODE)) if matrix.ndim == 2 else 0.0,
         errors,
     )
