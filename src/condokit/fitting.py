@@ -63,7 +63,7 @@ from condokit.maps import (
 )
 from condokit.matrices import by_curves, by_strata, is_flat, low_rank, without_flat
 from condokit.overlap import Columns, Overlap, measure_overlap
-from condokit.priors import BasePrior
+from condokit.priors import BasePrior, ProductPrior
 from condokit.sampling import as_gaussians, as_moments, matrix_starts, rectangular_starts
 from condokit.sampling import by_curves as samples_by_curves
 from condokit.sampling import by_strata as samples_by_strata
@@ -119,6 +119,11 @@ class Comparison:
     used: Array
     covariates: Covariates
     observed: tuple[Array, Array] | None = None
+
+
+def plain_recipe() -> Recipe:
+    """Return ingredients for looking at domains: strata, whose overlap is never too small."""
+    return Recipe(LocationScale(), ProductPrior(), Stratified(), ReverseKL(), False, None, 0.0, 0.0)
 
 
 def fit_map(domains: Domains, recipe: Recipe) -> Fit:

@@ -10,16 +10,13 @@ import numpy as np
 
 from condokit._validation import Array, check_integer, check_seed, listing
 from condokit.adapter import ConDoAdapter
-from condokit.conditionals import Stratified
-from condokit.divergences import ReverseKL
-from condokit.domains import Domains, profile
-from condokit.fitting import Comparison, Recipe, compare
+from condokit.domains import Domains, cell_names, profile
+from condokit.fitting import compare, plain_recipe
 from condokit.frames import Table
 from condokit.intake import column_values, from_table
-from condokit.maps import AffineMap, Identity, LocationScale, Rigid
+from condokit.maps import AffineMap, Identity, Rigid
 from condokit.maps import Shift as ShiftOnly
 from condokit.optimise import watched
-from condokit.priors import ProductPrior
 from condokit.records import Finding, Part, Record, Sheet
 from condokit.statistics import positive, rms
 from condokit.trust.again import in_order, known_features
@@ -232,12 +229,9 @@ def _evaluate(
 ) -> Evaluation:
     domains = in_order(domains, affine)
     names = domains.tables[0].labels
-    recipe = Recipe(
-        LocationScale(), ProductPrior(), Stratified(), ReverseKL(), False, None, 0.0, 0.0
-    )
-    comparison = compare(domains, recipe, quiet=True)
+    comparison = compare(domains, plain_recipe(), quiet=True)
     rows = Likewise.of(domains, comparison, affine)
-    strata = _stratum_names(comparison)
+    strata = cell_names(comparison.support.names, comparison.support.levels)
     errors, known_from = _errors(affine, adapter, domains)
     permutations = Permutations(rows, rows.after, n_permutations, errors, seed)
     p, adjusted = permutations.test()
@@ -284,14 +278,6 @@ def _evaluate(
         agreement=paired,
         densities=densities(chosen, strata, [names[j] for j in shown], min_cell),
     )
-
-
-def _stratum_names(comparison: Comparison) -> list[str]:
-    support = comparison.support
-    return [
-        " and ".join(f"{name} = {value}" for name, value in zip(support.names, level)) or "all"
-        for level in support.levels
-    ]
 
 
 def _errors(
