@@ -388,9 +388,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         """Learn the map from domains that have been read already, as `fit` and `fit_pair` do."""
         if self.n_jobs is not None and self.n_jobs != -1:
             check_integer("n_jobs", self.n_jobs, 1)
-        threads = 1 if self.n_jobs is None else None if self.n_jobs == -1 else int(self.n_jobs)
         with noting() as notes:
-            with watched(bool(self.verbose), threads) as watch:
+            with watched(bool(self.verbose), self.n_jobs) as watch:
                 fit, rung = climb(domains, self._rungs(domains))
                 if pairs is not None:
                     fit = self._refined(fit, rung, domains, pairs)

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from condokit._validation import Array
 from condokit.adapter import ConDoAdapter
 from condokit.domains import Domains
 from condokit.files import sha256
 from condokit.maps import AffineMap
+from condokit.optimise import threads
 from condokit.provenance import setting, versions
 from condokit.records import MIN_CELL, Finding, plain
 from condokit.trust.assess import Assessment, assess_domains
@@ -77,8 +77,7 @@ def build(
     """
     affine = adapter.map_
     comparable = not (affine.is_rectangular or domains.is_rectangular)
-    threads = None if adapter.n_jobs == -1 else adapter.n_jobs or 1
-    with threadpool_limits(threads, "blas"):
+    with threads(adapter.n_jobs):
         if assessment is None and comparable:
             assessment = assess_domains(domains, adapter.warn_overlap, adapter.min_overlap)
         if evaluation is None and comparable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -16,7 +16,7 @@ from condokit.frames import Table
 from condokit.intake import column_values, from_table
 from condokit.maps import AffineMap, Identity, Rigid
 from condokit.maps import Shift as ShiftOnly
-from condokit.optimise import watched
+from condokit.optimise import threads
 from condokit.records import Finding, Part, Record, Sheet
 from condokit.statistics import positive, rms
 from condokit.trust.again import in_order, known_features
@@ -210,7 +210,7 @@ def evaluate_domains(
     seed: int = 0,
 ) -> Evaluation:
     """Evaluate a map on domains that have been read already; `adapter` is what learned it."""
-    with watched(False, 1):  # the matrices are small: threads would only wait for each other
+    with threads(1):  # the matrices are small: threads would only wait for each other
         return _evaluate(
             domains, affine, adapter, models, labels, pairs, n_permutations, min_cell, seed
         )
@@ -251,16 +251,7 @@ def _evaluate(
     support = comparison.support
     moved = np.abs(shifts["as is"].difference)
     shown = np.lexsort((-moved, adjusted))[:_MOST_DENSITIES]
-    chosen = Likewise(
-        rows.before[:, shown],
-        rows.after[:, shown],
-        rows.is_query,
-        rows.block,
-        rows.category,
-        None,
-        None,
-        rows.number,
-    )
+    chosen = replace(rows, before=rows.before[:, shown], after=rows.after[:, shown])
     return Evaluation(
         verdict=_verdict(shifts, kept, findings),
         findings=findings,

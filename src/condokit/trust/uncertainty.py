@@ -27,7 +27,7 @@ from condokit.fitting import (
 )
 from condokit.links import check_links
 from condokit.maps import DiagonalFamily
-from condokit.optimise import watched
+from condokit.optimise import threads
 from condokit.records import Part, Record, Sheet
 from condokit.statistics import GroupedMoments, ObservedMoments, columns, positive, rms
 from condokit.trust.again import in_order, read_again
@@ -156,7 +156,7 @@ def bootstrap_domains(
         if isinstance(family, DiagonalFamily):
             recipe = replace(recipe, shrinkage=None, averages=False)
         draws = _by_rows(domains, recipe, n_resamples, seed, n_jobs)
-    with watched(False, 1):
+    with threads(1):
         found, n_failed = _gathered(draws, n_resamples, verbose)
     (scale, offset), *others = found  # the first is the plain map of all rows
     affine = adapter.map_
