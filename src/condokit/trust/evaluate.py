@@ -233,7 +233,8 @@ def _evaluate(
     rows = Likewise.of(domains, comparison, affine)
     strata = cell_names(comparison.support.names, comparison.support.levels)
     errors, known_from = _errors(affine, adapter, domains)
-    permutations = Permutations(rows, rows.after, n_permutations, errors, seed)
+    left = rows.residuals(rows.after)
+    permutations = Permutations(rows, rows.after, left, n_permutations, errors, seed)
     p, adjusted = permutations.test()
     auc, chance, p_joint = permutations.predictability()
     versions = {
@@ -241,7 +242,11 @@ def _evaluate(
         "moment matching": _moments_matched(rows),
         "this map": rows.after,
     }
-    shifts = {name: measure(rows, values) for name, values in versions.items()}
+    shifts, areas = {"this map": measure(rows, left)}, {"this map": auc}
+    for name in ("as is", "moment matching"):
+        R = rows.residuals(versions[name])
+        shifts[name] = measure(rows, R)
+        areas[name] = Permutations(rows, versions[name], R).predictability()[0]
     kept = {name: differences_kept(rows, values) for name, values in versions.items()}
     sheet = _features_sheet(names, shifts, kept["this map"], p, adjusted)
     outputs, said = _model_sheets(models, labels, rows, strata, domains.tables[0], names, min_cell)
@@ -257,7 +262,7 @@ def _evaluate(
         findings=findings,
         n_query=int(support.count_query.sum()),
         n_reference=int(support.count_reference.sum()),
-        versions=_versions_sheet(rows, versions, shifts, kept, auc),
+        versions=_versions_sheet(rows, versions, shifts, kept, areas),
         features=sheet,
         p_features=p_features,
         p_joint=p_joint,
@@ -319,16 +324,13 @@ def _versions_sheet(
     versions: dict[str, Array],
     shifts: dict[str, Shift],
     kept: dict[str, Kept],
-    auc: float,
+    areas: dict[str, float],
 ) -> Sheet:
     columns: dict[str, list[Any]] = {"data": list(versions)}
     columns["shift_sd"] = [rms(shifts[name].difference) for name in versions]
     columns["log_sd_ratio"] = [rms(shifts[name].log_ratio) for name in versions]
-    areas = [
-        auc if X is rows.after else Permutations(rows, X, 0, None, 0).predictability()[0]
-        for X in versions.values()
-    ]
-    columns["domain_auc"] = [max(area, 0.5) for area in areas]  # below is what overfitting leaves
+    # below chance is what overfitting leaves
+    columns["domain_auc"] = [max(areas[name], 0.5) for name in versions]
     columns["explained"] = [variance_explained(rows, X) for X in versions.values()]
     columns["kept"] = [kept[name].share for name in versions]
     scores = [silhouettes(rows, X) for X in versions.values()]
