@@ -7,7 +7,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "condokit"
 LAYERS = [
-    {"_validation"},
+    {"_validation", "atomic"},
     {"frames", "files", "mapfile", "statistics", "datasets", "smoothing"}
     | {"links", "optimise", "records", "facts"},
     {"kernels", "drift"},

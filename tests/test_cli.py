@@ -112,6 +112,16 @@ def test_the_report_is_written(files, capsys):
     assert json.loads(capsys.readouterr().out)
 
 
+def test_resampled_rows_follow_the_seed(files, capsys):
+    def lows(seed):
+        arguments = ["--bootstrap", 20, "--seed", seed, "-o", files / "r.html", "--force", "--json"]
+        assert run("report", *data(files), *arguments) == 0
+        return json.loads(capsys.readouterr().out)["features"]["scale_low"]
+
+    first, second = lows(1), lows(2)
+    assert lows(1) == first != second
+
+
 def test_existing_files_are_kept_unless_forced(files, capsys):
     (files / "map.json").write_text("mine")
     assert run("fit", *data(files), "-o", files / "map.json") == 2

@@ -98,7 +98,7 @@ def test_a_table_comes_back_as_it_was(tmp_path, suffix):
 
 
 def test_new_levels_are_added_to_the_dictionary_of_an_arrow_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_ROW_GROUP", 1)
+    monkeypatch.setattr(files.writing, "_ROW_GROUP", 1)
     parts = [["b", "a"], ["c", "a", None], ["d"]]
     for name in ("t.arrow", "t.parquet", "t.csv"):
         with open_writer(tmp_path / name) as writer:
@@ -141,8 +141,8 @@ def test_marks_of_missing_values(tmp_path):
     ("late", "kind"), [("3.5", "double"), ("x", "string"), ("NA", "int64"), ("4", "int64")]
 )
 def test_types_come_from_the_whole_file(tmp_path, monkeypatch, block, late, kind):
-    monkeypatch.setattr(files, "_BYTES", block)
-    monkeypatch.setattr(files, "_SAMPLE", 32)
+    monkeypatch.setattr(files.text, "_BYTES", block)
+    monkeypatch.setattr(files.text, "_SAMPLE", 32)
     rows = "".join(f"{i},,s{i},007\n" for i in range(100))
     path = write(tmp_path, f"a,late,c,code\n{rows}{late},1.5,2024-01-01,8\n")
     whole = read_table(path)
@@ -156,7 +156,7 @@ def test_types_come_from_the_whole_file(tmp_path, monkeypatch, block, late, kind
 
 
 def test_a_late_conflict_on_standard_input_names_column_and_rows(monkeypatch):
-    monkeypatch.setattr(files, "_BYTES", 64)
+    monkeypatch.setattr(files.text, "_BYTES", 64)
     pipe_in(monkeypatch, b"a,b\n" + b"1,2\n" * 100 + b"1,x\n")
     with scan_table("-") as scan:
         assert scan.n_rows is None
@@ -169,7 +169,7 @@ def test_a_late_conflict_on_standard_input_names_column_and_rows(monkeypatch):
 
 @pytest.mark.parametrize("block", [16, 1 << 24])
 def test_quoted_lines_and_stray_quotes(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(files, "_BYTES", block)
+    monkeypatch.setattr(files.text, "_BYTES", block)
     text = 'a,b\n"x\ny","p ""q"""\n' * 1 + '"x\n\n\ny",2\n' * 9
     whole = read_table(write(tmp_path, text))
     with scan_table(tmp_path / "t.csv") as scan:
@@ -212,7 +212,7 @@ def test_damaged_text(tmp_path, read):
 
 
 def test_ragged_rows_of_later_blocks_have_their_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_BYTES", 64)
+    monkeypatch.setattr(files.text, "_BYTES", 64)
     path = write(tmp_path, "a,b\n" + "1,2\n" * 500 + "1\n" + "1,2\n" * 50)
     refused(path, "line 502", read=scan_table)
 
@@ -317,7 +317,8 @@ def test_a_full_disk(tmp_path, monkeypatch, suffix):
 def test_a_closed_pipe_is_one_line():
     code = """
         import pyarrow as pa
-        from condokit.files import FileError, open_writer
+        from condokit import FileError
+        from condokit.files import open_writer
         try:
             with open_writer("-") as writer:
                 for _ in range(100):
@@ -414,7 +415,7 @@ def test_damaged_text_gives_a_table_or_one_line(tmp_path, monkeypatch, seed):
     start = time.perf_counter()
     for trial in range(250):
         path = write(tmp_path, mutated(content, rng), "m.csv")
-        monkeypatch.setattr(files, "_BYTES", 1 << 24 if trial % 2 else 256)
+        monkeypatch.setattr(files.text, "_BYTES", 1 << 24 if trial % 2 else 256)
         for read in (read_table, scanned):
             try:
                 assert read(path).num_rows
@@ -486,7 +487,7 @@ def test_h5ad(tmp_path, monkeypatch):
         files.replace_h5ad(path, out, new.drop_columns("g1"), force=True)
     with pytest.raises(FileError, match="9 observations"):
         files.replace_h5ad(path, out, new.slice(1), force=True)
-    monkeypatch.setattr(files, "_memory", lambda: 100.0)
+    monkeypatch.setattr(files.reading, "_memory", lambda: 100.0)
     refused(path, "GB of memory")
     path.write_bytes(path.read_bytes()[:500])
     refused(path, path.name)

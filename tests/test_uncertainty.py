@@ -8,6 +8,8 @@ import pytest
 from test_evaluate import ROLES, two_domains
 
 from condokit import ConDoAdapter, bootstrap, datasets, sensitivity
+from condokit.intake import from_pair
+from condokit.optimise import lbfgs
 from condokit.trust import uncertainty
 
 
@@ -151,6 +153,36 @@ def test_bad_input_is_refused():
         bootstrap(fitted(frame), frame, **ROLES, n_resamples=3)
     with pytest.raises(ValueError, match="lacks 'x1'"):
         bootstrap(fitted(frame), frame, **ROLES, features=["x0"])
+    with pytest.raises(ValueError, match="random_state"):
+        bootstrap(fitted(frame), frame, **ROLES, random_state=-1)
+
+
+def test_ctrl_c_in_a_search_ends_with_the_refits_so_far(monkeypatch):
+    frame = two_domains(np.random.default_rng(0), 40, 2)
+    adapter = fitted(frame, divergence="likelihood")
+    refit, calls = uncertainty.fit_quietly, []
+
+    def press(v):
+        if len(calls) == 25 and v[0] != 1:
+            raise KeyboardInterrupt
+        return float(v @ v), 2 * v
+
+    def interrupted(domains, recipe):
+        calls.append(recipe)
+        lbfgs(press, np.ones(1))
+        return refit(domains, recipe)
+
+    monkeypatch.setattr(uncertainty, "fit_quietly", interrupted)
+    with pytest.warns(UserWarning, match="errors come from 24 refits"):
+        assert bootstrap(adapter, frame, **ROLES).n_resamples == 23
+
+
+def test_a_map_refined_by_pairs_is_not_refitted_without_them(rng):
+    X = rng.normal(size=(60, 2))
+    domains = from_pair(X, 2 * X, None, None, None, None, None, "raise")
+    adapter = ConDoAdapter().fit_pair(X, 2 * X, pairs=(range(60), range(60)))
+    with pytest.raises(ValueError, match="refined by pairs"):
+        uncertainty.bootstrap_domains(adapter, domains)
 
 
 @pytest.mark.parametrize("look", [bootstrap, sensitivity])

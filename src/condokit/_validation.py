@@ -133,6 +133,13 @@ def check_integer(argument: str, value: Any, low: int) -> None:
         )
 
 
+def check_seed(random_state: Any) -> int:
+    """Return a seed, 0 for None; refuse what is none."""
+    seed = 0 if random_state is None else random_state
+    check_integer("random_state", seed, 0)
+    return int(seed)
+
+
 def check_length(argument: str, values: Any, n_rows: int, table: str) -> None:
     """Refuse row-wise metadata that does not have one entry per row."""
     if len(values) != n_rows:

@@ -10,7 +10,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from condokit._validation import Array, check_integer, noting, pick, warn
+from condokit._validation import Array, check_integer, check_seed, noting, pick, warn
 from condokit.conditionals import CONDITIONALS, BaseConditional
 from condokit.divergences import (
     DIVERGENCES,
@@ -388,9 +388,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         """Learn the map from domains that have been read already, as `fit` and `fit_pair` do."""
         if self.n_jobs is not None and self.n_jobs != -1:
             check_integer("n_jobs", self.n_jobs, 1)
-        threads = 1 if self.n_jobs is None else None if self.n_jobs == -1 else int(self.n_jobs)
         with noting() as notes:
-            with watched(bool(self.verbose), threads) as watch:
+            with watched(bool(self.verbose), self.n_jobs) as watch:
                 fit, rung = climb(domains, self._rungs(domains))
                 if pairs is not None:
                     fit = self._refined(fit, rung, domains, pairs)
@@ -497,9 +496,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         """Return an ingredient; one that is named and draws at random gets the seed."""
         ingredient = pick(argument, value, named, base)
         if isinstance(value, str) and self.random_state is not None:
-            check_integer("random_state", self.random_state, 0)
+            seed = check_seed(self.random_state)
             if "random_state" in ingredient.get_params():
-                ingredient.set_params(random_state=int(self.random_state))
+                ingredient.set_params(random_state=seed)
         return ingredient
 
     def _resolve(self, family: MapFamily, divergence: Any, domains: Domains) -> tuple[Any, Any]:

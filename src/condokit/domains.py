@@ -395,6 +395,14 @@ def evenly(n: int, most: int) -> Array:
     return np.linspace(0, n - 1, min(n, most)).round().astype(np.intp)
 
 
+def cell_names(names: list[str], levels: list[tuple[Any, ...]]) -> list[str]:
+    """Return what combinations of categories are called; "all" without any."""
+    return [
+        " and ".join(f"{name} = {value}" for name, value in zip(names, level)) or "all"
+        for level in levels
+    ]
+
+
 def no_overlap(strata: Strata) -> NoOverlapError:
     """Word the error for domains that share no stratum, with the table of counts."""
     counts = {

@@ -18,8 +18,8 @@ import numpy as np
 
 import condokit
 from condokit._validation import Array, listing
+from condokit.atomic import write_bytes
 from condokit.links import LEAST_SHARE, MOST_SHARE, Link
-from condokit.mapfile import write_bytes
 from condokit.maps import AffineMap
 
 _OPSET = 13

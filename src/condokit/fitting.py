@@ -61,9 +61,9 @@ from condokit.maps import (
     Rigid,
     Shift,
 )
-from condokit.matrices import by_curves, by_strata, is_flat, low_rank, without_flat
+from condokit.matrices import Curves, by_curves, by_strata, is_flat, low_rank, without_flat
 from condokit.overlap import Columns, Overlap, measure_overlap
-from condokit.priors import BasePrior
+from condokit.priors import BasePrior, ProductPrior
 from condokit.sampling import as_gaussians, as_moments, matrix_starts, rectangular_starts
 from condokit.sampling import by_curves as samples_by_curves
 from condokit.sampling import by_strata as samples_by_strata
@@ -119,6 +119,11 @@ class Comparison:
     used: Array
     covariates: Covariates
     observed: tuple[Array, Array] | None = None
+
+
+def plain_recipe() -> Recipe:
+    """Return ingredients for looking at domains: strata, whose overlap is never too small."""
+    return Recipe(LocationScale(), ProductPrior(), Stratified(), ReverseKL(), False, None, 0.0, 0.0)
 
 
 def fit_map(domains: Domains, recipe: Recipe) -> Fit:
@@ -392,10 +397,9 @@ def _fit_samples(
             f"{type(divergence).__name__} does not find {type(family).__name__} maps; use "
             "map='location-scale', 'affine', 'orthogonal' or 'similarity'."
         )
-    if isinstance(recipe.conditional, SmoothConditional):
-        used, covariates = comparison.used, comparison.covariates
-        points = recipe.prior.points(covariates, domains.is_query[used])
-        samples = samples_by_curves(domains, recipe.conditional, used, covariates, points)
+    curves = _curves(domains, recipe, comparison)
+    if curves is not None:
+        samples = samples_by_curves(domains, curves)
     else:
         _refuse_continuous(domains)
         place = support.place(comparison.strata)
@@ -479,15 +483,11 @@ def _fit_low_rank(
             IdentifiabilityWarning,
         )
         return None
-    smooth = None
-    if isinstance(recipe.conditional, SmoothConditional):
-        covariates = comparison.covariates
-        points = recipe.prior.points(covariates, domains.is_query[comparison.used])
-        smooth = recipe.conditional, covariates, points
+    curves = _curves(domains, recipe, comparison)
     place = support.place(comparison.strata)
     used = np.flatnonzero(place >= 0)
     start = _fit_diagonal(domains, recipe, comparison)
-    parts, facts = low_rank(domains, place, used, smooth, support.weights, start, rank)
+    parts, facts = low_rank(domains, place, used, curves, support.weights, start, rank)
     if isinstance(recipe.shrinkage, float):
         for name in ("left", "offset"):
             parts[name] = (1 - recipe.shrinkage) * parts[name]
@@ -552,13 +552,20 @@ def gaussian_pair(
     domains: Domains, recipe: Recipe, comparison: Comparison, regularised: bool
 ) -> tuple[GaussianPair, dict[str, Shares]]:
     """Return both domains as Gaussians at the support values."""
-    conditional = recipe.conditional
-    if isinstance(conditional, SmoothConditional):
-        used, covariates = comparison.used, comparison.covariates
-        points = recipe.prior.points(covariates, domains.is_query[used])
-        return by_curves(domains, conditional, used, covariates, points, regularised)
+    curves = _curves(domains, recipe, comparison)
+    if curves is not None:
+        return by_curves(domains, curves, regularised)
     _refuse_continuous(domains)
     return by_strata(domains, comparison.strata, comparison.support, regularised)
+
+
+def _curves(domains: Domains, recipe: Recipe, comparison: Comparison) -> Curves | None:
+    """Return what is compared along continuous confounders; None if strata are."""
+    if not isinstance(recipe.conditional, SmoothConditional):
+        return None
+    used, covariates = comparison.used, comparison.covariates
+    points = recipe.prior.points(covariates, domains.is_query[used])
+    return Curves(recipe.conditional, used, covariates, points)
 
 
 def determines_matrix(domains: Domains, recipe: Recipe, comparison: Comparison) -> bool:

@@ -11,14 +11,13 @@ import json
 import os
 import reprlib
 import stat
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import condokit
 from condokit._validation import Array, MapFileError, listing
+from condokit.atomic import write_bytes
 
 FORMAT = "condokit-map"
 SCHEMA = 1
@@ -56,26 +55,6 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
     if len(text) > MOST_BYTES or text.count(b",") >= MOST_VALUES:
         raise ValueError(f"The map is too large for a file: {len(text)} bytes.")
     write_bytes(path, text)
-
-
-def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file beside `path` and rename it, so that no half-written one is ever seen."""
-    path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"Cannot save the map: {path} is a folder, not a file name.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"Cannot save the map: the folder {path.parent} does not exist.")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes the file private
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,28 @@ _MOST_POINTS = 60  # support points of continuous confounders
 _LARGEST = 1e150
 _ROUNDING = 1e-13  # relative spread below which a feature is constant
 _LOW_RANK_PULL = 0.4  # of the noise in the gradient, sqrt(features / rows)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """How features depend on continuous confounders, and where that is compared.
+
+    Attributes
+    ----------
+    conditional : SmoothConditional
+        The estimator of curves.
+    used : ndarray of int
+        The rows that are compared.
+    covariates : Covariates
+        Their confounders.
+    points : tuple of ndarray
+        Which of them are support points, and the prior weights of these.
+    """
+
+    conditional: SmoothConditional
+    used: Array
+    covariates: Covariates
+    points: tuple[Array, Array]
 
 
 def by_strata(
@@ -122,20 +144,16 @@ def _skewness(powers: Array) -> Array:
 
 
 def by_curves(
-    domains: Domains,
-    conditional: SmoothConditional,
-    used: Array,
-    covariates: Covariates,
-    points: tuple[Array, Array],
-    regularised: bool,
+    domains: Domains, curves: Curves, regularised: bool
 ) -> tuple[GaussianPair, dict[str, Shares]]:
     r"""Return means and covariances :math:`D(z) R D(z)` at a bounded number of support points.
 
     :math:`D(z)` are the standard deviations of the conditional estimator, R the correlation of
     the residuals in units of these, one for all z.
     """
+    used, covariates = curves.used, curves.covariates
     X, is_query = domains.rows(used), domains.is_query[used]
-    at, weights, nearest = few_points(covariates, *points)
+    at, weights, nearest = few_points(curves)
 
     def own_weights(rows: Array) -> Array:
         return covariates.counts[rows]
@@ -143,7 +161,7 @@ def by_curves(
     sides, shares, scores = [], {}, []
     for name, side in (("query", is_query), ("reference", ~is_query)):
         own = covariates.take(side)
-        residual, here, there = residuals(conditional, X[side], own, at)
+        residual, here, there = residuals(curves.conditional, X[side], own, at)
         scores.append(X[side] - here.mean)
         folds = np.zeros(len(residual), dtype=np.intp)
         n_folds = _FOLDS if regularised else 1
@@ -176,7 +194,7 @@ def low_rank(
     domains: Domains,
     place: Array,
     used: Array,
-    smooth: tuple[SmoothConditional, Covariates, tuple[Array, Array]] | None,
+    curves: Curves | None,
     weights: Array,
     diagonal: tuple[Array, Array],
     rank: int,
@@ -189,8 +207,8 @@ def low_rank(
         Both domains.
     place, used : ndarray
         The stratum of every row, -1 where it is not compared; and the rows that are.
-    smooth : tuple or None
-        Conditional estimator, covariates and prior points if a confounder is continuous.
+    curves : Curves or None
+        If a confounder is continuous.
     weights : ndarray
         Prior weights of the strata.
     diagonal : tuple of ndarray
@@ -208,18 +226,18 @@ def low_rank(
     X -= middle
     X /= unit
     sides = []
-    if smooth is not None:
-        conditional, covariates, points = smooth
-        at, weights, _ = few_points(covariates, *points)
+    if curves is not None:
+        at, weights, _ = few_points(curves)
     for side in (is_query, ~is_query):
-        if smooth is None:
+        if curves is None:
             mine = place[used][side]
             stats = GroupedMoments(len(weights), X.shape[1])
             stats.update(X[side], mine, counts[side])
             residual = X[side] - stats.mean[mine]
             sides.append(factor_gaussians(residual, mine, stats.mean, counts[side]))
         else:
-            residual, _, there = residuals(conditional, X[side], covariates.take(side), at)
+            own = curves.covariates.take(side)
+            residual, _, there = residuals(curves.conditional, X[side], own, at)
             none = np.zeros(len(residual), dtype=np.intp)
             zero = np.zeros((1, X.shape[1]))
             [whole] = factor_gaussians(residual, none, zero, counts[side])
@@ -247,15 +265,14 @@ def residuals(
     return (X - here.mean) / np.sqrt(positive(here.var)), here, there
 
 
-def few_points(
-    covariates: Covariates, rows: Array, weights: Array
-) -> tuple[Covariates, Array, Array]:
+def few_points(curves: Curves) -> tuple[Covariates, Array, Array]:
     """Return a few support points, their weights, and each row's nearest, -1 if it has none.
 
     Categories are kept apart; the points of one are centres of its rows, found by k-means.
     """
     from sklearn.cluster import KMeans  # slow to import
 
+    covariates, (rows, weights) = curves.covariates, curves.points
     centres: list[Array] = []
     categories, shares = [], []
     nearest = np.full(len(covariates.Z), -1, dtype=np.intp)

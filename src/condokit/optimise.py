@@ -48,12 +48,20 @@ _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 @contextmanager
-def watched(verbose: bool, n_threads: int | None) -> Iterator[Watch]:
-    """Run a fit with so many threads (None is all), with progress, and ready for Ctrl-C."""
+def threads(n_jobs: int | None) -> Iterator[None]:
+    """Run linear algebra with so many threads: None is 1, -1 all there are."""
+    limit = 1 if n_jobs is None else None if n_jobs == -1 else int(n_jobs)
+    with _pools().limit(limits=limit, user_api="blas"):
+        yield
+
+
+@contextmanager
+def watched(verbose: bool, n_jobs: int | None) -> Iterator[Watch]:
+    """Run a fit with so many threads, with progress, and ready for Ctrl-C."""
     watch = Watch(verbose)
     token = _watch.set(watch)
     try:
-        with _threads().limit(limits=n_threads, user_api="blas"):
+        with threads(n_jobs):
             yield watch
     finally:
         _watch.reset(token)
@@ -124,5 +132,5 @@ def lbfgs(
 
 
 @cache
-def _threads() -> ThreadpoolController:
+def _pools() -> ThreadpoolController:
     return ThreadpoolController()

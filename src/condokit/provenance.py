@@ -17,6 +17,7 @@ import sklearn
 import condokit
 from condokit._validation import Array
 from condokit.domains import Confounder, Domains
+from condokit.files import sha256
 from condokit.fitting import Fit
 from condokit.ladder import Rung, called
 from condokit.records import MIN_CELL, hidden_counts
@@ -41,7 +42,7 @@ def account(
     labels = dict(zip(("query", "reference"), map(str, domains.labels)))
     return {
         "versions": versions(),
-        "adapter": {key: _plain(v) for key, v in settings.items() if key not in _NO_MATTER},
+        "adapter": {key: setting(v) for key, v in settings.items() if key not in _NO_MATTER},
         "map": fit.report.get("fallback", rung.map),
         "divergence": called(rung.divergence),
         "conditional": called(rung.conditional),
@@ -107,8 +108,28 @@ def fingerprint(domains: Domains) -> dict[str, str]:
 
 def file_fingerprint(path: str | os.PathLike[str]) -> dict[str, str]:
     """Return the name of a file, without its folder, and the SHA-256 of its content."""
-    with open(path, "rb") as file:
-        return {"name": Path(path).name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    return {"name": Path(path).name, "sha256": sha256(path)}
+
+
+def setting(value: Any) -> Any:
+    """Return a setting as a number or text, the same in every run."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return value[:_LONGEST]
+    if isinstance(value, np.generic):
+        return setting(value.item())
+    if isinstance(value, int) and abs(value) < 1 << 63:
+        return value
+    if isinstance(value, float) and np.isfinite(value):
+        return value
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=repr)
+    if isinstance(value, list | tuple) and len(value) <= _MOST:
+        simple = [setting(item) for item in value]
+        if not any(isinstance(item, list) for item in simple):
+            return simple
+    return " ".join(_ADDRESS.sub("", repr(value)).split())[:_LONGEST]
 
 
 def _bytes(values: Array) -> memoryview:
@@ -139,24 +160,3 @@ def _rows(domains: Domains, fit: Fit, side: str) -> Any:
     mine = domains.kept() & (domains.is_query == (side == "query"))
     total = mine.sum() if domains.weights is None else domains.weights[mine].sum()
     return hidden_counts(np.array([compared, max(total - compared, 0.0)]))[0]
-
-
-def _plain(value: Any) -> Any:
-    """Return a setting as a number or text, the same in every run."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return value[:_LONGEST]
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    if isinstance(value, int) and abs(value) < 1 << 63:
-        return value
-    if isinstance(value, float) and np.isfinite(value):
-        return value
-    if isinstance(value, set | frozenset):
-        value = sorted(value, key=repr)
-    if isinstance(value, list | tuple) and len(value) <= _MOST:
-        simple = [_plain(item) for item in value]
-        if not any(isinstance(item, list) for item in simple):
-            return simple
-    return " ".join(_ADDRESS.sub("", repr(value)).split())[:_LONGEST]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from condokit._validation import Array
-from condokit.conditionals import SmoothConditional
 from condokit.covariances import GroupedScatter, Shares, regularise
 from condokit.divergences.matrix import (
     MOST_DENSE,
@@ -17,8 +16,7 @@ from condokit.divergences.matrix import (
     transport_matrix,
 )
 from condokit.domains import Domains, GaussianPair, Moments, Samples, evenly
-from condokit.matrices import few_points, residuals
-from condokit.smoothing import Covariates
+from condokit.matrices import Curves, few_points, residuals
 from condokit.statistics import GroupedMoments, positive
 
 _DRAWS = 100  # rows at each support point of continuous confounders
@@ -52,23 +50,18 @@ def by_strata(domains: Domains, place: Array, weights: Array, max_rows: int) -> 
     return Samples(sides[0], sides[1], weights, known)
 
 
-def by_curves(
-    domains: Domains,
-    conditional: SmoothConditional,
-    used: Array,
-    covariates: Covariates,
-    points: tuple[Array, Array],
-) -> Samples:
+def by_curves(domains: Domains, curves: Curves) -> Samples:
     r"""Return rows :math:`\mu(z) + \sigma(z) \epsilon_i` at a bounded number of support points.
 
     Whole rows of standardised residuals keep the correlations between features.
     """
-    at, weights, _ = few_points(covariates, *points)
+    used, covariates = curves.used, curves.covariates
+    at, weights, _ = few_points(curves)
     sides, subjects = [], []
     for query in (True, False):
         mine = domains.is_query[used] == query
         X, own = domains.side(query, used), covariates.take(mine)
-        residual, _, there = residuals(conditional, X, own, at)
+        residual, _, there = residuals(curves.conditional, X, own, at)
         who = np.zeros(len(own.Z)) if domains.groups is None else domains.groups[used][mine]
         rows = _thinned(residual, who, _DRAWS)
         residual, who = residual[rows], who[rows]

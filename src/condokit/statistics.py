@@ -158,6 +158,11 @@ def average(weights: Array, values: Array) -> Array:
     return weights @ values if weights.ndim == 1 else np.einsum("kd,kd->d", weights, values)
 
 
+def rms(values: Array) -> float:
+    """Return the root mean square."""
+    return float(np.sqrt(np.mean(values**2)))
+
+
 def positive(sizes: Array) -> Array:
     """Return variances or units with ones in place of zeros, as divisors of constant features."""
     return np.where(sizes > 0, sizes, 1.0)

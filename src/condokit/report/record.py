@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 import os
-import platform
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy
-import sklearn
-from threadpoolctl import threadpool_limits
 
-import condokit
 from condokit._validation import Array
 from condokit.adapter import ConDoAdapter
 from condokit.domains import Domains
+from condokit.files import sha256
 from condokit.maps import AffineMap
+from condokit.optimise import threads
+from condokit.provenance import setting, versions
 from condokit.records import MIN_CELL, Finding, plain
 from condokit.trust.assess import Assessment, assess_domains
 from condokit.trust.evaluate import Evaluation, evaluate_domains
@@ -82,8 +77,7 @@ def build(
     """
     affine = adapter.map_
     comparable = not (affine.is_rectangular or domains.is_rectangular)
-    threads = None if adapter.n_jobs == -1 else adapter.n_jobs or 1
-    with threadpool_limits(threads, "blas"):
+    with threads(adapter.n_jobs):
         if assessment is None and comparable:
             assessment = assess_domains(domains, adapter.warn_overlap, adapter.min_overlap)
         if evaluation is None and comparable:
@@ -388,16 +382,12 @@ def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
         if isinstance(value, str | bool | int | float | np.number) or name == "candidates"
     }
     return {
-        "divergence": _called(adapter.divergence_),
-        "conditional": _called(adapter.conditional_),
+        "divergence": setting(adapter.divergence_),
+        "conditional": setting(adapter.conditional_),
         "ladder": adapter.report_.get("ladder", []),
         "chosen": adapter.report_.get("chosen_map", adapter.rung_.name),
         "facts": facts,
     }
-
-
-def _called(ingredient: Any) -> str:
-    return ingredient if isinstance(ingredient, str) else " ".join(repr(ingredient).split())
 
 
 def _uncertainty(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[str, Any]:
@@ -430,30 +420,12 @@ def _densities(evaluation: Evaluation | None, names: list[str]) -> list[dict[str
 
 def _reproduce(adapter: ConDoAdapter, command: str | None, inputs: Any) -> dict[str, Any]:
     if inputs is not None and not isinstance(inputs, Mapping):
-        inputs = {os.fspath(path): _sha256(Path(path)) for path in inputs}
+        inputs = {os.fspath(path): sha256(path) for path in inputs}
     return {
         "command": command,
-        "versions": {
-            "condokit": condokit.__version__,
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "scipy": scipy.__version__,
-            "scikit-learn": sklearn.__version__,
-        },
+        "versions": versions(),
         "inputs": dict(inputs or {}),
         "parameters": {
-            name: value if _is_plain(value) else _called(value)
-            for name, value in adapter.get_params(deep=False).items()
+            name: setting(value) for name, value in adapter.get_params(deep=False).items()
         },
     }
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return value is None or isinstance(value, bool | int | str | list)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,15 +8,11 @@ from typing import Any
 import numpy as np
 
 from condokit._validation import Array, NoOverlapError, check_integer, check_number, listing
-from condokit.conditionals import Stratified
-from condokit.divergences import ReverseKL
-from condokit.domains import Confounder, Domains, Strata, evenly
-from condokit.fitting import Comparison, Recipe, compare, determines_matrix
+from condokit.domains import Confounder, Domains, Strata, cell_names, evenly
+from condokit.fitting import Comparison, Recipe, compare, determines_matrix, plain_recipe
 from condokit.intake import from_table
 from condokit.ladder import MANY_ROWS
-from condokit.maps import LocationScale
 from condokit.overlap import Overlap
-from condokit.priors import ProductPrior
 from condokit.records import Finding, Part, Record, Sheet, hidden_counts, share_of, small_cells
 from condokit.trust.features import ADVICE, describe_features
 
@@ -161,9 +157,7 @@ def assess_domains(
     check_number("min_overlap", min_overlap, 0, 1)
     check_integer("min_cell", min_cell, 1)
     strata = domains.strata()
-    recipe = Recipe(
-        LocationScale(), ProductPrior(), Stratified(), ReverseKL(), False, None, 0.0, 0.0
-    )
+    recipe = plain_recipe()
     findings: list[Finding] = []
     comparison: Comparison | None = None
     try:
@@ -242,7 +236,7 @@ def _of_rows(domains: Domains, comparison: Comparison) -> list[Finding]:
     support, found = comparison.support, []
     cells = np.stack([support.count_query, support.count_reference])
     totals = cells.sum(axis=1)
-    names = _cell_names(support.names, support.levels)
+    names = cell_names(support.names, support.levels)
     for name, total, side in zip(("query", "reference"), totals, (0, 1)):
         if total < 2:
             found.append(Finding("stop", f"only {total:g} {name} row can be compared."))
@@ -381,16 +375,12 @@ def _counts(confounder: Confounder, is_query: Array, weights: Array) -> Array:
     )
 
 
-def _cell_names(names: list[str], levels: list[tuple[Any, ...]]) -> list[str]:
-    return [" and ".join(f"{n} = {value}" for n, value in zip(names, level)) for level in levels]
-
-
 def _cells(domains: Domains, strata: Strata) -> list[tuple[list[str], Array]]:
     """Return the ways to look at the rows: names of cells, and counts of query and reference."""
     views: list[tuple[list[str], Array]] = []
     counts = np.stack([strata.count_query, strata.count_reference]).astype(float)
     if strata.names:
-        views.append((_cell_names(strata.names, strata.levels), counts))
+        views.append((cell_names(strata.names, strata.levels), counts))
     kept = domains.kept()
     weights = np.where(kept, 1.0 if domains.weights is None else domains.weights, 0.0)
     for confounder in domains.continuous:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from condokit._validation import Array, check_integer, listing
+from condokit._validation import Array, check_integer, check_seed, listing
 from condokit.adapter import ConDoAdapter
-from condokit.conditionals import Stratified
-from condokit.divergences import ReverseKL
-from condokit.domains import Domains, profile
-from condokit.fitting import Comparison, Recipe, compare
+from condokit.domains import Domains, cell_names, profile
+from condokit.fitting import compare, plain_recipe
 from condokit.frames import Table
 from condokit.intake import column_values, from_table
-from condokit.maps import AffineMap, Identity, LocationScale, Rigid
+from condokit.maps import AffineMap, Identity, Rigid
 from condokit.maps import Shift as ShiftOnly
-from condokit.optimise import watched
-from condokit.priors import ProductPrior
+from condokit.optimise import threads
 from condokit.records import Finding, Part, Record, Sheet
-from condokit.statistics import positive
+from condokit.statistics import positive, rms
 from condokit.trust.again import in_order, known_features
 from condokit.trust.agreement import Agreement, agreement
 from condokit.trust.densities import densities
@@ -175,8 +172,7 @@ def evaluate(
     """
     check_integer("n_permutations", n_permutations, _FEWEST_PERMUTATIONS)
     check_integer("min_cell", min_cell, 1)
-    seed = 0 if random_state is None else random_state
-    check_integer("random_state", seed, 0)
+    seed = check_seed(random_state)
     adapter = adapter_or_map if isinstance(adapter_or_map, ConDoAdapter) else None
     affine = adapter_or_map if adapter is None else getattr(adapter, "map_", None)
     if not isinstance(affine, AffineMap):
@@ -214,7 +210,7 @@ def evaluate_domains(
     seed: int = 0,
 ) -> Evaluation:
     """Evaluate a map on domains that have been read already; `adapter` is what learned it."""
-    with watched(False, 1):  # the matrices are small: threads would only wait for each other
+    with threads(1):  # the matrices are small: threads would only wait for each other
         return _evaluate(
             domains, affine, adapter, models, labels, pairs, n_permutations, min_cell, seed
         )
@@ -233,14 +229,12 @@ def _evaluate(
 ) -> Evaluation:
     domains = in_order(domains, affine)
     names = domains.tables[0].labels
-    recipe = Recipe(
-        LocationScale(), ProductPrior(), Stratified(), ReverseKL(), False, None, 0.0, 0.0
-    )
-    comparison = compare(domains, recipe, quiet=True)
+    comparison = compare(domains, plain_recipe(), quiet=True)
     rows = Likewise.of(domains, comparison, affine)
-    strata = _stratum_names(comparison)
+    strata = cell_names(comparison.support.names, comparison.support.levels)
     errors, known_from = _errors(affine, adapter, domains)
-    permutations = Permutations(rows, rows.after, n_permutations, errors, seed)
+    left = rows.residuals(rows.after)
+    permutations = Permutations(rows, rows.after, left, n_permutations, errors, seed)
     p, adjusted = permutations.test()
     auc, chance, p_joint = permutations.predictability()
     versions = {
@@ -248,7 +242,11 @@ def _evaluate(
         "moment matching": _moments_matched(rows),
         "this map": rows.after,
     }
-    shifts = {name: measure(rows, values) for name, values in versions.items()}
+    shifts, areas = {"this map": measure(rows, left)}, {"this map": auc}
+    for name in ("as is", "moment matching"):
+        R = rows.residuals(versions[name])
+        shifts[name] = measure(rows, R)
+        areas[name] = Permutations(rows, versions[name], R).predictability()[0]
     kept = {name: differences_kept(rows, values) for name, values in versions.items()}
     sheet = _features_sheet(names, shifts, kept["this map"], p, adjusted)
     outputs, said = _model_sheets(models, labels, rows, strata, domains.tables[0], names, min_cell)
@@ -258,22 +256,13 @@ def _evaluate(
     support = comparison.support
     moved = np.abs(shifts["as is"].difference)
     shown = np.lexsort((-moved, adjusted))[:_MOST_DENSITIES]
-    chosen = Likewise(
-        rows.before[:, shown],
-        rows.after[:, shown],
-        rows.is_query,
-        rows.block,
-        rows.category,
-        None,
-        None,
-        rows.number,
-    )
+    chosen = replace(rows, before=rows.before[:, shown], after=rows.after[:, shown])
     return Evaluation(
         verdict=_verdict(shifts, kept, findings),
         findings=findings,
         n_query=int(support.count_query.sum()),
         n_reference=int(support.count_reference.sum()),
-        versions=_versions_sheet(rows, versions, shifts, kept, auc),
+        versions=_versions_sheet(rows, versions, shifts, kept, areas),
         features=sheet,
         p_features=p_features,
         p_joint=p_joint,
@@ -285,14 +274,6 @@ def _evaluate(
         agreement=paired,
         densities=densities(chosen, strata, [names[j] for j in shown], min_cell),
     )
-
-
-def _stratum_names(comparison: Comparison) -> list[str]:
-    support = comparison.support
-    return [
-        " and ".join(f"{name} = {value}" for name, value in zip(support.names, level)) or "all"
-        for level in support.levels
-    ]
 
 
 def _errors(
@@ -338,25 +319,18 @@ def _moments_matched(rows: Likewise) -> Array:
     return X
 
 
-def _rms(values: Array) -> float:
-    return float(np.sqrt(np.mean(values**2)))
-
-
 def _versions_sheet(
     rows: Likewise,
     versions: dict[str, Array],
     shifts: dict[str, Shift],
     kept: dict[str, Kept],
-    auc: float,
+    areas: dict[str, float],
 ) -> Sheet:
     columns: dict[str, list[Any]] = {"data": list(versions)}
-    columns["shift_sd"] = [_rms(shifts[name].difference) for name in versions]
-    columns["log_sd_ratio"] = [_rms(shifts[name].log_ratio) for name in versions]
-    areas = [
-        auc if X is rows.after else Permutations(rows, X, 0, None, 0).predictability()[0]
-        for X in versions.values()
-    ]
-    columns["domain_auc"] = [max(area, 0.5) for area in areas]  # below is what overfitting leaves
+    columns["shift_sd"] = [rms(shifts[name].difference) for name in versions]
+    columns["log_sd_ratio"] = [rms(shifts[name].log_ratio) for name in versions]
+    # below chance is what overfitting leaves
+    columns["domain_auc"] = [max(areas[name], 0.5) for name in versions]
     columns["explained"] = [variance_explained(rows, X) for X in versions.values()]
     columns["kept"] = [kept[name].share for name in versions]
     scores = [silhouettes(rows, X) for X in versions.values()]
@@ -423,7 +397,7 @@ def _findings(
             )
         else:
             found.append(Finding("note", text))
-    sizes = [_rms(shifts[name].difference) for name in ("as is", "this map")]
+    sizes = [rms(shifts[name].difference) for name in ("as is", "this map")]
     change = f"the shift given the confounders goes from {sizes[0]:.2g} to {sizes[1]:.2g} sd"
     after = shifts["this map"]
     largest = max(np.abs(after.difference).max(), np.abs(after.log_ratio).max())
@@ -459,11 +433,11 @@ def _verdict(shifts: dict[str, Shift], kept: dict[str, Kept], findings: list[Fin
     if not any(finding.level == "care" for finding in findings):
         return "good"
     before, after = (
-        float(np.hypot(_rms(shifts[name].difference), _rms(shifts[name].log_ratio)))
+        float(np.hypot(rms(shifts[name].difference), rms(shifts[name].log_ratio)))
         for name in ("as is", "this map")
     )
     helps = after < max(before, _SMALL)
-    large = _rms(shifts["this map"].difference) > _LARGE
+    large = rms(shifts["this map"].difference) > _LARGE
     poor = _is_over_corrected(kept["this map"]) or not helps or large
     return "poor" if poor else "with care"
 

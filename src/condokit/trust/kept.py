@@ -50,7 +50,7 @@ def differences_kept(rows: Likewise, X: Array) -> Kept:
     made alike.
     """
     query = rows.is_query
-    expected_rows = rows.expected()
+    expected_rows = rows.expected
     residual = rows.after[~query] - expected_rows[~query]
     unit = positive(residual.std(axis=0))
     expected = (expected_rows[query].mean(axis=0) - expected_rows[~query].mean(axis=0)) / unit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -93,8 +94,9 @@ class Likewise:
         at = Splines().moments_at(X, self.covariates, self.covariates)
         return (X - at.mean) * np.sqrt(at.var.mean(axis=0) / at.var)
 
+    @cached_property
     def expected(self) -> Array:
-        """Return the reference's mean of every feature given the confounders of each row."""
+        """The reference's mean of every feature given the confounders of each row."""
         there = ~self.is_query
         X = self.after[there]
         if self.covariates is not None:

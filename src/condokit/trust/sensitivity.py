@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from condokit._validation import Array, NoOverlapError, check_integer, quietly
+from condokit._validation import Array, NoOverlapError, check_integer, check_seed, quietly
 from condokit.adapter import ConDoAdapter
 from condokit.domains import Domains, profile
 from condokit.records import Part, Record, Sheet
-from condokit.statistics import positive
+from condokit.statistics import positive, rms
 from condokit.trust.again import read_again
 
 _MOST_ROWS = 5000  # of a domain that strengths are measured on
@@ -110,8 +110,7 @@ def sensitivity(
         What was found, as tables.
     """
     check_integer("n_splits", n_splits, 0)
-    seed = 0 if random_state is None else random_state
-    check_integer("random_state", seed, 0)
+    seed = check_seed(random_state)
     domains = read_again(adapter, X, domain, confounders, features, groups, sample_weight)
     unit = _reference_spread(domains)
     errors = _shift_errors(adapter, domains)
@@ -174,10 +173,10 @@ def _left_out(adapter: ConDoAdapter, domains: Domains, unit: Array, errors: Arra
             columns["note"].append(str(error).split("\n")[0])
             continue
         moved = np.abs(_moved(adapter, other, domains))
-        columns["moved_sd"].append(_rms(moved / unit))
+        columns["moved_sd"].append(rms(moved / unit))
         columns["largest_sd"].append(float((moved / unit).max()))
-        columns["moved_errors"].append(None if errors is None else _rms(moved / errors))
-        matters = _rms(moved / unit) > _MUCH
+        columns["moved_errors"].append(None if errors is None else rms(moved / errors))
+        matters = rms(moved / unit) > _MUCH
         columns["note"].append("matters" if matters else "hardly matters")
     return Sheet(columns) if domains.confounders else Sheet({})
 
@@ -311,10 +310,6 @@ def _distance(fitted: ConDoAdapter, domains: Domains) -> tuple[float, float | No
     errors = _shift_errors(fitted, domains)
     scale = None
     if fitted.map_.kind == "diagonal":
-        scale = _rms(np.log(positive(np.abs(fitted.map_.scale))))
+        scale = rms(np.log(positive(np.abs(fitted.map_.scale))))
     beyond = None if errors is None else float((np.abs(shift) > _LARGE * errors).mean())
-    return _rms(shift / unit), scale, beyond
-
-
-def _rms(values: Array) -> float:
-    return float(np.sqrt(np.mean(values**2)))
+    return rms(shift / unit), scale, beyond

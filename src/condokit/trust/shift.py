@@ -62,14 +62,13 @@ class MapErrors:
     kept: tuple[float, float] | None = None
 
 
-def measure(rows: Likewise, X: Array) -> Shift:
-    """Return the size of the shift between query and reference rows of X, block by block.
+def measure(rows: Likewise, R: Array) -> Shift:
+    """Return the size of the shift between query and reference residuals, block by block.
 
     Blocks weigh by the rows that compare, n_q n_r / (n_q + n_r).
     """
     label = rows.is_query[:, None]
-    R = rows.residuals(X)
-    total = difference = log_ratio = np.zeros(X.shape[1])
+    total = difference = log_ratio = np.zeros(R.shape[1])
     weight_ratio = 0.0
     for block in rows.members():
         part = _Block.of(R[block], label[block])
@@ -89,17 +88,23 @@ class Permutations:
     A map that was learned from other rows carries its errors into these; one that was learned from
     these rows has followed their noise. Both are imitated: under permuted labels, query rows are
     moved at random by the map's standard errors, or towards the reference by a refitted
-    location-scale map. Row 0 of everything is the real labelling, which is not moved.
+    location-scale map. Row 0 of everything is the real labelling, which is not moved. R are the
+    residuals of X.
     """
 
     def __init__(
-        self, rows: Likewise, X: Array, n_permutations: int, errors: MapErrors | None, seed: int
+        self,
+        rows: Likewise,
+        X: Array,
+        R: Array,
+        n_permutations: int = 0,
+        errors: MapErrors | None = None,
+        seed: int = 0,
     ) -> None:
         rng = np.random.default_rng(seed)
         labels = rows.permuted(n_permutations, rng)
-        self.rows, self.X, self.errors = rows, X, errors
+        self.rows, self.X, self.R, self.errors = rows, X, R, errors
         self.labels = np.column_stack([rows.is_query, labels])
-        self.R = rows.residuals(X)
         self.members = rows.members()
         shape = (n_permutations + 1, X.shape[1])
         self.shift, self.log_scale = np.zeros(shape), np.zeros(shape)

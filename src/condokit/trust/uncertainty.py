@@ -12,7 +12,7 @@ import numpy as np
 from joblib import Parallel, delayed
 from scipy.special import stdtrit
 
-from condokit._validation import Array, check_integer, warn
+from condokit._validation import Array, check_integer, check_seed, warn
 from condokit.adapter import ConDoAdapter
 from condokit.conditionals import Stratified, cell_of, moments_from
 from condokit.divergences import MomentDivergence
@@ -27,9 +27,9 @@ from condokit.fitting import (
 )
 from condokit.links import check_links
 from condokit.maps import DiagonalFamily
-from condokit.optimise import watched
+from condokit.optimise import threads
 from condokit.records import Part, Record, Sheet
-from condokit.statistics import GroupedMoments, ObservedMoments, columns, positive
+from condokit.statistics import GroupedMoments, ObservedMoments, columns, positive, rms
 from condokit.trust.again import in_order, read_again
 
 _MOST_PARCELS = 500  # into which the rows of a cell are dealt, to be resampled
@@ -129,13 +129,8 @@ def bootstrap(
     >>> found.n_resamples, found.features["feature"][0]
     (200, 'eeg_delta_F3')
     """
-    check_integer("n_resamples", n_resamples, _FEWEST_DRAWS)
-    seed = 0 if random_state is None else random_state
-    check_integer("random_state", seed, 0)
     domains = read_again(adapter, X, domain, confounders, features, groups, sample_weight)
-    if "pairs" in adapter.report_:
-        raise ValueError("A map that was refined by pairs cannot be refitted without them.")
-    return bootstrap_domains(adapter, domains, n_resamples, n_jobs, verbose, seed)
+    return bootstrap_domains(adapter, domains, n_resamples, n_jobs, verbose, random_state)
 
 
 def bootstrap_domains(
@@ -144,9 +139,13 @@ def bootstrap_domains(
     n_resamples: int = 200,
     n_jobs: int | None = None,
     verbose: bool = False,
-    seed: int = 0,
+    random_state: int | None = None,
 ) -> Bootstrap:
     """Refit a map to resampled rows of domains that have been read already."""
+    check_integer("n_resamples", n_resamples, _FEWEST_DRAWS)
+    seed = check_seed(random_state)
+    if "pairs" in adapter.report_:
+        raise ValueError("A map that was refined by pairs cannot be refitted without them.")
     domains = in_order(domains, adapter.map_)
     recipe = adapter.rung_.recipe
     family = recipe.family
@@ -157,7 +156,7 @@ def bootstrap_domains(
         if isinstance(family, DiagonalFamily):
             recipe = replace(recipe, shrinkage=None, averages=False)
         draws = _by_rows(domains, recipe, n_resamples, seed, n_jobs)
-    with watched(False, 1):
+    with threads(1):
         found, n_failed = _gathered(draws, n_resamples, verbose)
     (scale, offset), *others = found  # the first is the plain map of all rows
     affine = adapter.map_
@@ -419,7 +418,7 @@ def _summary(
         n_draws,
         n_failed,
         sheet,
-        float(np.sqrt(np.mean(moved**2))),
+        rms(moved),
         float(np.mean(moved > _OTHER_MODE)) if matrix.ndim == 2 else 0.0,
         errors,
     )

@@ -1,0 +1,87 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def whole_file(
+    path: str | os.PathLike[str],
+    worded: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Iterator[IO[bytes]]:
+    """Open a file that takes its name when all is written; a pipe or device is written at once.
+
+    Until then it has another name in the same folder, which is removed upon any exception,
+    interrupt or SIGTERM. What is done here, but not the `with` block, runs within `worded()`,
+    which may turn errors into others.
+    """
+    if Path(path).exists() and not Path(path).is_file():
+        with ExitStack() as stack:
+            with worded():
+                file: IO[bytes] = open(path, "wb")  # noqa: SIM115
+            stack.callback(_close, file)
+            yield file
+            with worded():
+                file.flush()
+        return
+    path = Path(os.path.realpath(path))  # a link stays a link
+    with worded():
+        handle, temporary = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
+        os.close(handle)
+        file = open(temporary, "wb")  # noqa: SIM115
+    try:
+        with _terminable():
+            yield file
+            with worded():
+                umask = os.umask(0)
+                os.umask(umask)
+                os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes the file private
+                file.flush()
+                os.fsync(file.fileno())
+                file.close()
+                os.replace(temporary, path)
+    except BaseException:
+        _close(file)
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write bytes, whole or not at all, replacing what there is."""
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"Cannot write {path}: it is a folder, not a file name.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"Cannot write {path}: the folder {path.parent} does not exist.")
+    with whole_file(path) as file:
+        file.write(content)
+
+
+def _close(file: IO[bytes]) -> None:
+    with suppress(OSError):
+        file.close()
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end the program as an exception does, so that it can clean up."""
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    )
+    if ours:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,64 @@
+"""Where a map comes from: the command and the files, kept in map files and reports."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from condokit.adapter import ConDoAdapter
+    from condokit.domains import Domains
+    from condokit.maps import AffineMap
+
+Inputs = list[tuple[str, dict[str, str]]]
+given: list[str] = []  # as they were given, for the record
+
+
+def inputs_of(options: dict[str, Any]) -> Inputs:
+    """Return the files that were read with their fingerprints."""
+    from condokit.provenance import file_fingerprint
+
+    paths = (options["new"], options["reference"])
+    return [(path, file_fingerprint(path)) for path in paths if path not in (None, "-")]
+
+
+def with_origin(affine: AffineMap, domains: Domains, inputs: Inputs) -> AffineMap:
+    """Return a map that knows the command, the files and the rows it comes from."""
+    from condokit.provenance import fingerprint
+
+    origin = {
+        **(affine.provenance or {}),
+        "data": fingerprint(domains),
+        "command": _command(),
+        "files": [known for _, known in inputs],
+    }
+    return affine.remembering(affine.fitted_on, origin)
+
+
+def write_report(
+    adapter: ConDoAdapter,
+    domains: Domains,
+    inputs: Inputs,
+    path: str,
+    force: bool,
+) -> dict[str, Any]:
+    """Write the report of a fitted adapter, and return its record."""
+    from condokit.files import write_text
+    from condokit.report import build, render
+
+    hashes = {name: known["sha256"] for name, known in inputs}
+    record = build(adapter, domains, command=shlex.join(_command()), inputs=hashes)
+    write_text(path, render(record), force)
+    return record
+
+
+def _command() -> list[str]:
+    """Return the command without what it wrote, which does not change the map."""
+    kept, skip = ["condokit"], False
+    for argument in given:
+        name, sign, _ = argument.partition("=")
+        written = name in ("-o", "--output", "--report", "--adapted")
+        if not (skip or written or argument in ("--force", "--json", "-v", "--verbose")):
+            kept.append(argument)
+        skip = written and not sign and not skip
+    return kept
