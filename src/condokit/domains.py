@@ -328,13 +328,15 @@ Sides = tuple[list[Array], list[Array]]
 class Samples:
     """Rows of both domains at every support value, and the weights of these.
 
-    Rows are sorted, so that nothing depends on the order they were given in.
+    Rows are sorted, so that nothing depends on the order they were given in. `n_rows` is that of
+    the smaller domain, where rows are not observed ones but drawn.
     """
 
     query: list[Array]
     reference: list[Array]
     weights: Array
     subjects: Sides | None = None
+    n_rows: int | None = None
 
     def half(self, which: int) -> Samples:
         """Return the rows of every other subject, to learn from or to judge by.
@@ -370,7 +372,8 @@ class Samples:
             return query, reference
 
         subjects = None if self.subjects is None else of(self.subjects)
-        return Samples(*of((self.query, self.reference)), self.weights, subjects)
+        query, reference = of((self.query, self.reference))
+        return replace(self, query=query, reference=reference, subjects=subjects)
 
     def _distinct(self) -> Sides:
         """Return numbers for sorted rows, the same for equal ones."""

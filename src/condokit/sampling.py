@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from condokit._validation import Array
+from condokit.conditionals import Chained
 from condokit.covariances import GroupedScatter, Shares, regularise
 from condokit.divergences.matrix import (
     MOST_DENSE,
@@ -19,6 +22,7 @@ from condokit.domains import Domains, GaussianPair, Moments, Samples, evenly
 from condokit.matrices import Curves, few_points, residuals
 from condokit.statistics import GroupedMoments, positive
 
+_MOST_IMPUTED = 2000  # support points at which rows are imputed
 _DRAWS = 100  # rows at each support point of continuous confounders
 _MODES = 5  # maps that other divergences suggest as starts
 _MODE_SEARCHES = 20
@@ -53,13 +57,18 @@ def by_strata(domains: Domains, place: Array, weights: Array, max_rows: int) -> 
 def by_curves(domains: Domains, curves: Curves) -> Samples:
     r"""Return rows :math:`\mu(z) + \sigma(z) \epsilon_i` at a bounded number of support points.
 
-    Whole rows of standardised residuals keep the correlations between features.
+    Whole rows of standardised residuals keep the correlations between features. An estimator that
+    imputes rows draws them itself.
     """
     used, covariates = curves.used, curves.covariates
+    is_query = domains.is_query[used]
+    n_rows = min(int(is_query.sum()), int((~is_query).sum()))
+    if isinstance(curves.conditional, Chained):
+        return replace(_imputed(domains, curves, curves.conditional), n_rows=n_rows)
     at, weights, _ = few_points(curves)
     sides, subjects = [], []
     for query in (True, False):
-        mine = domains.is_query[used] == query
+        mine = is_query == query
         X, own = domains.side(query, used), covariates.take(mine)
         residual, _, there = residuals(curves.conditional, X, own, at)
         who = np.zeros(len(own.Z)) if domains.groups is None else domains.groups[used][mine]
@@ -68,6 +77,23 @@ def by_curves(domains: Domains, curves: Curves) -> Samples:
         if domains.groups is None:  # a residual is at all points on the same side
             who = np.arange(len(rows)) + (0 if query else _DRAWS)
         sides.append([mean + np.sqrt(var) * residual for mean, var in zip(there.mean, there.var)])
+        subjects.append([who] * len(weights))
+    return Samples(sides[0], sides[1], weights, (subjects[0], subjects[1]), n_rows)
+
+
+def _imputed(domains: Domains, curves: Curves, conditional: Chained) -> Samples:
+    """Return the rows that chained equations draw at the support points; draws are subjects."""
+    rows, weights = curves.points
+    some = evenly(len(rows), _MOST_IMPUTED)
+    at, weights = curves.covariates.take(rows[some]), weights[some] / weights[some].sum()
+    rng = np.random.default_rng(conditional.random_state)
+    sides, subjects = [], []
+    for query in (True, False):
+        mine = domains.is_query[curves.used] == query
+        X, own = domains.side(query, curves.used), curves.covariates.take(mine)
+        draws = conditional.sample_at(X, own, at, conditional.n_draws, rng)
+        sides.append(list(draws))
+        who = np.arange(conditional.n_draws) + (0 if query else conditional.n_draws)
         subjects.append([who] * len(weights))
     return Samples(sides[0], sides[1], weights, (subjects[0], subjects[1]))
 

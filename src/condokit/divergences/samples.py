@@ -391,13 +391,15 @@ class StochasticMMD(SampleDivergence):
     Parameters
     ----------
     epochs : int, default=5
-        Passes over all pairs of sets; as many pairs as the smaller domain has rows.
+        Passes over all pairs of sets.
     learning_rate : float, default=0.001
         Of AdamW, with decay 1e-4 towards zero; at most the length of a step in any parameter.
     n_values : int, default=8
         Pairs of sets in a step.
     n_samples : int, default=20
         Rows in a set.
+    n_sets : int or None, default=None
+        Pairs of sets; None for as many as the smaller domain has rows.
     patience : int, default=3
         Epochs without a lower loss after which to stop; the best epoch is kept.
     random_state : int, default=0
@@ -413,6 +415,7 @@ class StochasticMMD(SampleDivergence):
         learning_rate: float = 0.001,
         n_values: int = 8,
         n_samples: int = 20,
+        n_sets: int | None = None,
         patience: int = 3,
         random_state: int = 0,
     ) -> None:
@@ -420,6 +423,7 @@ class StochasticMMD(SampleDivergence):
         self.learning_rate = learning_rate
         self.n_values = n_values
         self.n_samples = n_samples
+        self.n_sets = n_sets
         self.patience = patience
         self.random_state = random_state
 
@@ -441,10 +445,14 @@ class StochasticMMD(SampleDivergence):
     ) -> MatrixSolution:
         for name in ("epochs", "n_values", "n_samples", "patience"):
             check_integer(name, getattr(self, name), 1 if name != "n_samples" else 2)
+        if self.n_sets is not None:
+            check_integer("n_sets", self.n_sets, 1)
         if isinstance(family, Rigid) or (isinstance(family, Affine) and family.is_penalised):
             raise ValueError("StochasticMMD finds diagonal and free affine maps only.")
         rng = np.random.default_rng(self.random_state)
-        n_sets = min(sum(map(len, samples.query)), sum(map(len, samples.reference)))
+        n_sets = self.n_sets or samples.n_rows
+        if n_sets is None:
+            n_sets = min(sum(map(len, samples.query)), sum(map(len, samples.reference)))
         values = rng.choice(len(samples.weights), n_sets, p=samples.weights)
         X, Y = (
             np.stack([side[k][rng.integers(0, len(side[k]), self.n_samples)] for k in values])
