@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export CONDOKIT_DATA ?= $(wildcard $(abspath ../shared/data))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types check bench measure clean
+.PHONY: help setup demo test test-all lint types check bench measure reproduce clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -47,6 +47,13 @@ bench: $(VENV)/ready ## Time and memory, as ratios in one run
 	$(BIN)/python benchmarks/samples.py
 	$(BIN)/python benchmarks/trust.py
 	$(BIN)/python benchmarks/cli.py
+
+$(VENV)/experiments: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,experiments]"
+	@touch $@
+
+reproduce: $(VENV)/experiments ## Repeat the paper's experiments (NAME=ansur for one, QUICK=1)
+	$(BIN)/python experiments/run.py $(NAME) $(if $(QUICK),--quick)
 
 measure: $(VENV)/ready ## Measure accuracy on real and simulated data; writes experiments/results/
 	$(BIN)/python experiments/shrinkage.py

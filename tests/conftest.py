@@ -17,8 +17,10 @@ def backend(request):
 
 @pytest.fixture
 def needs_data():
-    if data_folder() is None:
+    folder = data_folder()
+    if folder is None:
         pytest.skip("the real data are absent: set CONDOKIT_DATA to their folder")
+    return folder
 
 
 @pytest.fixture
