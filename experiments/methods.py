@@ -23,7 +23,7 @@ REPEATED = {
     "ConDo MMD": "ConDo MMD",
 }
 OURS = ("condokit", "condokit auto")
-SLOW = ("MMD", "ConDo MMD")  # minibatches by the thousand: left out where only ours is checked
+SLOW = ("MMD", "ConDo MMD", "converged MMD")  # left out where only ours is checked
 COLORS = {
     "none": "0.6",
     "constant": "0.8",

@@ -8,9 +8,9 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "condokit"
 LAYERS = [
     {"_validation", "atomic"},
-    {"frames", "files", "mapfile", "statistics", "datasets", "smoothing"}
+    {"frames", "files", "mapfile", "statistics", "smoothing"}
     | {"links", "optimise", "records", "facts"},
-    {"kernels", "drift"},
+    {"kernels", "drift", "datasets"},
     {"domains"},
     {"gaps"},
     {"maps", "intake", "covariances", "lowrank"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import hashlib
 import os
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from condokit._validation import Array
+from condokit.files import sha256
 
 
 class _Source(NamedTuple):
@@ -191,26 +191,26 @@ def folders() -> list[Path]:
 
 def find(name: str) -> Path:
     """Return the path of a data file whose checksum is right, or explain where to get it."""
-    sha256, origin = _FILES[name]
+    right, origin = _FILES[name]
     for folder in folders():
         path = folder / name
         if path.is_file():
             found = _sha256(path, path.stat().st_mtime_ns)
-            if found != sha256:
+            if found != right:
                 raise ValueError(
                     f"{path} is not the file that is meant: its SHA-256 is {found}, that of the "
-                    f"file is {sha256}. Replace it. {origin}"
+                    f"file is {right}. Replace it. {origin}"
                 )
             return path
     raise FileNotFoundError(
         f"{name} was not found in {' or '.join(map(str, folders()))}. Put it there, or set "
-        f"CONDOKIT_DATA to the folder that has it. Origin: {origin} SHA-256 of the file: {sha256}."
+        f"CONDOKIT_DATA to the folder that has it. Origin: {origin} SHA-256 of the file: {right}."
     )
 
 
 @cache
 def _sha256(path: Path, changed: int) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return sha256(path)
 
 
 def _columns(name: str) -> dict[str, list[str]]:
