@@ -155,7 +155,8 @@ def _metric_table(experiment, table, metric, key):
     head = [*first, *others, *ours] + (["condokit auto, fresh"] if len(fresh) else [])
     lines = [f"### {metric}\n", "| | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
     for scenario in experiment.SCENARIOS:
-        setting = {REPEATED.get(m, m): v for m, v in _setting(experiment, scenario).items()}
+        same = getattr(experiment, "REPEATED", REPEATED)
+        setting = {same.get(m, m): v for m, v in _setting(experiment, scenario).items()}
         cells = []
         for method in head[: len(first) + len(others) + len(ours)]:
             values = _values(main, scenario, method, metric)
