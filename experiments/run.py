@@ -90,7 +90,7 @@ def _runs(quick):
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
     folder = HERE / ".runs" / f"{digest}{'-quick' if quick else ''}"
     for old in (HERE / ".runs").glob("*"):
-        if not old.name.startswith(digest):
+        if not old.name.startswith((digest, "pictures", "quick-results")):
             shutil.rmtree(old)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
