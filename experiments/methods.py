@@ -38,6 +38,9 @@ COLORS = {
     "converged MMD": "purple",
     "condokit": "black",
     "condokit auto": "tab:orange",
+    "condokit, pairs": "tab:orange",
+    "paired ridge": "tab:brown",
+    "pairs' own RNA": "tab:pink",
 }
 
 

@@ -6,7 +6,7 @@ The methods that a user should compare with are in `methods.py`.
 import numpy as np
 from scipy.optimize import minimize
 
-from condokit import AffineMap
+from condokit import AffineMap, ProductPrior
 
 JITTER = 1e-8
 
@@ -29,13 +29,7 @@ def condo_kl(X_query, X_reference, Z_query, Z_reference, diagonal, max_iter=10):
     appendix, with centring means divided by the number of classes a second time. The
     affine form starts there and stops after ten steps of trust-region Newton-CG.
     """
-    levels = np.intersect1d(Z_query, Z_reference)
-    classes = [
-        [X[k == Z] for k in levels] for X, Z in ((X_query, Z_query), (X_reference, Z_reference))
-    ]
-    counts = np.array([[len(rows) for rows in side] for side in classes], float)
-    w = np.sqrt(np.prod(counts / counts.sum(axis=1, keepdims=True), axis=0))
-    w /= w.sum()
+    w, classes = _classes(X_query, X_reference, Z_query, Z_reference)
     mean_q, mean_r = (np.array([rows.mean(axis=0) for rows in side]) for side in classes)
     var_q, var_r = (np.array([rows.var(axis=0) for rows in side]) + JITTER for side in classes)
     a_q, a_r = (w @ mean / len(w) for mean in (mean_q, mean_r))  # the slip: w sums to one already
@@ -46,11 +40,7 @@ def condo_kl(X_query, X_reference, Z_query, Z_reference, diagonal, max_iter=10):
     if diagonal:
         return AffineMap(scale, offset)
     d = len(offset)
-    cov_q, cov_r = (
-        np.array([np.cov(rows, rowvar=False) + JITTER * np.eye(d) for rows in side])
-        for side in classes
-    )
-    objective = AffineKL(w, mean_q, cov_q, mean_r, np.linalg.inv(cov_r))
+    objective = affine_objective(X_query, X_reference, Z_query, Z_reference)
     found = minimize(
         objective.value,
         np.append(np.diag(scale).ravel(), offset),
@@ -66,12 +56,14 @@ class AffineKL:
     """Twice the reverse KL divergence of A x + b, less its terms without A and b.
 
     sum_n w_n [tr(P_n A C_n A') + (A m_n + b - r_n)' P_n (A m_n + b - r_n)] - 2 log |det A|, with
-    query means m_n and covariances C_n, reference means r_n and precisions P_n.
+    query means m_n and covariances C_n, reference means r_n and precisions P_n. The published
+    values of the objective are `value` + `constant`.
     """
 
     def __init__(self, w, mean_q, cov_q, mean_r, precision):
         self.w, self.mean_r, self.precision = w, mean_r, precision
         self.mean_q, self.second = mean_q, cov_q + mean_q[:, :, None] * mean_q[:, None, :]
+        self.constant = -w @ np.linalg.slogdet(cov_q)[1]
         self.d = mean_q.shape[1]
 
     def _split(self, x):
@@ -113,3 +105,33 @@ class AffineKL:
 def _power(matrix, exponent):
     values, vectors = np.linalg.eigh(matrix)
     return vectors * values**exponent @ vectors.T
+
+
+def affine_objective(X_query, X_reference, Z_query, Z_reference):
+    """Return what the affine ConDo KLD of the published numbers makes small."""
+    w, classes = _classes(X_query, X_reference, Z_query, Z_reference)
+    mean_q, mean_r = (np.array([rows.mean(axis=0) for rows in side]) for side in classes)
+    cov_q, cov_r = (
+        np.array([np.cov(rows, rowvar=False) + JITTER * np.eye(mean_q.shape[1]) for rows in side])
+        for side in classes
+    )
+    return AffineKL(w, mean_q, cov_q, mean_r, np.linalg.inv(cov_r))
+
+
+def _classes(X_query, X_reference, Z_query, Z_reference):
+    """Return weights of the classes that both domains have, and the rows of each by domain."""
+    levels = np.intersect1d(Z_query, Z_reference)
+    classes = [
+        [X[k == Z] for k in levels] for X, Z in ((X_query, Z_query), (X_reference, Z_reference))
+    ]
+    counts = np.array([[len(rows) for rows in side] for side in classes], float)
+    w = np.sqrt(np.prod(counts / counts.sum(axis=1, keepdims=True), axis=0))
+    return w / w.sum(), classes
+
+
+class RootPrior(ProductPrior):
+    """The weights sqrt(p_query p_reference) of the published numbers, for categories."""
+
+    def weigh(self, share_query, share_reference, share_pooled):
+        """Return weights that need not sum to one."""
+        return np.sqrt(share_query * share_reference)
