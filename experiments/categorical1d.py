@@ -75,7 +75,7 @@ def _strips(table, folder):
         problem = draw(f"N={n}", 0)
         of = table[(table["N"] == n) & (table["seed"] == 0)].set_index("method")
         series = {
-            "reference": (problem.Z_reference, problem.X_reference, "tab:blue"),
+            "reference": (problem.Z_reference, problem.X_reference, "0.5"),
             "truth of the query": (problem.Z_query, problem.truth, "tab:green"),
             "observed query": (problem.Z_query, problem.X_query, "tab:brown"),
         }
@@ -84,7 +84,9 @@ def _strips(table, folder):
             series[method] = problem.Z_query, a * problem.X_query + b, COLORS[method]
         for k, (label, (Z, X, color)) in enumerate(series.items()):
             place = (Z == "n") + (k - 4) * 0.1 + jitter.uniform(-0.03, 0.03, len(Z))
-            axes.scatter(place, X, 4, color, label=label, alpha=0.7, linewidths=0)
+            axes.scatter(
+                place, X, 12 if n < 100 else 4, color, label=label, alpha=0.7, linewidths=0
+            )
         axes.set_xticks([0, 1], ["h", "n"])
         axes.set_title(f"{n} rows in each domain")
     legend(figure, panels[0, 0], markerscale=3)
