@@ -363,6 +363,9 @@ NOTES = [
     "are made there. Its kernel smoother ('exact KL') uses 2000 rows of a domain.",
     f"'condokit auto' was given all rows in '{SCENARIOS[0]}', and {ROWS_OF_AUTO} of each domain in "
     f"'{SCENARIOS[1]}', where {', '.join(ONCE)} are left out, to save time.",
+    "A few target districts have hundreds of people per household (AveOccup up to 1243; 64 in the "
+    "source), which widens its standard deviation there more than tenfold. Which of them are among "
+    "the rows or places that a method looks at decides its scale of AveOccup ('scale_AveOccup').",
     "Published bars are 95% bootstrap intervals, although the caption calls them standard "
     "deviations; here they are standard deviations. 'Mean house value' of the text is the median "
     "house value of the data. Published values are TabPFN's.",
