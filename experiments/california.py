@@ -347,9 +347,12 @@ NOTES = [
     "simulation out.",
     "The published ConDo KLD has centring means that are divided by the number of prior points "
     "once more, so its offsets are about zero on features that are not centred, and AveOccup is "
-    "scaled through the origin. 'ConDo KL (as published)' has that slip, with local averages in "
-    "place of imputations; 'above' is the share of rows that are then said to be above. "
-    "'ConDo KL' is the formula of the text without it.",
+    "scaled through the origin. 'ConDo KL (as published)' has that slip, but local averages in "
+    "place of imputations, so it is no repetition of the published run. Their width of 0.1 degrees "
+    "was set beforehand and is arbitrary; the score depends on it, so that agreement with the "
+    "published value shows nothing. 'above' is the share of rows that are then said to be above. "
+    "'ConDo KL' is the formula of the text without the slip, with imputations: the two differ in "
+    "more than the slip.",
     "Features are not scaled. Population alone decides the bandwidth of the MMDs, and 6450 steps "
     "of 0.001 cannot move it. 'standardised' methods are the same on standardised features.",
     "Latitude and longitude are features and confounders at once: given them their variance is "
