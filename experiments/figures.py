@@ -81,7 +81,27 @@ def bars(axes, values, errors=None, methods=SHOWN, groups=None):
     axes.set_xticks(np.arange(len(groups)), groups)
 
 
+def horizontal(axes, table, metric, methods, marked=None):
+    """Draw a bar for each method from top to bottom; diamonds are the means of `marked`."""
+    groups = table.groupby("method")
+    mean, sd = groups[metric].mean(), groups[metric].std(ddof=0)
+    shown = [method for method in methods if np.isfinite(mean.get(method, np.nan))]
+    place = np.arange(len(shown))
+    axes.barh(
+        place,
+        mean[shown],
+        xerr=sd[shown],
+        color=[COLORS.get(method.split(" w/o ")[0], "0.85") for method in shown],
+        error_kw={"linewidth": 0.8, "ecolor": "0.4"},
+        capsize=1.5,
+    )
+    if marked is not None:
+        axes.plot(groups[marked].mean()[shown], place, "D", ms=4, mfc="white", mec="black")
+    axes.set_yticks(place, shown)
+    axes.invert_yaxis()
+
+
 def legend(figure, axes, **options):
     """Put one legend for all panels at the right."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", **options)
+    figure.legend(handles, labels, loc="outside right upper", frameon=False, **options)

@@ -32,11 +32,7 @@ def condo_kl(X_query, X_reference, Z_query, Z_reference, diagonal, max_iter=10):
     w, classes = _classes(X_query, X_reference, Z_query, Z_reference)
     mean_q, mean_r = (np.array([rows.mean(axis=0) for rows in side]) for side in classes)
     var_q, var_r = (np.array([rows.var(axis=0) for rows in side]) + JITTER for side in classes)
-    a_q, a_r = (w @ mean / len(w) for mean in (mean_q, mean_r))  # the slip: w sums to one already
-    P = w @ (var_q + (mean_q - a_q) ** 2)
-    Q = w @ ((mean_q - a_q) * (mean_r - a_r))
-    scale = (Q + np.sqrt(Q**2 + 4 * P * (w @ var_r))) / (2 * P)
-    offset = a_r - scale * a_q
+    scale, offset = appendix(w, mean_q, var_q, mean_r, var_r)
     if diagonal:
         return AffineMap(scale, offset)
     d = len(offset)
@@ -50,6 +46,15 @@ def condo_kl(X_query, X_reference, Z_query, Z_reference, diagonal, max_iter=10):
         options={"maxiter": max_iter},
     )
     return AffineMap(found.x[: d * d].reshape(d, d), found.x[d * d :])
+
+
+def appendix(w, mean_q, var_q, mean_r, var_r):
+    """Return scales and offsets of the paper's appendix, with the slip in the centring means."""
+    a_q, a_r = (w @ mean / len(w) for mean in (mean_q, mean_r))  # the slip: w sums to one already
+    P = w @ (var_q + (mean_q - a_q) ** 2)
+    Q = w @ ((mean_q - a_q) * (mean_r - a_r))
+    scale = (Q + np.sqrt(Q**2 + 4 * P * (w @ var_r))) / (2 * P)
+    return scale, a_r - scale * a_q
 
 
 class AffineKL:

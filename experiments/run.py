@@ -92,7 +92,9 @@ def _runs(name, quick):
     source = HERE.parent / "src" / "condokit"
     used = [p for p in source.rglob("*.py") if p.relative_to(source).parts[0] not in UNUSED]
     files = sorted([*used, *_imported(HERE / f"{name}.py", set())])
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
+    asked = os.environ.get("CONDOKIT_CLASSIFIER", "").encode()
+    everything = b"".join([*(path.read_bytes() for path in files), asked])
+    digest = hashlib.sha256(everything).hexdigest()[:12]
     folder = HERE / ".runs" / f"{name}-{'quick-' if quick else ''}{digest}"
     for old in (HERE / ".runs").glob(f"{name}-*"):
         if digest not in old.name:
