@@ -559,6 +559,7 @@ def test_decimals_are_numbers(tmp_path):
         (["-f", "x", "--min-overlap", "7"], "--min-overlap"),
         (["-f", "x", "--bootstrap", "-3"], "x>=0"),
         (["-f", "x", "--map", "low-rank:1e400"], "whole number"),
+        (["-f", "x", "--map", "blocks"], "in Python only"),
         (["-f", "x", "--reference-label", "a"], "--domain"),
     ],
 )

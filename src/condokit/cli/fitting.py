@@ -84,6 +84,8 @@ def _family(name: str, links: tuple[str, ...]) -> Any:
     from condokit.maps import MAPS, LowRank
 
     name, _, rank = name.partition(":")
+    if name == "blocks":
+        raise click.UsageError("--map blocks: groups of features can be named in Python only.")
     if not links and not rank:
         return name
     found: dict[str, Any] = {}
@@ -96,7 +98,7 @@ def _family(name: str, links: tuple[str, ...]) -> Any:
         if rank and not rank.isdecimal():
             raise click.UsageError(f"--map {name}:{rank}: the rank must be a whole number.")
         return LowRank(int(rank or 2), links=found or None)
-    if rank or name not in MAPS or name == "blocks":
+    if rank or name not in MAPS:
         raise click.UsageError(f"--map {name}: links and ranks do not go with it.")
     return MAPS[name](links=found)
 
