@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -297,3 +299,301 @@ def test_anndata_files_keep_all_but_the_features(tmp_path):
     assert back.obs["sex"].tolist() == list("FMF" * 3)
     assert run("apply", tmp_path / "map.json", path, "-o", tmp_path / "flat.parquet") == 0
     assert pd.read_parquet(tmp_path / "flat.parquet")["sex"].tolist() == list("FMF" * 3)
+
+
+def identity(folder, *names, scale=2.0):
+    """Save a map that doubles the features."""
+    AffineMap([scale] * len(names), [0.0] * len(names), list(names)).save(folder / "map.json")
+    return folder / "map.json"
+
+
+def test_wide_tables_need_no_list_of_features(tmp_path, rng):
+    names = ["sex", *(f"g{j}" for j in range(4000))]
+    for name in ("new", "old"):
+        frame = pd.DataFrame(rng.normal(size=(20, len(names))).round(4), columns=names)
+        frame["sex"] = list("FM" * 10)
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    started = time.process_time()
+    files = [tmp_path / "new.csv", "--reference", tmp_path / "old.csv"]
+    assert run("fit", *files, "-c", "sex", "-o", tmp_path / "map.json") == 0
+    assert time.process_time() - started < 20
+    assert AffineMap.load(tmp_path / "map.json").n_features_in_ == 4000
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_rows_of_the_reference_stay(files, eeg, suffix, capsys):
+    frame = pd.read_csv(files / "all.csv")
+    if suffix == "parquet":
+        frame.to_parquet(files / "all.parquet")
+    one = ["--domain", "device", "--reference-label", "v1"]
+    write = ["-o", files / "map.json", "--adapted", files / f"a.{suffix}"]
+    whole = files / f"all.{suffix}"
+    assert run("fit", whole, *one, "-c", "seizure", "-f", "eeg_*", *write) == 0
+    assert run("apply", files / "map.json", whole, *one, "-o", files / f"b.{suffix}") == 0
+    assert "500 rows with device = v1" in capsys.readouterr().err
+    read = pd.read_csv if suffix == "csv" else pd.read_parquet
+    is_old = frame["device"] == "v1"
+    for name in "ab":
+        adapted = read(files / f"{name}.{suffix}")
+        pd.testing.assert_frame_equal(adapted[is_old], frame[is_old])
+        assert (adapted.loc[~is_old, "eeg_alpha_O1"] != frame.loc[~is_old, "eeg_alpha_O1"]).all()
+    assert run("apply", files / "map.json", whole, "--domain", "device", "-o", files / "c.csv") == 2
+
+
+def test_rows_of_the_reference_stay_in_anndata(tmp_path):
+    anndata = pytest.importorskip("anndata")
+    from test_files import write_h5ad
+
+    X = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    path = write_h5ad(tmp_path / "cells.h5ad", X)
+    one = ["--domain", "sex", "--reference-label", "F", "-o", tmp_path / "out.h5ad"]
+    assert run("apply", identity(tmp_path, "g0", "g1", "g2"), path, *one) == 0
+    scale = np.where(np.array(list("FMF" * 3)) == "F", 1, 2)[:, None]
+    np.testing.assert_allclose(anndata.read_h5ad(tmp_path / "out.h5ad").X, X * scale, rtol=1e-6)
+
+
+def test_the_demo_keeps_what_is_there(tmp_path, capsys):
+    (tmp_path / "old.csv").write_text("mine")
+    assert run("demo", tmp_path) == 2
+    assert "old.csv exists" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["old.csv"]
+    assert run("demo", tmp_path, "--force", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["written"]) == 5
+
+
+HARD = "12345678901234567890,1E1,0xFF,2020-01-01T10:00:00+02:00,True,TRUE,None,1.500, a ,007,"
+
+
+def test_other_columns_stay_as_they_are_written(tmp_path, monkeypatch):
+    from condokit.files import text
+
+    monkeypatch.setattr(text, "_BYTES", 1000)
+    names = ",".join(f"c{j}" for j in range(HARD.count(",") + 1))
+    lines = [f"1.5,{'1,' * HARD.count(',')}"] * 50 + [f"1.5,{HARD}", f"-,{HARD}"]
+    source = "\n".join([f"x,{names}", *lines]) + "\n"
+    (tmp_path / "in.csv").write_text(source)
+    assert run("apply", identity(tmp_path, "x"), tmp_path / "in.csv", "-o", tmp_path / "o.csv") == 0
+    expected = source.replace("\n1.5,", "\n3,").replace("\n-,", "\n,")
+    assert (tmp_path / "o.csv").read_text() == expected
+    (tmp_path / "in.csv").write_text('x,who\n1,"A, B"\n2,C\n')
+    options = ["-o", tmp_path / "o.tsv", "--force"]
+    assert run("apply", tmp_path / "map.json", tmp_path / "in.csv", *options) == 0
+    assert (tmp_path / "o.tsv").read_text() == "x\twho\n2\tA, B\n4\tC\n"
+
+
+def test_anndata_on_a_full_disk_is_one_line(tmp_path):
+    pytest.importorskip("anndata")
+    resource = pytest.importorskip("resource")
+    from test_files import write_h5ad
+
+    path = write_h5ad(tmp_path / "cells.h5ad", np.ones((9, 3), dtype=np.float32))
+    mapfile = identity(tmp_path, "g0", "g1", "g2")
+
+    def little():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+    done = call("apply", mapfile, path, "-o", tmp_path / "out.h5ad", preexec_fn=little)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count(b"\n") == 1
+    assert b"out.h5ad cannot be written: file too large." in done.stderr
+    assert sorted(os.listdir(tmp_path)) == ["cells.h5ad", "map.json"]
+
+
+def pair(folder, new, old):
+    """Save two tables with a feature x and a confounder z."""
+    for name, values in (("new", new), ("old", old)):
+        x = np.random.default_rng(0).normal(size=len(values))
+        pd.DataFrame({"x": x, "z": values}).to_parquet(folder / f"{name}.parquet")
+    return [folder / "new.parquet", "--reference", folder / "old.parquet", "-f", "x"]
+
+
+def test_confounders_of_different_types(tmp_path, capsys):
+    numbers, texts = [0, 1] * 20, ["0", "1"] * 20
+    both = pair(tmp_path, numbers, texts)
+    for role in ("z", "z:cat", "z:num"):
+        assert run("check", *both, "-c", role) == 0
+    both = pair(tmp_path, numbers, [*texts[1:], "unknown"])
+    for role in ("z", "z:num"):
+        assert run("check", *both, "-c", role) == 2
+        error = capsys.readouterr().err
+        for word in ("old.parquet", "'z' holds string, not double", "'unknown' in row 40", "--na"):
+            assert word in error
+
+
+def test_obs_of_anndata_are_no_features(tmp_path, capsys):
+    pytest.importorskip("anndata")
+    import h5py
+    from test_files import write_h5ad
+
+    for seed, name in enumerate(("new", "old")):
+        X = np.random.default_rng(seed).normal(size=(9, 3))
+        path = write_h5ad(tmp_path / f"{name}.h5ad", X)
+        with h5py.File(path, "r+") as file:
+            file["obs/age"] = np.arange(9.0)
+            file["obs/age"].attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
+            file["obs"].attrs["column-order"] = [*file["obs"].attrs["column-order"], "age"]
+    two = [tmp_path / "new.h5ad", "--reference", tmp_path / "old.h5ad", "-c", "sex"]
+    assert run("fit", *two, "-o", tmp_path / "map.json") == 0
+    assert list(AffineMap.load(tmp_path / "map.json").feature_names) == ["g0", "g1", "g2"]
+    assert "'age'" in capsys.readouterr().err
+
+
+def test_the_recorded_command_runs(files, monkeypatch, capsys):
+    monkeypatch.chdir(files)
+    two = ["new.csv", "--reference", "old.csv", "-c", "seizure", "-f", "eeg_delta_*"]
+    assert run("fit", *two, "-oout.json", "--report=out.html", "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    command = record["report"]["reproduce"]["command"]
+    assert command.endswith("-o map.json --report report.html")
+    assert run(*shlex.split(command)[1:], "--force") == 0
+    assert (files / "map.json").read_bytes() == (files / "out.json").read_bytes()
+    assert (files / "report.html").read_bytes() == (files / "out.html").read_bytes()
+    kept = AffineMap.load(files / "map.json").provenance["command"]
+    assert run(*kept[1:], "--force") == 0
+    assert run("report", *two, "-o", "r.html", "--json") == 0
+    command = json.loads(capsys.readouterr().out)["reproduce"]["command"]
+    assert run(*shlex.split(command)[1:], "--force") == 0
+
+
+def test_maps_go_through_pipes(files, capsys):
+    done = call("fit", *data(files), "-o", "-", cwd=files)
+    assert done.returncode == 0
+    assert b"A diagonal map" in call("show", "-", input=done.stdout).stdout
+    text = (files / "new.csv").read_bytes()
+    sides = ["--reference", files / "old.csv", "-c", "seizure", "-f", "eeg_*"]
+    done = call("fit", "-", *sides, "-o", "m.json", "--adapted", "a.csv", cwd=files, input=text)
+    assert done.returncode == 2
+    assert b"--adapted" in done.stderr
+    assert not (files / "m.json").exists()
+    assert not (files / "-").exists()
+
+
+def test_a_reader_may_leave(tmp_path):
+    (tmp_path / "in.csv").write_text("x\n" + "1.5\n" * 2_000_000)
+    command = [sys.executable, "-m", "condokit.cli", "apply", str(identity(tmp_path, "x"))]
+    with subprocess.Popen(
+        [*command, str(tmp_path / "in.csv"), "-o", "-"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout.readline() == b"x\n"
+        process.stdout.close()
+        error = process.stderr.read()
+    assert (process.returncode, error) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["apply", "m", "new.csv", "-o", "old.csv"], "old.csv exists"),
+        (["apply", "m", "new.csv", "-o", "-", "--json"], "standard output"),
+        (["fit", "no.csv", "--reference", "old.csv", "-o", "x", "--report", "./x"], "two outputs"),
+        (["fit", "no.csv", "--reference", "old.csv", "-o", "-", "--json"], "standard output"),
+        (["fit", "no.csv", "--reference", "old.csv", "-o", "old.csv", "--force"], "is read"),
+        (["report", "no.csv", "--reference", "old.csv", "-o", "-", "--json"], "standard output"),
+        (["export", "m", "--python", "q.py", "--sql", "old.csv"], "old.csv exists"),
+    ],
+)
+def test_outputs_are_checked_before_any_work(files, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(files)
+    before = sorted(os.listdir())
+    assert run(*arguments) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(os.listdir()) == before
+
+
+def test_machines_can_read_every_command(files, capsys):
+    mapfile = identity(files, "eeg_alpha_O1")
+    assert run("export", mapfile, "--sql", files / "m.sql", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["sql"] == str(files / "m.sql")
+    assert run("completion", "bash", "--json") == 0
+    assert "_CONDOKIT_COMPLETE" in json.loads(capsys.readouterr().out)["script"]
+    assert all("as_json" in {p.name for p in c.params} for c in cli.commands.values())
+
+
+def test_parquet_keeps_its_index_and_precision(tmp_path):
+    from decimal import Decimal
+
+    import pyarrow as pa
+
+    frame = pd.DataFrame(
+        {"a": np.float32([1, 2]), "n": [1, 2], "d": [Decimal("1.50"), None]},
+        index=pd.Index(["p", "q"], name="who"),
+    )
+    frame.to_parquet(tmp_path / "in.parquet")
+    out = tmp_path / "out.parquet"
+    mapfile = identity(tmp_path, "a", "n", "d")
+    assert run("apply", mapfile, tmp_path / "in.parquet", "-o", out) == 0
+    back = pd.read_parquet(out)
+    assert back.index.equals(frame.index)
+    assert back["a"].dtype == np.float32
+    assert back["d"].tolist()[0] == 3.0
+    dense = AffineMap([[2.0, 0.0], [0.0, 2.0]], [0.0, 0.0], ["a", "n"])
+    dense.save(tmp_path / "dense.json")
+    assert run("apply", tmp_path / "dense.json", tmp_path / "in.parquet", "-o", out, "--force") == 0
+    assert pd.read_parquet(out)["a"].dtype == np.float32
+    assert pa.parquet.read_schema(out).field("d").type == pa.decimal128(3, 2)
+
+
+def test_decimals_are_numbers(tmp_path):
+    from decimal import Decimal
+
+    z = [Decimal(j) / 4 for j in range(40)]
+    both = pair(tmp_path, z, z)
+    for name in ("new", "old"):
+        frame = pd.read_parquet(tmp_path / f"{name}.parquet")
+        frame["x"] = [Decimal(round(1000 * x)) / 1000 for x in frame["x"]]
+        frame.to_parquet(tmp_path / f"{name}.parquet")
+    assert run("fit", *both[:-2], "-c", "z", "-o", tmp_path / "map.json") == 0
+    affine = AffineMap.load(tmp_path / "map.json")
+    assert list(affine.feature_names) == ["x"]
+    assert affine.provenance["confounders"]["z"] == "continuous"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--decimal", ",", "-f", "t"], "'oops' in row 2"),
+        (["-f", "t"], "'1,5' in row 1. Give the decimal mark with --decimal"),
+        (["-c", "z", "-f", "x"], "--missing drop"),
+        (["-f", "x", "--min-overlap", "7"], "--min-overlap"),
+        (["-f", "x", "--bootstrap", "-3"], "x>=0"),
+        (["-f", "x", "--map", "low-rank:1e400"], "whole number"),
+        (["-f", "x", "--map", "blocks"], "in Python only"),
+        (["-f", "x", "--reference-label", "a"], "--domain"),
+    ],
+)
+def test_messages_help(tmp_path, capsys, arguments, message):
+    for name in ("new", "old"):
+        (tmp_path / f"{name}.csv").write_text("x;t;z\n1;1,5;a\n2;oops;\n3;2,5;b\n")
+    two = [tmp_path / "new.csv", "--reference", tmp_path / "old.csv"]
+    assert run("fit", *two, *arguments, "-o", tmp_path / "map.json") == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_lists_maps_and_divergences(capsys):
+    from condokit.divergences import DIVERGENCES
+    from condokit.maps import MAPS
+
+    assert run("fit", "--help") == 0
+    words = set(re.split(r"[^\w-]+", re.sub(r"-\n +", "-", capsys.readouterr().out)))
+    assert set(MAPS) - {"blocks"} | set(DIVERGENCES) <= words
+
+
+def test_a_missing_map_is_one_line(tmp_path, capsys):
+    assert run("show", tmp_path / "no.json") == 2
+    assert capsys.readouterr().err == f"error: {tmp_path / 'no.json'} does not exist.\n"
+
+
+def test_the_schema_of_a_table_is_quoted_apart(files, capsys):
+    assert run("export", identity(files, "a"), "--sql", "-", "--table", "lab.runs") == 0
+    assert 'FROM "lab"."runs"' in capsys.readouterr().out
+
+
+def test_ctrl_c_says_so(files, monkeypatch, capsys):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("condokit.cli.commands.load_map", stopped)
+    assert run("show", "map.json") == 130
+    assert "Interrupted." in capsys.readouterr().err

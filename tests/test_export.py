@@ -274,3 +274,11 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ModuleNotFoundError, match=r"condokit\[onnx\]"):
         to_onnx(make("diagonal"))
+
+
+@pytest.mark.parametrize("link", ["log", "logit", 0.5])
+def test_onnx_models_hold_nothing_in_vain(link):
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load_from_string(to_onnx(AffineMap([1.0], [0.5], ["x"], links={"x": link})))
+    used = {name for node in model.graph.node for name in node.input}
+    assert {constant.name for constant in model.graph.initializer} <= used

@@ -502,3 +502,14 @@ def test_large_maps_are_saved_and_loaded_quickly(tmp_path, shape, rng):
     affine.save(path)
     assert AffineMap.load(path) == affine
     assert time.perf_counter() - start < 5
+
+
+def test_open_files_are_read_and_written(eeg):
+    import io
+
+    affine, content = fit(eeg), io.BytesIO()
+    affine.save(content)
+    content.seek(0)
+    assert AffineMap.load(content) == affine
+    with pytest.raises(MapFileError, match="^The map is not a map"):
+        AffineMap.load(io.BytesIO(b"{}"))

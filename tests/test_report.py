@@ -235,3 +235,13 @@ def test_inputs_may_be_paths(tmp_path):
 )  # fmt: skip
 def test_numbers_read_well(value, text):
     assert number(value) == text
+
+
+def test_the_page_gives_one_p_value_for_both_tests_and_its_limits(small):
+    found, page = small["evaluation"], render(small)
+    expected = min(1, 2 * min(found["p_features"], found["p_joint"]))
+    assert found["p_value"] == pytest.approx(expected, rel=1e-3)
+    assert "twice the smaller p-value of two tests" in page
+    assert "whose cause was not recorded" in page
+    assert 0 < small["uncertainty"]["strength_one_error"] < 0.2
+    assert "An unrecorded confounder that explains" in page

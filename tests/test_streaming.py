@@ -62,3 +62,17 @@ def test_empty_batches_and_samples(batch):
     affine = AffineMap([2.0, 3.0], [1.0, 0.0], ["y", "x"])
     assert map_batch(affine, batch.slice(0, 0)).num_rows == 0
     assert some_rows(affine, batch, 2).shape == (2, 2)
+
+
+def test_marked_rows_and_metadata_stay(batch):
+    batch = batch.replace_schema_metadata({"index": "id"})
+    as_is = np.array([True, False, False])
+    dense = AffineMap([[2.0, 0.0], [0.0, 3.0]], [1.0, 0.0], ["y", "n"])
+    for affine in (AffineMap([2.0, 3.0], [1.0, 0.0], ["y", "n"]), dense):
+        mapped = map_batch(affine, batch, as_is)
+        assert mapped["y"].to_pylist() == [1.0, 5.0, 7.0]
+        assert mapped["n"].to_pylist() == [7.0, 24.0, 27.0]
+        assert mapped["y"].type == pa.float32()
+        assert mapped.schema.metadata == {b"index": b"id"}
+    with pytest.raises(ValueError, match="different features"):
+        map_batch(AffineMap([[1.0, 1.0]], [0.0], ["x", "y"], output_names=["s"]), batch, as_is)

@@ -21,8 +21,8 @@ def whole_file(
     """Open a file that takes its name when all is written; a pipe or device is written at once.
 
     Until then it has another name in the same folder, which is removed upon any exception,
-    interrupt or SIGTERM. What is done here, but not the `with` block, runs within `worded()`,
-    which may turn errors into others.
+    interrupt, SIGTERM or SIGHUP. What is done here, but not the `with` block, runs within
+    `worded()`, which may turn errors into others.
     """
     if Path(path).exists() and not Path(path).is_file():
         with ExitStack() as stack:
@@ -37,7 +37,7 @@ def whole_file(
     with worded():
         handle, temporary = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
         os.close(handle)
-        file = open(temporary, "wb")  # noqa: SIM115
+        file = open(temporary, "w+b")  # noqa: SIM115
     try:
         with _terminable():
             yield file
@@ -73,15 +73,15 @@ def _close(file: IO[bytes]) -> None:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the program as an exception does, so that it can clean up."""
-    ours = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    )
-    if ours:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    """Let SIGTERM and SIGHUP end the program as an exception does, so that it can clean up."""
+    ours = []
+    if threading.current_thread() is threading.main_thread():
+        signals = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]
+        ours = [s for s in signals if s is not None and signal.getsignal(s) == signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         yield
     finally:
-        if ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)

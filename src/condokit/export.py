@@ -186,11 +186,12 @@ def _by_link(
 
 def _link(graph: _Graph, kind: str, x: str, powers: Array) -> str:
     """Return columns on the scale of their link, NaN where it does not admit a value."""
-    node, zero, one = graph.node, graph.constant(0.0), graph.constant(1.0)
+    node, zero = graph.node, graph.constant(0.0)
     bad = node("Less", x, zero)
     if kind != "power":
         bad = node("Or", bad, node("Equal", x, zero))
     if kind == "logit":
+        one = graph.constant(1.0)
         bad = node("Or", bad, node("Not", node("Less", x, one)))
     x = node("Where", bad, graph.constant(math.nan), x)
     if kind == "power":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -340,7 +341,8 @@ def _with_nan(column: Any) -> Array:
     values = column.to_numpy()
     if values.dtype.kind in "fiub":
         return np.asarray(values, dtype=np.float64)
-    listed = [float(v) if isinstance(v, int | float | np.number) else np.nan for v in values]
+    numbers = (int, float, np.number, Decimal)
+    listed = [float(v) if isinstance(v, numbers) else np.nan for v in values]
     return np.array(listed, dtype=np.float64)
 
 

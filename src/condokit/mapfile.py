@@ -11,7 +11,7 @@ import json
 import os
 import reprlib
 import stat
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ KINDS = ("diagonal", "low-rank", "dense")
 MOST_BYTES = 2 << 30
 MOST_VALUES = 100_000_000
 _MOST_DIGITS = 300
+Place = str | os.PathLike[str] | IO[bytes]
 _KEYS = {
     "condokit": str,
     "kind": str,
@@ -42,8 +43,8 @@ _KEYS = {
 _OPTIONAL = ("left", "right", "links", "output_names", "fitted_on", "provenance", "sha256")
 
 
-def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
-    """Write a map, the same bytes for the same content."""
+def write(path: Place, content: dict[str, Any]) -> None:
+    """Write a map to a file or an open one, the same bytes for the same content."""
     document = {
         "format": FORMAT,
         "schema": SCHEMA,
@@ -54,18 +55,26 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
     text = (_layout(document) + "\n").encode("utf-8")
     if len(text) > MOST_BYTES or text.count(b",") >= MOST_VALUES:
         raise ValueError(f"The map is too large for a file: {len(text)} bytes.")
-    write_bytes(path, text)
+    if isinstance(path, str | os.PathLike):
+        write_bytes(path, text)
+    else:
+        path.write(text)
 
 
-def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read(place: Place) -> dict[str, Any]:
     """Return the content of a map file, or raise a `MapFileError` that says what is wrong.
 
     Numbers of the map come as arrays. Nothing in the file is ever executed.
     """
+    is_path = isinstance(place, str | os.PathLike)
+    path = place if is_path else getattr(place, "name", "The map")
     try:
-        text = _read_bytes(path).decode("utf-8")
+        text = _read_bytes(place).decode("utf-8")
+    except FileNotFoundError:
+        raise MapFileError(f"{path} does not exist.") from None
     except (OSError, ValueError) as error:
-        raise MapFileError(f"{path} cannot be read as a map: {error}.") from None
+        said = (isinstance(error, OSError) and error.strerror) or error
+        raise MapFileError(f"{path} cannot be read as a map: {said}.") from None
     try:
         document = json.loads(
             text, object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer
@@ -113,13 +122,18 @@ def _digest(document: dict[str, Any]) -> str:
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Read a regular file that is not too large; a pipe or device could go on for ever."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
+def _read_bytes(place: Place) -> bytes:
+    """Read a regular file, or an open one, that is not too large."""
+    if not isinstance(place, str | os.PathLike):
+        return _bounded(place.read(MOST_BYTES + 1))
+    if not stat.S_ISREG(os.stat(place).st_mode):  # a pipe or device could go on for ever
         raise ValueError("it is no regular file")
-    with open(path, "rb") as file:
+    with open(place, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        content = b"" if size > MOST_BYTES else file.read(MOST_BYTES + 1)
+        return _bounded(b"" if size > MOST_BYTES else file.read(MOST_BYTES + 1), size)
+
+
+def _bounded(content: bytes, size: int = 0) -> bytes:
     if max(size, len(content)) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES} bytes")
     if content.count(b",") >= MOST_VALUES:

@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
@@ -455,8 +455,8 @@ class AffineMap(TransformerMixin, BaseEstimator):
         """
         return check(X, self.feature_names, self.n_features_in_, self.fitted_on)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the map to a small readable JSON file, the same for the same map."""
+    def save(self, path: str | os.PathLike[str] | IO[bytes]) -> None:
+        """Write the map to a small readable JSON file, or an open one; the same for the same."""
         content: dict[str, Any] = {"kind": self.kind, "feature_names": self.feature_names}
         for name in ("scale", "offset", "left", "right"):
             part = getattr(self, name)
@@ -470,7 +470,7 @@ class AffineMap(TransformerMixin, BaseEstimator):
         mapfile.write(path, content)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> AffineMap:
+    def load(cls, path: str | os.PathLike[str] | IO[bytes]) -> AffineMap:
         """Read a map that `save` wrote; refuse any other file with a `MapFileError`."""
         content = mapfile.read(path)
         names = ("left", "right", "links", "output_names", "provenance")

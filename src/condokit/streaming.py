@@ -11,32 +11,46 @@ from condokit.frames import Table
 from condokit.maps import AffineMap
 
 
-def map_batch(affine: AffineMap, batch: Any) -> Any:
-    """Return an Arrow table with its features mapped.
+def map_batch(affine: AffineMap, batch: Any, as_is: Array | None = None) -> Any:
+    """Return an Arrow table with its features mapped, save in rows that `as_is` marks.
 
     Other columns, the order of columns and null values stay; a map between different features
     puts its outputs last.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    place = {name: j for j, name in enumerate(batch.column_names)}
-    names = list(affine.feature_names or batch.column_names)
+    fields = {field.name: field for field in batch.schema}
+    columns = dict(zip(batch.column_names, batch.columns))
+    names = list(affine.feature_names or columns)
     outputs = list(affine.outputs(names) or names)
-    by_column = affine.kind == "diagonal" and affine.links is None
-    if by_column and all(_is_floating(batch.schema.field(name).type) for name in names):
+    if affine.kind == "diagonal" and affine.links is None:
         mapped = [
-            _scaled(batch.column(place[name]), scale, offset, name)
+            _scaled(columns[name], scale, offset, name)
             for name, scale, offset in zip(names, affine.scale, affine.offset)
         ]
     else:
         table = Table(batch).match(affine.feature_names, affine.n_features_in_, "the map")
         values = affine.apply(table) if batch.num_rows else np.empty((0, len(outputs)))
         mapped = [pa.array(column, from_pandas=True) for column in values.T]
-    columns = dict(zip(batch.column_names, batch.columns))
+    if as_is is not None and as_is.any():
+        if outputs != names:
+            raise ValueError("Rows cannot pass a map between different features as they are.")
+        kept = [columns[name].cast(new.type) for name, new in zip(names, mapped)]
+        mapped = [pc.if_else(as_is, old, new) for old, new in zip(kept, mapped)]
     if outputs != names:
         columns = {name: column for name, column in columns.items() if name not in names}
-    columns.update(zip(outputs, mapped))
-    return pa.table(columns)
+    for name, column in zip(outputs, mapped):
+        single = name in fields and pa.types.is_float32(fields[name].type)
+        columns[name] = column.cast(pa.float32()) if single else column
+    schema = pa.schema(
+        [
+            fields[name].with_type(column.type) if name in fields else (name, column.type)
+            for name, column in columns.items()
+        ],
+        metadata=batch.schema.metadata,
+    )
+    return pa.table(list(columns.values()), schema=schema)
 
 
 def some_rows(affine: AffineMap, batch: Any, step: int) -> Array:
@@ -47,16 +61,12 @@ def some_rows(affine: AffineMap, batch: Any, step: int) -> Array:
     return np.concatenate(chunks) if chunks else np.empty((0, affine.n_features_in_))
 
 
-def _is_floating(kind: Any) -> bool:
-    import pyarrow.types as types
-
-    return types.is_float64(kind) or types.is_float32(kind)
-
-
 def _scaled(column: Any, scale: float, offset: float, name: str) -> Any:
-    """Return scale x + offset of a floating column, in its precision."""
+    """Return scale x + offset of a column of numbers, in its precision if it is floating."""
     import pyarrow as pa
 
+    if not (pa.types.is_float64(column.type) or pa.types.is_float32(column.type)):
+        column = column.cast(pa.float64())
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if isinstance(array, pa.ChunkedArray):  # no rows at all
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)

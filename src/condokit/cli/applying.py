@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from condokit.cli.tables import reading_options, refuse_text
+import click
+import numpy as np
+
+from condokit.cli.printing import tell
+from condokit.cli.tables import labels_of, reading_options, refuse_text, refuse_unknown
 
 if TYPE_CHECKING:
     from condokit.maps import AffineMap
@@ -21,19 +25,33 @@ def apply_to_file(
     incoming: str,
     output: str,
     force: bool,
-    reading: dict[str, Any],
+    domain: str | None,
+    reference_label: str | None,
     output_format: str | None = None,
+    **reading: Any,
 ) -> Any:
-    """Map a file in batches, watching for drift; return what was noticed."""
+    """Map a file in batches, watching for drift; return what was noticed.
+
+    With a column of domains, rows of the reference stay as they are. From text to text, all other
+    columns stay as they are written.
+    """
     from condokit._validation import FileError
     from condokit.drift import Monitor
-    from condokit.files import open_writer, scan_table
+    from condokit.files import check_target, is_text, open_writer, scan_table
     from condokit.streaming import map_batch, some_rows
 
+    if (domain is None) != (reference_label is None):
+        raise click.UsageError("--domain and --reference-label (which label is OLD) go together.")
+    check_target(output, force)
     if output.endswith(".h5ad"):
-        return _apply_to_h5ad(affine, incoming, output, force)
+        return _apply_to_h5ad(affine, incoming, output, force, domain, reference_label)
+    options = reading_options(reading)
+    if is_text(incoming, options["format"]):
+        verbatim = affine.feature_names is not None and is_text(output, output_format)
+        options["texts"] = None if verbatim else [domain]
+        options["numbers"] = affine.feature_names or ()
     with (
-        scan_table(incoming, **reading_options(reading)) as scan,
+        scan_table(incoming, **options) as scan,
         open_writer(output, format=output_format, force=force) as writer,
         _progress(scan.n_rows) as advance,
     ):
@@ -42,32 +60,62 @@ def apply_to_file(
         stops = [finding.text for finding in monitor.findings if finding.level == "stop"]
         if stops:
             raise FileError(f"{incoming}: {stops[0]}")
-        refuse_text(incoming, list(names or scan.names), scan.schema)
-        n_rows = 0
+        refuse_text(incoming, names or scan.names, scan.schema, scan, options["decimal"])
+        n_rows = n_mapped = 0
         for batch in scan:
-            writer.write(map_batch(affine, batch))
+            as_is = _as_is(incoming, batch, domain, reference_label)
+            writer.write(map_batch(affine, batch, as_is))
+            moved = batch if as_is is None else batch.filter(~as_is)
             if monitor.can_compare:
-                monitor.update(some_rows(affine, batch, 1 if n_rows < _MOST_WATCHED else 10))
-            n_rows += batch.num_rows
+                monitor.update(some_rows(affine, moved, 1 if n_rows < _MOST_WATCHED else 10))
+            n_rows, n_mapped = n_rows + batch.num_rows, n_mapped + moved.num_rows
             advance(n_rows)
-    return monitor.result(n_rows)
+    _tell_of_labels(n_rows, n_mapped, domain, reference_label)
+    return monitor.result(n_mapped)
 
 
-def _apply_to_h5ad(affine: AffineMap, incoming: str, output: str, force: bool) -> Any:
+def _apply_to_h5ad(
+    affine: AffineMap,
+    incoming: str,
+    output: str,
+    force: bool,
+    domain: str | None,
+    reference_label: str | None,
+) -> Any:
     """Map the features of an AnnData file, and keep all else that is in it."""
     from condokit._validation import FileError
-    from condokit.files import check_target, read_table, replace_h5ad
+    from condokit.files import read_table, replace_h5ad
     from condokit.streaming import map_batch
 
     if not incoming.endswith(".h5ad"):
         raise FileError(f"{output}: .h5ad can only be written from .h5ad; choose .parquet.")
-    check_target(output, force)
     table = read_table(incoming)
-    found = affine.check(table)
+    as_is = _as_is(incoming, table, domain, reference_label)
+    moved = table if as_is is None else table.filter(~as_is)
+    found = affine.check(moved)
     if found.verdict == "stop":
         raise FileError(f"{incoming}: {found.findings[0].text}")
-    replace_h5ad(incoming, output, map_batch(affine, table), force)
+    replace_h5ad(incoming, output, map_batch(affine, table, as_is), force)
+    _tell_of_labels(len(table), len(moved), domain, reference_label)
     return found
+
+
+def _as_is(path: str, batch: Any, domain: str | None, reference_label: str | None) -> Any:
+    """Mark the rows of the reference, if there is a column that tells."""
+    if domain is None:
+        return None
+    refuse_unknown(path, [domain], batch.column_names)
+    return np.array([label == reference_label for label in labels_of(batch.column(domain))])
+
+
+def _tell_of_labels(
+    n_rows: int, n_mapped: int, domain: str | None, reference_label: str | None
+) -> None:
+    if domain is not None:
+        tell(
+            f"{n_rows - n_mapped:,} rows with {domain} = {reference_label} are of the reference, "
+            "and stay as they are."
+        )
 
 
 @contextmanager

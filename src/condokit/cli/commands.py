@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import shlex
 import sys
+from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,10 +17,19 @@ import click
 import condokit
 from condokit.cli.applying import apply_to_file
 from condokit.cli.fitting import fit_adapter, fit_record, summary
-from condokit.cli.options import with_data, with_fitting, with_force, with_json, with_reading
+from condokit.cli.options import (
+    APPLIED,
+    with_data,
+    with_domain,
+    with_fitting,
+    with_force,
+    with_json,
+    with_reading,
+)
 from condokit.cli.origin import given, inputs_of, with_origin, write_report
-from condokit.cli.printing import show_result, tell
+from condokit.cli.printing import as_options, show_result, tell
 from condokit.cli.tables import read_domains
+from condokit.cli.targets import check_targets, load_map, save_map
 
 _EXAMPLES = """
 \b
@@ -35,7 +48,20 @@ Completion: eval "$(condokit completion bash)" in ~/.bashrc (also zsh, fish).
 """
 
 
-@click.group(epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """Commands that end quietly when whoever read their output has left."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing to flush
+            return 0
+
+
+@click.group(
+    cls=_Commands, epilog=_EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(condokit.__version__, prog_name="condokit")
 def cli() -> None:
     """Make new data backwards-compatible: remove technical shift, keep what confounds it.
@@ -57,7 +83,7 @@ def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -
 
     domains = read_domains(**data)
     found = assess_domains(domains, warn_overlap, min_overlap)
-    show_result(found.to_dict() if as_json else repr(found))
+    show_result(found.to_dict() if as_json else as_options(repr(found)))
     if found.verdict == "not possible":
         raise SystemExit(3)
 
@@ -65,7 +91,7 @@ def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -
 @cli.command()
 @with_data
 @with_fitting
-@click.option("--output", "-o", required=True, help="The map file to write (JSON).")
+@click.option("--output", "-o", required=True, help="The map file to write (JSON), or -.")
 @click.option("--report", "report_path", help="The report to write (HTML).")
 @click.option("--adapted", help="Also write NEW, mapped, to this table.")
 @with_force
@@ -81,24 +107,23 @@ def fit(
     **options: Any,
 ) -> None:
     """Learn the map from NEW to OLD, and write it."""
-    from condokit.files import check_target
-
-    for path in (output, report_path, adapted):
-        if path is not None:
-            check_target(path, force)
+    outputs, new = (output, report_path, adapted), options["new"]
+    check_targets(outputs, force, as_json, inputs=(new, options["reference"]))
+    if adapted is not None and new == "-":
+        raise click.UsageError("--adapted reads NEW again: save it to a file, or use apply.")
     adapter, domains, said = fit_adapter(verbose, **options)
     inputs = inputs_of(options)
     affine = with_origin(adapter.map_, domains, inputs)
-    affine.save(output)
+    save_map(affine, output, force)
     record = None
     if report_path is not None:
-        record = write_report(adapter, domains, inputs, report_path, force)
+        record = write_report(adapter, domains, inputs, report_path, force, with_map=True)
     if adapted is not None:
-        apply_to_file(affine, options["new"], adapted, force, options)
+        apply_to_file(affine, new, adapted, force, **{name: options[name] for name in APPLIED})
     if as_json:
         show_result(fit_record(adapter, output, report_path, said) | ({"report": record or {}}))
         return
-    tell(f"{summary(adapter)}\nWrote {output}" + (f" and {report_path}." if report_path else "."))
+    tell(f"{summary(adapter)}\nWrote {', '.join(path for path in outputs if path)}.")
 
 
 @cli.command("apply")
@@ -107,6 +132,7 @@ def fit(
 @click.option("--output", "-o", required=True, help="The table to write; - is standard output.")
 @click.option("--inverse", is_flag=True, help="Map from OLD units back to NEW.")
 @click.option("--output-format", help="Format of output, if its name does not tell.")
+@with_domain
 @with_reading
 @with_force
 @with_json
@@ -118,18 +144,20 @@ def apply_(
     output_format: str | None,
     force: bool,
     as_json: bool,
-    **reading: Any,
+    **options: Any,
 ) -> None:
-    """Map the features of INCOMING, and keep all other columns and the order of rows."""
-    from condokit.maps import AffineMap
+    """Map the features of INCOMING, and keep all other columns and the order of rows.
 
-    affine = AffineMap.load(map_file)
+    From text to text other columns stay exactly as they are written; else text becomes numbers,
+    truth values and times where all of a column allow it without loss.
+    """
+    check_targets([output], force, as_json, inputs=[map_file])
+    affine = load_map(map_file)
     if inverse:
         affine = affine.pseudo_inverse() if affine.is_rectangular else affine.inverse()
-    found = apply_to_file(affine, incoming, output, force, reading, output_format)
+    options["output_format"] = output_format
+    found = apply_to_file(affine, incoming, output, force, **options)
     if as_json:
-        if output == "-":
-            raise click.UsageError("--json and -o - both want standard output.")
         show_result({"output": output, **found.to_dict()})
         return
     for finding in found.findings:
@@ -147,11 +175,9 @@ def apply_(
 @with_json
 def report(output: str, force: bool, verbose: bool, as_json: bool, **options: Any) -> None:
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
-    from condokit.files import check_target
-
-    check_target(output, force)
+    check_targets([output], force, as_json, inputs=(options["new"], options["reference"]))
     adapter, domains, _ = fit_adapter(verbose, **options)
-    record = write_report(adapter, domains, inputs_of(options), output, force)
+    record = write_report(adapter, domains, inputs_of(options), output, force, with_map=False)
     if as_json:
         show_result(record)
     else:
@@ -162,11 +188,10 @@ def report(output: str, force: bool, verbose: bool, as_json: bool, **options: An
 @click.argument("map_file")
 @with_json
 def show(map_file: str, as_json: bool) -> None:
-    """Say what a map file holds."""
-    from condokit.maps import AffineMap
+    """Say what a map file holds; - is standard input."""
     from condokit.records import Sheet, plain
 
-    affine = AffineMap.load(map_file)
+    affine = load_map(map_file)
     names = list(affine.feature_names or [f"column {j}" for j in range(affine.n_features_in_)])
     record: dict[str, Any] = {
         "kind": affine.kind,
@@ -207,9 +232,12 @@ def show(map_file: str, as_json: bool) -> None:
 @click.option("--onnx", metavar="PATH", help="Write an ONNX model.")
 @click.option("--sql", metavar="PATH", help="Write a SELECT; - is standard output.")
 @click.option("--python", metavar="PATH", help="Write a function without dependencies; or -.")
-@click.option("--table", default="incoming", show_default=True, help="With --sql: the table.")
+@click.option(
+    "--table", default="incoming", show_default=True, help="With --sql: the table, or SCHEMA.TABLE."
+)
 @click.option("--keep", multiple=True, help="With --sql: other columns to keep; repeatable.")
 @with_force
+@with_json
 def export(
     map_file: str,
     onnx: str | None,
@@ -218,71 +246,82 @@ def export(
     table: str,
     keep: tuple[str, ...],
     force: bool,
+    as_json: bool,
 ) -> None:
     """Write a map for other systems: ONNX, SQL or plain Python."""
     from condokit import export as exports
-    from condokit.files import write_bytes, write_text
-    from condokit.maps import AffineMap
+    from condokit.files import write_bytes
 
     if not (onnx or sql or python):
         raise click.UsageError("Say what to write: --onnx, --sql or --python.")
-    affine = AffineMap.load(map_file)
+    check_targets((onnx, sql, python), force, as_json, inputs=[map_file])
+    affine = load_map(map_file)
+    made: dict[str, bytes] = {}
     if onnx:
-        write_bytes(onnx, exports.to_onnx(affine), force)
+        made[onnx] = exports.to_onnx(affine)
     if sql:
-        text = exports.to_sql(affine, table, keep=list(keep))
-        show_result(text) if sql == "-" else write_text(sql, text + "\n", force)
+        parts = next(csv.reader([table], delimiter="."))
+        made[sql] = exports.to_sql(affine, parts, keep=list(keep)).encode()
     if python:
-        text = exports.to_python(affine)
-        show_result(text) if python == "-" else write_text(python, text, force)
-    for path in (onnx, sql, python):
-        if path and path != "-":
+        made[python] = exports.to_python(affine).encode()
+    for path, content in made.items():
+        write_bytes(path, content, force)
+    if as_json:
+        show_result({"onnx": onnx, "sql": sql, "python": python})
+        return
+    for path in made:
+        if path != "-":
             tell(f"Wrote {path}.")
 
 
 @cli.command()
 @click.argument("folder", default="condokit-demo")
 @with_force
-def demo(folder: str, force: bool) -> None:
+@with_json
+def demo(folder: str, force: bool, as_json: bool) -> None:
     """Make example data in FOLDER and run check, fit and apply on them."""
-    import csv
-    from pathlib import Path
-
     from condokit import datasets
+    from condokit.files import write_text
 
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
+    names = ("new.csv", "old.csv", "map.json", "report.html", "adapted.csv")
+    new, old, *out = paths = [str(place / name) for name in names]
+    check_targets(paths, force)
     columns = datasets.make_eeg(random_state=0).columns()
     device = columns.pop("device")
-    for label, name in (("v2", "new.csv"), ("v1", "old.csv")):
-        with open(place / name, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(columns)
-            rows = zip(*(values[device == label].tolist() for values in columns.values()))
-            writer.writerows(rows)
-    new, old = str(place / "new.csv"), str(place / "old.csv")
+    for label, path in (("v2", new), ("v1", old)):
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*(values[device == label].tolist() for values in columns.values())))
+        write_text(path, text.getvalue(), force)
     data = [new, "--reference", old, "-c", "seizure", "-f", "eeg_*"]
-    out = [str(place / name) for name in ("map.json", "report.html", "adapted.csv")]
     again = ["--force"] if force else []
-    for arguments in (
-        ["check", *data],
-        ["fit", *data, "-o", out[0], "--report", out[1], *again],
-        ["apply", out[0], new, "-o", out[2], *again],
-    ):
-        tell(click.style(f"\n$ condokit {shlex.join(arguments)}", bold=True))
-        given[:] = arguments
-        cli.main(arguments, standalone_mode=False)
+    with redirect_stdout(sys.stderr if as_json else sys.stdout):
+        for arguments in (
+            ["check", *data],
+            ["fit", *data, "-o", out[0], "--report", out[1], *again],
+            ["apply", out[0], new, "-o", out[2], *again],
+        ):
+            tell(click.style(f"\n$ condokit {shlex.join(arguments)}", bold=True))
+            given[:] = arguments
+            cli.main(arguments, standalone_mode=False)
+    if as_json:
+        show_result({"written": paths})
 
 
 @cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
+@with_json
+def completion(shell: str, as_json: bool) -> None:
     """Print the script that completes commands and options in a shell."""
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
     assert kind is not None
-    click.echo(kind(cli, {}, "condokit", "_CONDOKIT_COMPLETE").source())
+    script = kind(cli, {}, "condokit", "_CONDOKIT_COMPLETE").source()
+    show_result({"shell": shell, "script": script} if as_json else script)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -295,18 +334,13 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as error:
         error.show()
         code = 2
-    except click.exceptions.Abort:
-        code = 130
-    except BrokenPipeError:
-        # whoever read the output has left: nothing to say, and nothing to flush
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         tell("Interrupted.")
         code = 130
     except (ValueError, ImportError, OSError, MemoryError, TypeError) as error:
         from condokit._validation import NoOverlapError
 
         text = str(error) or type(error).__name__
-        tell(click.style("error: ", fg="red", bold=True) + text)
+        tell(click.style("error: ", fg="red", bold=True) + as_options(text))
         code = 3 if isinstance(error, NoOverlapError) else 2
     sys.exit(code)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from condokit.cli.options import DATA
-from condokit.cli.printing import tell
+from condokit.cli.printing import as_options, tell
 from condokit.cli.tables import read_domains
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def fit_adapter(verbose: bool, **options: Any) -> tuple[ConDoAdapter, Domains, l
         text = str(warning.message)
         if issubclass(warning.category, UserWarning) and text not in said:
             said.append(text)
-            tell(f"warning: {text}")
+            tell(f"warning: {as_options(text)}")
     return adapter, domains, said
 
 
@@ -71,11 +71,10 @@ def fit_record(
 def summary(adapter: ConDoAdapter) -> str:
     """Return what was fitted, in a sentence."""
     affine, facts = adapter.map_, adapter.report_
-    chosen = facts.get("chosen_map")
+    chosen = ", the simplest that predicts rows as well as any," if "chosen_map" in facts else ""
     return (
-        f"A {affine.kind} map of {affine.n_features_in_} features"
-        + (f", chosen as {chosen}," if chosen else "")
-        + f" from {facts['rows_query']:,.0f} query and {facts['rows_reference']:,.0f} reference "
+        f"A {affine.kind} map of {affine.n_features_in_} features{chosen} "
+        f"from {facts['rows_query']:,.0f} query and {facts['rows_reference']:,.0f} reference "
         f"rows; overlap of the confounders {adapter.overlap_.coefficient:.2f}."
     )
 
@@ -85,6 +84,8 @@ def _family(name: str, links: tuple[str, ...]) -> Any:
     from condokit.maps import MAPS, LowRank
 
     name, _, rank = name.partition(":")
+    if name == "blocks":
+        raise click.UsageError("--map blocks: groups of features can be named in Python only.")
     if not links and not rank:
         return name
     found: dict[str, Any] = {}
@@ -94,8 +95,10 @@ def _family(name: str, links: tuple[str, ...]) -> Any:
             raise click.UsageError(f"--link {link}: write FEATURE=log, FEATURE=logit or a power.")
         found[feature] = kind if kind in ("log", "logit") else _number("--link", kind)
     if name == "low-rank":
-        return LowRank(int(_number("--map", rank or "2")), links=found or None)
-    if rank or name not in MAPS or name == "blocks":
+        if rank and not rank.isdecimal():
+            raise click.UsageError(f"--map {name}:{rank}: the rank must be a whole number.")
+        return LowRank(int(rank or 2), links=found or None)
+    if rank or name not in MAPS:
         raise click.UsageError(f"--map {name}: links and ranks do not go with it.")
     return MAPS[name](links=found)
 

@@ -10,6 +10,7 @@ import click
 _READING = ("file_format", "delimiter", "na_values", "encoding", "decimal")
 _ROLES = ("domain", "reference_label", "confounders", "features", "groups", "weights", "missing")
 DATA = ("new", "reference", *_ROLES, *_READING)
+APPLIED = ("domain", "reference_label", *_READING)
 
 
 def _options(*options: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,15 +27,29 @@ with_force = click.option("--force", is_flag=True, help="Replace existing files.
 with_reading = _options(
     click.option("--format", "file_format", help="Format of input, if its name does not tell."),
     click.option("--delimiter", help="Delimiter of text tables; detected by default."),
-    click.option("--na", "na_values", multiple=True, help="Mark of missing values; repeatable."),
+    click.option(
+        "--na",
+        "na_values",
+        multiple=True,
+        metavar="MARK",
+        help="Mark of missing values, in place of the usual ones (nothing, NA, N/A, n/a, #N/A, "
+        "NaN, nan, null, NULL, None and, among numbers, . and -); repeatable.",
+    ),
     click.option("--encoding", default="utf-8", show_default=True, help="Encoding of text tables."),
     click.option("--decimal", default=".", show_default=True, help="Decimal mark of text tables."),
+)
+with_domain = _options(
+    click.option("--domain", metavar="COLUMN", help="With one table: the column of the domain."),
+    click.option(
+        "--reference-label",
+        metavar="LABEL",
+        help="With --domain: which is OLD. Its rows are never changed.",
+    ),
 )
 with_data = _options(
     click.argument("new"),
     click.option("--reference", metavar="OLD", help="The table that NEW should look like."),
-    click.option("--domain", metavar="COLUMN", help="With one table: the column of the domain."),
-    click.option("--reference-label", metavar="LABEL", help="With --domain: which is OLD."),
+    with_domain,
     click.option(
         "--confounders",
         "-c",
@@ -47,7 +62,7 @@ with_data = _options(
         "-f",
         multiple=True,
         metavar="PATTERN,...",
-        help="Feature columns; default: all other numeric columns.",
+        help="Feature columns; default: all other numeric columns, or the variables of h5ad.",
     ),
     click.option("--groups", metavar="COLUMN", help="The subject of each row."),
     click.option("--weights", metavar="COLUMN", help="How many rows each row counts for."),
@@ -61,8 +76,23 @@ with_data = _options(
     with_reading,
 )
 with_fitting = _options(
-    click.option("--map", "map_", default="location-scale", show_default=True, metavar="NAME"),
-    click.option("--divergence", default="auto", show_default=True, metavar="NAME"),
+    click.option(
+        "--map",
+        "map_",
+        default="location-scale",
+        show_default=True,
+        metavar="NAME",
+        help="auto, identity, shift, location-scale, affine, orthogonal, similarity, or "
+        "low-rank[:RANK].",
+    ),
+    click.option(
+        "--divergence",
+        default="auto",
+        show_default=True,
+        metavar="NAME",
+        help="auto, reverse-kl, forward-kl, jeffreys, likelihood, ot, pc-match, mmd, mmd-paper, "
+        "energy, sliced-wasserstein, or procrustes.",
+    ),
     click.option("--shrinkage", default="auto", show_default=True, help="auto, none, or 0 to 1."),
     click.option(
         "--link",
@@ -73,8 +103,12 @@ with_fitting = _options(
     ),
     click.option("--warn-overlap", type=float, default=0.4, show_default=True),
     click.option("--min-overlap", type=float, default=0.05, show_default=True),
-    click.option("--seed", type=int, default=0, show_default=True),
+    click.option("--seed", type=click.IntRange(0), default=0, show_default=True),
     click.option(
-        "--bootstrap", "n_resamples", type=int, default=0, help="Refits for errors of any map."
+        "--bootstrap",
+        "n_resamples",
+        type=click.IntRange(0),
+        default=0,
+        help="Refits for errors of any map.",
     ),
 )

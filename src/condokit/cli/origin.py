@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from condokit.domains import Domains
     from condokit.maps import AffineMap
 
+_NO_MATTER = ("--force", "--json", "-v", "--verbose")
 Inputs = list[tuple[str, dict[str, str]]]
 given: list[str] = []  # as they were given, for the record
 
@@ -29,7 +30,7 @@ def with_origin(affine: AffineMap, domains: Domains, inputs: Inputs) -> AffineMa
     origin = {
         **(affine.provenance or {}),
         "data": fingerprint(domains),
-        "command": _command(),
+        "command": _command("map.json"),
         "files": [known for _, known in inputs],
     }
     return affine.remembering(affine.fitted_on, origin)
@@ -41,24 +42,27 @@ def write_report(
     inputs: Inputs,
     path: str,
     force: bool,
+    with_map: bool,
 ) -> dict[str, Any]:
     """Write the report of a fitted adapter, and return its record."""
     from condokit.files import write_text
     from condokit.report import build, render
 
     hashes = {name: known["sha256"] for name, known in inputs}
-    record = build(adapter, domains, command=shlex.join(_command()), inputs=hashes)
+    written = ("map.json", "--report", "report.html") if with_map else ("report.html",)
+    record = build(adapter, domains, command=shlex.join(_command(*written)), inputs=hashes)
     write_text(path, render(record), force)
     return record
 
 
-def _command() -> list[str]:
-    """Return the command without what it wrote, which does not change the map."""
+def _command(*written: str) -> list[str]:
+    """Return the command with plain names for what it writes, which do not change the map."""
     kept, skip = ["condokit"], False
     for argument in given:
         name, sign, _ = argument.partition("=")
-        written = name in ("-o", "--output", "--report", "--adapted")
-        if not (skip or written or argument in ("--force", "--json", "-v", "--verbose")):
+        is_output = name in ("-o", "--output", "--report", "--adapted")
+        attached = argument.startswith("-o") and argument != "-o"
+        if not (skip or is_output or attached or argument in _NO_MATTER):
             kept.append(argument)
-        skip = written and not sign and not skip
-    return kept
+        skip = is_output and not sign and not skip
+    return [*kept, "-o", *written]

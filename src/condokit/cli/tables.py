@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +12,8 @@ from condokit.cli.printing import tell
 
 if TYPE_CHECKING:
     from condokit.domains import Domains
+
+_PART = 10_000  # values that are looked at together for one that is not as it should be
 
 
 def read_domains(
@@ -29,23 +33,29 @@ def read_domains(
 
     if (reference is None) == (domain is None):
         raise click.UsageError("Give --reference OLD for two tables, or --domain for one.")
-    tables = [_table(path, reading) for path in (new, reference) if path is not None]
-    names, declared, numbers = _confounders(confounders, tables[0].column_names)
-    roles = [name for name in (*names, domain, groups, weights) if name is not None]
-    for path, table in zip((new, reference), tables):
-        _refuse_unknown(path, roles, table.column_names)
-    _refuse_declared(numbers, tables)
-    chosen = _features(features, tables, roles)
-    categorical = declared or None
+    if (domain is None) != (reference_label is None):
+        raise click.UsageError("--domain and --reference-label (which label is OLD) go together.")
+    if new == reference == "-":
+        raise click.UsageError("Standard input can be NEW or OLD, but not both.")
+    paths = [path for path in (new, reference) if path is not None]
+    tables = [_table(path, reading, [domain]) for path in paths]
+    kinds = _confounders(confounders, tables[0].column_names)
+    roles = [name for name in (*kinds, domain, groups, weights) if name is not None]
+    for path, table in zip(paths, tables):
+        refuse_unknown(path, roles, table.column_names)
+    chosen = _features(features, paths, tables, roles, reading["decimal"])
+    columns = {
+        name: _alike(name, kind, paths, [table.column(name) for table in tables])
+        for name, kind in kinds.items()
+    }
+    sides = [{name: columns[name][k] for name in columns} or None for k in range(len(tables))]
+    categorical = [name for name, kind in kinds.items() if kind == "cat"] or None
     if domain is not None:
-        if reference_label is None:
-            raise click.UsageError("--domain needs --reference-label: which label is OLD?")
         table = tables[0]
-        labels = [None if v is None else str(v) for v in table.column(domain).to_pylist()]
         return from_table(
             table,
-            labels,
-            {name: table.column(name) for name in names} or None,
+            labels_of(table.column(domain)),
+            sides[0],
             chosen,
             groups,
             weights,
@@ -53,7 +63,6 @@ def read_domains(
             categorical,
             missing,
         )
-    sides = [{name: table.column(name) for name in names} or None for table in tables]
     pair = [None if c is None else tuple(t.column(c) for t in tables) for c in (groups, weights)]
     return from_pair(
         tables[0].select(chosen),
@@ -65,6 +74,11 @@ def read_domains(
         categorical,
         missing,
     )
+
+
+def labels_of(column: Any) -> list[str | None]:
+    """Return the labels of domains as text, as they are given on the command line."""
+    return [None if label is None else str(label) for label in column.to_pylist()]
 
 
 def reading_options(reading: dict[str, Any]) -> dict[str, Any]:
@@ -86,61 +100,88 @@ def _split(values: tuple[str, ...], known: list[str]) -> list[str]:
     return list(dict.fromkeys(parts))
 
 
-def _confounders(
-    values: tuple[str, ...], known: list[str]
-) -> tuple[list[str], list[str], list[str]]:
-    """Return all confounders, those declared categorical, and those declared numbers."""
-    names: list[str] = []
-    declared: dict[str, list[str]] = {"cat": [], "num": []}
+def _confounders(values: tuple[str, ...], known: list[str]) -> dict[str, str]:
+    """Return the confounders, and what each was declared: "cat", "num" or nothing."""
+    kinds: dict[str, str] = {}
     for part in _split(values, known):
         name, _, kind = part.rpartition(":")
         if part in known or not name:
-            names.append(part)
-            continue
-        if kind not in declared:
+            name, kind = part, ""
+        elif kind not in ("cat", "num"):
             raise click.UsageError(
                 f"--confounders {part}: after the colon comes cat (categories) or num (a number)."
             )
-        names.append(name)
-        declared[kind].append(name)
-    return names, declared["cat"], declared["num"]
+        kinds[name] = kind
+    return kinds
 
 
-def _refuse_unknown(path: str | None, wanted: list[str], known: list[str]) -> None:
+def refuse_unknown(path: str | None, wanted: list[str], known: list[str]) -> None:
+    """Refuse columns that a table does not have."""
     from condokit._validation import did_you_mean, listing
 
+    names = set(known)
     for name in wanted:
-        if name not in known:
+        if name not in names:
             raise ValueError(
                 f"{path} has no column {name!r}.{did_you_mean(name, known)} Its columns are "
                 f"{listing(known, 10)}."
             )
 
 
-def _refuse_declared(names: list[str], tables: list[Any]) -> None:
-    import pyarrow.types as types
+def _alike(name: str, declared: str, paths: list[str], columns: list[Any]) -> list[Any]:
+    """Return a confounder with one kind of values: text becomes what the other table holds."""
+    import pyarrow as pa
 
-    for name in names:
-        for table in tables:
-            kind = table.schema.field(name).type
-            if not (types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind)):
-                raise ValueError(f"Confounder {name!r} is declared a number, but holds {kind}.")
+    from condokit.files import is_number
+
+    kinds = [pa.float64() if is_number(column.type) else _plain(column.type) for column in columns]
+    others = {kind for kind in kinds if kind not in (pa.string(), pa.null())}
+    if declared == "cat":
+        return columns if len(set(kinds)) == 1 else [c.cast(pa.string()) for c in columns]
+    if declared == "num":
+        others = {pa.float64()}
+    elif pa.string() not in kinds or len(others) != 1:
+        return columns
+    wanted, alike = others.pop(), []
+    for path, column, kind in zip(paths, columns, kinds):
+        try:
+            same = kind in (wanted, pa.null())
+            alike.append(column if same else column.cast(pa.string()).cast(wanted))
+        except pa.ArrowInvalid:
+            where = "declared" if declared else f"in {paths[kinds.index(wanted)]}"
+            raise ValueError(
+                f"{path}: confounder {name!r} holds {kind}, not {wanted} as {where}: "
+                f"{_first_other([column], wanted)}. Correct it, name the mark of missing values "
+                f"with --na, or declare categories with -c {name}:cat."
+            ) from None
+    return alike
 
 
-def _features(values: tuple[str, ...], tables: list[Any], roles: list[str]) -> list[str]:
+def _plain(kind: Any) -> Any:
+    """Return the type of values, whichever way text is stored."""
+    import pyarrow as pa
+
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.string() if pa.types.is_large_string(kind) else kind
+
+
+def _features(
+    values: tuple[str, ...], paths: list[str], tables: list[Any], roles: list[str], decimal: str
+) -> list[str]:
     """Choose the feature columns: by pattern, or all numeric ones that every table has."""
     import fnmatch
-
-    import pyarrow.types as types
+    import json
 
     from condokit._validation import did_you_mean, listing
+    from condokit.files import OBSERVED, is_number
 
     first = tables[0].column_names
     free = [name for name in first if name not in roles]
     if values:
         chosen: dict[str, None] = {}
+        known = set(first)
         for pattern in _split(values, first):
-            hits = [pattern] if pattern in first else fnmatch.filter(free, pattern)
+            hits = [pattern] if pattern in known else fnmatch.filter(free, pattern)
             if not hits:
                 raise ValueError(
                     f"--features {pattern!r} matches no column.{did_you_mean(pattern, free)} "
@@ -150,46 +191,77 @@ def _features(values: tuple[str, ...], tables: list[Any], roles: list[str]) -> l
         both = [name for name in chosen if name in roles]
         if both:
             raise ValueError(f"--features names {listing(both)}, which has another role.")
-        for table in tables[1:]:
-            _refuse_unknown("The reference", list(chosen), table.column_names)
-        for name, table in zip(("NEW", "OLD"), tables):
-            refuse_text(name, list(chosen), table.schema)
+        for path, table in zip(paths, tables):
+            refuse_unknown(path, list(chosen), table.column_names)
+            refuse_text(path, chosen, table.schema, [table], decimal)
         return list(chosen)
-    numeric: list[str] = []
-    left: list[str] = []
-    for name in free:
-        kinds = [t.schema.field(name).type for t in tables if name in t.column_names]
-        is_number = all(types.is_integer(k) or types.is_floating(k) for k in kinds)
-        (numeric if is_number and len(kinds) == len(tables) else left).append(name)
+    numeric = dict.fromkeys(free)
+    for table in tables:
+        observed = set(json.loads((table.schema.metadata or {}).get(OBSERVED, "[]")))
+        numbers = {field.name for field in table.schema if is_number(field.type)} - observed
+        numeric = {name: None for name in numeric if name in numbers}
     if not numeric:
         raise ValueError(
             "No numeric column that every table has is left for features; name them with "
             f"--features. The columns are {listing(free, 10)}."
         )
+    left = [name for name in free if name not in numeric]
     if left:
-        tell(f"Not features (text, or in one table only): {listing(left, 10)}.")
-    return numeric
+        tell(f"Not features (text, about rows, or in one table only): {listing(left, 10)}.")
+    return list(numeric)
 
 
-def refuse_text(path: str, names: list[str], schema: Any) -> None:
-    """Refuse features that hold text, which no map can take."""
-    import pyarrow.types as types
+def refuse_text(
+    path: str, names: Iterable[str], schema: Any, tables: Iterable[Any], decimal: str
+) -> None:
+    """Refuse features that hold text, which no map can take; `tables` are the rows of the file."""
+    import pyarrow as pa
 
     from condokit._validation import FileError, listing
+    from condokit.files import is_number
 
-    text = []
-    for name in names:
-        kind = schema.field(name).type
-        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-            text.append(name)
+    kinds = {field.name: field.type for field in schema}
+    text = [name for name in names if not (is_number(kinds[name]) or kinds[name] == pa.bool_())]
     if text:
+        found = _first_other((table.column(text[0]) for table in tables), pa.float64(), decimal)
+        comma = re.search("'[-+]?[0-9]+,[0-9]+'", found)
+        hint = "Give the decimal mark with --decimal ," if comma else "Correct it"
         raise FileError(
-            f"{path}: {listing(text)} should hold numbers, but there is text in it. Correct it, or "
-            "name the mark of missing values with --na."
+            f"{path}: {listing(text)} should hold numbers, but there is text in it: {found}. "
+            f"{hint}, or name the mark of missing values with --na."
         )
 
 
-def _table(path: str, reading: dict[str, Any]) -> Any:
+def _first_other(columns: Iterable[Any], kind: Any, decimal: str = ".") -> str:
+    """Name the first value that is not of a kind, and its row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    n_rows = 0
+    for column in columns:
+        for start in range(0, len(column), _PART):
+            part = column.slice(start, _PART).cast(pa.string())
+            plain = pc.replace_substring(part, decimal, ".")
+            try:
+                plain.cast(kind)
+            except pa.ArrowInvalid:
+                for row, value in enumerate(plain, n_rows + start):
+                    try:
+                        value.cast(kind)
+                    except pa.ArrowInvalid:
+                        return f"{part[row - n_rows - start].as_py()[:60]!r} in row {row + 1:,}"
+        n_rows += len(column)
+    return "whole numbers with too many digits, or padded codes"
+
+
+def _table(path: str, reading: dict[str, Any], texts: list[str | None]) -> Any:
+    """Read a table, with decimals as the numbers that they are."""
+    import pyarrow as pa
+
     from condokit.files import read_table
 
-    return read_table(path, **reading_options(reading))
+    table = read_table(path, texts=texts, **reading_options(reading))
+    kinds = [
+        (f.name, pa.float64() if pa.types.is_decimal(f.type) else f.type) for f in table.schema
+    ]
+    return table.cast(pa.schema(kinds, metadata=table.schema.metadata))

@@ -3,7 +3,8 @@
 Text has no types, so they come from the whole file; `condokit.files.text` tells how.
 """
 
-from condokit.files.reading import Scan, read_table, scan_table, sha256
+from condokit.files.formats import is_number, is_text
+from condokit.files.reading import OBSERVED, Scan, read_table, scan_table, sha256
 from condokit.files.text import MISSING
 from condokit.files.writing import (
     Writer,
@@ -16,9 +17,12 @@ from condokit.files.writing import (
 
 __all__ = [
     "MISSING",
+    "OBSERVED",
     "Scan",
     "Writer",
     "check_target",
+    "is_number",
+    "is_text",
     "open_writer",
     "read_table",
     "replace_h5ad",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,11 @@ def format_of(path: PathLike, format: str | None) -> tuple[str, bool]:
             "(each also .gz), .parquet, .pq, .feather, .arrow and .h5ad."
         )
     return kind, zipped
+
+
+def is_text(path: PathLike, format: str | None) -> bool:
+    """Tell whether a file is delimited text."""
+    return format_of(path, format)[0] in DELIMITERS
 
 
 def shown(path: PathLike, task: str = "read") -> str:
@@ -58,9 +62,8 @@ def worded(path: PathLike, task: str = "read") -> Iterator[None]:
     except (EOFError, zlib.error) as error:
         raise FileError(f"{name} is damaged or cut short: {error}.".replace("..", ".")) from error
     except BrokenPipeError as error:
-        if str(path) == "-":  # else Python complains again when it flushes
-            with suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if str(path) == "-":  # whoever read has left, which is no error
+            raise
         raise FileError(f"{name} was closed by its reader.") from error
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
@@ -80,6 +83,12 @@ def select(path: PathLike, names: Sequence[str], columns: Sequence[str] | None) 
         hint = did_you_mean(unknown[0], names)
         raise FileError(f"{shown(path)} has no column {listing(unknown)}.{hint}")
     return list(names if columns is None else columns)
+
+
+def is_number(kind: Any) -> bool:
+    """Tell whether a type of Arrow is of numbers."""
+    types = arrow().types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
 def arrow() -> Any:

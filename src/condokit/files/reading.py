@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -28,6 +29,7 @@ from condokit.files.text import Text
 if TYPE_CHECKING:
     import pyarrow as pa
 
+OBSERVED = b"condokit.observed"  # in a schema's metadata: columns that describe rows, as JSON
 _VALUES = 1 << 21  # per batch: 16 MB of float64
 
 
@@ -40,6 +42,8 @@ def read_table(
     columns: Sequence[str] | None = None,
     encoding: str = "utf-8",
     decimal: str = ".",
+    numbers: Collection[str] = (),
+    texts: Collection[str | None] | None = (),
 ) -> pa.Table:
     """Read a table into memory.
 
@@ -62,13 +66,18 @@ def read_table(
         The encoding of text.
     decimal : str, default="."
         The decimal mark of text.
+    numbers : collection of str, default=()
+        Columns of text that hold numbers, even if they look like codes.
+    texts : collection of str or None, default=()
+        Columns of text that stay as they are written, marks of missing values included. None: all
+        that are not in `numbers`.
 
     Returns
     -------
     pyarrow.Table
         With at least one row.
     """
-    text = (delimiter, na_values, encoding, decimal)
+    text = (delimiter, na_values, encoding, decimal, numbers, texts)
     with _scan(path, format, text, sys.maxsize, columns, whole=True) as scan:
         tables = list(scan)
     return arrow().concat_tables(tables)
@@ -83,13 +92,16 @@ def scan_table(
     batch_rows: int | None = None,
     encoding: str = "utf-8",
     decimal: str = ".",
+    numbers: Collection[str] = (),
+    texts: Collection[str | None] | None = (),
 ) -> Scan:
     """Open a table to be read in batches, in constant memory; parameters as in `read_table`.
 
     `batch_rows` is the most rows of a batch, by default such that it takes about 16 MB. Parquet
     from standard input is held in memory, since its index comes last.
     """
-    return _scan(path, format, (delimiter, na_values, encoding, decimal), batch_rows)
+    text = (delimiter, na_values, encoding, decimal, numbers, texts)
+    return _scan(path, format, text, batch_rows)
 
 
 class Scan:
@@ -191,12 +203,17 @@ def _parquet(scan: Scan, columns: Sequence[str] | None, whole: bool) -> None:
     file = parquet.ParquetFile(scan._files.enter_context(source), **options)
     names = select(scan.path, file.schema_arrow.names, columns)
     scan.n_rows = file.metadata.num_rows
-    scan.schema = pa.schema([file.schema_arrow.field(name) for name in names])
+    scan.schema = _chosen(file.schema_arrow, names)
     if whole:
         scan._tables = iter([file.read(columns).select(names)])
     else:
         batches = file.iter_batches(scan.batch_rows, columns=columns)
         scan._tables = (pa.Table.from_batches([batch]).select(names) for batch in batches)
+
+
+def _chosen(schema: pa.Schema, names: list[str]) -> pa.Schema:
+    """Return the schema of some columns, which keeps what it knows besides."""
+    return arrow().schema([schema.field(name) for name in names], metadata=schema.metadata)
 
 
 def _ipc(scan: Scan, columns: Sequence[str] | None, whole: bool) -> None:
@@ -211,7 +228,7 @@ def _ipc(scan: Scan, columns: Sequence[str] | None, whole: bool) -> None:
         source.seek(0)
     file = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
     names = select(scan.path, file.schema.names, columns)
-    scan.schema = pa.schema([file.schema.field(name) for name in names])
+    scan.schema = _chosen(file.schema, names)
     batches = map(file.get_batch, range(file.num_record_batches)) if is_file else file
     scan._tables = (pa.Table.from_batches([batch]).select(names) for batch in batches)
 
@@ -235,7 +252,8 @@ def _h5ad(scan: Scan, columns: Sequence[str] | None, whole: bool) -> None:
     label = data.obs.index.name or "obs_names"
     obs = data.obs.rename_axis(label).reset_index()
     variables = [] if X is None else list(data.var_names)
-    names = select(scan.path, [*map(str, obs.columns), *variables], columns)
+    observed = [str(name) for name in obs.columns]
+    names = select(scan.path, [*observed, *variables], columns)
 
     def part(start: int, stop: int) -> Any:
         table = pa.Table.from_pandas(obs.iloc[start:stop], preserve_index=False)
@@ -244,7 +262,8 @@ def _h5ad(scan: Scan, columns: Sequence[str] | None, whole: bool) -> None:
             values = X[start:stop]
             values = values.toarray() if hasattr(values, "toarray") else values
             arrays += list(np.ascontiguousarray(values.T))
-        return pa.table(arrays, names=[*table.column_names, *variables]).select(names)
+        table = pa.table(arrays, names=[*table.column_names, *variables])
+        return table.select(names).replace_schema_metadata({OBSERVED: json.dumps(observed)})
 
     scan.schema, scan.n_rows = part(0, 0).schema, data.n_obs
     step = min(scan.batch_rows, data.n_obs)

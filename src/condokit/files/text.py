@@ -1,8 +1,10 @@
 """Delimited text as tables, parsed in blocks of whole rows.
 
 Text has no types, so they come from the whole file: whole numbers are int64, or float64 if any row
-has a fraction; a column that mixes numbers and text is text, and so is one whose first rows hold
-padded codes such as 007. A file of more than one block is therefore read twice when it is streamed:
+has a fraction; a column that mixes numbers and text is text, and so is one of whole numbers that
+would lose digits: padded codes such as 007, and numbers beyond int64. Columns may also be declared
+numbers, or text that stays as it is written.
+A file of more than one block is therefore read twice when it is streamed:
 first for its types, refusing damaged rows before anything is computed, then for its batches.
 Standard input is read once: its types come from the first block, and a later conflict is an error.
 """
@@ -14,7 +16,7 @@ import gzip
 import io
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from itertools import chain
 from pathlib import Path
@@ -28,10 +30,11 @@ if TYPE_CHECKING:
 
 _Types = dict[str, Any]
 
-MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", ".", "-")
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "null", "NULL", "None", ".", "-")
 _DASHES = {".", "-"}  # of the default marks, those that are text in a text column
 _BYTES = 1 << 24  # of text parsed at once
-_SAMPLE = 1 << 20  # bytes of text from which delimiter and codes are guessed
+_SAMPLE = 1 << 20  # bytes of text from which the delimiter is guessed
+_SAVE_IT = "Save the table to a file first, of which all rows are examined."
 _WIDE = 1000  # columns from which one thread parses faster than several
 
 
@@ -47,6 +50,8 @@ class Text:
         na_values: Sequence[str] | None,
         encoding: str,
         decimal: str,
+        numbers: Collection[str],
+        texts: Collection[str | None] | None,
     ) -> None:
         self.path = path
         self.zipped = zipped
@@ -57,6 +62,8 @@ class Text:
         self.text_marks = [mark for mark in self.marks if mark not in dashes]
         self.encoding = encoding
         self.decimal = decimal
+        self.numbers = frozenset(numbers)
+        self.texts = None if texts is None else frozenset(texts)
         self.names: list[str] = []
         self.columns: list[str] = []
 
@@ -125,24 +132,65 @@ class Text:
         return block
 
     def examine(self, block: bytes, columns: Sequence[str] | None) -> _Types:
-        """Learn delimiter and names from the first rows, and a guess at the types."""
+        """Learn delimiter and names, the types that were declared, and a guess at others."""
         pa = arrow()
         end = block.rfind(b"\n", 0, _SAMPLE) + 1
         sample = block[:end] if end and len(block) > _SAMPLE else block
         if not sample.strip(b"\r\n\xef\xbb\xbf"):
             raise FileError(f"{shown(self.path)} is empty.")
         self.delimiter = self.delimiter or _find_delimiter(sample, DELIMITERS[self.kind])
-        table = self.parse(sample, {}, 0, 1)
-        self.columns = select(self.path, table.column_names, columns)
-        self.names = table.column_names
-        types = {name: table.schema.field(name).type for name in self.columns}
-        whole = [name for name, kind in types.items() if kind == pa.int64()]
-        texts = self.parse(sample, dict.fromkeys(whole, pa.string()), 0, 1)
-        for name in whole:
-            codes = pa.compute.match_substring_regex(texts.column(name), r"^[-+]?0[0-9]")
-            if pa.compute.any(codes).as_py():
-                types[name] = pa.string()
-        return types
+        self.names = self.parse(sample[: _end_of_first_row(sample)], {}, 0, 1).column_names
+        self.columns = select(self.path, self.names, columns)
+        texts = dict.fromkeys(filter(self.stays, self.columns), pa.string())
+        fractions = dict.fromkeys(self.fractions(sample), pa.float64())
+        return dict.fromkeys(self.columns, pa.null()) | fractions | texts
+
+    def stays(self, name: str) -> bool:
+        """Tell whether a column stays as it is written."""
+        return name not in self.numbers if self.texts is None else name in self.texts
+
+    def fractions(self, sample: bytes) -> list[str]:
+        """Name the columns that begin with a fraction: to try all other types takes long."""
+        number = re.compile(rf"[-+]?[0-9]*{re.escape(self.decimal)}[0-9]+(?:[eE][-+]?[0-9]+)?")
+        rows = csv.reader(sample.decode("utf-8-sig").splitlines()[:2], delimiter=self.delimiter)
+        with suppress(csv.Error, ValueError):  # rows over several lines, or other than Arrow's
+            header, first = rows
+            known = set(self.columns)
+            pairs = zip(header, first, strict=True)
+            return [name for name, x in pairs if name in known and number.fullmatch(x)]
+        return []
+
+    def codes(self, block: bytes, before: _Types, found: _Types, row: int, line: int) -> list[str]:
+        """Name the columns of whole numbers that would lose digits as numbers."""
+        pa = arrow()
+        start = rb'[\r\n"' + re.escape(self.delimiter.encode()) + b"]"
+        if not re.search(start + rb"[-+]?(?:0[0-9]|[0-9]{19})", b"\n" + block):
+            return []
+        kinds = {
+            name: kind
+            for name, kind in found.items()
+            if name not in self.numbers
+            and (kind == pa.int64() or (kind == pa.float64() and before[name] != kind))
+        }
+        if not kinds:
+            return []
+        texts = self.parse(block, found | dict.fromkeys(kinds, pa.string()), row, line)
+
+        def some(column: Any, pattern: str) -> bool:
+            matches = pa.compute.match_substring_regex(column, pattern)
+            return bool(pa.compute.any(matches).as_py())
+
+        columns = dict(zip(texts.column_names, texts.columns))
+        return [
+            name
+            for name, kind in kinds.items()
+            if (
+                some(columns[name], "^[-+]?0[0-9]")
+                if kind == pa.int64()
+                else some(columns[name], "^[-+]?[0-9]{19,}$")
+                and not some(columns[name], "[^-+0-9.]|[.].|[0-9]-")
+            )
+        ]
 
     def infer(self, block: bytes, types: _Types, row: int, line: int) -> pa.Table:
         """Parse a block, after widening the types as far as it needs."""
@@ -153,7 +201,9 @@ class Text:
         except _ConflictError:
             texts = {name: kind for name, kind in known.items() if kind == pa.string()}
             table = self.parse(block, texts, row, line)
-        types.update({f.name: _common_type(types[f.name], f.type) for f in table.schema})
+        found = {f.name: _common_type(types[f.name], f.type) for f in table.schema}
+        codes = self.codes(block, types, found, row, line)
+        types.update(found | dict.fromkeys(codes, pa.string()))
         if any(types[field.name] != field.type for field in table.schema):
             table = self.parse(block, types, row, line)
         return table
@@ -163,6 +213,11 @@ class Text:
         row, line = 0, 1
         for block in blocks:
             table = self.parse(block, types, row, line)
+            if str(self.path) == "-" and (late := self.codes(block, types, types, row, line)):
+                raise FileError(
+                    f"{shown(self.path)}: column {late[0]!r} began as numbers, but has padded "
+                    f"codes such as 007 after row {row + 1:,}. {_SAVE_IT}"
+                )
             yield table
             row, line = row + len(table), line + block.count(b"\n")
 
@@ -221,11 +276,10 @@ class Text:
             rows = block.count(b"\n")
             raise _ConflictError(
                 f"{shown(self.path)}: column {self.names[int(column)]!r} began as {kind}, but has "
-                f"an {value[:60]} between rows {row + 1:,} and {row + rows:,}. Save the table to a "
-                "file first, of which all rows are examined."
+                f"an {value[:60]} between rows {row + 1:,} and {row + rows:,}. {_SAVE_IT}"
             ) from None
         for place, field in enumerate(table.schema):
-            if field.type == pa.string():
+            if field.type == pa.string() and not self.stays(field.name):
                 marked = pa.compute.is_in(table.column(place), pa.array(self.text_marks))
                 if pa.compute.any(marked).as_py():
                     kept = pa.compute.if_else(marked, None, table.column(place))
@@ -259,6 +313,15 @@ def _end_of_row(block: bytes) -> int:
         quotes -= block.count(b'"', before, end)
         end = before
     return end
+
+
+def _end_of_first_row(block: bytes) -> int:
+    """Return the place after the first row that is not blank."""
+    end = len(block) - len(block.lstrip(b"\r\n"))
+    while True:
+        end = block.find(b"\n", end) + 1 or len(block)
+        if end == len(block) or block.count(b'"', 0, end) % 2 == 0:
+            return end
 
 
 def _line_of(row: str, block: bytes) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import io
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROW_GROUP = 1 << 26  # bytes gathered before they are written
+_SLACK = 1 << 16  # bytes by which an HDF5 file may be larger than what is in it
 
 
 def open_writer(
@@ -107,13 +110,22 @@ def replace_h5ad(
         values = np.empty(shape, np.float32 if single else np.float64)
         for place, name in enumerate(names):
             values[:, place] = table.column(name).to_numpy()
-        with h5py.File(path_in) as old, h5py.File(file.name, "w") as new:
+        with h5py.File(path_in) as old, h5py.File(file, "w") as new:
+            _reserve(file, os.path.getsize(path_in) + values.nbytes + _SLACK)
             new.attrs.update(old.attrs)
             for key in old:
                 if key != "X":
                     old.copy(key, new)
             new.create_dataset("X", data=values)
             new["X"].attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
+
+
+def _reserve(file: IO[bytes], size: int) -> None:
+    """Take the room that a file needs, since HDF5 does not survive a disk that is full."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    elif shutil.disk_usage(Path(file.name).parent).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def check_target(path: PathLike, force: bool) -> None:
@@ -185,15 +197,12 @@ class Writer:
             options = pa.ipc.IpcWriteOptions(compression="lz4", emit_dictionary_deltas=True)
             new = pa.ipc.new_stream if str(self.path) == "-" else pa.ipc.new_file
             return new(self._file, self._schema, options=options)
-        from pyarrow import csv as arrow_csv
-
         delimiter = DELIMITERS[self.format]
         header = io.StringIO()
         csv.writer(header, delimiter=delimiter, lineterminator="\n").writerow(self._schema.names)
         self._file.write(header.getvalue().encode())
         self._schema = pa.schema([(f.name, _plain(f.type)) for f in self._schema])
-        options = arrow_csv.WriteOptions(include_header=False, delimiter=delimiter)
-        return arrow_csv.CSVWriter(self._file, self._schema, write_options=options)
+        return _Lines(self._file, delimiter)
 
     def _flush(self) -> None:
         pa = arrow()
@@ -220,6 +229,36 @@ class Writer:
         if column.num_chunks:
             self._levels[place] = column.chunk(0).dictionary
         return column
+
+
+class _Lines:
+    """Writes tables as text, with quotes in those parts only that cannot do without."""
+
+    def __init__(self, file: IO[bytes], delimiter: str) -> None:
+        self._file = file
+        self._delimiter = delimiter
+
+    def write_table(self, table: pa.Table, _: int | None) -> None:
+        from pyarrow import csv as arrow_csv
+
+        special = f'[{self._delimiter}"\r\n]'
+        texts = [c for c in table.columns if _is_text(c.type)]
+        matches = arrow().compute.match_substring_regex
+        quoted = any(arrow().compute.any(matches(c, special)).as_py() for c in texts)
+        options = arrow_csv.WriteOptions(
+            include_header=False,
+            delimiter=self._delimiter,
+            quoting_style="needed" if quoted else "none",
+        )
+        arrow_csv.write_csv(table, self._file, options)
+
+    def close(self) -> None:
+        """Leave the file to whoever opened it."""
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = arrow().types
+    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -18,6 +18,7 @@ from condokit.provenance import setting, versions
 from condokit.records import MIN_CELL, Finding, plain
 from condokit.trust.assess import Assessment, assess_domains
 from condokit.trust.evaluate import Evaluation, evaluate_domains
+from condokit.trust.sensitivity import degrees_of_freedom, strength
 from condokit.trust.uncertainty import Bootstrap
 
 FORMAT, SCHEMA = "condokit-report", 1
@@ -391,15 +392,22 @@ def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
 
 
 def _uncertainty(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[str, Any]:
+    """Return where the errors come from, and how strong an unrecorded confounder must be."""
+    dof = degrees_of_freedom(adapter)
+    record: dict[str, Any] = {
+        "how": "none" if adapter.map_se_ is None else "formula",
+        "strength_one_error": strength(1.0, dof),
+        "strength_two_errors": strength(2.0, dof),
+    }
     if uncertainty is not None:
-        return {
+        record |= {
             "how": "bootstrap",
             "n_resamples": uncertainty.n_resamples,
             "n_failed": uncertainty.n_failed,
             "stability": uncertainty.stability,
             "other_modes": uncertainty.other_modes,
         }
-    return {"how": "none" if adapter.map_se_ is None else "formula"}
+    return record
 
 
 def _densities(evaluation: Evaluation | None, names: list[str]) -> list[dict[str, Any]]:

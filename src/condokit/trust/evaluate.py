@@ -62,9 +62,9 @@ class Evaluation(Record):
         For every feature: shift in standard deviations and ratio of standard deviations given the
         confounders, before and after; permutation p-value, plain and adjusted for many features;
         the difference that confounders explain and the share of it kept.
-    p_features, p_joint : float
-        The smallest adjusted p-value of a feature, and that of telling the domains apart by all
-        features together.
+    p_features, p_joint, p_value : float
+        The smallest adjusted p-value of a feature, that of telling the domains apart by all
+        features together, and twice the smaller: that of the two tests together.
     auc, auc_chance : float
         How well the domain can be told within strata after the map, and what chance gives.
     map_known_from : {"these rows", "other rows", "elsewhere"}
@@ -86,6 +86,7 @@ class Evaluation(Record):
     features: Sheet
     p_features: float
     p_joint: float
+    p_value: float
     auc: float
     auc_chance: float
     map_known_from: str
@@ -266,6 +267,7 @@ def _evaluate(
         features=sheet,
         p_features=p_features,
         p_joint=p_joint,
+        p_value=_together(p_features, p_joint),
         auc=auc,
         auc_chance=chance,
         map_known_from=known_from,
@@ -405,15 +407,15 @@ def _findings(
     if negligible:
         text = f"{change}; no feature is off by more than {_NEGLIGIBLE} sd."
         found.append(Finding("note", text))
-    elif min(p_features, p_joint) * 2 <= _LEVEL:
+    elif (p_value := _together(p_features, p_joint)) <= _LEVEL:
         hit = [n for n, q in zip(sheet["feature"], sheet["p_adjusted"]) if q <= _LEVEL]
         which = f" in {listing(hit)}" if hit else ""
         found.append(
             Finding(
                 "care",
-                f"{change}, and what is left{which} is more than chance (p = {p_features:.3g} by "
-                f"feature, {p_joint:.3g} jointly; domain told with an area under the curve of "
-                f"{auc:.2f}, chance {chance:.2f}).",
+                f"{change}, and what is left{which} is more than chance (p = {p_value:.3g} of two "
+                f"tests: {p_features:.3g} by feature, {p_joint:.3g} jointly; domain told with an "
+                f"area under the curve of {auc:.2f}, chance {chance:.2f}).",
                 "A richer map (map='auto') or a confounder that was not recorded may explain it.",
             )
         )
@@ -421,12 +423,17 @@ def _findings(
         found.append(
             Finding(
                 "note",
-                f"{change}; what is left is within chance (p = {p_features:.2g} by feature, "
-                f"{p_joint:.2g} jointly).",
+                f"{change}; what is left is within chance (p = {p_value:.2g} of two tests: "
+                f"{p_features:.2g} by feature, {p_joint:.2g} jointly).",
             )
         )
     found.sort(key=lambda finding: ("care", "note").index(finding.level))
     return found
+
+
+def _together(*p_values: float) -> float:
+    """Return the p-value of several tests together, by Bonferroni."""
+    return min(1.0, len(p_values) * min(p_values))
 
 
 def _verdict(shifts: dict[str, Shift], kept: dict[str, Kept], findings: list[Finding]) -> str:

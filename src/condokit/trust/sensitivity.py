@@ -114,9 +114,7 @@ def sensitivity(
     domains = read_again(adapter, X, domain, confounders, features, groups, sample_weight)
     unit = _reference_spread(domains)
     errors = _shift_errors(adapter, domains)
-    support = adapter.support_
-    rows = support.count_query.sum() + support.count_reference.sum()
-    dof = max(float(rows) - len(support.weights) - 1, 1.0)
+    dof = degrees_of_freedom(adapter)
     return Sensitivity(
         left_out=_left_out(adapter, domains, unit, errors),
         recorded=_recorded(domains, dof),
@@ -125,6 +123,13 @@ def sensitivity(
         features=_features(adapter, domains, unit, errors, dof),
         placebo=_placebo(adapter, domains, n_splits, seed),
     )
+
+
+def degrees_of_freedom(adapter: ConDoAdapter) -> float:
+    """Return the rows that were compared, less what was estimated of each stratum."""
+    support = adapter.support_
+    rows = support.count_query.sum() + support.count_reference.sum()
+    return max(float(rows) - len(support.weights) - 1, 1.0)
 
 
 def strength(t: Any, dof: float) -> Any:
