@@ -157,6 +157,8 @@ def _metric_table(experiment, table, metric, key):
     head = [*first, *others, *ours] + (["condokit auto, fresh"] if len(fresh) else [])
     lines = [f"### {metric}\n", "| | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
     for scenario in experiment.SCENARIOS:
+        if main.loc[main["scenario"] == scenario, metric].isna().all():
+            continue
         same = getattr(experiment, "REPEATED", REPEATED)
         setting = {same.get(m, m): v for m, v in _setting(experiment, scenario).items()}
         cells = []

@@ -124,6 +124,16 @@ def test_a_run_is_kept_and_taken_up_again(tmp_path, monkeypatch):
     assert sorted(tmp_path.glob("*.json")) == kept  # the lost one was
 
 
+@pytest.mark.parametrize("name", [*run.SYNTHETIC, *run.REAL])
+def test_every_experiment_runs(name, tmp_path, request):
+    if name in run.REAL:
+        request.getfixturevalue("needs_data")
+    experiment = importlib.import_module(name)
+    scenario = experiment.QUICK[0]
+    rows = run.work(name, scenario, 0, True, tmp_path)["rows"]
+    assert {"none", *results.OURS[:1]} <= {row["method"] for row in rows}
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_committed_claims_are_what_the_committed_tables_say(name):
     experiment = importlib.import_module(name)
