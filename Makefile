@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export CONDOKIT_DATA ?= $(wildcard $(abspath ../shared/data))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types check bench measure reproduce clean
+.PHONY: help setup demo test test-all lint types check bench measure reproduce tabpfn clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -54,6 +54,10 @@ $(VENV)/experiments: $(VENV)/ready
 
 reproduce: $(VENV)/experiments ## Repeat the paper's experiments (NAME=ansur for one, QUICK=1)
 	$(BIN)/python experiments/run.py $(NAME) $(if $(QUICK),--quick)
+
+tabpfn: $(VENV)/experiments ## The same with the paper's classifier: TABPFN=its python, see CONTRIBUTING
+	@test -n "$(TABPFN)" || { echo "Set TABPFN to a python that has TabPFN v1; CONTRIBUTING.md says how."; exit 1; }
+	CONDOKIT_TABPFN=$(abspath $(TABPFN)) $(BIN)/python experiments/run.py $(NAME)
 
 measure: $(VENV)/ready ## Measure accuracy on real and simulated data; writes experiments/results/
 	$(BIN)/python experiments/shrinkage.py

@@ -20,6 +20,7 @@ from condokit.datasets import load_california_housing
 TITLE = "California housing: poor and rich districts, the place as the confounder"
 SCENARIOS = ["adapters on all rows", "adapters without test rows"]
 QUICK = SCENARIOS[1:]
+TABPFN = SCENARIOS[:1]
 THRESHOLD = 1.797  # of the house value, its median
 STANDARDISED = ("MMD standardised", "ConDo MMD standardised")
 # fitted once, to all rows; the others in every simulation

@@ -1,16 +1,18 @@
 """The downstream models that are trained in one domain and applied in the other."""
 
-import importlib.util
+import atexit
+import functools
 import os
-import typing
-import warnings
+import subprocess
+from pathlib import Path
 
+import numpy as np
+import tabpfn_worker
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-
-DEFAULT = ("hgb", "logreg")
 
 
 def make(name, depth=None):
@@ -20,35 +22,47 @@ def make(name, depth=None):
     if name == "logreg":
         return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     if name == "tabpfn":
-        return _tabpfn()
+        return TabPFN()
     raise ValueError(f"The classifier must be 'hgb', 'logreg' or 'tabpfn'. Got {name!r}.")
 
 
 def chosen():
-    """Return {suffix of the metrics: classifier}.
+    """Return {suffix of the metrics: classifier}: the fast ones, or the paper's if it is asked for.
 
-    Gradient boosting has none. CONDOKIT_CLASSIFIER=tabpfn adds the paper's model if it is there.
+    TabPFN v1 needs an older scikit-learn than condokit does, so it runs in an environment of its
+    own, whose interpreter CONDOKIT_TABPFN names.
     """
-    names = list(DEFAULT)
-    asked = os.environ.get("CONDOKIT_CLASSIFIER") or DEFAULT[0]
-    if asked not in (*DEFAULT, "tabpfn"):
-        raise ValueError(f"CONDOKIT_CLASSIFIER must be hgb, logreg or tabpfn. Got {asked!r}.")
-    if asked == "tabpfn":
-        if importlib.util.find_spec("tabpfn") and importlib.util.find_spec("torch"):
-            names.append("tabpfn")
-        else:
-            warnings.warn(
-                "TabPFN is left out: packages tabpfn (0.1.11) and torch are not installed.",
-                stacklevel=2,
-            )
-    return {"" if name == DEFAULT[0] else f"_{name}": name for name in names}
+    if os.environ.get("CONDOKIT_TABPFN"):
+        return {"": "tabpfn"}
+    return {"": "hgb", "_logreg": "logreg"}
 
 
-def _tabpfn():
-    """Return TabPFN v1; its weights come with release 0.1 of the package, not with 0.1.11."""
-    import torch
+class TabPFN(ClassifierMixin, BaseEstimator):
+    """The paper's classifier with default settings, in another interpreter."""
 
-    torch.nn.modules.transformer.Optional = typing.Optional  # which release 0.1.11 imports
-    from tabpfn import TabPFNClassifier
+    def fit(self, X, y):
+        """Keep the rows: the model conditions on them when it predicts."""
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        self.rows_ = np.asarray(X, float), labels
+        return self
 
-    return TabPFNClassifier(device="cpu")
+    def predict(self, X):
+        """Return the most probable classes."""
+        if len(self.classes_) == 1:
+            return np.full(len(X), self.classes_[0])
+        worker = _worker()
+        X_train, labels = self.rows_
+        tabpfn_worker.send(worker.stdin, X=X_train, y=labels, asked=np.asarray(X, float))
+        return self.classes_[tabpfn_worker.receive(worker.stdout)["labels"]]
+
+
+@functools.cache
+def _worker():
+    worker = subprocess.Popen(
+        [os.environ["CONDOKIT_TABPFN"], str(Path(tabpfn_worker.__file__))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    atexit.register(worker.kill)
+    return worker

@@ -45,6 +45,9 @@ def write(names, folder=HERE / "results"):
         compared = compare(experiment, table)
         cells.append((experiment, compared))
         reports.append(_section(name, experiment, table, compared, folder))
+        with_tabpfn = folder / f"{name}-tabpfn.csv"
+        if with_tabpfn.exists():
+            reports.append(_tabpfn_section(name, experiment, pd.read_csv(with_tabpfn)))
     text = "\n".join([INTRODUCTION, _versions(), _summary(cells), *reports])
     (folder / "RESULTS.md").write_text(text.rstrip() + "\n", encoding="utf-8")
 
@@ -144,6 +147,18 @@ def _section(name, experiment, table, compared, folder):
     return "\n".join(parts) + "\n"
 
 
+def _tabpfn_section(name, experiment, table):
+    parts = [f"### With the paper's classifier: {experiment.TITLE}\n"]
+    parts.append(
+        f"TabPFN v1 (`make tabpfn NAME={name}`), {table['seed'].nunique()} simulations: published "
+        "accuracies can be compared with these.\n"
+    )
+    for metric, key in experiment.METRICS.items():
+        if metric in table and metric.startswith(("acc", "f1")):
+            parts.append(_metric_table(experiment, table, metric, key).replace("### ", "#### ", 1))
+    return "\n".join(parts)
+
+
 def _metric_table(experiment, table, metric, key):
     main, fresh = table[table["seed"] < 100], table[table["seed"] >= 100]
     present = [
@@ -157,7 +172,7 @@ def _metric_table(experiment, table, metric, key):
     head = [*first, *others, *ours] + (["condokit auto, fresh"] if len(fresh) else [])
     lines = [f"### {metric}\n", "| | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
     for scenario in experiment.SCENARIOS:
-        if main.loc[main["scenario"] == scenario, metric].isna().all():
+        if not main.loc[main["scenario"] == scenario, metric].notna().any():
             continue
         same = getattr(experiment, "REPEATED", REPEATED)
         setting = {same.get(m, m): v for m, v in _setting(experiment, scenario).items()}

@@ -23,6 +23,7 @@ RESULTS = HERE / "results"
 SEEDS = range(10)
 FRESH_SEEDS = range(100, 140)  # choices were made while looking at seeds 0 to 9
 SYNTHETIC = ("continuous1d", "irrelevant", "split", "partial", "categorical1d", "categorical2d")
+DOWNSTREAM = ("ansur", "california", "snareseq")  # have classifiers
 UNUSED = ("cli", "export.py", "files", "plots.py", "report", "streaming.py", "trust")
 REAL = ("ansur", "photos", "california", "snareseq", "bladderbatch")
 
@@ -30,11 +31,18 @@ REAL = ("ansur", "photos", "california", "snareseq", "bladderbatch")
 def jobs(experiment, quick):
     """Return all (scenario, seed) of an experiment."""
     seeds = list(getattr(experiment, "SEEDS", SEEDS))
+    if with_tabpfn():
+        return [(scenario, seed) for seed in seeds for scenario in experiment.TABPFN]
     if quick:
         scenarios = getattr(experiment, "QUICK", experiment.SCENARIOS)
         return [(scenario, seed) for scenario in scenarios for seed in seeds[:2]]
     fresh = FRESH_SEEDS if getattr(experiment, "FRESH", False) else ()
     return [(scenario, seed) for seed in (*seeds, *fresh) for scenario in experiment.SCENARIOS]
+
+
+def with_tabpfn():
+    """Tell whether the paper's classifier was asked for."""
+    return bool(os.environ.get("CONDOKIT_TABPFN"))
 
 
 def work(name, scenario, seed, quick, folder):
@@ -76,9 +84,10 @@ def reproduce(name, quick=False, n_jobs=-1, output=RESULTS):
     table["place"] = table["scenario"].map(place)
     table = table.sort_values(["place", "seed"], kind="stable").drop(columns="place")
     output.mkdir(parents=True, exist_ok=True)
-    table.to_csv(output / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
-    if not quick:
-        experiment.figures(pd.read_csv(output / f"{name}.csv"), output / "figures")
+    path = output / f"{name}{'-tabpfn' if with_tabpfn() else ''}.csv"
+    table.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+    if not quick and not with_tabpfn():
+        experiment.figures(pd.read_csv(path), output / "figures")
     return table, seconds
 
 
@@ -92,10 +101,9 @@ def _runs(name, quick):
     source = HERE.parent / "src" / "condokit"
     used = [p for p in source.rglob("*.py") if p.relative_to(source).parts[0] not in UNUSED]
     files = sorted([*used, *_imported(HERE / f"{name}.py", set())])
-    asked = os.environ.get("CONDOKIT_CLASSIFIER", "").encode()
-    everything = b"".join([*(path.read_bytes() for path in files), asked])
-    digest = hashlib.sha256(everything).hexdigest()[:12]
-    folder = HERE / ".runs" / f"{name}-{'quick-' if quick else ''}{digest}"
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
+    kind = "quick-" if quick else "tabpfn-" if with_tabpfn() else ""
+    folder = HERE / ".runs" / f"{name}-{kind}{digest}"
     for old in (HERE / ".runs").glob(f"{name}-*"):
         if digest not in old.name:
             shutil.rmtree(old)
@@ -123,7 +131,7 @@ def main(names, quick, n_jobs):
     from condokit.datasets import real
 
     start, summary = time.time(), []
-    for name in names or (*SYNTHETIC, *REAL):
+    for name in names or (DOWNSTREAM if with_tabpfn() else (*SYNTHETIC, *REAL)):
         began = time.time()
         try:
             table, seconds = reproduce(

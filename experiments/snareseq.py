@@ -25,6 +25,7 @@ SIDES = ("original", "adapted")
 SCENARIOS = [FULL, HALVES]
 SCENARIOS += [f"classifier on {side} source, {n} pairs" for side in SIDES for n in N_PAIRS]
 QUICK = [FULL, HALVES, "classifier on original source, 20 pairs"]
+TABPFN = [f"classifier on {side} source, {n} pairs" for side in SIDES for n in (5, 20, 100)]
 SILHOUETTES = {
     FULL: ("cell_identity", "cell_type", "assay"),
     HALVES: ("sil_identity", "sil_cell_type", "sil_assay"),

@@ -284,3 +284,44 @@ def test_california_maps_are_the_same_in_other_units(needs_data):
     np.testing.assert_array_equal(
         california._without_places(fit)(problem)(X[:5])[:, -2:], X[:5, -2:]
     )
+
+
+def test_arrays_pass_between_processes():
+    import io
+
+    import tabpfn_worker
+
+    stream = io.BytesIO()
+    tabpfn_worker.send(stream, X=np.eye(2), y=np.array([0, 1]))
+    tabpfn_worker.send(stream, labels=np.array([1]))
+    stream.seek(0)
+    np.testing.assert_array_equal(tabpfn_worker.receive(stream)["X"], np.eye(2))
+    np.testing.assert_array_equal(tabpfn_worker.receive(stream)["labels"], [1])
+    with pytest.raises(EOFError, match="has ended"):
+        tabpfn_worker.receive(stream)
+
+
+def test_the_paper_s_classifier_runs_in_another_interpreter(tmp_path, monkeypatch):
+    import sys
+
+    import classifiers
+
+    assert classifiers.chosen() == {"": "hgb", "_logreg": "logreg"}
+    (tmp_path / "torch/nn/modules").mkdir(parents=True)
+    for package in ("torch", "torch/nn", "torch/nn/modules", "torch/nn/modules/transformer"):
+        path = tmp_path / package
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        path.write_text("def set_num_threads(n): pass\n" if package == "torch" else "")
+    (tmp_path / "tabpfn.py").write_text(
+        "from sklearn.neighbors import KNeighborsClassifier\n"
+        "def TabPFNClassifier(device):\n"
+        "    print('hello')\n"
+        "    return KNeighborsClassifier(1)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("CONDOKIT_TABPFN", sys.executable)
+    assert classifiers.chosen() == {"": "tabpfn"}
+    model = classifiers.make("tabpfn").fit([[0.0], [1.0]], ["low", "high"])
+    assert list(model.predict([[0.2], [0.9], [0.1]])) == ["low", "high", "low"]
+    classifiers._worker().kill()
+    classifiers._worker.cache_clear()
