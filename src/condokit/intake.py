@@ -240,7 +240,7 @@ def _same_features(tables: list[Table], reserved: list[list[str]]) -> list[Table
         tables = [query.select(None, reserved[0]), reference.select(left[0])]
     else:
         if query.n_features != reference.n_features:
-            turned = query.n_rows == reference.n_rows
+            turned = query.n_rows == reference.n_rows < min(query.n_features, reference.n_features)
             hint = " The tables look transposed: samples are rows." if turned else ""
             raise ValueError(
                 f"X_query has {query.n_features} features and X_reference has "
