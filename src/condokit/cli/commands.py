@@ -148,7 +148,7 @@ def apply_(
 ) -> None:
     """Map the features of INCOMING, and keep all other columns and the order of rows.
 
-    From text to text other columns stay exactly as they are written; else text becomes numbers,
+    From text to text other values stay exactly as they are written; else text becomes numbers,
     truth values and times where all of a column allow it without loss.
     """
     check_targets([output], force, as_json, inputs=[map_file])
