@@ -521,6 +521,8 @@ NOTES = [
     "methods and for condokit, and not for 'det>0'.",
 ]
 REASONS = {
+    "target shift only": "Ours is at 'target before shift', which nothing should exceed.",
+    "no shift": "Ours is at 'target before shift', which nothing should exceed.",
     "affine": "Near the ceiling ('target before shift'). The map is closer to the truth (rmse), "
     "its offset is not (b_error), and the means of the sexes depend on it.",
 }
