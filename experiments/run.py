@@ -32,6 +32,7 @@ def jobs(experiment, quick):
     """Return all (scenario, seed) of an experiment."""
     seeds = list(getattr(experiment, "SEEDS", SEEDS))
     if with_tabpfn():
+        seeds = seeds[: getattr(experiment, "TABPFN_SEEDS", None)]  # it is slow
         return [(scenario, seed) for seed in seeds for scenario in experiment.TABPFN]
     if quick:
         scenarios = getattr(experiment, "QUICK", experiment.SCENARIOS)

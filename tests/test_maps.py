@@ -193,7 +193,7 @@ def test_damaged_foreign_and_newer_files_are_refused(affine, tmp_path, change, m
 
 
 def test_unreadable_paths_are_named(affine, tmp_path):
-    with pytest.raises(MapFileError, match="absent.json cannot be read"):
+    with pytest.raises(MapFileError, match="absent.json does not exist"):
         AffineMap.load(tmp_path / "absent.json")
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(MapFileError, match="cannot be read"):
