@@ -32,8 +32,8 @@ the standard error of its mean (sd / sqrt(n)); a dash means that nothing was pub
 - **condokit**: the default settings with the map that the experiment asks for. **condokit auto**:
   `ConDoAdapter(map="auto")`.
 
-Whether a claim of the paper holds is judged for the repeated methods by rules of ours, mostly strict:
-in every cell that it speaks of. The evidence also tells how condokit does.
+Whether a claim of the paper holds is judged for the repeated methods by rules of ours, mostly
+strict: in every cell that it speaks of. The evidence also tells how condokit does.
 """
 
 
