@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import click
 import numpy as np
 
 from condokit.cli.printing import tell
-from condokit.cli.tables import labels_of, reading_options, refuse_text, refuse_unknown
+from condokit.cli.tables import check_label, labels_of, reading_options, refuse_text, refuse_unknown
 
 if TYPE_CHECKING:
     from condokit.maps import AffineMap
@@ -37,12 +36,10 @@ def apply_to_file(
     """
     from condokit._validation import FileError
     from condokit.drift import Monitor
-    from condokit.files import check_target, is_text, open_writer, scan_table
+    from condokit.files import is_text, open_writer, scan_table
     from condokit.streaming import map_batch, some_rows
 
-    if (domain is None) != (reference_label is None):
-        raise click.UsageError("--domain and --reference-label (which label is OLD) go together.")
-    check_target(output, force)
+    check_label(domain, reference_label)
     if output.endswith(".h5ad"):
         return _apply_to_h5ad(affine, incoming, output, force, domain, reference_label)
     options = reading_options(reading)

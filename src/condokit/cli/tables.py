@@ -33,8 +33,7 @@ def read_domains(
 
     if (reference is None) == (domain is None):
         raise click.UsageError("Give --reference OLD for two tables, or --domain for one.")
-    if (domain is None) != (reference_label is None):
-        raise click.UsageError("--domain and --reference-label (which label is OLD) go together.")
+    check_label(domain, reference_label)
     if new == reference == "-":
         raise click.UsageError("Standard input can be NEW or OLD, but not both.")
     paths = [path for path in (new, reference) if path is not None]
@@ -74,6 +73,12 @@ def read_domains(
         categorical,
         missing,
     )
+
+
+def check_label(domain: str | None, reference_label: str | None) -> None:
+    """Refuse a column of domains without the label of OLD, and the label without the column."""
+    if (domain is None) != (reference_label is None):
+        raise click.UsageError("--domain and --reference-label (which label is OLD) go together.")
 
 
 def labels_of(column: Any) -> list[str | None]:
