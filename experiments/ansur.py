@@ -8,11 +8,19 @@ import numpy as np
 import pandas as pd
 from compare import gain, improves, is_noninferior, listed, mean, word
 from figures import bars, horizontal, legend, save, subplots
-from methods import COLORS, REPEATED, SLOW, fit_all, methods, parameter_errors, rmse
+from methods import (
+    COLORS,
+    REPEATED,
+    SLOW,
+    TwoDomains,
+    fit_all,
+    methods,
+    parameter_errors,
+    rmse,
+)
+from protocols import measurements, people
 from scipy.stats import gaussian_kde, ortho_group
 from sklearn.model_selection import StratifiedKFold, cross_val_score
-
-from condokit.datasets import load_ansur
 
 TITLE = "ANSUR II: 93 body measurements, gender as the confounder"
 SHIFTS = {  # of gender, of features
@@ -66,13 +74,9 @@ def published_key(scenario):
 
 
 @dataclass(frozen=True)
-class Problem:
+class Problem(TwoDomains):
     """Two domains, heldout query rows, the true map from query to reference, and labels."""
 
-    X_query: np.ndarray
-    X_reference: np.ndarray
-    Z_query: np.ndarray
-    Z_reference: np.ndarray
     truth: np.ndarray
     X_heldout: np.ndarray
     truth_heldout: np.ndarray
@@ -100,47 +104,30 @@ def parts(scenario):
 
 def draw(family, gender_shift, feature_shift, seed):
     """Draw people and then the shift from one stream; heldout people from another."""
-    data = _data()
     rng = np.random.RandomState(seed)
-    is_man = data.gender == "Male"
-    men = rng.choice(np.flatnonzero(is_man), 500, replace=False)
-    women = rng.choice(np.flatnonzero(~is_man), 500, replace=False)
-    people = np.concatenate([men, women])
-    middle, spread = data.X[people].mean(axis=0), data.X[people].std(axis=0)
-    rng.shuffle(men)
-    rng.shuffle(women)
-    k = 375 if gender_shift else 250
-    reference = np.concatenate([men[:k], women[: 500 - k]])
-    query = np.concatenate([men[k:], women[500 - k :]])
-    rng.shuffle(reference)
-    rng.shuffle(query)
+    X, is_man, query, reference, rows, middle, spread = people(gender_shift, rng)
     mix, offset = _shift(family, rng) if feature_shift else (np.eye(93), np.zeros(93))
-    heldout = _unused(people, is_man, seed)
-    truth, X_reference, truth_heldout = (
-        (data.X[rows] - middle) / spread for rows in (query, reference, heldout)
-    )
+    data = measurements()
+    heldout = (data.X[_unused(rows, data.gender == "Male", seed)] - middle) / spread
+    truth = X[query]
     A = np.linalg.inv(mix).T
+    gender, is_tall = data.gender[rows], data.height[rows] > 66
     labels_query, labels_reference = (
-        {"Gender": is_man[rows], "Height": data.height[rows] > 66} for rows in (query, reference)
+        {"Gender": is_man[side], "Height": is_tall[side]} for side in (query, reference)
     )
     return Problem(
         truth @ mix + offset,
-        X_reference,
-        data.gender[query],
-        data.gender[reference],
+        X[reference],
+        gender[query],
+        gender[reference],
         truth,
-        truth_heldout @ mix + offset,
-        truth_heldout,
+        heldout @ mix + offset,
+        heldout,
         A,
         -A @ offset,
         labels_query,
         labels_reference,
     )
-
-
-@cache
-def _data():
-    return load_ansur()
 
 
 def _shift(family, rng):
@@ -155,10 +142,10 @@ def _shift(family, rng):
     return left * sizes @ right, np.zeros(93)
 
 
-def _unused(people, is_man, seed):
+def _unused(rows, is_man, seed):
     """Return 250 men and 250 women of whom nothing is known."""
     rng = np.random.default_rng(seed)
-    left = np.setdiff1d(np.arange(len(is_man)), people)
+    left = np.setdiff1d(np.arange(len(is_man)), rows)
     return np.concatenate(
         [rng.choice(left[is_man[left] == sex], 250, replace=False) for sex in (True, False)]
     )

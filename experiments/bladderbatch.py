@@ -1,17 +1,12 @@
 """Gene expression of two batches, 22,283 genes of 37 samples, some with cancer."""
 
-import functools
-import json
-from dataclasses import dataclass
-from pathlib import Path
-
 import numpy as np
+import protocols
+import published
 from compare import mean
 from figures import means, save, subplots
-from methods import COLORS, REPEATED, SLOW, fit_all, methods
+from methods import COLORS, REPEATED, SLOW, TwoDomains, fit_all, methods
 from sklearn.metrics import silhouette_score
-
-from condokit.datasets import real
 
 TITLE = "Gene expression in two batches"
 ALL, REMOVED = SCENARIOS = ["all samples", "7 removed"]
@@ -24,30 +19,11 @@ def published_key(scenario):
     return "bladderbatch" if scenario == ALL else "bladderbatch_confounded", scenario
 
 
-@dataclass(frozen=True)
-class Batches:
-    """Batch 2, which is moved, and batch 5."""
-
-    X_query: np.ndarray
-    X_reference: np.ndarray
-    Z_query: np.ndarray
-    Z_reference: np.ndarray
-
-
-@functools.cache
-def _samples():
-    return real.load_bladderbatch()
-
-
 def draw(scenario, seed):
     """Return both batches, without seven cancers of batch 2 that the seed names if asked."""
-    data = _samples()
-    keep = np.flatnonzero(np.isin(data.batch, (2, 5)))
-    if scenario == REMOVED:
-        cancer = keep[(data.batch[keep] == 2) & (data.result[keep] == "Cancer")]
-        keep = np.setdiff1d(keep, np.random.RandomState(seed).choice(cancer, 7, replace=False))
-    query, reference = (keep[data.batch[keep] == batch] for batch in (2, 5))
-    return Batches(data.X[query], data.X[reference], data.result[query], data.result[reference])
+    X, result, batch = protocols.bladderbatch(seed if scenario == REMOVED else None)
+    query, reference = batch == 2, batch == 5
+    return TwoDomains(X[query], X[reference], result[query], result[reference])
 
 
 def run(scenario, seed, quick=False):
@@ -72,7 +48,6 @@ def silhouettes(problem, fitted):
 
 def figures(table, folder):
     """Draw the paper's two tables: bars with standard deviations; diamonds are published."""
-    numbers = json.loads((Path(__file__).parent / "published_numbers.json").read_text())
     figure, panels = subplots(2, 2, size=(9.5, 6.5), sharex="col", sharey=True)
     for line, scenario in zip(panels, SCENARIOS):
         rows = table[table["scenario"] == scenario]
@@ -88,7 +63,7 @@ def figures(table, folder):
                 error_kw={"linewidth": 0.8, "ecolor": "0.4"},
                 capsize=1.5,
             )
-            for name, known in numbers[experiment][setting].items():
+            for name, known in published.NUMBERS[experiment][setting].items():
                 if REPEATED[name] in place:
                     axes.plot(known[metric], place[REPEATED[name]], "D", ms=4, mfc="w", mec="k")
             axes.set_yticks(list(place.values()), list(place))

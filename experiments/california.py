@@ -8,7 +8,7 @@ import numpy as np
 import published
 from compare import improves, listed, mean, word
 from figures import horizontal, save, subplots
-from methods import REPEATED, SLOW, fit_all, methods
+from methods import REPEATED, SLOW, TwoDomains, fit_all, methods
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
 from scipy.stats import gaussian_kde
@@ -63,13 +63,8 @@ def published_key(scenario):
 
 
 @dataclass(frozen=True)
-class Problem:
+class Problem(TwoDomains):
     """Features and places of two domains."""
-
-    X_query: np.ndarray
-    X_reference: np.ndarray
-    Z_query: np.ndarray
-    Z_reference: np.ndarray
 
     @classmethod
     def of(cls, query, reference):

@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+from compare import by_method, of_the_paper
 from figures import SHOWN, bars, legend, lines, means, save, subplots
 from methods import COLORS, SLOW, fit_all, methods, parameter_errors, rmse
 
@@ -43,7 +44,7 @@ def run(scenario, seed, quick=False):
 
 
 def figures(table, folder):
-    table = table[table["seed"] < 100]
+    table = of_the_paper(table)
     table = table.assign(N=table["scenario"].str[2:].astype(int))
     figure, panels = subplots(1, 2, size=(10, 3.8))
     for axes, metric, label in zip(panels[0], ("rmse", "seconds"), ("rMSE", "processor time (s)")):
@@ -94,12 +95,7 @@ def _strips(table, folder):
 
 
 def _mean(table, metric="rmse"):
-    return (
-        table[table["seed"] < 100]
-        .groupby(["method", "scenario"])[metric]
-        .mean()
-        .unstack()[SCENARIOS]
-    )
+    return by_method(table, metric)[SCENARIOS]
 
 
 def _better(table):

@@ -1,6 +1,7 @@
 """Rings in the plane with a categorical confounder: affine maps, two classification tasks."""
 
 import numpy as np
+from compare import by_method, of_the_paper
 from figures import SHOWN, bars, legend, means, save, subplots
 from methods import SLOW, fit_all, methods, parameter_errors, rmse
 
@@ -66,7 +67,7 @@ def _accuracies(problem, adapted, raw, up):
 
 
 def figures(table, folder):
-    table = table[table["seed"] < 100]
+    table = of_the_paper(table)
     _scatter(table, folder)
     figure, panels = subplots(1, 2, size=(11, 3.6))
     for axes, metric in zip(panels[0], ("A_error", "b_error")):
@@ -115,12 +116,7 @@ def _scatter(table, folder):
 
 
 def _mean(table, metric):
-    return (
-        table[table["seed"] < 100]
-        .groupby(["method", "scenario"])[metric]
-        .mean()
-        .unstack()[SCENARIOS]
-    )
+    return by_method(table, metric)[SCENARIOS]
 
 
 def _better_than(metric, sign, label):

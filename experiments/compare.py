@@ -3,6 +3,16 @@
 import numpy as np
 
 
+def of_the_paper(table):
+    """Return the rows of the paper's own seeds, without the fresh ones."""
+    return table[table["seed"] < 100]
+
+
+def by_method(table, metric):
+    """Return the means over the paper's seeds, methods in rows and scenarios in columns."""
+    return of_the_paper(table).groupby(["method", "scenario"])[metric].mean().unstack()
+
+
 def mean(table, scenario, method, metric):
     """Return the mean of a metric over seeds."""
     rows = table[(table["scenario"] == scenario) & (table["method"] == method)]

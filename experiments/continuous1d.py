@@ -1,6 +1,7 @@
 """One feature and a continuous confounder: 8 settings x 3 effects, train and heldout."""
 
 import numpy as np
+from compare import of_the_paper
 from figures import SHOWN, bars, legend, means, save, subplots
 from methods import COLORS, SLOW, fit_all, methods, parameter_errors, rmse
 
@@ -92,7 +93,7 @@ def errors(problem, a, b):
 
 
 def figures(table, folder):
-    table = table[(table["seed"] < 100) & ~table["scenario"].isin(TEXT)]
+    table = _published(table)
     for noise in (False, True):
         _scatter(table, _name(noise, True, True), folder)
     for metric in METRICS:
@@ -145,34 +146,27 @@ def _summary(table, metric, folder):
 
 def _parameters(table, folder):
     figure, panels = subplots(4, 2, size=(10, 9))
-    by_b, sd_b = means(table, "b_error")
-    by_A, sd_A = means(table, "A_error")
+    drawn = [
+        ("b", *means(table, "b_error"), 0.0, "o", 4),
+        ("A", *means(table, "A_error"), 0.05, "_", 8),
+    ]
     for (noise, *shifts), axes in zip(SETTINGS, panels.T.ravel()):
         setting = _name(noise, *shifts)
         for k, effect in enumerate(EFFECTS):
             for j, method in enumerate(SHOWN):
                 key = (f"{setting} / {effect}", method)
                 place = k + (j - 2.5) * 0.13
-                axes.errorbar(
-                    place,
-                    by_b[key],
-                    sd_b[key],
-                    color=COLORS[method],
-                    marker="o",
-                    ms=4,
-                    capsize=1.5,
-                    label=f"{method}: b" if k == 0 else None,
-                )
-                axes.errorbar(
-                    place + 0.05,
-                    by_A[key],
-                    sd_A[key],
-                    color=COLORS[method],
-                    marker="_",
-                    ms=8,
-                    capsize=1.5,
-                    label=f"{method}: A" if k == 0 else None,
-                )
+                for name, mean, sd, aside, mark, size in drawn:
+                    axes.errorbar(
+                        place + aside,
+                        mean[key],
+                        sd[key],
+                        color=COLORS[method],
+                        marker=mark,
+                        ms=size,
+                        capsize=1.5,
+                        label=f"{method}: {name}" if k == 0 else None,
+                    )
         axes.set_yscale("symlog", linthresh=0.01)
         axes.set_ylim(0)
         axes.set_xticks(range(3), EFFECTS)
@@ -182,9 +176,14 @@ def _parameters(table, folder):
     save(figure, folder, "continuous1d-parameters")
 
 
+def _published(table):
+    """Return what can be compared with published numbers."""
+    return of_the_paper(table)[lambda rows: ~rows["scenario"].isin(TEXT)]
+
+
 def _ratio(table, method, with_shift):
     """Error of a method divided by that of the better baseline, in every setting."""
-    mean, _ = means(table[(table["seed"] < 100) & ~table["scenario"].isin(TEXT)], "heldout_rmse")
+    mean, _ = means(_published(table), "heldout_rmse")
     wanted = "-TargetShift-" if with_shift else "-NoTargetShift-"
     return {
         scenario: mean[scenario, method] / min(mean[scenario, "Gaussian OT"], mean[scenario, "MMD"])
@@ -207,7 +206,7 @@ def _claim(with_shift, limit):
 
 
 def _parameters_better(table):
-    rows = table[(table["seed"] < 100) & ~table["scenario"].isin(TEXT)]
+    rows = _published(table)
     rows = rows[rows["scenario"].str.contains("-TargetShift-")]
     text, holds = [], True
     for metric in ("A_error", "b_error"):

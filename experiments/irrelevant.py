@@ -1,6 +1,7 @@
 """The continuous confounder among 0 to 31 columns of noise."""
 
 import numpy as np
+from compare import by_method, of_the_paper
 from continuous1d import METRICS, PUBLISHED_EFFECTS, measure
 from figures import legend, lines, save, subplots
 
@@ -20,11 +21,17 @@ def published_key(scenario):
 
 
 def draw(scenario, seed):
+    return draw_columns(scenario, seed, "irrelevant")
+
+
+def draw_columns(scenario, seed, columns):
     """Draw one problem; all numbers of columns of a seed come from one stream."""
     rng = np.random.RandomState(seed)
     for p in COLUMNS:
         for effect in EFFECTS:
-            problem = make_continuous1d(effect, n_confounders=p, random_state=rng)
+            problem = make_continuous1d(effect, n_confounders=p, columns=columns, random_state=rng)
+            if columns == "split":
+                rng.uniform(size=(300, p - 1))  # the published ConDo MMD was given a second split
             if scenario == f"{p} / {effect}":
                 return problem
     raise ValueError(scenario)
@@ -41,7 +48,7 @@ def figures(table, folder):
 
 def panels(table, metric, folder, name):
     """Draw a metric against the number of columns, one panel for each effect."""
-    table = table[table["seed"] < 100]
+    table = of_the_paper(table)
     columns, effect = (
         table["scenario"].str.split(" / ").str[0],
         table["scenario"].str.split(" / ").str[1],
@@ -62,11 +69,7 @@ def panels(table, metric, folder, name):
 
 
 def _worsening(table, method):
-    of = (
-        table[(table["method"] == method) & (table["seed"] < 100)]
-        .groupby("scenario")["heldout_rmse"]
-        .mean()
-    )
+    of = by_method(table, "heldout_rmse").loc[method]
     return {e: (of[f"1 / {e}"], of[f"32 / {e}"]) for e in EFFECTS}
 
 

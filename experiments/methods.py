@@ -3,6 +3,7 @@
 import importlib.util
 import time
 import warnings
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -42,6 +43,16 @@ COLORS = {
     "paired ridge": "tab:brown",
     "pairs' own RNA": "tab:pink",
 }
+
+
+@dataclass(frozen=True)
+class TwoDomains:
+    """Features and confounders of both domains: all that a method is given."""
+
+    X_query: np.ndarray
+    X_reference: np.ndarray
+    Z_query: np.ndarray
+    Z_reference: np.ndarray
 
 
 def methods(family="location-scale", *, epochs=5, learning_rate=1e-3, continuous=False, seed=0):

@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
+import split
 from continuous1d import measure
 from figures import SHOWN, legend, save, subplots
 from methods import COLORS
 
-from condokit.datasets import EFFECTS, make_continuous1d
+from condokit.datasets import EFFECTS
 
 TITLE = "Partially observed confounders"
 TOTALS = (2, 4, 8, 16, 32)
@@ -26,19 +27,9 @@ def published_key(scenario):
 def draw(scenario, seed):
     """Draw one problem: the data of the split confounders, and the first k columns."""
     P, k, effect = scenario.split(" / ")
-    rng = np.random.RandomState(seed)
-    for n_columns in (1, *TOTALS):
-        for this in EFFECTS:
-            problem = make_continuous1d(
-                this, n_confounders=n_columns, columns="split", random_state=rng
-            )
-            rng.uniform(size=(300, n_columns - 1))
-            if (str(n_columns), this) == (P, effect):
-                k = int(k)
-                return replace(
-                    problem, Z_query=problem.Z_query[:, :k], Z_reference=problem.Z_reference[:, :k]
-                )
-    raise ValueError(scenario)
+    problem = split.draw(f"{P} / {effect}", seed)
+    k = int(k)
+    return replace(problem, Z_query=problem.Z_query[:, :k], Z_reference=problem.Z_reference[:, :k])
 
 
 def run(scenario, seed, quick=False):

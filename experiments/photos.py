@@ -12,7 +12,7 @@ import numpy as np
 import published
 from compare import mean
 from figures import bars, legend, means, plt, save, subplots
-from methods import SLOW, fit_all, methods
+from methods import SLOW, TwoDomains, fit_all, methods
 
 from condokit import AffineMap, ConDoAdapter, StochasticMMD
 from condokit.datasets import real
@@ -42,13 +42,8 @@ def published_key(scenario):
 
 
 @dataclass(frozen=True)
-class Photos:
+class Photos(TwoDomains):
     """Pixels and regions of two photos; the first is moved."""
-
-    X_query: np.ndarray
-    X_reference: np.ndarray
-    Z_query: np.ndarray
-    Z_reference: np.ndarray
 
     def fewer(self, seed):
         """Keep so many pixels of the first photo as the published MMDs had pairs of sets.

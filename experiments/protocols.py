@@ -2,9 +2,11 @@
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+from methods import TwoDomains
 from methods import rmse as rmse
 from scipy.stats import ortho_group
 
@@ -21,13 +23,9 @@ from condokit.datasets.synthetic import curve
 
 
 @dataclass(frozen=True)
-class Pair:
+class Pair(TwoDomains):
     """Two domains, their confounder, and what the query rows would be without the shift."""
 
-    X_query: np.ndarray
-    X_reference: np.ndarray
-    Z_query: np.ndarray
-    Z_reference: np.ndarray
     truth: np.ndarray
 
 
@@ -61,6 +59,37 @@ def categorical2d(seed):
     return {name: make_categorical2d(name, random_state=rng) for name in SCENARIOS}
 
 
+@cache
+def measurements():
+    """Return ANSUR II, read once."""
+    return load_ansur()
+
+
+def people(gender_shift, rng):
+    """Draw people of ANSUR II in the paper's order.
+
+    Returns their standardised measurements, whether they are men, which of them are the query and
+    the reference (by number among the thousand), all their rows in the file, and the means and
+    standard deviations.
+    """
+    data = measurements()
+    is_man = data.gender == "Male"
+    rows = np.concatenate(
+        [rng.choice(np.flatnonzero(is_man == sex), 500, replace=False) for sex in (True, False)]
+    )
+    X = data.X[rows]
+    middle, spread = X.mean(axis=0), X.std(axis=0)
+    man, woman = np.arange(500), np.arange(500, 1000)
+    rng.shuffle(man)
+    rng.shuffle(woman)
+    k = 375 if gender_shift else 250
+    reference = np.concatenate([man[:k], woman[: 500 - k]])
+    query = np.concatenate([man[k:], woman[500 - k :]])
+    rng.shuffle(reference)
+    rng.shuffle(query)
+    return (X - middle) / spread, is_man[rows], query, reference, rows, middle, spread
+
+
 def ansur(seed, *, n=500, shift="large", people_shift=True):
     """Draw ANSUR II: 93 measurements, gender as the confounder, the map from target to source.
 
@@ -69,22 +98,9 @@ def ansur(seed, *, n=500, shift="large", people_shift=True):
     offsets within s standard deviations. `n` people per domain; fewer than 500 are a subsample in
     which both genders occur in both domains.
     """
-    data = load_ansur()
-    measurements, is_man = data.X, data.gender == "Male"
     rng = np.random.RandomState(seed)
-    men = rng.choice(np.flatnonzero(is_man), 500, replace=False)
-    women = rng.choice(np.flatnonzero(~is_man), 500, replace=False)
-    X = measurements[np.concatenate([men, women])]
-    X = (X - X.mean(axis=0)) / X.std(axis=0)
-    gender = np.repeat(["man", "woman"], 500)
-    man, woman = np.arange(500), np.arange(500, 1000)
-    rng.shuffle(man)
-    rng.shuffle(woman)
-    k = 375 if people_shift else 250
-    reference = np.concatenate([man[:k], woman[: 500 - k]])
-    query = np.concatenate([man[k:], woman[500 - k :]])
-    rng.shuffle(reference)
-    rng.shuffle(query)
+    X, is_man, query, reference = people(people_shift, rng)[:4]
+    gender = np.where(is_man, "man", "woman")
     if shift == "affine":
         left = ortho_group.rvs(93, random_state=rng)
         mix = left * rng.uniform(0.5, 2, 93) @ ortho_group.rvs(93, random_state=rng)
@@ -108,9 +124,14 @@ def _subsample(rows, gender, n, rng):
             return chosen
 
 
+@cache
+def _bladder():
+    return load_bladderbatch()
+
+
 def bladderbatch(seed=None):
     """Return (X, result, batch) of batches 2 and 5; with a seed, without 7 cancers of batch 2."""
-    data = load_bladderbatch()
+    data = _bladder()
     keep = np.isin(data.batch, [2, 5])
     X, result, batch = data.X[keep], data.result[keep], data.batch[keep]
     if seed is not None:

@@ -1,17 +1,17 @@
 """Write RESULTS.md: published | repeated | ours, claims and discrepancies, all read from tables."""
 
 import importlib
-import json
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from compare import of_the_paper
 from methods import OURS, REPEATED
+from published import NUMBERS
 
 HERE = Path(__file__).parent
-PUBLISHED = json.loads((HERE / "published_numbers.json").read_text(encoding="utf-8"))
 COMPETITORS = ("Gaussian OT", "MMD", "ConDo Gaussian KLD", "ConDo MMD")
 PACKAGES = ("condokit", "numpy", "scipy", "scikit-learn", "lightgbm", "combatlearn")
 FIRST = ("none", "Gaussian OT", "MMD", "ConDo KL", "ConDo MMD")  # published | repeated
@@ -62,7 +62,7 @@ def compare(experiment, table):
     single run does not have. Published accuracies are of another classifier: there, the
     repeated methods are the competitors.
     """
-    table, rows = table[table["seed"] < 100], []
+    table, rows = of_the_paper(table), []
     own_name = next(name for name in reversed(OURS) if name in set(table["method"]))
     for scenario in experiment.SCENARIOS:
         for metric, goal in experiment.BEST.items():
@@ -117,7 +117,7 @@ def _competitors(experiment, table, scenario, metric):
 
 
 def _section(name, experiment, table, compared, folder):
-    n_seeds = table.loc[table["seed"] < 100, "seed"].nunique()
+    n_seeds = of_the_paper(table)["seed"].nunique()
     fresh = table[table["seed"] >= 100]
     parts = [f"## {experiment.TITLE}\n", f"`make reproduce NAME={name}`; {n_seeds} simulation(s)."]
     if len(fresh):
@@ -163,7 +163,7 @@ def _tabpfn_section(name, experiment, table):
 
 
 def _metric_table(experiment, table, metric, key):
-    main, fresh = table[table["seed"] < 100], table[table["seed"] >= 100]
+    main, fresh = of_the_paper(table), table[table["seed"] >= 100]
     present = [
         m
         for m in dict.fromkeys(main["method"])
@@ -172,7 +172,8 @@ def _metric_table(experiment, table, metric, key):
     first = [m for m in FIRST if m in present]
     others = [m for m in present if m not in FIRST and m not in OURS]
     ours = [m for m in OURS if m in present]
-    head = [*first, *others, *ours] + (["condokit auto, fresh"] if len(fresh) else [])
+    shown = [*first, *others, *ours]
+    head = shown + (["condokit auto, fresh"] if len(fresh) else [])
     lines = [f"### {metric}\n", "| | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
     for scenario in experiment.SCENARIOS:
         if not main.loc[main["scenario"] == scenario, metric].notna().any():
@@ -180,7 +181,7 @@ def _metric_table(experiment, table, metric, key):
         same = getattr(experiment, "REPEATED", REPEATED)
         setting = {same.get(m, m): v for m, v in _setting(experiment, scenario).items()}
         cells = []
-        for method in head[: len(first) + len(others) + len(ours)]:
+        for method in shown:
             values = _values(main, scenario, method, metric)
             cell = _with_error(values)
             published = setting.get(method, {}).get(key)
@@ -224,7 +225,7 @@ def _versions():
 
 def _setting(experiment, scenario):
     key = experiment.published_key(scenario)
-    return PUBLISHED[key[0]].get(key[1], {}) if key else {}
+    return NUMBERS[key[0]].get(key[1], {}) if key else {}
 
 
 def _values(table, scenario, method, metric):

@@ -18,6 +18,8 @@ import click
 import joblib
 import pandas as pd
 
+from condokit.files import write_text
+
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 SEEDS = range(10)
@@ -58,22 +60,18 @@ def work(name, scenario, seed, quick, folder):
         for row in experiment.run(scenario, seed, quick=quick)
     ]
     done = {"rows": rows, "seconds": time.process_time() - start}
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(done))
-    partial.replace(path)
+    write_text(path, json.dumps(done), force=True)
     return done
 
 
 def reproduce(name, quick=False, n_jobs=-1, output=RESULTS):
-    """Run one experiment; write its table and figures; return the table."""
-    sys.path.insert(0, str(HERE))
+    """Run one experiment; write its table and figures; return the table and its seconds."""
     experiment = importlib.import_module(name)
     folder = _runs(name, quick)
     todo = jobs(experiment, quick)
     with joblib.parallel_config("loky", n_jobs=n_jobs, inner_max_num_threads=1):
         results = joblib.Parallel(return_as="generator_unordered")(
-            joblib.delayed(_work_here)(name, scenario, seed, quick, folder)
-            for scenario, seed in todo
+            joblib.delayed(work)(name, scenario, seed, quick, folder) for scenario, seed in todo
         )
     rows, seconds = [], 0.0
     with click.progressbar(results, length=len(todo), label=f"{name:14}", file=sys.stderr) as bar:
@@ -90,11 +88,6 @@ def reproduce(name, quick=False, n_jobs=-1, output=RESULTS):
     if not quick and not with_tabpfn():
         experiment.figures(pd.read_csv(path), output / "figures")
     return table, seconds
-
-
-def _work_here(*job):
-    sys.path.insert(0, str(HERE))
-    return work(*job)
 
 
 def _runs(name, quick):

@@ -1,15 +1,13 @@
 """Two assays of the same cells, 19 and 10 features: silhouettes, and classifiers of cell types."""
 
 import functools
-import time
-import warnings
 
 import classifiers
 import numpy as np
 import published
 from compare import improves, mean
 from figures import legend, lines, means, save, subplots
-from methods import COLORS
+from methods import COLORS, fit_all
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import Ridge
 from sklearn.metrics import f1_score, silhouette_score
@@ -78,12 +76,13 @@ def fits(seed=0):
 
 
 def _fit_all(seed, *data):
-    for name, fit in fits(seed).items():
-        start = time.process_time()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            fitted = fit(*data)
-        yield name, fitted, time.process_time() - start
+    return fit_all(
+        data, {name: functools.partial(_called, fit) for name, fit in fits(seed).items()}
+    )
+
+
+def _called(fit, data):
+    return fit(*data)
 
 
 def _full():

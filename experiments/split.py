@@ -1,16 +1,15 @@
 """The continuous confounder split into 1 to 32 columns that sum to it."""
 
-import numpy as np
+from compare import by_method
 from continuous1d import METRICS, PUBLISHED_EFFECTS, measure
-from irrelevant import COLUMNS, panels
+from irrelevant import BEST as BEST
+from irrelevant import FRESH as FRESH
+from irrelevant import QUICK as QUICK
+from irrelevant import SCENARIOS, draw_columns, panels
 
-from condokit.datasets import EFFECTS, make_continuous1d
+from condokit.datasets import EFFECTS
 
 TITLE = "Split confounders"
-SCENARIOS = [f"{p} / {effect}" for p in COLUMNS for effect in EFFECTS]
-QUICK = SCENARIOS[3:6]
-FRESH = True
-BEST = dict.fromkeys(METRICS, "low")
 
 
 def published_key(scenario):
@@ -19,15 +18,7 @@ def published_key(scenario):
 
 
 def draw(scenario, seed):
-    """Draw one problem; all numbers of columns of a seed come from one stream."""
-    rng = np.random.RandomState(seed)
-    for p in COLUMNS:
-        for effect in EFFECTS:
-            problem = make_continuous1d(effect, n_confounders=p, columns="split", random_state=rng)
-            rng.uniform(size=(300, p - 1))  # the published ConDo MMD was given a second split
-            if scenario == f"{p} / {effect}":
-                return problem
-    raise ValueError(scenario)
+    return draw_columns(scenario, seed, "split")
 
 
 def run(scenario, seed, quick=False):
@@ -40,13 +31,13 @@ def figures(table, folder):
 
 
 def _effective(table):
-    mean = table[table["seed"] < 100].groupby(["scenario", "method"])["heldout_rmse"].mean()
+    mean = by_method(table, "heldout_rmse")
     shown = ("Gaussian OT", "MMD", "ConDo KL", "ConDo MMD", "condokit", "condokit auto")
     text = "; ".join(
-        f"{m} " + " / ".join(f"{mean[f'32 / {e}', m]:.2f}" for e in EFFECTS) for m in shown
+        f"{m} " + " / ".join(f"{mean.loc[m, f'32 / {e}']:.2f}" for e in EFFECTS) for m in shown
     )
     holds = all(
-        max(mean[s, "ConDo KL"], mean[s, "ConDo MMD"]) < min(mean[s, "Gaussian OT"], mean[s, "MMD"])
+        mean.loc[["ConDo KL", "ConDo MMD"], s].max() < mean.loc[["Gaussian OT", "MMD"], s].min()
         for s in SCENARIOS
     )
     return holds, f"heldout rMSE with 32 columns ({' / '.join(EFFECTS)}): {text}"

@@ -40,7 +40,7 @@ def test_generators_give_the_published_errors_without_and_with_transport(name):
                 )
         digits = 3 if diagonal else 2
         for method, errors in found.items():
-            expected = results.PUBLISHED[key[0]][key[1]][method]
+            expected = published.NUMBERS[key[0]][key[1]][method]
             np.testing.assert_allclose(
                 np.mean(errors, axis=0),
                 [expected["train_rmse"], expected["test_rmse"]],
@@ -58,7 +58,7 @@ def test_the_published_slip_explains_the_published_categorical1d():
             p = categorical1d.draw(scenario, seed)
             fitted = published.condo_kl(p.X_query, p.X_reference, p.Z_query, p.Z_reference, True)
             errors.append(rmse(fitted(p.X_query), p.truth))
-        expected = results.PUBLISHED["categorical1d"][scenario]["ConDo Gaussian KLD"]
+        expected = published.NUMBERS["categorical1d"][scenario]["ConDo Gaussian KLD"]
         assert np.mean(errors) == pytest.approx(expected["rmse"], abs=1e-4)
         assert np.std(errors) == pytest.approx(expected["rmse_std"], abs=1e-4)
 
@@ -202,7 +202,7 @@ def test_bladderbatch_gives_the_published_silhouettes(needs_data):
             for metric in ("sil_cancer", "sil_batch"):
                 mean = np.mean([scores[metric] for scores in found])
                 assert mean == pytest.approx(
-                    results.PUBLISHED[experiment][setting][known][metric], abs=1e-8
+                    published.NUMBERS[experiment][setting][known][metric], abs=1e-8
                 )
 
 
@@ -218,7 +218,7 @@ def test_photos_reach_the_published_objective(needs_data):
         fitted = published.condo_kl(*data, diagonal=False, max_iter=1000)
         value = objective.value(np.append(fitted.A.ravel(), fitted.b)) + objective.constant
         assert value == pytest.approx(minimum, abs=2e-4)
-        known = results.PUBLISHED["image_color"][scenario]["ConDo Gaussian KLD"]["objective"]
+        known = published.NUMBERS["image_color"][scenario]["ConDo Gaussian KLD"]["objective"]
         assert value < known
 
 
@@ -227,7 +227,7 @@ def test_snareseq_silhouettes_of_minibatches_are_near_the_published(needs_data):
 
     atac, rna, types = snareseq.cells()
     names = snareseq.SILHOUETTES[snareseq.FULL]
-    for method, known in results.PUBLISHED["snareseq"][snareseq.FULL].items():
+    for method, known in published.NUMBERS["snareseq"][snareseq.FULL].items():
         fitted = snareseq.fits()[method](atac, rna, (types, types), None)
         found = snareseq.silhouettes(fitted, names)
         assert found == pytest.approx(known, abs=0.005)
@@ -245,7 +245,7 @@ def test_ansur_draws_the_published_problems(scenario, needs_data):
         ot = published.gaussian_ot(problem.X_query, problem.X_reference, family == "location-scale")
         found.append([ansur.rmse(X, problem.truth) for X in (problem.X_query, ot(problem.X_query))])
     experiment, setting = ansur.published_key(scenario)
-    rows = results.PUBLISHED[experiment][setting]
+    rows = published.NUMBERS[experiment][setting]
     for name, values in zip(("Target (post-feature shift)", "Gaussian OT"), np.transpose(found)):
         np.testing.assert_allclose(values.mean(), rows[name]["rmse"], rtol=1e-8)
         np.testing.assert_allclose(values.std(), rows[name]["rmse_std"], rtol=1e-7)
