@@ -17,8 +17,8 @@ import protocols
 from blackbox import run
 
 from condokit import ConDoAdapter
-from condokit.divergences.matrix import gap
-from condokit.domains import GaussianPair, Gaussians
+from condokit.solvers.gaussian_kl import gap
+from condokit.summaries.covariances import GaussianPair, Gaussians
 
 OURS = """
 from condokit import Affine, ConDoAdapter

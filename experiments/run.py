@@ -18,7 +18,7 @@ import click
 import joblib
 import pandas as pd
 
-from condokit.files import write_text
+from condokit.io import write_text
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

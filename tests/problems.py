@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from condokit.domains import Gaussians, Moments
+from condokit.summaries.covariances import Gaussians
+from condokit.summaries.moments import Moments
 
 
 def random_moments(rng, n_values, n_features, spread=1.0):

@@ -5,9 +5,9 @@ from protocols import ansur, bladderbatch, categorical1d, rmse
 
 import condokit
 from condokit import ConDoAdapter, GaussianOT, LowOverlapWarning, ReverseKL
+from condokit.compare.priors import PRIORS
 from condokit.divergences import DIVERGENCES, MomentDivergence
-from condokit.maps import MAPS
-from condokit.priors import PRIORS
+from condokit.maps.families import MAPS
 
 
 def fit_pair(pair, **parameters):

@@ -4,7 +4,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from test_evaluate import ROLES, truth, two_domains
+from stories import ROLES, truth, two_domains
 
 from condokit import ConDoAdapter, assess, evaluate, plots
 

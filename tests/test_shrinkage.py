@@ -3,8 +3,8 @@ import pytest
 from protocols import ansur, categorical1d, rmse
 
 from condokit import ConDoAdapter
-from condokit.domains import Moments
 from condokit.shrinkage import _kept_share, share_variances
+from condokit.summaries.moments import Moments
 
 
 def moments_of(rng, sd, counts, n_features):

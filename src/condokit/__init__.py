@@ -4,16 +4,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from condokit._validation import FileError as FileError
-    from condokit._validation import IdentifiabilityWarning as IdentifiabilityWarning
-    from condokit._validation import LowOverlapWarning as LowOverlapWarning
-    from condokit._validation import MapFileError as MapFileError
-    from condokit._validation import NoOverlapError as NoOverlapError
     from condokit.adapter import ConDoAdapter as ConDoAdapter
-    from condokit.conditionals import Chained as Chained
-    from condokit.conditionals import KernelSmoother as KernelSmoother
-    from condokit.conditionals import Splines as Splines
-    from condokit.conditionals import Stratified as Stratified
+    from condokit.checks import FileError as FileError
+    from condokit.checks import IdentifiabilityWarning as IdentifiabilityWarning
+    from condokit.checks import LowOverlapWarning as LowOverlapWarning
+    from condokit.checks import MapFileError as MapFileError
+    from condokit.checks import NoOverlapError as NoOverlapError
+    from condokit.compare.priors import ProductPrior as ProductPrior
+    from condokit.compare.priors import UniformPrior as UniformPrior
+    from condokit.conditionals.chained import Chained as Chained
+    from condokit.conditionals.kernel import KernelSmoother as KernelSmoother
+    from condokit.conditionals.splines import Splines as Splines
+    from condokit.conditionals.strata import Stratified as Stratified
     from condokit.divergences import MMD as MMD
     from condokit.divergences import Energy as Energy
     from condokit.divergences import ForwardKL as ForwardKL
@@ -25,59 +27,57 @@ if TYPE_CHECKING:
     from condokit.divergences import ReverseKL as ReverseKL
     from condokit.divergences import SlicedWasserstein as SlicedWasserstein
     from condokit.divergences import StochasticMMD as StochasticMMD
-    from condokit.maps import Affine as Affine
-    from condokit.maps import AffineMap as AffineMap
-    from condokit.maps import Blocks as Blocks
-    from condokit.maps import Identity as Identity
-    from condokit.maps import LocationScale as LocationScale
-    from condokit.maps import LowRank as LowRank
-    from condokit.maps import Orthogonal as Orthogonal
-    from condokit.maps import Shift as Shift
-    from condokit.maps import Similarity as Similarity
-    from condokit.priors import ProductPrior as ProductPrior
-    from condokit.priors import UniformPrior as UniformPrior
+    from condokit.maps.affine import AffineMap as AffineMap
+    from condokit.maps.families import Affine as Affine
+    from condokit.maps.families import Blocks as Blocks
+    from condokit.maps.families import Identity as Identity
+    from condokit.maps.families import LocationScale as LocationScale
+    from condokit.maps.families import LowRank as LowRank
+    from condokit.maps.families import Orthogonal as Orthogonal
+    from condokit.maps.families import Shift as Shift
+    from condokit.maps.families import Similarity as Similarity
     from condokit.trust.assess import assess as assess
+    from condokit.trust.bootstrap import bootstrap as bootstrap
     from condokit.trust.evaluate import evaluate as evaluate
     from condokit.trust.sensitivity import sensitivity as sensitivity
-    from condokit.trust.uncertainty import bootstrap as bootstrap
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Affine": "maps",
-    "AffineMap": "maps",
-    "Blocks": "maps",
+    "Affine": "maps.families",
+    "AffineMap": "maps.affine",
+    "Blocks": "maps.families",
     "Chained": "conditionals",
     "ConDoAdapter": "adapter",
     "Energy": "divergences",
-    "FileError": "_validation",
+    "FileError": "checks",
     "ForwardKL": "divergences",
     "GaussianOT": "divergences",
-    "IdentifiabilityWarning": "_validation",
-    "Identity": "maps",
+    "IdentifiabilityWarning": "checks",
+    "Identity": "maps.families",
     "Jeffreys": "divergences",
     "KernelSmoother": "conditionals",
-    "LocationScale": "maps",
-    "LowOverlapWarning": "_validation",
-    "LowRank": "maps",
+    "LocationScale": "maps.families",
+    "LowOverlapWarning": "checks",
+    "LowRank": "maps.families",
     "MMD": "divergences",
-    "MapFileError": "_validation",
-    "NoOverlapError": "_validation",
-    "Orthogonal": "maps",
+    "MapFileError": "checks",
+    "NoOverlapError": "checks",
+    "Orthogonal": "maps.families",
     "PCMatch": "divergences",
     "PooledLikelihood": "divergences",
     "Procrustes": "divergences",
-    "ProductPrior": "priors",
+    "ProductPrior": "compare.priors",
     "ReverseKL": "divergences",
-    "Shift": "maps",
-    "Similarity": "maps",
+    "Shift": "maps.families",
+    "Similarity": "maps.families",
     "SlicedWasserstein": "divergences",
     "Splines": "conditionals",
     "StochasticMMD": "divergences",
     "Stratified": "conditionals",
-    "UniformPrior": "priors",
+    "UniformPrior": "compare.priors",
     "assess": "trust.assess",
-    "bootstrap": "trust.uncertainty",
+    "bootstrap": "trust.bootstrap",
     "evaluate": "trust.evaluate",
     "sensitivity": "trust.sensitivity",
 }

@@ -10,8 +10,14 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from condokit._validation import Array, check_integer, check_seed, noting, pick, warn
-from condokit.conditionals import CONDITIONALS, BaseConditional
+from condokit.checks import Array, check_integer, check_seed, noting, pick, warn
+from condokit.choose import MANY_ROWS, MOST_FEATURES, Rung, account, climb
+from condokit.compare.priors import PRIORS, BasePrior
+from condokit.conditionals import CONDITIONALS
+from condokit.conditionals.base import BaseConditional
+from condokit.data.domains import Domains
+from condokit.data.roles import from_pair, from_table, is_reference_row
+from condokit.data.tables import Table
 from condokit.divergences import (
     DIVERGENCES,
     BaseDivergence,
@@ -20,16 +26,11 @@ from condokit.divergences import (
     RowDivergence,
     SampleDivergence,
 )
-from condokit.domains import Domains, profile
-from condokit.errors import Errors, std_of_mapped
-from condokit.fitting import Fit, Recipe, fit_quietly
-from condokit.frames import Table
-from condokit.intake import from_pair, from_table, is_reference_row
-from condokit.ladder import MANY_ROWS, MOST_FEATURES, Rung, climb
-from condokit.maps import (
+from condokit.fit import Fit, Recipe, fit_quietly
+from condokit.maps.affine import AffineMap
+from condokit.maps.families import (
     MAPS,
     Affine,
-    AffineMap,
     Blocks,
     DiagonalFamily,
     LocationScale,
@@ -37,10 +38,10 @@ from condokit.maps import (
     MapFamily,
     Rigid,
 )
-from condokit.optimise import watched
-from condokit.pairing import check_pairs, refine
-from condokit.priors import PRIORS, BasePrior
-from condokit.provenance import account
+from condokit.maps.profile import profile
+from condokit.maps.standard_errors import Errors, std_of_mapped
+from condokit.pairs import check_pairs, refine
+from condokit.solvers.lbfgs import watched
 
 
 class ConDoAdapter(TransformerMixin, BaseEstimator):

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 import condokit
-from condokit._validation import Array, listing
-from condokit.atomic import write_bytes
-from condokit.links import LEAST_SHARE, MOST_SHARE, Link
-from condokit.maps import AffineMap
+from condokit.checks import Array, listing
+from condokit.data.links import LEAST_SHARE, MOST_SHARE, Link
+from condokit.io.atomic import write_bytes
+from condokit.maps.affine import AffineMap
 
 _OPSET = 13
 _IR_VERSION = 8

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from condokit._validation import listing
 from condokit.adapter import ConDoAdapter
+from condokit.checks import listing
 from condokit.trust.agreement import Agreement
 from condokit.trust.assess import Assessment
 from condokit.trust.evaluate import Evaluation

@@ -14,7 +14,7 @@ from condokit.cli.printing import tell
 from condokit.cli.tables import check_label, labels_of, reading_options, refuse_text, refuse_unknown
 
 if TYPE_CHECKING:
-    from condokit.maps import AffineMap
+    from condokit.maps.affine import AffineMap
 
 _MOST_WATCHED = 100_000  # rows of a file that are all checked for drift; beyond, every tenth
 
@@ -34,10 +34,10 @@ def apply_to_file(
     With a column of domains, rows of the reference stay as they are. From text to text, all other
     columns stay as they are written.
     """
-    from condokit._validation import FileError
-    from condokit.drift import Monitor
-    from condokit.files import is_text, open_writer, scan_table
-    from condokit.streaming import map_batch, some_rows
+    from condokit.checks import FileError
+    from condokit.io import is_text, open_writer, scan_table
+    from condokit.io.streaming import map_batch, some_rows
+    from condokit.maps.profile import Monitor
 
     check_label(domain, reference_label)
     if output.endswith(".h5ad"):
@@ -80,9 +80,9 @@ def _apply_to_h5ad(
     reference_label: str | None,
 ) -> Any:
     """Map the features of an AnnData file, and keep all else that is in it."""
-    from condokit._validation import FileError
-    from condokit.files import read_table, replace_h5ad
-    from condokit.streaming import map_batch
+    from condokit.checks import FileError
+    from condokit.io import read_table, replace_h5ad
+    from condokit.io.streaming import map_batch
 
     if not incoming.endswith(".h5ad"):
         raise FileError(f"{output}: .h5ad can only be written from .h5ad; choose .parquet.")

@@ -16,7 +16,7 @@ import click
 
 import condokit
 from condokit.cli.applying import apply_to_file
-from condokit.cli.fitting import fit_adapter, fit_record, summary
+from condokit.cli.fits import fit_adapter, fit_record, summary
 from condokit.cli.options import (
     APPLIED,
     with_data,
@@ -189,7 +189,7 @@ def report(output: str, force: bool, verbose: bool, as_json: bool, **options: An
 @with_json
 def show(map_file: str, as_json: bool) -> None:
     """Say what a map file holds; - is standard input."""
-    from condokit.records import Sheet, plain
+    from condokit.data.records import Sheet, plain
 
     affine = load_map(map_file)
     names = list(affine.feature_names or [f"column {j}" for j in range(affine.n_features_in_)])
@@ -250,7 +250,7 @@ def export(
 ) -> None:
     """Write a map for other systems: ONNX, SQL or plain Python."""
     from condokit import export as exports
-    from condokit.files import write_bytes
+    from condokit.io import write_bytes
 
     if not (onnx or sql or python):
         raise click.UsageError("Say what to write: --onnx, --sql or --python.")
@@ -281,7 +281,7 @@ def export(
 def demo(folder: str, force: bool, as_json: bool) -> None:
     """Make example data in FOLDER and run check, fit and apply on them."""
     from condokit import datasets
-    from condokit.files import write_text
+    from condokit.io import write_text
 
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -338,7 +338,7 @@ def main(arguments: list[str] | None = None) -> None:
         tell("Interrupted.")
         code = 130
     except (ValueError, ImportError, OSError, MemoryError, TypeError) as error:
-        from condokit._validation import NoOverlapError
+        from condokit.checks import NoOverlapError
 
         text = str(error) or type(error).__name__
         tell(click.style("error: ", fg="red", bold=True) + as_options(text))

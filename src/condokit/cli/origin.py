@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from condokit.adapter import ConDoAdapter
-    from condokit.domains import Domains
-    from condokit.maps import AffineMap
+    from condokit.data.domains import Domains
+    from condokit.maps.affine import AffineMap
 
 _NO_MATTER = ("--force", "--json", "-v", "--verbose")
 Inputs = list[tuple[str, dict[str, str]]]
@@ -17,7 +17,7 @@ given: list[str] = []  # as they were given, for the record
 
 def inputs_of(options: dict[str, Any]) -> Inputs:
     """Return the files that were read with their fingerprints."""
-    from condokit.provenance import file_fingerprint
+    from condokit.maps.provenance import file_fingerprint
 
     paths = (options["new"], options["reference"])
     return [(path, file_fingerprint(path)) for path in paths if path not in (None, "-")]
@@ -25,7 +25,7 @@ def inputs_of(options: dict[str, Any]) -> Inputs:
 
 def with_origin(affine: AffineMap, domains: Domains, inputs: Inputs) -> AffineMap:
     """Return a map that knows the command, the files and the rows it comes from."""
-    from condokit.provenance import fingerprint
+    from condokit.maps.provenance import fingerprint
 
     origin = {
         **(affine.provenance or {}),
@@ -45,7 +45,7 @@ def write_report(
     with_map: bool,
 ) -> dict[str, Any]:
     """Write the report of a fitted adapter, and return its record."""
-    from condokit.files import write_text
+    from condokit.io import write_text
     from condokit.report import build, render
 
     hashes = {name: known["sha256"] for name, known in inputs}

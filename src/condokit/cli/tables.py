@@ -11,7 +11,7 @@ import click
 from condokit.cli.printing import tell
 
 if TYPE_CHECKING:
-    from condokit.domains import Domains
+    from condokit.data.domains import Domains
 
 _PART = 10_000  # values that are looked at together for one that is not as it should be
 
@@ -29,7 +29,7 @@ def read_domains(
     **reading: Any,
 ) -> Domains:
     """Read one table or two, and tell features from the rest."""
-    from condokit.intake import from_pair, from_table
+    from condokit.data.roles import from_pair, from_table
 
     if (reference is None) == (domain is None):
         raise click.UsageError("Give --reference OLD for two tables, or --domain for one.")
@@ -87,7 +87,7 @@ def labels_of(column: Any) -> list[str | None]:
 
 
 def reading_options(reading: dict[str, Any]) -> dict[str, Any]:
-    """Return what `condokit.files` calls the options of reading."""
+    """Return what `condokit.io` calls the options of reading."""
     return {
         "format": reading.get("file_format"),
         "delimiter": reading.get("delimiter"),
@@ -122,7 +122,7 @@ def _confounders(values: tuple[str, ...], known: list[str]) -> dict[str, str]:
 
 def refuse_unknown(path: str | None, wanted: list[str], known: list[str]) -> None:
     """Refuse columns that a table does not have."""
-    from condokit._validation import did_you_mean, listing
+    from condokit.checks import did_you_mean, listing
 
     names = set(known)
     for name in wanted:
@@ -137,7 +137,7 @@ def _alike(name: str, declared: str, paths: list[str], columns: list[Any]) -> li
     """Return a confounder with one kind of values: text becomes what the other table holds."""
     import pyarrow as pa
 
-    from condokit.files import is_number
+    from condokit.io import is_number
 
     kinds = [pa.float64() if is_number(column.type) else _plain(column.type) for column in columns]
     others = {kind for kind in kinds if kind not in (pa.string(), pa.null())}
@@ -177,8 +177,8 @@ def _features(
     import fnmatch
     import json
 
-    from condokit._validation import did_you_mean, listing
-    from condokit.files import OBSERVED, is_number
+    from condokit.checks import did_you_mean, listing
+    from condokit.io import OBSERVED, is_number
 
     first = tables[0].column_names
     free = [name for name in first if name not in roles]
@@ -222,8 +222,8 @@ def refuse_text(
     """Refuse features that hold text, which no map can take; `tables` are the rows of the file."""
     import pyarrow as pa
 
-    from condokit._validation import FileError, listing
-    from condokit.files import is_number
+    from condokit.checks import FileError, listing
+    from condokit.io import is_number
 
     kinds = {field.name: field.type for field in schema}
     text = [name for name in names if not (is_number(kinds[name]) or kinds[name] == pa.bool_())]
@@ -263,7 +263,7 @@ def _table(path: str, reading: dict[str, Any], texts: list[str | None]) -> Any:
     """Read a table, with decimals as the numbers that they are."""
     import pyarrow as pa
 
-    from condokit.files import read_table
+    from condokit.io import read_table
 
     table = read_table(path, texts=texts, **reading_options(reading))
     kinds = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from condokit.maps import AffineMap
+    from condokit.maps.affine import AffineMap
 
 
 def check_targets(
@@ -21,7 +21,7 @@ def check_targets(
     inputs: Iterable[str | None] = (),
 ) -> None:
     """Refuse outputs that cannot be written, that collide, or that would replace an input."""
-    from condokit.files import check_target
+    from condokit.io import check_target
 
     wanted = [path for path in outputs if path is not None]
     if wanted.count("-") + as_json > 1:
@@ -39,14 +39,14 @@ def check_targets(
 
 def load_map(path: str) -> AffineMap:
     """Read a map; "-" is standard input."""
-    from condokit.maps import AffineMap
+    from condokit.maps.affine import AffineMap
 
     return AffineMap.load(sys.stdin.buffer if path == "-" else path)
 
 
 def save_map(affine: AffineMap, path: str, force: bool) -> None:
     """Write a map; "-" is standard output."""
-    from condokit.files import write_bytes
+    from condokit.io import write_bytes
 
     content = io.BytesIO()
     affine.save(content)

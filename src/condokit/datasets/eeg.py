@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from condokit._validation import Array
+from condokit.checks import Array
 
 _CHANNELS = ("F3", "F4", "C3", "C4", "P3", "P4", "O1", "O2")
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from condokit._validation import Array
-from condokit.files import sha256
+from condokit.checks import Array
+from condokit.io import sha256
 
 
 class _Source(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from condokit._validation import Array
+from condokit.checks import Array
 
 EFFECTS = ("homoscedastic", "heteroscedastic", "nonlinear")
 SCENARIOS = ("no confounding", "confounded", "random transform")

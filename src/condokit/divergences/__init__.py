@@ -9,17 +9,16 @@ from condokit.divergences.base import (
 )
 from condokit.divergences.kl import ForwardKL, Jeffreys, ReverseKL
 from condokit.divergences.likelihood import PooledLikelihood
-from condokit.divergences.matrix import MatrixSolution
-from condokit.divergences.pc_match import PCMatch
+from condokit.divergences.paper_mmd import StochasticMMD
 from condokit.divergences.samples import (
     MMD,
     Energy,
     Procrustes,
     SampleDivergence,
     SlicedWasserstein,
-    StochasticMMD,
 )
-from condokit.divergences.transport import GaussianOT
+from condokit.divergences.transport import GaussianOT, PCMatch
+from condokit.solvers.base import MatrixSolution
 
 __all__ = [
     "DIVERGENCES",

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from condokit._validation import Array
-from condokit.divergences.matrix import MatrixSolution
-from condokit.domains import Domains, GaussianPair, Moments
-from condokit.maps import DiagonalFamily, MatrixFamily
-from condokit.optimise import lbfgs
-from condokit.smoothing import Covariates
-from condokit.statistics import average, columns
+from condokit.checks import Array
+from condokit.data.arrays import average, columns
+from condokit.data.covariates import Covariates
+from condokit.data.domains import Domains
+from condokit.maps.families import DiagonalFamily, MatrixFamily
+from condokit.solvers.base import MatrixSolution
+from condokit.solvers.lbfgs import lbfgs
+from condokit.summaries.covariances import GaussianPair
+from condokit.summaries.moments import Moments
 
 
 @dataclass(frozen=True)

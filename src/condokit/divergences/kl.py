@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from condokit._validation import Array
+from condokit.checks import Array
+from condokit.data.arrays import columns
 from condokit.divergences.base import (
     MatrixDivergence,
     MomentDivergence,
@@ -16,10 +17,13 @@ from condokit.divergences.base import (
     variance_of_mean,
     variance_of_variance,
 )
-from condokit.divergences.matrix import KLObjective, MatrixSolution, Objective, Units, minimise
-from condokit.domains import GaussianPair, Moments
-from condokit.maps import DiagonalFamily, MatrixFamily
-from condokit.statistics import columns
+from condokit.maps.families import DiagonalFamily, MatrixFamily
+from condokit.solvers.base import MatrixSolution, Objective
+from condokit.solvers.gaussian_kl import KLObjective
+from condokit.solvers.matrices import minimise
+from condokit.solvers.units import Units
+from condokit.summaries.covariances import GaussianPair
+from condokit.summaries.moments import Moments
 
 
 class ReverseKL(MomentDivergence, MatrixDivergence):

@@ -10,22 +10,18 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from condokit._validation import Array, check_integer
+from condokit.checks import Array, check_integer
+from condokit.compare.kernels import Kernel
+from condokit.data.arrays import positive
 from condokit.divergences.base import BaseDivergence
-from condokit.divergences.matrix import (
-    MatrixSolution,
-    Solved,
-    Start,
-    Units,
-    bounded,
-    nearest_rigid,
-    rigid,
-)
-from condokit.domains import Moments, Samples
-from condokit.kernels import Kernel
-from condokit.maps import Affine, DiagonalFamily, MapFamily, Rigid
-from condokit.optimise import lbfgs
-from condokit.statistics import positive
+from condokit.maps.families import Affine, DiagonalFamily, MapFamily, Rigid
+from condokit.solvers.base import MatrixSolution, Solved
+from condokit.solvers.descent import bounded, rigid
+from condokit.solvers.lbfgs import lbfgs
+from condokit.solvers.starts import Start, nearest_rigid
+from condokit.solvers.units import Units
+from condokit.summaries.moments import Moments
+from condokit.summaries.samples import Samples
 
 _BUDGETS = (5, 15, 40)  # iterations to choose from
 _EXPLORED_ROWS = 200  # of a stratum, on which starts and budgets are compared
@@ -33,8 +29,6 @@ _ROUNDS = (5, 15, 30)  # iterations after which half of the starts are given up
 _EXACT_ROWS = 2000  # of a stratum, beyond which a kernel is approximated
 _FTOL, _GTOL = 1e-8, 1e-6  # below which single precision tells nothing
 _CACHED = 1 << 16  # pairs of rows compared at a time
-
-
 Distance = Callable[[int, Array], tuple[float, Array]]
 Profile = Callable[[Array, Array], tuple[Array, Array]]
 Map = tuple[Array, Array]
@@ -378,132 +372,6 @@ class MMD(_KernelDivergence):
             return float(gap @ gap) / n, (2 / (n * len(Z))) * pull @ frequencies.T
 
         return distance
-
-
-class StochasticMMD(SampleDivergence):
-    r"""The paper's minibatch MMD, for comparison: slow, and far from the minimum by default.
-
-    Pairs of sets of rows are drawn once: a confounder value from the prior, then `n_samples` rows
-    of either domain given it. Every step takes `n_values` pairs and follows the gradient of the sum
-    of their squared MMD, with the kernel :math:`\exp(-|x - y|^2 / h)` and h the mean squared
-    distance of distinct rows in the two sets, by AdamW from the identity.
-
-    Parameters
-    ----------
-    epochs : int, default=5
-        Passes over all pairs of sets.
-    learning_rate : float, default=0.001
-        Of AdamW, with decay 1e-4 towards zero; at most the length of a step in any parameter.
-    n_values : int, default=8
-        Pairs of sets in a step.
-    n_samples : int, default=20
-        Rows in a set.
-    n_sets : int or None, default=None
-        Pairs of sets; None for as many as the smaller domain has rows.
-    patience : int, default=3
-        Epochs without a lower loss after which to stop; the best epoch is kept.
-    random_state : int, default=0
-        Seed.
-    """
-
-    max_rows = 10**9
-    max_iter = None
-
-    def __init__(
-        self,
-        epochs: int = 5,
-        learning_rate: float = 0.001,
-        n_values: int = 8,
-        n_samples: int = 20,
-        n_sets: int | None = None,
-        patience: int = 3,
-        random_state: int = 0,
-    ) -> None:
-        self.epochs = epochs
-        self.learning_rate = learning_rate
-        self.n_values = n_values
-        self.n_samples = n_samples
-        self.n_sets = n_sets
-        self.patience = patience
-        self.random_state = random_state
-
-    def distances(self, samples: Samples) -> Distance:  # noqa: D102
-        reference = samples.reference
-
-        def distance(k: int, Z: Array) -> tuple[float, Array]:
-            value, gradient = _mmd_of_sets(Z[None], reference[k][None])
-            return value, gradient[0]
-
-        return distance
-
-    def solve(  # noqa: D102
-        self,
-        family: MapFamily,
-        samples: Samples,
-        units: Units | FeatureUnits,
-        starts: list[Start],
-    ) -> MatrixSolution:
-        for name in ("epochs", "n_values", "n_samples", "patience"):
-            check_integer(name, getattr(self, name), 1 if name != "n_samples" else 2)
-        if self.n_sets is not None:
-            check_integer("n_sets", self.n_sets, 1)
-        if isinstance(family, Rigid) or (isinstance(family, Affine) and family.is_penalised):
-            raise ValueError("StochasticMMD finds diagonal and free affine maps only.")
-        rng = np.random.default_rng(self.random_state)
-        n_sets = self.n_sets or samples.n_rows
-        if n_sets is None:
-            n_sets = min(sum(map(len, samples.query)), sum(map(len, samples.reference)))
-        values = rng.choice(len(samples.weights), n_sets, p=samples.weights)
-        X, Y = (
-            np.stack([side[k][rng.integers(0, len(side[k]), self.n_samples)] for k in values])
-            for side in (samples.query, samples.reference)
-        )
-        b: Array = np.zeros(Y.shape[2])
-        diagonal = isinstance(family, DiagonalFamily)
-        A: Array = np.ones(len(b)) if diagonal else np.eye(len(b), X.shape[2])
-        moves_A, moves_b = getattr(family, "has_scale", True), getattr(family, "has_offset", True)
-        state = np.zeros((2, A.size + len(b)))  # AdamW's running moments of the gradient
-        best, worse, step = (np.inf, A, b), 0, 0
-        for _ in range(self.epochs):
-            loss = 0.0
-            for first in range(0, n_sets, self.n_values):
-                here = slice(first, first + self.n_values)
-                value, pull = _mmd_of_sets(_mapped(X[here], A, b), Y[here])
-                pull, rows = (part.reshape(-1, part.shape[2]) for part in (pull, X[here]))
-                d_A, d_b = _in_map(pull, rows, A) * moves_A, pull.sum(axis=0) * moves_b
-                gradient = np.concatenate([d_A.ravel(), d_b])
-                step, loss = step + 1, loss + value
-                state[0] = 0.9 * state[0] + 0.1 * gradient
-                state[1] = 0.999 * state[1] + 0.001 * gradient**2
-                mean, square = state[0] / (1 - 0.9**step), state[1] / (1 - 0.999**step)
-                move = self.learning_rate * mean / (np.sqrt(square) + 1e-8)
-                decay = 1 - self.learning_rate * 1e-4
-                A = A * (decay if moves_A else 1.0) - move[: A.size].reshape(A.shape)
-                b = b * decay - move[A.size :]
-            worse = 0 if loss < best[0] else worse + 1
-            best = (loss, A, b) if loss < best[0] else best
-            if worse >= self.patience:
-                break
-        return MatrixSolution(best[1], best[2], best[0] / n_sets, step)
-
-
-def _mmd_of_sets(Z: Array, Y: Array) -> tuple[float, Array]:
-    """Return the sum of squared MMD over pairs of sets, and its gradient in the rows of Z."""
-    both = np.concatenate([Z, Y], axis=1)
-    far = both - both.mean(axis=1, keepdims=True)
-    size = (far**2).sum(axis=-1)
-    square = size[:, :, None] + size[:, None] - 2 * far @ far.transpose(0, 2, 1)
-    square = np.maximum(square, 0.0)
-    n, m = Z.shape[1], Y.shape[1]
-    width = square.sum(axis=(1, 2), keepdims=True) / ((n + m) * (n + m - 1))
-    width = np.maximum(width, 1e-300)
-    kernel = np.exp(-square / width)
-    sign = np.concatenate([np.full(n, 1 / n), np.full(m, -1 / m)])
-    weighted = kernel * sign[:, None] * sign
-    value = float(weighted.sum())
-    slope = -weighted[:, :n] / width  # of k in the squared distance
-    gradient = 4 * (slope.sum(axis=2)[:, :, None] * Z - slope @ both)
-    return value, gradient
 
 
 def _by_differences(kernel: Kernel, reference: list[Array]) -> Distance:

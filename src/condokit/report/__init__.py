@@ -6,11 +6,11 @@ import os
 from typing import Any
 
 from condokit.adapter import ConDoAdapter
-from condokit.files import write_text
-from condokit.report.record import build
+from condokit.io import write_text
+from condokit.report.contents import build
 from condokit.report.render import render
-from condokit.trust.again import read_again
-from condokit.trust.uncertainty import Bootstrap
+from condokit.trust.bootstrap import Bootstrap
+from condokit.trust.rereading import read_again
 
 __all__ = ["build", "render", "save"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from condokit._validation import Array
-from condokit.records import Part, Record, Sheet
-from condokit.statistics import positive
+from condokit.checks import Array
+from condokit.data.arrays import positive
+from condokit.data.records import Part, Record, Sheet
 
 _LIMITS = 1.96
 

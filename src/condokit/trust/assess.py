@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from condokit._validation import Array, NoOverlapError, check_integer, check_number, listing
-from condokit.domains import Confounder, Domains, Strata, cell_names, evenly
-from condokit.fitting import Comparison, Recipe, compare, determines_matrix, plain_recipe
-from condokit.intake import from_table
-from condokit.ladder import MANY_ROWS
-from condokit.overlap import Overlap
-from condokit.records import Finding, Part, Record, Sheet, hidden_counts, share_of, small_cells
+from condokit.checks import Array, NoOverlapError, check_integer, check_number, listing
+from condokit.choose import MANY_ROWS
+from condokit.compare.comparison import Comparison
+from condokit.compare.overlap import Overlap
+from condokit.data.disclosure import hidden_counts, share_of, small_cells
+from condokit.data.domains import Confounder, Domains, Strata, cell_names
+from condokit.data.records import Finding, Part, Record, Sheet
+from condokit.data.roles import from_table
+from condokit.data.subsets import evenly
+from condokit.fit import Recipe, compare, determines_matrix, plain_recipe
 from condokit.trust.features import ADVICE, describe_features
 
 _FEW_ROWS = 5  # of a cell

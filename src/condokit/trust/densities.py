@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from condokit._validation import Array
-from condokit.trust.likewise import Likewise
+from condokit.checks import Array
+from condokit.trust.blocks import Likewise
 
 _N_POINTS = 64
 _MOST_STRATA = 6

@@ -8,23 +8,25 @@ from typing import Any
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from condokit._validation import Array, check_integer, check_seed, listing
 from condokit.adapter import ConDoAdapter
-from condokit.domains import Domains, cell_names, profile
-from condokit.fitting import compare, plain_recipe
-from condokit.frames import Table
-from condokit.intake import column_values, from_table
-from condokit.maps import AffineMap, Identity, Rigid
-from condokit.maps import Shift as ShiftOnly
-from condokit.optimise import threads
-from condokit.records import Finding, Part, Record, Sheet
-from condokit.statistics import positive, rms
-from condokit.trust.again import in_order, known_features
+from condokit.checks import Array, check_integer, check_seed, listing
+from condokit.data.arrays import positive, rms
+from condokit.data.domains import Domains, cell_names
+from condokit.data.records import Finding, Part, Record, Sheet
+from condokit.data.roles import column_values, from_table
+from condokit.data.tables import Table
+from condokit.fit import compare, plain_recipe
+from condokit.maps.affine import AffineMap
+from condokit.maps.families import Identity, Rigid
+from condokit.maps.families import Shift as ShiftOnly
+from condokit.maps.profile import profile
+from condokit.solvers.lbfgs import threads
 from condokit.trust.agreement import Agreement, agreement
+from condokit.trust.blocks import Likewise
 from condokit.trust.densities import densities
-from condokit.trust.kept import Kept, differences_kept, silhouettes, variance_explained
-from condokit.trust.likewise import Likewise
+from condokit.trust.differences import Kept, differences_kept, silhouettes, variance_explained
 from condokit.trust.models import by_stratum, calibration, predictions, true_values
+from condokit.trust.rereading import in_order, known_features
 from condokit.trust.shift import MapErrors, Permutations, Shift, measure
 
 _LEVEL = 0.05

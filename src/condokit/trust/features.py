@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from condokit._validation import Array
-from condokit.domains import Domains, evenly
-from condokit.records import MIN_CELL
+from condokit.checks import Array
+from condokit.data.disclosure import MIN_CELL
+from condokit.data.domains import Domains
+from condokit.data.subsets import evenly
 
 _MOST_ROWS = 4000  # of a domain that are looked at
 _FEWEST_ROWS = 20  # below which nothing is said of a distribution

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from condokit._validation import Array, listing
-from condokit.records import Sheet, hidden_cells
+from condokit.checks import Array, listing
+from condokit.data.disclosure import hidden_cells
+from condokit.data.records import Sheet
 
 
 def predictions(name: str, model: Any, X: Any) -> tuple[Array, str]:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from condokit._validation import Array, NoOverlapError, check_integer, check_seed, quietly
 from condokit.adapter import ConDoAdapter
-from condokit.domains import Domains, profile
-from condokit.records import Part, Record, Sheet
-from condokit.statistics import positive, rms
-from condokit.trust.again import read_again
+from condokit.checks import Array, NoOverlapError, check_integer, check_seed, quietly
+from condokit.data.arrays import positive, rms
+from condokit.data.domains import Domains
+from condokit.data.records import Part, Record, Sheet
+from condokit.maps.profile import profile
+from condokit.trust.rereading import read_again
 
 _MOST_ROWS = 5000  # of a domain that strengths are measured on
 _LARGE = 2.0  # standard errors

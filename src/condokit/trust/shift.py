@@ -8,12 +8,13 @@ import numpy as np
 from scipy import sparse
 from scipy.stats import rankdata
 
-from condokit._validation import Array
+from condokit.checks import Array
+from condokit.data.arrays import positive
+from condokit.data.subsets import evenly
 from condokit.divergences import ReverseKL
-from condokit.domains import Moments, evenly
-from condokit.maps import LocationScale
-from condokit.statistics import positive
-from condokit.trust.likewise import Likewise
+from condokit.maps.families import LocationScale
+from condokit.summaries.moments import Moments
+from condokit.trust.blocks import Likewise
 
 _FEATURE_BATCH = 256
 _MOST_CLASSIFIED = 1500  # rows that a classifier of domains is trained on

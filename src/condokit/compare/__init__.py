@@ -1,0 +1,1 @@
+"""Which confounder values are compared, and how much each counts."""

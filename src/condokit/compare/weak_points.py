@@ -1,0 +1,92 @@
+"""Data on which a map rests too lightly: very few rows, or values far from all others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from condokit.checks import Array, listing
+from condokit.compare.support import Support
+from condokit.data.domains import Domains, Strata
+from condokit.data.subsets import evenly
+from condokit.maps.profile import Profile
+
+_FEW_ROWS = 5
+_FEWEST_OTHERS = 20  # rows that it takes to call one of them an outlier
+_MOST_ROWS = 2000
+_FAR_AWAY = 50.0  # robust standard deviations
+
+
+def weak_points(
+    domains: Domains, strata: Strata, support: Support, observed: tuple[Array, Array] | None
+) -> list[str]:
+    """Say what makes the map unreliable, if anything; `observed` counts rows of every feature."""
+    found = [
+        f"Only {count:g} of the {name} rows can be compared, so the map and its errors are guesses."
+        for name, count in (
+            ("query", support.count_query.sum()),
+            ("reference", support.count_reference.sum()),
+        )
+        if count < _FEW_ROWS
+    ]
+    compared = support.place(strata) >= 0
+    if observed is not None:
+        rare = np.minimum(*(count.sum(axis=0) for count in observed)) < _FEW_ROWS
+        if rare.any():
+            named = listing(domains.tables[0].take(np.flatnonzero(rare)).labels)
+            found.append(
+                f"Mostly missing, with fewer than {_FEW_ROWS} values of a domain to compare: "
+                f"{named}. Their maps are guesses."
+            )
+    for name, is_here in (("query", domains.is_query), ("reference", ~domains.is_query)):
+        side = compared & is_here
+        places = outlying_features(domains, side)
+        if len(places):
+            far = domains.tables[0].take(places).labels
+            found.append(
+                f"Values of {listing(far)} in the {name} rows are more than {_FAR_AWAY:g} robust "
+                "standard deviations away from the others, and decide the map alone. Correct or "
+                "leave out these rows, or transform the feature."
+            )
+    return found
+
+
+def outlying_features(domains: Domains, side: Array) -> Array:
+    r"""Return the features that have a value very far from the others on one side.
+
+    Far from the median, in units of the distance that 19 in 20 rows keep, over its normal value.
+    To save sorting, this looks only at features whose extremes are far out in standard deviations
+    of at most 2000 rows: with one value at k robust ones among n normal ones, by about
+    :math:`k / \sqrt{1 + k^2 / n}`.
+    """
+    everyone = np.flatnonzero(side)
+    if len(everyone) < _FEWEST_OTHERS:
+        return np.empty(0, dtype=np.intp)
+    sample = domains.rows(everyone[evenly(len(everyone), _MOST_ROWS)])
+    profile = Profile.of(sample, len(everyone))
+    low = high = profile.mean
+    known = np.zeros(domains.n_features)
+    for rows, chunk in domains.chunks():
+        mine = side[rows]
+        X = chunk if mine.all() else chunk[mine]
+        if len(X):
+            known += len(X) if domains.gaps is None else (~np.isnan(X)).sum(axis=0)
+            low, high = np.fmin(low, _least(X)), np.fmax(high, -_least(-X))
+    n = np.maximum(len(sample) * (1 - profile.missing), 1.0)
+    bound = 0.5 * _FAR_AWAY / np.sqrt(1 + _FAR_AWAY**2 / n)
+    far = np.maximum(high - profile.mean, profile.mean - low) > bound * profile.sd
+    suspects = np.flatnonzero(far & (known >= _FEWEST_OTHERS))
+    if len(suspects) == 0:
+        return suspects
+    X = np.concatenate([chunk[np.ix_(side[rows], suspects)] for rows, chunk in domains.chunks()])
+    distance = np.sort(np.abs(X - np.nanmedian(X, axis=0)), axis=0)  # NaN comes last
+    last = known[suspects].astype(np.intp) - 1
+    inner = last - np.maximum((last + 1) // 20, 1)
+    typical = distance[inner, np.arange(len(last))] / 1.96
+    farthest = distance[last, np.arange(len(last))]
+    return suspects[(typical > 0) & (farthest > _FAR_AWAY * typical)]
+
+
+def _least(X: Array) -> Array:
+    """Return the least known value of every column."""
+    least = X.min(axis=0)
+    return np.fmin.reduce(X, axis=0) if np.isnan(least).any() else least

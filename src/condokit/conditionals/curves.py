@@ -1,0 +1,296 @@
+"""Smooth curves of many features at once: a basis of the confounders, and a regression on it.
+
+Every feature has a mean and a log-variance that are sums of ridge-penalised blocks of basis
+functions; the variance of each block's coefficients comes from the data (empirical Bayes), so
+blocks that a feature does not need vanish. All features share the basis, which makes the work a few
+matrix products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from functools import cached_property
+
+import numpy as np
+
+from condokit.checks import Array
+from condokit.data.arrays import quantiles
+from condokit.data.covariates import Covariates
+
+_MOST_COLUMNS = 60  # of one block that crosses curves with categories
+_ADDITIVE = 4  # up to this many continuous columns each get a curve of their own
+_LEADING = 2  # beyond that, the columns that matter most
+_FEW_PRODUCTS = 1 << 18  # that are cheaper to keep than to compute again
+_INDICES = 3  # and curves of this many linear combinations
+Block = Callable[[Array, Array], Array]
+
+
+class Basis:
+    """Functions of the confounders in blocks: constant, linear, categories, curves, surfaces.
+
+    Parameters
+    ----------
+    covariates : Covariates
+        Rows that place the knots and set the units.
+    n_knots : int
+        Knots of a curve.
+    directions : ndarray of shape (n_continuous, n_directions) or None
+        Linear combinations of many columns which deserve curves.
+    """
+
+    def __init__(self, covariates: Covariates, n_knots: int, directions: Array | None) -> None:
+        Z, n_categories = covariates.Z, covariates.n_categories
+        p = Z.shape[1]
+        raw: list[Block] = []
+        if p:
+            raw.append(lambda Z, E: Z)
+        if n_categories > 1:
+            raw.append(lambda Z, E: E)
+            if p and p * n_categories <= _MOST_COLUMNS:
+                raw.append(lambda Z, E: _cross(E, Z))
+        for axes in _axes(Z, directions):
+            width = n_knots if axes.shape[1] == 1 else 3 * n_knots // 2
+            if p > _ADDITIVE and np.count_nonzero(axes) == 1:  # a column that matters on its own
+                raw.append(lambda Z, E, axes=axes: Z @ axes)  # type: ignore[misc]
+            curve = _Radial(covariates, axes, width)
+            raw.append(lambda Z, E, curve=curve: curve(Z))  # type: ignore[misc]
+            if n_categories > 1 and width * n_categories <= _MOST_COLUMNS:
+                raw.append(lambda Z, E, curve=curve: _cross(E, curve(Z)))  # type: ignore[misc]
+        E, counts = _one_hot(covariates), covariates.counts
+        self._blocks: list[tuple[Block, float]] = []
+        sizes = []
+        for block in raw:
+            values = block(Z, E)
+            square = counts @ np.einsum("nr,nr->n", values, values) / counts.sum()
+            unit = float(np.sqrt(square))
+            self._blocks.append((block, 1 / max(unit, 1e-12)))
+            sizes.append(values.shape[1])
+        self.block = np.repeat(np.arange(-1, len(sizes)), [1, *sizes])
+        self.n_blocks = len(sizes)
+
+    def __call__(self, covariates: Covariates) -> Array:
+        """Return the basis at some rows, shape (n_rows, n_functions); the first is constant."""
+        Z, E = covariates.Z, _one_hot(covariates)
+        columns = [np.ones((len(Z), 1))]
+        columns += [block(Z, E) * unit for block, unit in self._blocks]
+        return np.concatenate(columns, axis=1)
+
+
+class _Radial:
+    r"""A low-rank thin-plate curve or surface: :math:`\sum_k c_k |u - \kappa_k|^3`, rotated.
+
+    The linear part is taken out, the rest is turned so that coefficients are independent a priori.
+    """
+
+    def __init__(self, covariates: Covariates, axes: Array, n_knots: int) -> None:
+        self.axes = axes
+        u = covariates.Z @ axes
+        self.knots = _knots(u, n_knots, covariates.weights)
+        between = _distance(self.knots, self.knots) ** 3
+        _, size, right = np.linalg.svd(between)
+        size = np.sqrt(np.maximum(size, 1e-10 * size[0]))
+        self.turn = (right.T * np.where(size > 0, 1 / np.where(size > 0, size, 1.0), 0.0)) @ right
+        values = (_distance(u, self.knots) ** 3) @ self.turn
+        linear = np.column_stack([np.ones(len(u)), u])
+        root = np.sqrt(covariates.counts)[:, None]
+        self.linear = np.linalg.lstsq(root * linear, root * values, rcond=None)[0]
+
+    def __call__(self, Z: Array) -> Array:
+        u = Z @ self.axes
+        values = (_distance(u, self.knots) ** 3) @ self.turn
+        return values - self.linear[0] - u @ self.linear[1:]
+
+
+def _axes(Z: Array, directions: Array | None) -> list[Array]:
+    """Return the projections that get a curve (one column) or a surface (several)."""
+    p = Z.shape[1]
+    unit = np.eye(p)
+    if p <= _ADDITIVE:
+        axes = [unit[:, [j]] for j in range(p)]
+        return [*axes, unit] if 2 <= p <= 3 else axes
+    if directions is None:
+        return []
+    leading = np.argsort(-(np.abs(directions) ** 2).sum(axis=1), kind="stable")[:_LEADING]
+    indices = [
+        directions[:, [k]] / np.maximum((Z @ directions[:, [k]]).std(), 1e-12)
+        for k in range(directions.shape[1])
+    ]
+    return [*indices, *(unit[:, [j]] for j in leading)]
+
+
+def directions(covariates: Covariates, Y: Array, is_query: Array | None = None) -> Array | None:
+    """Return the linear combinations of many columns along which the features vary most.
+
+    Ridge regression of all features on all columns, with an offset for the domain; the leading
+    left singular vectors of the coefficients. None where every column has a curve of its own.
+    """
+    Z = covariates.Z
+    p = Z.shape[1]
+    if p <= _ADDITIVE:
+        return None
+    offsets = [np.ones(len(Z))] if is_query is None else [np.ones(len(Z)), is_query]
+    design = np.column_stack([*offsets, Z])
+    penalty = np.diag(np.r_[np.zeros(len(offsets)), np.full(p, float(p))])
+    weighted = (covariates.counts[:, None] * design).T
+    coefficients = np.linalg.solve(weighted @ design + penalty, weighted @ Y)[len(offsets) :]
+    left, size, _ = np.linalg.svd(coefficients, full_matrices=False)
+    kept = max(1, int((size[:_INDICES] > 0.2 * size[0]).sum()))
+    return left[:, :kept] * size[:kept]
+
+
+def curve_bases(
+    covariates: Covariates, n_knots: int, X: Array, is_query: Array | None = None
+) -> tuple[Basis, Basis]:
+    """Return the bases of the mean and of the noise of features X; the noise has half the knots."""
+    leading = directions(covariates, X, is_query)
+    return Basis(covariates, n_knots, leading), Basis(covariates, max(n_knots // 2, 4), leading)
+
+
+class Regression:
+    r"""Posterior of the curves of many features given the noise of every row.
+
+    For each feature, :math:`y = \Phi \beta + \varepsilon`, with
+    :math:`\varepsilon_i \sim N(0, 1 / W_i)` and :math:`\beta_b \sim N(0, \tau_b^2)` in block b (the
+    constant is free). Marginally :math:`y \sim N(0, C)` with
+    :math:`C^{-1} = W - W \Phi \Sigma \Phi' W` and :math:`\Sigma = (\Phi' W \Phi + \tau^{-2})^{-1}`.
+
+    Parameters
+    ----------
+    basis : Basis
+        Names the blocks.
+    n_features : int
+        How many features are treated at once.
+    start : float
+        First guess of all prior variances.
+    """
+
+    def __init__(self, basis: Basis, n_features: int, start: float) -> None:
+        self.block = basis.block
+        self.tau2 = np.full((n_features, basis.n_blocks), start)
+
+    def of(self, chosen: Array) -> Regression:
+        """Return the regression of some of the features."""
+        part = copy(self)
+        for name, value in vars(self).items():
+            if name != "block":
+                setattr(part, name, value[chosen])
+        return part
+
+    def posterior(self, gram: Array) -> Array:
+        """Return the posterior covariances of the coefficients, given all Phi' W Phi."""
+        precision = np.full((len(self.tau2), len(self.block)), 1e-8)
+        precision[:, 1:] = 1 / self.tau2[:, self.block[1:]]
+        self.precision = precision
+        H = gram.copy()
+        diagonal = np.arange(len(self.block))
+        H[:, diagonal, diagonal] += precision
+        self.cov = np.linalg.inv(H)
+        return self.cov
+
+    def update_prior(self, beta: Array) -> None:
+        r"""Renew the prior variances: :math:`\tau_b^2 = |\beta_b|^2 / \gamma_b`.
+
+        :math:`\gamma_b` is the number of coefficients that the data determine (MacKay 1992).
+        """
+        variance = np.einsum("drr->dr", self.cov)
+        for b in range(self.tau2.shape[1]):
+            mine = self.block == b
+            gamma = mine.sum() - (variance[:, mine] * self.precision[:, mine]).sum(axis=1)
+            size = (beta[:, mine] ** 2).sum(axis=1)
+            self.tau2[:, b] = np.clip(size / np.maximum(gamma, 1e-3), 1e-8, 1e4)
+
+
+class Products:
+    """Weighted products of basis functions: one by one for few features, one product for many."""
+
+    def __init__(self, Phi: Array) -> None:
+        self.Phi = Phi
+
+    @cached_property
+    def _pairs(self) -> tuple[Array, Array, Array]:
+        """All products of two functions, and their numbers."""
+        up, down = np.triu_indices(self.Phi.shape[1])
+        pairs = self.Phi[:, up]
+        pairs *= self.Phi[:, down]
+        return pairs, up, down
+
+    def _one_by_one(self, n_features: int) -> bool:
+        n, r = self.Phi.shape
+        return n_features <= r and (n_features < 4 or n * r**2 > _FEW_PRODUCTS)
+
+    def gram(self, W: Array) -> Array:
+        """Return Phi' diag(w) Phi for every column w of W, shape (n_features, r, r)."""
+        Phi = self.Phi
+        r = Phi.shape[1]
+        if self._one_by_one(W.shape[1]):
+            return np.stack([(Phi * w[:, None]).T @ Phi for w in W.T])
+        pairs, up, down = self._pairs
+        flat = W.T @ pairs
+        out = np.empty((W.shape[1], r, r))
+        out[:, up, down] = flat
+        out[:, down, up] = flat
+        return out
+
+    def variances(self, cov: Array) -> Array:
+        """Return phi' cov phi for every row and feature, shape (n_rows, n_features)."""
+        Phi = self.Phi
+        if self._one_by_one(len(cov)):
+            return np.stack([np.einsum("nr,nr->n", Phi @ c, Phi) for c in cov], axis=1)
+        pairs, up, down = self._pairs
+        return pairs @ (cov[:, up, down] * np.where(up == down, 1.0, 2.0)).T
+
+
+def squared_residuals(X: Array, products: Products, beta: Array, cov: Array, W: Array) -> Array:
+    """Return squared residuals of curves, divided by one minus the leverage of their row."""
+    leverage = products.variances(cov) * W
+    return (X - products.Phi @ beta.T) ** 2 / np.maximum(1 - leverage, 0.05)
+
+
+def fit_noise(
+    noise: Regression, Psi: Array, weights: Array, square: Array, log_var: Array | None
+) -> tuple[Array, Array, Array]:
+    r"""Regress log-variances :math:`\Psi \gamma` on squared residuals, and renew their prior.
+
+    Two steps of Fisher scoring of a gamma likelihood with log link, from the present log-variances
+    or from a constant. Returns gamma, the log-variances and their bounds for every feature.
+    """
+    typical = np.log(np.maximum(weights @ square / weights.sum(), 1e-300))
+    bounds = typical + np.array([[-7.0], [4.0]])  # no row may rule alone
+    log_var = np.broadcast_to(typical, square.shape) if log_var is None else log_var
+    weighted = Psi * (0.5 * weights[:, None])
+    gram = weighted.T @ Psi
+    cov = noise.posterior(np.broadcast_to(gram, (square.shape[1], *gram.shape)))
+    for _ in range(2):
+        excess = np.clip(square * np.exp(-log_var) - 1, -1.0, 20.0)
+        gamma = np.einsum("drs,sd->dr", cov, weighted.T @ (log_var + excess))
+        log_var = np.clip(Psi @ gamma.T, *bounds)
+    noise.update_prior(gamma)
+    return gamma, log_var, bounds
+
+
+def _one_hot(covariates: Covariates) -> Array:
+    if covariates.n_categories <= 1:
+        return np.empty((len(covariates.Z), 0))
+    return np.eye(covariates.n_categories)[covariates.category]
+
+
+def _cross(E: Array, values: Array) -> Array:
+    return (E[:, :, None] * values[:, None, :]).reshape(len(values), -1)
+
+
+def _distance(u: Array, v: Array) -> Array:
+    square = (u**2).sum(axis=1)[:, None] + (v**2).sum(axis=1) - 2 * u @ v.T
+    return np.sqrt(np.maximum(square, 0.0))
+
+
+def _knots(u: Array, n_knots: int, weights: Array | None) -> Array:
+    """Spread knots over the rows: quantiles in one dimension, farthest points beyond."""
+    if u.shape[1] == 1:
+        return np.unique(quantiles(u, (np.arange(n_knots) + 0.5) / n_knots, weights))[:, None]
+    chosen = [int(np.argmin((u**2).sum(axis=1)))]
+    distance = _distance(u, u[chosen])[:, 0]
+    for _ in range(n_knots - 1):
+        chosen.append(int(np.argmax(distance)))
+        distance = np.minimum(distance, _distance(u, u[chosen[-1:]])[:, 0])
+    return u[chosen]

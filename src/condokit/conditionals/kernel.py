@@ -1,0 +1,158 @@
+"""Ingredient 3, features given confounders: moments of each domain at the compared values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from condokit.checks import Array
+from condokit.compare.kernels import Kernel, call, check_kernel, column_widths, rbf_delta
+from condokit.conditionals.base import SmoothConditional
+from condokit.conditionals.strata import _VARIANCE_FLOOR
+from condokit.data.covariates import Covariates
+from condokit.summaries.moments import Moments
+
+_MOST_SMOOTHED = 2000  # rows of a domain that a kernel smoother uses
+_WIDEST = 2.0  # factor of Silverman's bandwidth that a search starts from
+_NARROWINGS = 8  # at most, by the root of two each
+_CAUTION = 1.0  # standard errors by which a narrower bandwidth must be better
+_FEW_COLUMNS = 32  # up to which products with the kernel are taken together
+_FEW_ROWS = 3  # of a category, below which it borrows spread
+_FAR = 1e-12  # weight of every row far from all rows
+
+
+class KernelSmoother(SmoothConditional):
+    r"""Local linear means, and smoothed squared residuals as variances.
+
+    One matrix of smoothing weights serves all features. The bandwidth is a multiple of Silverman's:
+    twice that, narrowed by :math:`\sqrt 2` as long as the leave-one-out likelihood of all features
+    gains more than its standard error. Categories with fewer than three rows borrow the spread of
+    all others.
+
+    Parameters
+    ----------
+    bandwidth : float or None, default=None
+        Factor of Silverman's bandwidth. None chooses it by leave-one-out likelihood.
+    kernel : callable or None, default=None
+        k(Z1, Z2) -> matrix on the confounders as they are given; means are then local averages.
+    """
+
+    takes_weights = True
+
+    def __init__(self, bandwidth: float | None = None, kernel: Kernel | None = None) -> None:
+        self.bandwidth = bandwidth
+        self.kernel = kernel
+
+    def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
+        check_kernel(self.kernel, self.bandwidth)
+        if len(X) > _MOST_SMOOTHED:
+            rows = covariates.thinned(_MOST_SMOOTHED)
+            X, covariates = X[rows], replace(covariates.take(rows), weights=None)
+        counts = covariates.counts
+        share = counts / counts.sum()
+        middle = share @ X
+        X = X - middle
+        width = column_widths(covariates)
+        fixed = self.bandwidth is not None or self.kernel is not None or len(width) == 0
+        width *= (self.bandwidth or 1.0) if fixed else _WIDEST
+        K = self._kernel(covariates, covariates, width)
+        likelihood, square = self._at_rows(X, covariates, K)
+        best = 0
+        for k in range(1, 1 if fixed else _NARROWINGS + 1):
+            K = K * K  # as wide as before, over the root of two
+            tried = self._at_rows(X, covariates, K)
+            gain = tried[0] - likelihood
+            mean = share @ gain
+            if mean > _CAUTION * np.sqrt(share @ (gain - mean) ** 2 / counts.sum()):
+                best, (likelihood, square) = k, tried
+            elif k > best + 1:
+                break
+        width = width * 0.5 ** (best / 2)
+        K = self._kernel(at, covariates, width)
+        means, _, total = _local_linear(X, self._lines(covariates), self._lines(at), K, counts)
+        square *= counts[:, None]
+        rare = np.bincount(covariates.category, counts, covariates.n_categories) < _FEW_ROWS
+        if rare.any() and self.kernel is None:  # spreads of rare categories are those of all
+            borrowing = rare[at.category]
+            anywhere = [
+                Covariates(c.Z, 0 * c.category, 1) for c in (at.take(borrowing), covariates)
+            ]
+            K[borrowing] = self._kernel(anywhere[0], anywhere[1], width)
+            total[borrowing] = (K[borrowing] @ counts + _FAR * counts.sum())[:, None]
+        var = (K @ square + _FAR * square.sum(axis=0)) / total
+        var = np.maximum(var, _VARIANCE_FLOOR * (share @ X**2))
+        count = total[:, 0] ** 2 / ((K * K) @ counts + _FAR**2 * counts.sum())
+        with np.errstate(divide="ignore"):
+            return Moments(means + middle, var, 1 / var, count, np.maximum(count - 1, 0.5))
+
+    def _at_rows(self, X: Array, covariates: Covariates, K: Array) -> tuple[Array, Array]:
+        """Return the leave-one-out likelihood of every row, and squared residuals."""
+        Z = self._lines(covariates)
+        counts = covariates.counts
+        mean, tilt, total = _local_linear(X, Z, Z, K, counts)
+        own = np.diag(K)[:, None]
+        left_out = np.maximum(1 - own * tilt, 0.05)
+        square = ((X - mean) / left_out) ** 2
+        sums = counts @ square
+        pooled = np.maximum(sums / counts.sum(), 1e-300)
+        nearby = (K @ (counts[:, None] * square) - own * square + _FAR * sums) / (total - own)
+        var = np.maximum(nearby, 1e-3 * pooled)
+        likelihood = -0.5 * (np.log(var) + square / var).mean(axis=1)
+        # residuals of the curve itself, not of curves without the row
+        return likelihood, square * left_out
+
+    def _lines(self, covariates: Covariates) -> Array:
+        """Return the columns in which means are local lines."""
+        return covariates.Z[:, :0] if self.kernel is not None else covariates.Z
+
+    def _kernel(self, left: Covariates, right: Covariates, width: Array) -> Array:
+        """Return the kernel, at most about one."""
+        if self.kernel is not None:
+            K = call(self.kernel, left, right)
+            return K / max(float(K.max()), 1e-300)
+        if right.Z.shape[1] == 0:
+            return (left.category[:, None] == right.category).astype(float)
+        return rbf_delta(left, right, width)
+
+
+def _local_linear(
+    X: Array, Z: Array, at: Array, K: Array, counts: Array
+) -> tuple[Array, Array, Array]:
+    r"""Return local linear means, the tilt of every point at itself, and sums of the kernel.
+
+    With local mean and covariance :math:`\bar z_i, S_i` of the confounders Z, the mean at a point
+    :math:`z_i` is :math:`\sum_j K_{ij} t_i(z_j) x_j`, where
+    :math:`t_i(z) = [1 - (z - \bar z_i)' S_i^{-1} (\bar z_i - z_i)] / \sum_j K_{ij}`. Every row
+    stands for `counts` rows.
+    """
+    (n, p), d = Z.shape, X.shape[1]
+    line = np.concatenate([np.ones((n, 1)), Z], axis=1)
+    squares = (Z[:, :, None] * Z[:, None, :]).reshape(n, -1)
+    few = d * (1 + p) <= _FEW_COLUMNS
+    tilted = (line[:, :, None] * (X if few else X[:, :0])[:, None, :]).reshape(n, -1)
+    products = np.concatenate([line, squares, tilted], axis=1)
+    products *= counts[:, None]
+    sums = K @ products
+    sums += _FAR * products.sum(axis=0)  # far from all rows, every row counts a little
+    total = sums[:, :1]
+    coefficients = 1 / total
+    if p:
+        middle = sums[:, 1 : p + 1] / total
+        spread = (sums[:, p + 1 : p + 1 + p * p] / total).reshape(-1, p, p)
+        spread -= middle[:, :, None] * middle[:, None, :]
+        trace = np.trace(spread, axis1=1, axis2=2) / p
+        spread += (1e-3 * trace[:, None, None] + 1e-12) * np.eye(p)
+        slope = middle - at
+        slope = (
+            slope / spread[:, 0] if p == 1 else np.linalg.solve(spread, slope[:, :, None])[..., 0]
+        )
+        constant = 1 + (slope * middle).sum(axis=1, keepdims=True)
+        coefficients = np.concatenate([constant, -slope], axis=1) / total
+    if few:
+        mean = np.einsum("ik,ikd->id", coefficients, sums[:, 1 + p + p * p :].reshape(-1, 1 + p, d))
+    else:
+        X = counts[:, None] * X
+        mean = (K * (coefficients @ line.T)) @ X + _FAR * coefficients @ (line.T @ X)
+    tilt = coefficients[:, :1] + (coefficients[:, 1:] * at).sum(axis=1, keepdims=True)
+    return mean, tilt, total

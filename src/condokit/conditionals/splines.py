@@ -1,0 +1,85 @@
+"""Ingredient 3, features given confounders: moments of each domain at the compared values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from condokit.checks import Array
+from condokit.conditionals.base import SmoothConditional
+from condokit.conditionals.curves import (
+    Basis,
+    Products,
+    Regression,
+    curve_bases,
+    fit_noise,
+    squared_residuals,
+)
+from condokit.conditionals.strata import _VARIANCE_FLOOR
+from condokit.data.arrays import positive
+from condokit.data.covariates import Covariates
+from condokit.summaries.moments import Moments
+
+_FEATURE_BATCH = 256
+
+
+class Splines(SmoothConditional):
+    """Penalised curves of the mean and of the log-variance of every feature.
+
+    Additive curves, surfaces of two or three columns, and curves for every category, with
+    smoothness by empirical Bayes; see `condokit.smoothing`.
+
+    Parameters
+    ----------
+    n_knots : int, default=12
+        Knots of each mean curve; half of them for the variance.
+    max_iter : int, default=10
+        Alternations of mean and variance.
+    """
+
+    takes_weights = True
+
+    def __init__(self, n_knots: int = 12, max_iter: int = 10) -> None:
+        self.n_knots = n_knots
+        self.max_iter = max_iter
+
+    def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
+        counts = covariates.counts
+        middle = counts @ X / counts.sum()
+        spread = np.sqrt(counts @ (X - middle) ** 2 / counts.sum())
+        unit = positive(spread)
+        bases = curve_bases(covariates, self.n_knots, (X - middle) / unit)
+        products, Psi = Products(bases[0](covariates)), bases[1](covariates)
+        means, variances = np.empty((2, len(at.Z), X.shape[1]))
+        for start in range(0, X.shape[1], _FEATURE_BATCH):
+            batch = slice(start, start + _FEATURE_BATCH)
+            Y = (X[:, batch] - middle[batch]) / unit[batch]
+            beta, gamma, bounds = self._fit(Y, bases, products, Psi, counts)
+            means[:, batch] = bases[0](at) @ beta.T * unit[batch] + middle[batch]
+            log_var = np.clip(bases[1](at) @ gamma.T, *bounds)
+            floor = np.where(spread[batch] > 0, _VARIANCE_FLOOR, 0.0)
+            variances[:, batch] = np.maximum(np.exp(log_var), floor) * unit[batch] ** 2
+        count = np.full(len(at.Z), counts.sum() / len(bases[0].block))
+        with np.errstate(divide="ignore"):
+            return Moments(means, variances, 1 / variances, count, np.maximum(count - 1, 0.5))
+
+    def _fit(
+        self,
+        Y: Array,
+        bases: tuple[Basis, Basis],
+        products: Products,
+        Psi: Array,
+        counts: Array,
+    ) -> tuple[Array, Array, Array]:
+        """Alternate mean and variance curves of standardised features."""
+        mean, noise = Regression(bases[0], Y.shape[1], 1.0), Regression(bases[1], Y.shape[1], 0.3)
+        log_var = None
+        precision = np.full(Y.shape, 1 / 0.3)
+        for _ in range(self.max_iter):
+            W = counts[:, None] * precision
+            cov = mean.posterior(products.gram(W))
+            beta = np.einsum("drs,sd->dr", cov, products.Phi.T @ (W * Y))
+            mean.update_prior(beta)
+            square = squared_residuals(Y, products, beta, cov, precision)
+            gamma, log_var, bounds = fit_noise(noise, Psi, counts, square, log_var)
+            precision = np.exp(-log_var)
+        return beta, gamma, bounds

@@ -1,0 +1,46 @@
+"""Means and variances by group, gathered in chunks and merged without loss of accuracy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from condokit.checks import Array
+
+
+def columns(counts: Array) -> Array:
+    """Return counts or weights of groups ready to multiply tables: shared by features, or not."""
+    return counts[:, None] if counts.ndim == 1 else counts
+
+
+def average(weights: Array, values: Array) -> Array:
+    """Return the weighted sums of all columns; weights are shared by them, or each has its own."""
+    return weights @ values if weights.ndim == 1 else np.einsum("kd,kd->d", weights, values)
+
+
+def rms(values: Array) -> float:
+    """Return the root mean square."""
+    return float(np.sqrt(np.mean(values**2)))
+
+
+def positive(sizes: Array) -> Array:
+    """Return variances or units with ones in place of zeros, as divisors of constant features."""
+    return np.where(sizes > 0, sizes, 1.0)
+
+
+def quantiles(values: Array, shares: Array, weights: Array | None = None) -> Array:
+    """Return quantiles of every column, as NumPy does for rows repeated by their weights."""
+    last = (len(values) if weights is None else weights.sum()) - 1
+    place = np.maximum(last * shares, 0.0)
+    low = np.floor(place)
+    ends = np.stack([low, np.minimum(low + 1, max(last, 0.0))])
+    if weights is None:
+        below, above = np.sort(values, axis=0)[ends.astype(np.intp)]
+    else:
+        order = np.argsort(values, axis=0, kind="stable")
+        upto = np.cumsum(weights[order], axis=0)
+        columns = [
+            values[order[np.minimum(np.searchsorted(c, ends, "right"), len(c) - 1), j], j]
+            for j, c in enumerate(upto.T)
+        ]
+        below, above = np.stack(columns, axis=-1)
+    return below + (place - low)[:, None] * (above - below)

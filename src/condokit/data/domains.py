@@ -1,0 +1,187 @@
+"""The plain records that flow through a fit: Domains, Strata, Support, Moments, Gaussians."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array
+from condokit.data.links import Link
+from condokit.data.links import apply as apply_links
+from condokit.data.tables import Table
+
+PART = 1 << 16  # rows whose metadata are handled at a time
+
+
+@dataclass(frozen=True)
+class Strata:
+    """Rows grouped by their confounder values.
+
+    Attributes
+    ----------
+    names : list of str
+        The confounders.
+    levels : list of tuple
+        One combination of confounder values per stratum.
+    codes : ndarray of shape (n_rows,)
+        The stratum of each row.
+    count_query, count_reference : ndarray of shape (n_strata,)
+        Rows (or weights) of each domain.
+    """
+
+    names: list[str]
+    levels: list[tuple[Any, ...]]
+    codes: Array
+    count_query: Array
+    count_reference: Array
+
+
+@dataclass(frozen=True)
+class Domains:
+    """Both domains: one table or two, and what is known of their rows, stacked in that order."""
+
+    tables: tuple[Table, ...]
+    is_query: Array
+    confounders: list[Confounder]
+    labels: tuple[Any, Any] = ("query", "reference")
+    weights: Array | None = None
+    groups: Array | None = None
+    keep: Array | None = None
+    missing: dict[str, int] = field(default_factory=dict)
+    links: tuple[Link, ...] | None = None
+    gaps: tuple[Array, Array] | None = None  # missing (query, reference) values of each feature
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return self.tables[0].n_features
+
+    def of(self, places: Array) -> Domains:
+        """Return the domains with some of the features."""
+        links = None if self.links is None else tuple(self.links[j] for j in places)
+        gaps = None if self.gaps is None else (self.gaps[0][places], self.gaps[1][places])
+        if gaps is not None and not any(count.any() for count in gaps):
+            gaps = None
+        tables = tuple(t.take(places) for t in self.tables)
+        return replace(self, tables=tables, links=links, gaps=gaps)
+
+    def chunks(self) -> Iterator[tuple[slice, Array]]:
+        """Yield (stacked row numbers, float64 rows on the scale of links) from top to bottom."""
+        start = 0
+        for table in self.tables:
+            for rows, chunk in table.chunks():
+                if self.links is not None:
+                    chunk = apply_links(self.links, chunk, table.labels, table.name)
+                yield slice(start + rows.start, start + rows.stop), chunk
+            start += table.n_rows
+
+    def rows(self, used: Array) -> Array:
+        """Return the features of the rows with these increasing numbers, as a new array."""
+        X = np.empty((len(used), self.n_features))
+        for rows, chunk in self.chunks():
+            first, last = np.searchsorted(used, [rows.start, rows.stop])
+            X[first:last] = chunk[used[first:last] - rows.start]
+        return X
+
+    def kept(self) -> Array:
+        """Mark the rows that are not left out, as a new array."""
+        everyone = np.ones(len(self.is_query), dtype=bool)
+        return everyone if self.keep is None else self.keep.copy()
+
+    def side(self, query: bool, used: Array) -> Array:
+        """Return the features of those rows that are of one domain, which may have its own."""
+        asked = np.zeros(len(self.is_query), dtype=bool)
+        asked[used] = self.is_query[used] == query
+        parts = []
+        start = 0
+        for table in self.tables:
+            for rows, chunk in table.chunks():
+                wanted = asked[start + rows.start : start + rows.stop]
+                if wanted.any():
+                    chunk = chunk[wanted]
+                    if self.links is not None:
+                        chunk = apply_links(self.links, chunk, table.labels, table.name)
+                    parts.append(chunk)
+            start += table.n_rows
+        return np.concatenate(parts)
+
+    @property
+    def is_rectangular(self) -> bool:
+        """Whether the two domains have different features."""
+        one, other = self.tables[0], self.tables[-1]
+        if one is other or one.columns is None or other.columns is None:
+            return one.n_features != other.n_features
+        return one.labels != other.labels
+
+    @property
+    def continuous(self) -> list[Confounder]:
+        """The confounders that are numbers."""
+        return [c for c in self.confounders if c.values is not None]
+
+    def strata(self) -> Strata:
+        """Cross the categorical confounders into strata; rows that are not kept have code -1."""
+        codes = np.zeros(len(self.is_query), dtype=np.int32)
+        levels: list[tuple[Any, ...]] = [()]
+        categorical = [c for c in self.confounders if c.values is None]
+        for confounder in categorical:
+            n_levels = len(confounder.levels)
+            small = len(levels) * n_levels < np.iinfo(np.int32).max
+            crossed = codes * n_levels if small else codes.astype(np.int64) * n_levels
+            crossed += confounder.codes
+            distinct, codes = _compress(crossed)
+            pairs = [divmod(int(value), n_levels) for value in distinct]
+            levels = [(*levels[left], confounder.levels[right]) for left, right in pairs]
+        counts = np.zeros((2, len(levels)), dtype=np.int64 if self.weights is None else float)
+        for start in range(0, len(codes), PART):
+            rows = slice(start, start + PART)
+            weights = None if self.weights is None else self.weights[rows]
+            cells = 2 * codes[rows] + ~self.is_query[rows]
+            if self.keep is not None:
+                cells = cells[self.keep[rows]]
+                weights = None if weights is None else weights[self.keep[rows]]
+            counts += np.bincount(cells, weights, 2 * len(levels)).reshape(-1, 2).T
+        if self.keep is not None:
+            codes[~self.keep] = -1
+        return Strata([c.name for c in categorical], levels, codes, counts[0], counts[1])
+
+
+@dataclass(frozen=True)
+class Confounder:
+    """One confounder: distinct values and the number of each row's, or values if continuous."""
+
+    name: str
+    levels: list[Any]
+    codes: Array
+    values: Array | None = None
+
+    def as_given(self) -> Array:
+        """Return the value of every row."""
+        if self.values is not None:
+            return self.values
+        levels = np.empty(len(self.levels), dtype=object)
+        levels[:] = self.levels
+        return levels[self.codes]
+
+
+def cell_names(names: list[str], levels: list[tuple[Any, ...]]) -> list[str]:
+    """Return what combinations of categories are called; "all" without any."""
+    return [
+        " and ".join(f"{name} = {value}" for name, value in zip(names, level)) or "all"
+        for level in levels
+    ]
+
+
+def _compress(values: Array) -> tuple[Array, Array]:
+    """Return the distinct non-negative integers and each row's number among them."""
+    if values.max() > 4 * len(values) + 1_000_000:
+        distinct, codes = np.unique(values, return_inverse=True)
+        return distinct, codes.astype(np.int32)
+    seen = np.zeros(int(values.max()) + 1, dtype=bool)
+    seen[values] = True
+    distinct = np.flatnonzero(seen)
+    number = np.zeros(len(seen), dtype=np.int32)
+    number[distinct] = np.arange(len(distinct))
+    return distinct, number[values]

@@ -1,0 +1,94 @@
+"""Links: features are mapped on another scale, so that positive and bounded ones stay so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array, did_you_mean, listing
+
+Link = str | float | None
+NAMES = ("log", "logit")
+LEAST_SHARE, MOST_SHARE = 1e-37, 1 - 6e-8  # not quite 0 and 1, in single precision as well
+
+
+def check_links(links: Any, labels: Sequence[str]) -> tuple[Link, ...] | None:
+    """Return one link per feature, or None if there is none.
+
+    `links` is one link for all features, a sequence with one for each, or a dictionary from
+    features to links.
+    """
+    if links is None:
+        return None
+    if isinstance(links, Mapping):
+        places = {j: label for j, label in enumerate(labels)}
+        links = {places.get(name, name): link for name, link in links.items()}
+        unknown = [name for name in links if name not in labels]
+        if unknown:
+            raise ValueError(
+                f"'links' names {listing(unknown)}, which is no feature."
+                f"{did_you_mean(unknown[0], labels)}"
+            )
+        each = [links.get(label) for label in labels]
+    elif isinstance(links, str) or np.isscalar(links):
+        each = [links] * len(labels)
+    else:
+        each = list(links)
+        if len(each) != len(labels):
+            raise ValueError(
+                f"'links' must have one entry per feature: {len(labels)}. Got {len(each)}."
+            )
+    checked = tuple(_check(link) for link in each)
+    return checked if any(link is not None for link in checked) else None
+
+
+def _check(link: Any) -> Link:
+    if link is None or (isinstance(link, str) and link in NAMES):
+        return link
+    is_number = isinstance(link, int | float | np.number) and not isinstance(link, bool)
+    if is_number and 0 < link <= np.finfo(float).max:
+        return float(link)
+    raise ValueError(f"A link must be 'log', 'logit', a power above 0 or None. Got {link!r}.")
+
+
+def apply(links: tuple[Link, ...] | None, X: Array, labels: Sequence[str], table: str) -> Array:
+    """Return the features on the scale of their links; refuse values a link does not admit."""
+    if links is None:
+        return X
+    out = np.array(X, dtype=np.float64)
+    for j, link in enumerate(links):
+        if link is None:
+            continue
+        x = X[:, j]
+        bad = (x <= 0) if link == "log" else (x <= 0) | (x >= 1) if link == "logit" else x < 0
+        if bad.any():
+            asks = {"log": "above 0", "logit": "between 0 and 1"}.get(str(link), "of at least 0")
+            raise ValueError(
+                f"{table} has values that the link {link!r} of {labels[j]!r} does not admit: "
+                f"{np.count_nonzero(bad)} such as {float(x[np.argmax(bad)])!r}. It needs values "
+                f"{asks}; choose another link for this feature."
+            )
+        if link == "log":
+            out[:, j] = np.log(x)
+        elif link == "logit":
+            out[:, j] = np.log(x) - np.log1p(-x)
+        else:
+            out[:, j] = x ** float(link)
+    return out
+
+
+def undo(links: tuple[Link, ...] | None, X: Array) -> Array:
+    """Bring features back from the scale of their links; powers below 0 become 0."""
+    if links is None:
+        return X
+    out = np.array(X, dtype=np.float64)
+    for j, link in enumerate(links):
+        if link == "log":
+            out[:, j] = np.exp(X[:, j])
+        elif link == "logit":
+            out[:, j] = np.clip(1 / (1 + np.exp(-X[:, j])), LEAST_SHARE, MOST_SHARE)
+        elif link is not None:
+            out[:, j] = np.maximum(X[:, j], 0.0) ** (1 / float(link))
+    return out

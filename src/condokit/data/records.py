@@ -1,0 +1,196 @@
+"""Plain records of what was found: tables and findings that print well, here and in notebooks."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from condokit.checks import Array
+
+Part = tuple[str, Any]
+_MOST_ROWS = 20  # of a table that is printed
+_STYLE = (
+    "<style>.condokit{font-family:system-ui,sans-serif;max-width:60em}"
+    ".condokit table{border-collapse:collapse;margin:.3em 0 1em}"
+    ".condokit th,.condokit td{padding:.15em .7em;border-bottom:1px solid #8884;text-align:right;"
+    "font-variant-numeric:tabular-nums}"
+    ".condokit th:first-child,.condokit td:first-child{text-align:left}"
+    ".condokit h4{margin:1em 0 .2em}.condokit p,.condokit ul{margin:.3em 0}</style>"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sheet:
+    """A small table: named columns of one length.
+
+    Attributes
+    ----------
+    columns : dict of str to list
+        The values; None where something is not known or not shown.
+
+    Examples
+    --------
+    >>> Sheet({"sex": ["F", "M"], "share": [0.25, 0.75]})
+    sex  share
+      F   0.25
+      M   0.75
+    """
+
+    columns: dict[str, list[Any]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), []))
+
+    def __getitem__(self, name: str) -> list[Any]:
+        return self.columns[name]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield every row as a dict."""
+        for values in zip(*self.columns.values()):
+            yield dict(zip(self.columns, values))
+
+    def take(self, places: Sequence[int] | Array) -> Sheet:
+        """Return some of the rows, in this order."""
+        chosen = [int(i) for i in places]
+        return Sheet({name: [v[i] for i in chosen] for name, v in self.columns.items()})
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Return the columns as plain lists, ready for JSON or a data frame."""
+        return {str(name): plain(values) for name, values in self.columns.items()}
+
+    def to_frame(self, backend: Literal["pandas", "polars", "pyarrow"] = "pandas") -> Any:
+        """Return a data frame of "pandas", "polars" or "pyarrow"."""
+        import narwhals.stable.v2 as nw
+
+        columns = {
+            name: [str(v) if isinstance(v, tuple | list | dict) else v for v in values]
+            if len({type(v) for v in values} - {type(None)}) < 2
+            else [None if v is None else str(v) for v in values]
+            for name, values in self.to_dict().items()
+        }
+        return nw.from_dict(columns, backend=backend).to_native()
+
+    def __repr__(self) -> str:
+        cells = [
+            [str(name), *map(show, values[:_MOST_ROWS])] for name, values in self.columns.items()
+        ]
+        widths = [max(map(len, column)) for column in cells]
+        lines = [
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in zip(*cells)
+        ]
+        if len(self) > _MOST_ROWS:
+            lines.append(f"... and {len(self) - _MOST_ROWS} more rows")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(str(name))}</th>" for name in self.columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(show(v))}</td>" for v in row.values()) + "</tr>"
+            for row, _ in zip(self.rows(), range(_MOST_ROWS))
+        )
+        more = len(self) - _MOST_ROWS
+        note = f"<p>... and {more} more rows</p>" if more > 0 else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Something a reader should know.
+
+    Attributes
+    ----------
+    level : {"stop", "care", "note"}
+        How serious it is.
+    text : str
+        What was found.
+    advice : str
+        What to do about it.
+    """
+
+    level: Literal["stop", "care", "note"]
+    text: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        mark = {"stop": "not possible: ", "care": "care: ", "note": ""}[self.level]
+        return f"{mark}{self.text}" + (f" {self.advice}" if self.advice else "")
+
+
+class Record:
+    """A frozen dataclass with one account of itself, for terminals, notebooks and files."""
+
+    def parts(self) -> list[Part]:
+        """Return headings with their content: text, a list of findings or texts, or a Sheet."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers, text, lists and dicts, ready for JSON.
+
+        Fields marked as private, which hold rows of subjects, are left out.
+        """
+        assert dataclasses.is_dataclass(self)
+        return {
+            field.name: plain(getattr(self, field.name))
+            for field in dataclasses.fields(self)
+            if not field.metadata.get("private")
+        }
+
+    def __repr__(self) -> str:
+        blocks = []
+        for heading, content in self.parts():
+            if isinstance(content, list):
+                content = "\n".join(f"- {item}" for item in content)
+            blocks.append(f"{heading}\n{content}" if heading else str(content))
+        return "\n\n".join(blocks)
+
+    def _repr_html_(self) -> str:
+        blocks = []
+        for heading, content in self.parts():
+            if heading:
+                blocks.append(f"<h4>{html.escape(heading)}</h4>")
+            if isinstance(content, Sheet):
+                blocks.append(content._repr_html_())
+            elif isinstance(content, list):
+                items = "".join(f"<li>{html.escape(str(item))}</li>" for item in content)
+                blocks.append(f"<ul>{items}</ul>")
+            else:
+                blocks.append(f"<p>{html.escape(str(content))}</p>")
+        return f'{_STYLE}<div class="condokit">{"".join(blocks)}</div>'
+
+
+def show(value: Any) -> str:
+    """Return a value as a reader wants to see it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value))
+    if isinstance(value, float | np.floating):
+        number = float(value)
+        if not np.isfinite(number):
+            return "-"
+        if abs(number) < 1e-12:
+            return "0"
+        whole = number.is_integer() and 1 < abs(number) < 1e15
+        return f"{number:.0f}" if whole else f"{number:.3g}"
+    return str(value)
+
+
+def plain(value: Any) -> Any:
+    """Turn arrays, tuples and records into lists, dicts and numbers; NaN and infinity into None."""
+    if isinstance(value, Sheet | Record) or hasattr(value, "to_dict"):
+        return plain(value.to_dict())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain(dataclasses.asdict(value))
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [plain(item) for item in (value.tolist() if hasattr(value, "tolist") else value)]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

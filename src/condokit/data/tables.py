@@ -1,0 +1,355 @@
+"""Tables in, tables out: pandas, polars, pyarrow and NumPy seen through one small class."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+
+from condokit.checks import Array, did_you_mean, infinite, listing, unknown_columns
+
+_CHUNK_ELEMENTS = 1 << 17  # a chunk and its square stay in cache
+_MIN_CHUNK_ROWS = 256
+_CONVERT = "Convert them to numbers, for example with .astype(float), or leave them out."
+
+
+class Table:
+    """The feature columns of one table, readable in chunks of float64.
+
+    Parameters
+    ----------
+    X : array, pandas or polars DataFrame, or pyarrow Table of shape (n_rows, n_columns)
+        The user's table. It is never changed and never copied as a whole.
+    name : str, default="X"
+        What error messages call it.
+    """
+
+    def __init__(self, X: Any, name: str = "X") -> None:
+        self.name = name
+        self.native = X
+        self._frame: nw.DataFrame[Any] | None = _as_frame(X, name)
+        self._array: Array | None = None if self._frame is not None else _as_array(X, name)
+        self.columns: list[str] | None = None
+        self._place: dict[str, int] = {}
+        self._types: list[nw.dtypes.DType] = []
+        if self._frame is not None:
+            self.columns = _string_names(list(self._frame.columns), name)
+            self.n_rows, width = self._frame.shape
+            self._types = list(self._frame.schema.values())
+            self._place = {column: i for i, column in enumerate(self.columns or [])}
+        else:
+            assert self._array is not None
+            self.n_rows, width = self._array.shape
+        self.width = width
+        self.positions: Sequence[int] = range(width)
+
+    @property
+    def n_features(self) -> int:
+        """Number of selected columns."""
+        return len(self.positions)
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the selected columns as messages show them."""
+        if self.columns is None:
+            return [f"column {position}" for position in self.positions]
+        return [self.columns[position] for position in self.positions]
+
+    @property
+    def feature_names(self) -> list[str] | None:
+        """Names of the selected columns, or None for an array."""
+        return None if self.columns is None else self.labels
+
+    def column(self, argument: str, name: str) -> nw.Series[Any]:
+        """Return the named column as a series; `argument` is what the user called it."""
+        if self.columns is None or self._frame is None:
+            raise ValueError(
+                f"'{argument}' is the column name {name!r}, but {self.name} has no column names. "
+                f"Pass `{argument}` as an array with one entry per row."
+            )
+        if name not in self._place:
+            raise unknown_columns(argument, [name], self.columns)
+        return self._frame[name]
+
+    def select(
+        self, features: Any, reserved: Sequence[str] = (), hint: str = _CONVERT, flags: bool = True
+    ) -> Table:
+        """Keep the features: given by name, pattern or position, or all that are not reserved.
+
+        `hint` is what to do about text columns; `flags` admits boolean columns.
+        """
+        chosen = self.positions
+        if features is None:
+            taken = set(reserved)
+            if self.columns is not None and taken:
+                chosen = [i for i in chosen if self.columns[i] not in taken]
+        else:
+            chosen = self._find(features, set(reserved))
+        if not chosen:
+            shape = (self.n_rows, 0)
+            raise ValueError(
+                f"Found array with 0 feature(s) (shape={shape}) while a minimum of 1 is required: "
+                f"{self.name} has no feature column left."
+            )
+        table = object.__new__(Table)
+        table.__dict__.update(self.__dict__, positions=chosen)
+        table._refuse_text(hint, flags)
+        return table
+
+    def take(self, places: Iterable[int]) -> Table:
+        """Return the table with some of its selected columns, by their place among them."""
+        table = object.__new__(Table)
+        table.__dict__.update(self.__dict__, positions=[self.positions[j] for j in places])
+        return table
+
+    def match(self, names: Sequence[str] | None, n_features: int, owner: str) -> Table:
+        """Find the fitted features again: by name where both sides have names, else by place."""
+        if names is not None and self.columns is not None:
+            missing = [name for name in names if name not in self._place]
+            if missing:
+                hints = "".join(did_you_mean(name, self.columns) for name in missing[:3])
+                raise ValueError(
+                    "The feature names should match those that were passed during fit.\n"
+                    f"{self.name} lacks {listing(missing)}, which {owner} was fitted with.{hints}"
+                )
+            chosen = [self._place[name] for name in names]
+            return self.select(range(self.n_features) if chosen == [*self.positions] else chosen)
+        if self.n_features != n_features:
+            hint = (
+                f" {self.name} looks transposed: samples are rows."
+                if self.n_rows == n_features
+                else ""
+            )
+            raise ValueError(
+                f"{self.name} has {self.n_features} features, but {owner} is expecting "
+                f"{n_features} features as input.{hint}"
+            )
+        return self.select(None)
+
+    def chunks(self) -> Iterator[tuple[slice, Array]]:
+        """Yield (rows, float64 array) from top to bottom; NaN and infinity pass through."""
+        step = max(_MIN_CHUNK_ROWS, _CHUNK_ELEMENTS // max(self.n_features, 1))
+        for start in range(0, self.n_rows, step):
+            rows = slice(start, min(start + step, self.n_rows))
+            yield rows, self._read(rows)
+
+    def refuse_empty(self) -> None:
+        """Raise an error if there are no rows."""
+        if self.n_rows == 0:
+            raise ValueError(
+                f"Found array with 0 sample(s) (shape=(0, {self.n_features})) while a minimum of 1 "
+                f"is required: {self.name} is empty."
+            )
+
+    def refuse_infinity(self) -> None:
+        """Raise an error that counts infinite values by column, if there are any."""
+        counts = sum(np.isinf(chunk).sum(axis=0) for _, chunk in self.chunks())
+        bad = {label: int(n) for label, n in zip(self.labels, np.atleast_1d(counts)) if n}
+        if bad:
+            raise infinite(self.name, bad)
+
+    def output(self, width: int | None = None) -> Array:
+        """Return an empty array for a result with these rows, and these or so many columns."""
+        if self._frame is not None:
+            single = all(dtype == nw.Float32 for dtype in self._dtypes())
+        else:
+            single = self._array is not None and self._array.dtype == np.float32
+        width = self.n_features if width is None else width
+        return np.empty((self.n_rows, width), np.float32 if single else np.float64)
+
+    def rebuild(self, values: Array, names: Sequence[str] | None = None) -> Any:
+        """Put an array into the container that this table came in, keeping its index."""
+        if self._frame is None:
+            return values
+        names = list(names) if names is not None else [str(label) for label in self.labels]
+        native = self._frame.to_native()
+        dtypes: list[Any] = self._dtypes()
+        same = len(names) == len(dtypes)
+        columns: dict[str, Array] = {
+            name: values[:, j].astype(np.float32) if dtype == nw.Float32 else values[:, j]
+            for j, (name, dtype) in enumerate(zip(names, dtypes if same else [None] * len(names)))
+        }
+        if nw.dependencies.is_pandas_dataframe(native):
+            frame = _pandas_frame(type(native), values, columns, native.index)
+            if self.columns is None and same:
+                frame.columns = self.native.columns[list(self.positions)]
+            return frame
+        return nw.from_dict(columns, backend=self._frame.implementation).to_native()
+
+    def _read(self, rows: slice) -> Array:
+        if self._frame is not None:
+            whole = len(self.positions) == len(self._types) and isinstance(self.positions, range)
+            part = self._frame[rows] if whole else self._frame[rows, list(self.positions)]
+            values = part.to_numpy()
+            if values.dtype.kind not in "fiub":  # nullable columns
+                values = np.column_stack([_with_nan(column) for column in part.iter_columns()])
+            return np.asarray(values, dtype=np.float64)
+        assert self._array is not None
+        block = self._array[rows]
+        if self.positions != range(self._array.shape[1]):
+            block = block[:, self.positions]
+        return block if block.dtype == np.float64 else block.astype(np.float64)
+
+    def _dtypes(self) -> list[nw.dtypes.DType]:
+        assert self._frame is not None
+        return [self._types[position] for position in self.positions]
+
+    def _find(self, features: Any, reserved: set[str]) -> Sequence[int]:
+        if isinstance(features, range):
+            return features
+        try:
+            wanted = [features] if isinstance(features, str | int | np.integer) else list(features)
+        except TypeError:
+            raise ValueError(
+                f"'features' must list column names, patterns or numbers. Got {features!r}."
+            ) from None
+        chosen: dict[int, None] = {}
+        missing: list[Any] = []
+        for want in wanted:
+            if isinstance(want, str) and self.columns is not None:
+                # an exact name first: columns may be called 'a[1]' or 'x*'
+                hits = [want] if want in self._place else fnmatch.filter(self.columns, want)
+                hits = [hit for hit in hits if hit == want or hit not in reserved]
+                chosen.update({self._place[hit]: None for hit in hits})
+                missing += [] if hits else [want]
+            elif isinstance(want, int | np.integer) and not isinstance(want, bool):
+                if not -len(self.positions) <= want < len(self.positions):
+                    raise ValueError(
+                        f"'features' asks for column {want}, but {self.name} has "
+                        f"{len(self.positions)} columns."
+                    )
+                chosen[int(want) % len(self.positions)] = None
+            elif isinstance(want, str):
+                raise ValueError(
+                    f"'features' names {want!r}, but {self.name} has no column names; "
+                    "give column numbers instead."
+                )
+            else:
+                raise ValueError(
+                    f"'features' must list column names, patterns or numbers. Got {want!r}."
+                )
+        if missing:
+            raise unknown_columns("features", missing, self.columns or [])
+        both = [self.columns[i] for i in chosen if self.columns and self.columns[i] in reserved]
+        if both:
+            raise ValueError(
+                f"'features' lists {listing(both)}, which is also the domain, a confounder or the "
+                "groups. A column is one or the other."
+            )
+        return list(chosen)
+
+    def _refuse_text(self, hint: str, flags: bool) -> None:
+        if self._frame is None:
+            return
+        text = [
+            f"{label} ({dtype})"
+            for label, dtype in zip(self.labels, self._dtypes())
+            if not (dtype.is_numeric() or (flags and dtype == nw.Boolean))
+        ]
+        if text:
+            raise ValueError(
+                f"{self.name} has columns that are not numeric: {listing(text)}. {hint}"
+            )
+
+
+def is_frame(X: Any) -> bool:
+    """Tell whether X is an eager data frame or series of a library that narwhals knows."""
+    try:
+        nw.from_native(X, eager_only=True, allow_series=True)
+    except TypeError:
+        return False
+    return True
+
+
+def _as_frame(X: Any, name: str) -> nw.DataFrame[Any] | None:
+    names: list[Any] = []
+    if nw.dependencies.is_pandas_dataframe(X):
+        names = list(X.columns)
+    elif nw.dependencies.is_pyarrow_table(X):
+        names = X.column_names
+    twice = [column for column, times in Counter(names).items() if times > 1]
+    if twice:
+        raise ValueError(f"{name} has duplicate column names: {listing(twice)}. Rename them.")
+    try:
+        frame = nw.from_native(X, allow_series=True)
+    except TypeError:
+        return None
+    if isinstance(frame, nw.LazyFrame):
+        raise TypeError(f"{name} is a lazy frame; collect it first, for example with .collect().")
+    if isinstance(frame, nw.Series):
+        raise ValueError(
+            f"Expected 2D array, got 1D array instead: {name} is a single column. Reshape your "
+            "data: pass a data frame with one column."
+        )
+    return frame
+
+
+def _as_array(X: Any, name: str) -> Array:
+    if hasattr(X, "tocsr") or hasattr(X, "todense"):
+        raise TypeError(
+            f"Sparse data was passed for {name}, but dense data is required. "
+            "Convert it with '.toarray()': an offset would fill the zeros anyway."
+        )
+    if isinstance(X, np.ma.MaskedArray):
+        X = np.ma.filled(X.astype(np.float64), np.nan)
+    try:
+        array = np.asarray(X)
+    except ValueError as error:
+        raise ValueError(f"{name} cannot be read as a table: {error}.") from None
+    if array.ndim != 2:
+        raise ValueError(
+            f"Expected 2D array, got {array.ndim}D array instead (shape {array.shape}) for {name}. "
+            "Reshape your data: samples are rows, features are columns."
+        )
+    if array.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: {name} has dtype {array.dtype}.")
+    if array.dtype.kind not in "fiubO":
+        raise ValueError(
+            f"{name} must hold numbers, but its dtype is {array.dtype}. Convert it first, for "
+            "example with .astype(float)."
+        )
+    if array.dtype.kind == "O":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{name} must hold numbers: {error}.") from None
+    return array
+
+
+def _string_names(columns: list[Any], name: str) -> list[str] | None:
+    kinds = {isinstance(column, str) for column in columns}
+    if kinds == {True, False}:
+        raise TypeError(
+            "Feature names are only supported if all input features have string names, but "
+            f"{name} mixes strings with others. Convert them: X.columns = X.columns.astype(str)."
+        )
+    if kinds == {False} and columns != list(range(len(columns))):
+        raise ValueError(
+            f"The column names of {name} are not strings ({listing(columns)}), so columns cannot "
+            "be found by name. Convert them: X.columns = X.columns.astype(str)."
+        )
+    return columns if kinds != {False} else None
+
+
+def _with_nan(column: Any) -> Array:
+    """Return a column as float64 with NaN for what is missing."""
+    values = column.to_numpy()
+    if values.dtype.kind in "fiub":
+        return np.asarray(values, dtype=np.float64)
+    numbers = (int, float, np.number, Decimal)
+    listed = [float(v) if isinstance(v, numbers) else np.nan for v in values]
+    return np.array(listed, dtype=np.float64)
+
+
+def _pandas_frame(kind: type, values: Array, columns: dict[str, Array], index: Any) -> Any:
+    """Build a pandas frame from one block where all columns share a dtype."""
+    dtypes = {column.dtype for column in columns.values()}
+    if len(dtypes) == 1:
+        block = values.astype(dtypes.pop(), copy=False)
+        return kind(block, columns=list(columns), index=index)
+    return kind(columns, index=index)

@@ -1,0 +1,115 @@
+"""What a file is by its name, and one line for whatever is wrong with it."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from condokit.checks import FileError, did_you_mean, listing
+
+PathLike = str | os.PathLike[str]
+
+DELIMITERS = {"csv": ",", "tsv": "\t", "txt": "\t"}
+_FORMATS = {name: name for name in (*DELIMITERS, "parquet", "arrow", "h5ad")}
+_FORMATS |= {"pq": "parquet", "feather": "arrow"}
+
+
+def format_of(path: PathLike, format: str | None) -> tuple[str, bool]:
+    """Return the format, and whether it is compressed."""
+    name = format or ("csv" if str(path) == "-" else Path(path).name)
+    stem = name.casefold().removesuffix(".gz")
+    kind, zipped = _FORMATS.get(stem.rpartition(".")[2], ""), stem != name.casefold()
+    if not kind or (zipped and kind not in DELIMITERS):
+        raise FileError(
+            f"{shown(path)}: the format of {name!r} is not known. Known are .csv, .tsv, .txt "
+            "(each also .gz), .parquet, .pq, .feather, .arrow and .h5ad."
+        )
+    return kind, zipped
+
+
+def is_text(path: PathLike, format: str | None) -> bool:
+    """Tell whether a file is delimited text."""
+    return format_of(path, format)[0] in DELIMITERS
+
+
+def shown(path: PathLike, task: str = "read") -> str:
+    """Return what a message calls a file."""
+    stream = "Standard input" if task == "read" else "Standard output"
+    return stream if str(path) == "-" else str(path)
+
+
+@contextmanager
+def worded(path: PathLike, task: str = "read") -> Iterator[None]:
+    """Turn whatever goes wrong with a file into one line for the user."""
+    name = shown(path, task)
+    try:
+        yield
+    except (FileError, ModuleNotFoundError):
+        raise
+    except FileNotFoundError as error:
+        folder = Path(path).parent
+        if not folder.is_dir():
+            raise FileError(f"{name} does not exist: there is no folder {folder}.") from error
+        hint = did_you_mean(Path(path).name, os.listdir(folder))
+        raise FileError(f"{name} does not exist.{hint}") from error
+    except IsADirectoryError as error:
+        raise FileError(f"{name} is a folder, not a file.") from error
+    except (EOFError, zlib.error) as error:
+        raise FileError(f"{name} is damaged or cut short: {error}.".replace("..", ".")) from error
+    except BrokenPipeError as error:
+        if str(path) == "-":  # whoever read has left, which is no error
+            raise
+        raise FileError(f"{name} was closed by its reader.") from error
+    except Exception as error:
+        number = error.errno if isinstance(error, OSError) else None
+        said = os.strerror(number).lower() if number else str(error) or type(error).__name__
+        line = next(iter(said.splitlines()), "").rstrip(".")[:300]
+        raise FileError(f"{name} cannot be {task}: {line}.") from error
+
+
+def select(path: PathLike, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
+    """Return the wanted names, having refused duplicates and unknown ones."""
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise FileError(f"{shown(path)} has duplicate column names: {listing(twice)}.")
+    known = set(names)
+    unknown = [name for name in columns or () if name not in known]
+    if unknown:
+        hint = did_you_mean(unknown[0], names)
+        raise FileError(f"{shown(path)} has no column {listing(unknown)}.{hint}")
+    return list(names if columns is None else columns)
+
+
+def is_number(kind: Any) -> bool:
+    """Tell whether a type of Arrow is of numbers."""
+    types = arrow().types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
+def arrow() -> Any:
+    """Return pyarrow, or say how to get it."""
+    try:
+        import pyarrow
+        import pyarrow.compute
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "Files need pyarrow: install condokit with the extra 'files', condokit[files]."
+        ) from None
+    return pyarrow
+
+
+def anndata() -> Any:
+    """Return anndata, or say how to get it."""
+    try:
+        import anndata as found
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "An .h5ad file needs anndata: install condokit with the extra 'anndata', "
+            "condokit[anndata]."
+        ) from None
+    return found

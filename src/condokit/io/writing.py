@@ -1,0 +1,300 @@
+"""Tables, text and bytes into files, whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import gzip
+import io
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from condokit.checks import FileError
+from condokit.io.atomic import whole_file
+from condokit.io.formats import (
+    DELIMITERS,
+    PathLike,
+    anndata,
+    arrow,
+    format_of,
+    select,
+    shown,
+    worded,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROW_GROUP = 1 << 26  # bytes gathered before they are written
+_SLACK = 1 << 16  # bytes by which an HDF5 file may be larger than what is in it
+
+
+def open_writer(
+    path: PathLike, *, format: str | None = None, force: bool = False
+) -> AbstractContextManager[Writer]:
+    """Open a table for writing in batches; the file appears when the `with` block ends well.
+
+    Until then it has another name in the same folder, which is removed upon any exception,
+    interrupt or SIGTERM.
+
+    Parameters
+    ----------
+    path : str or path
+        The file, whose suffix tells the format, or "-" for standard output.
+    format : str, default=None
+        The format if the suffix does not tell; "csv" for standard output.
+    force : bool, default=False
+        Replace an existing file. Otherwise it is refused at once.
+
+    Returns
+    -------
+    context manager of a Writer
+        Whose ``write(table)`` appends the rows of a `pyarrow.Table`.
+    """
+    kind, zipped = format_of(path, format)
+    if kind == "h5ad":
+        raise FileError(f"{shown(path)}: .h5ad can only be written from .h5ad; choose .parquet.")
+    arrow()
+    check_target(path, force)
+    return _writing(path, kind, zipped)
+
+
+def write_text(path: PathLike, text: str, force: bool = False) -> None:
+    """Write a text in UTF-8, whole or not at all; "-" is standard output."""
+    write_bytes(path, text.encode(), force)
+
+
+def write_bytes(path: PathLike, content: bytes, force: bool = False) -> None:
+    """Write bytes, whole or not at all; "-" is standard output."""
+    check_target(path, force)
+    with _opened(path) as file, worded(path, "written"):
+        file.write(content)
+
+
+def replace_h5ad(
+    path_in: PathLike, path_out: PathLike, table: pa.Table, force: bool = False
+) -> None:
+    """Copy an .h5ad file with new values in X; obs, var, uns and all else stay.
+
+    Parameters
+    ----------
+    path_in, path_out : str or path
+        The files; they may be the same if `force`.
+    table : pyarrow.Table
+        One row per observation, in order, and one column per variable; others are ignored.
+    force : bool, default=False
+        Replace an existing file.
+    """
+    read_h5ad = anndata().read_h5ad
+    import h5py  # which anndata brings
+
+    check_target(path_out, force)
+    with worded(path_in), ExitStack() as stack:
+        data = read_h5ad(path_in, backed="r")
+        stack.callback(data.file.close)
+        names, shape, single = list(data.var_names), data.shape, data.X.dtype == np.float32
+    select(path_out, table.column_names, names)
+    if len(table) != shape[0]:
+        raise FileError(
+            f"{path_out} cannot be written: the table has {len(table)} rows, but {path_in} has "
+            f"{shape[0]} observations."
+        )
+    with _opened(path_out) as file, worded(path_out, "written"):
+        values = np.empty(shape, np.float32 if single else np.float64)
+        for place, name in enumerate(names):
+            values[:, place] = table.column(name).to_numpy()
+        with h5py.File(path_in) as old, h5py.File(file, "w") as new:
+            _reserve(file, os.path.getsize(path_in) + values.nbytes + _SLACK)
+            new.attrs.update(old.attrs)
+            for key in old:
+                if key != "X":
+                    old.copy(key, new)
+            new.create_dataset("X", data=values)
+            new["X"].attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
+
+
+def _reserve(file: IO[bytes], size: int) -> None:
+    """Take the room that a file needs, since HDF5 does not survive a disk that is full."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    elif shutil.disk_usage(Path(file.name).parent).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def check_target(path: PathLike, force: bool) -> None:
+    """Refuse a place that cannot be written, before anything is computed."""
+    if str(path) == "-":
+        return
+    path = Path(path)
+    if path.is_dir():
+        raise FileError(f"{path} is a folder, not a file name.")
+    if not path.parent.is_dir():
+        raise FileError(f"{path} cannot be written: there is no folder {path.parent}.")
+    if path.is_file() and not force:
+        raise FileError(f"{path} exists; use --force to replace it.")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise FileError(f"{path} cannot be written: permission denied.")
+
+
+class Writer:
+    """Takes the batches of one table; see `open_writer`."""
+
+    def __init__(self, file: IO[bytes], path: PathLike, format: str) -> None:
+        self.path = path
+        self.format = format
+        self._file = file
+        self._sink: Any = None
+        self._schema: pa.Schema = None
+        self._waiting: list[pa.Table] = []
+        self._size = 0
+        self._levels: dict[int, pa.Array] = {}
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows; every table must have the columns of the first."""
+        with worded(self.path, "written"):
+            if self._sink is None:
+                self._schema = table.schema
+                self._sink = self._start()
+            if table.column_names != self._schema.names:
+                raise FileError(f"{shown(self.path)}: the columns changed between batches.")
+            same = table.schema.equals(self._schema)
+            self._waiting.append(table if same else table.cast(self._schema))
+            self._size += table.nbytes
+            if self._size >= _ROW_GROUP:
+                self._flush()
+
+    def finish(self) -> None:
+        """Write what waits, and whatever ends the format."""
+        with worded(self.path, "written"):
+            if self._sink is None:
+                raise FileError(f"{shown(self.path)}: there was no table to write.")
+            if self._waiting:
+                self._flush()
+            self._sink.close()
+
+    def abandon(self) -> None:
+        """Close without regard to errors."""
+        with suppress(Exception):
+            if self._sink is not None:
+                self._sink.close()
+
+    def _start(self) -> Any:
+        pa = arrow()
+        if self.format == "parquet":
+            from pyarrow import parquet
+
+            # to look for repeated values among measurements only costs time
+            coded = [f.name for f in self._schema if not pa.types.is_floating(f.type)]
+            return parquet.ParquetWriter(self._file, self._schema, use_dictionary=coded)
+        if self.format == "arrow":
+            options = pa.ipc.IpcWriteOptions(compression="lz4", emit_dictionary_deltas=True)
+            new = pa.ipc.new_stream if str(self.path) == "-" else pa.ipc.new_file
+            return new(self._file, self._schema, options=options)
+        delimiter = DELIMITERS[self.format]
+        header = io.StringIO()
+        csv.writer(header, delimiter=delimiter, lineterminator="\n").writerow(self._schema.names)
+        self._file.write(header.getvalue().encode())
+        self._schema = pa.schema([(f.name, _plain(f.type)) for f in self._schema])
+        return _Lines(self._file, delimiter)
+
+    def _flush(self) -> None:
+        pa = arrow()
+        table = pa.concat_tables(self._waiting)
+        self._waiting, self._size = [], 0
+        if self.format != "arrow":
+            self._sink.write_table(table, len(table) or None)
+            return
+        for place, field in enumerate(self._schema):
+            if pa.types.is_dictionary(field.type):
+                table = table.set_column(place, field, self._extend(place, table.column(place)))
+        self._sink.write_table(table)
+
+    def _extend(self, place: int, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Let a dictionary begin with that of the rows before: an Arrow file only adds to it."""
+        pa = arrow()
+        if place in self._levels:
+            none = pa.array([], column.type.index_type)
+            before = pa.DictionaryArray.from_arrays(
+                none, self._levels[place], ordered=column.type.ordered
+            )
+            column = pa.chunked_array([before, *column.chunks])
+        column = column.unify_dictionaries()
+        if column.num_chunks:
+            self._levels[place] = column.chunk(0).dictionary
+        return column
+
+
+class _Lines:
+    """Writes tables as text, with quotes in those parts only that cannot do without."""
+
+    def __init__(self, file: IO[bytes], delimiter: str) -> None:
+        self._file = file
+        self._delimiter = delimiter
+
+    def write_table(self, table: pa.Table, _: int | None) -> None:
+        from pyarrow import csv as arrow_csv
+
+        special = f'[{self._delimiter}"\r\n]'
+        texts = [c for c in table.columns if _is_text(c.type)]
+        matches = arrow().compute.match_substring_regex
+        quoted = any(arrow().compute.any(matches(c, special)).as_py() for c in texts)
+        options = arrow_csv.WriteOptions(
+            include_header=False,
+            delimiter=self._delimiter,
+            quoting_style="needed" if quoted else "none",
+        )
+        arrow_csv.write_csv(table, self._file, options)
+
+    def close(self) -> None:
+        """Leave the file to whoever opened it."""
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = arrow().types
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return the type as which text is written."""
+    types = arrow().types
+    return kind.value_type if types.is_dictionary(kind) else kind
+
+
+@contextmanager
+def _writing(path: PathLike, kind: str, zipped: bool) -> Iterator[Writer]:
+    with _opened(path) as file:
+        # no name and no time, so that equal tables give equal files
+        packed = gzip.GzipFile("", "wb", 6, file, mtime=0) if zipped else None
+        writer = Writer(packed or file, path, kind)  # type: ignore[arg-type]
+        try:
+            yield writer
+            writer.finish()
+            with worded(path, "written"):
+                if packed:
+                    packed.close()
+        except BaseException:
+            writer.abandon()
+            raise
+
+
+@contextmanager
+def _opened(path: PathLike) -> Iterator[IO[bytes]]:
+    """Open a file, or standard output, with errors of one line."""
+
+    def written() -> AbstractContextManager[None]:
+        return worded(path, "written")
+
+    if str(path) != "-":
+        with whole_file(path, written) as file:
+            yield file
+        return
+    yield sys.stdout.buffer
+    with written():
+        sys.stdout.buffer.flush()

@@ -1,0 +1,1 @@
+"""What comes out: families of maps, the fitted map, its file and its errors."""

@@ -1,0 +1,278 @@
+"""Ingredient 1, the map: families of maps to choose from, and the frozen AffineMap they yield."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from condokit.checks import Array, check_integer, check_number, did_you_mean
+from condokit.summaries.moments import Moments
+
+
+class MapFamily(BaseEstimator, ABC):
+    """A set of maps, among which a divergence finds the best.
+
+    Parameters
+    ----------
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
+
+    @abstractmethod
+    def __init__(self, links: Any = None) -> None: ...
+
+    links: Any
+
+
+class DiagonalFamily(MapFamily):
+    r"""Maps :math:`x_j \mapsto m_j x_j + b_j`; parameters are those of (log m, b) that are free."""
+
+    has_scale: ClassVar[bool]
+    has_offset: ClassVar[bool]
+
+    def __init__(self, links: Any = None) -> None:
+        self.links = links
+
+    def start(self, n_features: int) -> Array:
+        """Return the parameters of the identity."""
+        return np.zeros(n_features * (self.has_scale + self.has_offset))
+
+    def unpack(self, theta: Array, n_features: int) -> tuple[Array, Array]:
+        """Return scale and offset."""
+        scale = np.exp(theta[:n_features]) if self.has_scale else np.ones(n_features)
+        offset = theta[-n_features:] if self.has_offset else np.zeros(n_features)
+        return scale, offset
+
+    def push(self, theta: Array, moments: Moments) -> Moments:
+        """Return the moments of mapped features."""
+        scale, offset = self.unpack(theta, moments.mean.shape[1])
+        return replace(
+            moments,
+            mean=moments.mean * scale + offset,
+            var=moments.var * scale**2,
+            precision=moments.precision / scale**2,
+        )
+
+    def pull_back(self, theta: Array, moments: Moments, d_mean: Array, d_var: Array) -> Array:
+        """Turn a gradient in the mapped moments into one in the parameters."""
+        scale, _ = self.unpack(theta, moments.mean.shape[1])
+        parts = []
+        if self.has_scale:
+            per_value = d_mean * moments.mean * scale + 2 * d_var * moments.var * scale**2
+            parts.append(per_value.sum(axis=0))
+        if self.has_offset:
+            parts.append(d_mean.sum(axis=0))
+        return np.concatenate(parts) if parts else np.empty(0)
+
+
+class Identity(DiagonalFamily):
+    """The identity alone: nothing is changed.
+
+    Parameters
+    ----------
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
+
+    has_scale = False
+    has_offset = False
+
+
+class Shift(DiagonalFamily):
+    """An offset for every feature.
+
+    Parameters
+    ----------
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
+
+    has_scale = False
+    has_offset = True
+
+
+class LocationScale(DiagonalFamily):
+    """A positive scale and an offset for every feature.
+
+    Parameters
+    ----------
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
+
+    has_scale = True
+    has_offset = True
+
+
+class MatrixFamily(MapFamily):
+    """Maps with a full matrix, found from means and covariances."""
+
+    @property
+    def is_penalised(self) -> bool:
+        """Whether the matrix is pulled to the identity or bounded."""
+        return False
+
+
+class Affine(MatrixFamily):
+    """Any matrix and offset.
+
+    Parameters
+    ----------
+    n_starts : int, default=30
+        Maps to start from: a diagonal one, transport, matched axes, then random rotations and
+        reflections in turn; at most 3 beyond 30 features, and 20 for divergences between samples.
+        A search ends early with a map that only chance could improve upon.
+    max_iter : int, default=100
+        Most Newton steps or sweeps over rows; five times as many of L-BFGS.
+    l1 : float, default=0.0
+        Weight of the sum of absolute values of A - I, with features in units of the reference's
+        spread, against the divergence in nats per row.
+    l2 : float, default=0.0
+        Weight of the sum of squares of the same.
+    nonnegative : bool, default=False
+        Whether all entries of A must be at least 0.
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
+
+    def __init__(
+        self,
+        n_starts: int = 30,
+        max_iter: int = 100,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        nonnegative: bool = False,
+        links: Any = None,
+    ) -> None:
+        self.n_starts = n_starts
+        self.max_iter = max_iter
+        self.l1 = l1
+        self.l2 = l2
+        self.nonnegative = nonnegative
+        self.links = links
+
+    @property
+    def is_penalised(self) -> bool:
+        """Whether the matrix is pulled to the identity or bounded."""
+        for name in ("l1", "l2"):
+            check_number(f"{name} of Affine", getattr(self, name), 0, 1e12)
+        for name in ("n_starts", "max_iter"):
+            check_integer(f"{name} of Affine", getattr(self, name), 1)
+        return bool(self.l1 or self.l2 or self.nonnegative)
+
+
+class Rigid(MatrixFamily):
+    """Maps that keep angles: rotations and reflections, with one scale or none."""
+
+    has_scale: ClassVar[bool]
+
+    def __init__(self, links: Any = None) -> None:
+        self.links = links
+
+
+class Orthogonal(Rigid):
+    """A rotation or reflection, and an offset: distances are kept.
+
+    Parameters
+    ----------
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
+
+    has_scale = False
+
+
+class Similarity(Rigid):
+    """One positive scale for all features, a rotation or reflection, and an offset.
+
+    Parameters
+    ----------
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
+
+    has_scale = True
+
+
+class Blocks(MapFamily):
+    """A full matrix within each group of features, found from that group alone.
+
+    Parameters
+    ----------
+    groups : list of lists, or dict of lists, of names or positions, default=()
+        The groups. A feature in none of them has a scale and an offset of its own.
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
+
+    def __init__(self, groups: Any = (), links: Any = None) -> None:
+        self.groups = groups
+        self.links = links
+
+    def places(self, labels: Sequence[str]) -> list[Array]:
+        """Return the positions of each group's features."""
+        groups = self.groups.values() if isinstance(self.groups, dict) else self.groups
+        if isinstance(groups, str) or not isinstance(groups, Iterable):
+            raise ValueError(
+                f"'groups' of Blocks must be a list of lists of features. Got {groups!r}."
+            )
+        place = {label: j for j, label in enumerate(labels)}
+        blocks, seen = [], set()
+        for group in groups:
+            block = []
+            alone = isinstance(group, str) or not isinstance(group, Iterable)
+            for feature in [group] if alone else list(group):
+                if isinstance(feature, int | np.integer) and 0 <= feature < len(labels):
+                    j = int(feature)
+                elif feature in place:
+                    j = place[feature]
+                else:
+                    raise ValueError(
+                        f"'groups' of Blocks names {feature!r}, which is no feature."
+                        f"{did_you_mean(feature, labels)}"
+                    )
+                if j in seen:
+                    raise ValueError(f"'groups' of Blocks names {labels[j]!r} twice.")
+                seen.add(j)
+                block.append(j)
+            if block:
+                blocks.append(np.array(block))
+        if not blocks:
+            raise ValueError(
+                "'groups' of Blocks is empty: name the features that belong together, for example "
+                "Blocks([['red', 'green', 'blue']])."
+            )
+        return blocks
+
+
+class LowRank(MapFamily):
+    """A scale and an offset for every feature, plus a matrix of low rank; never a square matrix.
+
+    Parameters
+    ----------
+    rank : int, default=2
+        Rank of what is added to the diagonal.
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some; the map works on that scale.
+    """
+
+    def __init__(self, rank: int = 2, links: Any = None) -> None:
+        self.rank = rank
+        self.links = links
+
+
+MAPS: dict[str, type[MapFamily]] = {
+    "identity": Identity,
+    "shift": Shift,
+    "location-scale": LocationScale,
+    "affine": Affine,
+    "low-rank": LowRank,
+    "orthogonal": Orthogonal,
+    "similarity": Similarity,
+    "blocks": Blocks,
+}

@@ -1,0 +1,321 @@
+"""What the data looked like that a map was fitted on, and whether new data still do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array, listing
+from condokit.data.arrays import positive
+from condokit.data.disclosure import MIN_CELL
+from condokit.data.domains import Domains
+from condokit.data.records import Finding, Part, Record, Sheet
+from condokit.data.subsets import evenly
+from condokit.data.tables import Table
+
+
+def profile(domains: Domains) -> Profile:
+    """Return range and moments of the query's features, from at most 5000 of the rows."""
+    query = np.flatnonzero(domains.kept() & domains.is_query)
+    rows = query[evenly(len(query), MOST_ROWS)]
+    return Profile.of(domains.side(True, rows), len(query))
+
+
+MOST_ROWS = 5000  # that a profile looks at
+_ROWS_FOR_RANGE = 100  # below which no range is kept
+_FAR_AWAY = 10.0  # standard deviations
+_MUCH_OUTSIDE = 0.01  # share of rows
+_DRIFT = 0.5  # standard deviations
+_SPREAD = 1.5  # ratio of standard deviations
+_CERTAIN = 4.0  # standard errors
+_MUCH_MISSING = 0.1  # more than when fitting
+_VERDICTS = {
+    "as fitted": "As fitted: the data look like those the map was fitted on.",
+    "look": "Look: the data differ from those the map was fitted on.",
+    "unknown": "Unknown: the map does not say what data it was fitted on.",
+    "stop": "Stop: the map cannot be applied to these data.",
+}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Range and moments of the query features that a map was fitted on.
+
+    Attributes
+    ----------
+    n_rows : int
+        Query rows.
+    mean, sd, missing : ndarray of shape (n_features,)
+        Moments of the known values, and the share of missing ones.
+    low, high : ndarray of shape (n_features,) or None
+        The fifth lowest and highest value, so that no single row can be read off; None for fewer
+        than 100 rows.
+    """
+
+    n_rows: int
+    mean: Array
+    sd: Array
+    missing: Array
+    low: Array | None = None
+    high: Array | None = None
+
+    @classmethod
+    def of(cls, X: Array, n_rows: int) -> Profile:
+        """Describe rows that stand for `n_rows` of them; NaN is missing."""
+        gaps = np.isnan(X)
+        some = bool(gaps.any())
+        known = (~gaps).sum(axis=0) if some else np.full(X.shape[1], len(X))
+        first = np.nan_to_num(X[0]) if len(X) else np.zeros(X.shape[1])
+        D = np.where(gaps, 0.0, X - first) if some else X - first
+        count = np.maximum(known, 1)
+        shift = D.sum(axis=0) / count
+        squares = np.einsum("nd,nd->d", D, D) - count * shift**2
+        sd = np.sqrt(np.maximum(squares, 0.0) / np.maximum(count - 1, 1))
+        low = high = None
+        if len(X) >= _ROWS_FOR_RANGE:
+            k = MIN_CELL - 1
+            low = np.partition(np.where(gaps, np.inf, X) if some else X, k, axis=0)[k]
+            high = -np.partition(np.where(gaps, np.inf, -X) if some else -X, k, axis=0)[k]
+            enough = known >= _ROWS_FOR_RANGE
+            low, high = np.where(enough, low, -np.inf), np.where(enough, high, np.inf)
+        return cls(n_rows, first + shift, sd, 1 - known / max(len(X), 1), low, high)
+
+    def matches(self, other: Profile) -> bool:
+        """Tell whether two profiles are of the same rows."""
+        return (
+            self.n_rows == other.n_rows
+            and len(self.mean) == len(other.mean)
+            and np.allclose(self.mean, other.mean, rtol=1e-9, atol=1e-9 * self.sd.max(initial=0.0))
+            and np.allclose(self.sd, other.sd, rtol=1e-9)
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers; None where there is none, or it would be that of a few rows."""
+        few = np.round(self.n_rows * (1 - self.missing)) < MIN_CELL
+        safe = replace(
+            self, mean=np.where(few, np.nan, self.mean), sd=np.where(few, np.nan, self.sd)
+        )
+        return {
+            name: _finite(value) if isinstance(value, np.ndarray) else value
+            for name, value in vars(safe).items()
+        }
+
+    @classmethod
+    def from_dict(cls, content: Any, n_features: int) -> Profile:
+        """Read what `to_dict` wrote; raise a ValueError for anything else."""
+        if not isinstance(content, dict) or set(content) != set(cls.__annotations__):
+            raise ValueError("'fitted_on' must hold " + listing(cls.__annotations__, 9) + ".")
+        n_rows = content["n_rows"]
+        if type(n_rows) is not int or not 0 <= n_rows < 1 << 63:
+            raise ValueError("'n_rows' of 'fitted_on' must be a number of rows.")
+        arrays: dict[str, Array | None] = {"low": None, "high": None}
+        unknown = {"mean": np.nan, "sd": np.nan, "missing": 0.0, "low": -np.inf, "high": np.inf}
+        for name, value in unknown.items():
+            values = content[name]
+            if values is None and name in arrays:
+                continue
+            good = isinstance(values, list) and len(values) == n_features
+            if not good or not set(map(type, values)) <= {int, float, type(None)}:
+                raise ValueError(f"{name!r} of 'fitted_on' must be {n_features} numbers.")
+            numbers = np.array(values, dtype=np.float64)  # None becomes NaN
+            least = 0.0 if name in ("sd", "missing") else -np.inf
+            if np.isinf(numbers).any() or (numbers < least).any():
+                raise ValueError(f"{name!r} of 'fitted_on' holds impossible numbers.")
+            arrays[name] = np.where(np.isnan(numbers), value, numbers)
+        return cls(n_rows=n_rows, **arrays)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, repr=False)
+class Check(Record):
+    """Whether new data look like those a map was fitted on; see `AffineMap.check`.
+
+    Attributes
+    ----------
+    verdict : {"as fitted", "look", "unknown", "stop"}
+        In a word; "unknown" if the map does not say what it was fitted on.
+    findings : list of Finding
+        The reasons.
+    n_rows : int
+        Rows that were checked.
+    missing_columns, extra_columns : list of str
+        Features that the map needs and X lacks, and columns that it does not know.
+    features : Sheet
+        For every feature: the change of its mean in standard deviations, the ratio of standard
+        deviations, the share of rows outside the range and of missing values, and what is wrong.
+        Figures of fewer than five values are left out.
+    """
+
+    verdict: str
+    findings: list[Finding]
+    n_rows: int
+    missing_columns: list[str]
+    extra_columns: list[str]
+    features: Sheet
+
+    def parts(self) -> list[Part]:  # noqa: D102
+        parts: list[Part] = [("", f"{_VERDICTS[self.verdict]} {self.n_rows} rows.")]
+        if self.findings:
+            parts.append(("Reasons", [str(finding) for finding in self.findings]))
+        odd = [i for i, note in enumerate(self.features["note"]) if note] if self.features else []
+        if odd:
+            parts.append(("Features that differ", self.features.take(odd)))
+        return parts
+
+
+def check(X: Any, names: Sequence[str] | None, n_features: int, profile: Profile | None) -> Check:
+    """Compare new query rows with a profile; see `AffineMap.check`."""
+    table = Table(X)
+    columns = table.columns if names is not None else None
+    monitor = Monitor(names, n_features, profile, columns, table.n_features)
+    if monitor.can_compare:
+        for _, chunk in table.match(names, n_features, "this AffineMap").chunks():
+            monitor.update(chunk)
+    return monitor.result(table.n_rows)
+
+
+class Monitor:
+    """Compares rows with a profile as they pass by, a chunk at a time.
+
+    Parameters
+    ----------
+    names : sequence of str or None
+        The features of the map.
+    n_features : int
+        How many they are.
+    profile : Profile or None
+        The data that the map was fitted on.
+    columns : sequence of str or None
+        The columns of the new table; None if it has no names.
+    n_columns : int
+        How many they are.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str] | None,
+        n_features: int,
+        profile: Profile | None,
+        columns: Sequence[str] | None,
+        n_columns: int,
+    ) -> None:
+        self.profile = profile
+        self.names = (
+            list(names) if names is not None else [f"column {j}" for j in range(n_features)]
+        )
+        self.lacking: list[str] = []
+        self.extra: list[str] = []
+        self.findings: list[Finding] = []
+        if names is not None and columns is not None:
+            known, there = set(names), set(columns)
+            self.lacking = [name for name in names if name not in there]
+            self.extra = [column for column in columns if column not in known]
+        elif n_columns != n_features:
+            text = f"there are {n_columns} columns, the map takes {n_features}."
+            self.findings.append(Finding("stop", text))
+        if self.lacking:
+            text = f"columns are missing: {listing(self.lacking)}."
+            self.findings.append(Finding("stop", text))
+        if self.extra:
+            text = f"columns that the map ignores: {listing(self.extra)}."
+            self.findings.append(Finding("note", text))
+        if profile is None:
+            return
+        self.n_seen = 0
+        self.known, self.outside, self.far, self.infinite = np.zeros((4, n_features))
+        self.shift, self.squares = np.zeros((2, n_features))
+        self.low = np.full(n_features, -np.inf) if profile.low is None else profile.low - profile.sd
+        self.high = np.full(n_features, np.inf)
+        if profile.high is not None:
+            self.high = profile.high + profile.sd
+
+    @property
+    def can_compare(self) -> bool:
+        """Whether rows can be compared: all features are there, and a profile is known."""
+        return self.profile is not None and not any(f.level == "stop" for f in self.findings)
+
+    def update(self, X: Array) -> None:
+        """Look at more rows."""
+        assert self.profile is not None
+        finite = np.isfinite(X)
+        z = (np.where(finite, X, self.profile.mean) - self.profile.mean) / positive(self.profile.sd)
+        self.n_seen += len(X)
+        self.infinite += np.isinf(X).sum(axis=0)
+        self.known += finite.sum(axis=0)
+        self.shift += z.sum(axis=0)
+        self.squares += np.einsum("nd,nd->d", z, z)
+        self.outside += (finite & ((self.low > X) | (self.high < X))).sum(axis=0)
+        self.far += (np.abs(z) > _FAR_AWAY).sum(axis=0)
+
+    def result(self, n_rows: int) -> Check:
+        """Say what was found in a table of so many rows."""
+        sheet, findings = Sheet({}), list(self.findings)
+        if self.can_compare and self.n_seen:
+            sheet = self._sheet()
+            findings += _findings(sheet)
+        levels = {finding.level for finding in findings}
+        is_known = self.profile is not None and bool(np.isfinite(self.profile.mean).any())
+        verdict = "as fitted" if is_known else "unknown"
+        verdict = "stop" if "stop" in levels else "look" if "care" in levels else verdict
+        order = ("stop", "care", "note")
+        findings.sort(key=lambda finding: order.index(finding.level))
+        return Check(verdict, findings, n_rows, self.lacking, self.extra, sheet)
+
+    def _sheet(self) -> Sheet:
+        assert self.profile is not None
+        profile, known = self.profile, self.known
+        count = np.maximum(known, 1)
+        mean = self.shift / count
+        variance = np.maximum(self.squares / count - mean**2, 0.0)
+        spread = np.sqrt(variance * count / np.maximum(count - 1, 1))
+        missing = 1 - known / max(self.n_seen, 1)
+        expected = _MUCH_OUTSIDE * count
+        error = np.sqrt(spread**2 / count + 1 / max(profile.n_rows, 1))
+        certain = _CERTAIN / np.sqrt(2 * np.maximum(np.minimum(known, profile.n_rows) - 1, 1))
+        ratio = np.abs(np.log(np.maximum(spread, 1e-300)))
+        varies = (profile.sd > 0) & (known > 0)
+        found = {
+            "infinite values": self.infinite > 0,
+            "no values": known == 0,
+            "was constant": (profile.sd == 0) & (self.squares > 0),
+            "values far away": varies & (self.far > 0),
+            "outside the range": varies & (self.outside > expected + 3 * np.sqrt(expected) + 1),
+            "mean moved": varies & (np.abs(mean) > np.maximum(_DRIFT, _CERTAIN * error)),
+            "spread changed": varies & (known > 2) & (ratio > np.maximum(np.log(_SPREAD), certain)),
+            "more missing": missing > profile.missing + _MUCH_MISSING,
+        }
+        notes = [
+            ", ".join(note for note, hit in found.items() if hit[j]) for j in range(len(known))
+        ]
+        return Sheet(
+            {
+                "feature": self.names,
+                "mean_moved_sd": _finite(np.where(known < MIN_CELL, np.nan, mean)),
+                "sd_ratio": _finite(np.where(known < MIN_CELL, np.nan, spread)),
+                "outside": _finite(np.where(known < MIN_CELL, np.nan, self.outside / count)),
+                "missing": missing.tolist(),
+                "note": notes,
+            }
+        )
+
+
+def _finite(values: Array) -> list[float | None]:
+    return [x if np.isfinite(x) else None for x in values.tolist()]
+
+
+def _findings(sheet: Sheet) -> list[Finding]:
+    by_note: dict[str, list[str]] = {}
+    for name, notes in zip(sheet["feature"], sheet["note"]):
+        for note in filter(None, notes.split(", ")):
+            by_note.setdefault(note, []).append(name)
+    advice = {
+        "mean moved": "Confounders are not known here: other subjects or a drifting device look "
+        "alike. Refit if the device changed.",
+        "values far away": "Look at these rows: units, codes for missing values, broken sensors.",
+    }
+    return [
+        Finding("care", f"{note}: {listing(names)}.", advice.get(note, ""))
+        for note, names in by_note.items()
+    ]

@@ -1,0 +1,196 @@
+"""How a map came about, as plain facts that cannot be changed: text, numbers, lists and dicts."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import scipy
+import sklearn
+
+import condokit
+from condokit.checks import Array
+from condokit.data.domains import Confounder, Domains
+from condokit.io import sha256
+
+_DEEPEST = 6
+_MOST_ENTRIES = 100_000
+_LONGEST_TEXT = 100_000
+_LARGEST = 1 << 63
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "versions": Mapping,
+    "adapter": Mapping,
+    "map": str,
+    "divergence": str,
+    "conditional": str,
+    "domains": Mapping,
+    "confounders": Mapping,
+    "rows": Mapping,
+    "overlap": Mapping,
+    "standard_errors": bool,
+    "warnings": (list, tuple),
+    "data": Mapping,
+    "command": (list, tuple),
+    "files": (list, tuple),
+}
+
+
+class Facts(dict[str, Any]):
+    """A dict that cannot be changed."""
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("Facts are immutable; make a new dict, {**facts, 'key': value}.")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = setdefault = pop = popitem = clear = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Facts, (dict(self),)
+
+
+def check_provenance(value: Any) -> Facts | None:
+    """Return how a map was fitted in a form that cannot be changed; refuse what JSON cannot say."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise ValueError(f"'provenance' must be a dict. Got {type(value).__name__}.")
+    for key, kind in _KINDS.items():
+        if key in value and not isinstance(value[key], kind):
+            raise ValueError(f"{key!r} of 'provenance' is of the wrong type.")
+    return _Freezer().freeze(value, 0)
+
+
+class _Freezer:
+    """Copies nested facts, counting them."""
+
+    n_entries = 0
+
+    def freeze(self, value: Any, depth: int) -> Any:
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            if len(value) > _LONGEST_TEXT:
+                raise ValueError(f"'provenance' holds a text of {len(value)} characters.")
+            return str(value)
+        if isinstance(value, int) and abs(value) < _LARGEST:
+            return int(value)
+        if isinstance(value, float) and math.isfinite(value):
+            return float(value)
+        if isinstance(value, int | float):
+            raise ValueError("'provenance' must hold finite numbers only.")
+        if not isinstance(value, Mapping | list | tuple):
+            raise ValueError(f"'provenance' cannot hold {type(value).__name__}: use its repr.")
+        self.n_entries += len(value)
+        if depth >= _DEEPEST or self.n_entries > _MOST_ENTRIES:
+            raise ValueError("'provenance' is too deeply nested or too long.")
+        if not isinstance(value, Mapping):
+            return tuple(self.freeze(item, depth + 1) for item in value)
+        if not all(isinstance(key, str) for key in value):
+            raise ValueError("The keys of 'provenance' must be strings.")
+        return Facts({str(key): self.freeze(item, depth + 1) for key, item in value.items()})
+
+
+_LONGEST = 1000  # characters of a setting
+_MOST = 1000  # names in a list
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that a map depends on."""
+    return {
+        "condokit": condokit.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "scikit-learn": sklearn.__version__,
+    }
+
+
+def fingerprint(domains: Domains) -> dict[str, str]:
+    """Return a hash of each domain's rows: features and confounders as read, in order.
+
+    It tells whether a map was fitted on the same data, whatever file, container or precision they
+    came in. Names of features are not part of it. One hash covers both, since that of a few
+    categories alone could be guessed.
+
+    Parameters
+    ----------
+    domains : Domains
+        Both domains, as `condokit.data.roles` reads them.
+
+    Returns
+    -------
+    dict of str to str
+        SHA-256 in hexadecimal of "query" and "reference".
+    """
+    sides = {"query": domains.is_query, "reference": ~domains.is_query}
+    hashes = {name: hashlib.sha256() for name in sides}
+    start = 0
+    for table in domains.tables:
+        for rows, chunk in table.chunks():
+            here = slice(start + rows.start, start + rows.stop)
+            for name, side in sides.items():
+                mine = side[here]
+                if mine.any():
+                    hashes[name].update(_bytes(chunk if mine.all() else chunk[mine]))
+        start += table.n_rows
+    for name, side in sides.items():
+        for confounder in domains.confounders:
+            for part in _confounder_bytes(confounder, side):
+                hashes[name].update(part)
+    return {name: found.hexdigest() for name, found in hashes.items()}
+
+
+def file_fingerprint(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the name of a file, without its folder, and the SHA-256 of its content."""
+    return {"name": Path(path).name, "sha256": sha256(path)}
+
+
+def setting(value: Any) -> Any:
+    """Return a setting as a number or text, the same in every run."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return value[:_LONGEST]
+    if isinstance(value, np.generic):
+        return setting(value.item())
+    if isinstance(value, int) and abs(value) < 1 << 63:
+        return value
+    if isinstance(value, float) and np.isfinite(value):
+        return value
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=repr)
+    if isinstance(value, list | tuple) and len(value) <= _MOST:
+        simple = [setting(item) for item in value]
+        if not any(isinstance(item, list) for item in simple):
+            return simple
+    return " ".join(_ADDRESS.sub("", repr(value)).split())[:_LONGEST]
+
+
+def _bytes(values: Array) -> memoryview:
+    """Return numbers as contiguous little-endian float64, all kinds of NaN alike."""
+    numbers = np.ascontiguousarray(values, dtype="<f8")
+    with np.errstate(invalid="ignore", over="ignore"):
+        if np.isnan(numbers.sum()):
+            numbers = np.where(np.isnan(numbers), np.nan, numbers)
+    return numbers.data.cast("B") if numbers.size else memoryview(b"")
+
+
+def _confounder_bytes(confounder: Confounder, side: Array) -> Iterator[bytes | memoryview]:
+    """Yield name and values; of categories, the levels there are in the order of their text."""
+    yield f"\0{confounder.name}\0".encode("utf-8", "surrogatepass")
+    if confounder.values is not None:
+        yield _bytes(confounder.values[side])
+        return
+    present, codes = np.unique(confounder.codes[side], return_inverse=True)
+    texts = [str(confounder.levels[code]) if code >= 0 else "" for code in present]
+    order = np.argsort(np.array(texts, dtype=object), kind="stable")
+    yield "\0".join(texts[j] for j in order).encode("utf-8", "surrogatepass")
+    yield np.argsort(order)[codes].astype("<i4").tobytes()

@@ -1,0 +1,112 @@
+"""Standard errors of maps, and of the values that they give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from condokit.checks import Array
+from condokit.data.links import apply as apply_links
+from condokit.data.links import undo as undo_links
+from condokit.maps.affine import AffineMap
+
+_FEW_ROWS = 1 << 12  # rows whose values under all draws are kept at a time
+
+
+@dataclass(frozen=True)
+class DiagonalErrors:
+    r"""Standard errors of a diagonal map; scale and image of the centre are independent.
+
+    A map that is pulled from its plain estimate :math:`m, b` to :math:`\tilde m, \tilde b` is
+    farther from the truth than sampling alone tells, so the pull counts as an error of its own:
+    :math:`\mathrm{se}^2 + (\tilde m x + \tilde b - m x - b)^2`.
+
+    Attributes
+    ----------
+    sampled_scale, sampled_image, centre : ndarray of shape (n_features,)
+        Sampling errors of m and of the image of the centre, the point whose image is learned
+        independently of the scale.
+    pull : pair of ndarray
+        By how much scale and offset were pulled.
+    """
+
+    sampled_scale: Array
+    sampled_image: Array
+    centre: Array
+    pull: tuple[Array, Array]
+
+    @property
+    def scale(self) -> Array:
+        """Standard errors of the scales."""
+        return np.hypot(self.sampled_scale, self.pull[0])
+
+    @property
+    def offset(self) -> Array:
+        """Standard errors of the offsets."""
+        return self.std(np.zeros((1, len(self.centre))))[0]
+
+    def std(self, X: Array) -> Array:
+        """Return the standard error of the image of every value."""
+        sampled = np.hypot(self.sampled_image, (X - self.centre) * self.sampled_scale)
+        return np.hypot(sampled, X * self.pull[0] + self.pull[1])
+
+
+@dataclass(frozen=True)
+class DrawnErrors:
+    """Maps refitted to resampled rows.
+
+    Attributes
+    ----------
+    scales : ndarray of shape (n_draws, n_features) or (n_draws, n_outputs, n_features)
+        Scales or matrices.
+    offsets : ndarray of shape (n_draws, n_outputs)
+        Offsets.
+    pull : pair of ndarray or None
+        By how much scale and offset of the map differ from the plain estimate that was refitted.
+    """
+
+    scales: Array
+    offsets: Array
+    pull: tuple[Array, Array] | None = None
+
+    @property
+    def scale(self) -> Array:
+        """Standard errors of the scales, or of the entries of the matrix."""
+        return np.hypot(self.scales.std(axis=0, ddof=1), 0.0 if self.pull is None else self.pull[0])
+
+    @property
+    def offset(self) -> Array:
+        """Standard errors of the offset."""
+        pull = 0.0 if self.pull is None else self.pull[1]
+        return np.hypot(self.offsets.std(axis=0, ddof=1), pull)
+
+    def std(self, X: Array) -> Array:
+        """Return the standard error of the image of every value."""
+        out = np.empty((len(X), self.offsets.shape[1]))
+        for start in range(0, len(X), _FEW_ROWS):
+            part = X[start : start + _FEW_ROWS]
+            total = squares = np.zeros((len(part), out.shape[1]))
+            first = None
+            for scale, offset in zip(self.scales, self.offsets):
+                value = (part * scale if scale.ndim == 1 else part @ scale.T) + offset
+                first = value if first is None else first
+                total, squares = total + (value - first), squares + (value - first) ** 2
+            n = len(self.offsets)
+            variance = (squares - total**2 / n) / (n - 1)
+            out[start : start + _FEW_ROWS] = np.sqrt(np.maximum(variance, 0.0))
+        return out if self.pull is None else np.hypot(out, X * self.pull[0] + self.pull[1])
+
+
+Errors = DiagonalErrors | DrawnErrors
+
+
+def std_of_mapped(errors: Errors, X: Array, affine: AffineMap) -> Array:
+    """Return the standard errors of mapped rows; with links, half the difference that they make."""
+    if affine.links is None:
+        return errors.std(X)
+    names = [f"column {j}" for j in range(X.shape[1])]
+    linked = apply_links(affine.links, X, names, "X")
+    mapped, error = affine.linear(linked), errors.std(linked)
+    above, below = (undo_links(affine.links, mapped + sign * error) for sign in (1, -1))
+    return np.abs(above - below) / 2

@@ -1,0 +1,440 @@
+"""What a report says, as plain numbers, text, lists and dicts; nothing is drawn here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from condokit.adapter import ConDoAdapter
+from condokit.checks import Array
+from condokit.data.disclosure import MIN_CELL
+from condokit.data.domains import Domains
+from condokit.data.records import Finding, plain
+from condokit.io import sha256
+from condokit.maps.affine import AffineMap
+from condokit.maps.provenance import setting, versions
+from condokit.solvers.lbfgs import threads
+from condokit.trust.assess import Assessment, assess_domains
+from condokit.trust.bootstrap import Bootstrap
+from condokit.trust.evaluate import Evaluation, evaluate_domains
+from condokit.trust.sensitivity import degrees_of_freedom, strength
+
+FORMAT, SCHEMA = "condokit-report", 1
+_INTERVAL = 1.96
+_DIGITS = 6  # significant, of what the map is
+_FEW_DIGITS = 4  # of what is said about it
+_MOST_NOTES = 100  # features that are described in words
+_MOST_ENTRIES = 20  # of a matrix
+_LARGE_MATRIX = 2000  # features beyond which no square array is formed
+_LEVELS = ("stop", "care", "note")
+
+
+def build(
+    adapter: ConDoAdapter,
+    domains: Domains,
+    *,
+    assessment: Assessment | None = None,
+    evaluation: Evaluation | None = None,
+    uncertainty: Bootstrap | None = None,
+    command: str | None = None,
+    inputs: Mapping[str, str] | Sequence[str | os.PathLike[str]] | None = None,
+) -> dict[str, Any]:
+    """Gather everything that is known of a map, ready for JSON and for `render`.
+
+    Parameters
+    ----------
+    adapter : ConDoAdapter
+        A fitted adapter.
+    domains : Domains
+        The data that it was fitted on.
+    assessment, evaluation : Assessment, Evaluation or None, default=None
+        Computed if they are not given. Neither exists for a map between different features.
+    uncertainty : Bootstrap or None, default=None
+        Errors from resampled rows; otherwise those that the adapter knows.
+    command : str or None, default=None
+        What to type to get this report again.
+    inputs : dict of str to str, or sequence of paths, default=None
+        Files that were read with their SHA-256, or paths of files to be hashed here.
+
+    Returns
+    -------
+    dict
+        Numbers, text, lists and dicts only. Tables are dicts of columns; the features are in order
+        of what is left of their shift, then of the shift that they had.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, datasets
+    >>> from condokit.data.roles import from_table
+    >>> df = datasets.make_eeg(random_state=0).to_frame()
+    >>> domains = from_table(
+    ...     df, "device", ["seizure"], ["eeg_delta_*"], None, None, "v1", None, "raise"
+    ... )
+    >>> record = build(ConDoAdapter(reference="v1").fit_domains(domains), domains)
+    >>> record["verdict"]["word"], record["compared"]["n_query"]
+    ('Good', 400)
+    """
+    affine = adapter.map_
+    comparable = not (affine.is_rectangular or domains.is_rectangular)
+    with threads(adapter.n_jobs):
+        if assessment is None and comparable:
+            assessment = assess_domains(domains, adapter.warn_overlap, adapter.min_overlap)
+        if evaluation is None and comparable:
+            evaluation = evaluate_domains(domains, affine, adapter)
+    features, order = _features(adapter, domains, evaluation, uncertainty)
+    findings = _findings(adapter, assessment, evaluation)
+    record = {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "verdict": _verdict(assessment, evaluation),
+        "compared": _compared(adapter, domains),
+        "findings": findings,
+        "assessment": _assessment(assessment),
+        "evaluation": _evaluation(evaluation),
+        "map": _map(adapter, domains, uncertainty),
+        "fit": _fit(adapter),
+        "uncertainty": _uncertainty(adapter, uncertainty),
+        "features": {name: [values[j] for j in order] for name, values in features.items()},
+        "densities": _densities(evaluation, [features["feature"][j] for j in order]),
+        "reproduce": _reproduce(adapter, command, inputs),
+    }
+    return _tidy(plain(record))
+
+
+def _tidy(value: Any, digits: int = _FEW_DIGITS) -> Any:
+    """Round numbers, and replace what cannot be written as UTF-8."""
+    if isinstance(value, float):
+        return _rounded(value, digits)
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_tidy(item, digits) for item in value]
+    if isinstance(value, dict):
+        return {
+            _tidy(key): _tidy(item, _DIGITS if key in _EXACT else digits)
+            for key, item in value.items()
+        }
+    return value
+
+
+_EXACT = {"scale", "own", "offset", "image_of_mean", "mean", "grid", "parameters"}
+
+
+def _rounded(number: float, digits: int) -> float | int:
+    short = float(f"{number:.{digits}g}")
+    return int(short) if short.is_integer() and abs(short) < 1e15 else short
+
+
+def _verdict(assessment: Assessment | None, evaluation: Evaluation | None) -> dict[str, str]:
+    """Say in a sentence whether the mapped data may be used."""
+    if assessment is not None and assessment.verdict == "not possible":
+        return {
+            "level": "poor",
+            "word": "Not possible",
+            "sentence": "These data do not allow a comparison of like with like: do not use the "
+            "map before the findings are resolved.",
+        }
+    if evaluation is None:
+        return {
+            "level": "care",
+            "word": "Not evaluated",
+            "sentence": "The map joins different features, so that what it leaves of the shift "
+            "cannot be measured here.",
+        }
+    reserved = assessment is not None and assessment.verdict == "go with care"
+    if evaluation.verdict == "poor":
+        level, word = "poor", "Poor"
+        sentence = "The map does not make the two data sets comparable; do not use it as it is."
+    elif evaluation.verdict == "with care":
+        level, word = "care", "With care"
+        sentence = "The map helps, but a difference is left that chance does not explain"
+        sentence += ", and the data have weaknesses." if reserved else "."
+    elif reserved:
+        level, word = "care", "With care"
+        sentence = (
+            "No shift is found after the map, but the data have weaknesses that such a test may "
+            "not see."
+        )
+    else:
+        level, word = "good", "Good"
+        sentence = (
+            "After the map no shift is found given the confounders, and real differences are kept."
+        )
+    return {"level": level, "word": word, "sentence": sentence}
+
+
+def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
+    kept, facts = domains.kept(), adapter.report_
+    totals = [int((side & kept).sum()) for side in (domains.is_query, ~domains.is_query)]
+    return {
+        "query": str(domains.labels[0]),
+        "reference": str(domains.labels[1]),
+        "n_query": totals[0],
+        "n_reference": totals[1],
+        "rows_query": _without(facts.get("rows_query", totals[0]), totals[0]),
+        "rows_reference": _without(facts.get("rows_reference", totals[1]), totals[1]),
+        "n_features": domains.n_features,
+        "confounders": [c.name for c in domains.confounders],
+        "subjects": None if domains.groups is None else len(np.unique(domains.groups)),
+        "weighted": domains.weights is not None,
+    }
+
+
+def _without(rows: float, total: int) -> Any:
+    """Return the rows compared; rounded if the total would tell the size of a small cell."""
+    return f"~{MIN_CELL * round(rows / MIN_CELL)}" if 0 < total - rows < MIN_CELL else rows
+
+
+def _findings(
+    adapter: ConDoAdapter, assessment: Assessment | None, evaluation: Evaluation | None
+) -> list[dict[str, str]]:
+    """Gather what was found, the gravest first, with where it was found."""
+    parts: list[tuple[str, list[Finding]]] = [
+        ("after the map", [] if evaluation is None else evaluation.findings),
+        ("the data", [] if assessment is None else assessment.findings),
+        ("the fit", _of_fit(adapter)),
+    ]
+    found = [
+        {"about": about, "level": f.level, "text": _capital(f.text), "advice": _capital(f.advice)}
+        for about, findings in parts
+        for f in findings
+    ]
+    return sorted(found, key=lambda finding: _LEVELS.index(finding["level"]))
+
+
+def _of_fit(adapter: ConDoAdapter) -> list[Finding]:
+    facts, found = adapter.report_, []
+    if "fallback" in facts:
+        found.append(Finding("care", f"another map than asked for: {facts['fallback']}."))
+    if facts.get("interrupted"):
+        found.append(Finding("care", "the search was interrupted.", "Fit again to the end."))
+    dropped = adapter.support_.dropped
+    if dropped:
+        found.append(
+            Finding(
+                "note",
+                "combinations of confounder values that occur in one data set only, and are not "
+                f"compared: {len(dropped)}.",
+            )
+        )
+    return found
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _assessment(assessment: Assessment | None) -> dict[str, Any] | None:
+    if assessment is None:
+        return None
+    record = assessment.to_dict()
+    del record["findings"]
+    few = {
+        name
+        for name, share in (record["overlap"] or {}).get("outside", {}).items()
+        if 0 < share * assessment.n_query < MIN_CELL - 0.5
+    }
+    if few:  # a share of few rows tells how many
+        record["overlap"]["outside"].update(dict.fromkeys(few))
+        sheet = record["confounders"]
+        sheet["outside"] = [
+            None if name in few else share
+            for name, share in zip(sheet["confounder"], sheet["outside"])
+        ]
+    notes = record["features"]
+    record["n_notes"] = len(next(iter(notes.values()), []))
+    record["features"] = {name: values[:_MOST_NOTES] for name, values in notes.items()}
+    return record
+
+
+def _evaluation(evaluation: Evaluation | None) -> dict[str, Any] | None:
+    if evaluation is None:
+        return None
+    record = evaluation.to_dict()
+    for elsewhere in ("findings", "features", "densities", "n_query", "n_reference"):
+        del record[elsewhere]
+    return record
+
+
+def _names(adapter: ConDoAdapter, domains: Domains) -> list[str]:
+    """Return the names of the map's outputs."""
+    affine = adapter.map_
+    if affine.is_rectangular:
+        return [str(name) for name in affine.outputs(domains.tables[0].columns) or ()]
+    return [str(name) for name in affine.feature_names or domains.tables[0].labels]
+
+
+def _features(
+    adapter: ConDoAdapter,
+    domains: Domains,
+    evaluation: Evaluation | None,
+    uncertainty: Bootstrap | None,
+) -> tuple[dict[str, list[Any]], Sequence[int] | Array]:
+    """Return the map and its evaluation feature by feature, and the order to show them in."""
+    columns: dict[str, list[Any]] = {"feature": _names(adapter, domains)}
+    columns.update(_parameters(adapter, uncertainty))
+    order: Sequence[int] | Array = range(len(columns["feature"]))
+    if evaluation is not None:
+        sheet = evaluation.features.columns
+        columns.update({name: values for name, values in sheet.items() if name != "feature"})
+        left, had = np.asarray(sheet["p_adjusted"]), np.abs(np.asarray(sheet["shift_before"]))
+        order = np.lexsort((-had, left))
+    return columns, order
+
+
+def _parameters(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[str, list[Any]]:
+    """Return scale and offset with 95% intervals, or the image of the mean under a matrix."""
+    affine, errors = adapter.map_, adapter.map_se_
+    if affine.kind != "diagonal":
+        mean = _mean(affine)
+        if mean is None:
+            return {"offset": affine.offset.tolist()}
+        columns = {"image_of_mean": affine(mean[None])[0].tolist()}
+        if uncertainty is not None and "se" in uncertainty.features.columns:
+            columns["image_se"] = uncertainty.features["se"]
+        if not affine.is_rectangular:
+            columns = {"own": _diagonal(affine).tolist(), "mean": mean.tolist(), **columns}
+        return columns
+    if uncertainty is not None:
+        sheet = uncertainty.features
+        kinds = ("scale", "scale_low", "scale_high", "offset", "offset_low", "offset_high")
+        return {name: sheet[name] for name in kinds}
+    columns = {}
+    for name, values in (("scale", affine.scale), ("offset", affine.offset)):
+        columns[name] = values.tolist()
+        if errors is not None:
+            reach = _INTERVAL * np.asarray(errors[name])
+            columns[f"{name}_low"] = (values - reach).tolist()
+            columns[f"{name}_high"] = (values + reach).tolist()
+    return columns
+
+
+def _diagonal(affine: AffineMap) -> Array:
+    if affine.left is None or affine.right is None:
+        return np.diagonal(affine.scale)
+    return affine.scale + (affine.left * affine.right).sum(axis=1)
+
+
+def _mean(affine: AffineMap) -> Array | None:
+    return None if affine.fitted_on is None else affine.fitted_on.mean
+
+
+def _map(adapter: ConDoAdapter, domains: Domains, uncertainty: Bootstrap | None) -> dict[str, Any]:
+    affine = adapter.map_
+    record: dict[str, Any] = {
+        "kind": affine.kind,
+        "n_in": affine.n_features_in_,
+        "n_out": len(affine.offset),
+        "links": sum(link is not None for link in affine.links or ()),
+        "has_intervals": affine.kind == "diagonal"
+        and (adapter.map_se_ is not None or uncertainty is not None),
+    }
+    if affine.kind == "diagonal":
+        scale = np.abs(affine.scale)
+        record["smallest_scale"], record["largest_scale"] = scale.min(), scale.max()
+        return record
+    if affine.left is not None:
+        record["rank"] = affine.left.shape[1]
+    if affine.n_features_in_ <= _LARGE_MATRIX:
+        record["condition"] = float(np.linalg.cond(affine.A))
+        inputs = [str(name) for name in affine.feature_names or domains.tables[0].labels]
+        record["entries"] = _largest(affine, inputs, _names(adapter, domains))
+    return record
+
+
+def _largest(affine: AffineMap, inputs: list[str], outputs: list[str]) -> dict[str, list[Any]]:
+    """Return the entries of a matrix that move outputs most, beside those of a feature to itself.
+
+    The weight of an entry is the change of the output, in its own units, for a change of the input
+    by one standard deviation.
+    """
+    A = affine.A
+    sd = np.ones(A.shape[1]) if affine.fitted_on is None else affine.fitted_on.sd
+    size = np.abs(A * sd)
+    if not affine.is_rectangular:
+        size = size / np.maximum(sd, 1e-300)[:, None]
+        np.fill_diagonal(size, 0.0)
+    places = np.argsort(-size, axis=None, kind="stable")[:_MOST_ENTRIES]
+    rows, columns = np.unravel_index(places, A.shape)
+    shown = size[rows, columns] > 0
+    rows, columns = rows[shown], columns[shown]
+    return {
+        "from": [inputs[j] for j in columns],
+        "to": [outputs[i] for i in rows],
+        "entry": A[rows, columns].tolist(),
+        "standardised": (np.sign(A[rows, columns]) * size[rows, columns]).tolist(),
+    }
+
+
+_ELSEWHERE = ("ladder", "pairs", "rows_query", "rows_reference")
+
+
+def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
+    """Return how the map was chosen and found; counts of single features are summed up."""
+    facts = {name: v for name, v in adapter.report_.items() if name not in _ELSEWHERE}
+    for name in ("missing_features", "constant_features"):
+        if name in facts:
+            facts[name] = len(facts[name])
+    facts = {
+        name: value
+        for name, value in facts.items()
+        if isinstance(value, str | bool | int | float | np.number) or name == "candidates"
+    }
+    return {
+        "divergence": setting(adapter.divergence_),
+        "conditional": setting(adapter.conditional_),
+        "ladder": adapter.report_.get("ladder", []),
+        "chosen": adapter.report_.get("chosen_map", adapter.rung_.name),
+        "facts": facts,
+    }
+
+
+def _uncertainty(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[str, Any]:
+    """Return where the errors come from, and how strong an unrecorded confounder must be."""
+    dof = degrees_of_freedom(adapter)
+    record: dict[str, Any] = {
+        "how": "none" if adapter.map_se_ is None else "formula",
+        "strength_one_error": strength(1.0, dof),
+        "strength_two_errors": strength(2.0, dof),
+    }
+    if uncertainty is not None:
+        record |= {
+            "how": "bootstrap",
+            "n_resamples": uncertainty.n_resamples,
+            "n_failed": uncertainty.n_failed,
+            "stability": uncertainty.stability,
+            "other_modes": uncertainty.other_modes,
+        }
+    return record
+
+
+def _densities(evaluation: Evaluation | None, names: list[str]) -> list[dict[str, Any]]:
+    """Return curves by feature in the order shown; the grid is its ends, evenly divided."""
+    known = {} if evaluation is None else evaluation.densities
+    return [
+        {
+            "feature": name,
+            "grid": [known[name]["grid"][0], known[name]["grid"][-1]],
+            "strata": [
+                {"stratum": stratum, **curves} for stratum, curves in known[name]["strata"].items()
+            ],
+        }
+        for name in names
+        if name in known
+    ]
+
+
+def _reproduce(adapter: ConDoAdapter, command: str | None, inputs: Any) -> dict[str, Any]:
+    if inputs is not None and not isinstance(inputs, Mapping):
+        inputs = {os.fspath(path): sha256(path) for path in inputs}
+    return {
+        "command": command,
+        "versions": versions(),
+        "inputs": dict(inputs or {}),
+        "parameters": {
+            name: setting(value) for name, value in adapter.get_params(deep=False).items()
+        },
+    }

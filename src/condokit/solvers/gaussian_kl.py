@@ -1,0 +1,280 @@
+"""Full matrices: objectives with gradients, their solvers, and the starts of these.
+
+A map is written as y = B x + c in units in which the problem has unit curvature; `Units` goes back
+and forth.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import linalg
+from scipy.special import digamma
+
+from condokit.checks import Array
+from condokit.solvers.base import MOST_DENSE, Solved, _log_det_inverse
+from condokit.solvers.descent import free
+from condokit.solvers.lbfgs import lbfgs
+from condokit.solvers.units import Units
+from condokit.summaries.covariances import GaussianPair
+
+_MOST_CURVED = 15  # features up to which the least curvature is computed
+_ENOUGH_ROWS = 2.5  # per feature in every stratum
+
+
+class KLObjective:
+    r"""Gaussian KL divergence of the mapped query from the reference, averaged over the prior.
+
+    With :math:`P_k = \Sigma_{r,k}^{-1}`, :math:`C_k = \Sigma_{q,k}` and
+    :math:`r_k = B \mu_k + c - \nu_k`,
+
+    .. math::
+        L(B, c) = -\log|\det B| + \tfrac12 \sum_k w_k [\operatorname{tr}(P_k B C_k B')
+            + r_k' P_k r_k] + \mathrm{const}, \qquad
+        \nabla_B = \sum_k w_k P_k (B C_k + r_k \mu_k') - B^{-T}.
+
+    Parameters
+    ----------
+    units : Units
+        The domains.
+    forward : bool, default=False
+        The divergence of the reference from the mapped query instead: that of the inverse map,
+        :math:`L(B^{-1}, -B^{-1} c)` with the domains exchanged.
+    """
+
+    def __init__(self, units: Units, forward: bool = False) -> None:
+        query, reference, weights = units.query, units.reference, units.weights
+        self.forward = forward
+        if forward:
+            query, reference = reference, query
+        self.weights = weights
+        self.counts = query.count, reference.count
+        self.mean, self.cov, self.goal = query.mean, query.cov, reference.mean
+        self.precision = np.linalg.inv(reference.cov)
+        self.weighted = weights[:, None, None] * self.precision
+        log_ratio = np.linalg.slogdet(reference.cov)[1] - np.linalg.slogdet(query.cov)[1]
+        self.constant = 0.5 * float(weights @ log_ratio - query.mean.shape[1])
+
+    def __call__(self, B: Array, c: Array) -> tuple[float, Array, Array]:
+        """Return the value and the gradients."""
+        log_det, inverse = _log_det_inverse(B)
+        if inverse is None:
+            return np.inf, np.zeros_like(B), np.zeros_like(c)
+        if not self.forward:
+            return self._reverse(B, c, log_det, inverse)
+        value, d_B, d_c = self._reverse(inverse, -inverse @ c, -log_det, B)
+        pull = inverse.T @ d_c
+        return value, -inverse.T @ d_B @ inverse.T + np.outer(pull, inverse @ c), -pull
+
+    def _reverse(
+        self, B: Array, c: Array, log_det: float, inverse: Array
+    ) -> tuple[float, Array, Array]:
+        residual = self.mean @ B.T + c - self.goal
+        pull = np.einsum("kij,kj->ki", self.weighted, residual)
+        PBC = np.tensordot(self.weighted, B @ self.cov, axes=([0, 2], [0, 1]))
+        value = 0.5 * float((PBC * B).sum() + (pull * residual).sum()) - log_det
+        return value + self.constant, PBC + pull.T @ self.mean - inverse.T, pull.sum(axis=0)
+
+    def offset(self, B: Array) -> Array:
+        r"""Return the best c, :math:`\bar P^{-1} \sum w_k P_k (\nu_k - B \mu_k)`."""
+        total = self.weighted.sum(axis=0)
+        wanted = np.einsum("kij,kj->i", self.weighted, self.goal - self.mean @ B.T)
+        return np.linalg.solve(total, wanted)
+
+    def expected(self) -> float:
+        r"""Return the divergence between samples of one law that is normal in every stratum.
+
+        With n query and m reference rows and :math:`f = (m - 1) / (m - d - 2)`, the expectation of
+        twice the divergence in a stratum is :math:`f d (1 + 1/n + 1/m) - d` plus that of the
+        difference of the log-determinants. Infinite where strata are too small.
+        """
+        d = self.mean.shape[1]
+        n, m = self.counts
+        if min(n.min(), m.min()) < d + 3:
+            return np.inf
+        steps = np.arange(d)[:, None]
+        logs = [
+            digamma((rows - 1 - steps) / 2).sum(axis=0) - d * np.log(rows - 1) for rows in (m, n)
+        ]
+        factor = (m - 1) / (m - d - 2)
+        twice = factor * d * (1 + 1 / n + 1 / m) - d + logs[0] - logs[1]
+        return 0.5 * float(self.weights @ twice)
+
+    def enough(self) -> float:
+        """Return a value that only chance could improve upon: what is expected after a fit.
+
+        A matrix and an offset take their share of the degrees of freedom of all strata. Minus
+        infinity where strata have too few rows to tell.
+        """
+        n_values, d = self.mean.shape
+        if min(rows.min() for rows in self.counts) < _ENOUGH_ROWS * d + 3:
+            return -np.inf
+        return self.expected() * max(0.0, 1 - 2 * (d + 1) / (n_values * (d + 3)))
+
+    def curvature(self, B: Array) -> float:
+        """Return the least eigenvalue of the Hessian in B, for few features."""
+        if len(B) > _MOST_CURVED:
+            return float("nan")
+        return float(np.linalg.eigvalsh(self._hessian(np.linalg.inv(B)))[0])
+
+    def _hessian(self, inverse: Array) -> Array:
+        """Return the Hessian in vec(B) where B has this inverse; -log det has V -> B^-T V' B^-T."""
+        n = inverse.size
+        return self._quadratic()[0] + np.einsum("bi,ja->ijab", inverse, inverse).reshape(n, n)
+
+    def explore(self, B: Array, c: Array) -> Solved:
+        """Return a map near the local minimum that is reached from B, at little cost."""
+        if len(B) <= MOST_DENSE:
+            return self._on_operator(B)
+        if len(self.weights) <= 2:
+            return self._finished(*self._row_sweeps(B, 5))
+        return free(self, B, self.offset(B), 50)
+
+    def solve(self, B: Array, c: Array, max_iter: int = 100) -> Solved:
+        """Return the local minimum that is reached from B; the sign of det B is kept."""
+        if len(B) <= MOST_DENSE:
+            return self._finished(*self._newton(B, max_iter))
+        if len(self.weights) <= 2:
+            return self._finished(*self._row_sweeps(B, max_iter))
+        return free(self, B, self.offset(B), 5 * max_iter)
+
+    def _finished(self, B: Array, n_iter: int) -> Solved:
+        c = self.offset(B)
+        value, d_B, _ = self(B, c)
+        return B, c, value, n_iter, float(np.abs(d_B).max())
+
+    def _on_operator(self, B: Array) -> Solved:
+        """L-BFGS to a low precision, at a cost that does not depend on the support values."""
+        Q, g, constant = self._quadratic()
+        d = len(B)
+        sign = np.linalg.slogdet(B)[0]
+
+        def function(v: Array) -> tuple[float, Array]:
+            det_sign, log_det = np.linalg.slogdet(v.reshape(d, d))
+            if det_sign != sign:
+                return np.inf, v
+            Qv = Q @ v
+            value = float(0.5 * v @ Qv - g @ v - log_det)
+            return value, Qv - g - np.linalg.inv(v.reshape(d, d)).T.ravel()
+
+        best = lbfgs(function, B.ravel(), max_iter=300, ftol=1e-7, gtol=1e-3)
+        B = best.x.reshape(d, d)
+        value = float(best.fun) + constant
+        return B, self.offset(B), value, int(best.nit), float(np.abs(best.jac).max())
+
+    def _quadratic(self) -> tuple[Array, Array, float]:
+        r"""Return Q, g and k of :math:`L = \tfrac12 v' Q v - g' v - \log|\det B| + k`, v = vec(B).
+
+        One matrix product over the support values; afterwards their number does not matter.
+        """
+        if not hasattr(self, "_operator"):
+            n_values, d = self.mean.shape
+            second = self.cov + self.mean[:, :, None] * self.mean[:, None, :]
+            flat = self.weighted.reshape(n_values, -1).T @ second.reshape(n_values, -1)
+            Q = flat.reshape(d, d, d, d).transpose(0, 2, 1, 3).reshape(d * d, d * d)
+            T = np.einsum("kia,kb->iab", self.weighted, self.mean).reshape(d, d * d)
+            total = self.weighted.sum(axis=0)
+            pull = np.einsum("kij,kj->ki", self.weighted, self.goal)
+            centre = np.linalg.solve(total, pull.sum(axis=0))
+            g = (pull.T @ self.mean).ravel() - centre @ T
+            constant = 0.5 * float((pull * self.goal).sum() - centre @ pull.sum(axis=0))
+            Q = Q - T.T @ np.linalg.solve(total, T)
+            self._operator = Q, g, constant + self.constant
+        return self._operator
+
+    def _newton(self, B: Array, max_iter: int) -> tuple[Array, int]:
+        """Newton's method with a Levenberg shift where the Hessian is not positive."""
+        Q, g, _ = self._quadratic()
+        d = len(B)
+        diagonal = np.arange(d * d)
+
+        def value(B: Array) -> float:
+            v = B.ravel()
+            return float(0.5 * v @ Q @ v - g @ v - np.linalg.slogdet(B)[1])
+
+        sign, here, shift = np.linalg.slogdet(B)[0], value(B), 0.0
+        for n_iter in range(1, max_iter + 1):
+            inverse = np.linalg.inv(B)
+            gradient = Q @ B.ravel() - g - inverse.T.ravel()
+            if np.abs(gradient).max() < 1e-9:
+                return B, n_iter
+            hessian = self._hessian(inverse)
+            while True:
+                try:
+                    shifted = hessian.copy()
+                    shifted[diagonal, diagonal] += shift
+                    step = linalg.cho_solve(linalg.cho_factor(shifted), gradient)
+                    trial = B - step.reshape(d, d)
+                    there = value(trial) if np.linalg.slogdet(trial)[0] == sign else np.inf
+                    if there <= here + 1e-14 * abs(here):
+                        break
+                except linalg.LinAlgError:
+                    pass
+                shift = max(4 * shift, 1e-3)
+                if shift > 1e12:
+                    return B, n_iter
+            done = here - there < 1e-13 * max(1.0, abs(here)) and np.abs(gradient).max() < 1e-6
+            B, here, shift = trial, there, shift / 8 if shift > 1e-3 else 0.0
+            if done:
+                return B, n_iter
+        return B, max_iter
+
+    def _row_sweeps(self, B: Array, max_iter: int, tolerance: float = 1e-9) -> tuple[Array, int]:
+        r"""Closed-form updates of one row at a time, for at most two support values.
+
+        Two pairs of covariances can be made diagonal at once, :math:`E' P_k E` and
+        :math:`F' C_k F`. With :math:`B = E Z F'` the quadratic form separates into rows z,
+        :math:`z' M_i z - 2 q_i' z` with :math:`M_i` diagonal plus rank one, and the determinant is
+        linear in each: with y the i-th column of :math:`Z^{-1}`, the best row is
+        :math:`M_i^{-1}(q_i + y / \tau)`, where :math:`\tau` solves
+        :math:`\tau^2 - (y' M_i^{-1} q_i) \tau - y' M_i^{-1} y = 0`.
+        """
+        delta, E = linalg.eigh(self.precision[0], self.weighted.sum(axis=0))
+        gamma, F = linalg.eigh(self.cov[0], np.tensordot(self.weights, self.cov, axes=1))
+        left = [self.weights[0] * delta]
+        right = [gamma]
+        if len(self.weights) > 1:
+            left.append(1 - left[0])
+            right.append((1 - self.weights[0] * gamma) / self.weights[1])
+        H = np.einsum("ki,kj->ij", np.array(left), np.array(right))
+        if len(self.weights) > 1:
+            tie = left[0] * left[1]  # they sum to one
+            jump = F.T @ (self.mean[0] - self.mean[1])
+            wanted = np.linalg.solve(E, self.goal[0] - self.goal[1])
+        else:
+            tie, jump, wanted = np.zeros(len(B)), np.zeros(len(B)), np.zeros(len(B))
+        Z = np.linalg.solve(E, B) @ np.linalg.inv(F).T
+        bent = jump / H  # row i: diag(h_i)^-1 jump
+        reach = bent @ jump
+        damp = (tie / (1 + tie * reach))[:, None] * bent
+        Mq = (tie * wanted)[:, None] * (bent - reach[:, None] * damp)
+        n_iter, moved = 0, np.inf
+        while n_iter < max_iter and moved > tolerance:
+            n_iter += 1
+            inverse = np.asfortranarray(np.linalg.inv(Z))
+            before = Z.copy()
+            for i in range(len(Z)):
+                y = inverse[:, i].copy()
+                My = y / H[i] - (bent[i] @ y) * damp[i]
+                linear, square = float(y @ Mq[i]), float(y @ My)
+                root = math.sqrt(linear**2 + 4 * square)
+                tau = (linear + root) / 2 if linear > 0 else 2 * square / (root - linear)
+                row = Mq[i] + My / tau
+                # the inverse of Z with its row replaced, in place
+                linalg.blas.dger(-1 / tau, y, (row - Z[i]) @ inverse, a=inverse, overwrite_a=1)
+                Z[i] = row
+            moved = float(np.abs(Z - before).max() / np.abs(Z).max())
+        return E @ Z @ F.T, n_iter
+
+
+def gap(A: Array, b: Array, pair: GaussianPair) -> float:
+    """Return the Gaussian KL divergence of the mapped query from the reference, in nats.
+
+    NaN where a covariance is singular.
+    """
+    units = Units(pair, "white")
+    try:
+        return KLObjective(units)(*units.encode(A, b))[0]
+    except np.linalg.LinAlgError:
+        return float("nan")

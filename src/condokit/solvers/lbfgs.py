@@ -1,0 +1,136 @@
+"""One way to call the general minimiser of smooth functions: watched, and stopped by Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from scipy.optimize import Bounds, minimize
+from threadpoolctl import ThreadpoolController
+
+from condokit.checks import Array
+
+
+@dataclass
+class Watch:
+    """Who looks at a fit, and whether they have seen enough.
+
+    Attributes
+    ----------
+    verbose : bool
+        Whether to show progress on the error stream.
+    stopped : bool
+        Whether Ctrl-C was pressed: searches then end where they are.
+    """
+
+    verbose: bool = False
+    stopped: bool = False
+    shown: float = 0.0
+
+    def show(self, n: int, value: float) -> None:
+        """Show how far a search has come, a few times a second."""
+        now = time.monotonic()
+        if self.verbose and now - self.shown > 0.2:
+            self.shown = now
+            sys.stderr.write(f"\rcondokit: {n} evaluations, objective {value:.6g}   ")
+            sys.stderr.flush()
+
+
+_watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def threads(n_jobs: int | None) -> Iterator[None]:
+    """Run linear algebra with so many threads: None is 1, -1 all there are."""
+    limit = 1 if n_jobs is None else None if n_jobs == -1 else int(n_jobs)
+    with _pools().limit(limits=limit, user_api="blas"):
+        yield
+
+
+@contextmanager
+def watched(verbose: bool, n_jobs: int | None) -> Iterator[Watch]:
+    """Run a fit with so many threads, with progress, and ready for Ctrl-C."""
+    watch = Watch(verbose)
+    token = _watch.set(watch)
+    try:
+        with threads(n_jobs):
+            yield watch
+    finally:
+        _watch.reset(token)
+        if watch.shown:
+            sys.stderr.write("\n")
+
+
+def lbfgs(
+    function: Callable[[Array], tuple[float, Array]],
+    start: Array,
+    *,
+    bounds: tuple[Array, Array] | None = None,
+    max_iter: int = 500,
+    ftol: float = 1e-13,
+    gtol: float = 1e-8,
+) -> Any:
+    """Minimise a function that returns value and gradient; infinite values cut the step.
+
+    Within `watched`, Ctrl-C ends this search, and all later ones, at the best point so far.
+
+    Parameters
+    ----------
+    function : callable
+        From parameters to (value, gradient).
+    start : ndarray
+        Where to begin; the value there must be finite.
+    bounds : tuple of ndarray or None, default=None
+        Least and largest parameters.
+    max_iter : int, default=500
+        Most iterations.
+    ftol, gtol : float
+        Relative decrease of the value, and largest entry of the gradient, to stop at.
+    """
+    watch = _watch.get()
+    worst, n_evaluations = 0.0, 0
+    best: tuple[float, Array, Array] | None = None
+
+    def finite(v: Array) -> tuple[float, Array]:
+        nonlocal worst, best, n_evaluations
+        value, gradient = function(v)
+        n_evaluations += 1
+        if watch is not None:
+            watch.show(n_evaluations, value)
+        if not np.isfinite(value):  # worse than anything seen, but a number to interpolate with
+            return worst + 10 + abs(worst), np.zeros_like(v)
+        worst = max(worst, value)
+        if best is None or value < best[0]:
+            best = value, v.copy(), gradient
+        return value, gradient
+
+    try:
+        if watch is not None and watch.stopped:
+            finite(start)
+            raise KeyboardInterrupt
+        return minimize(
+            finite,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=None if bounds is None else Bounds(*bounds),
+            options={"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": ftol, "gtol": gtol},
+        )
+    except KeyboardInterrupt:
+        if watch is None or best is None:
+            raise
+        watch.stopped = True
+        return SimpleNamespace(x=best[1], fun=best[0], jac=best[2], nit=n_evaluations)
+
+
+@cache
+def _pools() -> ThreadpoolController:
+    return ThreadpoolController()

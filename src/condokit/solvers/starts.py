@@ -1,0 +1,136 @@
+"""From `Domains` to rows of both domains at the support values, for divergences between samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy import linalg
+
+from condokit.checks import Array
+from condokit.solvers.base import MOST_DENSE
+from condokit.solvers.gaussian_kl import KLObjective
+from condokit.solvers.units import _TINY, Units
+from condokit.summaries.covariances import GaussianPair, Gaussians
+
+_MODES = 5  # maps that other divergences suggest as starts
+_MODE_SEARCHES = 20
+
+
+def matrix_starts(pair: GaussianPair, n_starts: int = _MODE_SEARCHES) -> list[Start]:
+    """Return full matrices to start from: the best few that Gaussian divergences suggest."""
+    units = Units(pair, "white")
+    if pair.n_features > MOST_DENSE or len(pair.weights) == 1:
+        return list(starts(units, pair, min(n_starts, 3)))
+    objective = KLObjective(units)
+    found: list[tuple[float, Start]] = []
+    for name, A, b in starts(units, pair, min(n_starts, _MODE_SEARCHES)):
+        B, c, value, *_ = objective.explore(*units.encode(A, b))
+        if all(abs(value - other) > 1e-3 * max(1.0, abs(value)) for other, _ in found):
+            found.append((value, (name, *units.decode(B, c))))
+    found.sort(key=lambda item: item[0])
+    return [start for _, start in found[:_MODES]]
+
+
+def rectangular_starts(pair: GaussianPair) -> list[Start]:
+    """Return maps between different features: from stratum means, and from principal axes."""
+    weights = pair.weights
+    mean_q, size_q, axes_q = principal_axes(pair.query, weights)
+    mean_r, size_r, axes_r = principal_axes(pair.reference, weights)
+    between_q, between_r = pair.query.mean - mean_q, pair.reference.mean - mean_r
+    cov_q = (axes_q * size_q**2) @ axes_q.T
+    # the regression of the reference's stratum means on the query's, kept small by its spread
+    A_means = (between_r.T * weights) @ between_q
+    A_means = A_means @ np.linalg.inv((between_q.T * weights) @ between_q + 0.05 * cov_q)
+    p = min(len(size_q), len(size_r))
+    lead_q, lead_r = slice(len(size_q) - p, None), slice(len(size_r) - p, None)
+    along = (between_q @ axes_q / size_q)[:, lead_q], (between_r @ axes_r / size_r)[:, lead_r]
+    sign = np.where((weights[:, None] * along[0] * along[1]).sum(axis=0) < 0, -1.0, 1.0)
+    A_axes = (axes_r[:, lead_r] * (sign * size_r[lead_r] / size_q[lead_q])) @ axes_q[:, lead_q].T
+    # the means' map brought to the reference's spread by transport
+    cov = A_means @ cov_q @ A_means.T
+    cov += 1e-3 * np.diag(np.diag((axes_r * size_r**2) @ axes_r.T))
+    A_moved = transport_matrix(cov, (axes_r * size_r**2) @ axes_r.T) @ A_means
+    maps = {"means": A_means, "axes": A_axes, "moved means": A_moved}
+    return [(name, A, mean_r - A @ mean_q) for name, A in maps.items()]
+
+
+Start = tuple[str, Array, Array]
+_FLIP_FEE = 5.0  # nats that the data must give for a reflection
+
+
+def starts(units: Units, pair: GaussianPair, n: int) -> Iterator[Start]:
+    """Yield n maps to start from: diagonal, transport, matched axes, then random rotations."""
+    mean_q, cov_q = pair.query.balanced(pair.weights)
+    mean_r, cov_r = pair.reference.balanced(pair.weights)
+    A = np.diag(np.sqrt(np.diag(cov_r) / np.diag(cov_q)))
+    yield "diagonal", A, mean_r - A @ mean_q
+    if n > 1:
+        A = transport_matrix(cov_q, cov_r)
+        yield "transport", A, mean_r - A @ mean_q
+    if n > 2:
+        yield ("axes", *match_axes(pair))
+    rng = np.random.default_rng(0)
+    zero = np.zeros(units.n_features)
+    for k in range(n - 3):
+        Q, R = np.linalg.qr(rng.normal(size=(len(zero), len(zero))))
+        Q = Q * np.sign(np.diag(R))
+        if (np.linalg.slogdet(Q)[0] < 0) != (k % 2 == 1):
+            Q[0] *= -1
+        yield (f"{'reflection' if k % 2 else 'rotation'} {k // 2 + 1}", *units.decode(Q, zero))
+
+
+def transport_matrix(cov_query: Array, cov_reference: Array) -> Array:
+    r"""Return the symmetric A with :math:`A C_q A = C_r`, the optimal transport of Gaussians.
+
+    :math:`C_q^{-1/2} (C_q^{1/2} C_r C_q^{1/2})^{1/2} C_q^{-1/2}`, computed as
+    :math:`L_r U V' L_q^{-1}` from Cholesky factors and :math:`L_r' L_q = U S V'`, which keeps its
+    accuracy when features have very different units.
+    """
+    left, right = _cholesky(cov_reference), _cholesky(cov_query)
+    U, _, V = np.linalg.svd(left.T @ right)
+    return left @ linalg.solve_triangular(right.T, (U @ V).T, lower=False).T
+
+
+def principal_axes(gaussians: Gaussians, weights: Array) -> tuple[Array, Array, Array]:
+    """Return the balanced mean, and sizes and axes of the balanced covariance, smallest first."""
+    mean, cov = gaussians.balanced(weights)
+    size, axes = np.linalg.eigh(cov)
+    return mean, np.sqrt(np.maximum(size, _TINY * size[-1])), axes
+
+
+def match_axes(pair: GaussianPair) -> tuple[Array, Array]:
+    """Return the map that aligns the principal axes; see `condokit.PCMatch`."""
+    query, reference, weights = pair.query, pair.reference, pair.weights
+    mean_q, size_q, axes_q = principal_axes(query, weights)
+    mean_r, size_r, axes_r = principal_axes(reference, weights)
+    along_q = (query.mean - mean_q) @ axes_q / size_q
+    along_r = (reference.mean - mean_r) @ axes_r / size_r
+    noise = 1 / np.maximum(query.count, 1e-9) + 1 / np.maximum(reference.count, 1e-9)
+    evidence = 2 * (along_q * along_r / noise[:, None]).sum(axis=0)
+    if pair.skewness is not None:
+        skew_q, skew_r = pair.skewness(axes_q, axes_r)
+        evidence += 2 * skew_q * skew_r / (6 / query.count.sum() + 6 / reference.count.sum())
+    sign = np.where(evidence < 0, -1.0, 1.0)
+    orientation = np.linalg.slogdet(axes_r)[0] * np.linalg.slogdet(axes_q)[0] * sign.prod()
+    least = int(np.argmin(np.abs(evidence)))
+    if orientation < 0 and abs(evidence[least]) < _FLIP_FEE:
+        sign[least] *= -1
+    A = (axes_r * (sign * size_r / size_q)) @ axes_q.T
+    return A, mean_r - A @ mean_q
+
+
+def nearest_rigid(A: Array, has_scale: bool) -> Array:
+    """Return the orthogonal matrix nearest to A, times the mean of its scales or one."""
+    left, size, right = np.linalg.svd(A)
+    return (float(np.exp(np.log(size).mean())) if has_scale else 1.0) * (left @ right)
+
+
+def _cholesky(cov: Array) -> Array:
+    """Return the Cholesky factor, of a slightly raised diagonal where there is none."""
+    for raised in (0.0, 1e-12, 1e-9, 1e-6):
+        try:
+            return np.linalg.cholesky(cov + raised * np.diag(np.diag(cov)))
+        except np.linalg.LinAlgError:
+            continue
+    raise FloatingPointError("a covariance is not positive")

@@ -1,0 +1,1 @@
+"""What a divergence is told of the data."""

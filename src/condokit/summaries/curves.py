@@ -1,0 +1,81 @@
+"""From `Domains` to both domains as Gaussians, for the maps that have a full matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from condokit.checks import Array
+from condokit.conditionals.base import SmoothConditional
+from condokit.data.arrays import positive
+from condokit.data.covariates import Covariates
+from condokit.summaries.moments import Moments
+
+_MOST_POINTS = 60  # support points of continuous confounders
+
+
+@dataclass(frozen=True)
+class Curves:
+    """How features depend on continuous confounders, and where that is compared.
+
+    Attributes
+    ----------
+    conditional : SmoothConditional
+        The estimator of curves.
+    used : ndarray of int
+        The rows that are compared.
+    covariates : Covariates
+        Their confounders.
+    points : tuple of ndarray
+        Which of them are support points, and the prior weights of these.
+    """
+
+    conditional: SmoothConditional
+    used: Array
+    covariates: Covariates
+    points: tuple[Array, Array]
+
+
+def residuals(
+    conditional: SmoothConditional, X: Array, own: Covariates, at: Covariates
+) -> tuple[Array, Moments, Moments]:
+    """Return residuals in units of their spread, and the moments at the rows and elsewhere."""
+    here, there = (conditional.moments_at(X, own, z) for z in (own, at))
+    return (X - here.mean) / np.sqrt(positive(here.var)), here, there
+
+
+def few_points(curves: Curves) -> tuple[Covariates, Array, Array]:
+    """Return a few support points, their weights, and each row's nearest, -1 if it has none.
+
+    Categories are kept apart; the points of one are centres of its rows, found by k-means.
+    """
+    from sklearn.cluster import KMeans  # slow to import
+
+    covariates, (rows, weights) = curves.covariates, curves.points
+    centres: list[Array] = []
+    categories, shares = [], []
+    nearest = np.full(len(covariates.Z), -1, dtype=np.intp)
+    present = np.unique(covariates.category)
+    for category in present:
+        mine = covariates.category[rows] == category
+        everyone = np.flatnonzero(covariates.category == category)
+        if not weights[mine].sum() > 0:
+            continue
+        Z = covariates.Z[rows[mine]]
+        n = min(max(2, round(_MOST_POINTS * len(Z) / len(rows))), len(np.unique(Z, axis=0)))
+        first = sum(len(c) for c in centres)
+        if Z.shape[1] == 0 or n == 1:
+            centres.append(Z[:1])
+            n, place, labels = 1, np.zeros(len(everyone)), np.zeros(len(Z), dtype=np.intp)
+        else:
+            # sorted, so that the order of rows does not matter
+            model = KMeans(n, n_init=1, random_state=0).fit(Z[np.lexsort(Z.T)])
+            centres.append(model.cluster_centers_)
+            place, labels = model.predict(covariates.Z[everyone]), model.predict(Z)
+        nearest[everyone] = place + first
+        categories.append(np.full(n, category))
+        shares.append(np.bincount(labels, weights[mine], minlength=n))
+    share = np.concatenate(shares)
+    at = Covariates(np.concatenate(centres), np.concatenate(categories), covariates.n_categories)
+    return at, share / share.sum(), nearest

@@ -1,0 +1,198 @@
+"""Means and variances by group, gathered in chunks and merged without loss of accuracy."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+from condokit.checks import Array
+from condokit.data.arrays import positive
+
+
+class GroupedMoments:
+    r"""Count, mean and sum of squared deviations of every feature in every group.
+
+    `update` takes a chunk of rows, `merge` another object of the same shape; in any order and any
+    split they give the same numbers up to rounding, so data larger than memory or spread over
+    machines need nothing else. Two parts :math:`a, b` of a group combine as (Chan et al. 1983)
+
+    .. math::
+        \delta = \mu_b - \mu_a,\quad \mu = \mu_a + \delta\, n_b / n,\quad
+        M = M_a + M_b + \delta^2 n_a n_b / n, \quad n = n_a + n_b.
+
+    Within a chunk, sums are taken of differences to the group's first row: exact for constants, and
+    safe from cancellation whatever the offset of the data.
+
+    Parameters
+    ----------
+    n_groups, n_features : int
+        Shape of the tables.
+
+    Attributes
+    ----------
+    count : ndarray of shape (n_groups,)
+        Rows, or the sum of their weights: a weight of 2 counts as two rows.
+    mean, squares : ndarray of shape (n_groups, n_features)
+        Means, and sums of squared deviations from them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> stats = GroupedMoments(2, 1)
+    >>> stats.update(np.array([[1.0], [3.0], [10.0]]), np.array([0, 0, 1]))
+    >>> stats.count, stats.mean.ravel(), stats.squares.ravel()
+    (array([2., 1.]), array([ 2., 10.]), array([2., 0.]))
+    """
+
+    def __init__(self, n_groups: int, n_features: int) -> None:
+        self.count = np.zeros(n_groups)
+        self.mean = np.zeros((n_groups, n_features))
+        self.squares = np.zeros((n_groups, n_features))
+
+    def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
+        """Add rows; `groups` holds the group number of each, negative numbers are left out."""
+        if groups.min(initial=0) < 0 or (weights is not None and weights.min(initial=1) == 0):
+            keep = groups >= 0 if weights is None else (groups >= 0) & (weights > 0)
+            X, groups = X[keep], groups[keep]
+            weights = None if weights is None else weights[keep]
+        n_rows = len(groups)
+        count = np.bincount(groups, weights, minlength=len(self.count)).astype(np.float64)
+        present = np.flatnonzero(count)
+        if len(present) < len(count):
+            number = np.empty(len(count), dtype=np.intp)
+            number[present] = np.arange(len(present))
+            groups, count = number[groups], count[present]
+        first = np.empty(len(present), dtype=np.intp)
+        first[groups[::-1]] = np.arange(n_rows)[::-1]
+        mean = X[first]
+        difference = mean[groups]
+        np.subtract(X, difference, out=difference)
+        members = sparse.csc_array(
+            (np.ones(n_rows) if weights is None else weights, groups, np.arange(n_rows + 1)),
+            shape=(len(present), n_rows),
+        )
+        shift = members @ difference
+        np.multiply(difference, difference, out=difference)
+        squares = members @ difference
+        shift /= count[:, None]
+        mean += shift
+        shift *= shift
+        shift *= count[:, None]
+        squares -= shift
+        np.maximum(squares, 0.0, out=squares)
+        self._add(present, count, mean, squares)
+
+    def merge(self, other: GroupedMoments) -> None:
+        """Add what another object has gathered."""
+        present = np.flatnonzero(other.count)
+        self._add(present, other.count[present], other.mean[present], other.squares[present])
+
+    def _add(self, present: Array, count: Array, mean: Array, squares: Array) -> None:
+        before = self.count[present]
+        if not before.any():
+            self.count[present], self.mean[present], self.squares[present] = count, mean, squares
+            return
+        total = before + count
+        share = (count / total)[:, None]
+        delta = mean - self.mean[present]
+        self.count[present] = total
+        self.mean[present] += delta * share
+        self.squares[present] += squares + delta * delta * (before[:, None] * share)
+
+
+class ObservedMoments(GroupedMoments):
+    """The same of rows with missing values: every feature counts the rows where it is observed.
+
+    Parameters
+    ----------
+    n_groups, n_features : int
+        Shape of the tables.
+
+    Attributes
+    ----------
+    count : ndarray of shape (n_groups, n_features)
+        Rows in which the feature is not NaN, or the sum of their weights.
+    """
+
+    def __init__(self, n_groups: int, n_features: int) -> None:
+        super().__init__(n_groups, n_features)
+        self.count = np.zeros((n_groups, n_features))
+
+    def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
+        """Add rows; `groups` holds the group number of each, negative numbers are left out."""
+        used = np.flatnonzero(groups >= 0 if weights is None else (groups >= 0) & (weights > 0))
+        if len(used) == 0:
+            return
+        used = used[np.argsort(groups[used], kind="stable")]
+        X, groups = X[used], groups[used]
+        weights = np.ones(len(used)) if weights is None else weights[used]
+        first = np.flatnonzero(np.diff(groups, prepend=-1))
+        sizes = np.diff(first, append=len(groups))
+        members = sparse.csr_array((weights, np.arange(len(used)), np.append(first, len(used))))
+        # differences to the least value of a group: exact for constants
+        mean = np.fmin.reduceat(X, first, axis=0)
+        seen = ~np.isnan(X)
+        difference = np.where(seen, X - np.repeat(mean, sizes, axis=0), 0.0)
+        count = members @ seen.astype(np.float64)
+        shift = members @ difference / positive(count)
+        squares = members @ difference**2 - count * shift**2
+        mean = np.where(count > 0, mean + shift, 0.0)
+        self._add(groups[first], count, mean, np.maximum(squares, 0.0))
+
+    def _add(self, present: Array, count: Array, mean: Array, squares: Array) -> None:
+        before = self.count[present]
+        total = before + count
+        share = count / positive(total)
+        delta = mean - self.mean[present]
+        self.count[present] = total
+        self.mean[present] += delta * share
+        self.squares[present] += squares + delta * delta * (before * share)
+
+
+def effective_counts(
+    count: Array, squares: Array, clusters: GroupedMoments, stratum: Array
+) -> Array:
+    r"""Return how many independent rows each stratum is worth when rows come in clusters.
+
+    With :math:`n_g` rows of cluster g in a stratum of n rows and intra-class correlation
+    :math:`\rho`, the variance of a mean is
+    :math:`\sigma^2 [n (1 - \rho) + \rho \sum_g n_g^2] / n^2`, so the stratum is worth
+    :math:`n^2 / [n (1 - \rho) + \rho \sum_g n_g^2]` rows. :math:`\rho` is the
+    analysis-of-variance estimate, averaged over features and strata.
+
+    Parameters
+    ----------
+    count, squares : ndarray of shape (n_strata,), (n_strata, n_features)
+        Rows and within-stratum sums of squares. Rows may be counted for every feature.
+    clusters : GroupedMoments
+        The same rows by (stratum, cluster).
+    stratum : ndarray of shape (len(clusters.count),)
+        Stratum of each of them.
+    """
+    sizes = clusters.count
+    sum_sizes2 = _by_stratum(stratum, sizes**2, len(count))
+    n_clusters = _by_stratum(stratum, sizes > 0, len(count))
+    between_dof = np.maximum(n_clusters - 1, 0).sum(axis=0)
+    within_dof = (count - n_clusters).sum(axis=0)
+    # otherwise every row is its own cluster, or there is nothing to compare
+    known = (within_dof > 0) & (between_dof > 0)
+    alone = np.where(n_clusters > 0, np.minimum(count, n_clusters), 0.0)
+    if not known.any():
+        return alone
+    within = clusters.squares.sum(axis=0) / np.where(known, within_dof, 1.0)
+    between = squares.sum(axis=0) - clusters.squares.sum(axis=0)
+    between = between / np.where(known, between_dof, 1.0)
+    typical = (count - sum_sizes2 / positive(count)).sum(axis=0) / np.where(known, between_dof, 1.0)
+    spread = between + (typical - 1) * within
+    rho = np.where(spread > 0, (between - within) / np.where(spread > 0, spread, 1.0), 0.0)
+    rho_mean = float(np.clip(rho, 0.0, 1.0)[np.broadcast_to(known, rho.shape)].mean())
+    shared = np.where(count > 0, count * (1 - rho_mean) + rho_mean * sum_sizes2, 1.0)
+    return np.where(known, count**2 / shared, alone)
+
+
+def _by_stratum(stratum: Array, values: Array, n_strata: int) -> Array:
+    """Return the sums of values, or of every column of them, by stratum."""
+    if values.ndim == 1:
+        return np.bincount(stratum, values, minlength=n_strata)
+    places = (np.ones(len(stratum)), (stratum, np.arange(len(stratum))))
+    return sparse.csr_array(places, shape=(n_strata, len(stratum))) @ values.astype(np.float64)

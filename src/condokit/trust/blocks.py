@@ -1,0 +1,185 @@
+"""Like with like: rows of both domains in blocks of equal confounders, and what can be permuted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array
+from condokit.compare.comparison import Comparison
+from condokit.compare.overlap import propensity
+from condokit.conditionals.splines import Splines
+from condokit.data.covariates import Covariates
+from condokit.data.domains import Domains
+from condokit.data.subsets import evenly
+from condokit.maps.affine import AffineMap
+
+_MOST_ROWS = 5000  # of a domain that are looked at
+_ROWS_PER_BLOCK = 40
+_MOST_BINS = 10
+
+
+@dataclass(frozen=True)
+class Likewise:
+    """Rows of both domains whose confounders are comparable.
+
+    Attributes
+    ----------
+    before, after : ndarray of shape (n_rows, n_features)
+        Features, with query rows as they came and as they are mapped.
+    is_query : ndarray of bool of shape (n_rows,)
+        Which rows are query rows.
+    block : ndarray of int of shape (n_rows,)
+        Rows of one block have the same categories and much the same continuous confounders.
+    category : ndarray of int of shape (n_rows,)
+        The combination of categories alone.
+    covariates : Covariates or None
+        Continuous confounders with categories; None if all are categories.
+    groups : ndarray of int or None
+        The subject of each row.
+    number : ndarray of int of shape (n_rows,)
+        Where the rows are in the table.
+    """
+
+    before: Array
+    after: Array
+    is_query: Array
+    block: Array
+    category: Array
+    covariates: Covariates | None
+    groups: Array | None
+    number: Array
+
+    @classmethod
+    def of(cls, domains: Domains, comparison: Comparison, affine: AffineMap) -> Likewise:
+        """Gather at most 5000 rows of each domain, evenly taken by weight, and map the query's.
+
+        A missing value is replaced by that of another row of its block and domain.
+        """
+        place = comparison.support.place(comparison.strata)
+        sides = (domains.is_query, ~domains.is_query)
+        chosen = [_taken(np.flatnonzero(side & (place >= 0)), domains.weights) for side in sides]
+        number = np.sort(np.concatenate(chosen))
+        is_query = domains.is_query[number]
+        before = domains.rows(number)
+        after = before.copy()
+        after[is_query] = affine(before[is_query])
+        category = place[number]
+        block, covariates = category, None
+        if domains.continuous:
+            covariates = comparison.covariates.take(np.searchsorted(comparison.used, number))
+            block = _blocks(covariates, is_query)
+        groups = None if domains.groups is None else domains.groups[number]
+        if groups is None and domains.weights is not None:
+            groups = number  # copies of a row are no evidence of their own
+        if domains.gaps is not None:
+            _fill(before, after, 2 * block + is_query)
+        return cls(before, after, is_query, block, category, covariates, groups, number)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return self.before.shape[1]
+
+    def residuals(self, X: Array) -> Array:
+        r"""Return features without what continuous confounders explain, in their own units.
+
+        :math:`(x - \mu(z)) \bar\sigma / \sigma(z)` with one curve for both domains. Categories are
+        left to the blocks.
+        """
+        if self.covariates is None:
+            return X
+        at = Splines().moments_at(X, self.covariates, self.covariates)
+        return (X - at.mean) * np.sqrt(at.var.mean(axis=0) / at.var)
+
+    @cached_property
+    def expected(self) -> Array:
+        """The reference's mean of every feature given the confounders of each row."""
+        there = ~self.is_query
+        X = self.after[there]
+        if self.covariates is not None:
+            known = self.covariates.take(there)
+            return Splines().moments_at(X, known, self.covariates).mean
+        n_blocks = int(self.block.max()) + 1
+        count = np.bincount(self.block[there], minlength=n_blocks)
+        sums = np.zeros((n_blocks, self.n_features))
+        np.add.at(sums, self.block[there], X)
+        return (sums / np.maximum(count, 1)[:, None])[self.block]
+
+    def members(self) -> list[Array]:
+        """Return the row numbers of every block that both domains have."""
+        found = [np.flatnonzero(self.block == k) for k in np.unique(self.block)]
+        return [rows for rows in found if 0 < self.is_query[rows].sum() < len(rows)]
+
+    def permuted(self, n_permutations: int, rng: np.random.Generator) -> Array:
+        """Return labels as likely as the real ones if the domains do not differ given confounders.
+
+        Shape (n_rows, n_permutations). Labels change places within blocks; rows of a subject stay
+        together, and of a subject seen in both domains all labels are turned or none.
+        """
+        if self.groups is None:
+            return _shuffled(self.is_query, self.block, n_permutations, rng)
+        _, first, subject = np.unique(self.groups, return_index=True, return_inverse=True)
+        share = np.bincount(subject, self.is_query) / np.bincount(subject)
+        both = (share > 0) & (share < 1)
+        label = self.is_query[first]
+        # subjects change places with subjects of the same block; those in both domains turn
+        kind = np.where(both, -1, self.block[first])
+        turned = _shuffled(label, kind, n_permutations, rng)
+        coins = rng.random((len(label), n_permutations)) < 0.5
+        turned[both] = coins[both]
+        labels = turned[subject]
+        mixed = both[subject]
+        labels[mixed] ^= self.is_query[mixed, None]
+        return labels
+
+
+def _taken(rows: Array, weights: Array | None) -> Array:
+    """Return at most 5000 of the rows, evenly; one that counts twice is taken twice."""
+    if weights is None:
+        return rows[evenly(len(rows), _MOST_ROWS)]
+    upto = np.cumsum(weights[rows])
+    n = max(min(round(upto[-1]), _MOST_ROWS), 1)
+    return rows[np.searchsorted(upto, (np.arange(n) + 0.5) / n * upto[-1])]
+
+
+def _fill(before: Array, after: Array, cell: Array) -> None:
+    """Give missing values those of other rows of the same block and domain, in both versions.
+
+    Drawing keeps means and spreads as they are; where a cell knows nothing, any row will do.
+    """
+    rng = np.random.default_rng(0)
+    for j in np.flatnonzero(np.isnan(after).any(axis=0)):
+        known = ~np.isnan(after[:, j])
+        for c in np.unique(cell[~known]):
+            gaps = np.flatnonzero(~known & (cell == c))
+            donors = np.flatnonzero(known & (cell == c))
+            donors = donors if len(donors) else np.flatnonzero(known & (cell % 2 == c % 2))
+            drawn = rng.choice(donors, len(gaps))
+            before[gaps, j], after[gaps, j] = before[drawn, j], after[drawn, j]
+
+
+def _shuffled(label: Array, block: Array, n_permutations: int, rng: Any) -> Array:
+    out = np.empty((len(label), n_permutations), dtype=bool)
+    for k in np.unique(block):
+        rows = np.flatnonzero(block == k)
+        order = rng.random((len(rows), n_permutations)).argsort(axis=0)
+        out[rows] = label[rows][order]
+    return out
+
+
+def _blocks(covariates: Covariates, is_query: Array) -> Array:
+    """Cut rows of every category into bins of the propensity, about 40 rows each."""
+    e = propensity(covariates, is_query)
+    block = np.empty(len(e), dtype=np.intp)
+    n_blocks = 0
+    for k in np.unique(covariates.category):
+        rows = np.flatnonzero(covariates.category == k)
+        n_bins = int(np.clip(len(rows) // _ROWS_PER_BLOCK, 1, _MOST_BINS))
+        order = np.argsort(e[rows], kind="stable")
+        block[rows[order]] = n_blocks + np.arange(len(rows)) * n_bins // len(rows)
+        n_blocks += n_bins
+    return block

@@ -1,0 +1,100 @@
+"""Whether real differences were kept: what the confounders explain, before and after a map."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.metrics import silhouette_score
+
+from condokit.checks import Array
+from condokit.data.arrays import positive
+from condokit.data.subsets import evenly
+from condokit.trust.blocks import Likewise
+
+_REAL = 3.0  # standard errors above which a difference that confounders explain is real
+_NOTABLE = 0.1  # standard deviations, and share of rows, below which a difference is of no account
+_MOST_ROWS = 1000  # for silhouettes
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How much of the difference that confounders explain is still there.
+
+    Attributes
+    ----------
+    expected, observed : ndarray of shape (n_features,)
+        Difference between the domains that their confounders explain, and the difference that there
+        is, both in standard deviations.
+    is_real : ndarray of bool of shape (n_features,)
+        Whether the expected difference is beyond doubt, and of account.
+    share, error : float or None
+        Observed over expected, over features with a real difference, and its standard error; None
+        if there are none.
+    """
+
+    expected: Array
+    observed: Array
+    is_real: Array
+    share: float | None
+    error: float | None
+
+
+def differences_kept(rows: Likewise, X: Array) -> Kept:
+    r"""Compare the domains' difference with the one that their confounders explain.
+
+    With the reference's mean :math:`\mu_r(z)`, the confounders explain
+    :math:`e = \operatorname{mean}_q \mu_r(z) - \operatorname{mean}_r \mu_r(z)` of the difference
+    :math:`o = \operatorname{mean}_q x - \operatorname{mean}_r x`. The share kept is
+    :math:`\sum e o / \sum e^2`: 1 if only the technical part was removed, 0 if the domains were
+    made alike.
+    """
+    query = rows.is_query
+    expected_rows = rows.expected
+    residual = rows.after[~query] - expected_rows[~query]
+    unit = positive(residual.std(axis=0))
+    expected = (expected_rows[query].mean(axis=0) - expected_rows[~query].mean(axis=0)) / unit
+    observed = (X[query].mean(axis=0) - X[~query].mean(axis=0)) / unit
+    # the noise of e, from the weights that rows of the reference have in it
+    n_query, n_reference = query.sum(), (~query).sum()
+    n_blocks = int(rows.block.max()) + 1
+    counts = [np.bincount(rows.block[side], minlength=n_blocks) for side in (query, ~query)]
+    shares = counts[0] / n_query - counts[1] / n_reference
+    error_expected = np.sqrt((shares**2 / np.maximum(counts[1], 1)).sum())
+    doubt = _REAL + np.sqrt(2 * np.log(len(expected)))  # of the largest of so many features
+    real = np.abs(expected) > max(doubt * error_expected, _NOTABLE)
+    differ = np.abs(shares).sum() / 2 > _NOTABLE
+    if not real.any() or not differ:
+        return Kept(expected, observed, real, None, None)
+    e, o = expected[real], observed[real]
+    noise = np.sqrt(1 / n_query + 1 / n_reference + error_expected**2)
+    share = float(e @ o / (e @ e))
+    # features go together, so their errors do not average out
+    error = float(np.abs(e).sum() * noise / (e @ e))
+    return Kept(expected, observed, real, share, error)
+
+
+def variance_explained(rows: Likewise, X: Array) -> float | None:
+    """Return the mean share of the features' variance that blocks of equal confounders explain."""
+    if len(np.unique(rows.block)) < 2:
+        return None
+    total = ((X - X.mean(axis=0)) ** 2).sum(axis=0)
+    within = np.zeros(X.shape[1])
+    for k in np.unique(rows.block):
+        part = X[rows.block == k]
+        within += ((part - part.mean(axis=0)) ** 2).sum(axis=0)
+    varies = total > 0
+    return float((1 - within[varies] / total[varies]).mean()) if varies.any() else None
+
+
+def silhouettes(rows: Likewise, X: Array) -> dict[str, float | None]:
+    """Return silhouettes by domain and by combination of categories, of at most 1000 rows."""
+    chosen = evenly(len(X), _MOST_ROWS)
+    unit = positive(rows.after[~rows.is_query].std(axis=0))
+    part = (X[chosen] - X[chosen].mean(axis=0)) / unit  # distances of large numbers are inexact
+    out: dict[str, float | None] = {}
+    for name, labels in (("domain", rows.is_query[chosen]), ("confounders", rows.category[chosen])):
+        n_labels = len(np.unique(labels))
+        usable = 1 < n_labels < len(labels)
+        out[name] = float(silhouette_score(part, labels)) if usable else None
+    return out

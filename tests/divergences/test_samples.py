@@ -1,0 +1,458 @@
+"""Divergences between samples, and maps between different features."""
+
+import numpy as np
+import pytest
+from problems import check_map_gradients, different_features
+from protocols import categorical1d, data_folder, rmse, rotations
+
+from condokit import (
+    MMD,
+    Affine,
+    AffineMap,
+    ConDoAdapter,
+    Energy,
+    IdentifiabilityWarning,
+    Identity,
+    LocationScale,
+    Procrustes,
+    Shift,
+    SlicedWasserstein,
+    StochasticMMD,
+)
+from condokit.divergences import samples as module
+from condokit.divergences.paper_mmd import _mmd_of_sets
+from condokit.divergences.samples import FeatureUnits, SampleObjective, _squared, descend
+from condokit.solvers.units import Units
+from condokit.summaries.samples import Samples, as_gaussians, as_moments
+
+DIVERGENCES = [MMD(), MMD(scales=(1.0,)), Energy(), SlicedWasserstein(n_directions=20)]
+
+
+def random_samples(seed, d=3, sizes=((20, 15), (12, 25))):
+    rng = np.random.default_rng(seed)
+    sides = [[rng.normal(k, 1 + k, (n, d)) for k, n in enumerate(rows)] for rows in sizes]
+    return Samples(sides[0], sides[1], np.array([0.3, 0.7]))
+
+
+def distance(divergence, Z, Y):
+    """Return the divergence of two sets of rows, and its gradient in the first."""
+    return divergence.distances(Samples([Z], [Y], np.ones(1)))(0, Z)
+
+
+@pytest.mark.parametrize("fourier", [False, True])
+@pytest.mark.parametrize("divergence", [*DIVERGENCES, Procrustes()], ids=repr)
+def test_gradients_agree_with_finite_differences(divergence, fourier, monkeypatch):
+    monkeypatch.setattr(module, "_CACHED", 100)  # several parts of the rows
+    if fourier:
+        if not isinstance(divergence, MMD):
+            pytest.skip("only MMD has an approximation")
+        monkeypatch.setattr(module, "_EXACT_ROWS", 5)
+    samples = random_samples(0)
+    objective = SampleObjective(samples, divergence)
+    rng = np.random.default_rng(1)
+    for shape in ((3, 3), (3,), (3, 2)):  # square, diagonal and rectangular
+        if shape == (3, 2):
+            part = samples.each(lambda rows: rows[:, :2], lambda rows: rows)
+            objective = SampleObjective(part, divergence)
+        B, c = rng.normal(size=shape), rng.normal(size=3)
+        check_map_gradients(objective, B, c, rel=1e-4, abs=1e-7)
+
+
+def test_values_are_those_of_the_definitions():
+    rng = np.random.default_rng(0)
+    Z, Y = rng.normal(size=(6, 2)), rng.normal(1, 2, (9, 2))
+    width = 2 * Y.var(axis=0, ddof=1).sum()
+
+    def mean(f, left, right):
+        return np.mean([f(np.linalg.norm(a - b)) for a in left for b in right])
+
+    def mmd(r):
+        return np.mean([np.exp(-(r**2) / (s * width)) for s in (0.125, 0.5, 2.0)])
+
+    for divergence, f in ((MMD(), mmd), (Energy(), lambda r: -r)):
+        expected = mean(f, Z, Z) - 2 * mean(f, Z, Y) + mean(f, Y, Y)
+        assert distance(divergence, Z, Y)[0] == pytest.approx(expected, abs=2e-4)
+    one = distance(SlicedWasserstein(), Z[:, :1], Y[:6, :1])[0]
+    assert one == pytest.approx(np.mean((np.sort(Z[:, 0]) - np.sort(Y[:6, 0])) ** 2))
+    np.testing.assert_allclose(_squared(Z, Y)[2, 3], ((Z[2] - Y[3]) ** 2).sum())
+
+
+def test_a_users_kernel_gives_the_same_map_as_ours():
+    data = rotations(2, 2, 40, 0)
+    rows = (data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+
+    def kernel(left, right):
+        return np.exp(-_squared(left, right) / 4.0)
+
+    ours = MMD(scales=(4.0 / (2 * data.X_reference.var(axis=0, ddof=1).sum()),))
+    one, other = (distance(mmd, *rows[:2]) for mmd in (MMD(kernel=kernel), ours))
+    assert one[0] == pytest.approx(other[0])
+    np.testing.assert_allclose(one[1], other[1], atol=1e-8)
+    adapter = ConDoAdapter(divergence=MMD(kernel=kernel)).fit_pair(*rows)
+    assert np.isfinite(adapter.map_.scale).all()
+
+
+def test_the_papers_minibatches_go_the_right_way():
+    data = categorical1d(100, 0)
+    rows = (data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+    errors = []
+    for divergence in (StochasticMMD(), StochasticMMD(epochs=100, learning_rate=0.01)):
+        adapter = ConDoAdapter(divergence=divergence).fit_pair(*rows)
+        errors.append(rmse(adapter.transform(data.X_query), data.truth))
+    assert errors[1] < errors[0] < rmse(data.X_query, data.truth)
+    assert errors[1] < 1.0
+    X, Y, types = different_features(0)
+    adapter = ConDoAdapter("affine", divergence="mmd-paper").fit_pair(X, Y, types, types)
+    assert adapter.map_.A.shape == (3, 5)
+    rng = np.random.default_rng(0)
+    Z, Y = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 5, 3))
+    _, gradient = _mmd_of_sets(Z, Y)
+    both = np.concatenate([Z, Y], axis=1)
+    width = [_squared(rows, rows).sum() / 72 for rows in both]  # held fixed in the gradient
+
+    def value(Z):
+        total = 0.0
+        for z, y, h in zip(Z, Y, width):
+            k = [np.exp(-_squared(a, b) / h).mean() for a, b in ((z, z), (z, y), (y, y))]
+            total += k[0] - 2 * k[1] + k[2]
+        return total
+
+    for place in ((0, 1, 2), (1, 3, 0)):
+        step = np.zeros(Z.shape)
+        step[place] = 1e-6
+        numeric = (value(Z + step) - value(Z - step)) / 2e-6
+        assert gradient[place] == pytest.approx(numeric, rel=1e-4)
+
+
+def test_fourier_features_approximate_the_kernel(monkeypatch):
+    rng = np.random.default_rng(0)
+    Z, Y = rng.normal(size=(300, 3)), rng.normal(0.5, 1.5, (300, 3))
+    for rows in (Y, Y[:100]):
+        monkeypatch.setattr(module, "_EXACT_ROWS", 300)
+        exact = distance(MMD(), Z, rows)[0]
+        monkeypatch.setattr(module, "_EXACT_ROWS", 200)  # either domain may have many rows
+        approximate = distance(MMD(n_fourier=4096), Z, rows)[0]
+        assert approximate != exact
+        assert approximate == pytest.approx(exact, rel=0.1)
+
+
+@pytest.mark.parametrize("divergence", DIVERGENCES, ids=repr)
+def test_location_scale_is_recovered(divergence):
+    errors = []
+    for seed in range(4):
+        data = categorical1d(500, seed)
+        adapter = ConDoAdapter(divergence=divergence).fit_pair(
+            data.X_query, data.X_reference, data.Z_query, data.Z_reference
+        )
+        errors.append(rmse(adapter.transform(data.X_query), data.truth))
+    assert np.mean(errors) < 0.3
+    assert adapter.map_.kind == "diagonal"
+
+
+@pytest.mark.parametrize("divergence", [MMD(), Energy()], ids=repr)
+def test_skewness_tells_more_than_moments(divergence):
+    errors = {}
+    for name in (divergence, "reverse-kl"):
+        errors[str(name)] = []
+        for seed in range(5):
+            data = rotations(3, 2, 200, seed, skewed=True)
+            adapter = ConDoAdapter("affine", divergence=name).fit_pair(
+                data.X_query, data.X_reference, data.Z_query, data.Z_reference
+            )
+            errors[str(name)].append(rmse(adapter.transform(data.X_query), data.truth))
+    assert np.median(errors[str(divergence)]) < np.median(errors["reverse-kl"])
+
+
+def test_the_result_does_not_depend_on_the_order_of_rows():
+    data = rotations(3, 2, 40, 0)
+    rng = np.random.default_rng(0)
+    q, r = rng.permutation(len(data.X_query)), rng.permutation(len(data.X_reference))
+    rows = (data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+    moved = (data.X_query[q], data.X_reference[r], data.Z_query[q], data.Z_reference[r])
+    groups = (rng.integers(0, 15, len(q)), rng.integers(10, 25, len(r)))
+    for kind in ("location-scale", "affine"):
+        for divergence in ("mmd", "energy", "sliced-wasserstein"):
+            adapter = ConDoAdapter(kind, divergence=divergence)
+            one = adapter.fit_pair(*rows, groups=groups).map_
+            other = adapter.fit_pair(*moved, groups=(groups[0][q], groups[1][r])).map_
+            np.testing.assert_allclose(one.A, other.A, rtol=1e-6, atol=1e-7)
+            np.testing.assert_allclose(one.b, other.b, rtol=1e-6, atol=1e-7)
+
+
+def test_a_continuous_confounder_and_none_at_all():
+    rng = np.random.default_rng(0)
+    z = rng.uniform(0, 3, 200), rng.uniform(1, 4, 200)
+    truth, X_reference = (
+        np.column_stack([side, -side]) + rng.exponential(size=(200, 2)) for side in z
+    )
+    X_query = 2 * truth + 3
+    adapter = ConDoAdapter(divergence="energy").fit_pair(X_query, X_reference, *z)
+    assert rmse(adapter.transform(X_query), truth) < 0.3
+    alone = ConDoAdapter(divergence="mmd").fit_pair(X_query, truth)
+    assert rmse(alone.transform(X_query), truth) < 0.01
+
+
+def test_procrustes_finds_a_rotation():
+    rng = np.random.default_rng(0)
+    truth, X_reference = (rng.exponential(size=(100, 2)) * [3, 1] for _ in range(2))
+    turn = np.array([[0.6, -0.8], [0.8, 0.6]])
+    for kind, scale in (("orthogonal", 1.0), ("similarity", 2.0)):
+        adapter = ConDoAdapter(kind, divergence="procrustes")
+        adapter.fit_pair(scale * truth @ turn.T, X_reference)
+        np.testing.assert_allclose(adapter.map_.A, turn.T / scale, atol=0.15)
+    with pytest.raises(ValueError, match="'procrustes' finds map='orthogonal' or 'similarity'"):
+        ConDoAdapter("affine", divergence="procrustes").fit_pair(truth, X_reference)
+
+
+@pytest.mark.parametrize("family", [Affine(), LocationScale(), Shift(), Identity()], ids=repr)
+def test_a_search_goes_down(family):
+    samples = random_samples(0, d=3).each(lambda rows: 2 * rows + 1, lambda rows: rows)
+    objective = SampleObjective(samples, MMD())
+    start = np.eye(3) if isinstance(family, Affine) else np.ones(3)
+    before = objective(start, np.zeros(3))[0]
+    B, c, value, _, gradient = descend(objective, family, start, np.zeros(3), 500)
+    assert value == pytest.approx(objective(B, c)[0])
+    if isinstance(family, Identity):
+        np.testing.assert_allclose((*B, *c), (1, 1, 1, 0, 0, 0))
+        return
+    assert value < 0.9 * before
+    assert gradient < 1e-3
+    _, d_B, d_c = objective(B, c)
+    assert np.abs(d_c).max() < 1e-3
+    if isinstance(family, Shift):
+        np.testing.assert_allclose(B, 1)
+    else:
+        assert np.abs(d_B * B).max() < 1e-3
+
+
+def test_single_precision_is_precise_enough(monkeypatch):
+    data = rotations(3, 2, 200, 0, skewed=True)
+    rows = (data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+    maps = []
+    for precision in (np.float32, np.float64):
+        monkeypatch.setattr(MMD, "precision", precision)
+        maps.append(ConDoAdapter("affine", divergence=MMD(max_iter=100)).fit_pair(*rows).map_)
+    assert not np.array_equal(maps[0].A, maps[1].A)
+    np.testing.assert_allclose(maps[0].A, maps[1].A, atol=0.01)
+    np.testing.assert_allclose(maps[0].b, maps[1].b, atol=0.01)
+
+
+def test_variances_are_those_of_covariances():
+    samples = random_samples(
+        0, sizes=((20, 15), (12, 1))
+    )  # a single row borrows the others' spread
+    pair = as_gaussians(samples)
+    for moments, gaussians in zip(as_moments(samples), (pair.query, pair.reference)):
+        np.testing.assert_allclose(moments.mean, gaussians.mean)
+        np.testing.assert_allclose(moments.var, np.einsum("kii->ki", gaussians.cov))
+    scale, offset = np.array([2.0, 3.0, 0.5]), np.array([1.0, -1.0, 0.0])
+    units, square = FeatureUnits(*as_moments(samples), samples.weights), Units(pair, "feature")
+    B, c = square.encode(np.diag(scale), offset)
+    np.testing.assert_allclose(units.encode(scale, offset), (np.diag(B), c))
+    np.testing.assert_allclose(units.decode(*units.encode(scale, offset)), (scale, offset))
+    for method, rows in (("of_query", samples.query[0]), ("of_reference", samples.reference[0])):
+        np.testing.assert_allclose(getattr(units, method)(rows), getattr(square, method)(rows))
+
+
+@pytest.mark.parametrize("kind", ["location-scale", "shift"])
+@pytest.mark.parametrize(
+    "divergence", [*DIVERGENCES, StochasticMMD(n_values=2, n_samples=4)], ids=repr
+)
+def test_diagonal_maps_need_no_square_arrays(kind, divergence):
+    import tracemalloc
+
+    rng = np.random.default_rng(0)
+    X_query, X_reference = (rng.exponential(size=(8, 4000)) for _ in range(2))
+    adapter = ConDoAdapter(kind, divergence=divergence)
+    tracemalloc.start()
+    adapter.fit_pair(X_query + 1, X_reference)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert adapter.map_.kind == "diagonal"
+    assert peak < 4000**2 * 4  # bytes; half of one square array
+
+
+def test_starts_and_iterations_of_the_family_are_honoured():
+    data = rotations(3, 2, 40, 0)
+    rows = (data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+    facts = {
+        n: ConDoAdapter(Affine(n_starts=n), divergence="mmd").fit_pair(*rows).report_["starts"]
+        for n in (1, 2, 30)
+    }
+    assert len(facts[1]) == 0  # nothing to compare
+    assert len(facts[2]) <= 2 < len(facts[30])
+    X, Y, types = different_features(0)
+    adapter = ConDoAdapter(Affine(n_starts=2), divergence="mmd").fit_pair(X, Y, types, types)
+    assert set(adapter.report_["starts"]) == {"means", "axes"}
+    adapter = ConDoAdapter(Affine(max_iter=1), divergence=MMD(max_iter=40)).fit_pair(*rows)
+    assert adapter.report_["n_iter"] == 5
+
+
+def test_domains_may_have_different_features(tmp_path):
+    import pandas as pd
+
+    X, Y, types = different_features(0)
+    constant = rmse(Y.mean(axis=0), Y)
+    for divergence in ("mmd", "energy", "sliced-wasserstein"):
+        adapter = ConDoAdapter("affine", divergence=divergence).fit_pair(X, Y, types, types)
+        assert adapter.map_.A.shape == (3, 5)
+        assert rmse(adapter.transform(X), Y) < 0.5 * constant
+        assert adapter.inverse_transform(Y).shape == X.shape
+    with pytest.raises(ValueError, match="takes 5 features to 3 and has no inverse"):
+        adapter.map_.inverse()
+    with pytest.raises(ValueError, match="'domain' cannot be used with a map between different"):
+        adapter.transform(X, domain=np.repeat("query", len(X)))
+    frames = pd.DataFrame(X, columns=list("vwxyz")), pd.DataFrame(Y, columns=["g1", "g2", "g3"])
+    adapter = ConDoAdapter("affine", divergence="energy").fit_pair(*frames, types, types)
+    out = adapter.transform(frames[0])
+    assert list(out.columns) == ["g1", "g2", "g3"]
+    assert list(adapter.get_feature_names_out()) == ["g1", "g2", "g3"]
+    assert list(adapter.inverse_transform(frames[1]).columns) == list("vwxyz")
+    adapter.map_.save(tmp_path / "map.json")
+    assert AffineMap.load(tmp_path / "map.json") == adapter.map_
+    assert "5 features to 3" in repr(adapter.map_)
+    with pytest.raises(ValueError, match="must be the same features"):
+        ConDoAdapter("affine").fit_pair(X, Y, types, types)
+
+
+@pytest.mark.parametrize("kind", ["location-scale", "shift", "affine", "orthogonal"])
+def test_constant_features_are_only_shifted(kind):
+    data = rotations(3, 2, 30, 0)
+    rows = [
+        np.column_stack([X, np.full(len(X), value)])
+        for X, value in ((data.X_query, 1.0), (data.X_reference, 3.0))
+    ]
+    with pytest.warns(IdentifiabilityWarning, match="only shifted: 'column 3'"):
+        adapter = ConDoAdapter(kind, divergence="energy").fit_pair(
+            *rows, data.Z_query, data.Z_reference
+        )
+    np.testing.assert_allclose(adapter.transform(rows[0])[:, 3], 3.0)
+    assert adapter.report_["constant_features"] == ["column 3"]
+
+
+def test_halves_keep_equal_rows_together():
+    rows = np.repeat(np.arange(6.0)[:, None], [1, 3, 1, 2, 1, 1], axis=0)
+    samples = Samples([rows], [rows], np.ones(1))
+    first, second = (set(samples.half(which).query[0].ravel()) for which in (0, 1))
+    assert first == {0.0, 2.0, 4.0}
+    assert second == {1.0, 3.0, 5.0}
+    assert len(samples.thinned(4).query[0]) == 4
+
+
+@pytest.mark.parametrize("confounder", ["categorical", "continuous"])
+def test_halves_keep_subjects_together(confounder, monkeypatch):
+    data = rotations(3, 2, 40, 0)
+    rng = np.random.default_rng(0)
+    groups = tuple(rng.integers(first, first + 12, 80) for first in (0, 8))  # four in both domains
+    Z = (data.Z_query, data.Z_reference)
+    if confounder == "continuous":
+        Z = tuple(rng.uniform(size=80) for _ in range(2))
+    halves, half = [], Samples.half
+    monkeypatch.setattr(
+        Samples, "half", lambda self, which: halves.append(half(self, which)) or halves[-1]
+    )
+    adapter = ConDoAdapter(divergence="mmd")
+    adapter.fit_pair(data.X_query, data.X_reference, *Z, groups=groups)
+    assert len(halves) == 2
+    subjects = [set(np.concatenate(sum(samples.subjects, []))) for samples in halves]
+    assert not subjects[0] & subjects[1]
+    assert subjects[0] | subjects[1] == set(np.unique(np.concatenate(groups)))
+    for samples in halves:
+        for rows, who in zip(samples.query + samples.reference, sum(samples.subjects, [])):
+            assert len(rows) == len(who) > 0
+    if confounder == "continuous":  # without groups, a residual is on one side at all points
+        halves.clear()
+        adapter.fit_pair(data.X_query, data.X_reference, *Z)
+        subjects = [set(np.concatenate(sum(samples.subjects, []))) for samples in halves]
+        assert not subjects[0] & subjects[1]
+
+
+def test_names_lead_through_maps_between_different_features():
+    rng = np.random.default_rng(0)
+    wide = AffineMap(rng.normal(size=(2, 3)), [1.0, 2.0], ["a", "b", "c"], output_names=["u", "v"])
+    scale = AffineMap([2.0, 3.0, 4.0], [0.0, 1.0, 2.0], ["c", "b", "a"])
+    X = rng.normal(size=(5, 3))
+    together = wide.compose(scale)
+    np.testing.assert_allclose(together(X), wide(scale(X)[:, [2, 1, 0]]))
+    after = AffineMap([5.0, 7.0], [0.0, 0.0], ["v", "u"])
+    np.testing.assert_allclose(after.compose(wide).A, np.diag([5.0, 7.0]) @ wide.A[[1, 0]])
+    with pytest.raises(ValueError, match="yields 'u', 'v', this one takes 'x', 'y'"):
+        AffineMap([1.0, 1.0], [0.0, 0.0], ["x", "y"]).compose(wide)
+    with pytest.raises(ValueError, match="yields 2 features, this one takes 3"):
+        wide.compose(wide)
+    renamed = AffineMap(np.diag([2.0, 4.0]), [1.0, 1.0], ["a", "b"], output_names=["A", "B"])
+    back = renamed.inverse()
+    assert (back.feature_names, back.output_names) == (("A", "B"), ("a", "b"))
+    linked = AffineMap([2.0], [1.0], links="log")
+    np.testing.assert_allclose(linked.pseudo_inverse()(linked([[3.0]])), [[3.0]])
+    with pytest.raises(ValueError, match="do not make one map"):
+        wide.compose(AffineMap([1.0, 1.0, 1.0], [0.0, 0.0, 0.0], ["a", "b", "c"], links="log"))
+
+
+def test_what_samples_cannot_do_is_refused():
+    data = rotations(3, 2, 30, 0)
+    rows = (data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+    with pytest.raises(ValueError, match="MMD does not find LowRank maps"):
+        ConDoAdapter("low-rank", divergence="mmd").fit_pair(*rows)
+    with pytest.raises(ValueError, match="whole numbers"):
+        ConDoAdapter(divergence="mmd").fit_pair(
+            *rows, sample_weight=(np.full(60, 0.5), np.ones(60))
+        )
+    for wrong, message in (
+        (MMD(max_rows=0), "'max_rows'"),
+        (MMD(scales=()), "'scales' of MMD must be positive"),
+        (MMD(scales=(-1.0,)), "'scales' of MMD must be positive"),
+        (MMD(max_iter=0), "'max_iter'"),
+        (SlicedWasserstein(n_directions=0), "'n_directions'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ConDoAdapter(divergence=wrong).fit_pair(*rows)
+    with pytest.raises(ValueError, match="only 1 sample in each stratum"):
+        ConDoAdapter(divergence="mmd").fit_pair(rows[0][:1], rows[1][:5])
+    X, Y, types = different_features(0)
+    for adapter, message in (
+        (ConDoAdapter(Affine(l1=1.0), divergence="mmd"), "without links, penalties or bounds"),
+        (ConDoAdapter(Affine(links="log"), divergence="mmd"), "without links, penalties"),
+        (ConDoAdapter("affine", divergence="mmd", shrinkage=0.5), "there is no identity"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            adapter.fit_pair(X, Y, types, types)
+    import pandas as pd
+
+    frames = pd.DataFrame(X, columns=list("abcde")), pd.DataFrame(X, columns=list("abcdE"))
+    with pytest.raises(ValueError, match="'e'"):  # one mistyped name is no other assay
+        ConDoAdapter("affine", divergence="mmd").fit_pair(*frames, types, types)
+    with pytest.raises(ValueError, match="'pairs' do not work with penalties"):
+        ConDoAdapter(Affine(l2=1.0), divergence="mmd").fit_pair(*rows, pairs=([0, 1], [0, 1]))
+
+
+@pytest.mark.parametrize("divergence", ["mmd", "procrustes"])
+def test_shrunk_rotations_stay_rotations(divergence):
+    data = rotations(3, 2, 30, 0)
+    adapter = ConDoAdapter("orthogonal", divergence=divergence, shrinkage=0.5)
+    adapter.fit_pair(data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+    np.testing.assert_allclose(adapter.map_.A @ adapter.map_.A.T, np.eye(3), atol=1e-10)
+
+
+def test_snareseq_silhouettes_beat_the_published_ones(needs_data):
+    from sklearn.metrics import silhouette_score
+
+    data = np.load(data_folder() / "snareseq.npz")
+    atac, rna = (X / np.linalg.norm(X, axis=1, keepdims=True) for X in (data["atac"], data["rna"]))
+    types = data["cell_type"].astype(str)
+    adapter = ConDoAdapter("affine", divergence="sliced-wasserstein")
+    adapted = adapter.fit_pair(atac, rna, types, types).transform(atac)
+    both = np.vstack([adapted, rna])
+    assert silhouette_score(both, np.tile(types, 2)) > 0.494
+    assert abs(silhouette_score(both, np.repeat([0, 1], len(rna)))) < 0.0218
+
+
+def test_penalties_and_links_hold_for_samples():
+    rng = np.random.default_rng(0)
+    truth, X_reference = (np.exp(rng.normal(size=(100, 2))) for _ in range(2))
+    adapter = ConDoAdapter(LocationScale(links="log"), divergence="energy")
+    adapted = adapter.fit_pair(5 * truth, X_reference).transform(5 * truth)
+    assert (adapted > 0).all()
+    assert np.abs(np.log(adapted / truth)).mean() < 0.5
+    adapter = ConDoAdapter(Affine(nonnegative=True), divergence="energy")
+    assert adapter.fit_pair(5 * truth, X_reference).map_.A.min() >= -1e-12

@@ -1,0 +1,128 @@
+"""At apply time: does new data look like what the map was fitted on?"""
+
+import json
+
+import numpy as np
+import pytest
+
+from condokit import AffineMap, ConDoAdapter, MapFileError, datasets
+from condokit.maps.profile import Profile
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    eeg = datasets.make_eeg(random_state=0)
+    frame = eeg.to_frame()
+    adapter = ConDoAdapter(reference="v1").fit(
+        frame, domain="device", confounders=["seizure"], features=["eeg_*"]
+    )
+    return adapter, frame[frame["device"] == "v2"].copy()
+
+
+def test_the_data_it_was_fitted_on_are_as_fitted(fitted):
+    adapter, new = fitted
+    assert adapter.map_.check(new).verdict == "as fitted"
+    sheet = adapter.map_.check(new).features
+    np.testing.assert_allclose(sheet["mean_moved_sd"], 0, atol=1e-12)
+    np.testing.assert_allclose(sheet["sd_ratio"], 1)
+
+
+def test_resampled_rows_raise_no_alarm(fitted, rng):
+    adapter, new = fitted
+    verdicts = [adapter.map_.check(new.iloc[rng.choice(len(new), 60)]).verdict for _ in range(50)]
+    assert verdicts.count("as fitted") >= 47
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        (lambda x: x + 3 * x.std(), "mean moved"),
+        (lambda x: x.mean() + 3 * (x - x.mean()), "spread changed"),
+        (lambda x: x.where(np.arange(len(x)) % 2 == 0), "more missing"),
+        (lambda x: x.where(np.arange(len(x)) > 0, 1e6), "values far away"),
+        (lambda x: x.where(np.arange(len(x)) > 0, np.inf), "infinite values"),
+        (lambda x: x * np.nan, "no values"),
+    ],
+)
+def test_changes_are_noticed(fitted, change, note):
+    adapter, new = fitted
+    new = new.assign(eeg_alpha_F3=change(new["eeg_alpha_F3"]))
+    found = adapter.map_.check(new)
+    assert found.verdict == "look"
+    notes = dict(zip(found.features["feature"], found.features["note"]))
+    assert note in notes.pop("eeg_alpha_F3")
+    assert not any(notes.values())
+    assert note in repr(found)
+    assert "eeg_alpha_F3" in found._repr_html_()
+
+
+def test_columns_missing_or_unknown_are_reported_not_refused(fitted):
+    adapter, new = fitted
+    found = adapter.map_.check(new.drop(columns="eeg_delta_F3"))
+    assert found.verdict == "stop"
+    assert found.missing_columns == ["eeg_delta_F3"]
+    assert found.extra_columns == ["device", "seizure", "depression"]
+    assert adapter.map_.check(new.iloc[:, 3:5].to_numpy()).verdict == "stop"
+
+
+def test_a_map_from_elsewhere_has_nothing_to_compare_with():
+    assert AffineMap([1.0], [0.0]).check([[1.0]]).verdict == "unknown"
+
+
+def test_the_file_remembers(fitted, tmp_path):
+    adapter, new = fitted
+    adapter.map_.save(tmp_path / "map.json")
+    loaded = AffineMap.load(tmp_path / "map.json")
+    assert loaded == adapter.map_
+    assert loaded.fitted_on.matches(adapter.map_.fitted_on)
+    assert loaded.check(new).to_dict() == adapter.map_.check(new).to_dict()
+
+
+@pytest.mark.parametrize("damage", [3, {"n_rows": 1}, {"mean": ["x"]}, {"n_rows": -1}])
+def test_a_damaged_profile_is_refused(fitted, tmp_path, damage):
+    from condokit.maps import file as mapfile
+
+    adapter, _ = fitted
+    path = tmp_path / "map.json"
+    adapter.map_.save(path)
+    content = json.loads(path.read_text())
+    if isinstance(damage, dict):
+        profile = dict(content["fitted_on"])
+        profile = (
+            {**profile, **damage} if "n_rows" not in damage or damage["n_rows"] < 0 else damage
+        )
+        content["fitted_on"] = profile
+    else:
+        content["fitted_on"] = damage
+    mapfile.write(path, {k: v for k, v in content.items() if k != "sha256"})
+    with pytest.raises(MapFileError, match="fitted_on"):
+        AffineMap.load(path)
+
+
+def test_no_single_row_can_be_read_off_a_profile(rng):
+    X = rng.normal(size=(200, 2))
+    profile = Profile.of(X, 200)
+    np.testing.assert_array_equal(profile.low, np.sort(X, axis=0)[4])
+    np.testing.assert_array_equal(profile.high, np.sort(X, axis=0)[-5])
+    assert Profile.of(X[:50], 50).low is None
+
+
+def test_a_profile_knows_moments_around_gaps(rng):
+    X = rng.normal(5, 2, size=(300, 2))
+    X[::3, 1] = np.nan
+    profile = Profile.of(X, 300)
+    np.testing.assert_allclose(profile.mean, np.nanmean(X, axis=0))
+    np.testing.assert_allclose(profile.sd, np.nanstd(X, axis=0, ddof=1))
+    np.testing.assert_allclose(profile.missing, [0, 1 / 3])
+
+
+def test_figures_of_a_few_rows_are_not_shown(rng, tmp_path):
+    X = rng.normal(size=(3, 2))
+    with pytest.warns(UserWarning, match="guesses"):
+        affine = ConDoAdapter().fit_pair(X, rng.normal(size=(50, 2))).map_
+    affine.save(tmp_path / "map.json")
+    assert AffineMap.load(tmp_path / "map.json").fitted_on.to_dict()["mean"] == [None, None]
+    assert AffineMap.load(tmp_path / "map.json").check(X).verdict == "unknown"
+    whole = ConDoAdapter().fit_pair(rng.normal(size=(50, 2)), rng.normal(size=(50, 2))).map_
+    assert whole.check(X).features["mean_moved_sd"] == [None, None]
+    assert "values far away" in whole.check(X + 100).features["note"][0]

@@ -1,0 +1,245 @@
+"""The report in a real browser: search, sorting and choosing, looks, and hostile names."""
+
+import shutil
+
+import numpy as np
+import pytest
+from stories import HOSTILE, report, table
+
+from condokit.report import render
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None,
+    reason="chromium and chromedriver are absent: apt-get install chromium chromium-driver",
+)
+FLAGS = (
+    "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
+    "disable-component-update disable-sync disable-dev-shm-usage window-size=1100,900"
+)
+CONTRAST = """
+const luminance = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+  .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+const parts = (text) => text.match(/[\\d.]+/g).map(Number);
+const back = (node) => {
+  for (let n = node; n; n = n.parentElement) {
+    const colour = parts(getComputedStyle(n).backgroundColor);
+    if (colour.length < 4 || colour[3] > 0) return colour;
+  }
+  return [255, 255, 255];
+};
+return [...document.querySelectorAll("body *")]
+  .filter((n) => n.checkVisibility() && !n.disabled && !["SCRIPT", "STYLE"].includes(n.tagName))
+  .filter((n) => [...n.childNodes].some((c) => c.nodeType === 3 && c.data.trim()))
+  .map((n) => {
+    const style = getComputedStyle(n);
+    const ink = parts(n.namespaceURI.endsWith("svg") ? style.fill : style.color);
+    const [a, b] = [luminance(ink), luminance(back(n))].sort((x, y) => y - x);
+    return [(a + 0.05) / (b + 0.05), n.outerHTML.slice(0, 80)];
+  })
+  .filter(([ratio]) => ratio < 4.5);
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in FLAGS.split():
+        options.add_argument(f"--{flag}")
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Return addresses of pages: many features, hostile names, and a matrix."""
+    folder = tmp_path_factory.mktemp("pages")
+    many = [f"gene_{j:03d}" for j in range(120)]
+    records = {
+        "many": report(table(120, many, n=20), command="condokit report genes.csv"),
+        "hostile": report(table(len(HOSTILE), HOSTILE)),
+        "matrix": report(table(3), "affine"),
+    }
+    addresses = {}
+    for name, record in records.items():
+        path = folder / f"{name}.html"
+        path.write_text(render(record), encoding="utf-8")
+        addresses[name] = path.as_uri()
+    return addresses
+
+
+@pytest.fixture(autouse=True)
+def silent_console(request):
+    """Fail on anything that the console says."""
+    yield
+    driver = request.getfixturevalue("browser")
+    assert driver.get_log("browser") == []
+
+
+def opened(browser, address, *, dark=False, width=1100):
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    still = {
+        "name": "prefers-reduced-motion",
+        "value": "reduce",
+    }  # clicks do not wait for scrolling
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme, still]})
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(address)
+    return lambda css: browser.find_elements("css selector", css)
+
+
+def first_column(find):
+    return [cell.text for cell in find("#features tbody th")]
+
+
+def keys(name):
+    from selenium.webdriver.common.keys import Keys
+
+    return getattr(Keys, name)
+
+
+def test_the_table_has_pages_search_and_sorting(browser, pages):
+    find = opened(browser, pages["many"])
+    assert len(first_column(find)) == 20
+    assert find("#shown")[0].text == "1 to 20 of 120"
+    find("#next")[0].click()
+    assert find("#shown")[0].text == "21 to 40 of 120"
+    find("#find")[0].send_keys("GENE_11")
+    assert sorted(first_column(find)) == [f"gene_11{k}" for k in range(10)]
+    find("#features thead button")[0].click()
+    assert first_column(find) == [f"gene_11{k}" for k in range(10)]
+    assert find("#features thead th")[0].get_attribute("aria-sort") == "ascending"
+    find("#find")[0].send_keys("nothing")
+    assert find("#shown")[0].text == "none"
+
+
+def test_sorting_works_by_keyboard(browser, pages):
+    find = opened(browser, pages["many"])
+    scale = find("#features thead button")[1]
+    scale.send_keys(keys("ENTER"))
+    assert find("#features thead th")[1].get_attribute("aria-sort") == "descending"
+    values = [float(c.text.split()[0]) for c in find("#features tbody td:nth-child(2)")]
+    assert values == sorted(values, reverse=True)
+    scale.send_keys(keys("SPACE"))
+    assert find("#features thead th")[1].get_attribute("aria-sort") == "ascending"
+    assert len(find("#dots circle")) == 40
+
+
+def test_a_feature_is_chosen_by_mouse(browser, pages):
+    find = opened(browser, pages["many"])
+    chosen = find("#list li")[3]
+    chosen.click()
+    assert find("#detail h3")[0].text == chosen.text
+    assert len(find("#detail svg")) == 3  # all, and two strata
+    assert len(find("#detail .curve.after")) == 3
+    name = find("#features tbody button.name")[5]
+    text = name.text
+    name.click()
+    assert find("#detail h3")[0].text == text
+
+
+def test_a_feature_is_chosen_by_keyboard(browser, pages):
+    find = opened(browser, pages["many"])
+    find("#seek")[0].send_keys("gene_04", keys("ENTER"))
+    assert browser.switch_to.active_element.get_attribute("id") == "list"
+    here = browser.switch_to.active_element
+    here.send_keys(keys("END"))
+    last = find("#list li")[-1]
+    assert last.get_attribute("aria-selected") == "true"
+    assert find("#detail h3")[0].text == last.text
+    here.send_keys(keys("ARROW_UP"))
+    assert find("#detail h3")[0].text == find("#list li")[-2].text
+    assert here.get_attribute("aria-activedescendant") == find("#list li")[-2].get_attribute("id")
+
+
+def test_features_without_pictures_say_so(browser, pages):
+    find = opened(browser, pages["many"])
+    find("#list")[0].send_keys(keys("END"))
+    assert "100 most shifted" in find("#detail")[0].text
+
+
+def test_hostile_names_are_text(browser, pages):
+    find = opened(browser, pages["hostile"])
+    title = browser.title
+    for item in find("#list li"):
+        item.click()
+        assert find("#detail h3")[0].text.strip() == item.text.strip()
+        assert find("#detail svg")
+    assert browser.title == title
+    assert not find("img")
+    assert HOSTILE[0] in [item.text for item in find("#list li")]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_has_contrast_and_colours_can_be_switched(browser, pages, dark):
+    find = opened(browser, pages["many"], dark=dark)
+    assert browser.execute_script(CONTRAST) == []
+    ground = "return getComputedStyle(document.body).backgroundColor"
+    before = browser.execute_script(ground)
+    find("#theme")[0].click()
+    after = browser.execute_script(ground)
+    assert (np.sum(_rgb(before)) < np.sum(_rgb(after))) == dark
+    assert browser.execute_script(CONTRAST) == []
+
+
+def _rgb(colour):
+    return [float(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+
+
+@pytest.mark.parametrize("name", ["many", "hostile", "matrix"])
+@pytest.mark.parametrize("width", [360, 760])
+def test_narrow_pages_do_not_scroll_sideways(browser, pages, name, width):
+    opened(browser, pages[name], width=width)
+    wide = browser.execute_script("return document.documentElement.scrollWidth")
+    assert wide <= width
+
+
+def test_everything_is_named_for_screen_readers(browser, pages):
+    find = opened(browser, pages["many"])
+    nameless = browser.execute_script(
+        """return [...document.querySelectorAll("svg, button, input, section, [role=region]")]
+        .filter((n) => n.checkVisibility() && !n.ariaHidden)
+        .filter((n) => !(n.ariaLabel || n.getAttribute("aria-labelledby") || n.labels?.length
+          || n.querySelector("title") || n.textContent.trim()))
+        .map((n) => n.outerHTML.slice(0, 80))"""
+    )
+    assert nameless == []
+    assert [len(find(mark)) for mark in ("header", "nav", "main", "footer", "h1")] == [1] * 5
+    assert find("html")[0].get_attribute("lang") == "en"
+
+
+def test_the_page_prints_light(browser, pages):
+    opened(browser, pages["many"], dark=True)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert _rgb(ground) == [255, 255, 255]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_without_scripts_the_summary_is_there(browser, pages):
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        find = opened(browser, pages["many"])
+        assert find(".verdict .badge")[0].text
+        assert len(first_column(find)) == 20
+        assert not find("#theme")[0].is_displayed()
+        assert not find("#explore")[0].is_displayed()
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def test_the_command_can_be_copied(browser, pages):
+    find = opened(browser, pages["many"])
+    find("#copy")[0].click()
+    browser.implicitly_wait(2)
+    assert find("#copied:not(:empty)")[0].text == "Copied"
+    browser.implicitly_wait(0)

@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from condokit.summaries.grouped import GroupedMoments, effective_counts
+
+
+def gathered(X, groups, n_groups, weights=None, cuts=()):
+    stats = GroupedMoments(n_groups, X.shape[1])
+    edges = [0, *sorted(cuts), len(X)]
+    for start, stop in zip(edges, edges[1:]):
+        part = None if weights is None else weights[start:stop]
+        stats.update(X[start:stop], groups[start:stop], part)
+    return stats
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    cuts=st.lists(st.integers(0, 40), max_size=5),
+    scale=st.sampled_from([1e-12, 1.0, 1e12]),
+    offset=st.sampled_from([0.0, 1e6]),
+)
+def test_any_split_gives_the_moments_of_each_group(seed, cuts, scale, offset):
+    rng = np.random.default_rng(seed)
+    X = (rng.normal(size=(40, 3)) + offset) * scale
+    groups = rng.integers(0, 4, 40)
+    stats = gathered(X, groups, 5, cuts=cuts)
+    for k in range(5):
+        mine = X[groups == k]
+        assert stats.count[k] == len(mine)
+        if len(mine):
+            np.testing.assert_allclose(stats.mean[k], mine.mean(axis=0), rtol=1e-12)
+            exact = ((mine - mine.mean(axis=0)) ** 2).sum(axis=0)
+            np.testing.assert_allclose(stats.squares[k], exact, rtol=1e-7, atol=1e-12 * scale**2)
+
+
+def test_merge_equals_update_in_any_order():
+    rng = np.random.default_rng(0)
+    X, groups = rng.normal(size=(90, 4)), rng.integers(0, 3, 90)
+    whole = gathered(X, groups, 3)
+    parts = [gathered(X[i::3], groups[i::3], 3) for i in (2, 0, 1)]
+    merged = parts[0]
+    for part in parts[1:]:
+        merged.merge(part)
+    np.testing.assert_array_equal(merged.count, whole.count)
+    np.testing.assert_allclose(merged.mean, whole.mean, rtol=1e-13)
+    np.testing.assert_allclose(merged.squares, whole.squares, rtol=1e-12)
+
+
+def test_a_weight_of_two_is_two_rows_and_zero_is_none():
+    rng = np.random.default_rng(1)
+    X, groups = rng.normal(size=(30, 2)), rng.integers(0, 3, 30)
+    weights = rng.integers(0, 3, 30)
+    weighted = gathered(X, groups, 3, weights.astype(float))
+    repeated = gathered(np.repeat(X, weights, axis=0), np.repeat(groups, weights), 3)
+    np.testing.assert_allclose(weighted.count, repeated.count)
+    np.testing.assert_allclose(weighted.mean, repeated.mean, rtol=1e-13)
+    np.testing.assert_allclose(weighted.squares, repeated.squares, rtol=1e-12)
+
+
+def test_constant_columns_have_exactly_no_spread():
+    X = np.full((5000, 2), 0.1)
+    X[::2, 1] = 1e9 / 3
+    stats = gathered(X, np.arange(5000) % 2, 2, cuts=[7, 1003])
+    assert (stats.squares == 0).all()
+
+
+def test_negative_groups_are_left_out():
+    stats = gathered(np.array([[1.0], [100.0]]), np.array([0, -1]), 1)
+    assert stats.count[0] == 1
+    assert stats.mean[0, 0] == 1
+
+
+@pytest.mark.parametrize(("rho", "expected"), [(1.0, 50), (0.0, 500)])
+def test_clusters_of_equal_or_unrelated_rows_count_once_or_fully(rho, expected):
+    rng = np.random.default_rng(0)
+    subject = np.repeat(np.arange(50), 10)
+    shared, own = rng.normal(size=(50, 40)), rng.normal(size=(500, 40))
+    X = shared[subject] if rho else own
+    stats = gathered(X, np.zeros(500, int), 1)
+    clusters = gathered(X, subject, 50)
+    count = effective_counts(stats.count, stats.squares, clusters, np.zeros(50, int))
+    assert count[0] == pytest.approx(expected, rel=0.12)
+
+
+def test_effective_count_gives_the_variance_of_a_mean():
+    """Half of the variance is shared within subjects: 20 subjects of 5 rows are worth 33 rows."""
+    rng = np.random.default_rng(3)
+    subject = np.repeat(np.arange(20), 5)
+    X = rng.normal(size=(20, 4000))[subject] + rng.normal(size=(100, 4000))
+    stats = gathered(X, np.zeros(100, int), 1)
+    count = effective_counts(
+        stats.count, stats.squares, gathered(X, subject, 20), np.zeros(20, int)
+    )
+    assert count[0] == pytest.approx(2.0 / X.mean(axis=0).var(), rel=0.1)
