@@ -395,7 +395,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 if pairs is not None:
                     fit = self._refined(fit, rung, domains, pairs)
             if watch.stopped:
-                warn("Interrupted: the map is the best that was found so far.", UserWarning)
+                text = "Interrupted: the map is the best that was found so far."
+                warn("interrupted", text, UserWarning)
                 fit = replace(fit, report={**fit.report, "interrupted": True})
         how = account(self.get_params(deep=False), domains, fit, rung, notes)
         self.map_ = fit.map.remembering(profile(domains), how)
@@ -541,12 +542,11 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         owner = type(self).__name__
         names = getattr(self, "feature_names_in_", None)
         if names is not None and everything.columns is None:
-            warn(
-                f"X does not have valid feature names, but {owner} was fitted with feature names",
-                UserWarning,
-            )
+            text = "X does not have valid feature names, but {owner} was fitted with feature names"
+            warn("no-names", text, UserWarning, owner=owner)
         elif names is None and everything.columns is not None:
-            warn(f"X has feature names, but {owner} was fitted without feature names", UserWarning)
+            text = "X has feature names, but {owner} was fitted without feature names"
+            warn("names", text, UserWarning, owner=owner)
         if self._columns is not None and everything.n_features == len(self._columns):
             table = everything.select(None)  # the features alone, as transform returns them
         else:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import difflib
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from string import Formatter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-_notes: ContextVar[list[str] | None] = ContextVar("notes", default=None)
+_notes: ContextVar[list[Note] | None] = ContextVar("notes", default=None)
+_naming: ContextVar[Callable[[str], str]] = ContextVar("naming", default=str)
 
 
 class NoOverlapError(ValueError):
@@ -29,18 +32,119 @@ class FileError(ValueError):
     """A file cannot be read or written; the message says why in one line."""
 
 
-class LowOverlapWarning(UserWarning):
-    """The comparison rests on a part of the data only."""
+class Sentence(str):
+    """What an error, a warning or a finding says, made when it is read.
+
+    As text it speaks to Python users; `str()` and f-strings speak to whoever reads, see `naming`.
+    In the template, ``{name}`` is a field, ``{n:rows}`` a number of rows, and ``{@map='shift'}``
+    or ``{@`features`}`` an argument, which the command line calls by its own name.
+
+    Attributes
+    ----------
+    template, fields : str, dict
+        What it is made from.
+    code : str
+        What kind of message it is, for programs.
+    """
+
+    template: str
+    fields: dict[str, Any]
+    code: str
+
+    def __new__(cls, template: str, fields: dict[str, Any], code: str = "") -> Sentence:
+        """Keep the template and its fields, and be the text that they make in Python."""
+        self = super().__new__(cls, _Words(str, _whole).vformat(template, (), fields))
+        self.template, self.fields, self.code = template, fields, code
+        return self
+
+    def told(
+        self, naming: Callable[[str], str] = str, rows: Callable[[Any], str] | None = None
+    ) -> str:
+        """Return the text with arguments called by `naming`, and numbers of rows told by `rows`."""
+        return _Words(naming, rows or _whole).vformat(self.template, (), self.fields)
+
+    def __str__(self) -> str:
+        return self.told(_naming.get())
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sentence, (self.template, self.fields, self.code)
 
 
-class IdentifiabilityWarning(UserWarning):
-    """The data do not determine a part of the map, which is then left at its simplest."""
+class _Words(Formatter):
+    """Fills in a template for one kind of reader."""
+
+    def __init__(self, naming: Callable[[str], str], rows: Callable[[Any], str]) -> None:
+        self.naming, self.rows = naming, rows
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
+        if field_name.startswith("@"):
+            return self.naming(field_name[1:]), ""
+        return kwargs[field_name], ""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec == "rows":
+            return self.rows(value)
+        if isinstance(value, Sentence):
+            value = value.told(self.naming, self.rows)
+        return str(format(value, format_spec))
+
+
+def _whole(count: Any) -> str:
+    return str(count) if isinstance(count, int | np.integer) else f"{count:g}"
+
+
+def said(template: str, **fields: Any) -> Sentence:
+    """Return a sentence that names arguments as its reader does; see `Sentence`."""
+    return Sentence(template, fields)
 
 
 @contextmanager
-def noting() -> Iterator[list[str]]:
-    """Keep the text of our warnings, whether or not the user wants to see them."""
-    notes: list[str] = []
+def naming(names: Callable[[str], str]) -> Iterator[None]:
+    """Call arguments by other names in all that is said meanwhile."""
+    before = _naming.set(names)
+    try:
+        yield
+    finally:
+        _naming.reset(before)
+
+
+class _Coded(UserWarning):
+    """A warning whose code and fields programs can read."""
+
+    @property
+    def code(self) -> str:
+        """What kind of warning it is."""
+        return getattr(self.args[0], "code", "")
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What it tells of."""
+        return getattr(self.args[0], "fields", {})
+
+
+class LowOverlapWarning(_Coded):
+    """The comparison rests on a part of the data only."""
+
+
+class IdentifiabilityWarning(_Coded):
+    """The data do not determine a part of the map, which is then left at its simplest."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """A warning that is kept with a fit."""
+
+    category: str
+    sentence: Sentence
+
+
+@contextmanager
+def noting() -> Iterator[list[Note]]:
+    """Keep our warnings, whether or not the user wants to see them."""
+    notes: list[Note] = []
     before = _notes.set(notes)
     try:
         yield notes
@@ -56,18 +160,26 @@ def quietly() -> Iterator[None]:
         yield
 
 
-def warn(message: str, category: type[Warning], noted: str | None = None) -> None:
+def warn(
+    code: str,
+    template: str,
+    category: type[Warning] = IdentifiabilityWarning,
+    noted: str | None = None,
+    **fields: Any,
+) -> None:
     """Warn at the line of the user's code that led here.
 
     `noted` is what may be kept of a message that names values of subjects.
     """
+    sentence = Sentence(template, fields, code)
     notes = _notes.get()
     if notes is not None:
-        notes.append(f"{category.__name__}: {noted or message}")
+        kept = sentence if noted is None else Sentence(noted, fields, code)
+        notes.append(Note(category.__name__, kept))
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("condokit"):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
+    warnings.warn(category(sentence), stacklevel=level)
 
 
 def listing(items: Iterable[Any], most: int = 5) -> str:
@@ -101,8 +213,13 @@ def unknown_columns(argument: str, missing: Sequence[Any], known: Sequence[Any])
     """Word the error for names that are not columns of the table."""
     hints = "".join(did_you_mean(name, known) for name in missing[:3])
     return ValueError(
-        f"'{argument}' names {listing(missing)}, which X does not have. "
-        f"Its columns are {listing(known, 10)}.{hints}"
+        said(
+            f"{{@'{argument}'}} names {{missing}}, which X does not have. Its columns are "
+            "{known}.{hints}",
+            missing=listing(missing),
+            known=listing(known, 10),
+            hints=hints,
+        )
     )
 
 
@@ -111,8 +228,12 @@ def infinite(name: str, bad: Mapping[str, int]) -> ValueError:
     where = "; ".join(f"{column}: {n} inf" for column, n in list(bad.items())[:5])
     more = f"; and {len(bad) - 5} more columns" if len(bad) > 5 else ""
     return ValueError(
-        f"{name} contains infinity ({where}{more}). Correct these values, set them to NaN if they "
-        "are unknown, or leave the columns out with `features`."
+        said(
+            "{name} contains infinity ({where}). Correct these values, set them to NaN if they "
+            "are unknown, or leave the columns out with {@`features`}.",
+            name=name,
+            where=where + more,
+        )
     )
 
 
@@ -121,14 +242,22 @@ def check_number(argument: str, value: Any, low: float, high: float = np.inf) ->
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not is_number or not low <= value <= high:
         span = f"from {low:g} to {high:g}" if np.isfinite(high) else f"of at least {low:g}"
-        raise ValueError(f"'{argument}' must be a number {span}. Got {value!r} instead.")
+        raise ValueError(
+            said(
+                f"{{@'{argument}'}} must be a number {span}. Got {{value!r}} instead.", value=value
+            )
+        )
 
 
 def check_integer(argument: str, value: Any, low: int) -> None:
     """Refuse a parameter that is no whole number of at least `low`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < low:
         raise ValueError(
-            f"'{argument}' must be a whole number of at least {low}. Got {value!r} instead."
+            said(
+                f"{{@'{argument}'}} must be a whole number of at least {low}. "
+                "Got {value!r} instead.",
+                value=value,
+            )
         )
 
 
@@ -153,15 +282,18 @@ def check_weights(weights: Any, n_rows: int, table: str) -> Array:
     try:
         weights = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"'sample_weight' must hold numbers: {error}.") from None
+        raise ValueError(said("{@'sample_weight'} must hold numbers: {why}.", why=error)) from None
     if weights.ndim == 0:
         weights = np.full(n_rows, float(weights))
     if weights.ndim != 1:
         raise ValueError(
-            "Sample weights must be 1D array or scalar: 'sample_weight' has the shape "
-            f"{weights.shape}."
+            said(
+                "Sample weights must be 1D array or scalar: {@'sample_weight'} has the shape "
+                "{shape}.",
+                shape=weights.shape,
+            )
         )
     check_length("sample_weight", weights, n_rows, table)
     if not np.isfinite(weights).all() or (weights < 0).any():
-        raise ValueError("'sample_weight' must be finite and not negative.")
+        raise ValueError(said("{@'sample_weight'} must be finite and not negative."))
     return weights

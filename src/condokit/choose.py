@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, quietly
+from condokit.checks import Array, Note, quietly
 from condokit.compare.comparison import Comparison
 from condokit.conditionals.base import SmoothConditional
-from condokit.data.disclosure import MIN_CELL, hidden_counts
+from condokit.data.disclosure import hidden_counts, told
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
 from condokit.data.missing import complete_rows
-from condokit.data.subsets import folds_of
+from condokit.data.subsets import folds
 from condokit.divergences import GaussianOT, PCMatch
 from condokit.fit import Fit, Recipe, compare, fit_map, fit_quietly, gaussian_pair, warn_incomplete
 from condokit.maps.affine import AffineMap
@@ -25,18 +24,15 @@ from condokit.maps.provenance import setting, versions
 from condokit.summaries.covariances import GaussianPair
 
 _NO_MATTER = ("n_jobs", "verbose")  # they do not change the map
-_SMALL_COUNT = re.compile(
-    rf"(?<![\d.])[1-{MIN_CELL - 1}](\.\d+)?(?= (of the )?(query|reference|rows))"
-)
 
 
 def account(
-    settings: Mapping[str, Any], domains: Domains, fit: Fit, rung: Rung, notes: Sequence[str]
+    settings: Mapping[str, Any], domains: Domains, fit: Fit, rung: Rung, notes: Sequence[Note]
 ) -> dict[str, Any]:
     """Tell how a map was fitted, without anything that a file may not give away.
 
     There are no times and no addresses in it, so that the same fit yields the same file, and no
-    counts below `MIN_CELL`.
+    counts of few rows.
     """
     labels = dict(zip(("query", "reference"), map(str, domains.labels)))
     return {
@@ -55,7 +51,9 @@ def account(
             "by_confounder": {n: round(c, 2) for n, c in fit.overlap.by_confounder.items()},
         },
         "standard_errors": fit.errors is not None,
-        "warnings": [_SMALL_COUNT.sub(f"<{MIN_CELL}", note) for note in dict.fromkeys(notes)],
+        "warnings": list(
+            dict.fromkeys(f"{note.category}: {told(note.sentence)}" for note in notes)
+        ),
     }
 
 
@@ -196,7 +194,7 @@ class _Trial:
         assert domains.keep is not None
         place = support.place(self.whole.strata)
         n_folds = 5 if d <= 30 else 2
-        fold = folds_of(2 * place + ~domains.is_query, domains.groups, n_folds)
+        fold = folds(2 * place + ~domains.is_query, n_folds, domains.groups)
         fewest = min(support.count_query.sum(), support.count_reference.sum())
         why_not = [_not_tried(rung, fewest, d) for rung in self.rungs]
         nats: list[list[Array]] = [[] for _ in self.rungs]

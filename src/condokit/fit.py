@@ -11,13 +11,13 @@ from sklearn.base import clone
 
 from condokit.checks import (
     Array,
-    IdentifiabilityWarning,
     LowOverlapWarning,
     NoOverlapError,
     check_integer,
     check_number,
     listing,
     quietly,
+    said,
     warn,
 )
 from condokit.compare.comparison import (
@@ -224,10 +224,14 @@ def warn_incomplete(domains: Domains) -> None:
     query, reference = (count.mean() / side.sum() for count, side in sides)
     n_rows = complete_counts(domains)
     warn(
-        f"{query:.1%} of the query's and {reference:.1%} of the reference's values are missing. "
-        f"This map needs complete rows: {n_rows['query']} query and {n_rows['reference']} "
-        "reference rows are.",
-        IdentifiabilityWarning,
+        "complete-rows",
+        "{query:.1%} of the query's and {reference:.1%} of the reference's values are missing. "
+        "This map needs complete rows: {n_query:rows} query and {n_reference:rows} reference rows "
+        "are.",
+        query=query,
+        reference=reference,
+        n_query=n_rows["query"],
+        n_reference=n_rows["reference"],
     )
 
 
@@ -274,8 +278,8 @@ def fit_quietly(domains: Domains, recipe: Recipe) -> Fit:
 
 def _warn_weak_points(domains: Domains, comparison: Comparison) -> None:
     support, observed = comparison.support, comparison.observed
-    for weakness in weak_points(domains, comparison.strata, support, observed):
-        warn(weakness, IdentifiabilityWarning)
+    for code, template, fields in weak_points(domains, comparison.strata, support, observed):
+        warn(code, template, **fields)
 
 
 def _rows_compared(support: Support) -> dict[str, float]:
@@ -309,10 +313,14 @@ def _fit_matrix(
     rows = (support.count_query.sum(), support.count_reference.sum())
     if min(rows) - len(support.weights) < d + 1:
         warn(
-            f"A full matrix of {d} features cannot be learned from {rows[0]:g} query and "
-            f"{rows[1]:g} reference rows in {len(support.weights)} strata; a location-scale map is "
+            "few-rows-for-matrix",
+            "A full matrix of {d} features cannot be learned from {n_query:rows} query and "
+            "{n_reference:rows} reference rows in {n_strata} strata; a location-scale map is "
             "fitted instead.",
-            IdentifiabilityWarning,
+            d=d,
+            n_query=rows[0],
+            n_reference=rows[1],
+            n_strata=len(support.weights),
         )
         return None
     closed_form = isinstance(divergence, GaussianOT | PCMatch)
@@ -322,16 +330,16 @@ def _fit_matrix(
     pair, shares = gaussian_pair(domains, recipe, comparison, regularised)
     if not shares and not closed_form and _is_singular(pair):
         warn(
+            "singular-covariance",
             "A covariance within a stratum is singular (collinear features, or fewer rows than "
             "features), so covariances are regularised.",
-            IdentifiabilityWarning,
         )
         pair, shares = gaussian_pair(domains, recipe, comparison, True)
     if len(pair.weights) == 1 and not closed_form:
         warn(
+            "one-stratum",
             "One stratum determines a matrix up to a rotation only; the result depends on where "
-            "the search starts. Use divergence='ot', or compare given a confounder.",
-            IdentifiabilityWarning,
+            "the search starts. Use {@divergence='ot'}, or compare given a confounder.",
         )
     assert isinstance(recipe.family, MatrixFamily)
     some, kept = without_flat(pair)
@@ -344,9 +352,10 @@ def _fit_matrix(
         facts = solution.facts()
         if len(pair.weights) > 1 and solution.curvature * min(rows) < _DETERMINED:
             warn(
+                "strata-alike",
                 "The strata are too much alike to determine the matrix: rotations that they hardly "
-                "tell apart are as good. Use divergence='ot', map='location-scale' or 'auto'.",
-                IdentifiabilityWarning,
+                "tell apart are as good. Use {@divergence='ot'}, {@map='location-scale'} or "
+                "'auto'.",
             )
     A, b = _towards_identity(A, b, recipe)
     facts["covariances"] = {name: asdict(share) for name, share in shares.items()}
@@ -476,9 +485,12 @@ def _fit_low_rank(
     fewest = min(support.count_query.sum(), support.count_reference.sum())
     if fewest < len(support.weights) + 8 or d <= rank + 1:
         warn(
-            f"A matrix of rank {rank} cannot be learned from {d} features and {fewest:g} rows in a "
-            "domain; a location-scale map is fitted instead.",
-            IdentifiabilityWarning,
+            "few-rows-for-low-rank",
+            "A matrix of rank {rank} cannot be learned from {d} features and {fewest:rows} rows in "
+            "a domain; a location-scale map is fitted instead.",
+            rank=rank,
+            d=d,
+            fewest=fewest,
         )
         return None
     curves = _curves(domains, recipe, comparison)
@@ -721,18 +733,29 @@ def _check_overlap(overlap: Overlap, recipe: Recipe) -> None:
         f"{name} {c:.2f}" for name, c in overlap.by_confounder.items() if c < recipe.warn_overlap
     ]
     blame = f" (alone: {', '.join(worst)})" if worst else ""
-    facts = f"the overlap coefficient of the confounders is {overlap.coefficient:.2f}{blame}"
+    facts: dict[str, Any] = {
+        "coefficient": overlap.coefficient,
+        "blame": blame,
+        "least": recipe.min_overlap,
+    }
+    text = "the overlap coefficient of the confounders is {coefficient:.2f}{blame}"
     if overlap.coefficient < recipe.min_overlap:
         raise NoOverlapError(
-            f"{facts}, below min_overlap={recipe.min_overlap}. Adaptation compares like with "
-            "like: leave a confounder out, add samples, or lower min_overlap."
+            said(
+                text + ", below {@min_overlap=}{least}. Adaptation compares like with like: leave "
+                "a confounder out, add samples, or lower {@min_overlap}.",
+                **facts,
+            )
         )
     if overlap.coefficient < recipe.warn_overlap:
         warn(
-            f"{facts}: the comparison rests on about {overlap.effective_query:.0f} query and "
-            f"{overlap.effective_reference:.0f} reference rows, and standard errors do not "
-            "show how far the rest is extrapolated.",
+            "low-overlap",
+            text + ": the comparison rests on about {query:rows} query and {reference:rows} "
+            "reference rows, and standard errors do not show how far the rest is extrapolated.",
             LowOverlapWarning,
+            query=round(overlap.effective_query),
+            reference=round(overlap.effective_reference),
+            **facts,
         )
 
 
@@ -807,8 +830,9 @@ def _warn_flat(table: Table, flat: Array) -> None:
     """Name the features that are constant within strata, if there are any."""
     if flat.any():
         warn(
-            f"Constant within strata in a domain, so only shifted: {listing(_names(table, flat))}.",
-            IdentifiabilityWarning,
+            "constant-features",
+            "Constant within strata in a domain, so only shifted: {names}.",
+            names=listing(_names(table, flat)),
         )
 
 

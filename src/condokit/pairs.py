@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from condokit.checks import Array, IdentifiabilityWarning, listing, warn
+from condokit.checks import Array, listing, warn
 from condokit.data.arrays import positive
 from condokit.data.domains import Domains
 from condokit.maps.affine import AffineMap
@@ -175,17 +175,21 @@ def _weights(loss: Array, n_subjects: int, n_pairs: int, many: bool) -> Array:
     unmoved = np.eye(len(loss))[0]
     if n_subjects < _ENOUGH:
         warn(
-            f"The {n_pairs} pairs are too few to be judged and are not used: give those of "
-            f"{_ENOUGH} subjects or more.",
-            IdentifiabilityWarning,
+            "few-pairs",
+            "The {n_pairs} pairs are too few to be judged and are not used: give those of "
+            "{enough} subjects or more.",
+            n_pairs=n_pairs,
+            enough=_ENOUGH,
         )
         return unmoved
     if loss.min() > _USELESS**2:
         warn(
-            f"The {n_pairs} pairs are predicted no better than by a constant (held-out error "
-            f"{np.sqrt(loss.min()):.2f} standard deviations){' and are not used' if many else ''}: "
-            "check that their rows belong together.",
-            IdentifiabilityWarning,
+            "pairs-unrelated",
+            "The {n_pairs} pairs are predicted no better than by a constant (held-out error "
+            "{error:.2f} standard deviations){unused}: check that their rows belong together.",
+            n_pairs=n_pairs,
+            error=np.sqrt(loss.min()),
+            unused=" and are not used" if many else "",
         )
         if many:
             return unmoved

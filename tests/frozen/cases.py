@@ -694,6 +694,14 @@ def fit_affine_many_rows():
 
 
 @case
+def fit_affine_just_enough_rows():
+    return {
+        f"{n} rows": several(categorical(24, n=n, mixes=True), {"auto": {}}, map="affine")
+        for n in (23, 24)
+    }
+
+
+@case
 def fit_affine_divergences():
     choices = {
         name: {"divergence": name}
@@ -953,7 +961,7 @@ def confounder_kinds():
 def _grid(names):
     data = categorical(40, n=80)
     sides = []
-    for X, shift in zip(data[:2], (0, 1)):
+    for X in data[:2]:
         Z = np.repeat(["a", "b"], 40)
         sides.append((X + np.where(Z == "a", 0.0, 1.0)[:, None], Z))
     (X_query, Z_query), (X_reference, Z_reference) = sides
@@ -1828,11 +1836,10 @@ def cli_fit_link_and_auto():
 @case
 def cli_fit_report():
     with folder_of_files(81):
-        found = {
+        return {
             "fit": run("fit", *TWO, "-o", "map.json", "--report", "r.html", "--json"),
             "files": sorted(os.listdir()),
         }
-        return found
 
 
 @case
@@ -1860,16 +1867,36 @@ def cli_apply():
             "drift json": run("apply", "map.json", "drift.csv", "-o", "drifted.parquet", "--json"),
             "inverse": run("apply", "map.json", "out.csv", "-o", "back.csv", "--inverse"),
             "inverse table": text_table("back.csv")[:10],
-            "domain": run("apply", "map.json", "all.csv", "--domain", "device", "--reference-label", "v1", "-o", "d.csv"),
+            "domain": run(
+                "apply",
+                "map.json",
+                "all.csv",
+                "--domain",
+                "device",
+                "--reference-label",
+                "v1",
+                "-o",
+                "d.csv",
+            ),
             "domain table": text_table("d.csv")[38:45],
-            "standard output": run("apply", "map.json", "new.csv", "-o", "-", "--output-format", "tsv"),
+            "standard output": run(
+                "apply", "map.json", "new.csv", "-o", "-", "--output-format", "tsv"
+            ),
             "standard input": run(
-                "apply", "map.json", "-", "-o", "-", "--format", "csv", "--output-format", "csv",
+                "apply",
+                "map.json",
+                "-",
+                "-o",
+                "-",
+                "--format",
+                "csv",
+                "--output-format",
+                "csv",
                 stdin=b"depth,height,x,width\n1,2,a,3\n,0.5,b,NA\n",
             ),
             "exists": run("apply", "map.json", "new.csv", "-o", "out.csv"),
             "force": run("apply", "map.json", "new.csv", "-o", "out.csv", "--force"),
-        }  # fmt: skip
+        }
         one.drop(columns="height").to_csv("less.csv", index=False)
         one.assign(height="tall").to_csv("text.csv", index=False)
         found["missing column"] = run("apply", "map.json", "less.csv", "-o", "no.csv")

@@ -72,7 +72,7 @@ def differences(found, expected, path="", atol=0.0):
             yield from differences(found[key], expected[key], f"{path}/{key}")
     elif isinstance(expected, list):
         if len(found) != len(expected):
-            yield f"{path}: {len(found)} entries, were {len(expected)}: {found!r:.300}, were {expected!r:.300}"
+            yield f"{path}: {len(found)} entries, were {len(expected)}: {found!r:.300}"
             return
         if is_numeric(expected):
             atol = max(atol, RTOL * largest(expected))

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.covariance import empirical_covariance
 
-from condokit.data.subsets import folds_of
+from condokit.data.subsets import folds
 from condokit.summaries.covariances import GroupedScatter, Shares, choose_shares, regularise
 
 
@@ -68,7 +68,7 @@ def test_regularising_keeps_variances_and_is_never_singular():
 def test_the_shares_follow_the_data():
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(4), 50)
-    fold = folds_of(groups, None, 5)
+    fold = folds(groups, 5)
 
     def chosen(covs, n_features):
         X = np.concatenate([rng.multivariate_normal(np.zeros(n_features), C, 50) for C in covs])
@@ -84,11 +84,11 @@ def test_the_shares_follow_the_data():
 
 def test_folds_are_even_within_cells_and_keep_subjects_together():
     cell = np.repeat([0, 1, 2], [10, 25, 5])
-    fold = folds_of(cell, None, 5)
+    fold = folds(cell, 5)
     for k in range(3):
         counts = np.bincount(fold[cell == k], minlength=5)
         assert counts.max() - counts.min() <= 1
     subjects = np.repeat(np.arange(13), 3)
-    fold = folds_of(np.zeros(39, dtype=int), subjects, 4)
+    fold = folds(np.zeros(39, dtype=int), 4, subjects)
     assert all(len(set(fold[subjects == s])) == 1 for s in range(13))
     assert len(set(fold)) == 4

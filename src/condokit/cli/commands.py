@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 import condokit
+from condokit.checks import NoOverlapError, naming
 from condokit.cli.applying import apply_to_file
 from condokit.cli.fits import fit_adapter, fit_record, summary
 from condokit.cli.options import (
@@ -27,7 +28,7 @@ from condokit.cli.options import (
     with_reading,
 )
 from condokit.cli.origin import given, inputs_of, with_origin, write_report
-from condokit.cli.printing import as_options, show_result, tell
+from condokit.cli.printing import as_option, show_result, tell
 from condokit.cli.tables import read_domains
 from condokit.cli.targets import check_targets, load_map, save_map
 
@@ -83,7 +84,7 @@ def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -
 
     domains = read_domains(**data)
     found = assess_domains(domains, warn_overlap, min_overlap)
-    show_result(found.to_dict() if as_json else as_options(repr(found)))
+    show_result(found.to_dict() if as_json else repr(found))
     if found.verdict == "not possible":
         raise SystemExit(3)
 
@@ -326,21 +327,22 @@ def completion(shell: str, as_json: bool) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; every failure is one line on standard error, and an exit code."""
-    code = 0
     given[:] = sys.argv[1:] if arguments is None else arguments
+    with naming(as_option):
+        sys.exit(_run(given))
+
+
+def _run(arguments: list[str]) -> int:
     try:
-        result = cli.main(given, prog_name="condokit", standalone_mode=False)
-        code = result if isinstance(result, int) else 0
+        result = cli.main(arguments, prog_name="condokit", standalone_mode=False)
     except click.ClickException as error:
         error.show()
-        code = 2
+        return 2
     except (click.exceptions.Abort, KeyboardInterrupt):
         tell("Interrupted.")
-        code = 130
+        return 130
     except (ValueError, ImportError, OSError, MemoryError, TypeError) as error:
-        from condokit.checks import NoOverlapError
-
         text = str(error) or type(error).__name__
-        tell(click.style("error: ", fg="red", bold=True) + as_options(text))
-        code = 3 if isinstance(error, NoOverlapError) else 2
-    sys.exit(code)
+        tell(click.style("error: ", fg="red", bold=True) + text)
+        return 3 if isinstance(error, NoOverlapError) else 2
+    return result if isinstance(result, int) else 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from condokit.cli.options import DATA
-from condokit.cli.printing import as_options, tell
+from condokit.cli.printing import tell
 from condokit.cli.tables import read_domains
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def fit_adapter(verbose: bool, **options: Any) -> tuple[ConDoAdapter, Domains, l
         text = str(warning.message)
         if issubclass(warning.category, UserWarning) and text not in said:
             said.append(text)
-            tell(f"warning: {as_options(text)}")
+            tell(f"warning: {text}")
     return adapter, domains, said
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import click
 
 _OPTIONS = {
-    r"\b(map|divergence|missing|shrinkage)='([\w-]+)'": r"--\1 \2",
-    r"'?\b(min|warn)_overlap\b'?=?": r"--\1-overlap ",
-    r"`(features|confounders)`|'(features|confounders)'(?= (must|lists|names))": r"--\1\2",
-    r"'sample_weight'": "--weights",
-    r"'random_state'": "--seed",
-    r"'n_resamples'": "--bootstrap",
-    r"list it in `categorical`": "declare it with :cat",
+    "confounders": "--confounders",
+    "divergence": "--divergence",
+    "features": "--features",
+    "map": "--map",
+    "min_overlap": "--min-overlap",
+    "missing": "--missing",
+    "n_resamples": "--bootstrap",
+    "random_state": "--seed",
+    "sample_weight": "--weights",
+    "shrinkage": "--shrinkage",
+    "warn_overlap": "--warn-overlap",
+    "list it in `categorical`": "declare it with :cat",
 }
 
 
@@ -29,8 +33,10 @@ def tell(text: str) -> None:
     click.echo(text, err=True)
 
 
-def as_options(text: str) -> str:
-    """Call arguments of Python what they are on the command line."""
-    for pattern, option in _OPTIONS.items():
-        text = re.sub(pattern, option, text)
-    return re.sub(r" +([.,;)])", r"\1", text)
+def as_option(argument: str) -> str:
+    """Return what an argument of Python, or its setting, is called on the command line."""
+    name, sign, value = argument.partition("=")
+    option = _OPTIONS.get(name.strip("`'"), _OPTIONS.get(name))
+    if option is None:
+        return argument
+    return option + (f" {value.strip(chr(39))}" if sign else "")

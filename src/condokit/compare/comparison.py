@@ -102,9 +102,14 @@ def _columns(domains: Domains, covariates: Covariates, used: Array) -> Columns:
 def _warn_dropped(support: Support) -> None:
     rows = [sum(row[key] for row in support.dropped) for key in ("n_query", "n_reference")]
     values = [tuple(row[name] for name in support.names) for row in support.dropped]
-    what = f"{len(values)} confounder value(s) occur in one domain only and are not compared"
+    what = "{n_values} confounder value(s) occur in one domain only and are not compared"
     warn(
-        f"{what}: {listing(values)} ({rows[0]:g} query and {rows[1]:g} reference rows).",
+        "one-domain-only",
+        what + ": {values} ({n_query:rows} query and {n_reference:rows} reference rows).",
         LowOverlapWarning,
         noted=f"{what}.",
+        n_values=len(values),
+        values=listing(values),
+        n_query=rows[0],
+        n_reference=rows[1],
     )

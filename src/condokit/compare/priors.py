@@ -20,7 +20,7 @@ from condokit.compare.kernels import (
 from condokit.compare.support import Support, no_overlap
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains, Strata
-from condokit.data.subsets import evenly
+from condokit.data.subsets import subsample
 
 _MOST_POINTS = 1000  # support points of continuous confounders
 
@@ -169,7 +169,7 @@ def _thinned(is_query: Array) -> Array:
     kept = []
     for side in (is_query, ~is_query):
         rows = np.flatnonzero(side)
-        kept.append(rows[evenly(len(rows), _MOST_POINTS // 2)])
+        kept.append(rows[subsample(len(rows), _MOST_POINTS // 2)])
     return np.concatenate(kept)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
 from condokit.checks import Array, listing
 from condokit.compare.support import Support
 from condokit.data.domains import Domains, Strata
-from condokit.data.subsets import evenly
+from condokit.data.subsets import subsample
 from condokit.maps.profile import Profile
 
 _FEW_ROWS = 5
@@ -18,36 +21,43 @@ _FAR_AWAY = 50.0  # robust standard deviations
 
 def weak_points(
     domains: Domains, strata: Strata, support: Support, observed: tuple[Array, Array] | None
-) -> list[str]:
-    """Say what makes the map unreliable, if anything; `observed` counts rows of every feature."""
-    found = [
-        f"Only {count:g} of the {name} rows can be compared, so the map and its errors are guesses."
-        for name, count in (
-            ("query", support.count_query.sum()),
-            ("reference", support.count_reference.sum()),
-        )
-        if count < _FEW_ROWS
-    ]
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield code, template and fields of what makes the map unreliable, if anything.
+
+    `observed` counts rows of every feature.
+    """
+    for name, counts in (("query", support.count_query), ("reference", support.count_reference)):
+        if counts.sum() < _FEW_ROWS:
+            yield (
+                "few-rows",
+                "Only {n:rows} of the {side} rows can be compared, so the map and its errors are "
+                "guesses.",
+                {"n": counts.sum(), "side": name},
+            )
     compared = support.place(strata) >= 0
     if observed is not None:
         rare = np.minimum(*(count.sum(axis=0) for count in observed)) < _FEW_ROWS
         if rare.any():
-            named = listing(domains.tables[0].take(np.flatnonzero(rare)).labels)
-            found.append(
-                f"Mostly missing, with fewer than {_FEW_ROWS} values of a domain to compare: "
-                f"{named}. Their maps are guesses."
+            yield (
+                "mostly-missing",
+                "Mostly missing, with fewer than {least} values of a domain to compare: {names}. "
+                "Their maps are guesses.",
+                {"least": _FEW_ROWS, "names": _named(domains, np.flatnonzero(rare))},
             )
     for name, is_here in (("query", domains.is_query), ("reference", ~domains.is_query)):
-        side = compared & is_here
-        places = outlying_features(domains, side)
+        places = outlying_features(domains, compared & is_here)
         if len(places):
-            far = domains.tables[0].take(places).labels
-            found.append(
-                f"Values of {listing(far)} in the {name} rows are more than {_FAR_AWAY:g} robust "
-                "standard deviations away from the others, and decide the map alone. Correct or "
-                "leave out these rows, or transform the feature."
+            yield (
+                "far-away",
+                "Values of {names} in the {side} rows are more than {far:g} robust standard "
+                "deviations away from the others, and decide the map alone. Correct or leave out "
+                "these rows, or transform the feature.",
+                {"names": _named(domains, places), "side": name, "far": _FAR_AWAY},
             )
-    return found
+
+
+def _named(domains: Domains, places: Array) -> str:
+    return listing(domains.tables[0].take(places).labels)
 
 
 def outlying_features(domains: Domains, side: Array) -> Array:
@@ -61,7 +71,7 @@ def outlying_features(domains: Domains, side: Array) -> Array:
     everyone = np.flatnonzero(side)
     if len(everyone) < _FEWEST_OTHERS:
         return np.empty(0, dtype=np.intp)
-    sample = domains.rows(everyone[evenly(len(everyone), _MOST_ROWS)])
+    sample = domains.rows(everyone[subsample(len(everyone), _MOST_ROWS)])
     profile = Profile.of(sample, len(everyone))
     low = high = profile.mean
     known = np.zeros(domains.n_features)

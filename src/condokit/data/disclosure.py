@@ -1,4 +1,4 @@
-"""Plain records of what was found: tables and findings that print well, here and in notebooks."""
+"""What may be shown of few rows: everything that is printed or saved passes through here."""
 
 from __future__ import annotations
 
@@ -6,9 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array
+from condokit.checks import Array, Sentence
 
 MIN_CELL = 5  # rows of a cell below which its figures are not shown
+
+
+def told(sentence: str) -> str:
+    """Return what may be kept of a sentence in a file: numbers of few rows are hidden."""
+    if not isinstance(sentence, Sentence):
+        return sentence
+
+    def rows(count: Any) -> str:
+        return f"<{MIN_CELL}" if 0 < count < MIN_CELL else f"{count:g}"
+
+    return sentence.told(rows=rows)
 
 
 def small_cells(counts: Array, least: int = MIN_CELL) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, listing
+from condokit.checks import Array, listing, said
 from condokit.data.domains import Domains
 
 SIDES = ("query", "reference")
@@ -44,8 +44,11 @@ def with_gaps(domains: Domains) -> Domains:
         nothing = np.asarray(table.labels, dtype=object)[count == n_rows]
         if len(nothing):
             raise ValueError(
-                f"No value of {listing(nothing)} is known in the {n_rows} {name} rows. Leave "
-                "features without values out with `features`."
+                said(
+                    f"No value of {{names}} is known in the {n_rows} {name} rows. Leave "
+                    "features without values out with {@`features`}.",
+                    names=listing(nothing),
+                )
             )
     if empty.any():
         domains = replace(domains, keep=domains.kept() & ~empty)

@@ -17,6 +17,7 @@ from condokit.checks import (
     check_weights,
     did_you_mean,
     listing,
+    said,
     unknown_columns,
 )
 from condokit.data.domains import PART, Confounder, Domains
@@ -202,11 +203,14 @@ def _checked(domains: Domains) -> Domains:
         for name, side in (("query", domains.is_query), ("reference", ~domains.is_query)):
             total = weights[side].sum()
             if total == 0:
-                raise ValueError(f"'sample_weight' is zero for all {name} rows.")
+                raise ValueError(said(f"{{@'sample_weight'}} is zero for all {name} rows."))
             if total <= 1:
                 raise ValueError(
-                    f"'sample_weight' sums to {total:g} over the {name} rows. Weights count rows "
-                    "(2 stands for two equal rows): scale them to a mean of about one."
+                    said(
+                        f"{{@'sample_weight'}} sums to {total:g} over the {name} rows. Weights "
+                        "count rows (2 stands for two equal rows): scale them to a mean of about "
+                        "one."
+                    )
                 )
     return with_gaps(domains)
 
@@ -243,9 +247,11 @@ def _same_features(tables: list[Table], reserved: list[list[str]]) -> list[Table
             turned = query.n_rows == reference.n_rows < min(query.n_features, reference.n_features)
             hint = " The tables look transposed: samples are rows." if turned else ""
             raise ValueError(
-                f"X_query has {query.n_features} features and X_reference has "
-                f"{reference.n_features}; they must be the same features, or else use "
-                f"map='affine' with divergence='mmd'.{hint}"
+                said(
+                    f"X_query has {query.n_features} features and X_reference has "
+                    f"{reference.n_features}; they must be the same features, or else use "
+                    f"{{@map='affine'}} with {{@divergence='mmd'}}.{hint}"
+                )
             )
         tables = [table.select(None) for table in tables]
     for table in tables:
@@ -381,8 +387,12 @@ def _encode(
         if n_missing:
             if missing == "raise":
                 raise ValueError(
-                    f"Confounder {name!r} has {n_missing} missing values (of {len(gaps)}). Use "
-                    "missing='drop' to leave these rows out or missing='impute' to fill them in."
+                    said(
+                        f"Confounder {{name!r}} has {n_missing} missing values (of {len(gaps)}). "
+                        "Use {@missing='drop'} to leave these rows out or {@missing='impute'} to "
+                        "fill them in.",
+                        name=name,
+                    )
                 )
             counts[name] = n_missing
             if n_missing == len(gaps):

@@ -1,4 +1,4 @@
-"""The plain records that flow through a fit: Domains, Strata, Support, Moments, Gaussians."""
+"""Some of the rows: the one way to take fewer of them, and the one way to deal them to folds."""
 
 from __future__ import annotations
 
@@ -7,19 +7,55 @@ import numpy as np
 from condokit.checks import Array
 
 
-def evenly(n: int, most: int) -> Array:
-    """Return at most so many of n row numbers, evenly spaced."""
-    return np.linspace(0, n - 1, min(n, most)).round().astype(np.intp)
+def subsample(n: int, most: int, weights: Array | None = None, seed: int | None = None) -> Array:
+    """Return the numbers of at most so many of n rows, in order; all if there are no more.
+
+    Evenly spaced, or at random with a seed. Of weighted rows, each is taken in proportion to its
+    weight, perhaps several times, so that those taken count alike.
+    """
+    if n <= most:
+        return np.arange(n)
+    if seed is not None:
+        rng = np.random.default_rng(seed)
+        share = None if weights is None else weights / weights.sum()
+        return np.sort(rng.choice(n, most, replace=weights is not None, p=share))
+    if weights is None:
+        return np.linspace(0, n - 1, most).round().astype(np.intp)
+    upto = np.cumsum(weights)
+    return np.searchsorted(upto, (np.arange(most) + 0.5) / most * upto[-1])
 
 
-def folds_of(cell: Array, groups: Array | None, n_folds: int, seed: int = 0) -> Array:
-    """Deal rows to folds at random, evenly within every cell; rows of one subject together."""
-    rng = np.random.default_rng(seed)
-    fold = np.empty(len(cell), dtype=np.intp)
+def subsample_sides(is_query: Array, most: int, kept: Array | None = None) -> Array:
+    """Return the numbers of at most so many rows of each domain, query rows first, evenly taken."""
+    taken = []
+    for side in (is_query, ~is_query):
+        rows = np.flatnonzero(side if kept is None else side & kept)
+        taken.append(rows[subsample(len(rows), most)])
+    return np.concatenate(taken)
+
+
+def folds(
+    cell: Array,
+    n_folds: int,
+    groups: Array | None = None,
+    order: Array | None = None,
+    seed: int = 0,
+) -> Array:
+    """Deal rows to folds, evenly within every cell; rows of one subject go together.
+
+    At random, or in turn within cells in a given order.
+    """
     if groups is not None:
-        order = rng.permutation(int(groups.max()) + 1)
-        return order[groups] % n_folds
-    order = rng.permutation(len(cell))
-    order = order[np.argsort(cell[order], kind="stable")]
-    fold[order] = np.arange(len(cell)) % n_folds
+        subject = groups if order is None else np.unique(groups, return_inverse=True)[1]
+        if order is None:
+            subject = np.random.default_rng(seed).permutation(int(groups.max()) + 1)[groups]
+        return subject % n_folds
+    turn = np.arange(len(cell))
+    shuffled = np.random.default_rng(seed).permutation(len(cell)) if order is None else order
+    shuffled = shuffled[np.argsort(cell[shuffled], kind="stable")]
+    if order is not None:  # every cell begins with the first fold
+        first = np.flatnonzero(np.diff(cell[shuffled], prepend=cell[shuffled][:1] - 1))
+        turn = turn - np.repeat(first, np.diff(first, append=len(cell)))
+    fold = np.empty(len(cell), dtype=np.intp)
+    fold[shuffled] = turn % n_folds
     return fold

@@ -11,7 +11,7 @@ from typing import Any
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from condokit.checks import Array, did_you_mean, infinite, listing, unknown_columns
+from condokit.checks import Array, did_you_mean, infinite, listing, said, unknown_columns
 
 _CHUNK_ELEMENTS = 1 << 17  # a chunk and its square stay in cache
 _MIN_CHUNK_ROWS = 256
@@ -205,9 +205,7 @@ class Table:
         try:
             wanted = [features] if isinstance(features, str | int | np.integer) else list(features)
         except TypeError:
-            raise ValueError(
-                f"'features' must list column names, patterns or numbers. Got {features!r}."
-            ) from None
+            raise _no_features(features) from None
         chosen: dict[int, None] = {}
         missing: list[Any] = []
         for want in wanted:
@@ -230,16 +228,17 @@ class Table:
                     "give column numbers instead."
                 )
             else:
-                raise ValueError(
-                    f"'features' must list column names, patterns or numbers. Got {want!r}."
-                )
+                raise _no_features(want)
         if missing:
             raise unknown_columns("features", missing, self.columns or [])
         both = [self.columns[i] for i in chosen if self.columns and self.columns[i] in reserved]
         if both:
             raise ValueError(
-                f"'features' lists {listing(both)}, which is also the domain, a confounder or the "
-                "groups. A column is one or the other."
+                said(
+                    "{@'features'} lists {both}, which is also the domain, a confounder or the "
+                    "groups. A column is one or the other.",
+                    both=listing(both),
+                )
             )
         return list(chosen)
 
@@ -255,6 +254,11 @@ class Table:
             raise ValueError(
                 f"{self.name} has columns that are not numeric: {listing(text)}. {hint}"
             )
+
+
+def _no_features(given: Any) -> ValueError:
+    template = "{@'features'} must list column names, patterns or numbers. Got {given!r}."
+    return ValueError(said(template, given=given))
 
 
 def is_frame(X: Any) -> bool:

@@ -13,14 +13,14 @@ from condokit.data.arrays import positive
 from condokit.data.disclosure import MIN_CELL
 from condokit.data.domains import Domains
 from condokit.data.records import Finding, Part, Record, Sheet
-from condokit.data.subsets import evenly
+from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 
 
 def profile(domains: Domains) -> Profile:
     """Return range and moments of the query's features, from at most 5000 of the rows."""
     query = np.flatnonzero(domains.kept() & domains.is_query)
-    rows = query[evenly(len(query), MOST_ROWS)]
+    rows = query[subsample(len(query), MOST_ROWS)]
     return Profile.of(domains.side(True, rows), len(query))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from condokit.checks import Array
-from condokit.data.subsets import evenly
+from condokit.data.subsets import subsample
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def choose_shares(scatter: GroupedScatter, n_folds: int) -> Shares:
         known, asked = scatter.without(fold, n_folds), scatter.fold(fold, n_folds)
         model = known.gaussians()
         seen = np.flatnonzero((known.count > 0) & (asked.count > 0))
-        seen = seen[evenly(len(seen), _MOST_STRATA)]
+        seen = seen[subsample(len(seen), _MOST_STRATA)]
         from_mean = asked.mean - known.mean
         count = asked.count[:, None, None]
         about = asked.scatter + count * from_mean[:, :, None] * from_mean[:, None, :]

@@ -9,7 +9,7 @@ import numpy as np
 from condokit.checks import Array
 from condokit.compare.support import Support
 from condokit.data.domains import Domains, Strata
-from condokit.data.subsets import folds_of
+from condokit.data.subsets import folds
 from condokit.summaries.covariances import (
     GaussianPair,
     Gaussians,
@@ -45,7 +45,7 @@ def by_strata(
     if n_folds > 1:
         # one fold number per row; the fold is the slow index of a cell
         sided = 2 * place + ~domains.is_query
-        cell = place + n_values * folds_of(sided, domains.groups, n_folds)
+        cell = place + n_values * folds(sided, n_folds, domains.groups)
         cell[place < 0] = -1
     scatters = [GroupedScatter(n_folds * n_values, d) for _ in range(2)]
     for rows, chunk in domains.chunks():
@@ -131,13 +131,13 @@ def by_curves(
         own = covariates.take(side)
         residual, here, there = residuals(curves.conditional, X[side], own, at)
         scores.append(X[side] - here.mean)
-        folds = np.zeros(len(residual), dtype=np.intp)
+        fold = np.zeros(len(residual), dtype=np.intp)
         n_folds = _FOLDS if regularised else 1
         if regularised:
             groups = None if domains.groups is None else domains.groups[used][side]
-            folds = folds_of(folds, groups, n_folds)
+            fold = folds(fold, n_folds, groups)
         scatter = GroupedScatter(n_folds, X.shape[1])
-        scatter.update(residual, folds, own_weights(side))
+        scatter.update(residual, fold, own_weights(side))
         whole = scatter.without(-1, n_folds).gaussians()
         if regularised:
             shares[name] = choose_shares(scatter, n_folds)

@@ -11,7 +11,7 @@ from condokit.checks import Array
 from condokit.conditionals.chained import Chained
 from condokit.data.arrays import positive
 from condokit.data.domains import Domains
-from condokit.data.subsets import evenly
+from condokit.data.subsets import subsample
 from condokit.summaries.covariances import GaussianPair, GroupedScatter, Shares, regularise
 from condokit.summaries.curves import Curves, few_points, residuals
 from condokit.summaries.grouped import GroupedMoments
@@ -51,7 +51,7 @@ class Samples:
     def thinned(self, most: int) -> Samples:
         """Return at most so many rows of each, evenly taken."""
         sides = (self.query, self.reference)
-        return self._take([[evenly(len(rows), most) for rows in side] for side in sides])
+        return self._take([[subsample(len(rows), most) for rows in side] for side in sides])
 
     def each(
         self, of_query: Callable[[Array], Array], of_reference: Callable[[Array], Array]
@@ -142,7 +142,7 @@ def by_curves(domains: Domains, curves: Curves) -> Samples:
 def _imputed(domains: Domains, curves: Curves, conditional: Chained) -> Samples:
     """Return the rows that chained equations draw at the support points; draws are subjects."""
     rows, weights = curves.points
-    some = evenly(len(rows), _MOST_IMPUTED)
+    some = subsample(len(rows), _MOST_IMPUTED)
     at, weights = curves.covariates.take(rows[some]), weights[some] / weights[some].sum()
     rng = np.random.default_rng(conditional.random_state)
     sides, subjects = [], []
@@ -159,7 +159,7 @@ def _imputed(domains: Domains, curves: Curves, conditional: Chained) -> Samples:
 def _thinned(rows: Array, subjects: Array, most: int) -> Array:
     """Return the numbers of rows in an order of their own, at most so many, evenly taken."""
     order = np.lexsort([subjects, *rows.T[::-1]])
-    return order[evenly(len(order), most)]
+    return order[subsample(len(order), most)]
 
 
 def as_moments(samples: Samples) -> tuple[Moments, Moments]:

@@ -15,7 +15,7 @@ from condokit.data.disclosure import hidden_counts, share_of, small_cells
 from condokit.data.domains import Confounder, Domains, Strata, cell_names
 from condokit.data.records import Finding, Part, Record, Sheet
 from condokit.data.roles import from_table
-from condokit.data.subsets import evenly
+from condokit.data.subsets import subsample
 from condokit.fit import Recipe, compare, determines_matrix, plain_recipe
 from condokit.trust.features import ADVICE, describe_features
 
@@ -526,6 +526,6 @@ def _thinned(domains: Domains, recipe: Recipe) -> tuple[Domains, Recipe, Compari
     keep = np.zeros(len(domains.is_query), dtype=bool)
     for side in (domains.is_query, ~domains.is_query):
         rows = np.flatnonzero(domains.kept() & side)
-        keep[rows[evenly(len(rows), _MOST_ROWS)]] = True
+        keep[rows[subsample(len(rows), _MOST_ROWS)]] = True
     part = replace(domains, keep=keep)
     return part, recipe, compare(part, recipe, quiet=True)

@@ -14,7 +14,7 @@ from condokit.compare.overlap import propensity
 from condokit.conditionals.splines import Splines
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
-from condokit.data.subsets import evenly
+from condokit.data.subsets import subsample
 from condokit.maps.affine import AffineMap
 
 _MOST_ROWS = 5000  # of a domain that are looked at
@@ -140,7 +140,7 @@ class Likewise:
 def _taken(rows: Array, weights: Array | None) -> Array:
     """Return at most 5000 of the rows, evenly; one that counts twice is taken twice."""
     if weights is None:
-        return rows[evenly(len(rows), _MOST_ROWS)]
+        return rows[subsample(len(rows), _MOST_ROWS)]
     upto = np.cumsum(weights[rows])
     n = max(min(round(upto[-1]), _MOST_ROWS), 1)
     return rows[np.searchsorted(upto, (np.arange(n) + 0.5) / n * upto[-1])]

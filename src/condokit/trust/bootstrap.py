@@ -197,7 +197,12 @@ def _gathered(
     except KeyboardInterrupt:
         if len(found) < _FEWEST_DRAWS:
             raise
-        warn(f"Interrupted: errors come from {len(found)} refits.", UserWarning)
+        warn(
+            "interrupted",
+            "Interrupted: errors come from {n} refits.",
+            UserWarning,
+            n=len(found),
+        )
     if verbose and shown:
         sys.stderr.write("\n")
     if len(found) < _FEWEST_DRAWS:

@@ -9,7 +9,7 @@ from sklearn.metrics import silhouette_score
 
 from condokit.checks import Array
 from condokit.data.arrays import positive
-from condokit.data.subsets import evenly
+from condokit.data.subsets import subsample
 from condokit.trust.blocks import Likewise
 
 _REAL = 3.0  # standard errors above which a difference that confounders explain is real
@@ -89,7 +89,7 @@ def variance_explained(rows: Likewise, X: Array) -> float | None:
 
 def silhouettes(rows: Likewise, X: Array) -> dict[str, float | None]:
     """Return silhouettes by domain and by combination of categories, of at most 1000 rows."""
-    chosen = evenly(len(X), _MOST_ROWS)
+    chosen = subsample(len(X), _MOST_ROWS)
     unit = positive(rows.after[~rows.is_query].std(axis=0))
     part = (X[chosen] - X[chosen].mean(axis=0)) / unit  # distances of large numbers are inexact
     out: dict[str, float | None] = {}

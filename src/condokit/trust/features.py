@@ -7,7 +7,7 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.disclosure import MIN_CELL
 from condokit.data.domains import Domains
-from condokit.data.subsets import evenly
+from condokit.data.subsets import subsample
 
 _MOST_ROWS = 4000  # of a domain that are looked at
 _FEWEST_ROWS = 20  # below which nothing is said of a distribution
@@ -34,7 +34,7 @@ def sample_of(domains: Domains, most: int = _MOST_ROWS) -> tuple[Array, Array]:
     chosen = []
     for side in (domains.is_query, ~domains.is_query):
         rows = np.flatnonzero(side & kept)
-        chosen.append(rows[evenly(len(rows), most)])
+        chosen.append(rows[subsample(len(rows), most)])
     rows = np.sort(np.concatenate(chosen))
     X = np.empty((len(rows), domains.n_features))
     for place, chunk in domains.chunks():

@@ -10,7 +10,7 @@ from scipy.stats import rankdata
 
 from condokit.checks import Array
 from condokit.data.arrays import positive
-from condokit.data.subsets import evenly
+from condokit.data.subsets import subsample
 from condokit.divergences import ReverseKL
 from condokit.maps.families import LocationScale
 from condokit.summaries.moments import Moments
@@ -198,7 +198,7 @@ class Permutations:
             permuted labels, and the share of these that are as good.
         """
         n_labels, d = self.shift.shape
-        chosen = evenly(len(self.X), _MOST_CLASSIFIED)
+        chosen = subsample(len(self.X), _MOST_CLASSIFIED)
         block, labels = self.rows.block[chosen], self.labels[chosen]
         R = self.R[chosen]
         centred = _centred(R, block)
@@ -249,7 +249,7 @@ class _Classifier:
     def __call__(self, P: Array, labels: Array) -> Array:
         """Return the area under the curve for every column of labels."""
         if self.width is None:
-            rows = evenly(len(P), 200)
+            rows = subsample(len(P), 200)
             gaps = ((P[rows, None] - P[rows]) ** 2).sum(axis=2)
             self.width = max(float(np.sqrt(np.median(gaps[gaps > 0]))), 1e-12) if gaps.any() else 1
         waves = np.cos(P @ (self.frequencies / self.width) + self.phases)

@@ -1,0 +1,40 @@
+"""The one progress line: on the error stream, a few times a second, gone when done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def progress(
+    unit: str, total: int | None = None, shown: bool | None = None
+) -> Iterator[Callable[[int, str], None]]:
+    """Show how far work has come; call the result with what is done and a remark.
+
+    Parameters
+    ----------
+    unit : str
+        What is counted, such as "rows".
+    total : int or None, default=None
+        How many there will be, if that is known.
+    shown : bool or None, default=None
+        Whether to show it; None where a person watches.
+    """
+    if shown is None:
+        shown = sys.stderr.isatty()
+    if not shown:
+        yield lambda done, remark="": None
+        return
+    from tqdm import tqdm  # only where it is shown
+
+    with tqdm(
+        total=total, desc="condokit", unit=f" {unit}", file=sys.stderr, mininterval=0.2, leave=False
+    ) as bar:
+
+        def advance(done: int, remark: str = "") -> None:
+            bar.set_postfix_str(remark, refresh=False)
+            bar.update(done - bar.n)
+
+        yield advance
