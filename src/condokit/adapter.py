@@ -10,34 +10,14 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from condokit.checks import Array, check_integer, check_seed, noting, pick, warn
-from condokit.choose import MANY_ROWS, MOST_FEATURES, Rung, account, climb
-from condokit.compare.priors import PRIORS, BasePrior
-from condokit.conditionals import CONDITIONALS
-from condokit.conditionals.base import BaseConditional
+from condokit.checks import Array, check_integer, noting, said, warn
+from condokit.choose import Candidate, account, candidates, choose, takes_any_features
 from condokit.data.domains import Domains
 from condokit.data.roles import from_pair, from_table, is_reference_row
 from condokit.data.tables import Table
-from condokit.divergences import (
-    DIVERGENCES,
-    BaseDivergence,
-    PCMatch,
-    Procrustes,
-    RowDivergence,
-    SampleDivergence,
-)
-from condokit.fit import Fit, Recipe, fit_quietly
+from condokit.fit import Fit, FitReport, fit_quietly
 from condokit.maps.affine import AffineMap
-from condokit.maps.families import (
-    MAPS,
-    Affine,
-    Blocks,
-    DiagonalFamily,
-    LocationScale,
-    LowRank,
-    MapFamily,
-    Rigid,
-)
+from condokit.maps.families import LocationScale
 from condokit.maps.profile import profile
 from condokit.maps.standard_errors import Errors, std_of_mapped
 from condokit.pairs import check_pairs, refine
@@ -63,16 +43,16 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         identity, shift, gain (a scale without offset) and location-scale by their evidence for
         every feature, and takes a matrix instead if that predicts held-out rows better; see
         `report_`.
-    divergence : str or BaseDivergence, default="auto"
+    divergence : str or Divergence, default="auto"
         What the map makes small: "reverse-kl", "forward-kl", "jeffreys", "likelihood", "ot",
         "pc-match", or between samples "mmd", "energy", "sliced-wasserstein", "procrustes".
         "auto" is "ot" without confounders ("pc-match" for rotations); with them, "likelihood" if
         any is continuous and "reverse-kl" otherwise for diagonal maps, "reverse-kl" for "low-rank"
         and "likelihood" for other matrices; but for "affine" with fewer than 8 rows per feature
         "ot", or "pc-match" if that is better on held-out rows.
-    prior : {"product", "paper", "uniform"} or BasePrior, default="product"
+    prior : {"product", "paper", "uniform"} or Prior, default="product"
         The weight of each confounder value in the comparison.
-    conditional : str or BaseConditional, default="auto"
+    conditional : str or Conditional, default="auto"
         The estimator of features given confounders, for the divergences that need one:
         "stratified" for categories, "kernel", "splines" or "chained" (needs LightGBM) for
         confounders of any kind. "auto" is "stratified", or "splines" if any is continuous.
@@ -275,7 +255,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             sample_weight,
             self.categorical,
             self.missing,
-            any_features=self._takes_any_features(),
+            any_features=takes_any_features(self.map, self.divergence),
         )
         return self.fit_domains(
             domains, None, None if pairs is None else check_pairs(pairs, domains)
@@ -391,19 +371,20 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             check_integer("n_jobs", self.n_jobs, 1)
         with noting() as notes:
             with watched(bool(self.verbose), self.n_jobs) as watch:
-                fit, rung = climb(domains, self._rungs(domains))
+                fit, chosen = choose(domains, candidates(self.get_params(deep=False), domains))
                 if pairs is not None:
-                    fit = self._refined(fit, rung, domains, pairs)
+                    fit = self._refined(fit, chosen, domains, pairs)
             if watch.stopped:
                 text = "Interrupted: the map is the best that was found so far."
                 warn("interrupted", text, UserWarning)
-                fit = replace(fit, report={**fit.report, "interrupted": True})
-        how = account(self.get_params(deep=False), domains, fit, rung, notes)
+                fit = replace(fit, report=replace(fit.report, interrupted=True))
+        how = account(self.get_params(deep=False), domains, fit, chosen, notes)
         self.map_ = fit.map.remembering(profile(domains), how)
         self.errors_: Errors | None = fit.errors
-        self.rung_ = rung
-        self.support_, self.overlap_, self.report_ = fit.support, fit.overlap, fit.report
-        self.divergence_, self.conditional_ = rung.divergence, rung.conditional
+        self.chosen_ = chosen
+        self.support_, self.overlap_ = fit.support, fit.overlap
+        self.report_: FitReport = fit.report
+        self.divergence_, self.conditional_ = chosen.divergence, chosen.conditional
         self._columns, self._labels = columns, domains.labels
         table = domains.tables[0]
         self.n_features_in_ = domains.n_features if columns is None else table.width
@@ -413,127 +394,29 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             del self.feature_names_in_
         return self
 
-    def _refined(self, fit: Fit, rung: Rung, domains: Domains, pairs: tuple[Array, Array]) -> Fit:
+    def _refined(
+        self, fit: Fit, chosen: Candidate, domains: Domains, pairs: tuple[Array, Array]
+    ) -> Fit:
         """Refine a fitted map by pairs; its standard errors no longer hold."""
-        if fit.map.kind == "low-rank" or isinstance(rung.recipe.family, Blocks):
-            raise ValueError("'pairs' do not work with map='low-rank' or 'blocks'.")
-        family = rung.recipe.family
-        if isinstance(family, Affine) and family.is_penalised:
+        family = chosen.recipe.family
+        if fit.map.kind == "low-rank" or family.form == "blocks":
+            raise ValueError(said("'pairs' do not work with {@map='low-rank'} or 'blocks'."))
+        if family.is_penalised:
             raise ValueError("'pairs' do not work with penalties or bounds on the matrix.")
-        if isinstance(family, DiagonalFamily) and not family.has_offset:
+        if not family.has_offset:
             return fit
-        if fit.map.kind == "diagonal":
-            family = family if isinstance(family, DiagonalFamily) else LocationScale()
+        if fit.map.kind == "diagonal" and family.form != "diagonal":
+            family = LocationScale()
         linked = replace(domains, links=fit.map.links)
 
         def refit(keep: Array) -> AffineMap:
             try:
-                return fit_quietly(replace(domains, keep=keep), rung.recipe).map
+                return fit_quietly(replace(domains, keep=keep), chosen.recipe).map
             except (ValueError, FloatingPointError, np.linalg.LinAlgError):
                 return fit.map  # too few rows without these pairs
 
         refined, facts = refine(fit.map, family, linked, pairs, refit)
-        return replace(fit, map=refined, errors=None, report={**fit.report, "pairs": facts})
-
-    def _takes_any_features(self) -> bool:
-        """Tell whether query and reference may have different features: rectangular matrices."""
-        kind = self.divergence
-        if isinstance(kind, str):
-            kind = DIVERGENCES.get(kind)
-        elif isinstance(kind, BaseDivergence):
-            kind = type(kind)
-        between_samples = isinstance(kind, type) and issubclass(kind, SampleDivergence)
-        affine = self.map == "affine" if isinstance(self.map, str) else type(self.map) is Affine
-        return between_samples and kind is not Procrustes and affine
-
-    def _rungs(self, domains: Domains) -> list[Rung]:
-        """Return what is to be fitted: one kind of map, or several to choose from."""
-        if not _is_auto(self.map):
-            family = pick("map", self.map, MAPS, MapFamily)
-            free = type(family) is Affine and not family.is_penalised
-            n_query = int(domains.is_query.sum())
-            fewest = min(n_query, len(domains.is_query) - n_query)
-            few = fewest < MANY_ROWS * domains.n_features
-            if free and few and _is_auto(self.divergence) and domains.confounders:
-                return [self._rung(family, name, domains) for name in ("ot", "pc-match")]
-            return [self._rung(family, self.divergence, domains)]
-        matrices = [("ot", Affine())]
-        if domains.confounders:
-            matrices += [
-                ("pc-match", Affine()),
-                ("reverse-kl", LowRank()),
-                ("likelihood", Affine()),
-            ]
-        if not 2 <= domains.n_features <= MOST_FEATURES:
-            matrices = []
-        if not _is_auto(self.divergence):
-            # a divergence that was asked for is the only one to be tried
-            matrices = [(self.divergence, Affine())] if matrices else []
-        first = self._rung(LocationScale(), self.divergence, domains, averages=True)
-        rungs = [first, *(self._rung(family, name, domains) for name, family in matrices)]
-        if isinstance(first.recipe.divergence, PCMatch):
-            return rungs[1:] or rungs  # it finds no diagonal maps
-        return rungs
-
-    def _rung(
-        self, family: MapFamily, divergence: Any, domains: Domains, averages: bool = False
-    ) -> Rung:
-        divergence, conditional = self._resolve(family, divergence, domains)
-        return Rung(
-            divergence,
-            conditional,
-            Recipe(
-                family=family,
-                prior=pick("prior", self.prior, PRIORS, BasePrior),
-                conditional=self._seeded("conditional", conditional, CONDITIONALS, BaseConditional),
-                divergence=self._seeded("divergence", divergence, DIVERGENCES, BaseDivergence),
-                averages=averages,
-                shrinkage=self._shrinkage(),
-                warn_overlap=self.warn_overlap,
-                min_overlap=self.min_overlap,
-            ),
-        )
-
-    def _seeded(self, argument: str, value: Any, named: dict[str, Any], base: type) -> Any:
-        """Return an ingredient; one that is named and draws at random gets the seed."""
-        ingredient = pick(argument, value, named, base)
-        if isinstance(value, str) and self.random_state is not None:
-            seed = check_seed(self.random_state)
-            if "random_state" in ingredient.get_params():
-                ingredient.set_params(random_state=seed)
-        return ingredient
-
-    def _resolve(self, family: MapFamily, divergence: Any, domains: Domains) -> tuple[Any, Any]:
-        """Return divergence and conditional, with "auto" replaced by what it stands for."""
-        conditional = self.conditional
-        diagonal = isinstance(family, DiagonalFamily)
-        if _is_auto(divergence):
-            if isinstance(family, LowRank):
-                divergence = "reverse-kl"
-            elif isinstance(family, Affine) and family.is_penalised:
-                divergence = "likelihood" if domains.confounders else "reverse-kl"
-            elif not domains.confounders:
-                divergence = "pc-match" if isinstance(family, Rigid) else "ot"
-            elif not diagonal or (domains.continuous and _is_auto(conditional)):
-                divergence = "likelihood"
-            else:
-                divergence = "reverse-kl"
-        if _is_auto(conditional):
-            by_rows = divergence == "likelihood" or isinstance(divergence, RowDivergence)
-            by_moments = not (diagonal and by_rows)
-            conditional = "splines" if domains.continuous and by_moments else "stratified"
-        return divergence, conditional
-
-    def _shrinkage(self) -> Any:
-        amount = self.shrinkage
-        if amount is None or (isinstance(amount, str) and amount == "auto"):
-            return amount
-        is_number = isinstance(amount, int | float | np.number) and not isinstance(amount, bool)
-        if is_number and 0 <= amount <= 1:
-            return float(amount)
-        raise ValueError(
-            f"'shrinkage' must be 'auto', None or a number from 0 to 1. Got {amount!r} instead."
-        )
+        return replace(fit, map=refined, errors=None, report=replace(fit.report, pairs=facts))
 
     def _apply(self, what: AffineMap | Errors, X: Any, domain: Any, as_array: bool) -> Any:
         """Map rows, or find the errors of mapped rows; those of the reference stay, without any."""
@@ -575,7 +458,3 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         configured = getattr(self, "_sklearn_output_config", {})
         wanted = configured.get("transform") or get_config()["transform_output"]
         return bool(wanted != "default")
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"

@@ -1,4 +1,4 @@
-"""The choice among kinds of maps, from simple to rich, by how well they predict held-out rows."""
+"""Everything that "auto" means: the rules, the candidates, and the choice among them."""
 
 from __future__ import annotations
 
@@ -8,77 +8,58 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, Note, quietly
+from condokit.checks import Array, Note, check_seed, pick, quietly
 from condokit.compare.comparison import Comparison
-from condokit.conditionals.base import SmoothConditional
+from condokit.compare.priors import PRIORS, Prior
+from condokit.conditionals import CONDITIONALS, Conditional
 from condokit.data.disclosure import hidden_counts, told
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
 from condokit.data.missing import complete_rows
-from condokit.data.subsets import folds
-from condokit.divergences import GaussianOT, PCMatch
-from condokit.fit import Fit, Recipe, compare, fit_map, fit_quietly, gaussian_pair, warn_incomplete
+from condokit.data.subsets import folds, subsample
+from condokit.divergences import DIVERGENCES, Divergence, PCMatch
+from condokit.fit import Fit, Recipe, fit_map, fit_quietly, warn_incomplete
 from condokit.maps.affine import AffineMap
-from condokit.maps.families import MAPS, Affine, LowRank
+from condokit.maps.families import MAPS, Affine, LocationScale, LowRank, MapFamily
 from condokit.maps.provenance import setting, versions
-from condokit.summaries.covariances import GaussianPair
+from condokit.summaries.gaussians import GaussianPair, gaussian_pair
 
-_NO_MATTER = ("n_jobs", "verbose")  # they do not change the map
+# What divergence="auto" stands for: the first line that fits the family of maps and the confounders
+_RULES = (
+    # family      confounders    divergence
+    ("low-rank", "any", "reverse-kl"),
+    ("penalised", "none", "reverse-kl"),
+    ("penalised", "any", "likelihood"),
+    ("rigid", "none", "pc-match"),
+    ("any", "none", "ot"),
+    ("diagonal", "categories", "reverse-kl"),  # or continuous ones, with a conditional by name
+    ("any", "any", "likelihood"),
+)
+# What map="auto" tries beside an average of diagonal maps, from simple to rich; the first only
+# without confounders, none of them for one feature or for very many
+_MATRICES = (
+    ("ot", Affine()),
+    ("pc-match", Affine()),
+    ("reverse-kl", LowRank()),
+    ("likelihood", Affine()),
+)
+_FEW_ROWS = ("ot", "pc-match")  # what map="affine" tries if the rows are too few for a search
 
-
-def account(
-    settings: Mapping[str, Any], domains: Domains, fit: Fit, rung: Rung, notes: Sequence[Note]
-) -> dict[str, Any]:
-    """Tell how a map was fitted, without anything that a file may not give away.
-
-    There are no times and no addresses in it, so that the same fit yields the same file, and no
-    counts of few rows.
-    """
-    labels = dict(zip(("query", "reference"), map(str, domains.labels)))
-    return {
-        "versions": versions(),
-        "adapter": {key: setting(v) for key, v in settings.items() if key not in _NO_MATTER},
-        "map": fit.report.get("fallback", rung.map),
-        "divergence": called(rung.divergence),
-        "conditional": called(rung.conditional),
-        "domains": labels,
-        "confounders": {
-            c.name: "categorical" if c.values is None else "continuous" for c in domains.confounders
-        },
-        "rows": {side: _rows(domains, fit, side) for side in labels},
-        "overlap": {
-            "coefficient": round(fit.overlap.coefficient, 2),
-            "by_confounder": {n: round(c, 2) for n, c in fit.overlap.by_confounder.items()},
-        },
-        "standard_errors": fit.errors is not None,
-        "warnings": list(
-            dict.fromkeys(f"{note.category}: {told(note.sentence)}" for note in notes)
-        ),
-    }
-
-
-def _rows(domains: Domains, fit: Fit, side: str) -> Any:
-    """Return how many rows were compared, or how many at most if that tells of too few."""
-    compared = fit.report[f"rows_{side}"]
-    mine = domains.kept() & (domains.is_query == (side == "query"))
-    total = mine.sum() if domains.weights is None else domains.weights[mine].sum()
-    return hidden_counts(np.array([compared, max(total - compared, 0.0)]))[0]
-
-
-MOST_FEATURES = 300  # beyond, only diagonal maps are tried
+MANY_ROWS = 8  # rows per feature from which all matrices are searched
+_MOST_FEATURES = 300  # beyond, only diagonal maps are tried
 _MOST_ROWS = 20_000  # of a domain that the choice looks at
 _TOLERANCE = 0.05  # most nats per feature by which a simpler map may be worse
 _COLLINEAR = 1e-6  # share of its variance that others leave of a feature
 _LEAST_ROWS = 20  # of a domain, below which none are held out
-MANY_ROWS = 8  # rows per feature from which all matrices are searched
 _LOW_RANK_FEATURES = 10  # from which a matrix of low rank differs from a full one
 _ERRORS = 2.0  # standard errors within which scores are equal
 _SPREAD = (0.8, 1.25)  # of the mapped query's variance within strata, over the reference's
+_NO_MATTER = ("n_jobs", "verbose")  # settings that do not change the map
 
 
 @dataclass(frozen=True)
-class Rung:
-    """A kind of map to try.
+class Candidate:
+    """A kind of map to fit.
 
     Attributes
     ----------
@@ -111,57 +92,158 @@ def called(ingredient: Any) -> str:
     return ingredient if isinstance(ingredient, str) else type(ingredient).__name__
 
 
-def climb(domains: Domains, rungs: list[Rung]) -> tuple[Fit, Rung]:
-    r"""Fit the first rung that is as good as the best on held-out rows.
+def candidates(settings: Mapping[str, Any], domains: Domains) -> list[Candidate]:
+    """Return what is to be fitted: one kind of map, or several to choose from."""
+    divergence, named = settings["divergence"], not _is_auto(settings["divergence"])
+    if not _is_auto(settings["map"]):
+        family = pick("map", settings["map"], MAPS, MapFamily)
+        n_query = int(domains.is_query.sum())
+        fewest = min(n_query, len(domains.is_query) - n_query)
+        few = fewest < MANY_ROWS * domains.n_features
+        if family.is_free and few and not named and domains.confounders:
+            return [_candidate(settings, family, name, domains) for name in _FEW_ROWS]
+        return [_candidate(settings, family, divergence, domains)]
+    first = _candidate(settings, LocationScale(), divergence, domains, averages=True)
+    matrices: Sequence[tuple[Any, MapFamily]] = _MATRICES if domains.confounders else _MATRICES[:1]
+    if named:  # a divergence that was asked for is the only one to be tried
+        matrices = [(divergence, Affine())]
+    if not 2 <= domains.n_features <= _MOST_FEATURES:
+        matrices = []
+    others = [_candidate(settings, family, name, domains) for name, family in matrices]
+    if first.recipe.divergence.supports(LocationScale()) is not None and others:
+        return others
+    return [first, *others]
 
-    The score of a rung is the mean over held-out query rows of
+
+def _candidate(
+    settings: Mapping[str, Any],
+    family: MapFamily,
+    divergence: Any,
+    domains: Domains,
+    averages: bool = False,
+) -> Candidate:
+    """Make a recipe of the ingredients, with what "auto" stands for."""
+    conditional = settings["conditional"]
+    if _is_auto(divergence):
+        divergence = _rule(family, domains, _is_auto(conditional))
+    chosen = _seeded("divergence", divergence, DIVERGENCES, Divergence, settings)
+    if _is_auto(conditional):
+        by_rows = chosen.forms.get(family.form) == "rows"
+        conditional = "splines" if domains.continuous and not by_rows else "stratified"
+    recipe = Recipe(
+        family=family,
+        prior=pick("prior", settings["prior"], PRIORS, Prior),
+        conditional=_seeded("conditional", conditional, CONDITIONALS, Conditional, settings),
+        divergence=chosen,
+        averages=averages,
+        shrinkage=_checked_shrinkage(settings["shrinkage"]),
+        warn_overlap=settings["warn_overlap"],
+        min_overlap=settings["min_overlap"],
+    )
+    return Candidate(divergence, conditional, recipe)
+
+
+def _rule(family: MapFamily, domains: Domains, by_any_conditional: bool) -> str:
+    """Return the divergence that "auto" stands for."""
+    kinds = {"any", family.form}
+    kinds |= {"penalised"} if family.is_penalised else {"rigid"} if family.is_rigid else set()
+    smooth = bool(domains.continuous) and by_any_conditional
+    known = "none" if not domains.confounders else "continuous" if smooth else "categories"
+    return next(rule for kind, given, rule in _RULES if kind in kinds and given in ("any", known))
+
+
+def _seeded(
+    argument: str, value: Any, named: Mapping[str, Any], base: type, settings: Mapping[str, Any]
+) -> Any:
+    """Return an ingredient; one that is named and draws at random gets the seed."""
+    ingredient = pick(argument, value, named, base)
+    if isinstance(value, str) and settings["random_state"] is not None:
+        seed = check_seed(settings["random_state"])
+        if "random_state" in ingredient.get_params():
+            ingredient.set_params(random_state=seed)
+    return ingredient
+
+
+def _checked_shrinkage(amount: Any) -> Any:
+    if amount is None or _is_auto(amount):
+        return amount
+    is_number = isinstance(amount, int | float | np.number) and not isinstance(amount, bool)
+    if is_number and 0 <= amount <= 1:
+        return float(amount)
+    raise ValueError(
+        f"'shrinkage' must be 'auto', None or a number from 0 to 1. Got {amount!r} instead."
+    )
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def takes_any_features(map: Any, divergence: Any) -> bool:
+    """Tell whether query and reference may have different features: rectangular matrices."""
+    family = MAPS.get(map, LocationScale)() if isinstance(map, str) else map
+    kind = DIVERGENCES.get(divergence) if isinstance(divergence, str) else divergence
+    if kind is None or type(family) is not Affine:
+        return False
+    kind = kind() if isinstance(kind, type) else kind
+    return getattr(kind, "forms", {}).get("matrix") == "samples" and kind.supports(family) is None
+
+
+def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidate]:
+    r"""Fit the first candidate that is as good as the best on held-out rows.
+
+    The score of a candidate is the mean over held-out query rows of
     :math:`-\log p_r(A x + b \mid z) - \log|\det A|`: the likelihood of the row under the
     reference's conditional law, learned from other rows, so that neither shrinking data to their
-    mean nor noise in a large matrix pays. A rung is as good as the best if its score is worse by
+    mean nor noise in a large matrix pays. A candidate is as good as the best if its
+    score is worse by
     at most two standard errors of the paired difference plus one nat for each of the
     :math:`d^2` numbers in a matrix, shared by the N query rows: :math:`d^2 / N`, but no more than
-    0.05 nats per feature. Rungs that leave less than 80% or more than 125% of the reference's
+    0.05 nats per feature. Candidates that leave less than 80% or more than 125% of the reference's
     variance within strata, beyond sampling noise, are out; all matrices are searched only with 8
-    rows per feature, and with fewer than 20 rows in a domain nothing but the first rung is tried.
+    rows per feature, and with fewer than 20 rows in a domain nothing but the first is tried.
     """
-    first = fit_map(domains, rungs[0].recipe)  # says what is wrong with the data, if anything is
-    fewest = min(first.report["rows_query"], first.report["rows_reference"])
+    first = fit_map(domains, candidates[0].recipe)  # says what is wrong with the data, if anything
+    if len(candidates) == 1:
+        return first, candidates[0]
+    report = first.report
+    fewest = min(report.rows_query, report.rows_reference)
     held = domains
     if domains.gaps is not None:  # rows that lack a value have no score
         held = replace(domains, keep=complete_rows(domains), gaps=None)
-        fewest = min(fewest, *first.report["complete_rows"].values())
-    if len(rungs) == 1 or fewest < _LEAST_ROWS or "fallback" in first.report:
-        return first, rungs[0]
+        fewest = min(fewest, *(report.complete_rows or {}).values())
+    if fewest < _LEAST_ROWS or report.fallback is not None:
+        return first, candidates[0]
     with quietly():
-        trial = _Trial(held, rungs)
+        trial = _Trial(held, candidates)
         scores = trial.scores()
         while True:
             chosen = trial.first_good(scores)
-            fit = first if chosen == 0 else fit_map(domains, rungs[chosen].recipe)
+            fit = first if chosen == 0 else fit_map(domains, candidates[chosen].recipe)
             scores[chosen].spread = trial.spread(fit.map)
             if chosen == 0 or trial.keeps_spread(scores[chosen].spread):
                 break
             scores[chosen].failure = f"leaves {scores[chosen].spread:.0%} of the variance"
-    if chosen > 0 and domains.gaps is not None and rungs[0].recipe.averages:
+    if chosen > 0 and domains.gaps is not None and candidates[0].recipe.averages:
         warn_incomplete(domains)
     table = [
         {
-            "map": rung.name,
+            "map": candidate.name,
             "score": score.mean,
             "worse_by": score.mean - min((s.mean for s in scores if not s.failure), default=0.0),
             "spread": score.spread,
             "failure": score.failure,
             "chosen": k == chosen,
         }
-        for k, (rung, score) in enumerate(zip(rungs, scores))
+        for k, (candidate, score) in enumerate(zip(candidates, scores))
     ]
-    report = {**fit.report, "ladder": table, "chosen_map": rungs[chosen].name}
-    return replace(fit, report=report), rungs[chosen]
+    report = replace(fit.report, ladder=table, chosen_map=candidates[chosen].name)
+    return replace(fit, report=report), candidates[chosen]
 
 
 @dataclass
 class _Score:
-    """What is known of a rung: nats of all held-out query rows, or why it is out."""
+    """What is known of a candidate: nats of all held-out query rows, or why it is out."""
 
     nats: Array
     mean: float = np.nan
@@ -170,16 +252,16 @@ class _Score:
 
 
 class _Trial:
-    """Held-out scores of all rungs."""
+    """Held-out scores of all candidates."""
 
-    def __init__(self, domains: Domains, rungs: list[Rung]) -> None:
-        self.rungs = rungs
-        recipe = replace(rungs[-1].recipe, min_overlap=0.0)
+    def __init__(self, domains: Domains, candidates: list[Candidate]) -> None:
+        self.candidates = candidates
+        recipe = replace(candidates[-1].recipe, min_overlap=0.0)
         self.recipe = recipe
         links = check_links(recipe.family.links, domains.tables[0].labels)
-        self.domains = replace(domains, links=links, keep=_thinned(domains))
-        self.whole = compare(self.domains, recipe)
-        self.pair, _ = gaussian_pair(self.domains, recipe, self.whole, False)
+        self.domains = replace(domains, links=links, keep=_some_rows(domains))
+        self.whole = recipe.compare(self.domains)
+        self.pair = gaussian_pair(self.domains, self.whole, recipe.conditional, False)
         self.weights = np.ones(1)
         # a constant or collinear feature would decide the scores by the noise it has not
         kept = _independent(self.pair)
@@ -188,16 +270,16 @@ class _Trial:
             self.trial_domains = self.domains.of(kept)
 
     def scores(self) -> list[_Score]:
-        """Fit every rung on all folds but one, and score it there, in turn."""
-        domains, support = self.trial_domains, self.whole.support
+        """Fit every candidate on all folds but one, and score it there, in turn."""
+        domains = self.trial_domains
         d = domains.n_features
         assert domains.keep is not None
-        place = support.place(self.whole.strata)
+        place = self.whole.place
         n_folds = 5 if d <= 30 else 2
         fold = folds(2 * place + ~domains.is_query, n_folds, domains.groups)
-        fewest = min(support.count_query.sum(), support.count_reference.sum())
-        why_not = [_not_tried(rung, fewest, d) for rung in self.rungs]
-        nats: list[list[Array]] = [[] for _ in self.rungs]
+        fewest = self.whole.fewest_rows
+        why_not = [_not_tried(candidate, fewest, d) for candidate in self.candidates]
+        nats: list[list[Array]] = [[] for _ in self.candidates]
         weights = []
         for f in range(n_folds):
             train = replace(domains, keep=domains.keep & (fold != f))
@@ -207,11 +289,11 @@ class _Trial:
             except (ValueError, np.linalg.LinAlgError):
                 continue
             weights.append(judge.weights)
-            for k, rung in enumerate(self.rungs):
+            for k, candidate in enumerate(self.candidates):
                 if why_not[k]:
                     continue
                 try:
-                    nats[k].append(judge(fit_quietly(train, rung.recipe).map))
+                    nats[k].append(judge(fit_quietly(train, candidate.recipe).map))
                 except (ValueError, FloatingPointError, np.linalg.LinAlgError) as error:
                     why_not[k] = str(error).splitlines()[0]
         if not weights:
@@ -228,7 +310,7 @@ class _Trial:
         return results
 
     def first_good(self, scores: list[_Score]) -> int:
-        """Return the first rung that is as good as the best."""
+        """Return the first candidate that is as good as the best."""
         alive = [k for k, score in enumerate(scores) if not score.failure]
         if not alive:
             return 0
@@ -277,18 +359,18 @@ def _independent(pair: GaussianPair) -> Array:
     return kept
 
 
-def _not_tried(rung: Rung, n_rows: float, n_features: int) -> str:
-    """Say why a rung is not tried, if it is not.
+def _not_tried(candidate: Candidate, n_rows: float, n_features: int) -> str:
+    """Say why a candidate is not tried, if it is not.
 
     Matching axes stands in for the search among all matrices where rows are too few for that.
     """
-    family, divergence = rung.recipe.family, rung.recipe.divergence
+    family, divergence = candidate.recipe.family, candidate.recipe.divergence
     many = n_rows >= MANY_ROWS * n_features
-    if isinstance(family, LowRank) and n_features < _LOW_RANK_FEATURES:
+    if family.form == "low-rank" and n_features < _LOW_RANK_FEATURES:
         return f"{n_features} features are few"
     if isinstance(divergence, PCMatch) and many:
         return "rows are enough to search all matrices"
-    if isinstance(family, Affine) and not isinstance(divergence, GaussianOT | PCMatch) and not many:
+    if family.form == "matrix" and not divergence.in_closed_form and not many:
         return f"{n_rows:g} rows are too few to search all matrices"
     return ""
 
@@ -299,13 +381,13 @@ class _Judge:
     def __init__(
         self, domains: Domains, train: Domains, recipe: Recipe, asked: Array, whole: Comparison
     ) -> None:
-        comparison = compare(train, recipe)
-        pair, _ = gaussian_pair(train, recipe, comparison, True)
+        comparison = recipe.compare(train)
+        pair = gaussian_pair(train, comparison, recipe.conditional, True)
         place = comparison.support.place(replace(comparison.strata, codes=whole.strata.codes))
         asked = asked[place[asked] >= 0]
         is_query = domains.is_query[asked]
         self.X = domains.rows(asked)[is_query]
-        if isinstance(recipe.conditional, SmoothConditional):
+        if recipe.conditional.is_smooth:
             self._by_curves(train, recipe, comparison, whole, asked, is_query, pair)
         else:
             self._by_strata(place[asked], is_query, pair)
@@ -330,7 +412,6 @@ class _Judge:
         is_query: Array,
         pair: GaussianPair,
     ) -> None:
-        assert isinstance(recipe.conditional, SmoothConditional)
         used = comparison.used
         known = ~train.is_query[used]
         at = whole.covariates.take(np.searchsorted(whole.used, asked))
@@ -358,12 +439,53 @@ class _Judge:
         return nats
 
 
-def _thinned(domains: Domains) -> Array:
+def _some_rows(domains: Domains) -> Array:
     """Mark the rows that the choice looks at: all, or some of each domain."""
-    kept = domains.kept()
-    rng = np.random.default_rng(0)
+    kept = np.zeros(len(domains.is_query), dtype=bool)
     for side in (domains.is_query, ~domains.is_query):
-        rows = np.flatnonzero(kept & side)
-        if len(rows) > _MOST_ROWS:
-            kept[rng.choice(rows, len(rows) - _MOST_ROWS, replace=False)] = False
+        rows = np.flatnonzero(domains.kept() & side)
+        kept[rows[subsample(len(rows), _MOST_ROWS, seed=0)]] = True
     return kept
+
+
+def account(
+    settings: Mapping[str, Any],
+    domains: Domains,
+    fit: Fit,
+    chosen: Candidate,
+    notes: Sequence[Note],
+) -> dict[str, Any]:
+    """Tell how a map was fitted, without anything that a file may not give away.
+
+    There are no times and no addresses in it, so that the same fit yields the same file, and no
+    counts of few rows.
+    """
+    labels = dict(zip(("query", "reference"), map(str, domains.labels)))
+    return {
+        "versions": versions(),
+        "adapter": {key: setting(v) for key, v in settings.items() if key not in _NO_MATTER},
+        "map": fit.report.get("fallback", chosen.map),
+        "divergence": called(chosen.divergence),
+        "conditional": called(chosen.conditional),
+        "domains": labels,
+        "confounders": {
+            c.name: "categorical" if c.values is None else "continuous" for c in domains.confounders
+        },
+        "rows": {side: _rows(domains, fit, side) for side in labels},
+        "overlap": {
+            "coefficient": round(fit.overlap.coefficient, 2),
+            "by_confounder": {n: round(c, 2) for n, c in fit.overlap.by_confounder.items()},
+        },
+        "standard_errors": fit.errors is not None,
+        "warnings": list(
+            dict.fromkeys(f"{note.category}: {told(note.sentence)}" for note in notes)
+        ),
+    }
+
+
+def _rows(domains: Domains, fit: Fit, side: str) -> Any:
+    """Return how many rows were compared, or how many at most if that tells of too few."""
+    compared = fit.report[f"rows_{side}"]
+    mine = domains.kept() & (domains.is_query == (side == "query"))
+    total = mine.sum() if domains.weights is None else domains.weights[mine].sum()
+    return hidden_counts(np.array([compared, max(total - compared, 0.0)]))[0]

@@ -9,10 +9,10 @@ import numpy as np
 from scipy import sparse
 
 from condokit.checks import Array, listing, warn
-from condokit.data.arrays import positive
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.domains import Domains
 from condokit.maps.affine import AffineMap
-from condokit.maps.families import DiagonalFamily, MapFamily, Rigid
+from condokit.maps.families import MapFamily
 
 _TRUST = (np.inf, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.0)
 _RIDGES = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0)  # of the summed variance of the query's features
@@ -98,15 +98,14 @@ def refine(
         )
     pairs, X, Y = (pairs[0][known], pairs[1][known]), X[known], Y[known]
     everyone, reference = (rows[~np.isnan(rows).any(axis=1)] for rows in (everyone, reference))
-    unit = positive(reference.std(axis=0))
+    unit = ones_for_zeros(reference.std(axis=0))
     owner = np.arange(len(domains.is_query)) if domains.groups is None else domains.groups
     ends = owner[pairs[0]], owner[n_query + pairs[1]]
     fold, n_subjects = _folds(*ends, np.hstack([X, Y]))
-    diagonal = isinstance(family, DiagonalFamily)
-    free = not isinstance(family, DiagonalFamily | Rigid)
+    diagonal, free = family.form == "diagonal", family.form == "matrix" and not family.is_rigid
     problems = {
-        "unpaired map": _Regression(family, everyone, unit, free),
-        "pairs alone": _Regression(family, everyone, unit, not _alike(everyone)),
+        "unpaired map": _PairRegression(family, everyone, unit, free),
+        "pairs alone": _PairRegression(family, everyone, unit, not _alike(everyone)),
     }
     constant: tuple[Array, Array] = (np.zeros_like(affine.A), reference.mean(axis=0))
     choices = [("unpaired map", trust) for trust in _TRUST]
@@ -128,7 +127,7 @@ def refine(
             loss[k] += ((((X[asked] @ A.T + b) - Y[asked]) / unit) ** 2).sum() / Y.size
     weights = _weights(loss, n_subjects, len(X), many)
     best = int(np.argmax(weights))
-    if isinstance(family, Rigid):  # an average of rotations is none
+    if family.is_rigid:  # an average of rotations is none
         weights = np.eye(len(weights))[best]
     A, b = np.zeros_like(affine.A), np.zeros_like(affine.b)
     for weight, (A_k, b_k) in zip(weights, solutions(affine, fold >= 0)):
@@ -206,7 +205,7 @@ def _alike(X: Array) -> bool:
     return len(sizes) == 0 or bool(sizes.max() <= _ALIKE * sizes.min())
 
 
-class _Regression:
+class _PairRegression:
     """Least squares on pairs, with another map standing in for rows without a partner.
 
     With features in standard units, or as they are: a ridge then favours those that vary most.
@@ -216,7 +215,7 @@ class _Regression:
         self.family = family
         self.query_unit, self.unit = np.ones(everyone.shape[1]), np.ones(len(unit))
         if standard:
-            self.query_unit, self.unit = positive(everyone.std(axis=0)), unit
+            self.query_unit, self.unit = ones_for_zeros(everyone.std(axis=0)), unit
             everyone = everyone / self.query_unit
         self.middle = everyone.mean(axis=0)
         self.cov = np.cov(everyone.T, bias=True).reshape(len(self.middle), -1)
@@ -241,17 +240,15 @@ class _Regression:
         middle_x = (X.sum(axis=0) + lift * self.middle) / total
         middle_y = (Y.sum(axis=0) + lift * image) / total
         left, right, far = X - middle_x, Y - middle_y, self.middle - middle_x
-        sizes, diagonal = np.diag(self.cov), isinstance(self.family, DiagonalFamily)
-        ridge = amount * (positive(sizes) * len(sizes) if diagonal else sizes.sum())
+        sizes, diagonal = np.diag(self.cov), self.family.form == "diagonal"
+        ridge = amount * (ones_for_zeros(sizes) * len(sizes) if diagonal else sizes.sum())
         gram = left.T @ left + lift * (self.cov + np.outer(far, far)) + ridge * np.eye(len(far))
         cross = right.T @ left + lift * (A @ self.cov + np.outer(image - middle_y, far)) + A * ridge
         family = self.family
-        if isinstance(family, DiagonalFamily):
-            if not family.has_offset:
-                return A, b
+        if diagonal:
             scale = np.diag(cross) / np.diag(gram) if family.has_scale else np.ones(len(b))
             fitted = np.diag(np.where(scale > 0, scale, np.diag(A)))
-        elif isinstance(family, Rigid):
+        elif family.is_rigid:
             turn, size, back = np.linalg.svd(cross)
             fitted = (size.sum() / np.trace(gram) if family.has_scale else 1.0) * turn @ back
         else:

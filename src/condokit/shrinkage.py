@@ -1,20 +1,57 @@
-"""The choice among diagonal maps: identity, shift, gain, location-scale, averaged by evidence."""
+"""Sharing strength across features: maps averaged by evidence, or pulled towards the identity.
+
+Both are empirical Bayes: how much comes from the data, and it fades as rows are added.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from scipy.special import digamma, polygamma
 
-from condokit.checks import Array
-from condokit.data.arrays import average, columns, positive
-from condokit.divergences.base import Solution
-from condokit.summaries.moments import Moments
+from condokit.checks import Array, said
+from condokit.data.subsets import subsample
+from condokit.solvers.solution import Solution
 
 CANDIDATES = ("identity", "shift", "gain", "location-scale")
 _PARAMETERS = np.array([0, 1, 1, 2])
 _ANY_CHANGE = 1.25  # fee of any change, beyond the logarithm of the number of rows
+# Prior standard deviations of what a map does: these, their halves, quarters and so on (and doubles
+# where data ask for them). The scale by a factor of two, the shift in units of the reference's
+# within-stratum standard deviation. The first counts as `_PSEUDO_FEATURES` features, each next one
+# as an eighth of the one before: a weak prior, felt only where features are few.
+_LARGEST_LOG_SCALE = float(np.log(2))
+_LARGEST_SHIFT = 8.0
+_OCTAVES = 8
+_PSEUDO_FEATURES = 3.0
+_MOST_FITTED = 200
+
+
+@dataclass(frozen=True)
+class KeptShares:
+    """The share of the plain estimate that is kept: 1 is all of it, 0 the identity."""
+
+    log_scale: Array
+    shift: Array
+
+
+def settle(
+    solution: Solution, unit: Array, averages: bool, shrinkage: Any, n_rows: Any
+) -> tuple[Solution, KeptShares, Array | None]:
+    """Average or shrink the plain map as asked; return also what was kept and candidate weights."""
+    all_of_it = np.ones(len(solution.scale))
+    kept = KeptShares(all_of_it, all_of_it)
+    if averages:
+        solution, chances = average_candidates(solution, n_rows)
+        return solution, kept, chances
+    if shrinkage == "auto":
+        solution, kept = shrink(solution, unit)
+    elif shrinkage:
+        share = (1 - shrinkage) * all_of_it
+        kept = KeptShares(share, share)
+        solution = keep(solution, kept)
+    return solution, kept, None
 
 
 def average_candidates(solution: Solution, n_rows: float | Array) -> tuple[Solution, Array]:
@@ -37,8 +74,10 @@ def average_candidates(solution: Solution, n_rows: float | Array) -> tuple[Solut
     """
     if solution.se_log_scale is None or solution.se_image is None:
         raise ValueError(
-            "map='auto' needs standard errors, which this divergence or conditional does not give. "
-            "Leave `divergence` and `conditional` at 'auto', or name a map."
+            said(
+                "{@map='auto'} needs standard errors, which this divergence or conditional does "
+                "not give. Leave `divergence` and `conditional` at 'auto', or name a map."
+            )
         )
     log_scale, centre, image = np.log(solution.scale), solution.centre, solution.image
     se_log = np.where(solution.se_log_scale > 0, solution.se_log_scale, np.inf)
@@ -75,102 +114,20 @@ def _gain(log_scale: Array, se_log: Array, centre: Array, image: Array, se_image
     return log_gain
 
 
-# Variance of the log-variances of strata, before any data; believed like this many features.
-_PRIOR_SPREAD = 0.8
-
-
-_PRIOR_FEATURES = 10.0
-# Prior standard deviations of what a map does: these, their halves, quarters and so on (and doubles
-# where data ask for them). The scale by a factor of two, the shift in units of the reference's
-# within-stratum standard deviation. The first counts as `_PSEUDO_FEATURES` features, each next one
-# as an eighth of the one before: a weak prior, felt only where features are few.
-_LARGEST_LOG_SCALE = float(np.log(2))
-
-
-_LARGEST_SHIFT = 8.0
-_OCTAVES = 8
-_PSEUDO_FEATURES = 3.0
-_MOST_FITTED = 200
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The share of the plain estimate that is kept: 1 is all of it, 0 the identity."""
-
-    log_scale: Array
-    shift: Array
-
-
-def share_variances(moments: Moments) -> Moments:
-    r"""Pull the variance of each stratum towards what strata and features have in common.
-
-    The variance of feature j in stratum k is taken as
-    :math:`\log \sigma_{jk}^2 = \log \bar\sigma_j^2 + f_k + \epsilon_{jk}`: the feature's common
-    variance, a factor of the stratum shared by all features, and
-    :math:`\epsilon \sim N(0, \omega^2)`. An estimate with :math:`\nu` degrees of freedom has
-    :math:`\log s^2` with mean :math:`\log \sigma^2 + \psi(\nu / 2) - \log(\nu / 2)` and variance
-    :math:`\psi'(\nu / 2)`, so :math:`\omega^2` is the spread of log-variances beyond that, and the
-    posterior mean weighs the two by their precisions. The inverse of an estimated variance is too
-    large on average: the precision is multiplied by (dof - 2) / dof.
-    """
-    own_dof = columns(moments.dof)  # of strata, or of every feature in them
-    known, pooled_dof = own_dof >= 1, moments.dof.sum(axis=0)
-    if not (pooled_dof > 0).any():
-        return moments
-    pooled = np.where(pooled_dof > 0, average(moments.dof, moments.var), 1.0) / positive(pooled_dof)
-    log_var = np.repeat(np.log(pooled)[None], len(known), axis=0)
-    dof = np.broadcast_to(pooled_dof, known.shape)
-    several = known.sum(axis=0) > 1
-    rows = np.flatnonzero((known & several).any(axis=1))
-    if len(rows):
-        seen = (known & several)[rows]
-        each = np.broadcast_to(seen, (len(rows), len(pooled)))
-        half = np.where(seen, own_dof[rows], 2.0) / 2
-        logs = np.log(moments.var[rows])
-        logs -= digamma(half) - np.log(half)
-        typical = _masked(logs, each).sum(axis=0) / positive(each.sum(axis=0))
-        differences = _masked(logs - typical, each)
-        n_seen = each.sum(axis=1, keepdims=True)
-        factor = n_seen / (n_seen + _PRIOR_FEATURES)
-        factor = factor * (differences.sum(axis=1, keepdims=True) / n_seen)
-        differences = _masked(differences - factor, each)
-        noise = polygamma(1, half)
-        n_features = int(each.any(axis=0).sum())
-        squares = np.vdot(differences, differences) / (each.sum() - n_features)
-        trust = n_features / (n_features + _PRIOR_FEATURES)
-        excess = max(float(squares - noise[seen].mean()), 0.0)
-        spread = (1 - trust) * _PRIOR_SPREAD + trust * excess
-        own = spread / (spread + noise)
-        weights = _masked(own_dof[rows], seen) * np.exp(-factor) / positive(pooled_dof)
-        common = np.log(positive((weights * moments.var[rows]).sum(axis=0)))
-        log_var[rows] = np.where(each, own * logs + (1 - own) * (common + factor), log_var[rows])
-        dof = np.where(several, 2 / max(spread, 1e-12), dof)  # what the prior alone is worth
-        dof[rows] += _masked(2 / noise, seen)
-        dof = np.minimum(dof, pooled_dof)
-    var = np.exp(log_var)
-    precision = np.maximum(dof - 2, 0.5) / positive(dof) / var
-    return replace(moments, var=var, precision=precision, dof=dof.reshape(moments.dof.shape))
-
-
-def _masked(values: Array, seen: Array) -> Array:
-    """Return values with zeros where none are seen."""
-    return values if seen.all() else np.where(seen, values, 0.0)
-
-
-def shrink(solution: Solution, unit: Array) -> tuple[Solution, Kept]:
+def shrink(solution: Solution, unit: Array) -> tuple[Solution, KeptShares]:
     """Pull scale and shift towards the identity as far as the data of all features advise."""
     if solution.se_log_scale is None or solution.se_image is None:
         one = np.ones(len(unit))
-        return solution, Kept(one, one)
+        return solution, KeptShares(one, one)
     shift = solution.image - solution.centre
-    kept = Kept(
+    kept = KeptShares(
         _kept_share(np.log(solution.scale), solution.se_log_scale, _LARGEST_LOG_SCALE),
         _kept_share(shift / unit, solution.se_image / unit, _LARGEST_SHIFT),
     )
     return keep(solution, kept), kept
 
 
-def keep(solution: Solution, kept: Kept) -> Solution:
+def keep(solution: Solution, kept: KeptShares) -> Solution:
     """Return the map with the given share of its log scale and of its shift at the centre."""
     return replace(
         solution,
@@ -200,9 +157,7 @@ def _kept_share(estimate: Array, error: Array, largest: float) -> Array:
     tau2 = np.append((largest * 0.5**octave) ** 2, 0.0)
     pseudo = np.append(np.where(octave >= 0, _PSEUDO_FEATURES * 0.125**octave, 0.0), 0.0)
 
-    grid = np.sort(z)
-    if len(grid) > _MOST_FITTED:
-        grid = grid[np.linspace(0, len(grid) - 1, _MOST_FITTED).round().astype(int)]
+    grid = np.sort(z)[subsample(len(z), _MOST_FITTED)]
     likelihood = _likelihood(grid, tau2)
     share = np.full(len(tau2), 1 / len(tau2))
     for _ in range(50):

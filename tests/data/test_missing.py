@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from condokit import AffineMap, ConDoAdapter, IdentifiabilityWarning
-from condokit.summaries.grouped import GroupedMoments, ObservedMoments
+from condokit.data.grouped import GroupedMoments, ObservedMoments
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*values are missing:UserWarning")
 

@@ -36,7 +36,7 @@ def test_parcels_give_the_errors_of_single_rows(monkeypatch):
 
 
 def test_resampled_moments_are_those_of_resampled_rows(rng):
-    from condokit.summaries.grouped import GroupedMoments
+    from condokit.data.grouped import GroupedMoments
 
     X, cell = rng.normal(3, 2, (40, 2)), np.repeat([0, 1], 20)
     parcel = np.arange(40) // 2

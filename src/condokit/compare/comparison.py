@@ -1,51 +1,137 @@
-"""From `Domains` and the four ingredients to a fitted map: the only place where they meet."""
+"""What the two domains have in common: refused, or warned of, where it is little."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
 
-from condokit.checks import Array, LowOverlapWarning, listing, warn
-from condokit.compare.overlap import Columns, Overlap
-from condokit.compare.priors import BasePrior
+from condokit.checks import Array, LowOverlapWarning, NoOverlapError, listing, said, warn
+from condokit.compare.overlap import Columns, Overlap, measure_overlap
+from condokit.compare.priors import Prior, ProductPrior
 from condokit.compare.support import Support
-from condokit.conditionals.base import BaseConditional
+from condokit.conditionals.base import Conditional
+from condokit.conditionals.strata import Stratified
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains, Strata
-
-_HEAVY_TAILS = 30.0  # fourth moment in standard units; 3 is normal, 9 exponential
+from condokit.data.missing import observed_counts
 
 
 @dataclass(frozen=True)
 class Comparison:
     """What is compared: strata, the rows in them, and their confounders as numbers.
 
-    Where values are missing, `observed` counts the rows of every feature, query and reference.
+    Attributes
+    ----------
+    prior : Prior
+        How much each confounder value counts.
+    strata, support : Strata, Support
+        All combinations of categories, and those that are compared.
+    overlap : Overlap
+        How far the confounders overlap.
+    used, is_query : ndarray
+        The numbers of the rows that are compared, where rows are asked for, and their domain.
+    covariates : Covariates
+        Their confounders.
+    observed : pair of ndarray or None
+        Where values are missing: the rows of every feature, query and reference.
     """
 
+    prior: Prior
     strata: Strata
     support: Support
     overlap: Overlap
     used: Array
+    is_query: Array
     covariates: Covariates
     observed: tuple[Array, Array] | None = None
 
+    @cached_property
+    def place(self) -> Array:
+        """The place of every row among the values compared, -1 for rows that are not."""
+        return self.support.place(self.strata)
 
-def prior_weights(prior: BasePrior, comparison: Comparison) -> Array:
-    """Return the weights of the strata, or of those in which a feature is known for every one."""
-    if comparison.observed is None:
-        return comparison.support.weights
-    query, reference = comparison.observed
-    both = query + reference
-    shares = (count / count.sum(axis=0) for count in (query, reference, both))
-    weights = np.where(both > 0, prior.weigh(*shares), 0.0)
-    return weights / weights.sum(axis=0)
+    @cached_property
+    def points(self) -> tuple[Array, Array]:
+        """Which of the used rows are support points of continuous confounders, and weights."""
+        return self.prior.points(self.covariates, self.is_query)
+
+    @property
+    def weights(self) -> Array:
+        """Weights of the strata, or of those in which a feature is known for every one."""
+        if self.observed is None:
+            return self.support.weights
+        query, reference = self.observed
+        both = query + reference
+        shares = (count / count.sum(axis=0) for count in (query, reference, both))
+        weights = np.where(both > 0, self.prior.weigh(*shares), 0.0)
+        return weights / weights.sum(axis=0)
+
+    @property
+    def n_rows(self) -> Any:
+        """The number of rows compared, of every feature where values are missing."""
+        counts = self.observed or (self.support.count_query, self.support.count_reference)
+        return counts[0].sum(axis=0) + counts[1].sum(axis=0)
+
+    @property
+    def fewest_rows(self) -> float:
+        """The rows compared of the smaller domain."""
+        return float(min(self.support.count_query.sum(), self.support.count_reference.sum()))
 
 
-def _user_kernel(prior: BasePrior, conditional: BaseConditional) -> Any:
+def compare(
+    domains: Domains,
+    prior: Prior | None = None,
+    conditional: Conditional | None = None,
+    *,
+    by_rows: bool = False,
+    limits: tuple[float, float] = (0.0, 0.0),
+    quiet: bool = False,
+    measured: bool = False,
+) -> Comparison:
+    """Find what the domains have in common, and refuse or warn if it is little.
+
+    Parameters
+    ----------
+    domains : Domains
+        Both domains.
+    prior, conditional : Prior, Conditional or None
+        How values count, and how features are learned given them; the product, within strata.
+    by_rows : bool, default=False
+        Whether the rows are needed themselves, also if all confounders are categories.
+    limits : pair of float
+        Overlap coefficients below which to warn, and to refuse.
+    quiet, measured : bool, default=False
+        Quietly, nothing is refused or said, and the overlap is not known unless it is measured.
+    """
+    prior, conditional = prior or ProductPrior(), conditional or Stratified()
+    kernel = _user_kernel(prior, conditional)
+    strata = (domains if kernel is None else replace(domains, confounders=[])).strata()
+    support = prior.support(domains, strata)
+    if support.dropped and not quiet:
+        _warn_dropped(support)
+    used, covariates = np.empty(0, dtype=np.intp), Covariates(np.empty((0, 0)), np.empty(0), 1)
+    place = support.place(strata)
+    if domains.continuous or by_rows or conditional.is_smooth:
+        used = np.flatnonzero(place >= 0)
+        covariates = Covariates.of(
+            domains, used, place[used], len(support.index), kernel is not None
+        )
+    is_query, columns = domains.is_query[used], None
+    if domains.continuous and kernel is None:
+        columns = _columns(domains, covariates, is_query)
+    overlap = measure_overlap(strata, columns) if measured or not quiet else Overlap(np.nan)
+    if not quiet:
+        _check_overlap(overlap, *limits)
+    observed = None
+    if domains.gaps is not None:
+        observed = observed_counts(domains, place, len(support.levels))
+    return Comparison(prior, strata, support, overlap, used, is_query, covariates, observed)
+
+
+def _user_kernel(prior: Prior, conditional: Conditional) -> Any:
     """Return the user's kernel on confounders; both ingredients need the same one."""
     kernels = [getattr(ingredient, "kernel", None) for ingredient in (prior, conditional)]
     if (kernels[0] is None) != (kernels[1] is None):
@@ -56,47 +142,11 @@ def _user_kernel(prior: BasePrior, conditional: BaseConditional) -> Any:
     return kernels[0]
 
 
-def _covariates(
-    domains: Domains, strata: Strata, support: Support, as_given: bool
-) -> tuple[Array, Covariates]:
-    """Return the rows compared and their confounders as numbers, or also as they were given."""
-    category = support.place(strata)
-    used = np.flatnonzero(category >= 0)
-    Z = np.empty((len(used), len(domains.continuous)))
-    for j, confounder in enumerate(domains.continuous):
-        assert confounder.values is not None
-        z = confounder.values[used]
-        Z[:, j] = _standard(z)
-    objects = None
-    if as_given:
-        columns = [c.as_given()[used] for c in domains.confounders]
-        objects = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
-        Z = np.empty((len(used), 0))
-    weights = None if domains.weights is None else domains.weights[used]
-    return used, Covariates(Z, category[used], len(support.index), objects, weights)
-
-
-def _standard(z: Array) -> Array:
-    """Return a confounder in standard units; normal scores of its ranks if its tails are heavy."""
-    largest = float(np.abs(z).max(initial=0.0))
-    z = z / largest if largest > 0 else z
-    spread = float(z.std())
-    if spread == 0:
-        return np.zeros(len(z))
-    z = (z - z.mean()) / spread
-    if np.mean(z**4) > _HEAVY_TAILS:
-        ordered = np.sort(z)
-        rank = np.searchsorted(ordered, z, "left") + np.searchsorted(ordered, z, "right")
-        z = ndtri(rank / (2 * len(z)))  # ties share their mean rank
-        z /= z.std()
-    return z
-
-
-def _columns(domains: Domains, covariates: Covariates, used: Array) -> Columns:
+def _columns(domains: Domains, covariates: Covariates, is_query: Array) -> Columns:
     kept = domains.is_query if domains.keep is None else domains.is_query[domains.keep]
     names = [confounder.name for confounder in domains.continuous]
     n_query = int(kept.sum())
-    return Columns(names, covariates, domains.is_query[used], n_query, len(kept) - n_query)
+    return Columns(names, covariates, is_query, n_query, len(kept) - n_query)
 
 
 def _warn_dropped(support: Support) -> None:
@@ -113,3 +163,32 @@ def _warn_dropped(support: Support) -> None:
         n_query=rows[0],
         n_reference=rows[1],
     )
+
+
+def _check_overlap(overlap: Overlap, warn_below: float, refuse_below: float) -> None:
+    """Refuse or warn if there is little to compare, naming the confounders to blame."""
+    worst = [f"{name} {c:.2f}" for name, c in overlap.by_confounder.items() if c < warn_below]
+    facts: dict[str, Any] = {
+        "coefficient": overlap.coefficient,
+        "blame": f" (alone: {', '.join(worst)})" if worst else "",
+        "least": refuse_below,
+    }
+    text = "the overlap coefficient of the confounders is {coefficient:.2f}{blame}"
+    if overlap.coefficient < refuse_below:
+        raise NoOverlapError(
+            said(
+                text + ", below {@min_overlap=}{least}. Adaptation compares like with like: leave "
+                "a confounder out, add samples, or lower {@min_overlap}.",
+                **facts,
+            )
+        )
+    if overlap.coefficient < warn_below:
+        warn(
+            "low-overlap",
+            text + ": the comparison rests on about {query:rows} query and {reference:rows} "
+            "reference rows, and standard errors do not show how far the rest is extrapolated.",
+            LowOverlapWarning,
+            query=round(overlap.effective_query),
+            reference=round(overlap.effective_reference),
+            **facts,
+        )

@@ -11,6 +11,7 @@ from condokit.checks import Array
 from condokit.conditionals.curves import Basis, Products, directions
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Strata
+from condokit.data.subsets import folds, subsample
 
 _MOST_ROWS = 20_000
 _FOLDS = 3
@@ -121,7 +122,7 @@ def _from_propensity(
     """Return the coefficient and the effective rows; `used` is the share of rows seen here."""
     n_query, n_reference = int(is_query.sum()), int((~is_query).sum())
     if len(is_query) > _MOST_ROWS:
-        kept = np.sort(np.random.default_rng(0).choice(len(is_query), _MOST_ROWS, replace=False))
+        kept = subsample(len(is_query), _MOST_ROWS, seed=0)
         covariates, is_query = covariates.take(kept), is_query[kept]
     e = propensity(covariates, is_query)
     both = np.minimum(e, 1 - e)
@@ -150,11 +151,8 @@ def propensity(covariates: Covariates, is_query: Array) -> Array:
     weights = covariates.counts * len(y)
     for side in (is_query, ~is_query):
         weights[side] *= 0.5 / covariates.counts[side].sum()
-    fold = np.empty(len(y), dtype=int)
-    for side in (is_query, ~is_query):  # every third row in order of the confounders
-        rows = np.flatnonzero(side)
-        order = np.lexsort([*covariates.Z[rows].T, covariates.category[rows]])
-        fold[rows[order]] = np.arange(len(rows)) % _FOLDS
+    order = np.lexsort([*covariates.Z.T, covariates.category])
+    fold = folds(is_query, _FOLDS, order=order)  # every third row in order of the confounders
     trained = np.stack([fold != k for k in range(_FOLDS)], axis=1)
     beta = _logistic(Phi, y, np.tile(weights[:, None] * trained, len(_PENALTIES)))
     left_out = np.tile(~trained, len(_PENALTIES))

@@ -1,4 +1,4 @@
-"""Ingredient 2, the prior: which confounder values are compared, and with what weight."""
+"""The prior over confounders: which values are compared, and with what weight."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from condokit.checks import Array, NoOverlapError
-from condokit.compare.kernels import (
+from condokit.compare.support import Support, no_overlap
+from condokit.data.covariates import Covariates
+from condokit.data.domains import Domains, Strata
+from condokit.data.kernels import (
     NOTHING,
     Kernel,
     check_kernel,
@@ -17,15 +20,12 @@ from condokit.compare.kernels import (
     density,
     likelihood_factor,
 )
-from condokit.compare.support import Support, no_overlap
-from condokit.data.covariates import Covariates
-from condokit.data.domains import Domains, Strata
-from condokit.data.subsets import subsample
+from condokit.data.subsets import subsample_sides
 
 _MOST_POINTS = 1000  # support points of continuous confounders
 
 
-class BasePrior(BaseEstimator, ABC):
+class Prior(BaseEstimator, ABC):
     """Where and how strongly the two domains are compared."""
 
     @abstractmethod
@@ -70,7 +70,7 @@ class BasePrior(BaseEstimator, ABC):
         )
 
 
-class ProductPrior(BasePrior):
+class ProductPrior(Prior):
     r"""Weight confounder values by the product of their densities in the two domains.
 
     For strata with shares :math:`p_q` and :math:`p_r`, the true product is
@@ -105,7 +105,7 @@ class ProductPrior(BasePrior):
     ) -> tuple[Array, Array]:
         # true product: half the mass on query rows weighted by the reference's density, half the
         # other way round; paper: all rows weighted by both densities
-        rows = _thinned(is_query)
+        rows = subsample_sides(is_query, _MOST_POINTS // 2)
         at = covariates.take(rows)
         f_query, f_reference = (
             density(at, side, self._widths(side), self.kernel)
@@ -148,7 +148,7 @@ class ProductPrior(BasePrior):
         return self.variant == "paper"
 
 
-class UniformPrior(BasePrior):
+class UniformPrior(Prior):
     """Weight all confounder values seen in both domains equally."""
 
     def weigh(  # noqa: D102
@@ -159,18 +159,9 @@ class UniformPrior(BasePrior):
     def points(  # noqa: D102
         self, covariates: Covariates, is_query: Array
     ) -> tuple[Array, Array]:
-        rows = _thinned(is_query)
+        rows = subsample_sides(is_query, _MOST_POINTS // 2)
         counts = covariates.take(rows).counts
         return rows, counts / counts.sum()
-
-
-def _thinned(is_query: Array) -> Array:
-    """Return rows evenly taken from both domains, at most as many as moments are needed at."""
-    kept = []
-    for side in (is_query, ~is_query):
-        rows = np.flatnonzero(side)
-        kept.append(rows[subsample(len(rows), _MOST_POINTS // 2)])
-    return np.concatenate(kept)
 
 
 def _paper_prior() -> ProductPrior:

@@ -1,4 +1,4 @@
-"""The plain records that flow through a fit: Domains, Strata, Support, Moments, Gaussians."""
+"""The confounder values that are compared, with their weights and the rows behind them."""
 
 from __future__ import annotations
 

@@ -1,23 +1,22 @@
 """Features given confounders: moments of each domain at the compared values."""
 
-from condokit.conditionals.base import BaseConditional, SmoothConditional
+from condokit.conditionals.base import Conditional, Moments
 from condokit.conditionals.chained import Chained
 from condokit.conditionals.kernel import KernelSmoother
 from condokit.conditionals.splines import Splines
-from condokit.conditionals.strata import StrataConditional, Stratified
+from condokit.conditionals.strata import Stratified
 
 __all__ = [
     "CONDITIONALS",
-    "BaseConditional",
     "Chained",
+    "Conditional",
     "KernelSmoother",
-    "SmoothConditional",
+    "Moments",
     "Splines",
-    "StrataConditional",
     "Stratified",
 ]
 
-CONDITIONALS: dict[str, type[BaseConditional]] = {
+CONDITIONALS: dict[str, type[Conditional]] = {
     "stratified": Stratified,
     "kernel": KernelSmoother,
     "splines": Splines,

@@ -1,8 +1,9 @@
-"""Ingredient 3, features given confounders: moments of each domain at the compared values."""
+"""What an estimator of features given confounders offers, and what it finds."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,17 +11,50 @@ from sklearn.base import BaseEstimator
 
 from condokit.checks import Array
 from condokit.data.covariates import Covariates
-from condokit.summaries.moments import Moments
+
+VARIANCE_FLOOR = 1e-4  # of the feature's pooled within-stratum variance
 
 
-class BaseConditional(BaseEstimator, ABC):
-    """An estimator of the features of each domain given the confounders."""
+@dataclass(frozen=True)
+class Moments:
+    """Conditional means and variances of one domain at every support value.
+
+    Attributes
+    ----------
+    mean, var : ndarray of shape (n_values, n_features)
+        Mean and variance of every feature.
+    precision : ndarray of shape (n_values, n_features)
+        What to use for 1 / var: exactly that, or an estimate freed of its bias.
+    count : ndarray of shape (n_values,) or (n_values, n_features)
+        Independent rows behind each mean; of every feature where values are missing.
+    dof : ndarray of shape (n_values,) or (n_values, n_features)
+        Degrees of freedom behind each variance.
+    """
+
+    mean: Array
+    var: Array
+    precision: Array
+    count: Array
+    dof: Array
 
 
-class SmoothConditional(BaseConditional):
-    """An estimator for confounders of any kind, one domain at a time."""
+class Conditional(BaseEstimator, ABC):
+    """An estimator of features given confounders, one domain at a time.
 
+    Attributes
+    ----------
+    is_smooth : bool
+        Whether neighbouring confounder values learn from each other; otherwise the values that are
+        compared are strata.
+    takes_weights : bool
+        Whether rows may have weights.
+    imputes_rows : bool
+        Whether it draws rows itself, `n_draws` with the seed `random_state`.
+    """
+
+    is_smooth: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = False
+    imputes_rows: ClassVar[bool] = False
 
     @abstractmethod
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:

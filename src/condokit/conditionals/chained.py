@@ -1,4 +1,4 @@
-"""Ingredient 3, features given confounders: moments of each domain at the compared values."""
+"""Features given confounders of any kind, by the chained imputation of the paper."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array
-from condokit.conditionals.base import SmoothConditional
-from condokit.conditionals.strata import _VARIANCE_FLOOR
-from condokit.data.arrays import positive
+from condokit.conditionals.base import VARIANCE_FLOOR, Conditional, Moments
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
-from condokit.summaries.moments import Moments
 
 
-class Chained(SmoothConditional):
+class Chained(Conditional):
     """The paper's chained imputation: gradient-boosted trees and predictive mean matching.
 
     Every feature in turn is predicted from the confounders and the other features; a draw is the
@@ -37,6 +35,8 @@ class Chained(SmoothConditional):
         Seed.
     """
 
+    imputes_rows = True
+
     def __init__(
         self,
         n_draws: int = 20,
@@ -57,9 +57,9 @@ class Chained(SmoothConditional):
         rng = np.random.default_rng(self.random_state)
         draws = self.sample_at(X, covariates, at, self.n_draws, rng)
         pooled = X.var(axis=0, ddof=1)
-        var = np.maximum(draws.var(axis=1, ddof=1), _VARIANCE_FLOOR * pooled)
+        var = np.maximum(draws.var(axis=1, ddof=1), VARIANCE_FLOOR * pooled)
         # the inverse of a variance of few draws is biased upwards
-        precision = max(self.n_draws - 3, 1) / ((self.n_draws - 1) * positive(var))
+        precision = max(self.n_draws - 3, 1) / ((self.n_draws - 1) * ones_for_zeros(var))
         count = np.full(len(at.Z), float(self.n_draws))
         return Moments(draws.mean(axis=1), var, precision, count, count - 1)
 

@@ -147,7 +147,7 @@ def curve_bases(
     return Basis(covariates, n_knots, leading), Basis(covariates, max(n_knots // 2, 4), leading)
 
 
-class Regression:
+class CurveRegression:
     r"""Posterior of the curves of many features given the noise of every row.
 
     For each feature, :math:`y = \Phi \beta + \varepsilon`, with
@@ -169,7 +169,7 @@ class Regression:
         self.block = basis.block
         self.tau2 = np.full((n_features, basis.n_blocks), start)
 
-    def of(self, chosen: Array) -> Regression:
+    def of(self, chosen: Array) -> CurveRegression:
         """Return the regression of some of the features."""
         part = copy(self)
         for name, value in vars(self).items():
@@ -248,7 +248,7 @@ def squared_residuals(X: Array, products: Products, beta: Array, cov: Array, W: 
 
 
 def fit_noise(
-    noise: Regression, Psi: Array, weights: Array, square: Array, log_var: Array | None
+    noise: CurveRegression, Psi: Array, weights: Array, square: Array, log_var: Array | None
 ) -> tuple[Array, Array, Array]:
     r"""Regress log-variances :math:`\Psi \gamma` on squared residuals, and renew their prior.
 

@@ -1,4 +1,4 @@
-"""Ingredient 3, features given confounders: moments of each domain at the compared values."""
+"""Features given confounders of any kind, by local lines."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from condokit.checks import Array
-from condokit.compare.kernels import Kernel, call, check_kernel, column_widths, rbf_delta
-from condokit.conditionals.base import SmoothConditional
-from condokit.conditionals.strata import _VARIANCE_FLOOR
+from condokit.conditionals.base import VARIANCE_FLOOR, Conditional, Moments
 from condokit.data.covariates import Covariates
-from condokit.summaries.moments import Moments
+from condokit.data.kernels import Kernel, call, check_kernel, column_widths, rbf_delta
 
 _MOST_SMOOTHED = 2000  # rows of a domain that a kernel smoother uses
 _WIDEST = 2.0  # factor of Silverman's bandwidth that a search starts from
@@ -22,7 +20,7 @@ _FEW_ROWS = 3  # of a category, below which it borrows spread
 _FAR = 1e-12  # weight of every row far from all rows
 
 
-class KernelSmoother(SmoothConditional):
+class KernelSmoother(Conditional):
     r"""Local linear means, and smoothed squared residuals as variances.
 
     One matrix of smoothing weights serves all features. The bandwidth is a multiple of Silverman's:
@@ -81,7 +79,7 @@ class KernelSmoother(SmoothConditional):
             K[borrowing] = self._kernel(anywhere[0], anywhere[1], width)
             total[borrowing] = (K[borrowing] @ counts + _FAR * counts.sum())[:, None]
         var = (K @ square + _FAR * square.sum(axis=0)) / total
-        var = np.maximum(var, _VARIANCE_FLOOR * (share @ X**2))
+        var = np.maximum(var, VARIANCE_FLOOR * (share @ X**2))
         count = total[:, 0] ** 2 / ((K * K) @ counts + _FAR**2 * counts.sum())
         with np.errstate(divide="ignore"):
             return Moments(means + middle, var, 1 / var, count, np.maximum(count - 1, 0.5))

@@ -1,28 +1,26 @@
-"""Ingredient 3, features given confounders: moments of each domain at the compared values."""
+"""Features given confounders of any kind, by penalised curves."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from condokit.checks import Array
-from condokit.conditionals.base import SmoothConditional
+from condokit.conditionals.base import VARIANCE_FLOOR, Conditional, Moments
 from condokit.conditionals.curves import (
     Basis,
+    CurveRegression,
     Products,
-    Regression,
     curve_bases,
     fit_noise,
     squared_residuals,
 )
-from condokit.conditionals.strata import _VARIANCE_FLOOR
-from condokit.data.arrays import positive
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
-from condokit.summaries.moments import Moments
 
 _FEATURE_BATCH = 256
 
 
-class Splines(SmoothConditional):
+class Splines(Conditional):
     """Penalised curves of the mean and of the log-variance of every feature.
 
     Additive curves, surfaces of two or three columns, and curves for every category, with
@@ -46,7 +44,7 @@ class Splines(SmoothConditional):
         counts = covariates.counts
         middle = counts @ X / counts.sum()
         spread = np.sqrt(counts @ (X - middle) ** 2 / counts.sum())
-        unit = positive(spread)
+        unit = ones_for_zeros(spread)
         bases = curve_bases(covariates, self.n_knots, (X - middle) / unit)
         products, Psi = Products(bases[0](covariates)), bases[1](covariates)
         means, variances = np.empty((2, len(at.Z), X.shape[1]))
@@ -56,7 +54,7 @@ class Splines(SmoothConditional):
             beta, gamma, bounds = self._fit(Y, bases, products, Psi, counts)
             means[:, batch] = bases[0](at) @ beta.T * unit[batch] + middle[batch]
             log_var = np.clip(bases[1](at) @ gamma.T, *bounds)
-            floor = np.where(spread[batch] > 0, _VARIANCE_FLOOR, 0.0)
+            floor = np.where(spread[batch] > 0, VARIANCE_FLOOR, 0.0)
             variances[:, batch] = np.maximum(np.exp(log_var), floor) * unit[batch] ** 2
         count = np.full(len(at.Z), counts.sum() / len(bases[0].block))
         with np.errstate(divide="ignore"):
@@ -71,7 +69,10 @@ class Splines(SmoothConditional):
         counts: Array,
     ) -> tuple[Array, Array, Array]:
         """Alternate mean and variance curves of standardised features."""
-        mean, noise = Regression(bases[0], Y.shape[1], 1.0), Regression(bases[1], Y.shape[1], 0.3)
+        mean, noise = (
+            CurveRegression(bases[0], Y.shape[1], 1.0),
+            CurveRegression(bases[1], Y.shape[1], 0.3),
+        )
         log_var = None
         precision = np.full(Y.shape, 1 / 0.3)
         for _ in range(self.max_iter):

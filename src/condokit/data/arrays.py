@@ -22,7 +22,7 @@ def rms(values: Array) -> float:
     return float(np.sqrt(np.mean(values**2)))
 
 
-def positive(sizes: Array) -> Array:
+def ones_for_zeros(sizes: Array) -> Array:
     """Return variances or units with ones in place of zeros, as divisors of constant features."""
     return np.where(sizes > 0, sizes, 1.0)
 
@@ -44,3 +44,6 @@ def quantiles(values: Array, shares: Array, weights: Array | None = None) -> Arr
         ]
         below, above = np.stack(columns, axis=-1)
     return below + (place - low)[:, None] * (above - below)
+
+
+positive = ones_for_zeros

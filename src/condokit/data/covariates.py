@@ -1,18 +1,17 @@
-"""Smooth curves of many features at once: a basis of the confounders, and a regression on it.
-
-Every feature has a mean and a log-variance that are sums of ridge-penalised blocks of basis
-functions; the variance of each block's coefficients comes from the data (empirical Bayes), so
-blocks that a feature does not need vanish. All features share the basis, which makes the work a few
-matrix products.
-"""
+"""Confounders as numbers: continuous columns in standard units, and the crossed category."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtri
 
 from condokit.checks import Array
+from condokit.data.domains import Domains
+from condokit.data.subsets import subsample
+
+_HEAVY_TAILS = 30.0  # fourth moment in standard units; 3 is normal, 9 exponential
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,35 @@ class Covariates:
 
     def thinned(self, most: int) -> Array:
         """Return the numbers of at most so many rows, evenly taken; all rows if there are fewer."""
-        n = len(self.Z)
-        if n <= most:
-            return np.arange(n)
-        if self.weights is None:
-            return np.linspace(0, n - 1, most).round().astype(np.intp)
-        upto = np.cumsum(self.weights)
-        return np.searchsorted(upto, (np.arange(most) + 0.5) / most * upto[-1])
+        return subsample(len(self.Z), most, self.weights)
+
+    @classmethod
+    def of(
+        cls, domains: Domains, used: Array, category: Array, n_categories: int, as_given: bool
+    ) -> Covariates:
+        """Return the confounders of some rows, or also as they were given, for a user's kernel."""
+        columns = [_standard(np.asarray(c.values)[used]) for c in domains.continuous]
+        Z, objects = np.empty((len(used), 0)), None
+        if as_given:
+            given = [c.as_given()[used] for c in domains.confounders]
+            objects = given[0] if len(given) == 1 else np.stack(given, axis=1)
+        elif columns:
+            Z = np.stack(columns, axis=1)
+        weights = None if domains.weights is None else domains.weights[used]
+        return cls(Z, category, n_categories, objects, weights)
+
+
+def _standard(z: Array) -> Array:
+    """Return a confounder in standard units; normal scores of its ranks if its tails are heavy."""
+    largest = float(np.abs(z).max(initial=0.0))
+    z = z / largest if largest > 0 else z
+    spread = float(z.std())
+    if spread == 0:
+        return np.zeros(len(z))
+    z = (z - z.mean()) / spread
+    if np.mean(z**4) > _HEAVY_TAILS:
+        ordered = np.sort(z)
+        rank = np.searchsorted(ordered, z, "left") + np.searchsorted(ordered, z, "right")
+        z = ndtri(rank / (2 * len(z)))  # ties share their mean rank
+        z /= z.std()
+    return z

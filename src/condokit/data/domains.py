@@ -1,4 +1,4 @@
-"""The plain records that flow through a fit: Domains, Strata, Support, Moments, Gaussians."""
+"""Both domains as they were read: tables, confounders, and what is known of their rows."""
 
 from __future__ import annotations
 

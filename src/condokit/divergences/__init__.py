@@ -1,12 +1,6 @@
-"""Ingredient 4, the divergence: how far apart the domains are, and the map that closes the gap."""
+"""What a map makes small: divergences between the domains given the confounders."""
 
-from condokit.divergences.base import (
-    BaseDivergence,
-    MatrixDivergence,
-    MomentDivergence,
-    RowDivergence,
-    Solution,
-)
+from condokit.divergences.base import Divergence, GaussianDivergence, MomentDivergence
 from condokit.divergences.kl import ForwardKL, Jeffreys, ReverseKL
 from condokit.divergences.likelihood import PooledLikelihood
 from condokit.divergences.paper_mmd import StochasticMMD
@@ -18,31 +12,27 @@ from condokit.divergences.samples import (
     SlicedWasserstein,
 )
 from condokit.divergences.transport import GaussianOT, PCMatch
-from condokit.solvers.base import MatrixSolution
 
 __all__ = [
     "DIVERGENCES",
     "MMD",
-    "BaseDivergence",
+    "Divergence",
     "Energy",
     "ForwardKL",
+    "GaussianDivergence",
     "GaussianOT",
     "Jeffreys",
-    "MatrixDivergence",
-    "MatrixSolution",
     "MomentDivergence",
     "PCMatch",
     "PooledLikelihood",
     "Procrustes",
     "ReverseKL",
-    "RowDivergence",
     "SampleDivergence",
     "SlicedWasserstein",
     "StochasticMMD",
-    "Solution",
 ]
 
-DIVERGENCES: dict[str, type[BaseDivergence]] = {
+DIVERGENCES: dict[str, type[Divergence]] = {
     "reverse-kl": ReverseKL,
     "forward-kl": ForwardKL,
     "jeffreys": Jeffreys,

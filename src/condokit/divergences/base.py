@@ -3,82 +3,80 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from condokit.checks import Array
+from condokit.checks import Array, said
+from condokit.conditionals import Moments
 from condokit.data.arrays import average, columns
-from condokit.data.covariates import Covariates
-from condokit.data.domains import Domains
-from condokit.maps.families import DiagonalFamily, MatrixFamily
-from condokit.solvers.base import MatrixSolution
-from condokit.solvers.lbfgs import lbfgs
-from condokit.summaries.covariances import GaussianPair
-from condokit.summaries.moments import Moments
+from condokit.maps.coordinates import Diagonals
+from condokit.maps.families import DiagonalFamily, MapFamily, MatrixFamily
+from condokit.solvers.descent import descend
+from condokit.solvers.solution import Solution
+from condokit.summaries.gaussians import GaussianPair
+from condokit.summaries.moments import MomentPair
 
 
-@dataclass(frozen=True)
-class Solution:
-    r"""The best map of a family, written as :math:`x \mapsto r + m (x - c)` for every feature.
+class Divergence(BaseEstimator, ABC):
+    """What a map makes small.
 
     Attributes
     ----------
-    scale : ndarray of shape (n_features,)
-        m.
-    centre, image : ndarray of shape (n_features,)
-        c, the middle of the query data, and r, where it is mapped to.
-    se_log_scale, se_image : ndarray of shape (n_features,) or None
-        Sampling standard errors of log m and r, nearly independent of each other; None if unknown.
-    n_iter : int
-        Iterations; 0 for a closed form.
-    widening : float or ndarray of shape (n_features,)
-        Factor of standard errors for what few rows leave unknown of them.
+    forms : dict of str to str
+        The forms of maps that it finds ("diagonal", "matrix", "blocks", "low-rank"), each with the
+        summary of the data that it needs for them: "moments" (`MomentPair`), "gaussians"
+        (`GaussianPair`), "factors" (`Factors`), "samples" (`Samples`) or "rows" (`Rows`).
+    in_closed_form : bool
+        Whether matrices come from balanced moments in closed form, whatever strata determine.
     """
 
-    scale: Array
-    centre: Array
-    image: Array
-    se_log_scale: Array | None = None
-    se_image: Array | None = None
-    n_iter: int = 0
-    widening: Any = 1.0
+    forms: ClassVar[dict[str, str]]
+    in_closed_form: ClassVar[bool] = False
 
-    @property
-    def offset(self) -> Array:
-        """The offset of the map, r - m c."""
-        return self.image - self.scale * self.centre
+    def needs(self, family: MapFamily) -> str:
+        """Return what it needs to know of the data to find maps of a family."""
+        return self.forms[family.form]
 
-
-class BaseDivergence(BaseEstimator, ABC):
-    """What a map makes small."""
-
-
-class MatrixDivergence(BaseDivergence):
-    """A divergence that finds full matrices, from means and covariances."""
-
-    @abstractmethod
-    def solve(self, family: MatrixFamily, pair: GaussianPair) -> MatrixSolution:
-        """Find the best map of a family."""
-
-
-class RowDivergence(BaseDivergence):
-    """A criterion that is computed from the rows themselves, with no prior and no conditional."""
+    def supports(self, family: MapFamily) -> str | None:
+        """Return why it cannot find maps of a family; None if it can. Nothing is computed."""
+        if family.form in self.forms:
+            return None
+        names = {"mine": type(self).__name__, "family": type(family).__name__}
+        if family.form == "low-rank":
+            return not_of_low_rank(self)
+        if family.form == "diagonal":
+            return said(
+                "{mine} finds full matrices, not {family}. Use {@map='affine'}, or another "
+                "divergence.",
+                **names,
+            )
+        return said("{mine} finds diagonal maps only, not {family}.", **names)
 
     @abstractmethod
-    def minimize(
-        self, family: DiagonalFamily, domains: Domains, covariates: Covariates, used: Array
-    ) -> Solution:
-        """Find the best map of a family; `used` are the numbers of the rows compared."""
+    def solve(self, family: Any, summary: Any) -> Solution:
+        """Find the best map of a family, given what it needs to know of the data."""
 
 
-class MomentDivergence(BaseDivergence):
+def not_of_low_rank(divergence: Divergence) -> str:
+    """Say which divergence finds maps of low rank instead."""
+    return said(
+        "{@map='low-rank'} is found by {@divergence='reverse-kl'} in its exact variant, not by "
+        "{divergence!r}.",
+        divergence=divergence,
+    )
+
+
+class MomentDivergence(Divergence):
     """A divergence between mapped query moments and reference moments, averaged over the prior.
 
+    `value_and_grad` is all that one of your own must have; it then finds all diagonal maps.
     `weights` have the shape (n_values,), or (n_values, n_features) where values are missing.
     """
+
+    forms: ClassVar[dict[str, str]] = {"diagonal": "moments"}
 
     @abstractmethod
     def value_and_grad(
@@ -86,86 +84,70 @@ class MomentDivergence(BaseDivergence):
     ) -> tuple[float, Array, Array]:
         """Return the value and its gradients in the mean and the variance of mapped `query`."""
 
-    def value(self, query: Moments, reference: Moments, weights: Array) -> float:
+    def value(self, pair: MomentPair) -> float:
         """Return the value alone."""
-        return self.value_and_grad(query, reference, weights)[0]
+        return self.value_and_grad(pair.query, pair.reference, pair.weights)[0]
 
-    def minimize(
-        self, family: DiagonalFamily, query: Moments, reference: Moments, weights: Array
-    ) -> Solution:
-        """Find the best map of a family by L-BFGS, in units of the reference's spread.
+    def solve(self, family: DiagonalFamily, summary: MomentPair) -> Solution:
+        """Find the best map by L-BFGS; a divergence with a closed form overrides this."""
+        return self.by_descent(family, summary)
 
-        A divergence with a closed form overrides this.
-        """
-        middle = average(weights, reference.mean)
-        unit = np.sqrt(average(weights, reference.var + (reference.mean - middle) ** 2))
-        query_units = _standardise(query, middle, unit)
-        reference_units = _standardise(reference, middle, unit)
-        n_features = len(unit)
+    def by_descent(self, family: DiagonalFamily, pair: MomentPair) -> Solution:
+        """Find the best map of a family by L-BFGS, in units of the reference's spread."""
+        weights = pair.weights
+        # without an offset, zero must stay where it is
+        middle = average(weights, pair.reference.mean) * family.has_offset
+        spread = pair.reference.var + (pair.reference.mean - middle) ** 2
+        unit = np.sqrt(average(weights, spread))
+        query, reference = (
+            _in_units(moments, middle, unit) for moments in (pair.query, pair.reference)
+        )
 
-        def objective(theta: Array) -> tuple[float, Array]:
-            mapped = family.push(theta, query_units)
-            value, d_mean, d_var = self.value_and_grad(mapped, reference_units, weights)
-            return value, family.pull_back(theta, query_units, d_mean, d_var)
+        def objective(scale: Array, offset: Array) -> tuple[float, Array, Array]:
+            mapped = replace(
+                query,
+                mean=query.mean * scale + offset,
+                var=query.var * scale**2,
+                precision=query.precision / scale**2,
+            )
+            value, d_mean, d_var = self.value_and_grad(mapped, reference, weights)
+            per_value = d_mean * query.mean + 2 * d_var * query.var * scale
+            return value, per_value.sum(axis=0), d_mean.sum(axis=0)
 
-        theta = family.start(n_features)
-        n_iter = 0
-        if len(theta):
-            best = lbfgs(objective, theta, max_iter=1000, ftol=1e-14, gtol=1e-9)
-            theta, n_iter = best.x, int(best.nit)
-        scale, offset = family.unpack(theta, n_features)
-        centre = average(weights, query.mean)
-        image = middle + scale * (centre - middle) + offset * unit
-        return Solution(scale, centre, image, n_iter=n_iter)
+        none = np.zeros(len(unit))
+        start = Diagonals(none + 1, none, family.has_scale, family.has_offset)
+        found = descend(objective, start, 1000, 1e-14, 1e-9)
+        centre = average(weights, pair.query.mean)
+        image = middle + found.scale * (centre - middle) + found.offset * unit
+        return Solution(found.scale, centre, image, n_iter=found.n_iter)
 
 
-def _standardise(moments: Moments, middle: Array, unit: Array) -> Moments:
+class GaussianDivergence(MomentDivergence):
+    """A divergence that also finds full matrices, from means and covariances."""
+
+    forms = {"diagonal": "moments", "matrix": "gaussians", "blocks": "gaussians"}
+
+    def solve(self, family: Any, summary: Any) -> Solution:  # noqa: D102
+        if family.form == "matrix":
+            return self.solve_matrix(family, summary)
+        return self.solve_diagonal(family, summary)
+
+    def solve_diagonal(self, family: DiagonalFamily, pair: MomentPair) -> Solution:
+        """Find the best diagonal map."""
+        return self.by_descent(family, pair)
+
+    @abstractmethod
+    def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:
+        """Find the best full matrix."""
+
+
+def _in_units(moments: Moments, middle: Array, unit: Array) -> Moments:
     return replace(
         moments,
         mean=(moments.mean - middle) / unit,
         var=moments.var / unit**2,
         precision=moments.precision * unit**2,
     )
-
-
-def decorrelated(solution: Solution, covariance: Array) -> Solution:
-    r"""Move the centre to the point whose image is learned independently of the scale.
-
-    `covariance` is that of log m with the image of the present centre c. The image of another
-    point x is r + m (x - c), whose covariance with log m vanishes at
-    :math:`x = c - \mathrm{cov} / (m \operatorname{var}(\log m))`.
-    """
-    assert solution.se_log_scale is not None
-    assert solution.se_image is not None
-    variance = solution.se_log_scale**2
-    known = variance > 0
-    slope = np.where(known, covariance / np.where(known, variance, 1.0), 0.0)
-    rest = solution.se_image**2 - slope * covariance
-    return replace(
-        solution,
-        centre=solution.centre - slope / solution.scale,
-        image=solution.image - slope,
-        se_image=np.sqrt(np.maximum(rest, 0.01 * solution.se_image**2)),
-    )
-
-
-def no_change(centre: Array) -> Solution:
-    """Return the identity as a solution."""
-    zero = np.zeros(len(centre))
-    return Solution(np.ones(len(centre)), centre, centre, zero, zero)
-
-
-def joined(results: list[tuple[Array, Solution]]) -> Solution:
-    """Put the solutions of groups of features together in the order of the features."""
-    order = np.argsort(np.concatenate([features for features, _ in results]))
-    parts = [part for _, part in results]
-    names = ("scale", "centre", "image", "se_log_scale", "se_image")
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts])[order]
-        for name in names
-        if getattr(parts[0], name) is not None
-    }
-    return replace(parts[0], n_iter=max(part.n_iter for part in parts), **arrays)
 
 
 def variance_of_mean(moments: Moments) -> Array:

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 
-from condokit.checks import Array
+from condokit.checks import Array, check_integer
+from condokit.conditionals import Moments
 from condokit.data.arrays import columns
 from condokit.divergences.base import (
-    MatrixDivergence,
-    MomentDivergence,
-    Solution,
-    decorrelated,
-    no_change,
+    GaussianDivergence,
+    not_of_low_rank,
     variance_of_mean,
     variance_of_variance,
 )
-from condokit.maps.families import DiagonalFamily, MatrixFamily
-from condokit.solvers.base import MatrixSolution, Objective
+from condokit.maps.families import (
+    DiagonalFamily,
+    LocationScale,
+    LowRank,
+    MapFamily,
+    MatrixFamily,
+)
+from condokit.solvers.descent import Objective
 from condokit.solvers.gaussian_kl import KLObjective
+from condokit.solvers.low_rank import minimise_low_rank
 from condokit.solvers.matrices import minimise
+from condokit.solvers.solution import Solution, decorrelated, no_change, only_shifted
 from condokit.solvers.units import Units
-from condokit.summaries.covariances import GaussianPair
-from condokit.summaries.moments import Moments
+from condokit.summaries.factors import Factors
+from condokit.summaries.gaussians import GaussianPair
+from condokit.summaries.moments import MomentPair
 
 
-class ReverseKL(MomentDivergence, MatrixDivergence):
+class ReverseKL(GaussianDivergence):
     r"""Gaussian KL divergence of mapped query from reference, averaged over the prior.
 
     Per feature, with prior weights :math:`w_n` (S = query, T = reference in the paper's formulas),
@@ -50,6 +58,8 @@ class ReverseKL(MomentDivergence, MatrixDivergence):
         :math:`v_n = w_n` and :math:`4 P \sum_n w_n \sigma_{r,n}^2` under the root. For comparison.
     """
 
+    forms: ClassVar[dict[str, str]] = {**GaussianDivergence.forms, "low-rank": "factors"}
+
     def __init__(self, variant: str = "exact") -> None:
         self.variant = variant
 
@@ -70,18 +80,39 @@ class ReverseKL(MomentDivergence, MatrixDivergence):
             d_var = w * (1 - reference.var / query.var)
         return float(terms.sum()), d_mean, d_var
 
-    def minimize(
-        self, family: DiagonalFamily, query: Moments, reference: Moments, weights: Array
-    ) -> Solution:
-        """Return the exact minimum."""
-        w = columns(weights)
+    def supports(self, family: MapFamily) -> str | None:  # noqa: D102
+        if self._is_exact() or family.form == "diagonal":
+            return super().supports(family)
+        if family.form == "low-rank":
+            return not_of_low_rank(self)
+        return "variant='paper' of ReverseKL is for diagonal maps only."
+
+    def solve(self, family: Any, summary: Any) -> Solution:  # noqa: D102
+        if family.form == "low-rank":
+            return self._solve_low_rank(family, summary)
+        return super().solve(family, summary)
+
+    def _solve_low_rank(self, family: LowRank, factors: Factors) -> Solution:
+        check_integer("rank of LowRank", family.rank, 1)
+        start = self.solve_diagonal(LocationScale(), factors.moments)
+        start = only_shifted(start, factors.moments.flat)
+        return minimise_low_rank(factors.after(start.scale, start.offset), start, family.rank)
+
+    def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:  # noqa: D102
+        return minimise(family, pair)
+
+    def solve_diagonal(self, family: DiagonalFamily, pair: MomentPair) -> Solution:
+        """Return the exact minimum; without an offset, with zeros for both weighted means."""
+        query, reference, w = pair.query, pair.reference, columns(pair.weights)
         exact = self._is_exact()
         v = w * reference.precision if exact else np.broadcast_to(w, reference.var.shape)
         total = v.sum(axis=0)
         centre = (v * query.mean).sum(axis=0) / total
-        if not family.has_offset:
+        if not family.has_offset and not family.has_scale:
             return no_change(centre)
         image = (v * reference.mean).sum(axis=0) / total
+        if not family.has_offset:
+            centre = image = np.zeros(len(total))
         from_centre = query.mean - centre
         from_image = reference.mean - image
         error_query, error_reference = variance_of_mean(query), variance_of_mean(reference)
@@ -111,15 +142,13 @@ class ReverseKL(MomentDivergence, MatrixDivergence):
             se_log_scale = np.sqrt(variance) / slope
             both = v * (pull_reference * error_reference - scale * pull_query * error_query)
             covariance = both.sum(axis=0) / (slope * total)
+        if not family.has_offset:
+            none = np.zeros(len(total))
+            return Solution(scale, none, none, se_log_scale=se_log_scale, se_image=none)
         at_centre = error_reference + scale**2 * error_query
         se_image = np.sqrt((v**2 * at_centre).sum(axis=0)) / total
-        return decorrelated(Solution(scale, centre, image, se_log_scale, se_image), covariance)
-
-    def solve(self, family: MatrixFamily, pair: GaussianPair) -> MatrixSolution:
-        """Find the best full matrix: the objective is `condokit.divergences.matrix.KLObjective`."""
-        if not self._is_exact():
-            raise ValueError("variant='paper' of ReverseKL is for diagonal maps only.")
-        return minimise(family, pair, KLObjective)
+        found = Solution(scale, centre, image, se_log_scale=se_log_scale, se_image=se_image)
+        return decorrelated(found, covariance)
 
     def _is_exact(self) -> bool:
         if self.variant not in ("exact", "paper"):
@@ -129,7 +158,7 @@ class ReverseKL(MomentDivergence, MatrixDivergence):
         return self.variant == "exact"
 
 
-class ForwardKL(MomentDivergence, MatrixDivergence):
+class ForwardKL(GaussianDivergence):
     r"""Gaussian KL divergence of the reference from the mapped query, averaged over the prior.
 
     A divergence does not change when both sides are mapped, so this is the reverse divergence of
@@ -147,27 +176,27 @@ class ForwardKL(MomentDivergence, MatrixDivergence):
         d_var = w * (1 - query.precision * excess) / (2 * query.var)
         return float(terms.sum()), d_mean, d_var
 
-    def minimize(
-        self, family: DiagonalFamily, query: Moments, reference: Moments, weights: Array
-    ) -> Solution:
+    def solve_diagonal(self, family: DiagonalFamily, pair: MomentPair) -> Solution:
         """Return the exact minimum."""
-        back = ReverseKL().minimize(family, reference, query, weights)
-        assert back.se_image is not None
+        back = ReverseKL().solve_diagonal(family, pair.swapped())
         scale = 1 / back.scale
         return replace(
-            back, scale=scale, centre=back.image, image=back.centre, se_image=back.se_image * scale
+            back,
+            scale=scale,
+            centre=back.image,
+            image=back.centre,
+            se_image=np.asarray(back.se_image) * scale,
         )
 
-    def solve(self, family: MatrixFamily, pair: GaussianPair) -> MatrixSolution:
-        """Find the best full matrix."""
-        if family.is_penalised:
+    def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:  # noqa: D102
+        if not (family.is_free or family.is_rigid):  # the inverse may not be in the family
             return minimise(family, pair, lambda units: KLObjective(units, forward=True))
-        back = ReverseKL().solve(family, pair.swapped())
-        A = np.linalg.inv(back.A)
-        return replace(back, A=A, b=-A @ back.b)
+        back = minimise(family, pair.swapped())
+        A = np.linalg.inv(back.scale)
+        return replace(back, scale=A, image=-A @ back.offset)
 
 
-class Jeffreys(MomentDivergence, MatrixDivergence):
+class Jeffreys(GaussianDivergence):
     """The sum of the reverse and the forward KL divergence, which treats both domains alike."""
 
     def value_and_grad(  # noqa: D102
@@ -177,9 +206,7 @@ class Jeffreys(MomentDivergence, MatrixDivergence):
         forth = ForwardKL().value_and_grad(query, reference, weights)
         return back[0] + forth[0], back[1] + forth[1], back[2] + forth[2]
 
-    def solve(self, family: MatrixFamily, pair: GaussianPair) -> MatrixSolution:
-        """Find the best full matrix."""
-
+    def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:  # noqa: D102
         def both(units: Units) -> Objective:
             back, forth = KLObjective(units), KLObjective(units, forward=True)
 

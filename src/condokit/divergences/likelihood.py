@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
 from scipy.special import stdtrit
 
 from condokit.checks import Array, check_number
-from condokit.conditionals.curves import Basis, Products, Regression, curve_bases, fit_noise
-from condokit.data.covariates import Covariates
-from condokit.data.domains import Domains
-from condokit.divergences.base import (
-    MatrixDivergence,
-    RowDivergence,
-    Solution,
-    decorrelated,
-    joined,
-    no_change,
+from condokit.conditionals.curves import (
+    Basis,
+    CurveRegression,
+    Products,
+    curve_bases,
+    fit_noise,
 )
-from condokit.maps.families import DiagonalFamily, MatrixFamily
-from condokit.solvers.base import MatrixSolution
-from condokit.solvers.matrices import LikelihoodObjective, minimise
-from condokit.summaries.covariances import GaussianPair
-from condokit.summaries.rows import _CHUNK_ROWS, Rows
+from condokit.divergences.base import Divergence
+from condokit.maps.families import DiagonalFamily
+from condokit.solvers.gaussian_kl import log_det_inverse
+from condokit.solvers.matrices import minimise
+from condokit.solvers.solution import Solution, decorrelated, joined, no_change
+from condokit.solvers.units import Units
+from condokit.summaries.rows import Rows
 
 _FEATURE_BATCH = 256
 _TOLERANCE = 0.03  # of a standard error; three times that for many features
@@ -35,13 +34,13 @@ _CORRELATION_STEPS = 3  # in which the correlation within subjects is renewed
 _FEWEST_DOF = 2.0
 
 
-class PooledLikelihood(RowDivergence, MatrixDivergence):
+class PooledLikelihood(Divergence):
     r"""Likelihood of one conditional law shared by reference rows and mapped query rows.
 
     If :math:`m x_q + b` given z has the law of :math:`x_r` given z, both follow one mean and one
     variance curve. Per feature, stack :math:`y = y_0 + m y_1 + b y_2` with
     :math:`y_0 = (0, x_r)`, :math:`y_1 = (x_q, 0)`, :math:`y_2 = (1, 0)` over (query, reference)
-    rows, and let :math:`y \sim N(0, C)`, with C from `condokit.smoothing.Regression`: curves with
+    rows, and let :math:`y \sim N(0, C)`, with C from `CurveRegression`: curves with
     empirical-Bayes smoothness plus noise of variance :math:`\exp(\Psi(z) \gamma)`. Then, with
     :math:`G = [y_0\ y_1\ y_2]' C^{-1} [y_0\ y_1\ y_2]`, minus the log-likelihood,
     :math:`y' C^{-1} y / 2 - (N_q - 1) \log m`, is least at
@@ -54,7 +53,8 @@ class PooledLikelihood(RowDivergence, MatrixDivergence):
     The one taken from the :math:`N_q` query rows is the offset's, as in restricted likelihood. Rows
     of one subject (`groups`) count for what they are worth given the correlation of their
     residuals. This alternates with the smoothness and the noise until m and b stand still. No prior
-    over the confounders is needed, and any number of them may be given.
+    over the confounders is needed, and any number of them may be given. Full matrices have one
+    Gaussian per support value for both domains; see `GaussianLikelihood`.
 
     Parameters
     ----------
@@ -66,20 +66,26 @@ class PooledLikelihood(RowDivergence, MatrixDivergence):
         Curves are learned on at most this many rows, evenly taken; the map then uses all rows.
     """
 
+    forms: ClassVar[dict[str, str]] = {
+        "diagonal": "rows",
+        "matrix": "gaussians",
+        "blocks": "gaussians",
+    }
+
     def __init__(self, n_knots: int = 12, max_iter: int = 50, max_rows: int = 10000) -> None:
         self.n_knots = n_knots
         self.max_iter = max_iter
         self.max_rows = max_rows
 
-    def minimize(
-        self, family: DiagonalFamily, domains: Domains, covariates: Covariates, used: Array
-    ) -> Solution:
-        """Find the best diagonal map from rows; `used` are the numbers of the rows compared."""
-        check_number("n_knots", self.n_knots, 3)
-        check_number("max_iter", self.max_iter, 1)
-        check_number("max_rows", self.max_rows, 100)
-        rows = Rows.read(domains, covariates, used)
-        if not family.has_offset:
+    def solve(self, family: Any, summary: Any) -> Solution:  # noqa: D102
+        if family.form == "matrix":
+            return minimise(family, summary, GaussianLikelihood)
+        return self._solve_diagonal(family, summary)
+
+    def _solve_diagonal(self, family: DiagonalFamily, rows: Rows) -> Solution:
+        for name, least in (("n_knots", 3), ("max_iter", 1), ("max_rows", 100)):
+            check_number(name, getattr(self, name), least)
+        if not family.has_offset and not family.has_scale:
             return no_change(rows.query_mean)
         part = rows.thinned(self.max_rows)
         bases = curve_bases(part.covariates, self.n_knots, part.X, part.is_query)
@@ -89,7 +95,7 @@ class PooledLikelihood(RowDivergence, MatrixDivergence):
         results: list[tuple[Array, Solution]] = []
         for start in range(0, n_features, _FEATURE_BATCH):
             batch = np.arange(start, min(start + _FEATURE_BATCH, n_features))
-            curves = _Curves(bases, part.of(batch), products, Psi, family)
+            curves = _SharedLaw(bases, part.of(batch), products, Psi, family)
             for place, done in curves.alternate(self.max_iter, in_groups=part is rows):
                 features = batch[place]
                 if part is not rows:
@@ -97,15 +103,52 @@ class PooledLikelihood(RowDivergence, MatrixDivergence):
                 results.append((features, done.solution()))
         return joined(results)
 
-    def solve(self, family: MatrixFamily, pair: GaussianPair) -> MatrixSolution:
-        """Find the best full matrix, with one Gaussian per support value for both domains.
 
-        The objective is `condokit.divergences.matrix.LikelihoodObjective`.
-        """
-        return minimise(family, pair, LikelihoodObjective)
+class GaussianLikelihood:
+    r"""Minus the log-likelihood of one Gaussian per support value for both domains, per query row.
+
+    With :math:`n_k, m_k` query and reference rows, :math:`\delta_k = B \mu_k + c - \nu_k` and
+
+    .. math::
+        S_k = \frac{n_k B C_k B' + m_k \Sigma_k + h_k \delta_k \delta_k'}{n_k + m_k},\quad
+        h_k = \frac{n_k m_k}{n_k + m_k},
+
+    it is :math:`-N_q \log|\det B| + \sum_k \tfrac{n_k + m_k}{2} \log\det S_k`: the likelihood
+    with its means and covariances profiled out.
+    """
+
+    def __init__(self, units: Units) -> None:
+        query, reference = units.query, units.reference
+        self.query, self.reference = query, reference
+        self.total = query.count + reference.count
+        self.tie = query.count * reference.count / self.total
+        self.n_query = float(query.count.sum())
+        self._query_part = (query.count / self.total)[:, None, None] * query.cov
+        self._reference_part = (reference.count / self.total)[:, None, None] * reference.cov
+        # what the units add, so that the value is that of the user's units
+        ratio = float(reference.count.sum()) / self.n_query
+        self.constant = units.log_dets[0] + ratio * units.log_dets[1]
+
+    def __call__(self, B: Array, c: Array) -> tuple[float, Array, Array]:
+        """Return the value and the gradients."""
+        log_det, inverse = log_det_inverse(B)
+        if inverse is None:
+            return np.inf, np.zeros_like(B), np.zeros_like(c)
+        delta = self.query.mean @ B.T + c - self.reference.mean
+        BC = B @ self._query_part
+        S = BC @ B.T + self._reference_part
+        S += (self.tie / self.total)[:, None, None] * delta[:, :, None] * delta[:, None, :]
+        log_dets = np.linalg.slogdet(S)[1]
+        S_inverse = np.linalg.inv(S)
+        value = float(self.total @ log_dets) / 2 - self.n_query * log_det
+        pull = self.tie[:, None] * np.einsum("kij,kj->ki", S_inverse, delta)
+        gradient = np.tensordot(self.total[:, None, None] * S_inverse, BC, axes=([0, 2], [0, 1]))
+        gradient += pull.T @ self.query.mean - self.n_query * inverse.T
+        value = value / self.n_query + self.constant
+        return value, gradient / self.n_query, pull.sum(axis=0) / self.n_query
 
 
-class _Curves:
+class _SharedLaw:
     """The alternating fit of one batch of features."""
 
     def __init__(
@@ -121,8 +164,8 @@ class _Curves:
         self.sample = rows
         self.correlation = 1.0
         self._count_rows(rows)
-        self.mean = Regression(bases[0], n_features, 1.0)
-        self.noise = Regression(bases[1], n_features, 0.3)
+        self.mean = CurveRegression(bases[0], n_features, 1.0)
+        self.noise = CurveRegression(bases[1], n_features, 0.3)
         self.tolerance = _TOLERANCE if n_features < _MANY_FEATURES else 3 * _TOLERANCE
         self.log_var = np.full(rows.X.shape, np.log(0.3))
         self.m = np.ones(n_features)
@@ -135,7 +178,7 @@ class _Curves:
         self.query_pull = self.Psi.T @ (0.5 * weights * is_query)
         self.n_query, self.n_rows = float(weights[is_query].sum()), float(weights.sum())
 
-    def alternate(self, max_iter: int, in_groups: bool) -> Iterator[tuple[Array, _Curves]]:
+    def alternate(self, max_iter: int, in_groups: bool) -> Iterator[tuple[Array, _SharedLaw]]:
         """Renew map, curves and noise in turn; yield features whose map stands still.
 
         With `in_groups`, as soon as a good part of them does; otherwise all together.
@@ -159,7 +202,7 @@ class _Curves:
                 self.__dict__.update(self._of(~still).__dict__)
                 place = place[~still]
 
-    def _of(self, chosen: Array) -> _Curves:
+    def _of(self, chosen: Array) -> _SharedLaw:
         """Return the fit of some of the features."""
         part = copy(self)
         part.rows = self.rows.of(np.flatnonzero(chosen))
@@ -187,15 +230,24 @@ class _Curves:
 
     def _solve(self, G: Array) -> None:
         G[:, 2, 2] = np.maximum(G[:, 2, 2], 1e-9)  # rounding, where curves pass through all rows
+        rows, n = self.rows, self.n_query
+        if not self.family.has_offset:
+            # the offset is zero in the user's units: b = m slope + start in these
+            slope, start = (
+                rows.query_mean / rows.query_unit,
+                -rows.reference_mean / rows.reference_unit,
+            )
+            a = G[:, 1, 1] + 2 * slope * G[:, 1, 2] + slope**2 * G[:, 2, 2]
+            c = -(G[:, 0, 1] + start * G[:, 1, 2] + slope * (G[:, 0, 2] + start * G[:, 2, 2]))
+            self.m = _positive_root(np.maximum(a, 1e-9), c, n)
+            self.b = self.m * slope + start
+            return
         if self.family.has_scale:
             a = np.maximum(G[:, 1, 1] - G[:, 1, 2] ** 2 / G[:, 2, 2], 1e-9)
             c = G[:, 0, 2] * G[:, 1, 2] / G[:, 2, 2] - G[:, 0, 1]
-            n = max(self.n_query - 1, 0.5)  # the offset takes one
-            root = np.sqrt(c**2 + 4 * a * n)
-            # the same number in two forms, neither of which cancels
-            self.m = np.where(c > 0, (c + root) / (2 * a), 2 * n / (root + np.abs(c)))
+            self.m = _positive_root(a, c, max(n - 1, 0.5))  # the offset takes one
         else:
-            self.m = self.rows.query_unit / self.rows.reference_unit  # one, in the user's units
+            self.m = rows.query_unit / rows.reference_unit  # one, in the user's units
         self.b = -(G[:, 0, 2] + self.m * G[:, 1, 2]) / G[:, 2, 2]
 
     def _update_noise(self, first: bool) -> None:
@@ -223,7 +275,7 @@ class _Curves:
             return np.ones_like(self.m)
         G = self.G
         slope = np.maximum(G[:, 1, 1] - G[:, 1, 2] ** 2 / G[:, 2, 2], 0.0)
-        return 1 + slope / (slope + self.n_query / self.m**2)
+        return self.family.has_offset + slope / (slope + self.n_query / self.m**2)
 
     def _update_correlation(self) -> None:
         """Estimate the correlation of residuals within subjects, and count rows accordingly."""
@@ -252,6 +304,11 @@ class _Curves:
         informative = np.maximum(self.n_query - shared, 1.0)
         G = self.G
         info_m = G[:, 1, 1] + (2 * informative - self.n_query) / self.m**2
+        if not self.family.has_offset:
+            slope = self.rows.query_mean / self.rows.query_unit
+            info_m = np.maximum(info_m + 2 * slope * G[:, 1, 2] + slope**2 * G[:, 2, 2], 1e-9)
+            se_m = 1 / np.sqrt(info_m)
+            return se_m / self.m, np.abs(slope) * se_m, np.zeros_like(se_m)
         info_m = np.maximum(info_m, G[:, 1, 2] ** 2 / G[:, 2, 2] * (1 + 1e-6) + 1e-9)
         determinant = info_m * G[:, 2, 2] - G[:, 1, 2] ** 2
         se_m = np.sqrt(G[:, 2, 2] / determinant)
@@ -277,38 +334,34 @@ class _Curves:
         self.n_query = float(rows.weights[rows.is_query].sum())
         self.n_rows = float(rows.weights.sum())
         n_features = len(self.m)
-        sizes = [len(basis.block) for basis in bases]
 
-        def chunks() -> Iterator[tuple[Rows, Products, Array, Array]]:
-            for start in range(0, len(rows.X), _CHUNK_ROWS):
-                chunk = rows.take(slice(start, start + _CHUNK_ROWS)).of(features)
-                Psi = bases[1](chunk.covariates)
-                log_var = np.clip(Psi @ self.gamma.T, *self.bounds)
-                yield chunk, Products(bases[0](chunk.covariates)), Psi, log_var
+        def curves_at(block: Rows) -> tuple[Rows, Products, Array, Array]:
+            block = block.of(features)
+            Psi = bases[1](block.covariates)
+            log_var = np.clip(Psi @ self.gamma.T, *self.bounds)
+            return block, Products(bases[0](block.covariates)), Psi, log_var
+
+        def mean_sums(block: Rows) -> tuple[Array, ...]:
+            block, products, _, log_var = curves_at(block)
+            return _sums(block, products, np.exp(-log_var) * block.weights[:, None])
+
+        def noise_sums(block: Rows) -> tuple[Array, ...]:
+            block, products, Psi, log_var = curves_at(block)
+            weighted = Psi * (0.5 * block.weights[:, None])
+            square = self._residuals(block, products, log_var) ** 2
+            excess = np.clip(square * np.exp(-log_var) - 1, -1, 20)
+            pull = weighted.T @ block.is_query.astype(float)
+            return weighted.T @ (log_var + excess), weighted.T @ Psi, pull
 
         for turn in range(_MOST_PASSES):
             before = self.m
-            gram = np.zeros((n_features, sizes[0], sizes[0]))
-            cross, G = np.zeros((n_features, sizes[0], 3)), np.zeros((n_features, 3, 3))
-            for chunk, products, _, log_var in chunks():
-                sums = _sums(chunk, products, np.exp(-log_var) * chunk.weights[:, None])
-                gram, cross, G = gram + sums[0], cross + sums[1], G + sums[2]
-            self._renew(gram, cross, G)
+            self._renew(*rows.reduce(mean_sums))
             error = self.standard_errors()[0]
             moved = np.abs(np.log(self.m / before)) / np.maximum(error, 1e-12)
             if turn and (moved < 3 * _TOLERANCE).all():
                 return
-            right = np.zeros((sizes[1], n_features))
-            noise_gram = np.zeros((sizes[1], sizes[1]))
-            self.query_pull = np.zeros(sizes[1])
-            for chunk, products, Psi, log_var in chunks():
-                weighted = Psi * (0.5 * chunk.weights[:, None])
-                square = self._residuals(chunk, products, log_var) ** 2
-                excess = np.clip(square * np.exp(-log_var) - 1, -1, 20)
-                right += weighted.T @ (log_var + excess)
-                noise_gram += weighted.T @ Psi
-                self.query_pull += weighted.T @ chunk.is_query.astype(float)
-            cov = self.noise.posterior(np.broadcast_to(noise_gram, (n_features, *noise_gram.shape)))
+            right, gram, self.query_pull = rows.reduce(noise_sums)
+            cov = self.noise.posterior(np.broadcast_to(gram, (n_features, *gram.shape)))
             self.gamma = np.einsum("drs,sd->dr", cov, right)
 
     def solution(self) -> Solution:
@@ -317,6 +370,12 @@ class _Curves:
         se_log, se_b, cov_mb = self.standard_errors()
         se_log, se_b, cov_mb = widen * se_log, widen * se_b, widen**2 * cov_mb
         rows = self.rows
+        if not self.family.has_offset:
+            none = np.zeros_like(self.m)
+            scale = self.m * rows.reference_unit / rows.query_unit
+            return Solution(
+                scale, none, none, se_log_scale=se_log, se_image=none, n_iter=self.n_iter
+            )
         at_mean = Solution(
             scale=self.m * rows.reference_unit / rows.query_unit,
             centre=rows.query_mean,
@@ -326,6 +385,13 @@ class _Curves:
             n_iter=self.n_iter,
         )
         return decorrelated(at_mean, cov_mb / self.m * rows.reference_unit)
+
+
+def _positive_root(a: Array, c: Array, n: float) -> Array:
+    """Return the m > 0 with a m^2 - c m - n = 0."""
+    root = np.sqrt(c**2 + 4 * a * n)
+    # the same number in two forms, neither of which cancels
+    return np.where(c > 0, (c + root) / (2 * a), 2 * n / (root + np.abs(c)))
 
 
 def _sums(rows: Rows, products: Products, W: Array) -> tuple[Array, Array, Array]:

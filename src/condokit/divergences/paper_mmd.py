@@ -1,21 +1,15 @@
-"""Divergences between samples: kernels, energy, sliced Wasserstein, and pairings by transport."""
+"""The paper's own way to the minimum of MMD, for comparison: minibatches."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from condokit.checks import Array, check_integer
-from condokit.divergences.samples import (
-    Distance,
-    FeatureUnits,
-    SampleDivergence,
-    _in_map,
-    _mapped,
-)
-from condokit.maps.families import Affine, DiagonalFamily, MapFamily, Rigid
-from condokit.solvers.base import MatrixSolution
-from condokit.solvers.starts import Start
-from condokit.solvers.units import Units
+from condokit.divergences.samples import Distance, SampleDivergence, gradient_in_map, mapped
+from condokit.maps.families import MapFamily
+from condokit.solvers.solution import Solution
 from condokit.summaries.samples import Samples
 
 
@@ -75,19 +69,17 @@ class StochasticMMD(SampleDivergence):
 
         return distance
 
-    def solve(  # noqa: D102
-        self,
-        family: MapFamily,
-        samples: Samples,
-        units: Units | FeatureUnits,
-        starts: list[Start],
-    ) -> MatrixSolution:
+    def supports(self, family: MapFamily) -> str | None:  # noqa: D102
+        if family.form == "matrix" and not family.is_free:
+            return "StochasticMMD finds diagonal and free affine maps only."
+        return super().supports(family)
+
+    def solve(self, family: Any, summary: Samples) -> Solution:  # noqa: D102
+        samples = summary
         for name in ("epochs", "n_values", "n_samples", "patience"):
             check_integer(name, getattr(self, name), 1 if name != "n_samples" else 2)
         if self.n_sets is not None:
             check_integer("n_sets", self.n_sets, 1)
-        if isinstance(family, Rigid) or (isinstance(family, Affine) and family.is_penalised):
-            raise ValueError("StochasticMMD finds diagonal and free affine maps only.")
         rng = np.random.default_rng(self.random_state)
         n_sets = self.n_sets or samples.n_rows
         if n_sets is None:
@@ -98,18 +90,17 @@ class StochasticMMD(SampleDivergence):
             for side in (samples.query, samples.reference)
         )
         b: Array = np.zeros(Y.shape[2])
-        diagonal = isinstance(family, DiagonalFamily)
-        A: Array = np.ones(len(b)) if diagonal else np.eye(len(b), X.shape[2])
-        moves_A, moves_b = getattr(family, "has_scale", True), getattr(family, "has_offset", True)
+        A: Array = np.ones(len(b)) if family.form == "diagonal" else np.eye(len(b), X.shape[2])
+        moves_A, moves_b = family.has_scale, family.has_offset
         state = np.zeros((2, A.size + len(b)))  # AdamW's running moments of the gradient
         best, worse, step = (np.inf, A, b), 0, 0
         for _ in range(self.epochs):
             loss = 0.0
             for first in range(0, n_sets, self.n_values):
                 here = slice(first, first + self.n_values)
-                value, pull = _mmd_of_sets(_mapped(X[here], A, b), Y[here])
+                value, pull = _mmd_of_sets(mapped(X[here], A, b), Y[here])
                 pull, rows = (part.reshape(-1, part.shape[2]) for part in (pull, X[here]))
-                d_A, d_b = _in_map(pull, rows, A) * moves_A, pull.sum(axis=0) * moves_b
+                d_A, d_b = gradient_in_map(pull, rows, A) * moves_A, pull.sum(axis=0) * moves_b
                 gradient = np.concatenate([d_A.ravel(), d_b])
                 step, loss = step + 1, loss + value
                 state[0] = 0.9 * state[0] + 0.1 * gradient
@@ -123,7 +114,7 @@ class StochasticMMD(SampleDivergence):
             best = (loss, A, b) if loss < best[0] else best
             if worse >= self.patience:
                 break
-        return MatrixSolution(best[1], best[2], best[0] / n_sets, step)
+        return Solution.of(best[1], best[2], objective=best[0] / n_sets, n_iter=step)
 
 
 def _mmd_of_sets(Z: Array, Y: Array) -> tuple[float, Array]:

@@ -5,23 +5,22 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from condokit.checks import Array, check_integer
-from condokit.compare.kernels import Kernel
-from condokit.data.arrays import positive
-from condokit.divergences.base import BaseDivergence
-from condokit.maps.families import Affine, DiagonalFamily, MapFamily, Rigid
-from condokit.solvers.base import MatrixSolution, Solved
-from condokit.solvers.descent import bounded, rigid
-from condokit.solvers.lbfgs import lbfgs
-from condokit.solvers.starts import Start, nearest_rigid
-from condokit.solvers.units import Units
-from condokit.summaries.moments import Moments
-from condokit.summaries.samples import Samples
+from condokit.checks import Array, check_integer, said
+from condokit.data.kernels import Kernel
+from condokit.divergences.base import Divergence
+from condokit.divergences.kl import ReverseKL
+from condokit.maps.coordinates import AllMatrices
+from condokit.maps.families import MapFamily, MatrixFamily
+from condokit.solvers.descent import descend
+from condokit.solvers.solution import Solution
+from condokit.solvers.starts import Start, matrix_starts, nearest_rigid, rectangular_starts
+from condokit.solvers.units import FeatureUnits, Units, decoded
+from condokit.summaries.samples import Samples, as_gaussians, as_moments
 
 _BUDGETS = (5, 15, 40)  # iterations to choose from
 _EXPLORED_ROWS = 200  # of a stratum, on which starts and budgets are compared
@@ -30,46 +29,13 @@ _EXACT_ROWS = 2000  # of a stratum, beyond which a kernel is approximated
 _FTOL, _GTOL = 1e-8, 1e-6  # below which single precision tells nothing
 _CACHED = 1 << 16  # pairs of rows compared at a time
 Distance = Callable[[int, Array], tuple[float, Array]]
-Profile = Callable[[Array, Array], tuple[Array, Array]]
-Map = tuple[Array, Array]
+KernelProfile = Callable[[Array, Array], tuple[Array, Array]]
 
 
-class FeatureUnits:
-    """Features divided by the reference's spread, for diagonal maps: nothing is square.
-
-    Parameters
-    ----------
-    query, reference : Moments
-        The domains.
-    weights : ndarray of shape (n_values,)
-        Of the support values.
-    """
-
-    def __init__(self, query: Moments, reference: Moments, weights: Array) -> None:
-        self._middle_query, self._middle = weights @ query.mean, weights @ reference.mean
-        spread = weights @ (reference.var + (reference.mean - self._middle) ** 2)
-        self._size = positive(np.sqrt(spread))
-
-    def of_query(self, rows: Array) -> Array:
-        """Return rows of the query in these units."""
-        return (rows - self._middle_query) / self._size
-
-    def of_reference(self, rows: Array) -> Array:
-        """Return rows of the reference in these units."""
-        return (rows - self._middle) / self._size
-
-    def encode(self, A: Array, b: Array) -> tuple[Array, Array]:
-        """Return a diagonal map in these units; scales are the same."""
-        return A, (A * self._middle_query + b - self._middle) / self._size
-
-    def decode(self, B: Array, c: Array) -> tuple[Array, Array]:
-        """Return a diagonal map in the user's units."""
-        return B, self._middle + self._size * c - B * self._middle_query
-
-
-class SampleDivergence(BaseDivergence):
+class SampleDivergence(Divergence):
     """A divergence between rows of mapped query and reference in every stratum."""
 
+    forms: ClassVar[dict[str, str]] = {"diagonal": "samples", "matrix": "samples"}
     max_rows: int
     max_iter: int | None
 
@@ -78,61 +44,74 @@ class SampleDivergence(BaseDivergence):
         """The numbers to compute with."""
         return np.float64
 
+    def supports(self, family: MapFamily) -> str | None:  # noqa: D102
+        if family.form in self.forms:
+            return None
+        return said(
+            "{mine} does not find {family} maps; use {@map='location-scale'}, 'affine', "
+            "'orthogonal' or 'similarity'.",
+            mine=type(self).__name__,
+            family=type(family).__name__,
+        )
+
     @abstractmethod
     def distances(self, samples: Samples) -> Distance:
         """Return a function from (stratum, mapped rows) to the divergence and its gradient."""
 
-    def solve(
-        self,
-        family: MapFamily,
-        samples: Samples,
-        units: Units | FeatureUnits,
-        starts: list[Start],
-    ) -> MatrixSolution:
-        """Find the best map of a family, from each of the starts.
+    def solve(self, family: Any, summary: Samples) -> Solution:
+        """Find the best map of a family, from each of several starts.
 
         The number of iterations is chosen on one half of the rows by the divergence of the other,
         unless `max_iter` is given: many iterations fit the noise of a large matrix.
         """
         if self.max_iter is not None:
             check_integer("max_iter", self.max_iter, 1)
-        inside = samples.each(
+        units, starts = problem(family, summary)
+        inside = summary.each(
             lambda rows: units.of_query(rows).astype(self.precision),
             lambda rows: units.of_reference(rows).astype(self.precision),
         )
         few = inside.thinned(_EXPLORED_ROWS)
-        begin = {name: units.encode(A, b) for name, A, b in starts}
+        begin = {name: Solution.of(*units.encode(s.scale, s.offset)) for name, s in starts}
         budget = self.max_iter or self._budget(family, few, begin)
-        if isinstance(family, Affine):
-            budget = min(budget, 5 * family.max_iter)
+        budget = min(budget, 5 * getattr(family, "max_iter", budget))
         best, values = self._explore(family, few, begin, budget)
-        B, c, value, n_iter, gradient = descend(
-            SampleObjective(inside, self), family, *best, budget
-        )
-        return MatrixSolution(*units.decode(B, c), value, n_iter, gradient, values)
+        found = self._descend(SampleObjective(inside, self), family, best, budget)
+        return replace(decoded(units, found), starts=values)
 
-    def _budget(self, family: MapFamily, samples: Samples, begin: dict[str, Map]) -> int:
+    @staticmethod
+    def _descend(
+        objective: SampleObjective, family: Any, start: Solution, max_iter: int
+    ) -> Solution:
+        """Go down from a map within a family; between different features all matrices are one."""
+        A, b = start.scale, start.offset
+        free = A.ndim == 2 and A.shape[0] != A.shape[1]
+        near = AllMatrices(A, b) if free else family.around(A, b)
+        tolerance = (_FTOL, _GTOL) if free or family.is_free or A.ndim == 1 else ()
+        return descend(objective, near, max_iter, *tolerance)
+
+    def _budget(self, family: MapFamily, samples: Samples, begin: dict[str, Solution]) -> int:
         """Return how many iterations on one half of the subjects are best for the other."""
         known, asked = samples.half(0), samples.half(1)
         halves = known.query + known.reference + asked.query + asked.reference
         if min(map(len, halves)) < 2:
             return _BUDGETS[0]
         learn, judge = SampleObjective(known, self), SampleObjective(asked, self)
-        B, c = min(begin.values(), key=lambda start: learn(*start)[0])
+        here = min(begin.values(), key=lambda start: learn(start.scale, start.offset)[0])
         best, least, done = _BUDGETS[0], np.inf, 0
         for budget in _BUDGETS:
-            B, c, _, n_iter, _ = descend(learn, family, B, c, budget - done)
-            value = judge(B, c)[0]
+            here = self._descend(learn, family, here, budget - done)
+            value = judge(here.scale, here.offset)[0]
             if value < least:
                 best, least = budget, value
-            if n_iter < budget - done:  # there is no further to go
+            if here.n_iter < budget - done:  # there is no further to go
                 break
             done = budget
         return best
 
     def _explore(
-        self, family: MapFamily, samples: Samples, begin: dict[str, Map], budget: int
-    ) -> tuple[Map, dict[str, float]]:
+        self, family: MapFamily, samples: Samples, begin: dict[str, Solution], budget: int
+    ) -> tuple[Solution, dict[str, float]]:
         """Return where the best start leads, and values of all; the better half goes on."""
         values: dict[str, float] = {}
         objective, done = SampleObjective(samples, self), 0
@@ -140,12 +119,25 @@ class SampleDivergence(BaseDivergence):
             if len(begin) == 1 or done == budget:
                 break
             for name, start in begin.items():
-                solved = descend(objective, family, *start, min(stop, budget) - done)
-                begin[name], values[name] = solved[:2], solved[2]
+                begin[name] = self._descend(objective, family, start, min(stop, budget) - done)
+                values[name] = begin[name].objective
             best = sorted(begin, key=lambda name: values[name])
             begin = {name: begin[name] for name in best[: (len(best) + 1) // 2]}
             done = min(stop, budget)
         return next(iter(begin.values())), values
+
+
+def problem(family: Any, samples: Samples) -> tuple[Units | FeatureUnits, list[Start]]:
+    """Return the units that suit a family, and maps to start from."""
+    if family.form == "diagonal":
+        pair = as_moments(samples)
+        start = ReverseKL().solve_diagonal(family, pair)
+        return FeatureUnits(pair, family.has_offset), [("moments", start)]
+    gaussians = as_gaussians(samples)
+    if samples.is_rectangular:
+        return Units(gaussians, "samples"), rectangular_starts(gaussians)[: family.n_starts]
+    kind = "samples" if family.is_free else family.search.units
+    return Units(gaussians, kind), matrix_starts(gaussians, getattr(family, "n_starts", None))
 
 
 class SampleObjective:
@@ -158,67 +150,21 @@ class SampleObjective:
         """Return the value and the gradients in B, a matrix or a diagonal, and c."""
         total, d_B, d_c = 0.0, np.zeros_like(B), np.zeros_like(c)
         for k, (w, X) in enumerate(zip(self.samples.weights, self.samples.query)):
-            value, d_Z = self.distance(k, _mapped(X, B.astype(X.dtype), c.astype(X.dtype)))
+            value, d_Z = self.distance(k, mapped(X, B.astype(X.dtype), c.astype(X.dtype)))
             total += w * value
-            d_B += w * _in_map(d_Z, X, B)
+            d_B += w * gradient_in_map(d_Z, X, B)
             d_c += w * d_Z.sum(axis=0)
         return total, d_B, d_c
 
 
-def _mapped(X: Array, B: Array, c: Array) -> Array:
+def mapped(X: Array, B: Array, c: Array) -> Array:
     """Return the images of rows, of a map by a matrix or a diagonal."""
     return X * B + c if B.ndim == 1 else X @ B.T + c
 
 
-def _in_map(d_Z: Array, X: Array, B: Array) -> Array:
+def gradient_in_map(d_Z: Array, X: Array, B: Array) -> Array:
     """Return the gradient in B from that in the images of X."""
     return np.einsum("ij,ij->j", d_Z, X) if B.ndim == 1 else d_Z.T @ X
-
-
-def descend(
-    objective: SampleObjective, family: MapFamily, B: Array, c: Array, max_iter: int
-) -> Solved:
-    """Go down from (B, c) within a family, by L-BFGS."""
-    if isinstance(family, Rigid):
-        return rigid(objective, B, c, family.has_scale, max_iter)
-    if isinstance(family, Affine) and family.is_penalised:
-        return bounded(objective, B, c, family, max_iter)
-    if isinstance(family, DiagonalFamily):
-        return _diagonal(objective, family, B, c, max_iter)
-    n, shape = B.size, B.shape
-
-    def function(v: Array) -> tuple[float, Array]:
-        value, d_B, d_c = objective(v[:n].reshape(shape), v[n:])
-        return value, np.concatenate([d_B.ravel(), d_c])
-
-    best = lbfgs(
-        function, np.concatenate([B.ravel(), c]), max_iter=max_iter, ftol=_FTOL, gtol=_GTOL
-    )
-    gradient = float(np.abs(best.jac).max())
-    return best.x[:n].reshape(shape), best.x[n:], float(best.fun), int(best.nit), gradient
-
-
-def _diagonal(
-    objective: SampleObjective, family: DiagonalFamily, base: Array, c: Array, max_iter: int
-) -> Solved:
-    d = len(base)
-
-    def parts(v: Array) -> tuple[Array, Array]:
-        scale = base * np.exp(v[:d]) if family.has_scale else base
-        return scale, v[-d:] if family.has_offset else c
-
-    def function(v: Array) -> tuple[float, Array]:
-        scale, offset = parts(v)
-        value, d_scale, d_c = objective(scale, offset)
-        log_scale = [d_scale * scale] if family.has_scale else []
-        return value, np.concatenate([*log_scale, *([d_c] if family.has_offset else [])])
-
-    start = np.concatenate([np.zeros(d * family.has_scale), c[: d * family.has_offset]])
-    if len(start) == 0:
-        return base, c, objective(base, c)[0], 0, 0.0
-    best = lbfgs(function, start, max_iter=max_iter, ftol=_FTOL, gtol=_GTOL)
-    gradient = float(np.abs(best.jac).max())
-    return *parts(best.x), float(best.fun), int(best.nit), gradient
 
 
 class _KernelDivergence(SampleDivergence):
@@ -229,7 +175,7 @@ class _KernelDivergence(SampleDivergence):
     """
 
     @abstractmethod
-    def _profile(self, reference: list[Array]) -> Profile:
+    def _profile(self, reference: list[Array]) -> KernelProfile:
         """Return a function from squared distances and shares of their columns.
 
         It returns the kernel times the shares, and its derivative in the squared distances.
@@ -302,18 +248,12 @@ class MMD(_KernelDivergence):
         self.random_state = random_state
         self.kernel = kernel
 
-    def solve(  # noqa: D102
-        self,
-        family: MapFamily,
-        samples: Samples,
-        units: Units | FeatureUnits,
-        starts: list[Start],
-    ) -> MatrixSolution:
-        if self.kernel is not None:
-            samples = samples.thinned(_EXACT_ROWS)
-        return super().solve(family, samples, units, starts)
+    def solve(self, family: Any, summary: Samples) -> Solution:  # noqa: D102
+        return super().solve(
+            family, summary if self.kernel is None else summary.thinned(_EXACT_ROWS)
+        )
 
-    def _profile(self, reference: list[Array]) -> Profile:
+    def _profile(self, reference: list[Array]) -> KernelProfile:
         widths = sorted(self._widths(reference), reverse=True)
 
         def profile(square: Array, shares: Array) -> tuple[Array, Array]:
@@ -409,7 +349,7 @@ class Energy(_KernelDivergence):
         self.max_rows = max_rows
         self.max_iter = max_iter
 
-    def _profile(self, reference: list[Array]) -> Profile:
+    def _profile(self, reference: list[Array]) -> KernelProfile:
         least = 1e-8 * max(float(np.mean([rows.var() for rows in reference])), 1e-300)
 
         def profile(square: Array, shares: Array) -> tuple[Array, Array]:
@@ -497,23 +437,23 @@ class Procrustes(SampleDivergence):
 
         return distance
 
-    def solve(  # noqa: D102
-        self,
-        family: MapFamily,
-        samples: Samples,
-        units: Units | FeatureUnits,
-        starts: list[Start],
-    ) -> MatrixSolution:
-        if not isinstance(family, Rigid):
-            raise ValueError("divergence='procrustes' finds map='orthogonal' or 'similarity' only.")
+    def supports(self, family: MapFamily) -> str | None:  # noqa: D102
+        if family.form in self.forms and not family.is_rigid:
+            return said(
+                "{@divergence='procrustes'} finds {@map='orthogonal'} or 'similarity' only."
+            )
+        return super().supports(family)
+
+    def solve(self, family: MatrixFamily, summary: Samples) -> Solution:  # noqa: D102
         check_integer("max_iter", self.max_iter, 1)
         found = {}
-        for name, A, b in starts:
-            A, n_iter, last, value = nearest_rigid(A, family.has_scale), 0, np.inf, np.inf
+        for name, start in problem(family, summary)[1]:
+            A, b = nearest_rigid(start.scale, family.has_scale), start.offset
+            n_iter, last, value = 0, np.inf, np.inf
             while n_iter < (self.max_iter or 1) and (n_iter < 2 or last - value > 1e-9 * value):
                 n_iter, last = n_iter + 1, value
-                A, b, value = _turned(samples, A, b, family.has_scale)
-            found[name] = MatrixSolution(A, b, value, n_iter)
+                A, b, value = _turned(summary, A, b, family.has_scale)
+            found[name] = Solution.of(A, b, objective=value, n_iter=n_iter)
         best = min(found.values(), key=lambda solution: solution.objective)
         return replace(best, starts={name: s.objective for name, s in found.items()})
 

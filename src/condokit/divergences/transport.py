@@ -1,29 +1,29 @@
-"""Optimal transport between Gaussians with confounder-balanced moments."""
+"""Optimal transport between Gaussians with confounder-balanced moments, and matched axes."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
-from condokit.checks import Array
+from condokit.checks import Array, said
+from condokit.conditionals import Moments
 from condokit.data.arrays import average, columns
 from condokit.divergences.base import (
-    MatrixDivergence,
-    MomentDivergence,
-    Solution,
-    decorrelated,
-    no_change,
+    Divergence,
+    GaussianDivergence,
     variance_of_mean,
     variance_of_variance,
 )
-from condokit.maps.families import Affine, DiagonalFamily, MatrixFamily, Rigid
-from condokit.solvers.base import MatrixSolution
+from condokit.maps.families import DiagonalFamily, MapFamily, MatrixFamily
 from condokit.solvers.gaussian_kl import gap
+from condokit.solvers.solution import Solution, decorrelated, no_change
 from condokit.solvers.starts import match_axes, nearest_rigid, transport_matrix
-from condokit.summaries.covariances import GaussianPair
-from condokit.summaries.moments import Moments
+from condokit.summaries.gaussians import GaussianPair
+from condokit.summaries.moments import MomentPair
 
 
-class GaussianOT(MomentDivergence, MatrixDivergence):
+class GaussianOT(GaussianDivergence):
     r"""Squared 2-Wasserstein distance between Gaussians with prior-weighted moments.
 
     Each domain is summed up by its balanced mean :math:`M = \sum_n w_n \mu_n` and variance
@@ -36,6 +36,8 @@ class GaussianOT(MomentDivergence, MatrixDivergence):
     :math:`A = C_q^{-1/2} (C_q^{1/2} C_r C_q^{1/2})^{1/2} C_q^{-1/2}`.
     """
 
+    in_closed_form = True
+
     def value_and_grad(  # noqa: D102
         self, query: Moments, reference: Moments, weights: Array
     ) -> tuple[float, Array, Array]:
@@ -47,13 +49,20 @@ class GaussianOT(MomentDivergence, MatrixDivergence):
         d_mean = 2 * w * (mean_q - mean_r) + 2 * d_var * (query.mean - mean_q)
         return value, d_mean, d_var
 
-    def minimize(
-        self, family: DiagonalFamily, query: Moments, reference: Moments, weights: Array
-    ) -> Solution:
+    def supports(self, family: MapFamily) -> str | None:  # noqa: D102
+        if family.form == "matrix" and not family.is_free:
+            return said(
+                "{@divergence='ot'} finds diagonal maps and {@map='affine'} without penalties. Use "
+                "another divergence, such as 'likelihood', for this map."
+            )
+        return super().supports(family)
+
+    def solve_diagonal(self, family: DiagonalFamily, pair: MomentPair) -> Solution:
         """Return the exact minimum."""
+        query, reference, weights = pair.query, pair.reference, pair.weights
         centre, sd_query = _balanced(query, weights)
         if not family.has_offset:
-            return no_change(centre)
+            return _scale_alone(pair) if family.has_scale else no_change(centre)
         image, sd_reference = _balanced(reference, weights)
         scale = np.ones(len(centre))
         se_log_scale = covariance = np.zeros(len(centre))
@@ -70,21 +79,32 @@ class GaussianOT(MomentDivergence, MatrixDivergence):
             )
         at_centre = variance_of_mean(reference) + scale**2 * variance_of_mean(query)
         se_image = np.sqrt(average(weights**2, at_centre))
-        return decorrelated(Solution(scale, centre, image, se_log_scale, se_image), covariance)
+        found = Solution(scale, centre, image, se_log_scale=se_log_scale, se_image=se_image)
+        return decorrelated(found, covariance)
 
-    def solve(self, family: MatrixFamily, pair: GaussianPair) -> MatrixSolution:
+    def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:
         """Return the optimal transport between the balanced Gaussians."""
-        if not isinstance(family, Affine) or family.is_penalised:
-            raise ValueError(
-                "divergence='ot' finds diagonal maps and map='affine' without penalties. Use "
-                "another divergence, such as 'likelihood', for this map."
-            )
         (mean_q, cov_q), (mean_r, cov_r) = (
             side.balanced(pair.weights) for side in (pair.query, pair.reference)
         )
         A = transport_matrix(cov_q, cov_r)
         b = mean_r - A @ mean_q
-        return MatrixSolution(A, b, gap(A, b, pair))
+        return Solution.of(A, b, objective=gap(A, b, pair))
+
+
+def _scale_alone(pair: MomentPair) -> Solution:
+    r"""Return the best map without an offset, :math:`m = (M_q M_r + S_q S_r) / (M_q^2 + S_q^2)`.
+
+    S are the balanced standard deviations. Where means of opposite signs make that negative, it is
+    the least positive scale.
+    """
+    (mean_q, sd_q), (mean_r, sd_r) = (
+        _balanced(side, pair.weights) for side in (pair.query, pair.reference)
+    )
+    size = mean_q**2 + sd_q**2
+    scale = np.maximum(mean_q * mean_r + sd_q * sd_r, 1e-6 * size) / size
+    none = np.zeros(len(scale))
+    return Solution(scale, none, none)
 
 
 def _balanced(moments: Moments, weights: Array) -> tuple[Array, Array]:
@@ -98,7 +118,7 @@ def _variance_of_log_sd(moments: Moments, mean: Array, sd: Array, weights: Array
     return average(weights**2, terms) / (4 * sd**4)
 
 
-class PCMatch(MatrixDivergence):
+class PCMatch(Divergence):
     r"""Align the principal axes of the balanced covariances in order of their size.
 
     :math:`A = V_r \operatorname{diag}(s_j \sqrt{\lambda_{r,j} / \lambda_{q,j}}) V_q'`. The sign
@@ -111,12 +131,25 @@ class PCMatch(MatrixDivergence):
     and kept by the shift; poor where they are not, so never a default.
     """
 
-    def solve(self, family: MatrixFamily, pair: GaussianPair) -> MatrixSolution:
-        """Return the map in closed form."""
+    forms: ClassVar[dict[str, str]] = {"matrix": "gaussians", "blocks": "gaussians"}
+    in_closed_form = True
+
+    def supports(self, family: MapFamily) -> str | None:  # noqa: D102
         if family.is_penalised:
-            raise ValueError("divergence='pc-match' takes no penalty or bound on the matrix.")
-        A, b = match_axes(pair)
-        if isinstance(family, Rigid):
+            return said("{@divergence='pc-match'} takes no penalty or bound on the matrix.")
+        if family.form == "matrix" and not (family.is_free or family.is_rigid):
+            return said(
+                "{@divergence='pc-match'} finds {@map='affine'}, 'orthogonal' and 'similarity', "
+                "not {family}.",
+                family=type(family).__name__,
+            )
+        return super().supports(family)
+
+    def solve(self, family: MatrixFamily, summary: GaussianPair) -> Solution:
+        """Return the map in closed form."""
+        A, b = match_axes(summary)
+        if family.is_rigid:
+            weights = summary.weights
             A = nearest_rigid(A, family.has_scale)
-            b = pair.weights @ pair.reference.mean - A @ (pair.weights @ pair.query.mean)
-        return MatrixSolution(A, b, gap(A, b, pair))
+            b = weights @ summary.reference.mean - A @ (weights @ summary.query.mean)
+        return Solution.of(A, b, objective=gap(A, b, summary))

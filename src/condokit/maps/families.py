@@ -1,73 +1,63 @@
-"""Ingredient 1, the map: families of maps to choose from, and the frozen AffineMap they yield."""
+"""Families of maps, among which a divergence finds the best."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from condokit.checks import Array, check_integer, check_number, did_you_mean
-from condokit.summaries.moments import Moments
+from condokit.maps.coordinates import (
+    AllMatrices,
+    Coordinates,
+    Diagonals,
+    PulledMatrices,
+    Rotations,
+)
 
 
 class MapFamily(BaseEstimator, ABC):
     """A set of maps, among which a divergence finds the best.
 
-    Parameters
+    Attributes
     ----------
-    links : str, float, sequence, dict or None, default=None
+    form : {"diagonal", "matrix", "low-rank", "blocks"}
+        What its maps look like: a divergence says for each form what it needs to know of the data.
+    links : str, float, sequence, dict or None
         "log", "logit" or a power for all features or some; the map works on that scale.
     """
+
+    form: ClassVar[str]
+    is_penalised: bool = False
+    is_rigid: ClassVar[bool] = False
+    has_scale: ClassVar[bool] = True
+    has_offset: ClassVar[bool] = True
+    links: Any
 
     @abstractmethod
     def __init__(self, links: Any = None) -> None: ...
 
-    links: Any
+    @property
+    def is_free(self) -> bool:
+        """Whether all matrices are in it, none of them preferred."""
+        return False
 
 
 class DiagonalFamily(MapFamily):
-    r"""Maps :math:`x_j \mapsto m_j x_j + b_j`; parameters are those of (log m, b) that are free."""
+    r"""Maps :math:`x_j \mapsto m_j x_j + b_j`; `has_scale` and `has_offset` say what is free."""
 
-    has_scale: ClassVar[bool]
-    has_offset: ClassVar[bool]
+    form = "diagonal"
 
     def __init__(self, links: Any = None) -> None:
         self.links = links
 
-    def start(self, n_features: int) -> Array:
-        """Return the parameters of the identity."""
-        return np.zeros(n_features * (self.has_scale + self.has_offset))
-
-    def unpack(self, theta: Array, n_features: int) -> tuple[Array, Array]:
-        """Return scale and offset."""
-        scale = np.exp(theta[:n_features]) if self.has_scale else np.ones(n_features)
-        offset = theta[-n_features:] if self.has_offset else np.zeros(n_features)
-        return scale, offset
-
-    def push(self, theta: Array, moments: Moments) -> Moments:
-        """Return the moments of mapped features."""
-        scale, offset = self.unpack(theta, moments.mean.shape[1])
-        return replace(
-            moments,
-            mean=moments.mean * scale + offset,
-            var=moments.var * scale**2,
-            precision=moments.precision / scale**2,
-        )
-
-    def pull_back(self, theta: Array, moments: Moments, d_mean: Array, d_var: Array) -> Array:
-        """Turn a gradient in the mapped moments into one in the parameters."""
-        scale, _ = self.unpack(theta, moments.mean.shape[1])
-        parts = []
-        if self.has_scale:
-            per_value = d_mean * moments.mean * scale + 2 * d_var * moments.var * scale**2
-            parts.append(per_value.sum(axis=0))
-        if self.has_offset:
-            parts.append(d_mean.sum(axis=0))
-        return np.concatenate(parts) if parts else np.empty(0)
+    def around(self, scale: Array, offset: Array) -> Coordinates:
+        """Return coordinates of the family near one of its maps."""
+        return Diagonals(scale, offset, self.has_scale, self.has_offset)
 
 
 class Identity(DiagonalFamily):
@@ -93,7 +83,6 @@ class Shift(DiagonalFamily):
     """
 
     has_scale = False
-    has_offset = True
 
 
 class LocationScale(DiagonalFamily):
@@ -105,17 +94,40 @@ class LocationScale(DiagonalFamily):
         "log", "logit" or a power for all features or some; the map works on that scale.
     """
 
-    has_scale = True
-    has_offset = True
+
+@dataclass(frozen=True)
+class Search:
+    """How a family of matrices is searched.
+
+    Attributes
+    ----------
+    units : {"white", "feature", "common", "as given"}
+        Units that keep the family what it is; see `condokit.solvers.units`.
+    n_starts, max_iter : int
+        Maps to start from, and most iterations from each.
+    """
+
+    units: str
+    n_starts: int
+    max_iter: int
 
 
 class MatrixFamily(MapFamily):
-    """Maps with a full matrix, found from means and covariances."""
+    """Maps with a full matrix; `around` is all that one of your own must have."""
+
+    form = "matrix"
+
+    def __init__(self, links: Any = None) -> None:
+        self.links = links
 
     @property
-    def is_penalised(self) -> bool:
-        """Whether the matrix is pulled to the identity or bounded."""
-        return False
+    def search(self) -> Search:
+        """How to search it."""
+        return Search("as given", 11, 500)
+
+    @abstractmethod
+    def around(self, A: Array, b: Array) -> Coordinates:
+        """Return coordinates of the family near a map."""
 
 
 class Affine(MatrixFamily):
@@ -157,7 +169,7 @@ class Affine(MatrixFamily):
         self.links = links
 
     @property
-    def is_penalised(self) -> bool:
+    def is_penalised(self) -> bool:  # type: ignore[override]
         """Whether the matrix is pulled to the identity or bounded."""
         for name in ("l1", "l2"):
             check_number(f"{name} of Affine", getattr(self, name), 0, 1e12)
@@ -165,14 +177,34 @@ class Affine(MatrixFamily):
             check_integer(f"{name} of Affine", getattr(self, name), 1)
         return bool(self.l1 or self.l2 or self.nonnegative)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether all matrices are in it, none of them preferred."""
+        return not self.is_penalised
+
+    @property
+    def search(self) -> Search:  # noqa: D102
+        if self.is_penalised:
+            return Search("feature", 1, 1000)
+        return Search("white", self.n_starts, self.max_iter)
+
+    def around(self, A: Array, b: Array) -> Coordinates:  # noqa: D102
+        if self.is_penalised:
+            return PulledMatrices(A, b, self.l1, self.l2, self.nonnegative)
+        return AllMatrices(A, b)
+
 
 class Rigid(MatrixFamily):
     """Maps that keep angles: rotations and reflections, with one scale or none."""
 
-    has_scale: ClassVar[bool]
+    is_rigid = True
 
-    def __init__(self, links: Any = None) -> None:
-        self.links = links
+    @property
+    def search(self) -> Search:  # noqa: D102
+        return Search("common", 11, 200)
+
+    def around(self, A: Array, b: Array) -> Coordinates:  # noqa: D102
+        return Rotations(A, b, self.has_scale)
 
 
 class Orthogonal(Rigid):
@@ -196,8 +228,6 @@ class Similarity(Rigid):
         "log", "logit" or a power for all features or some; the map works on that scale.
     """
 
-    has_scale = True
-
 
 class Blocks(MapFamily):
     """A full matrix within each group of features, found from that group alone.
@@ -209,6 +239,8 @@ class Blocks(MapFamily):
     links : str, float, sequence, dict or None, default=None
         "log", "logit" or a power for all features or some; the map works on that scale.
     """
+
+    form = "blocks"
 
     def __init__(self, groups: Any = (), links: Any = None) -> None:
         self.groups = groups
@@ -260,6 +292,8 @@ class LowRank(MapFamily):
     links : str, float, sequence, dict or None, default=None
         "log", "logit" or a power for all features or some; the map works on that scale.
     """
+
+    form = "low-rank"
 
     def __init__(self, rank: int = 2, links: Any = None) -> None:
         self.rank = rank

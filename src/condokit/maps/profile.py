@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, listing
-from condokit.data.arrays import positive
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.disclosure import MIN_CELL
 from condokit.data.domains import Domains
 from condokit.data.records import Finding, Part, Record, Sheet
@@ -240,7 +240,9 @@ class Monitor:
         """Look at more rows."""
         assert self.profile is not None
         finite = np.isfinite(X)
-        z = (np.where(finite, X, self.profile.mean) - self.profile.mean) / positive(self.profile.sd)
+        z = (np.where(finite, X, self.profile.mean) - self.profile.mean) / ones_for_zeros(
+            self.profile.sd
+        )
         self.n_seen += len(X)
         self.infinite += np.isinf(X).sum(axis=0)
         self.known += finite.sum(axis=0)

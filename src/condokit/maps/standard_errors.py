@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,18 @@ class DiagonalErrors:
     sampled_image: Array
     centre: Array
     pull: tuple[Array, Array]
+
+    @classmethod
+    def of(cls, plain: Any, settled: Any) -> DiagonalErrors | None:
+        """Return the errors of a solution that was pulled from a plain one, if they are known."""
+        if plain.se_log_scale is None or plain.se_image is None:
+            return None
+        return cls(
+            plain.scale * plain.se_log_scale * plain.widening,
+            plain.se_image * plain.widening,
+            plain.centre,
+            (settled.scale - plain.scale, settled.offset - plain.offset),
+        )
 
     @property
     def scale(self) -> Array:

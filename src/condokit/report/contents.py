@@ -387,7 +387,7 @@ def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
         "divergence": setting(adapter.divergence_),
         "conditional": setting(adapter.conditional_),
         "ladder": adapter.report_.get("ladder", []),
-        "chosen": adapter.report_.get("chosen_map", adapter.rung_.name),
+        "chosen": adapter.report_.get("chosen_map", adapter.chosen_.name),
         "facts": facts,
     }
 

@@ -1,8 +1,4 @@
-"""Full matrices: objectives with gradients, their solvers, and the starts of these.
-
-A map is written as y = B x + c in units in which the problem has unit curvature; `Units` goes back
-and forth.
-"""
+"""The Gaussian KL divergence of full matrices: the objective, and its own ways to the minimum."""
 
 from __future__ import annotations
 
@@ -13,12 +9,14 @@ from scipy import linalg
 from scipy.special import digamma
 
 from condokit.checks import Array
-from condokit.solvers.base import MOST_DENSE, Solved, _log_det_inverse
-from condokit.solvers.descent import free
+from condokit.maps.coordinates import AllMatrices
+from condokit.solvers.descent import descend, keeping_orientation
 from condokit.solvers.lbfgs import lbfgs
+from condokit.solvers.solution import Solution
 from condokit.solvers.units import Units
-from condokit.summaries.covariances import GaussianPair
+from condokit.summaries.gaussians import GaussianPair
 
+MOST_DENSE = 30  # features up to which the operator of the quadratic form is built
 _MOST_CURVED = 15  # features up to which the least curvature is computed
 _ENOUGH_ROWS = 2.5  # per feature in every stratum
 
@@ -58,7 +56,7 @@ class KLObjective:
 
     def __call__(self, B: Array, c: Array) -> tuple[float, Array, Array]:
         """Return the value and the gradients."""
-        log_det, inverse = _log_det_inverse(B)
+        log_det, inverse = log_det_inverse(B)
         if inverse is None:
             return np.inf, np.zeros_like(B), np.zeros_like(c)
         if not self.forward:
@@ -123,28 +121,30 @@ class KLObjective:
         n = inverse.size
         return self._quadratic()[0] + np.einsum("bi,ja->ijab", inverse, inverse).reshape(n, n)
 
-    def explore(self, B: Array, c: Array) -> Solved:
+    def explore(self, B: Array, c: Array) -> Solution:
         """Return a map near the local minimum that is reached from B, at little cost."""
         if len(B) <= MOST_DENSE:
             return self._on_operator(B)
-        if len(self.weights) <= 2:
-            return self._finished(*self._row_sweeps(B, 5))
-        return free(self, B, self.offset(B), 50)
+        return self._by_size(B, 5, 50)
 
-    def solve(self, B: Array, c: Array, max_iter: int = 100) -> Solved:
+    def solve(self, B: Array, c: Array, max_iter: int = 100) -> Solution:
         """Return the local minimum that is reached from B; the sign of det B is kept."""
         if len(B) <= MOST_DENSE:
             return self._finished(*self._newton(B, max_iter))
-        if len(self.weights) <= 2:
-            return self._finished(*self._row_sweeps(B, max_iter))
-        return free(self, B, self.offset(B), 5 * max_iter)
+        return self._by_size(B, max_iter, 5 * max_iter)
 
-    def _finished(self, B: Array, n_iter: int) -> Solved:
+    def _by_size(self, B: Array, n_sweeps: int, max_iter: int) -> Solution:
+        if len(self.weights) <= 2:
+            return self._finished(*self._row_sweeps(B, n_sweeps))
+        return descend(keeping_orientation(self, B), AllMatrices(B, self.offset(B)), max_iter)
+
+    def _finished(self, B: Array, n_iter: int) -> Solution:
         c = self.offset(B)
         value, d_B, _ = self(B, c)
-        return B, c, value, n_iter, float(np.abs(d_B).max())
+        norm = float(np.abs(d_B).max())
+        return Solution.of(B, c, objective=value, n_iter=n_iter, gradient_norm=norm)
 
-    def _on_operator(self, B: Array) -> Solved:
+    def _on_operator(self, B: Array) -> Solution:
         """L-BFGS to a low precision, at a cost that does not depend on the support values."""
         Q, g, constant = self._quadratic()
         d = len(B)
@@ -160,8 +160,10 @@ class KLObjective:
 
         best = lbfgs(function, B.ravel(), max_iter=300, ftol=1e-7, gtol=1e-3)
         B = best.x.reshape(d, d)
-        value = float(best.fun) + constant
-        return B, self.offset(B), value, int(best.nit), float(np.abs(best.jac).max())
+        value, norm = float(best.fun) + constant, float(np.abs(best.jac).max())
+        return Solution.of(
+            B, self.offset(B), objective=value, n_iter=int(best.nit), gradient_norm=norm
+        )
 
     def _quadratic(self) -> tuple[Array, Array, float]:
         r"""Return Q, g and k of :math:`L = \tfrac12 v' Q v - g' v - \log|\det B| + k`, v = vec(B).
@@ -266,6 +268,14 @@ class KLObjective:
                 Z[i] = row
             moved = float(np.abs(Z - before).max() / np.abs(Z).max())
         return E @ Z @ F.T, n_iter
+
+
+def log_det_inverse(B: Array) -> tuple[float, Array | None]:
+    """Return log |det B| and the inverse, None where B is singular."""
+    sign, log_det = np.linalg.slogdet(B)
+    if sign == 0 or not np.isfinite(log_det):
+        return 0.0, None
+    return float(log_det), np.linalg.inv(B)
 
 
 def gap(A: Array, b: Array, pair: GaussianPair) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,6 +15,7 @@ from scipy.optimize import Bounds, minimize
 from threadpoolctl import ThreadpoolController
 
 from condokit.checks import Array
+from condokit.io.progress import progress
 
 
 @dataclass
@@ -25,23 +24,15 @@ class Watch:
 
     Attributes
     ----------
-    verbose : bool
-        Whether to show progress on the error stream.
+    show : callable
+        Shows how many evaluations there were and what is reached.
     stopped : bool
         Whether Ctrl-C was pressed: searches then end where they are.
     """
 
-    verbose: bool = False
+    show: Callable[[int, str], None]
     stopped: bool = False
-    shown: float = 0.0
-
-    def show(self, n: int, value: float) -> None:
-        """Show how far a search has come, a few times a second."""
-        now = time.monotonic()
-        if self.verbose and now - self.shown > 0.2:
-            self.shown = now
-            sys.stderr.write(f"\rcondokit: {n} evaluations, objective {value:.6g}   ")
-            sys.stderr.flush()
+    n_evaluations: int = 0
 
 
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
@@ -58,15 +49,13 @@ def threads(n_jobs: int | None) -> Iterator[None]:
 @contextmanager
 def watched(verbose: bool, n_jobs: int | None) -> Iterator[Watch]:
     """Run a fit with so many threads, with progress, and ready for Ctrl-C."""
-    watch = Watch(verbose)
-    token = _watch.set(watch)
-    try:
-        with threads(n_jobs):
+    with progress("evaluations", shown=verbose) as show, threads(n_jobs):
+        watch = Watch(show)
+        token = _watch.set(watch)
+        try:
             yield watch
-    finally:
-        _watch.reset(token)
-        if watch.shown:
-            sys.stderr.write("\n")
+        finally:
+            _watch.reset(token)
 
 
 def lbfgs(
@@ -104,7 +93,8 @@ def lbfgs(
         value, gradient = function(v)
         n_evaluations += 1
         if watch is not None:
-            watch.show(n_evaluations, value)
+            watch.n_evaluations += 1
+            watch.show(watch.n_evaluations, f"objective {value:.6g}")
         if not np.isfinite(value):  # worse than anything seen, but a number to interpolate with
             return worst + 10 + abs(worst), np.zeros_like(v)
         worst = max(worst, value)

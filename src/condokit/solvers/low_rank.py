@@ -9,81 +9,31 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator, svds
 
 from condokit.checks import Array
-from condokit.data.arrays import positive
-from condokit.data.domains import Domains
 from condokit.solvers.lbfgs import lbfgs
-from condokit.summaries.curves import Curves, few_points, residuals
-from condokit.summaries.factors import FactorGaussian, factor_gaussians
-from condokit.summaries.grouped import GroupedMoments
+from condokit.solvers.solution import Solution
+from condokit.summaries.factors import FactorGaussian, FactorPair
 
-_LOW_RANK_PULL = 0.4  # of the noise in the gradient, sqrt(features / rows)
+_PULL = 0.4  # of the noise in the gradient, sqrt(features / rows)
 
 
-def low_rank(
-    domains: Domains,
-    place: Array,
-    used: Array,
-    curves: Curves | None,
-    weights: Array,
-    diagonal: tuple[Array, Array],
-    rank: int,
-) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return scale, left, right and offset of the best low-rank map, and facts of the search.
-
-    Parameters
-    ----------
-    domains : Domains
-        Both domains.
-    place, used : ndarray
-        The stratum of every row, -1 where it is not compared; and the rows that are.
-    curves : Curves or None
-        If a confounder is continuous.
-    weights : ndarray
-        Prior weights of the strata.
-    diagonal : tuple of ndarray
-        Scale and offset of a diagonal map, where the search starts.
-    rank : int
-        Rank of what is added to it.
-    """
-    scale, offset = diagonal
-    X, is_query = domains.rows(used), domains.is_query[used]
-    X[is_query] = X[is_query] * scale + offset
-    counts = np.ones(len(used)) if domains.weights is None else domains.weights[used]
-    share = counts[~is_query] / counts[~is_query].sum()
-    middle = share @ X[~is_query]
-    unit = np.sqrt(positive(share @ (X[~is_query] - middle) ** 2))
-    X -= middle
-    X /= unit
-    sides = []
-    if curves is not None:
-        at, weights, _ = few_points(curves)
-    for side in (is_query, ~is_query):
-        if curves is None:
-            mine = place[used][side]
-            stats = GroupedMoments(len(weights), X.shape[1])
-            stats.update(X[side], mine, counts[side])
-            residual = X[side] - stats.mean[mine]
-            sides.append(factor_gaussians(residual, mine, stats.mean, counts[side]))
-        else:
-            own = curves.covariates.take(side)
-            residual, _, there = residuals(curves.conditional, X[side], own, at)
-            none = np.zeros(len(residual), dtype=np.intp)
-            zero = np.zeros((1, X.shape[1]))
-            [whole] = factor_gaussians(residual, none, zero, counts[side])
-            sides.append(
-                [
-                    FactorGaussian(mean, whole.noise * var, whole.factors * np.sqrt(var)[:, None])
-                    for mean, var in zip(there.mean, positive(there.var))
-                ]
-            )
-    fewest = min(counts[is_query].sum(), counts[~is_query].sum())
-    penalty = _LOW_RANK_PULL * float(np.sqrt(X.shape[1] / fewest))
-    (m, U, V, c), facts = LowRankKL(sides[0], sides[1], weights, penalty).minimise(rank)
+def minimise_low_rank(pair: FactorPair, start: Solution, rank: int) -> Solution:
+    """Return the best map of low rank beside a diagonal, after which the pair is given."""
+    scale, offset = start.scale, start.offset
+    unit, middle = pair.unit, pair.middle
+    penalty = _PULL * float(np.sqrt(len(unit) / pair.fewest_rows))
+    objective = LowRankKL(pair.query, pair.reference, pair.weights, penalty)
+    (m, U, V, c), best = objective.minimise(rank)
     # y = unit (m x' + U V' x' + c) + middle with x' = (scale x + offset - middle) / unit
-    left, right = U * unit[:, None], V * (scale / unit)[:, None]
-    start = (offset - middle) / unit
-    b = unit * (m * start + U @ (V.T @ start) + c) + middle
-    return {"scale": m * scale, "offset": b, "left": left, "right": right}, facts
+    from_middle = (offset - middle) / unit
+    return Solution.of(
+        m * scale,
+        unit * (m * from_middle + U @ (V.T @ from_middle) + c) + middle,
+        left=U * unit[:, None],
+        right=V * (scale / unit)[:, None],
+        objective=float(best.fun),
+        n_iter=int(best.nit),
+        gradient_norm=float(np.abs(best.jac).max()),
+    )
 
 
 class LowRankKL:
@@ -176,31 +126,25 @@ class LowRankKL:
         start = 0.3 * np.sqrt(np.minimum(size, 1.0))
         return left * start, right.T * start
 
-    def minimise(self, rank: int, max_iter: int = 300) -> tuple[list[Array], dict[str, Any]]:
-        """Return m, U, V, c near the identity, and facts of the search."""
+    def minimise(self, rank: int, max_iter: int = 300) -> tuple[list[Array], Any]:
+        """Return m, U, V, c near the identity, and the result of the search."""
         d = len(self.query[0].mean)
         U, V = self.leading(rank)
         shapes = [(d,), (d, rank), (d, rank), (d,)]
         ends = np.cumsum([0] + [int(np.prod(shape)) for shape in shapes])
 
         def parts(v: Array) -> list[Array]:
-            return [v[a:b].reshape(s) for a, b, s in zip(ends[:-1], ends[1:], shapes)]
+            log_m, U, V, c = (v[a:b].reshape(s) for a, b, s in zip(ends[:-1], ends[1:], shapes))
+            return [np.exp(np.clip(log_m, -20, 20)), U, V, c]
 
         def function(v: Array) -> tuple[float, Array]:
-            log_m, U, V, c = parts(v)
-            value, gradient = self.value_and_grad(np.exp(np.clip(log_m, -20, 20)), U, V, c)
+            value, gradient = self.value_and_grad(*parts(v))
             return value, np.concatenate([g.ravel() for g in gradient]) if gradient else v
 
         zero = np.zeros(d)
         start = np.concatenate([zero, U.ravel(), V.ravel(), zero])
         best = lbfgs(function, start, max_iter=max_iter, ftol=1e-6, gtol=1e-6)
-        log_m, U, V, c = parts(best.x)
-        facts = {
-            "objective": float(best.fun),
-            "n_iter": int(best.nit),
-            "gradient_norm": float(np.abs(best.jac).max()),
-        }
-        return [np.exp(np.clip(log_m, -20, 20)), U, V, c], facts
+        return parts(best.x), best
 
 
 @dataclass(frozen=True)

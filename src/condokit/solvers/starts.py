@@ -1,4 +1,4 @@
-"""From `Domains` to rows of both domains at the support values, for divergences between samples."""
+"""Full matrices from which a search starts, in closed form or at random."""
 
 from __future__ import annotations
 
@@ -8,28 +8,32 @@ import numpy as np
 from scipy import linalg
 
 from condokit.checks import Array
-from condokit.solvers.base import MOST_DENSE
-from condokit.solvers.gaussian_kl import KLObjective
-from condokit.solvers.units import _TINY, Units
-from condokit.summaries.covariances import GaussianPair, Gaussians
+from condokit.solvers.gaussian_kl import MOST_DENSE, KLObjective
+from condokit.solvers.solution import Solution
+from condokit.solvers.units import TINY, Units, decoded
+from condokit.summaries.gaussians import GaussianPair, Gaussians
 
 _MODES = 5  # maps that other divergences suggest as starts
 _MODE_SEARCHES = 20
+FLIP_FEE = 5.0  # nats that the data must give for a reflection
+
+Start = tuple[str, Solution]
 
 
-def matrix_starts(pair: GaussianPair, n_starts: int = _MODE_SEARCHES) -> list[Start]:
+def matrix_starts(pair: GaussianPair, n_starts: int | None = None) -> list[Start]:
     """Return full matrices to start from: the best few that Gaussian divergences suggest."""
+    n_starts = n_starts or _MODE_SEARCHES
     units = Units(pair, "white")
     if pair.n_features > MOST_DENSE or len(pair.weights) == 1:
         return list(starts(units, pair, min(n_starts, 3)))
     objective = KLObjective(units)
-    found: list[tuple[float, Start]] = []
-    for name, A, b in starts(units, pair, min(n_starts, _MODE_SEARCHES)):
-        B, c, value, *_ = objective.explore(*units.encode(A, b))
-        if all(abs(value - other) > 1e-3 * max(1.0, abs(value)) for other, _ in found):
-            found.append((value, (name, *units.decode(B, c))))
-    found.sort(key=lambda item: item[0])
-    return [start for _, start in found[:_MODES]]
+    found: list[Start] = []
+    for name, start in starts(units, pair, min(n_starts, _MODE_SEARCHES)):
+        mode = objective.explore(*units.encode(start.scale, start.offset))
+        value = mode.objective
+        if all(abs(value - other.objective) > 1e-3 * max(1.0, abs(value)) for _, other in found):
+            found.append((name, decoded(units, mode)))
+    return sorted(found, key=lambda item: item[1].objective)[:_MODES]
 
 
 def rectangular_starts(pair: GaussianPair) -> list[Start]:
@@ -52,11 +56,7 @@ def rectangular_starts(pair: GaussianPair) -> list[Start]:
     cov += 1e-3 * np.diag(np.diag((axes_r * size_r**2) @ axes_r.T))
     A_moved = transport_matrix(cov, (axes_r * size_r**2) @ axes_r.T) @ A_means
     maps = {"means": A_means, "axes": A_axes, "moved means": A_moved}
-    return [(name, A, mean_r - A @ mean_q) for name, A in maps.items()]
-
-
-Start = tuple[str, Array, Array]
-_FLIP_FEE = 5.0  # nats that the data must give for a reflection
+    return [(name, Solution.of(A, mean_r - A @ mean_q)) for name, A in maps.items()]
 
 
 def starts(units: Units, pair: GaussianPair, n: int) -> Iterator[Start]:
@@ -64,12 +64,12 @@ def starts(units: Units, pair: GaussianPair, n: int) -> Iterator[Start]:
     mean_q, cov_q = pair.query.balanced(pair.weights)
     mean_r, cov_r = pair.reference.balanced(pair.weights)
     A = np.diag(np.sqrt(np.diag(cov_r) / np.diag(cov_q)))
-    yield "diagonal", A, mean_r - A @ mean_q
+    yield "diagonal", Solution.of(A, mean_r - A @ mean_q)
     if n > 1:
         A = transport_matrix(cov_q, cov_r)
-        yield "transport", A, mean_r - A @ mean_q
+        yield "transport", Solution.of(A, mean_r - A @ mean_q)
     if n > 2:
-        yield ("axes", *match_axes(pair))
+        yield "axes", Solution.of(*match_axes(pair))
     rng = np.random.default_rng(0)
     zero = np.zeros(units.n_features)
     for k in range(n - 3):
@@ -77,7 +77,8 @@ def starts(units: Units, pair: GaussianPair, n: int) -> Iterator[Start]:
         Q = Q * np.sign(np.diag(R))
         if (np.linalg.slogdet(Q)[0] < 0) != (k % 2 == 1):
             Q[0] *= -1
-        yield (f"{'reflection' if k % 2 else 'rotation'} {k // 2 + 1}", *units.decode(Q, zero))
+        name = f"{'reflection' if k % 2 else 'rotation'} {k // 2 + 1}"
+        yield name, Solution.of(*units.decode(Q, zero))
 
 
 def transport_matrix(cov_query: Array, cov_reference: Array) -> Array:
@@ -96,7 +97,7 @@ def principal_axes(gaussians: Gaussians, weights: Array) -> tuple[Array, Array, 
     """Return the balanced mean, and sizes and axes of the balanced covariance, smallest first."""
     mean, cov = gaussians.balanced(weights)
     size, axes = np.linalg.eigh(cov)
-    return mean, np.sqrt(np.maximum(size, _TINY * size[-1])), axes
+    return mean, np.sqrt(np.maximum(size, TINY * size[-1])), axes
 
 
 def match_axes(pair: GaussianPair) -> tuple[Array, Array]:
@@ -114,7 +115,7 @@ def match_axes(pair: GaussianPair) -> tuple[Array, Array]:
     sign = np.where(evidence < 0, -1.0, 1.0)
     orientation = np.linalg.slogdet(axes_r)[0] * np.linalg.slogdet(axes_q)[0] * sign.prod()
     least = int(np.argmin(np.abs(evidence)))
-    if orientation < 0 and abs(evidence[least]) < _FLIP_FEE:
+    if orientation < 0 and abs(evidence[least]) < FLIP_FEE:
         sign[least] *= -1
     A = (axes_r * (sign * size_r / size_q)) @ axes_q.T
     return A, mean_r - A @ mean_q

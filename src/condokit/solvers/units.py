@@ -1,33 +1,34 @@
-"""Full matrices: objectives with gradients, their solvers, and the starts of these.
-
-A map is written as y = B x + c in units in which the problem has unit curvature; `Units` goes back
-and forth.
-"""
+"""Units that suit a solver, in which a map is y = B x + c, and the way there and back."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
 from condokit.checks import Array
-from condokit.data.arrays import positive
-from condokit.summaries.covariances import GaussianPair, Gaussians
+from condokit.data.arrays import ones_for_zeros
+from condokit.solvers.solution import Solution
+from condokit.summaries.gaussians import GaussianPair, Gaussians
+from condokit.summaries.moments import MomentPair
 
-_TINY = 1e-12
+TINY = 1e-12
 
 
 class Units:
-    """Both domains in units that suit a solver, and the way there and back for maps.
+    """Both domains in units that suit the search of matrices.
 
     "white": the balanced covariances of both domains are the identity. "feature": every feature,
     in both domains, is divided by the reference's standard deviation, so that the identity stays
     the identity. "common": all features are divided by one number, so that angles stay as well.
-    "samples": the query is white, features of the reference have unit variances.
+    "samples": the query is white, features of the reference have unit variances. "as given": for
+    families of which nothing is known.
 
     Parameters
     ----------
     pair : GaussianPair
         The domains.
-    kind : {"white", "feature", "common", "samples"}
+    kind : {"white", "feature", "common", "samples", "as given"}
         The units.
     """
 
@@ -36,17 +37,21 @@ class Units:
         self._middle_query, cov_query = pair.query.balanced(pair.weights)
         self._middle_reference, cov_reference = pair.reference.balanced(pair.weights)
         self.n_features = len(cov_query)
-        if kind == "white":
+        size = ones_for_zeros(np.sqrt(np.diag(cov_reference)))
+        if kind == "common":
+            size = np.full(len(size), np.sqrt(np.mean(size**2)))
+        elif kind == "as given":
+            size = np.ones(len(size))
+            self._middle_query, self._middle_reference = (
+                np.zeros(self.n_features),
+                np.zeros(len(size)),
+            )
+        self._from_reference, self._to_reference = np.diag(1 / size), np.diag(size)
+        self._from_query, self._to_query = self._from_reference, self._to_reference
+        if kind in ("white", "samples"):
             self._from_query, self._to_query = _roots(cov_query)
+        if kind == "white":
             self._from_reference, self._to_reference = _roots(cov_reference)
-        else:
-            size = positive(np.sqrt(np.diag(cov_reference)))
-            if kind == "common":
-                size = np.full(len(size), np.sqrt(np.mean(size**2)))
-            self._from_reference, self._to_reference = np.diag(1 / size), np.diag(size)
-            self._from_query, self._to_query = self._from_reference, self._to_reference
-            if kind == "samples":
-                self._from_query, self._to_query = _roots(cov_query)
         self.log_dets = (
             float(np.linalg.slogdet(self._to_query)[1]),
             float(np.linalg.slogdet(self._to_reference)[1]),
@@ -73,11 +78,52 @@ class Units:
         return A, self._middle_reference + self._to_reference @ c - A @ self._middle_query
 
 
+class FeatureUnits:
+    """Features divided by the reference's spread, for diagonal maps: nothing is square.
+
+    Parameters
+    ----------
+    pair : MomentPair
+        The domains.
+    centred : bool, default=True
+        Whether to count from the balanced means; not for maps that have no offset.
+    """
+
+    def __init__(self, pair: MomentPair, centred: bool = True) -> None:
+        query, reference, weights = pair.query, pair.reference, pair.weights
+        self._middle_query = (weights @ query.mean) * centred
+        self._middle = (weights @ reference.mean) * centred
+        spread = weights @ (reference.var + (reference.mean - self._middle) ** 2)
+        self._size = ones_for_zeros(np.sqrt(spread))
+
+    def of_query(self, rows: Array) -> Array:
+        """Return rows of the query in these units."""
+        return (rows - self._middle_query) / self._size
+
+    def of_reference(self, rows: Array) -> Array:
+        """Return rows of the reference in these units."""
+        return (rows - self._middle) / self._size
+
+    def encode(self, A: Array, b: Array) -> tuple[Array, Array]:
+        """Return a diagonal map in these units; scales are the same."""
+        return A, (A * self._middle_query + b - self._middle) / self._size
+
+    def decode(self, B: Array, c: Array) -> tuple[Array, Array]:
+        """Return a diagonal map in the user's units."""
+        return B, self._middle + self._size * c - B * self._middle_query
+
+
+def decoded(units: Units | FeatureUnits, solution: Solution) -> Solution:
+    """Return a solution in the user's units."""
+    A, b = units.decode(solution.scale, solution.offset)
+    return replace(solution, scale=A, centre=np.zeros(A.shape[-1]), image=b)
+
+
 def _roots(cov: Array) -> tuple[Array, Array]:
     """Return a matrix that makes a covariance white, and its inverse; features in any units."""
-    sd = positive(np.sqrt(np.diag(cov)))
+    sd = ones_for_zeros(np.sqrt(np.diag(cov)))
     size, turn = np.linalg.eigh(cov / np.outer(sd, sd))
-    size = np.sqrt(np.maximum(size, _TINY * size[-1]))
+    size = np.sqrt(np.maximum(size, TINY * size[-1]))
     return (turn / size) @ turn.T / sd, sd[:, None] * ((turn * size) @ turn.T)
 
 

@@ -1,58 +1,34 @@
-"""From `Domains` to both domains as Gaussians, for the maps that have a full matrix."""
+"""Curves of continuous confounders: residuals of them, and a few points to compare them at."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from condokit.checks import Array
-from condokit.conditionals.base import SmoothConditional
-from condokit.data.arrays import positive
+from condokit.compare.comparison import Comparison
+from condokit.conditionals import Conditional, Moments
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
-from condokit.summaries.moments import Moments
 
 _MOST_POINTS = 60  # support points of continuous confounders
 
 
-@dataclass(frozen=True)
-class Curves:
-    """How features depend on continuous confounders, and where that is compared.
-
-    Attributes
-    ----------
-    conditional : SmoothConditional
-        The estimator of curves.
-    used : ndarray of int
-        The rows that are compared.
-    covariates : Covariates
-        Their confounders.
-    points : tuple of ndarray
-        Which of them are support points, and the prior weights of these.
-    """
-
-    conditional: SmoothConditional
-    used: Array
-    covariates: Covariates
-    points: tuple[Array, Array]
-
-
 def residuals(
-    conditional: SmoothConditional, X: Array, own: Covariates, at: Covariates
+    conditional: Conditional, X: Array, own: Covariates, at: Covariates
 ) -> tuple[Array, Moments, Moments]:
     """Return residuals in units of their spread, and the moments at the rows and elsewhere."""
     here, there = (conditional.moments_at(X, own, z) for z in (own, at))
-    return (X - here.mean) / np.sqrt(positive(here.var)), here, there
+    return (X - here.mean) / np.sqrt(ones_for_zeros(here.var)), here, there
 
 
-def few_points(curves: Curves) -> tuple[Covariates, Array, Array]:
+def few_points(comparison: Comparison) -> tuple[Covariates, Array, Array]:
     """Return a few support points, their weights, and each row's nearest, -1 if it has none.
 
     Categories are kept apart; the points of one are centres of its rows, found by k-means.
     """
     from sklearn.cluster import KMeans  # slow to import
 
-    covariates, (rows, weights) = curves.covariates, curves.points
+    covariates, (rows, weights) = comparison.covariates, comparison.points
     centres: list[Array] = []
     categories, shares = [], []
     nearest = np.full(len(covariates.Z), -1, dtype=np.intp)

@@ -1,4 +1,4 @@
-"""Diagonal plus low rank: maps of very many features, at a cost that is linear in their number."""
+"""Both domains as Gaussians with few factors, for maps of very many features."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from condokit.checks import Array
+from condokit.compare.comparison import Comparison
+from condokit.conditionals import Conditional
+from condokit.data.arrays import ones_for_zeros
+from condokit.data.domains import Domains
+from condokit.data.grouped import GroupedMoments
+from condokit.summaries.curves import few_points, residuals
+from condokit.summaries.moments import MomentPair
 
 _MOST_FACTORS = 10
 _NOISE_FLOOR = 0.05  # least share of a variance that factors leave
@@ -81,3 +88,74 @@ def factor_gaussians(
         noise = np.maximum(variance - (factors**2).sum(axis=1), _NOISE_FLOOR * variance)
         result.append(FactorGaussian(mean[k], np.maximum(noise, 1e-12), factors))
     return result
+
+
+@dataclass(frozen=True)
+class FactorPair:
+    """Both domains after a diagonal map, in standard units of the reference.
+
+    Attributes
+    ----------
+    query, reference : list of FactorGaussian
+        The domains at the support values.
+    weights : ndarray
+        Prior weights of these.
+    middle, unit : ndarray of shape (n_features,)
+        The units.
+    fewest_rows : float
+        Rows of the smaller domain.
+    """
+
+    query: list[FactorGaussian]
+    reference: list[FactorGaussian]
+    weights: Array
+    middle: Array
+    unit: Array
+    fewest_rows: float
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What a search of low rank needs: moments for its start, then Gaussians with few factors."""
+
+    moments: MomentPair
+    domains: Domains
+    comparison: Comparison
+    conditional: Conditional
+
+    def after(self, scale: Array, offset: Array) -> FactorPair:
+        """Return both domains after a diagonal map of the query."""
+        domains, place = self.domains, self.comparison.place
+        used = np.flatnonzero(place >= 0)
+        X, is_query = domains.rows(used), domains.is_query[used]
+        X[is_query] = X[is_query] * scale + offset
+        counts = np.ones(len(used)) if domains.weights is None else domains.weights[used]
+        share = counts[~is_query] / counts[~is_query].sum()
+        middle = share @ X[~is_query]
+        unit = np.sqrt(ones_for_zeros(share @ (X[~is_query] - middle) ** 2))
+        X -= middle
+        X /= unit
+        weights = self.comparison.support.weights
+        if self.conditional.is_smooth:
+            at, weights, _ = few_points(self.comparison)
+        sides = []
+        for side in (is_query, ~is_query):
+            if not self.conditional.is_smooth:
+                mine = place[used][side]
+                stats = GroupedMoments(len(weights), X.shape[1])
+                stats.update(X[side], mine, counts[side])
+                residual = X[side] - stats.mean[mine]
+                sides.append(factor_gaussians(residual, mine, stats.mean, counts[side]))
+                continue
+            own = self.comparison.covariates.take(side)
+            residual, _, there = residuals(self.conditional, X[side], own, at)
+            none, zero = np.zeros(len(residual), dtype=np.intp), np.zeros((1, X.shape[1]))
+            [whole] = factor_gaussians(residual, none, zero, counts[side])
+            sides.append(
+                [
+                    FactorGaussian(mean, whole.noise * var, whole.factors * np.sqrt(var)[:, None])
+                    for mean, var in zip(there.mean, ones_for_zeros(there.var))
+                ]
+            )
+        fewest = float(min(counts[is_query].sum(), counts[~is_query].sum()))
+        return FactorPair(sides[0], sides[1], weights, middle, unit, fewest)

@@ -1,30 +1,293 @@
-"""The plain records that flow through a fit: Domains, Strata, Support, Moments, Gaussians."""
+"""Moments of both domains at the compared confounder values, for diagonal maps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from condokit.checks import Array
+import numpy as np
+from scipy.special import digamma, ndtri, polygamma, stdtrit
+
+from condokit.checks import Array, listing, said
+from condokit.compare.comparison import Comparison
+from condokit.conditionals import Conditional, Moments
+from condokit.conditionals.strata import moments_from
+from condokit.data.arrays import average, columns, ones_for_zeros
+from condokit.data.domains import Domains
+from condokit.data.grouped import GroupedMoments, ObservedMoments, effective_counts
+
+_LARGEST_SQUARE = 1e150
+_ROUNDING = 1e-13  # relative spread below which a feature is constant
+# Variance of the log-variances of strata, before any data; believed like this many features.
+_PRIOR_SPREAD, _PRIOR_FEATURES = 0.8, 10.0
 
 
 @dataclass(frozen=True)
-class Moments:
-    """Conditional means and variances of one domain at every support value.
+class MomentPair:
+    """Moments of both domains at the support values, with the weights of these.
 
     Attributes
     ----------
-    mean, var : ndarray of shape (n_values, n_features)
-        Mean and variance of every feature.
-    precision : ndarray of shape (n_values, n_features)
-        What to use for 1 / var: exactly that, or an estimate freed of its bias.
-    count : ndarray of shape (n_values,) or (n_values, n_features)
-        Independent rows behind each mean; of every feature where values are missing.
-    dof : ndarray of shape (n_values,) or (n_values, n_features)
-        Degrees of freedom behind each variance.
+    query, reference : Moments
+        The domains.
+    weights : ndarray of shape (n_values,) or (n_values, n_features)
+        Prior weights, which sum to one; of every feature where values are missing.
+    flat : ndarray of bool of shape (n_features,)
+        Features that are constant within strata in a domain; their variances here are one.
+    widening : float or ndarray of shape (n_features,)
+        Factor of standard errors for what few rows leave unknown of them.
+    knows_errors : bool
+        Whether the moments at different values are independent, so that errors are known.
     """
 
-    mean: Array
-    var: Array
-    precision: Array
-    count: Array
-    dof: Array
+    query: Moments
+    reference: Moments
+    weights: Array
+    flat: Array
+    widening: Any = 1.0
+    knows_errors: bool = True
+
+    @property
+    def unit(self) -> Array:
+        """The reference's spread given the confounders."""
+        return np.sqrt(average(self.weights, self.reference.var))
+
+    def swapped(self) -> MomentPair:
+        """Return the pair with query and reference exchanged."""
+        return replace(self, query=self.reference, reference=self.query)
+
+
+def moment_pair(
+    domains: Domains, comparison: Comparison, conditional: Conditional, shared: bool, scaled: bool
+) -> MomentPair:
+    """Gather the moments; `shared` across strata and features, `scaled` if spreads are needed."""
+    if conditional.is_smooth:
+        query, reference, weights = _along_curves(domains, comparison, conditional)
+        query, reference, flat = without_flat(query, reference, scaled)
+        return MomentPair(query, reference, weights, flat, knows_errors=False)
+    refuse_continuous(domains)
+    query, reference = moments_in_strata(domains, comparison)
+    return paired(query, reference, comparison.weights, shared, scaled)
+
+
+def paired(
+    query: Moments, reference: Moments, weights: Array, shared: bool, scaled: bool
+) -> MomentPair:
+    """Make a pair of the moments of strata; see `moment_pair`."""
+    query, reference, flat = without_flat(query, reference, scaled)
+    widening = _widening(query, reference, shared)
+    if shared:
+        query, reference = share_variances(query), share_variances(reference)
+    return MomentPair(query, reference, weights, flat, widening)
+
+
+def _along_curves(
+    domains: Domains, comparison: Comparison, conditional: Conditional
+) -> tuple[Moments, Moments, Array]:
+    """Return the moments of (query, reference) at the support points, and their weights."""
+    used, covariates, is_query = comparison.used, comparison.covariates, comparison.is_query
+    weighted = domains.weights is not None and len(set(domains.weights[used])) > 1
+    if weighted and not conditional.takes_weights:
+        raise ValueError(
+            said(
+                "{@'sample_weight'} cannot be used with {kind}; use {@divergence='likelihood'}.",
+                kind=type(conditional).__name__,
+            )
+        )
+    if comparison.fewest_rows < 2:
+        raise ValueError(
+            said(
+                "A domain has only 1 sample, so its spread cannot be learned. Add rows, or use "
+                "{@divergence='likelihood'} with {@map='shift'}."
+            )
+        )
+    rows, weights = comparison.points
+    X, at = domains.rows(used), covariates.take(rows)
+    query, reference = (
+        conditional.moments_at(X[side], covariates.take(side), at) for side in (is_query, ~is_query)
+    )
+    return query, reference, weights
+
+
+def moments_in_strata(domains: Domains, comparison: Comparison) -> tuple[Moments, Moments]:
+    """Return the moments of (query, reference) within strata, in one pass over the rows."""
+    n_values = len(comparison.support.levels)
+    cell = cells(domains, comparison)
+    stats = _gather(domains, cell, 2 * n_values)
+    if domains.gaps is not None:  # what one domain alone has is not compared
+        common = (stats.count[:n_values] > 0) & (stats.count[n_values:] > 0)
+        _leave_out(stats, ~np.concatenate([common, common]))
+    counts = stats.count if domains.groups is None else _independent(domains, cell, stats)
+    query, reference = (
+        moments_from(stats.count[h], stats.mean[h], stats.squares[h], counts[h])
+        for h in (slice(None, n_values), slice(n_values, None))
+    )
+    return query, reference
+
+
+def cells(domains: Domains, comparison: Comparison) -> Array:
+    """Return the cell of every row: query's support values, then the reference's; -1 for none."""
+    cell = comparison.place.copy()
+    cell[(cell >= 0) & ~domains.is_query] += len(comparison.support.levels)
+    return cell
+
+
+def _independent(domains: Domains, cell: Array, stats: GroupedMoments) -> Array:
+    """Return the number of independent rows in each cell."""
+    groups = np.asarray(domains.groups)
+    used = cell >= 0
+    pairs = cell.astype(np.int64) * (groups.max() + 1) + groups
+    distinct, codes = np.unique(pairs[used], return_inverse=True)
+    cluster = np.full(len(cell), -1, dtype=np.int64)
+    cluster[used] = codes
+    clusters = _gather(domains, cluster, len(distinct))
+    stratum = distinct // (groups.max() + 1)
+    if domains.gaps is not None:
+        _leave_out(clusters, stats.count[stratum] == 0)
+    return effective_counts(stats.count, stats.squares, clusters, stratum)
+
+
+def _leave_out(stats: GroupedMoments, places: Array) -> None:
+    """Forget what was gathered in some places of the table."""
+    for table in (stats.count, stats.mean, stats.squares):
+        table[places] = 0.0
+
+
+def _gather(domains: Domains, groups: Array, n_groups: int) -> GroupedMoments:
+    """Read all rows once."""
+    kind = GroupedMoments if domains.gaps is None else ObservedMoments
+    stats = kind(n_groups, domains.n_features)
+    for rows, chunk in domains.chunks():
+        weights = None if domains.weights is None else domains.weights[rows]
+        with np.errstate(invalid="ignore", over="ignore"):
+            stats.update(chunk, groups[rows], weights)
+    refuse_huge(stats.squares, _LARGEST_SQUARE)
+    return stats
+
+
+def refuse_huge(squares: Array, most: float) -> None:
+    """Refuse features whose squares are too large to compute with."""
+    if not squares.max(initial=0.0) < most:
+        raise ValueError(
+            "The features are too large for double precision (their squares exceed 1e150). "
+            "Rescale them."
+        )
+
+
+def refuse_continuous(domains: Domains) -> None:
+    """Refuse continuous confounders where strata are compared."""
+    if domains.continuous:
+        raise ValueError(
+            said(
+                "This divergence with conditional='stratified' needs categorical confounders, but "
+                "{names} is continuous. Use {@divergence='likelihood'}, conditional='kernel', or "
+                "{@list it in `categorical`}.",
+                names=listing([c.name for c in domains.continuous]),
+            )
+        )
+
+
+def is_flat(mean: Array, var: Array) -> Array:
+    """Mark features whose spread within strata is nothing but rounding."""
+    return var.max(axis=0) <= (_ROUNDING * np.abs(mean).max(axis=0)) ** 2
+
+
+def without_flat(
+    query: Moments, reference: Moments, scaled: bool
+) -> tuple[Moments, Moments, Array]:
+    """Mark features that are constant within strata in a domain, and give them unit variances."""
+    sides = {"query": query, "reference": reference}
+    single = [name for name, moments in sides.items() if not (moments.dof > 0).any()]
+    if single and scaled:
+        raise ValueError(
+            said(
+                "The {names} domain has only 1 sample in each stratum compared, so a scale cannot "
+                "be learned. Add rows, merge strata, or use {@map='shift'}.",
+                names=" and the ".join(single),
+            )
+        )
+    flat = is_flat(query.mean, query.var) | is_flat(reference.mean, reference.var)
+    if flat.any():
+        query, reference = (
+            replace(
+                moments,
+                var=np.where(flat, 1.0, moments.var),
+                precision=np.where(flat, 1.0, moments.precision),
+            )
+            for moments in (query, reference)
+        )
+    return query, reference, flat
+
+
+def _widening(query: Moments, reference: Moments, shared: bool) -> Any:
+    """Return the factor of standard errors that makes 95% of them 1.96, with few rows too.
+
+    Student's quantile for the degrees of freedom of all variances, if they are shared; otherwise
+    for their harmonic mean, to which the least known one counts most.
+    """
+    dof = np.concatenate([query.dof, reference.dof])
+    seen = np.concatenate([query.count, reference.count]) > 0
+    known = np.where(seen, np.maximum(dof, 0.5), 0.0)
+    if shared:
+        total = known.sum(axis=0)
+    else:
+        total = seen.sum(axis=0) / (seen / np.maximum(known, 0.5)).sum(axis=0)
+    return stdtrit(np.maximum(total, 1.0), 0.975) / ndtri(0.975)
+
+
+def share_variances(moments: Moments) -> Moments:
+    r"""Pull the variance of each stratum towards what strata and features have in common.
+
+    The variance of feature j in stratum k is taken as
+    :math:`\log \sigma_{jk}^2 = \log \bar\sigma_j^2 + f_k + \epsilon_{jk}`: the feature's common
+    variance, a factor of the stratum shared by all features, and
+    :math:`\epsilon \sim N(0, \omega^2)`. An estimate with :math:`\nu` degrees of freedom has
+    :math:`\log s^2` with mean :math:`\log \sigma^2 + \psi(\nu / 2) - \log(\nu / 2)` and variance
+    :math:`\psi'(\nu / 2)`, so :math:`\omega^2` is the spread of log-variances beyond that, and the
+    posterior mean weighs the two by their precisions. The inverse of an estimated variance is too
+    large on average: the precision is multiplied by (dof - 2) / dof.
+    """
+    own_dof = columns(moments.dof)  # of strata, or of every feature in them
+    known, pooled_dof = own_dof >= 1, moments.dof.sum(axis=0)
+    if not (pooled_dof > 0).any():
+        return moments
+    pooled = np.where(pooled_dof > 0, average(moments.dof, moments.var), 1.0) / ones_for_zeros(
+        pooled_dof
+    )
+    log_var = np.repeat(np.log(pooled)[None], len(known), axis=0)
+    dof = np.broadcast_to(pooled_dof, known.shape)
+    several = known.sum(axis=0) > 1
+    rows = np.flatnonzero((known & several).any(axis=1))
+    if len(rows):
+        seen = (known & several)[rows]
+        each = np.broadcast_to(seen, (len(rows), len(pooled)))
+        half = np.where(seen, own_dof[rows], 2.0) / 2
+        logs = np.log(moments.var[rows])
+        logs -= digamma(half) - np.log(half)
+        typical = _masked(logs, each).sum(axis=0) / ones_for_zeros(each.sum(axis=0))
+        differences = _masked(logs - typical, each)
+        n_seen = each.sum(axis=1, keepdims=True)
+        factor = n_seen / (n_seen + _PRIOR_FEATURES)
+        factor = factor * (differences.sum(axis=1, keepdims=True) / n_seen)
+        differences = _masked(differences - factor, each)
+        noise = polygamma(1, half)
+        n_features = int(each.any(axis=0).sum())
+        squares = np.vdot(differences, differences) / (each.sum() - n_features)
+        trust = n_features / (n_features + _PRIOR_FEATURES)
+        excess = max(float(squares - noise[seen].mean()), 0.0)
+        spread = (1 - trust) * _PRIOR_SPREAD + trust * excess
+        own = spread / (spread + noise)
+        weights = _masked(own_dof[rows], seen) * np.exp(-factor) / ones_for_zeros(pooled_dof)
+        common = np.log(ones_for_zeros((weights * moments.var[rows]).sum(axis=0)))
+        log_var[rows] = np.where(each, own * logs + (1 - own) * (common + factor), log_var[rows])
+        dof = np.where(several, 2 / max(spread, 1e-12), dof)  # what the prior alone is worth
+        dof[rows] += _masked(2 / noise, seen)
+        dof = np.minimum(dof, pooled_dof)
+    var = np.exp(log_var)
+    precision = np.maximum(dof - 2, 0.5) / ones_for_zeros(dof) / var
+    return replace(moments, var=var, precision=precision, dof=dof.reshape(moments.dof.shape))
+
+
+def _masked(values: Array, seen: Array) -> Array:
+    """Return values with zeros where none are seen."""
+    return values if seen.all() else np.where(seen, values, 0.0)

@@ -1,23 +1,42 @@
-"""Pooled conditional likelihood: one curve for reference rows and mapped query rows together."""
+"""The rows of both domains themselves, seen by solvers a block at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from condokit.checks import Array
-from condokit.data.arrays import positive
+from condokit.compare.comparison import Comparison
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
-from condokit.summaries.grouped import GroupedMoments
+from condokit.data.grouped import GroupedMoments
+from condokit.data.subsets import subsample
+from condokit.summaries.moments import moments_in_strata, without_flat
 
-_CHUNK_ROWS = 1 << 12
+_BLOCK_ROWS = 1 << 12
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of both domains in units that make each domain's features standard."""
+    """Rows of both domains in units that make each domain's features standard.
+
+    A solver sees many rows only through `reduce`, and learns curves from a bounded sample
+    (`thinned`); so whoever holds the rows (memory here; files read in batches, workers or sites
+    elsewhere) differs only in who runs the reduction.
+
+    Attributes
+    ----------
+    X, is_query, weights, covariates, groups
+        The rows that are compared: features, domains, how many rows each counts for, confounders,
+        and subjects (one that is in both domains is two).
+    query_mean, query_unit, reference_mean, reference_unit : ndarray of shape (n_features,)
+        The units.
+    flat, spread : ndarray of shape (n_features,)
+        Features that are constant within strata in a domain; the reference's spread within strata.
+    """
 
     X: Array
     is_query: Array
@@ -27,34 +46,47 @@ class Rows:
     query_unit: Array
     reference_mean: Array
     reference_unit: Array
+    flat: Array
+    spread: Array
     groups: Array | None = None
 
     @classmethod
-    def read(cls, domains: Domains, covariates: Covariates, used: Array) -> Rows:
-        """Gather the compared rows."""
+    def read(cls, domains: Domains, comparison: Comparison, scaled: bool) -> Rows:
+        """Gather the compared rows; `scaled` if spreads are needed."""
+        # strata only tell what is constant, and whether there are rows enough
+        query, reference = moments_in_strata(domains, comparison)
+        query, reference, flat = without_flat(query, reference, scaled)
+        spread = np.sqrt(comparison.support.weights @ reference.var)
+        used, is_query = comparison.used, comparison.is_query
         X = domains.rows(used)
-        is_query = domains.is_query[used]
         weights = np.ones(len(used)) if domains.weights is None else domains.weights[used]
         stats = GroupedMoments(2, X.shape[1])
-        parts = [slice(i, i + _CHUNK_ROWS) for i in range(0, len(X), _CHUNK_ROWS)]
+        parts = [slice(i, i + _BLOCK_ROWS) for i in range(0, len(X), _BLOCK_ROWS)]
         for part in parts:
             stats.update(X[part], (~is_query[part]).astype(np.int32), weights[part])
-        unit = np.sqrt(stats.squares / stats.count[:, None])
-        unit = positive(unit)
+        unit = ones_for_zeros(np.sqrt(stats.squares / stats.count[:, None]))
         for part in parts:
             side = (~is_query[part]).astype(np.int32)
             X[part] -= stats.mean[side]
             X[part] /= unit[side]
         groups = None
-        if domains.groups is not None:  # a subject in both domains is two
+        if domains.groups is not None:
             groups = np.unique(2 * domains.groups[used] + is_query, return_inverse=True)[1]
         units = stats.mean[0], unit[0], stats.mean[1], unit[1]
-        return cls(X, is_query, weights, covariates, *units, groups)
+        return cls(X, is_query, weights, comparison.covariates, *units, flat, spread, groups)
+
+    def reduce(self, kernel: Callable[[Rows], tuple[Array, ...]]) -> tuple[Array, ...]:
+        """Return the sums over blocks of rows of what a kernel returns for each."""
+        total: tuple[Array, ...] = ()
+        for start in range(0, len(self.X), _BLOCK_ROWS):
+            sums = kernel(self.take(slice(start, start + _BLOCK_ROWS)))
+            total = tuple(map(np.add, total, sums)) if total else sums
+        return total
 
     def of(self, features: Array) -> Rows:
         """Return some of the features."""
         units = ("query_mean", "query_unit", "reference_mean", "reference_unit")
-        parts = {name: getattr(self, name)[features] for name in units}
+        parts = {name: getattr(self, name)[features] for name in (*units, "flat", "spread")}
         return replace(self, X=self.X[:, features], **parts)
 
     def take(self, rows: Array | slice) -> Rows:
@@ -83,10 +115,9 @@ class Rows:
         """Return at most so many rows, taken at random from each domain, or all."""
         if len(self.X) <= max_rows:
             return self
-        rng = np.random.default_rng(0)
         kept = []
         for side in (self.is_query, ~self.is_query):
             rows = np.flatnonzero(side)
-            n = min(len(rows), max(max_rows // 2, max_rows - int((~side).sum())))
-            kept.append(np.sort(rng.choice(rows, n, replace=False)))
+            most = max(max_rows // 2, max_rows - int((~side).sum()))
+            kept.append(rows[subsample(len(rows), most, seed=0)])
         return self.take(np.concatenate(kept))

@@ -1,21 +1,23 @@
-"""From `Domains` to rows of both domains at the support values, for divergences between samples."""
+"""Rows of both domains at the compared confounder values, for divergences between samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array
-from condokit.conditionals.chained import Chained
-from condokit.data.arrays import positive
+from condokit.checks import Array, said
+from condokit.compare.comparison import Comparison
+from condokit.conditionals import Conditional, Moments
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.domains import Domains
+from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.subsets import subsample
-from condokit.summaries.covariances import GaussianPair, GroupedScatter, Shares, regularise
-from condokit.summaries.curves import Curves, few_points, residuals
-from condokit.summaries.grouped import GroupedMoments
-from condokit.summaries.moments import Moments
+from condokit.summaries.curves import few_points, residuals
+from condokit.summaries.gaussians import GaussianPair, Shares, gaussians_of, regularise
+from condokit.summaries.moments import MomentPair, is_flat, refuse_continuous
 
 Sides = tuple[list[Array], list[Array]]
 
@@ -25,7 +27,8 @@ class Samples:
     """Rows of both domains at every support value, and the weights of these.
 
     Rows are sorted, so that nothing depends on the order they were given in. `n_rows` is that of
-    the smaller domain, where rows are not observed ones but drawn.
+    the smaller domain, where rows are not observed ones but drawn. `is_rectangular` if the domains
+    have different features.
     """
 
     query: list[Array]
@@ -33,6 +36,7 @@ class Samples:
     weights: Array
     subjects: Sides | None = None
     n_rows: int | None = None
+    is_rectangular: bool = False
 
     def half(self, which: int) -> Samples:
         """Return the rows of every other subject, to learn from or to judge by.
@@ -87,8 +91,22 @@ _DRAWS = 100  # rows at each support point of continuous confounders
 _LIGHTLY = Shares(0.1, 0.01)
 
 
-def by_strata(domains: Domains, place: Array, weights: Array, max_rows: int) -> Samples:
+def sample_rows(
+    domains: Domains, comparison: Comparison, conditional: Conditional, max_rows: int
+) -> Samples:
+    """Return rows of both domains: those of strata, or drawn along curves."""
+    if not conditional.is_smooth:
+        refuse_continuous(domains)
+        return _in_strata(domains, comparison, max_rows)
+    n_query = int(comparison.is_query.sum())
+    n_rows = min(n_query, len(comparison.is_query) - n_query)
+    draw = _imputed if conditional.imputes_rows else _along_curves
+    return replace(draw(domains, comparison, conditional), n_rows=n_rows)
+
+
+def _in_strata(domains: Domains, comparison: Comparison, max_rows: int) -> Samples:
     """Return the rows of every stratum, at most so many of each domain."""
+    place, weights = comparison.place, comparison.support.weights
     sides, subjects = [], []
     used = np.flatnonzero(place >= 0)
     counts = np.ones(len(place), dtype=np.intp)
@@ -96,8 +114,10 @@ def by_strata(domains: Domains, place: Array, weights: Array, max_rows: int) -> 
         counts = np.rint(domains.weights).astype(np.intp)
         if not np.array_equal(counts, domains.weights):
             raise ValueError(
-                "'sample_weight' must hold whole numbers for divergences between samples, which "
-                "repeat rows. Round the weights, or use divergence='likelihood'."
+                said(
+                    "{@'sample_weight'} must hold whole numbers for divergences between samples, "
+                    "which repeat rows. Round the weights, or use {@divergence='likelihood'}."
+                )
             )
     for query in (True, False):
         X = domains.side(query, used)
@@ -105,65 +125,59 @@ def by_strata(domains: Domains, place: Array, weights: Array, max_rows: int) -> 
         strata = [np.flatnonzero(place[mine] == k) for k in range(len(weights))]
         strata = [np.repeat(rows, counts[mine[rows]]) for rows in strata]
         who = np.zeros(len(mine)) if domains.groups is None else domains.groups[mine]
-        strata = [rows[_thinned(X[rows], who[rows], max_rows)] for rows in strata]
+        strata = [rows[_sorted(X[rows], who[rows], max_rows)] for rows in strata]
         sides.append([X[rows] for rows in strata])
         subjects.append([who[rows] for rows in strata])
     known = None if domains.groups is None else (subjects[0], subjects[1])
     return Samples(sides[0], sides[1], weights, known)
 
 
-def by_curves(domains: Domains, curves: Curves) -> Samples:
+def _along_curves(domains: Domains, comparison: Comparison, conditional: Conditional) -> Samples:
     r"""Return rows :math:`\mu(z) + \sigma(z) \epsilon_i` at a bounded number of support points.
 
-    Whole rows of standardised residuals keep the correlations between features. An estimator that
-    imputes rows draws them itself.
+    Whole rows of standardised residuals keep the correlations between features.
     """
-    used, covariates = curves.used, curves.covariates
-    is_query = domains.is_query[used]
-    n_rows = min(int(is_query.sum()), int((~is_query).sum()))
-    if isinstance(curves.conditional, Chained):
-        return replace(_imputed(domains, curves, curves.conditional), n_rows=n_rows)
-    at, weights, _ = few_points(curves)
+    used, covariates = comparison.used, comparison.covariates
+    at, weights, _ = few_points(comparison)
     sides, subjects = [], []
     for query in (True, False):
-        mine = is_query == query
+        mine = comparison.is_query == query
         X, own = domains.side(query, used), covariates.take(mine)
-        residual, _, there = residuals(curves.conditional, X, own, at)
+        residual, _, there = residuals(conditional, X, own, at)
         who = np.zeros(len(own.Z)) if domains.groups is None else domains.groups[used][mine]
-        rows = _thinned(residual, who, _DRAWS)
+        rows = _sorted(residual, who, _DRAWS)
         residual, who = residual[rows], who[rows]
         if domains.groups is None:  # a residual is at all points on the same side
             who = np.arange(len(rows)) + (0 if query else _DRAWS)
         sides.append([mean + np.sqrt(var) * residual for mean, var in zip(there.mean, there.var)])
         subjects.append([who] * len(weights))
-    return Samples(sides[0], sides[1], weights, (subjects[0], subjects[1]), n_rows)
-
-
-def _imputed(domains: Domains, curves: Curves, conditional: Chained) -> Samples:
-    """Return the rows that chained equations draw at the support points; draws are subjects."""
-    rows, weights = curves.points
-    some = subsample(len(rows), _MOST_IMPUTED)
-    at, weights = curves.covariates.take(rows[some]), weights[some] / weights[some].sum()
-    rng = np.random.default_rng(conditional.random_state)
-    sides, subjects = [], []
-    for query in (True, False):
-        mine = domains.is_query[curves.used] == query
-        X, own = domains.side(query, curves.used), curves.covariates.take(mine)
-        draws = conditional.sample_at(X, own, at, conditional.n_draws, rng)
-        sides.append(list(draws))
-        who = np.arange(conditional.n_draws) + (0 if query else conditional.n_draws)
-        subjects.append([who] * len(weights))
     return Samples(sides[0], sides[1], weights, (subjects[0], subjects[1]))
 
 
-def _thinned(rows: Array, subjects: Array, most: int) -> Array:
+def _imputed(domains: Domains, comparison: Comparison, conditional: Any) -> Samples:
+    """Return the rows that an estimator imputes at the support points; draws are subjects."""
+    rows, weights = comparison.points
+    some = subsample(len(rows), _MOST_IMPUTED)
+    at, weights = comparison.covariates.take(rows[some]), weights[some] / weights[some].sum()
+    rng = np.random.default_rng(conditional.random_state)
+    n_draws = conditional.n_draws
+    sides, subjects = [], []
+    for query in (True, False):
+        mine = comparison.is_query == query
+        X, own = domains.side(query, comparison.used), comparison.covariates.take(mine)
+        sides.append(list(conditional.sample_at(X, own, at, n_draws, rng)))
+        subjects.append([np.arange(n_draws) + (0 if query else n_draws)] * len(weights))
+    return Samples(sides[0], sides[1], weights, (subjects[0], subjects[1]))
+
+
+def _sorted(rows: Array, subjects: Array, most: int) -> Array:
     """Return the numbers of rows in an order of their own, at most so many, evenly taken."""
     order = np.lexsort([subjects, *rows.T[::-1]])
     return order[subsample(len(order), most)]
 
 
-def as_moments(samples: Samples) -> tuple[Moments, Moments]:
-    """Return means and lightly regularised variances of (query, reference)."""
+def as_moments(samples: Samples) -> MomentPair:
+    """Return means and lightly regularised variances of the samples."""
     sides = []
     for rows in (samples.query, samples.reference):
         stats = GroupedMoments(len(rows), rows[0].shape[1])
@@ -173,8 +187,10 @@ def as_moments(samples: Samples) -> tuple[Moments, Moments]:
         own = stats.squares / np.maximum(dof, 1.0)[:, None]
         share = np.where(dof > 0, _LIGHTLY.pooled, 1.0)[:, None]
         var = (1 - share) * own + share * pooled
-        sides.append(Moments(stats.mean, var, 1 / positive(var), stats.count, dof))
-    return sides[0], sides[1]
+        sides.append(Moments(stats.mean, var, 1 / ones_for_zeros(var), stats.count, dof))
+    query, reference = sides
+    flat = is_flat(query.mean, query.var) | is_flat(reference.mean, reference.var)
+    return MomentPair(query, reference, samples.weights, flat)
 
 
 def as_gaussians(samples: Samples) -> GaussianPair:
@@ -183,7 +199,7 @@ def as_gaussians(samples: Samples) -> GaussianPair:
     for rows in (samples.query, samples.reference):
         scatter = GroupedScatter(len(rows), rows[0].shape[1])
         scatter.update(np.concatenate(rows), _strata(rows))
-        sides.append(regularise(scatter.gaussians(), _LIGHTLY))
+        sides.append(regularise(gaussians_of(scatter), _LIGHTLY))
     return GaussianPair(sides[0], sides[1], samples.weights)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array
-from condokit.data.arrays import positive
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.records import Part, Record, Sheet
 
 _LIMITS = 1.96
@@ -61,7 +61,7 @@ def agreement(
     before, after, reference = (
         np.ma.masked_array(values, gaps) for values in (before, after, reference)
     )
-    unit = positive(reference.std(axis=0).filled(0.0))
+    unit = ones_for_zeros(reference.std(axis=0).filled(0.0))
     difference = after - reference
     known = difference.count(axis=0)
     sd = difference.std(axis=0, ddof=1).filled(np.nan)
@@ -72,7 +72,7 @@ def agreement(
 
     centred = [values - values.mean(axis=0) for values in (after, reference)]
     together = (centred[0] * centred[1]).mean(axis=0)
-    apart = positive((centred[0].std(axis=0) * centred[1].std(axis=0)).filled(0.0))
+    apart = ones_for_zeros((centred[0].std(axis=0) * centred[1].std(axis=0)).filled(0.0))
     sheet = Sheet(
         {
             "feature": list(names),

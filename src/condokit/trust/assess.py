@@ -9,14 +9,15 @@ import numpy as np
 
 from condokit.checks import Array, NoOverlapError, check_integer, check_number, listing
 from condokit.choose import MANY_ROWS
-from condokit.compare.comparison import Comparison
+from condokit.compare.comparison import Comparison, compare
 from condokit.compare.overlap import Overlap
+from condokit.conditionals import Stratified
 from condokit.data.disclosure import hidden_counts, share_of, small_cells
 from condokit.data.domains import Confounder, Domains, Strata, cell_names
 from condokit.data.records import Finding, Part, Record, Sheet
 from condokit.data.roles import from_table
 from condokit.data.subsets import subsample
-from condokit.fit import Recipe, compare, determines_matrix, plain_recipe
+from condokit.fit import determines_matrix
 from condokit.trust.features import ADVICE, describe_features
 
 _FEW_ROWS = 5  # of a cell
@@ -160,11 +161,10 @@ def assess_domains(
     check_number("min_overlap", min_overlap, 0, 1)
     check_integer("min_cell", min_cell, 1)
     strata = domains.strata()
-    recipe = plain_recipe()
     findings: list[Finding] = []
     comparison: Comparison | None = None
     try:
-        comparison = compare(domains, recipe, quiet=True, measured=True)
+        comparison = compare(domains, quiet=True, measured=True)
     except NoOverlapError as error:
         findings.append(Finding("stop", str(error).split("\n")[0]))
     overlap = None
@@ -176,7 +176,7 @@ def assess_domains(
     remarkable = describe_features(domains)
     findings += _of_features(remarkable)
     findings += _of_missing(domains, min_cell)
-    affine = _affine(domains, comparison, recipe)
+    affine = _affine(domains, comparison)
     levels = {finding.level for finding in findings}
     bad, weak = "stop" in levels, "care" in levels
     goal = max(warn_overlap, 0.5) if bad or weak else 0.0
@@ -480,7 +480,7 @@ def _coefficient(counts: Array) -> float:
     return float(shares.min(axis=0).sum())
 
 
-def _affine(domains: Domains, comparison: Comparison | None, recipe: Recipe) -> dict[str, Any]:
+def _affine(domains: Domains, comparison: Comparison | None) -> dict[str, Any]:
     """Tell whether these rows and strata determine a full matrix."""
     d = domains.n_features
 
@@ -509,7 +509,7 @@ def _affine(domains: Domains, comparison: Comparison | None, recipe: Recipe) -> 
     if d > _MOST_FEATURES or domains.continuous or domains.gaps is not None:
         return answer(None, "There are rows enough; map='auto' decides on held-out rows.")
     try:
-        is_determined = determines_matrix(*_thinned(domains, recipe))
+        is_determined = determines_matrix(*_thinned(domains), Stratified())
     except (FloatingPointError, np.linalg.LinAlgError):
         return answer(False, "No matrix fits these strata: some have too few rows.")
     if is_determined:
@@ -521,11 +521,11 @@ def _affine(domains: Domains, comparison: Comparison | None, recipe: Recipe) -> 
     )
 
 
-def _thinned(domains: Domains, recipe: Recipe) -> tuple[Domains, Recipe, Comparison]:
+def _thinned(domains: Domains) -> tuple[Domains, Comparison]:
     """Return the domains with a part of their rows."""
     keep = np.zeros(len(domains.is_query), dtype=bool)
     for side in (domains.is_query, ~domains.is_query):
         rows = np.flatnonzero(domains.kept() & side)
         keep[rows[subsample(len(rows), _MOST_ROWS)]] = True
     part = replace(domains, keep=keep)
-    return part, recipe, compare(part, recipe, quiet=True)
+    return part, compare(part, quiet=True)

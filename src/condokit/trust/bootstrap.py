@@ -14,19 +14,19 @@ from scipy.special import stdtrit
 
 from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, check_integer, check_seed, warn
-from condokit.compare.comparison import prior_weights
-from condokit.conditionals.strata import Stratified, cell_of, moments_from
-from condokit.data.arrays import columns, positive, rms
+from condokit.conditionals import Moments, Stratified
+from condokit.conditionals.strata import moments_from
+from condokit.data.arrays import columns, ones_for_zeros, rms
 from condokit.data.domains import Domains
+from condokit.data.grouped import GroupedMoments, ObservedMoments
 from condokit.data.links import check_links
 from condokit.data.records import Part, Record, Sheet
 from condokit.divergences import MomentDivergence
-from condokit.fit import Recipe, compare, fit_quietly, solve_moments
+from condokit.fit import Recipe, fit_quietly, solve_moments
 from condokit.maps.families import DiagonalFamily
 from condokit.maps.standard_errors import DrawnErrors
 from condokit.solvers.lbfgs import threads
-from condokit.summaries.grouped import GroupedMoments, ObservedMoments
-from condokit.summaries.moments import Moments
+from condokit.summaries.moments import cells, paired
 from condokit.trust.rereading import in_order, read_again
 
 _MOST_PARCELS = 500  # into which the rows of a cell are dealt, to be resampled
@@ -144,7 +144,7 @@ def bootstrap_domains(
     if "pairs" in adapter.report_:
         raise ValueError("A map that was refined by pairs cannot be refitted without them.")
     domains = in_order(domains, adapter.map_)
-    recipe = adapter.rung_.recipe
+    recipe = adapter.chosen_.recipe
     family = recipe.family
     domains = replace(domains, links=check_links(family.links, domains.tables[0].labels))
     if _has_moments(recipe, domains):
@@ -220,9 +220,9 @@ def _by_moments(
 
     A cell with G parcels gets G - 1 draws, which makes the variance of its mean unbiased.
     """
-    comparison = compare(domains, recipe, quiet=True)
+    comparison = recipe.compare(domains, quiet=True)
     n_values = len(comparison.support.levels)
-    cell = cell_of(domains, comparison.strata, comparison.support)
+    cell = cells(domains, comparison)
     rng = np.random.default_rng(seed)
     parcel, cell_of_parcel, unit_of_parcel = _parcels(domains, cell, rng)
     kind = GroupedMoments if domains.gaps is None else ObservedMoments
@@ -230,7 +230,7 @@ def _by_moments(
     for rows, chunk in domains.chunks():
         weights = None if domains.weights is None else domains.weights[rows]
         stats.update(chunk, parcel[rows], weights)
-    weights = prior_weights(recipe.prior, comparison)
+    weights = comparison.weights
     drawn = np.ones(len(cell_of_parcel))
     independent = _merged(stats, cell_of_parcel, 2 * n_values, drawn)[0]
     for k in range(n_resamples + 1):
@@ -241,7 +241,7 @@ def _by_moments(
             yield None
             continue
         # draws are one short of the parcels, rows should count as before
-        rescaled = independent / positive(count)
+        rescaled = independent / ones_for_zeros(count)
         count, squares = independent, squares * columns(rescaled)
         halves = (slice(None, n_values), slice(n_values, None))
         query, reference = (
@@ -254,7 +254,10 @@ def _refit_moments(
     recipe: Recipe, query: Moments, reference: Moments, weights: Array
 ) -> tuple[Array, Array] | None:
     try:
-        solution, _, _ = solve_moments(recipe, query, reference, weights)
+        pair = paired(
+            query, reference, weights, recipe.shrinkage == "auto", recipe.family.has_scale
+        )
+        solution = solve_moments(recipe.family, recipe.divergence, pair)
     except (ValueError, FloatingPointError):
         return None
     if not (np.isfinite(solution.scale).all() and np.isfinite(solution.offset).all()):
@@ -324,7 +327,7 @@ def _merged(
             continue
         n = stats.count[mine] * (drawn[mine, None] if by_feature else drawn[mine])
         count[c] = n.sum(axis=0)
-        share = columns(n) / positive(n.sum(axis=0))
+        share = columns(n) / ones_for_zeros(n.sum(axis=0))
         first = stats.mean[mine[0]]
         centred = stats.mean[mine] - first
         middle = (share * centred).sum(axis=0)
@@ -339,8 +342,8 @@ def _by_rows(
     domains: Domains, recipe: Recipe, n_resamples: int, seed: int, n_jobs: int | None
 ) -> Iterator[tuple[Array, Array] | None]:
     """Refit from all rows and from reweighted ones, in parallel if asked."""
-    comparison = compare(domains, recipe, quiet=True)
-    cell = cell_of(domains, comparison.strata, comparison.support)
+    comparison = recipe.compare(domains, quiet=True)
+    cell = cells(domains, comparison)
     n_values = len(comparison.support.levels)
     used = np.flatnonzero(cell >= 0)
     unit = np.arange(len(used)) if domains.groups is None else domains.groups[used]
@@ -381,7 +384,7 @@ def _summary(
     affine = adapter.map_
     names = domains.tables[0].labels
     n_draws = len(errors.offsets)
-    middle, sd = affine.fitted_on.mean, positive(affine.fitted_on.sd)  # type: ignore[union-attr]
+    middle, sd = affine.fitted_on.mean, ones_for_zeros(affine.fitted_on.sd)  # type: ignore[union-attr]
     matrix = affine.scale if affine.kind == "diagonal" else affine.A
     # entries in units that make every feature's spread one
     unit = np.ones(len(sd)) if matrix.ndim == 1 else sd / sd[:, None]
@@ -393,7 +396,7 @@ def _summary(
         rows = support.count_query.sum() + support.count_reference.sum()
         dof = max(float(rows) - 2 * len(support.weights), 1.0)
         reach = float(stdtrit(dof, 0.5 + _LEVEL / 2))
-        log = errors.scale / positive(np.abs(matrix))
+        log = errors.scale / ones_for_zeros(np.abs(matrix))
         sheet = Sheet(
             {
                 "feature": names,

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.metrics import silhouette_score
 
 from condokit.checks import Array
-from condokit.data.arrays import positive
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.subsets import subsample
 from condokit.trust.blocks import Likewise
 
@@ -52,7 +52,7 @@ def differences_kept(rows: Likewise, X: Array) -> Kept:
     query = rows.is_query
     expected_rows = rows.expected
     residual = rows.after[~query] - expected_rows[~query]
-    unit = positive(residual.std(axis=0))
+    unit = ones_for_zeros(residual.std(axis=0))
     expected = (expected_rows[query].mean(axis=0) - expected_rows[~query].mean(axis=0)) / unit
     observed = (X[query].mean(axis=0) - X[~query].mean(axis=0)) / unit
     # the noise of e, from the weights that rows of the reference have in it
@@ -90,7 +90,7 @@ def variance_explained(rows: Likewise, X: Array) -> float | None:
 def silhouettes(rows: Likewise, X: Array) -> dict[str, float | None]:
     """Return silhouettes by domain and by combination of categories, of at most 1000 rows."""
     chosen = subsample(len(X), _MOST_ROWS)
-    unit = positive(rows.after[~rows.is_query].std(axis=0))
+    unit = ones_for_zeros(rows.after[~rows.is_query].std(axis=0))
     part = (X[chosen] - X[chosen].mean(axis=0)) / unit  # distances of large numbers are inexact
     out: dict[str, float | None] = {}
     for name, labels in (("domain", rows.is_query[chosen]), ("confounders", rows.category[chosen])):

@@ -10,12 +10,12 @@ import numpy as np
 
 from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, check_integer, check_seed, listing
-from condokit.data.arrays import positive, rms
+from condokit.compare.comparison import compare
+from condokit.data.arrays import ones_for_zeros, rms
 from condokit.data.domains import Domains, cell_names
 from condokit.data.records import Finding, Part, Record, Sheet
 from condokit.data.roles import column_values, from_table
 from condokit.data.tables import Table
-from condokit.fit import compare, plain_recipe
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import Identity, Rigid
 from condokit.maps.families import Shift as ShiftOnly
@@ -232,7 +232,7 @@ def _evaluate(
 ) -> Evaluation:
     domains = in_order(domains, affine)
     names = domains.tables[0].labels
-    comparison = compare(domains, plain_recipe(), quiet=True)
+    comparison = compare(domains, quiet=True)
     rows = Likewise.of(domains, comparison, affine)
     strata = cell_names(comparison.support.names, comparison.support.levels)
     errors, known_from = _errors(affine, adapter, domains)
@@ -296,13 +296,13 @@ def _errors(
         return None, "elsewhere"
     middle = getattr(errors, "centre", now.mean)
     error = errors.std(middle[None])[0]
-    scale = positive(np.abs(affine.scale))
+    scale = ones_for_zeros(np.abs(affine.scale))
     return MapErrors(affine(middle[None])[0], error, errors.scale / scale), "other rows"
 
 
 def _followed(adapter: ConDoAdapter) -> tuple[float, float]:
     """Return the share of an estimated shift and log-scale that an adapter's map follows."""
-    report, family = adapter.report_, adapter.rung_.recipe.family
+    report, family = adapter.report_, adapter.chosen_.recipe.family
     weights = report.get("candidates", {})
     shift = report.get("kept_shift", 1.0) * (1.0 - weights.get("identity", 0.0))
     log_scale = report.get("kept_log_scale", 1.0) * (1.0 - weights.get("shift", 0.0))
@@ -317,7 +317,7 @@ def _followed(adapter: ConDoAdapter) -> tuple[float, float]:
 def _moments_matched(rows: Likewise) -> Array:
     """Return the data after plain matching of means and standard deviations."""
     X, query = rows.before.copy(), rows.is_query
-    scale = X[~query].std(axis=0) / positive(X[query].std(axis=0))
+    scale = X[~query].std(axis=0) / ones_for_zeros(X[query].std(axis=0))
     scale = np.where(scale > 0, scale, 1.0)
     X[query] = (X[query] - X[query].mean(axis=0)) * scale + X[~query].mean(axis=0)
     return X
@@ -347,7 +347,7 @@ def _features_sheet(
     names: list[str], shifts: dict[str, Shift], kept: Kept, p: Array, adjusted: Array
 ) -> Sheet:
     before, after = shifts["as is"], shifts["this map"]
-    share = np.where(kept.is_real, kept.observed / positive(np.abs(kept.expected)), np.nan)
+    share = np.where(kept.is_real, kept.observed / ones_for_zeros(np.abs(kept.expected)), np.nan)
     share = share * np.sign(kept.expected)
     return Sheet(
         {

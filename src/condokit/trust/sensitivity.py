@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, NoOverlapError, check_integer, check_seed, quietly
-from condokit.data.arrays import positive, rms
+from condokit.data.arrays import ones_for_zeros, rms
 from condokit.data.domains import Domains
 from condokit.data.records import Part, Record, Sheet
 from condokit.maps.profile import profile
@@ -148,14 +148,14 @@ def _refit(adapter: ConDoAdapter, domains: Domains) -> ConDoAdapter:
 def _reference_spread(domains: Domains) -> Array:
     """Return the standard deviation of every feature of the reference."""
     turned = replace(domains, is_query=~domains.is_query)
-    return positive(profile(turned).sd)
+    return ones_for_zeros(profile(turned).sd)
 
 
 def _shift_errors(adapter: ConDoAdapter, domains: Domains) -> Array | None:
     """Return the standard error of the image of the query's mean, if it is known."""
     if adapter.errors_ is None:
         return None
-    return positive(adapter.errors_.std(profile(domains).mean[None])[0])
+    return ones_for_zeros(adapter.errors_.std(profile(domains).mean[None])[0])
 
 
 def _moved(adapter: ConDoAdapter, other: ConDoAdapter, domains: Domains) -> Array:
@@ -227,7 +227,7 @@ def _explained(design: Array, Y: Array) -> Array:
     """Return the share of the variance of every column that a design explains, adjusted."""
     Y = Y - Y.mean(axis=0)
     fitted = design @ np.linalg.lstsq(design, Y, rcond=None)[0]
-    total = positive((Y**2).sum(axis=0))
+    total = ones_for_zeros((Y**2).sum(axis=0))
     left = ((Y - fitted) ** 2).sum(axis=0)
     n, p = len(Y), np.linalg.matrix_rank(design)
     return np.clip(1 - left / max(n - p, 1) / (total / max(n - 1, 1)), 0.0, 1.0)
@@ -267,7 +267,7 @@ def _placebo(adapter: ConDoAdapter, domains: Domains, n_splits: int, seed: int) 
         if (side & kept).sum() < 2 * _FEWEST_ROWS:
             continue
         mine, theirs = (others, shares) if name == "reference" else (shares, others)
-        odds = theirs / positive(mine)
+        odds = theirs / ones_for_zeros(mine)
         chance = {
             "at random": np.full(len(kept), 0.5),
             "by confounders": np.clip(0.5 * odds / max(np.median(odds), 1e-9), 0.1, 0.9)[
@@ -316,6 +316,6 @@ def _distance(fitted: ConDoAdapter, domains: Domains) -> tuple[float, float | No
     errors = _shift_errors(fitted, domains)
     scale = None
     if fitted.map_.kind == "diagonal":
-        scale = rms(np.log(positive(np.abs(fitted.map_.scale))))
+        scale = rms(np.log(ones_for_zeros(np.abs(fitted.map_.scale))))
     beyond = None if errors is None else float((np.abs(shift) > _LARGE * errors).mean())
     return rms(shift / unit), scale, beyond

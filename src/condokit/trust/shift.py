@@ -9,11 +9,12 @@ from scipy import sparse
 from scipy.stats import rankdata
 
 from condokit.checks import Array
-from condokit.data.arrays import positive
+from condokit.conditionals import Moments
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.subsets import subsample
 from condokit.divergences import ReverseKL
 from condokit.maps.families import LocationScale
-from condokit.summaries.moments import Moments
+from condokit.summaries.moments import MomentPair
 from condokit.trust.blocks import Likewise
 
 _FEATURE_BATCH = 256
@@ -80,7 +81,7 @@ def measure(rows: Likewise, R: Array) -> Shift:
         if part.compares_spread[0]:
             weight_ratio += h
             log_ratio = log_ratio + h * part.log_ratio[0]
-    return Shift(difference / positive(total), log_ratio / max(weight_ratio, 1e-300))
+    return Shift(difference / ones_for_zeros(total), log_ratio / max(weight_ratio, 1e-300))
 
 
 class Permutations:
@@ -152,7 +153,7 @@ class Permutations:
             tolerance = 1e-9 * (1 + np.abs(statistic[0]))
             p[batch] = (statistic >= statistic[0] - tolerance).mean(axis=0)
             null = statistic[1:]
-            standard[:, batch] = (statistic - null.mean(axis=0)) / positive(null.std(axis=0))
+            standard[:, batch] = (statistic - null.mean(axis=0)) / ones_for_zeros(null.std(axis=0))
         largest = standard.max(axis=1)
         adjusted = (largest[:, None] >= standard[0] - 1e-9).mean(axis=0)
         return p, np.maximum(adjusted, p)
@@ -169,7 +170,7 @@ class Permutations:
         query, reference = (
             Moments(
                 np.stack([(mean(blocks[k])[1:] + bases[k] - centre).ravel() for k in usable]),
-                var := np.stack([positive(spread(blocks[k])[1:]).ravel() for k in usable]),
+                var := np.stack([ones_for_zeros(spread(blocks[k])[1:]).ravel() for k in usable]),
                 1 / var,
                 np.ones(len(usable)),
                 np.ones(len(usable)),
@@ -180,7 +181,9 @@ class Permutations:
             )
         )
         weights = np.array([blocks[k].weight[0] for k in usable])
-        found = ReverseKL().minimize(LocationScale(), query, reference, weights / weights.sum())
+        none = np.zeros(query.mean.shape[1], dtype=bool)
+        pair = MomentPair(query, reference, weights / weights.sum(), none)
+        found = ReverseKL().solve(LocationScale(), pair)
         self.shift[1:, batch] = self.errors.kept[0] * found.offset.reshape(shape)
         self.log_scale[1:, batch] = self.errors.kept[1] * np.log(found.scale).reshape(shape)
 
@@ -203,7 +206,7 @@ class Permutations:
         R = self.R[chosen]
         centred = _centred(R, block)
         base = self.X[chosen] - centred
-        unit = positive(centred.std(axis=0))
+        unit = ones_for_zeros(centred.std(axis=0))
         axes = np.linalg.svd(centred / unit, full_matrices=False)[2][:_MOST_COMPONENTS].T
         fold = self._folds(block, None if self.rows.groups is None else self.rows.groups[chosen])
         is_moved = d <= _MOST_MOVED and bool(self.shift.any() or self.log_scale.any())
@@ -298,7 +301,7 @@ class _Block:
     @property
     def log_ratio(self) -> Array:
         """Logarithm of the ratio of standard deviations."""
-        return 0.5 * np.log(positive(self.var_query) / positive(self.var_reference))
+        return 0.5 * np.log(ones_for_zeros(self.var_query) / ones_for_zeros(self.var_reference))
 
     @classmethod
     def of(cls, R: Array, labels: Array) -> _Block:
@@ -319,6 +322,6 @@ class _Block:
             mean_reference,
             np.maximum(var_query, floor),
             np.maximum(var_reference, floor),
-            positive(np.sqrt(total / max(n - 1, 1))),
+            ones_for_zeros(np.sqrt(total / max(n - 1, 1))),
             (n_query > 2) & (n_reference > 2),
         )

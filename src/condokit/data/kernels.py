@@ -12,6 +12,7 @@ from scipy.signal import fftconvolve
 from condokit.checks import Array, check_number
 from condokit.data.arrays import quantiles
 from condokit.data.covariates import Covariates
+from condokit.data.subsets import subsample
 
 Kernel = Callable[[Any, Any], Array]
 _MOST_ELEMENTS = 1 << 22  # of a kernel matrix held at a time, 32 MB
@@ -61,13 +62,8 @@ def density(at: Covariates, data: Covariates, width: Array, kernel: Kernel | Non
     if one_column and len(at.Z) * len(data.Z) > _MOST_ELEMENTS:
         return _binned(at.Z[:, 0], data.Z[:, 0], float(width[0]), data.counts)
     if len(data.Z) > _MOST_CENTRES:
-        rng = np.random.default_rng(0)
-        if data.weights is None:
-            rows = rng.choice(len(data.Z), _MOST_CENTRES, replace=False)
-        else:
-            share = data.weights / data.weights.sum()
-            rows = rng.choice(len(data.Z), _MOST_CENTRES, p=share)
-        data = replace(data.take(np.sort(rows)), weights=None)
+        rows = subsample(len(data.Z), _MOST_CENTRES, data.weights, seed=0)
+        data = replace(data.take(rows), weights=None)
     counts = data.counts / data.counts.sum()
     out = np.empty(len(at.Z))
     step = max(1, _MOST_ELEMENTS // len(data.Z))

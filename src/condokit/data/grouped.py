@@ -1,4 +1,4 @@
-"""Means and variances by group, gathered in chunks and merged without loss of accuracy."""
+"""Means, variances and covariances by group: gathered in chunks, merged without loss."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import numpy as np
 from scipy import sparse
 
 from condokit.checks import Array
-from condokit.data.arrays import positive
+from condokit.data.arrays import ones_for_zeros
+
+_OUTER_NUMBERS = 4_000_000  # in outer products at a time
 
 
 class GroupedMoments:
@@ -134,7 +136,7 @@ class ObservedMoments(GroupedMoments):
         seen = ~np.isnan(X)
         difference = np.where(seen, X - np.repeat(mean, sizes, axis=0), 0.0)
         count = members @ seen.astype(np.float64)
-        shift = members @ difference / positive(count)
+        shift = members @ difference / ones_for_zeros(count)
         squares = members @ difference**2 - count * shift**2
         mean = np.where(count > 0, mean + shift, 0.0)
         self._add(groups[first], count, mean, np.maximum(squares, 0.0))
@@ -142,11 +144,99 @@ class ObservedMoments(GroupedMoments):
     def _add(self, present: Array, count: Array, mean: Array, squares: Array) -> None:
         before = self.count[present]
         total = before + count
-        share = count / positive(total)
+        share = count / ones_for_zeros(total)
         delta = mean - self.mean[present]
         self.count[present] = total
         self.mean[present] += delta * share
         self.squares[present] += squares + delta * delta * (before * share)
+
+
+class GroupedScatter:
+    r"""Count, mean and scatter matrix of every group, mergeable in any order.
+
+    The scatter is :math:`\sum_i (x_i - \mu)(x_i - \mu)'`; two parts a, b combine as in
+    `GroupedMoments`, with :math:`\delta \delta' n_a n_b / n`.
+
+    Parameters
+    ----------
+    n_groups, n_features : int
+        Shape of the tables.
+    """
+
+    def __init__(self, n_groups: int, n_features: int) -> None:
+        self.count = np.zeros(n_groups)
+        self.mean = np.zeros((n_groups, n_features))
+        self.scatter = np.zeros((n_groups, n_features, n_features))
+
+    def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
+        """Add rows; `groups` holds the group number of each, negative numbers are left out."""
+        keep = groups >= 0 if weights is None else (groups >= 0) & (weights > 0)
+        order = np.flatnonzero(keep)
+        if len(order) == 0:
+            return
+        order = order[np.argsort(groups[order], kind="stable")]
+        groups = groups[order]
+        w = np.ones(len(order)) if weights is None else weights[order]
+        first = np.flatnonzero(np.diff(groups, prepend=-1))
+        present, sizes = groups[first], np.diff(first, append=len(groups))
+        # sums of differences to the first row of a group: exact for constants
+        rows = X[order]
+        middle = rows[first]
+        rows = rows - np.repeat(middle, sizes, axis=0)
+        count = np.add.reduceat(w, first)
+        shift = np.add.reduceat(w[:, None] * rows, first) / count[:, None]
+        rows -= np.repeat(shift, sizes, axis=0)
+        scatter = _scatters(rows, w, first)
+        self._add(present, count, middle + shift, scatter)
+
+    def merge(self, other: GroupedScatter) -> None:
+        """Add what another object has gathered."""
+        seen = np.flatnonzero(other.count)
+        self._add(seen, other.count[seen], other.mean[seen], other.scatter[seen])
+
+    def _add(self, g: Array, count: Array, mean: Array, scatter: Array) -> None:
+        total = self.count[g] + count
+        delta = mean - self.mean[g]
+        tie = (self.count[g] * count / total)[:, None, None]
+        self.scatter[g] += scatter + tie * delta[:, :, None] * delta[:, None, :]
+        self.mean[g] += delta * (count / total)[:, None]
+        self.count[g] = total
+
+    def without(self, fold: int, n_folds: int) -> GroupedScatter:
+        """Return the groups (fold, stratum) merged over all folds but one; -1 leaves none out."""
+        n_strata = len(self.count) // n_folds
+        rest = GroupedScatter(n_strata, self.mean.shape[1])
+        for f in range(n_folds):
+            if f != fold:
+                rest.merge(self.fold(f, n_folds))
+        return rest
+
+    def fold(self, fold: int, n_folds: int) -> GroupedScatter:
+        """Return the strata of one fold."""
+        n_strata = len(self.count) // n_folds
+        part = GroupedScatter(n_strata, self.mean.shape[1])
+        here = slice(fold * n_strata, (fold + 1) * n_strata)
+        part.count, part.mean, part.scatter = self.count[here], self.mean[here], self.scatter[here]
+        return part
+
+
+def _scatters(rows: Array, weights: Array, first: Array) -> Array:
+    """Return the scatter matrices of groups of sorted rows that begin at `first`."""
+    d = rows.shape[1]
+    result = np.empty((len(first), d, d))
+    if len(first) * d < len(rows):  # large groups: one product each
+        for k, (start, stop) in enumerate(zip(first, [*first[1:], len(rows)])):
+            part = rows[start:stop]
+            result[k] = (part.T * weights[start:stop]) @ part
+        return result
+    # many small groups: sums of outer products, some groups at a time
+    ends = np.append(first, len(rows))
+    step = max(1, _OUTER_NUMBERS // (d * d * max(1, len(rows) // len(first))))
+    for k in range(0, len(first), step):
+        here = slice(ends[k], ends[min(k + step, len(first))])
+        outer = (weights[here, None] * rows[here])[:, :, None] * rows[here, None, :]
+        result[k : k + step] = np.add.reduceat(outer, first[k : k + step] - first[k])
+    return result
 
 
 def effective_counts(
@@ -182,7 +272,9 @@ def effective_counts(
     within = clusters.squares.sum(axis=0) / np.where(known, within_dof, 1.0)
     between = squares.sum(axis=0) - clusters.squares.sum(axis=0)
     between = between / np.where(known, between_dof, 1.0)
-    typical = (count - sum_sizes2 / positive(count)).sum(axis=0) / np.where(known, between_dof, 1.0)
+    typical = (count - sum_sizes2 / ones_for_zeros(count)).sum(axis=0) / np.where(
+        known, between_dof, 1.0
+    )
     spread = between + (typical - 1) * within
     rho = np.where(spread > 0, (between - within) / np.where(spread > 0, spread, 1.0), 0.0)
     rho_mean = float(np.clip(rho, 0.0, 1.0)[np.broadcast_to(known, rho.shape)].mean())

@@ -6,7 +6,7 @@ from protocols import EFFECTS, continuous1d, mixed, rmse
 
 from condokit import Chained, ConDoAdapter, KernelSmoother, ProductPrior, Splines
 from condokit.compare import kernels as kernels_module
-from condokit.compare.kernels import column_widths, density, likelihood_factor, rbf_delta
+from condokit.data.kernels import column_widths, density, likelihood_factor, rbf_delta
 from condokit.data.covariates import Covariates
 
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from condokit.summaries.grouped import GroupedMoments, effective_counts
+from condokit.data.grouped import GroupedMoments, effective_counts
 
 
 def gathered(X, groups, n_groups, weights=None, cuts=()):

@@ -1,0 +1,156 @@
+"""Coordinates of families of maps: numbers that a search may change, and the map they stand for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from condokit.checks import Array
+
+Bounds = tuple[Array, Array]
+
+
+class Coordinates(ABC):
+    """Numbers theta for the maps x -> A x + b of a family near one of them.
+
+    Attributes
+    ----------
+    start : ndarray
+        The numbers of that map, or of the nearest in the family.
+    bounds : tuple of ndarray or None
+        Least and largest numbers.
+    """
+
+    start: Array
+    bounds: Bounds | None = None
+
+    @abstractmethod
+    def unpack(self, theta: Array) -> tuple[Array, Array]:
+        """Return A, or the diagonal of it, and b."""
+
+    @abstractmethod
+    def pull_back(self, theta: Array, d_A: Array, d_b: Array) -> Array:
+        """Turn gradients in A and b into one in theta, with that of the penalty added."""
+
+    def penalty(self, theta: Array) -> float:
+        """Return what is added to the objective."""
+        return 0.0
+
+    def renewed(self, theta: Array) -> Coordinates | None:
+        """Return coordinates to go on with where these reach no further; None if they do."""
+        return None
+
+
+class AllMatrices(Coordinates):
+    """The entries of A and b themselves, of any shape."""
+
+    def __init__(self, A: Array, b: Array) -> None:
+        self.shape, self.size = A.shape, A.size
+        self.start = np.concatenate([A.ravel(), b])
+
+    def unpack(self, theta: Array) -> tuple[Array, Array]:  # noqa: D102
+        return theta[: self.size].reshape(self.shape), theta[self.size :]
+
+    def pull_back(self, theta: Array, d_A: Array, d_b: Array) -> Array:  # noqa: D102
+        return np.concatenate([d_A.ravel(), d_b])
+
+
+class Diagonals(Coordinates):
+    """Logarithms of scales, relative to where they start, and offsets, as far as either is free."""
+
+    def __init__(self, scale: Array, offset: Array, has_scale: bool, has_offset: bool) -> None:
+        self.base = (scale, offset)
+        self.has_scale, self.has_offset = has_scale, has_offset
+        d = len(scale)
+        self.start = np.concatenate([np.zeros(d * has_scale), offset[: d * has_offset]])
+
+    def unpack(self, theta: Array) -> tuple[Array, Array]:  # noqa: D102
+        scale, offset = self.base
+        if self.has_scale:
+            scale = scale * np.exp(theta[: len(scale)])
+        return scale, theta[-len(offset) :] if self.has_offset else offset
+
+    def pull_back(self, theta: Array, d_A: Array, d_b: Array) -> Array:  # noqa: D102
+        parts = [d_A * self.unpack(theta)[0]] if self.has_scale else []
+        return np.concatenate([*parts, d_b] if self.has_offset else [*parts, np.empty(0)])
+
+
+class Rotations(Coordinates):
+    r"""Rotations near A, with one scale or none, by Cayley transforms.
+
+    :math:`Q = Q_0 (I - S)(I + S)^{-1}` with S skew-symmetric has
+    :math:`dQ = -2 Q_0 M\, dS\, M`, :math:`M = (I + S)^{-1}`. Half a turn is reached only in the
+    limit, so a search that went far begins again from where it is, at most twice.
+    """
+
+    def __init__(self, A: Array, b: Array, has_scale: bool, turns_left: int = 2) -> None:
+        left, size, right = np.linalg.svd(A)
+        self.centre, self.has_scale, self.turns_left = left @ right, has_scale, turns_left
+        self.upper = np.triu_indices(len(b), 1)
+        log_scale = [float(np.log(size).mean())] if has_scale else []
+        self.start = np.concatenate([np.zeros(len(self.upper[0])), b, log_scale])
+
+    def _parts(self, theta: Array) -> tuple[Array, Array, float]:
+        eye = np.eye(len(self.centre))
+        S = np.zeros(eye.shape)
+        S[self.upper] = theta[: len(self.upper[0])]
+        S -= S.T
+        M = np.linalg.inv(eye + S)
+        return self.centre @ (eye - S) @ M, M, float(np.exp(theta[-1])) if self.has_scale else 1.0
+
+    def unpack(self, theta: Array) -> tuple[Array, Array]:  # noqa: D102
+        Q, _, scale = self._parts(theta)
+        first = len(self.upper[0])
+        return scale * Q, theta[first : first + len(Q)]
+
+    def pull_back(self, theta: Array, d_A: Array, d_b: Array) -> Array:  # noqa: D102
+        Q, M, scale = self._parts(theta)
+        g = -2 * scale * M.T @ self.centre.T @ d_A @ M.T
+        d_scale = [scale * float((d_A * Q).sum())] if self.has_scale else []
+        return np.concatenate([(g - g.T)[self.upper], d_b, d_scale])
+
+    def renewed(self, theta: Array) -> Coordinates | None:  # noqa: D102
+        far = np.abs(theta[: len(self.upper[0])]).max(initial=0.0) >= 0.5
+        if not far or not self.turns_left:
+            return None
+        return Rotations(*self.unpack(theta), self.has_scale, self.turns_left - 1)
+
+
+class PulledMatrices(Coordinates):
+    r"""Matrices that are pulled to the identity, or bounded.
+
+    :math:`A = I + U - V` with :math:`U, V \ge 0`, so that the absolute values of :math:`A - I` are
+    :math:`U + V`, and :math:`A \ge 0` where :math:`V \le I`.
+    """
+
+    def __init__(self, A: Array, b: Array, l1: float, l2: float, nonnegative: bool) -> None:
+        self.l1, self.l2, self.d = l1, l2, len(b)
+        eye = np.eye(self.d)
+        if nonnegative:
+            A = np.maximum(A, 1e-3 * eye)
+        n, change = A.size, A - eye
+        self.start = np.concatenate(
+            [np.maximum(change, 0).ravel(), -np.minimum(change, 0).ravel(), b]
+        )
+        most = eye if nonnegative else np.full(eye.shape, np.inf)
+        free = np.full(self.d, np.inf)
+        self.bounds = (
+            np.concatenate([np.zeros(2 * n), -free]),
+            np.concatenate([np.full(n, np.inf), most.ravel(), free]),
+        )
+
+    def _change(self, theta: Array) -> tuple[Array, Array]:
+        U, V = theta[: -self.d].reshape(2, self.d, self.d)
+        return U - V, U + V
+
+    def unpack(self, theta: Array) -> tuple[Array, Array]:  # noqa: D102
+        return np.eye(self.d) + self._change(theta)[0], theta[-self.d :]
+
+    def pull_back(self, theta: Array, d_A: Array, d_b: Array) -> Array:  # noqa: D102
+        d_A = d_A + 2 * self.l2 * self._change(theta)[0]
+        return np.concatenate([(self.l1 + d_A).ravel(), (self.l1 - d_A).ravel(), d_b])
+
+    def penalty(self, theta: Array) -> float:  # noqa: D102
+        change, size = self._change(theta)
+        return self.l1 * float(size.sum()) + self.l2 * float((change**2).sum())

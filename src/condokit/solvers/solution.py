@@ -1,0 +1,143 @@
+"""The one form in which a solver hands over a map: its parts, their errors, facts of the search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array
+
+
+@dataclass(frozen=True)
+class Solution:
+    r"""The best map of a family, written as :math:`x \mapsto r + A (x - c)`.
+
+    Attributes
+    ----------
+    scale : ndarray of shape (n_features,) or (n_outputs, n_features)
+        The diagonal of A, or all of it.
+    centre, image : ndarray of shape (n_features,), (n_outputs,)
+        c, for diagonal maps the middle of the query data, and r, where it is mapped to.
+    left, right : ndarray of shape (n_features, rank) or None
+        With them, A = diag(scale) + left right'.
+    se_log_scale, se_image : ndarray of shape (n_features,) or None
+        Sampling standard errors of the logarithm of scales and of r, nearly independent of each
+        other; None if unknown.
+    widening : float or ndarray of shape (n_features,)
+        Factor of standard errors for what few rows leave unknown of them.
+    objective : float
+        What was made small, without penalties.
+    n_iter : int
+        Iterations from the best start; 0 for a closed form.
+    gradient_norm : float
+        Largest entry of the gradient in the solver's units, along what is free.
+    starts : dict of str to float
+        What each start led to: the objective, or the reverse KL divergence where that explores.
+    curvature : float
+        Least second derivative of reverse KL at the map, in white units, where it is known: times
+        the rows, how well the data determine what they determine least.
+    """
+
+    scale: Array
+    centre: Array
+    image: Array
+    left: Array | None = None
+    right: Array | None = None
+    se_log_scale: Array | None = None
+    se_image: Array | None = None
+    widening: Any = 1.0
+    objective: float = float("nan")
+    n_iter: int = 0
+    gradient_norm: float = 0.0
+    starts: dict[str, float] = field(default_factory=dict)
+    curvature: float = float("nan")
+
+    @classmethod
+    def of(cls, A: Array, b: Array, **facts: Any) -> Solution:
+        """Return the map x -> A x + b; A may be the diagonal of a diagonal matrix."""
+        return cls(A, np.zeros(A.shape[-1]), b, **facts)
+
+    @property
+    def offset(self) -> Array:
+        """The offset of the map, r - A c."""
+        if self.scale.ndim == 2:
+            return self.image - self.scale @ self.centre
+        if self.left is not None and self.right is not None:
+            return self.image - self.scale * self.centre - self.left @ (self.right.T @ self.centre)
+        return self.image - self.scale * self.centre
+
+    @property
+    def is_reflection(self) -> bool:
+        """Whether the map turns the orientation around."""
+        if self.scale.ndim == 1:
+            return bool(np.prod(np.sign(self.scale)) < 0)
+        is_square = self.scale.shape[0] == self.scale.shape[1]
+        return is_square and bool(np.linalg.slogdet(self.scale)[0] < 0)
+
+    def search_facts(self) -> dict[str, Any]:
+        """Return what is known of the search, for the report."""
+        size = np.abs(self.scale)
+        if self.scale.ndim == 2:
+            size = np.linalg.svd(self.scale, compute_uv=False)
+        return {
+            "objective": self.objective,
+            "n_iter": self.n_iter,
+            "gradient_norm": self.gradient_norm,
+            "starts": self.starts,
+            "condition_number": float(size.max() / size.min()) if size.min() > 0 else np.inf,
+            "flips_orientation": self.is_reflection,
+            "curvature": self.curvature,
+        }
+
+
+def decorrelated(solution: Solution, covariance: Array) -> Solution:
+    r"""Move the centre to the point whose image is learned independently of the scale.
+
+    `covariance` is that of log m with the image of the present centre c. The image of another
+    point x is r + m (x - c), whose covariance with log m vanishes at
+    :math:`x = c - \mathrm{cov} / (m \operatorname{var}(\log m))`.
+    """
+    se_log_scale, se_image = np.asarray(solution.se_log_scale), np.asarray(solution.se_image)
+    variance = se_log_scale**2
+    known = variance > 0
+    slope = np.where(known, covariance / np.where(known, variance, 1.0), 0.0)
+    rest = se_image**2 - slope * covariance
+    return replace(
+        solution,
+        centre=solution.centre - slope / solution.scale,
+        image=solution.image - slope,
+        se_image=np.sqrt(np.maximum(rest, 0.01 * se_image**2)),
+    )
+
+
+def no_change(centre: Array) -> Solution:
+    """Return the identity as a solution."""
+    zero = np.zeros(len(centre))
+    return Solution(np.ones(len(centre)), centre, centre, se_log_scale=zero, se_image=zero)
+
+
+def only_shifted(solution: Solution, flat: Array) -> Solution:
+    """Give constant features the scale one, and no standard error: none is known."""
+    if not flat.any():
+        return solution
+    errors: dict[str, Any] = {
+        name: np.where(flat, 0.0, error)
+        for name in ("se_log_scale", "se_image")
+        if (error := getattr(solution, name)) is not None
+    }
+    return replace(solution, scale=np.where(flat, 1.0, solution.scale), **errors)
+
+
+def joined(results: list[tuple[Array, Solution]]) -> Solution:
+    """Put the solutions of groups of features together in the order of the features."""
+    order = np.argsort(np.concatenate([features for features, _ in results]))
+    parts = [part for _, part in results]
+    names = ("scale", "centre", "image", "se_log_scale", "se_image")
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts])[order]
+        for name in names
+        if getattr(parts[0], name) is not None
+    }
+    return replace(parts[0], n_iter=max(part.n_iter for part in parts), **arrays)
