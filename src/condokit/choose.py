@@ -59,19 +59,12 @@ _NO_MATTER = ("n_jobs", "verbose")  # settings that do not change the map
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kind of map to fit.
+    """A kind of map to fit."""
 
-    Attributes
-    ----------
-    divergence, conditional : str or instance
-        As the user calls them.
-    recipe : Recipe
-        How it is fitted.
-    """
-
+    # as the user calls them
     divergence: Any
     conditional: Any
-    recipe: Recipe
+    recipe: Recipe  # how it is fitted
 
     @property
     def name(self) -> str:

@@ -21,31 +21,18 @@ from condokit.data.missing import observed_counts
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared: strata, the rows in them, and their confounders as numbers.
+    """What is compared: strata, the rows in them, and their confounders as numbers."""
 
-    Attributes
-    ----------
-    prior : Prior
-        How much each confounder value counts.
-    strata, support : Strata, Support
-        All combinations of categories, and those that are compared.
-    overlap : Overlap
-        How far the confounders overlap.
-    used, is_query : ndarray
-        The numbers of the rows that are compared, where rows are asked for, and their domain.
-    covariates : Covariates
-        Their confounders.
-    observed : pair of ndarray or None
-        Where values are missing: the rows of every feature, query and reference.
-    """
-
-    prior: Prior
+    prior: Prior  # how much each confounder value counts
+    # all combinations of categories, and those that are compared
     strata: Strata
     support: Support
-    overlap: Overlap
+    overlap: Overlap  # how far the confounders overlap
+    # the numbers of the rows that are compared, where rows are asked for, and their domain
     used: Array
     is_query: Array
-    covariates: Covariates
+    covariates: Covariates  # their confounders
+    # where values are missing: the rows of every feature, query and reference
     observed: tuple[Array, Array] | None = None
 
     @cached_property

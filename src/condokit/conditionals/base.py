@@ -17,25 +17,18 @@ VARIANCE_FLOOR = 1e-4  # of the feature's pooled within-stratum variance
 
 @dataclass(frozen=True)
 class Moments:
-    """Conditional means and variances of one domain at every support value.
+    """Conditional means and variances of one domain at every support value."""
 
-    Attributes
-    ----------
-    mean, var : ndarray of shape (n_values, n_features)
-        Mean and variance of every feature.
-    precision : ndarray of shape (n_values, n_features)
-        What to use for 1 / var: exactly that, or an estimate freed of its bias.
-    count : ndarray of shape (n_values,) or (n_values, n_features)
-        Independent rows behind each mean; of every feature where values are missing.
-    dof : ndarray of shape (n_values,) or (n_values, n_features)
-        Degrees of freedom behind each variance.
-    """
-
+    # (n_values, n_features): mean and variance of every feature
     mean: Array
     var: Array
+    # (n_values, n_features): what to use for 1 / var: exactly that, or an estimate freed of its
+    # bias
     precision: Array
+    # (n_values,) or (n_values, n_features): independent rows behind each mean; of every feature
+    # where values are missing
     count: Array
-    dof: Array
+    dof: Array  # (n_values,) or (n_values, n_features): degrees of freedom behind each variance
 
 
 class Conditional(BaseEstimator, ABC):

@@ -16,27 +16,15 @@ _HEAVY_TAILS = 30.0  # fourth moment in standard units; 3 is normal, 9 exponenti
 
 @dataclass(frozen=True)
 class Covariates:
-    """Confounders as numbers: continuous columns in standard units, and the crossed category.
+    """Confounders as numbers: continuous columns in standard units, and the crossed category."""
 
-    Attributes
-    ----------
-    Z : ndarray of shape (n_rows, n_continuous)
-        Continuous columns with mean 0 and variance 1 over both domains.
-    category : ndarray of shape (n_rows,)
-        Number of the combination of categorical values.
-    n_categories : int
-        How many combinations there are.
-    objects : ndarray of shape (n_rows,) or (n_rows, n_confounders), or None
-        The confounders as they were given, for a user's kernel.
-    weights : ndarray of shape (n_rows,) or None
-        How many rows each row counts for; None is one.
-    """
-
+    # (n_rows, n_continuous): continuous columns with mean 0 and variance 1 over both domains
     Z: Array
-    category: Array
-    n_categories: int
+    category: Array  # (n_rows,): number of the combination of categorical values
+    n_categories: int  # how many combinations there are
+    # (n_rows,) or (n_rows, n_confounders),: the confounders as they were given, for a user's kernel
     objects: Array | None = None
-    weights: Array | None = None
+    weights: Array | None = None  # (n_rows,): how many rows each row counts for; None is one
 
     @property
     def counts(self) -> Array:

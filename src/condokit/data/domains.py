@@ -18,23 +18,12 @@ PART = 1 << 16  # rows whose metadata are handled at a time
 
 @dataclass(frozen=True)
 class Strata:
-    """Rows grouped by their confounder values.
+    """Rows grouped by their confounder values."""
 
-    Attributes
-    ----------
-    names : list of str
-        The confounders.
-    levels : list of tuple
-        One combination of confounder values per stratum.
-    codes : ndarray of shape (n_rows,)
-        The stratum of each row.
-    count_query, count_reference : ndarray of shape (n_strata,)
-        Rows (or weights) of each domain.
-    """
-
-    names: list[str]
-    levels: list[tuple[Any, ...]]
-    codes: Array
+    names: list[str]  # the confounders
+    levels: list[tuple[Any, ...]]  # one combination of confounder values per stratum
+    codes: Array  # (n_rows,): the stratum of each row
+    # (n_strata,): rows (or weights) of each domain
     count_query: Array
     count_reference: Array
 

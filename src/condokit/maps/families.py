@@ -97,17 +97,10 @@ class LocationScale(DiagonalFamily):
 
 @dataclass(frozen=True)
 class Search:
-    """How a family of matrices is searched.
+    """How a family of matrices is searched."""
 
-    Attributes
-    ----------
-    units : {"white", "feature", "common", "as given"}
-        Units that keep the family what it is; see `condokit.solvers.units`.
-    n_starts, max_iter : int
-        Maps to start from, and most iterations from each.
-    """
-
-    units: str
+    units: str  # units that keep the family what it is; see `condokit.solvers.units`
+    # maps to start from, and most iterations from each
     n_starts: int
     max_iter: int
 

@@ -20,18 +20,10 @@ from condokit.io.progress import progress
 
 @dataclass
 class Watch:
-    """Who looks at a fit, and whether they have seen enough.
+    """Who looks at a fit, and whether they have seen enough."""
 
-    Attributes
-    ----------
-    show : callable
-        Shows how many evaluations there were and what is reached.
-    stopped : bool
-        Whether Ctrl-C was pressed: searches then end where they are.
-    """
-
-    show: Callable[[int, str], None]
-    stopped: bool = False
+    show: Callable[[int, str], None]  # shows how many evaluations there were and what is reached
+    stopped: bool = False  # whether Ctrl-C was pressed: searches then end where they are
     n_evaluations: int = 0
 
 

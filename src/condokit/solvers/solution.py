@@ -12,46 +12,29 @@ from condokit.checks import Array
 
 @dataclass(frozen=True)
 class Solution:
-    r"""The best map of a family, written as :math:`x \mapsto r + A (x - c)`.
+    r"""The best map of a family, written as :math:`x \mapsto r + A (x - c)`."""
 
-    Attributes
-    ----------
-    scale : ndarray of shape (n_features,) or (n_outputs, n_features)
-        The diagonal of A, or all of it.
-    centre, image : ndarray of shape (n_features,), (n_outputs,)
-        c, for diagonal maps the middle of the query data, and r, where it is mapped to.
-    left, right : ndarray of shape (n_features, rank) or None
-        With them, A = diag(scale) + left right'.
-    se_log_scale, se_image : ndarray of shape (n_features,) or None
-        Sampling standard errors of the logarithm of scales and of r, nearly independent of each
-        other; None if unknown.
-    widening : float or ndarray of shape (n_features,)
-        Factor of standard errors for what few rows leave unknown of them.
-    objective : float
-        What was made small, without penalties.
-    n_iter : int
-        Iterations from the best start; 0 for a closed form.
-    gradient_norm : float
-        Largest entry of the gradient in the solver's units, along what is free.
-    starts : dict of str to float
-        What each start led to: the objective, or the reverse KL divergence where that explores.
-    curvature : float
-        Least second derivative of reverse KL at the map, in white units, where it is known: times
-        the rows, how well the data determine what they determine least.
-    """
-
-    scale: Array
+    scale: Array  # (n_features,) or (n_outputs, n_features): the diagonal of A, or all of it
+    # (n_features,): c, for diagonal maps the middle of the query data, and r, where it is mapped to
     centre: Array
     image: Array
+    # (n_features, rank): with them, A = diag(scale) + left right'
     left: Array | None = None
     right: Array | None = None
+    # (n_features,): sampling standard errors of the logarithm of scales and of r, nearly
+    # independent of each other; None if unknown
     se_log_scale: Array | None = None
     se_image: Array | None = None
+    # (n_features,): factor of standard errors for what few rows leave unknown of them
     widening: Any = 1.0
-    objective: float = float("nan")
-    n_iter: int = 0
+    objective: float = float("nan")  # what was made small, without penalties
+    n_iter: int = 0  # iterations from the best start; 0 for a closed form
+    # largest entry of the gradient in the solver's units, along what is free
     gradient_norm: float = 0.0
+    # what each start led to: the objective, or the reverse KL divergence where that explores
     starts: dict[str, float] = field(default_factory=dict)
+    # least second derivative of reverse KL at the map, in white units, where it is known: times the
+    # rows, how well the data determine what they determine least
     curvature: float = float("nan")
 
     @classmethod

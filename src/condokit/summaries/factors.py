@@ -22,19 +22,12 @@ _POOLED = 0.5  # share of the pooled covariance in that of a stratum
 
 @dataclass(frozen=True)
 class FactorGaussian:
-    r"""A Gaussian with covariance :math:`\Psi + F F'`, diagonal plus factors.
+    r"""A Gaussian with covariance :math:`\Psi + F F'`, diagonal plus factors."""
 
-    Attributes
-    ----------
-    mean, noise : ndarray of shape (n_features,)
-        The mean and the diagonal.
-    factors : ndarray of shape (n_features, n_factors)
-        F.
-    """
-
+    # (n_features,): the mean and the diagonal
     mean: Array
     noise: Array
-    factors: Array
+    factors: Array  # (n_features, n_factors): f
 
     def times(self, M: Array) -> Array:
         """Return the covariance times M."""
@@ -92,26 +85,16 @@ def factor_gaussians(
 
 @dataclass(frozen=True)
 class FactorPair:
-    """Both domains after a diagonal map, in standard units of the reference.
+    """Both domains after a diagonal map, in standard units of the reference."""
 
-    Attributes
-    ----------
-    query, reference : list of FactorGaussian
-        The domains at the support values.
-    weights : ndarray
-        Prior weights of these.
-    middle, unit : ndarray of shape (n_features,)
-        The units.
-    fewest_rows : float
-        Rows of the smaller domain.
-    """
-
+    # the domains at the support values
     query: list[FactorGaussian]
     reference: list[FactorGaussian]
-    weights: Array
+    weights: Array  # prior weights of these
+    # (n_features,): the units
     middle: Array
     unit: Array
-    fewest_rows: float
+    fewest_rows: float  # rows of the smaller domain
 
 
 @dataclass(frozen=True)

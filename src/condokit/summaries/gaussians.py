@@ -36,21 +36,11 @@ class Shares:
 
 @dataclass(frozen=True)
 class Gaussians:
-    """Conditional means and covariances of one domain at every support value.
+    """Conditional means and covariances of one domain at every support value."""
 
-    Attributes
-    ----------
-    mean : ndarray of shape (n_values, n_features)
-        Means.
-    cov : ndarray of shape (n_values, n_features, n_features)
-        Covariances.
-    count : ndarray of shape (n_values,)
-        Rows behind them.
-    """
-
-    mean: Array
-    cov: Array
-    count: Array
+    mean: Array  # (n_values, n_features): means
+    cov: Array  # (n_values, n_features, n_features): covariances
+    count: Array  # (n_values,): rows behind them
 
     def of(self, features: Array) -> Gaussians:
         """Return the marginal law of some of the features."""
@@ -73,24 +63,15 @@ Skewness = Callable[[Array, Array], tuple[Array, Array]]
 
 @dataclass(frozen=True)
 class GaussianPair:
-    """Both domains as Gaussians at the support values, with the weights of these.
+    """Both domains as Gaussians at the support values, with the weights of these."""
 
-    Attributes
-    ----------
-    query, reference : Gaussians
-        The domains.
-    weights : ndarray of shape (n_values,)
-        Prior weights; they sum to one.
-    skewness : callable or None
-        From axes of the query and of the reference to the skewness along them.
-    shares : dict of str to Shares
-        How the covariances of "query" and "reference" were regularised, if they were.
-    """
-
+    # the domains
     query: Gaussians
     reference: Gaussians
-    weights: Array
+    weights: Array  # (n_values,): prior weights; they sum to one
+    # from axes of the query and of the reference to the skewness along them
     skewness: Skewness | None = None
+    # how the covariances of "query" and "reference" were regularised, if they were
     shares: dict[str, Shares] = field(default_factory=dict)
 
     @property

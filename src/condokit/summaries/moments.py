@@ -24,27 +24,20 @@ _PRIOR_SPREAD, _PRIOR_FEATURES = 0.8, 10.0
 
 @dataclass(frozen=True)
 class MomentPair:
-    """Moments of both domains at the support values, with the weights of these.
+    """Moments of both domains at the support values, with the weights of these."""
 
-    Attributes
-    ----------
-    query, reference : Moments
-        The domains.
-    weights : ndarray of shape (n_values,) or (n_values, n_features)
-        Prior weights, which sum to one; of every feature where values are missing.
-    flat : ndarray of bool of shape (n_features,)
-        Features that are constant within strata in a domain; their variances here are one.
-    widening : float or ndarray of shape (n_features,)
-        Factor of standard errors for what few rows leave unknown of them.
-    knows_errors : bool
-        Whether the moments at different values are independent, so that errors are known.
-    """
-
+    # the domains
     query: Moments
     reference: Moments
+    # (n_values,) or (n_values, n_features): prior weights, which sum to one; of every feature where
+    # values are missing
     weights: Array
+    # (n_features,): features that are constant within strata in a domain; their variances here are
+    # one
     flat: Array
+    # (n_features,): factor of standard errors for what few rows leave unknown of them
     widening: Any = 1.0
+    # whether the moments at different values are independent, so that errors are known
     knows_errors: bool = True
 
     @property

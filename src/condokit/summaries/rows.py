@@ -26,26 +26,21 @@ class Rows:
     A solver sees many rows only through `reduce`, and learns curves from a bounded sample
     (`thinned`); so whoever holds the rows (memory here; files read in batches, workers or sites
     elsewhere) differs only in who runs the reduction.
-
-    Attributes
-    ----------
-    X, is_query, weights, covariates, groups
-        The rows that are compared: features, domains, how many rows each counts for, confounders,
-        and subjects (one that is in both domains is two).
-    query_mean, query_unit, reference_mean, reference_unit : ndarray of shape (n_features,)
-        The units.
-    flat, spread : ndarray of shape (n_features,)
-        Features that are constant within strata in a domain; the reference's spread within strata.
     """
 
+    # the rows that are compared: features, domains, how many rows each counts for, confounders, and
+    # subjects (one that is in both domains is two)
     X: Array
     is_query: Array
     weights: Array
     covariates: Covariates
+    # (n_features,): the units
     query_mean: Array
     query_unit: Array
     reference_mean: Array
     reference_unit: Array
+    # (n_features,): features that are constant within strata in a domain; the reference's spread
+    # within strata
     flat: Array
     spread: Array
     groups: Array | None = None
