@@ -98,13 +98,10 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         counts as an error of its own. None for matrices, until `bootstrap` has found them.
     errors_ : DiagonalErrors, DrawnErrors or None
         What `transform` computes the errors of single values from.
-    report_ : dict
-        Facts of the fit: rows compared, iterations, how much of the plain estimate was kept,
-        constant features, missing confounders, and missing values of features ("missing_features";
-        "complete_rows" has the rows that lack none). For matrices the objective, the norm of its
-        gradient, the objective reached from each start, the condition number, whether the
-        orientation flips, and how covariances were regularised. Where several kinds of maps
-        were tried, "ladder" lists them with their scores and the choice.
+    report_ : FitReport
+        Facts of the fit, by name or as items: rows compared, iterations, how much of the plain
+        estimate was kept, constant features, missing values; for matrices how the search went;
+        where several kinds of maps were tried, "ladder" lists them with scores and the choice.
     n_features_in_ : int
         Number of features; of columns, for an array with `features`.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -308,31 +305,12 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             return self.map_.pseudo_inverse()(X)
         return self._apply(self.map_.inverse(), X, domain, False)
 
-    def fit_transform(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        domain: Any = None,
-        confounders: Any = None,
-        features: Any = None,
-        groups: Any = None,
-        sample_weight: Any = None,
-    ) -> Any:
+    def fit_transform(self, X: Any, y: Any = None, *, domain: Any = None, **roles: Any) -> Any:
         """Fit, then map the query rows and leave the reference rows as they are, in order.
 
         The parameters are those of `fit`, the result that of `transform`.
         """
-        self.fit(
-            X,
-            y,
-            domain=domain,
-            confounders=confounders,
-            features=features,
-            groups=groups,
-            sample_weight=sample_weight,
-        )
-        return self.transform(X, domain=domain)
+        return self.fit(X, y, domain=domain, **roles).transform(X, domain=domain)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Return the names of the features, which the map does not change."""
