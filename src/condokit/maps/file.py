@@ -96,7 +96,8 @@ def read(place: Place) -> dict[str, Any]:
         arrays = _check_content(document)
         intact = document.get("sha256") == _digest(document)
     except (ValueError, RecursionError) as error:
-        raise MapFileError(f"{path} is damaged: {error}.") from None
+        said = str(error).rstrip(".")
+        raise MapFileError(f"{path} is damaged: {said}.") from None
     if not intact:
         raise MapFileError(f"{path} was changed or damaged: its content does not fit its hash.")
     return {**document, **arrays}
@@ -172,7 +173,7 @@ def _check_content(document: dict[str, Any]) -> dict[str, Array]:
         raise ValueError("'left' and 'right' belong to maps of the kind 'low-rank' alone")
     matrices = ["scale"] if kind == "dense" else factors
     arrays = {
-        key: _numbers(key, document[key], key in matrices) for key in ("scale", "offset", *factors)
+        key: numbers(key, document, 1 + (key in matrices)) for key in ("scale", "offset", *factors)
     }
     width, n_outputs = arrays["scale"].shape[-1], len(arrays["offset"])
     needed = {"feature_names": width, "links": width, "output_names": n_outputs}
@@ -187,14 +188,14 @@ def _check_content(document: dict[str, Any]) -> dict[str, Array]:
     return arrays
 
 
-def _numbers(key: str, values: list[Any], is_matrix: bool) -> Array:
+def numbers(key: str, content: dict[str, Any], dimensions: int) -> Array:
     """Return a vector or matrix of finite numbers; truth values are none."""
-    rows = values if is_matrix else [values]
+    values = content[key]
+    rows = values if dimensions == 2 else [values]
     if not all(type(row) is list for row in rows) or len({len(row) for row in rows}) != 1:
-        raise ValueError(f"{key!r} is no matrix")
-    if not all(set(map(type, row)) <= {int, float} for row in rows):
-        raise ValueError(f"{key!r} must hold finite numbers only")
-    array = np.array(values, dtype=np.float64)
-    if not np.isfinite(array).all():
-        raise ValueError(f"{key!r} must hold finite numbers only")
-    return array
+        raise ValueError(f"{key!r} is no matrix.")
+    if all(set(map(type, row)) <= {int, float} for row in rows):
+        array = np.array(values, dtype=np.float64)
+        if np.isfinite(array).all():
+            return array
+    raise ValueError(f"{key!r} must hold finite numbers only.")
