@@ -399,7 +399,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 warn("interrupted", text, UserWarning)
                 fit = replace(fit, report={**fit.report, "interrupted": True})
         how = account(self.get_params(deep=False), domains, fit, rung, notes)
-        self.map_ = fit.map.remembering(profile(domains), how)
+        self.map_ = fit.map.with_origin(profile(domains), how)
         self.errors_: Errors | None = fit.errors
         self.rung_ = rung
         self.support_, self.overlap_, self.report_ = fit.support, fit.overlap, fit.report

@@ -84,7 +84,7 @@ def test_outputs_depend_on_inputs_where_the_matrix_is_not_zero(kind, rng):
 @pytest.mark.parametrize(
     ("matrix", "message"),
     [
-        (Diagonal([1.0, 0.0]), "no inverse: some of its scales are 0"),
+        (Diagonal([1.0, 0.0]), "no finite inverse"),
         (Diagonal([1.0, 1e-320]), "no finite inverse"),
         (Dense([[1.0, 1.0], [1.0, 1.0]]), "no inverse: its matrix is singular"),
         (DiagonalPlusLowRank([1.0, 1.0], [[-1.0], [0.0]], [[1.0], [0.0]]), "is singular"),
@@ -113,8 +113,9 @@ def test_rectangular_matrices_multiply(rng):
 @pytest.mark.parametrize("kind", KINDS)
 def test_matrices_are_immutable_and_keep_what_they_are(kind):
     matrix = make(kind)
+    in_file = {"kind": kind} | {name: part.tolist() for name, part in matrix.arrays().items()}
     for same in (
-        Matrix.from_dict(matrix.to_dict()),
+        Matrix.from_dict(in_file),
         pickle.loads(pickle.dumps(matrix)),
         copy.deepcopy(matrix),
         matrix_of(**matrix.arrays()),

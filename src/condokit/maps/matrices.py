@@ -13,14 +13,6 @@ from condokit.checks import Array
 from condokit.maps.file import numbers
 
 
-class SingularMatrixError(ValueError):
-    """A matrix has no inverse; `zeros` are the places of a diagonal where it is 0."""
-
-    def __init__(self, message: str, zeros: Sequence[int] = ()) -> None:
-        super().__init__(message)
-        self.zeros = zeros
-
-
 class Matrix(ABC):
     """A matrix A of one kind, with its own algebra; immutable.
 
@@ -51,7 +43,7 @@ class Matrix(ABC):
         """Numbers of outputs and inputs."""
         return len(self.scale), self.scale.shape[-1]
 
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, Any]:
         """Return what the matrix is made of: `scale`, and maybe `left` and `right`."""
         return dict(vars(self))
 
@@ -64,12 +56,12 @@ class Matrix(ABC):
         """Return A' x for every row x."""
 
     def inverse(self) -> Matrix:
-        """Return the inverse in the same form; raise a `SingularMatrixError` if there is none."""
+        """Return the inverse in the same form; raise a ValueError if there is none."""
         try:
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
                 inverse = self._inverse()
         except np.linalg.LinAlgError:
-            raise SingularMatrixError("The map has no inverse: its matrix is singular.") from None
+            raise ValueError("The map has no inverse: its matrix is singular.") from None
         refuse_infinity(*inverse.arrays().values())
         return inverse
 
@@ -100,13 +92,13 @@ class Matrix(ABC):
     def depends(self, marked: Array) -> Array:
         """Mark the outputs that depend on any of the marked inputs, row by row."""
 
-    @abstractmethod
     def take(self, order: Sequence[int]) -> Matrix:
         """Return the matrix with its features, inputs and outputs alike, in another order."""
+        return _KINDS[self.kind](**{name: part[order] for name, part in self.arrays().items()})
 
-    @abstractmethod
     def row(self, j: int) -> Array:
         """Return one row of the matrix."""
+        return self.transposed_product(np.eye(1, self.shape[0], j))[0]
 
     @abstractmethod
     def diagonal(self) -> Array:
@@ -115,10 +107,6 @@ class Matrix(ABC):
     @abstractmethod
     def array(self) -> Array:
         """Return the whole matrix, made on request."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return kind and numbers as they stand in a file."""
-        return {"kind": self.kind} | {name: part.tolist() for name, part in self.arrays().items()}
 
     @staticmethod
     def from_dict(content: dict[str, Any]) -> Matrix:
@@ -144,9 +132,6 @@ class Diagonal(Matrix):
         return X * self.scale
 
     def _inverse(self) -> Matrix:
-        zeros = np.flatnonzero(self.scale == 0).tolist()
-        if zeros:
-            raise SingularMatrixError("The map has no inverse: some of its scales are 0.", zeros)
         return Diagonal(1 / self.scale)
 
     def compose(self, other: Matrix) -> Matrix:  # noqa: D102
@@ -165,14 +150,6 @@ class Diagonal(Matrix):
     def depends(self, marked: Array) -> Array:
         """Mark the same places, those with a scale of 0 included."""
         return marked
-
-    def take(self, order: Sequence[int]) -> Matrix:  # noqa: D102
-        return Diagonal(self.scale[order])
-
-    def row(self, j: int) -> Array:  # noqa: D102
-        row = np.zeros(len(self.scale))
-        row[j] = self.scale[j]
-        return row
 
     def diagonal(self) -> Array:  # noqa: D102
         return self.scale
@@ -230,12 +207,6 @@ class DiagonalPlusLowRank(Matrix):
         shared = marked.astype(np.float64) @ (self.right != 0) @ (self.left != 0).T > 0
         return marked & (self.scale != 0) | shared
 
-    def take(self, order: Sequence[int]) -> Matrix:  # noqa: D102
-        return DiagonalPlusLowRank(self.scale[order], self.left[order], self.right[order])
-
-    def row(self, j: int) -> Array:  # noqa: D102
-        return Diagonal(self.scale).row(j) + self.right @ self.left[j]
-
     def diagonal(self) -> Array:  # noqa: D102
         return self.scale + (self.left * self.right).sum(axis=1)
 
@@ -278,9 +249,6 @@ class Dense(Matrix):
 
     def take(self, order: Sequence[int]) -> Matrix:  # noqa: D102
         return Dense(self.scale[np.ix_(order, order)])
-
-    def row(self, j: int) -> Array:  # noqa: D102
-        return self.scale[j]
 
     def diagonal(self) -> Array:  # noqa: D102
         return np.diagonal(self.scale)
@@ -337,6 +305,4 @@ def checked(name: str, value: Any, what: str, dimensions: tuple[int, ...]) -> Ar
 def refuse_infinity(*arrays: Array) -> None:
     """Refuse the parts of an inverse if they are not finite."""
     if not all(np.isfinite(array).all() for array in arrays):
-        raise SingularMatrixError(
-            "The map has no finite inverse: its matrix is too close to singular."
-        )
+        raise ValueError("The map has no finite inverse: its matrix is too close to singular.")

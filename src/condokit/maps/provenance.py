@@ -42,20 +42,20 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 }
 
 
-class Facts(dict[str, Any]):
+class FrozenDict(dict[str, Any]):
     """A dict that cannot be changed."""
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError("Facts are immutable; make a new dict, {**facts, 'key': value}.")
+        raise TypeError("The dict is immutable; make a new one, {**facts, 'key': value}.")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     update = setdefault = pop = popitem = clear = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Facts, (dict(self),)
+        return FrozenDict, (dict(self),)
 
 
-def check_provenance(value: Any) -> Facts | None:
+def check_provenance(value: Any) -> FrozenDict | None:
     """Return how a map was fitted in a form that cannot be changed; refuse what JSON cannot say."""
     if value is None:
         return None
@@ -94,7 +94,7 @@ class _Freezer:
             return tuple(self.freeze(item, depth + 1) for item in value)
         if not all(isinstance(key, str) for key in value):
             raise ValueError("The keys of 'provenance' must be strings.")
-        return Facts({str(key): self.freeze(item, depth + 1) for key, item in value.items()})
+        return FrozenDict({str(key): self.freeze(item, depth + 1) for key, item in value.items()})
 
 
 _LONGEST = 1000  # characters of a setting
