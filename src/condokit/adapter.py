@@ -39,7 +39,7 @@ from condokit.maps.families import (
     Rigid,
 )
 from condokit.maps.profile import profile
-from condokit.maps.standard_errors import Errors, std_of_mapped
+from condokit.maps.standard_errors import StandardErrors
 from condokit.pairs import check_pairs, refine
 from condokit.solvers.lbfgs import watched
 
@@ -400,7 +400,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 fit = replace(fit, report={**fit.report, "interrupted": True})
         how = account(self.get_params(deep=False), domains, fit, rung, notes)
         self.map_ = fit.map.with_origin(profile(domains), how)
-        self.errors_: Errors | None = fit.errors
+        self.errors_: StandardErrors | None = fit.errors
         self.rung_ = rung
         self.support_, self.overlap_, self.report_ = fit.support, fit.overlap, fit.report
         self.divergence_, self.conditional_ = rung.divergence, rung.conditional
@@ -535,7 +535,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             f"'shrinkage' must be 'auto', None or a number from 0 to 1. Got {amount!r} instead."
         )
 
-    def _apply(self, what: AffineMap | Errors, X: Any, domain: Any, as_array: bool) -> Any:
+    def _apply(self, what: AffineMap | StandardErrors, X: Any, domain: Any, as_array: bool) -> Any:
         """Map rows, or find the errors of mapped rows; those of the reference stay, without any."""
         affine = what if isinstance(what, AffineMap) else self.map_
         everything = Table(X)
@@ -557,7 +557,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         result = affine.apply(table)
         if not isinstance(what, AffineMap):
             for rows, chunk in table.chunks():
-                result[rows] = std_of_mapped(what, chunk, affine)
+                result[rows] = what.of_mapped(chunk, affine)
         if domain is not None and affine.is_rectangular:
             raise ValueError(
                 "'domain' cannot be used with a map between different features: rows of the "
