@@ -53,14 +53,14 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         provenance: Mapping[str, Any] | None = None,
         **own: Any,
     ) -> None:
-        self.__dict__.update(own, kind=kind, shape=shape, fitted_on=fitted_on)
+        self.__dict__.update(own, kind=kind, shape=shape)
         names = _different("feature_names", feature_names, shape[1])
         outputs = _different("output_names", output_names, shape[0])
         checked = check_links(links, names or [f"column {j}" for j in range(shape[1])])
         if self.is_rectangular and checked is not None:
             raise ValueError("'links' need a map with as many outputs as features.")
         self.__dict__.update(feature_names=names, output_names=outputs, links=checked)
-        self.__dict__.update(provenance=check_provenance(provenance))
+        self.__dict__.update(fitted_on=fitted_on, provenance=check_provenance(provenance))
 
     @abstractmethod
     def arrays(self) -> dict[str, Any]:

@@ -108,6 +108,10 @@ class Matrix(ABC):
     def array(self) -> Array:
         """Return the whole matrix, made on request."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return kind and numbers as they stand in a file."""
+        return {"kind": self.kind} | {name: part.tolist() for name, part in self.arrays().items()}
+
     @staticmethod
     def from_dict(content: dict[str, Any]) -> Matrix:
         """Read what `to_dict` wrote, among other keys; raise a ValueError for anything else."""

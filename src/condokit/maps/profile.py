@@ -12,7 +12,7 @@ from condokit.checks import Array, listing
 from condokit.data.arrays import positive
 from condokit.data.disclosure import MIN_CELL
 from condokit.data.domains import Domains
-from condokit.data.records import Finding, Part, Record, Sheet, plain
+from condokit.data.records import Finding, Part, Record, Sheet
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 
@@ -95,7 +95,10 @@ class Profile:
         """Return plain numbers; None where there is none, or it would be that of a few rows."""
         few = np.round(self.n_rows * (1 - self.missing)) < MIN_CELL
         hidden = {name: np.where(few, np.nan, getattr(self, name)) for name in ("mean", "sd")}
-        return {name: plain(value) for name, value in {**vars(self), **hidden}.items()}
+        return {
+            name: None if values is None else _none_for_unknown(values)
+            for name, values in {**vars(self), **hidden}.items()
+        }
 
     @classmethod
     def from_dict(cls, content: Any, n_features: int) -> Profile:
@@ -283,13 +286,19 @@ class Monitor:
         return Sheet(
             {
                 "feature": self.names,
-                "mean_moved_sd": plain(np.where(few, np.nan, mean)),
-                "sd_ratio": plain(np.where(few, np.nan, spread)),
-                "outside": plain(np.where(few, np.nan, self.outside / count)),
+                "mean_moved_sd": _none_for_unknown(np.where(few, np.nan, mean)),
+                "sd_ratio": _none_for_unknown(np.where(few, np.nan, spread)),
+                "outside": _none_for_unknown(np.where(few, np.nan, self.outside / count)),
                 "missing": missing.tolist(),
                 "note": notes,
             }
         )
+
+
+def _none_for_unknown(values: Any) -> Any:
+    """Return plain numbers with None in place of NaN and infinity."""
+    known: Any = np.where(np.isfinite(values), values, None)
+    return known.tolist()
 
 
 def _findings(sheet: Sheet) -> list[Finding]:
