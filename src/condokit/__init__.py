@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from condokit.divergences import ReverseKL as ReverseKL
     from condokit.divergences import SlicedWasserstein as SlicedWasserstein
     from condokit.divergences import StochasticMMD as StochasticMMD
+    from condokit.maps import load_map as load_map
     from condokit.maps.affine import AffineMap as AffineMap
     from condokit.maps.families import Affine as Affine
     from condokit.maps.families import Blocks as Blocks
@@ -79,6 +80,7 @@ _HOME = {
     "assess": "trust.assess",
     "bootstrap": "trust.bootstrap",
     "evaluate": "trust.evaluate",
+    "load_map": "maps",
     "sensitivity": "trust.sensitivity",
 }
 

@@ -19,7 +19,7 @@ from condokit.fit import Fit, FitReport, fit_quietly
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import LocationScale
 from condokit.maps.profile import profile
-from condokit.maps.standard_errors import Errors, std_of_mapped
+from condokit.maps.standard_errors import StandardErrors
 from condokit.pairs import check_pairs, refine
 from condokit.solvers.lbfgs import watched
 
@@ -357,8 +357,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 warn("interrupted", text, UserWarning)
                 fit = replace(fit, report=replace(fit.report, interrupted=True))
         how = account(self.get_params(deep=False), domains, fit, chosen, notes)
-        self.map_ = fit.map.remembering(profile(domains), how)
-        self.errors_: Errors | None = fit.errors
+        self.map_ = fit.map.with_origin(profile(domains), how)
+        self.errors_: StandardErrors | None = fit.errors
         self.chosen_ = chosen
         self.support_, self.overlap_ = fit.support, fit.overlap
         self.report_: FitReport = fit.report
@@ -396,7 +396,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         refined, facts = refine(fit.map, family, linked, pairs, refit)
         return replace(fit, map=refined, errors=None, report=replace(fit.report, pairs=facts))
 
-    def _apply(self, what: AffineMap | Errors, X: Any, domain: Any, as_array: bool) -> Any:
+    def _apply(self, what: AffineMap | StandardErrors, X: Any, domain: Any, as_array: bool) -> Any:
         """Map rows, or find the errors of mapped rows; those of the reference stay, without any."""
         affine = what if isinstance(what, AffineMap) else self.map_
         everything = Table(X)
@@ -418,7 +418,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         result = affine.apply(table)
         if not isinstance(what, AffineMap):
             for rows, chunk in table.chunks():
-                result[rows] = std_of_mapped(what, chunk, affine)
+                result[rows] = what.of_mapped(chunk, affine)
         if domain is not None and affine.is_rectangular:
             raise ValueError(
                 "'domain' cannot be used with a map between different features: rows of the "

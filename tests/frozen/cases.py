@@ -1021,7 +1021,7 @@ def saved(affine):
     return {
         "content": without_versions(content),
         "keys": list(content),
-        "lines": [line for line in layout if 'condokit":' not in line],
+        "lines": [line for line in layout if 'condokit":' not in line and "schema" not in line],
         "again": without_versions(json.loads(stream.getvalue())) == without_versions(content),
     }
 
@@ -1145,7 +1145,7 @@ def maps_refused():
             "cut": good[: len(good) // 2],
             "changed": good.replace("2.0", "3.0"),
             "other format": '{"format": "other"}',
-            "newer": re.sub(r'"schema": ?1', '"schema": 99', good),
+            "newer": re.sub(r'"schema": ?[12]', '"schema": 99', good),
             "list": "[]",
         }.items():
             path.write_text(text)

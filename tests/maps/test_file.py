@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from condokit import AffineMap, ConDoAdapter, MapFileError, datasets
+from condokit import AffineMap, ConDoAdapter, MapFileError, datasets, load_map
 from condokit.data.roles import from_pair, from_table
 from condokit.maps import file as mapfile
 from condokit.maps.families import LocationScale
@@ -113,6 +113,30 @@ def test_files_from_before_provenance_are_read(tmp_path):
     assert AffineMap.load(path) == loaded
 
 
+@pytest.mark.parametrize("kind", ["diagonal", "low-rank", "dense"])
+def test_files_of_schema_1_are_read_for_ever(kind, tmp_path):
+    path = Path(__file__).parent / "schema1" / f"{kind}.json"  # written by condokit 0.1.0
+    written = json.loads(path.read_text())
+    VALIDATOR.validate(written)
+    loaded = AffineMap.load(path)
+    assert written["schema"] == 1
+    assert loaded.kind == kind
+    for name in ("scale", "offset", "left", "right"):
+        if name in written:
+            np.testing.assert_array_equal(getattr(loaded, name), written[name])
+    assert loaded.feature_names == ("dose", "rate", "size", "share")
+    assert loaded.links == ("log", 0.5, None, "logit")
+    assert json.loads(json.dumps(loaded.provenance)) == written["provenance"]
+    assert loaded.fitted_on.to_dict() == written["fitted_on"]
+    known = json.loads((path.parent / "mapped.json").read_text())
+    X = np.array(known["rows"], dtype=float)
+    np.testing.assert_allclose(loaded(X), np.array(known["mapped"][kind], dtype=float), rtol=1e-12)
+    loaded.save(tmp_path / "map.json")
+    new = json.loads((tmp_path / "map.json").read_text())
+    assert {**new, "schema": 1, "sha256": written["sha256"]} == written
+    assert load_map(tmp_path / "map.json") == load_map(path) == loaded
+
+
 # provenance
 
 
@@ -199,11 +223,11 @@ def test_provenance_is_kept_and_cannot_be_changed(eeg):
         ):
             with pytest.raises(TypeError, match="immutable"):
                 change(other.provenance)
-    more = affine.remembering(
+    more = affine.with_origin(
         affine.fitted_on, {**affine.provenance, "command": ["condokit", "fit"]}
     )
     assert more.provenance["command"] == ("condokit", "fit")
-    assert affine.remembering(None).provenance is None
+    assert affine.with_origin(None).provenance is None
 
 
 def test_strange_settings_do_not_stop_a_fit(rng):
@@ -305,12 +329,12 @@ def test_texts_that_are_no_map(tmp_path, text, message):
         ("low-rank", {"left": [[1.0]] * 2}, "3 rows"),
         ("dense", {"kind": "diagonal"}, "finite numbers"),
         ("dense", {"scale": [[1.0, 2.0, 3.0], [1.0], [1.0]]}, "no matrix"),
-        ("dense", {"scale": [[], [], []]}, "differ in length"),
-        ("diagonal", {"scale": [], "offset": []}, "differ in length"),
+        ("dense", {"scale": [[], [], []]}, "'scale' must be a vector"),
+        ("diagonal", {"scale": [], "offset": []}, "'scale' must be a vector"),
         ("diagonal", {"scale": [1.0, 1e999, 1.0]}, "finite numbers"),
         ("diagonal", {"links": "log"}, "'links' is missing or of the wrong type"),
         ("diagonal", {"links": {"a": "log"}}, "'links' is missing or of the wrong type"),
-        ("diagonal", {"links": ["log"]}, "differ in length"),
+        ("diagonal", {"links": ["log"]}, "one entry per feature: 3"),
         ("links", {"links": ["log", True, None]}, "A link must be"),
         ("links", {"links": ["log", -1, None]}, "A link must be"),
         ("links", {"links": ["log", 10**290, None]}, None),

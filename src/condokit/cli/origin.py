@@ -33,7 +33,7 @@ def with_origin(affine: AffineMap, domains: Domains, inputs: Inputs) -> AffineMa
         "command": _command("map.json"),
         "files": [known for _, known in inputs],
     }
-    return affine.remembering(affine.fitted_on, origin)
+    return affine.with_origin(affine.fitted_on, origin)
 
 
 def write_report(

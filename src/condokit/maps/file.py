@@ -1,7 +1,7 @@
 """The map file: versioned JSON, readable without condokit, checked in full when read.
 
 `docs/map-schema.json` describes it. Keys may be added to a schema if older versions can do without
-them; its number rises if they would apply the map wrongly.
+them; its number rises if they would apply the map wrongly. Files of all schemas are read for ever.
 """
 
 from __future__ import annotations
@@ -16,41 +16,30 @@ from typing import IO, Any
 import numpy as np
 
 import condokit
-from condokit.checks import Array, MapFileError, listing
+from condokit.checks import Array, MapFileError
 from condokit.io.atomic import write_bytes
 
 FORMAT = "condokit-map"
-SCHEMA = 1
-KINDS = ("diagonal", "low-rank", "dense")
+SCHEMA = 2
+CLASSES: dict[str, Any] = {}  # from a kind to the class of its maps; they enter themselves
 MOST_BYTES = 2 << 30
 MOST_VALUES = 100_000_000
 _MOST_DIGITS = 300
 Place = str | os.PathLike[str] | IO[bytes]
-_KEYS = {
-    "condokit": str,
-    "kind": str,
-    "feature_names": list | None,
-    "scale": list,
-    "offset": list,
-    "left": list,
-    "right": list,
+_REQUIRED = {"condokit": str, "kind": str, "feature_names": list | None}
+_OPTIONAL = {
     "links": list,
     "output_names": list,
     "fitted_on": dict,
     "provenance": dict,
     "sha256": str,
 }
-_OPTIONAL = ("left", "right", "links", "output_names", "fitted_on", "provenance", "sha256")
 
 
 def write(path: Place, content: dict[str, Any]) -> None:
     """Write a map to a file or an open one, the same bytes for the same content."""
-    document = {
-        "format": FORMAT,
-        "schema": SCHEMA,
-        "condokit": condokit.__version__,
-        **content,
-    }
+    head = {"format": FORMAT, "schema": SCHEMA, "condokit": condokit.__version__}
+    document = {**head, **content}
     document["sha256"] = _digest(document)
     text = (_layout(document) + "\n").encode("utf-8")
     if len(text) > MOST_BYTES or text.count(b",") >= MOST_VALUES:
@@ -61,19 +50,78 @@ def write(path: Place, content: dict[str, Any]) -> None:
         path.write(text)
 
 
-def read(place: Place) -> dict[str, Any]:
-    """Return the content of a map file, or raise a `MapFileError` that says what is wrong.
+def read(place: Place, wanted: Any) -> Any:
+    """Return the map in a file, of the class that is wanted, or the one that reads its kind.
 
-    Numbers of the map come as arrays. Nothing in the file is ever executed.
+    Raise a `MapFileError` that says what is wrong. Nothing in the file is ever executed.
     """
     is_path = isinstance(place, str | os.PathLike)
     path = place if is_path else getattr(place, "name", "The map")
+    document = _parse(place, path)
+    try:
+        _check_keys(document)
+        kind = document["kind"]
+        if kind not in CLASSES:
+            raise ValueError(f"it holds a map of unknown kind {reprlib.repr(kind)}.")
+        reader = wanted if kind in wanted.kinds else CLASSES[kind]
+        found = reader.from_dict(document)
+        intact = document.get("sha256") == _digest(document)
+    except (ValueError, RecursionError) as error:
+        raise MapFileError(f"{path} is damaged: {error}") from None
+    if not intact:
+        raise MapFileError(f"{path} was changed or damaged: its content does not fit its hash.")
+    if not isinstance(found, wanted):
+        raise MapFileError(
+            f"{path} holds a map of the kind {kind!r}, which is no {wanted.__name__}. "
+            "Read it with condokit.load_map."
+        )
+    return found
+
+
+def numbers(key: str, content: dict[str, Any], dimensions: int) -> Array:
+    """Return a vector or matrix of finite numbers; truth values are none."""
+    values = content.get(key)
+    if type(values) is not list:
+        raise ValueError(f"{key!r} is missing or of the wrong type.")
+    rows = values if dimensions == 2 else [values]
+    if not all(type(row) is list for row in rows) or len({len(row) for row in rows}) != 1:
+        raise ValueError(f"{key!r} is no matrix.")
+    if all(set(map(type, row)) <= {int, float} for row in rows):
+        array = np.array(values, dtype=np.float64)
+        if np.isfinite(array).all():
+            return array
+    raise ValueError(f"{key!r} must hold finite numbers only.")
+
+
+def _layout(value: Any, margin: str = "") -> str:
+    """Write one line for every key, and for every row of a matrix."""
+    inner, ends = margin + " ", "[]"
+    match value:
+        case {**items} if items:
+            ends = "{}"
+            lines = [f"{json.dumps(key)}: {_layout(item, inner)}" for key, item in items.items()]
+        case [list(), *_]:
+            lines = [_layout(row) for row in value]
+        case _:
+            return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return f"{ends[0]}\n{inner}" + f",\n{inner}".join(lines) + f"\n{margin}{ends[1]}"
+
+
+def _digest(document: dict[str, Any]) -> str:
+    """Hash everything but the hash, in a form that does not depend on layout."""
+    body = {key: value for key, value in document.items() if key != "sha256"}
+    canonical = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _parse(place: Place, path: Any) -> dict[str, Any]:
+    """Return the JSON of a file that claims to be a map, of a schema that is known here."""
     try:
         text = _read_bytes(place).decode("utf-8")
     except FileNotFoundError:
         raise MapFileError(f"{path} does not exist.") from None
     except (OSError, ValueError) as error:
-        said = (isinstance(error, OSError) and error.strerror) or error
+        said = getattr(error, "strerror", None) or error
         raise MapFileError(f"{path} cannot be read as a map: {said}.") from None
     try:
         document = json.loads(
@@ -81,7 +129,7 @@ def read(place: Place) -> dict[str, Any]:
         )
     except (ValueError, RecursionError) as error:
         raise MapFileError(f"{path} is not a map: it is damaged or no JSON ({error}).") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    if type(document) is not dict or document.get("format") != FORMAT:
         raise MapFileError(f"{path} is not a map: its 'format' is not {FORMAT!r}.")
     schema = document.get("schema")
     if type(schema) is not int or schema < 1:
@@ -92,34 +140,7 @@ def read(place: Place) -> dict[str, Any]:
             f"{path} was written by a newer condokit ({version}; schema {reprlib.repr(schema)}, "
             f"this version reads up to {SCHEMA}). Upgrade condokit."
         )
-    try:
-        arrays = _check_content(document)
-        intact = document.get("sha256") == _digest(document)
-    except (ValueError, RecursionError) as error:
-        raise MapFileError(f"{path} is damaged: {error}.") from None
-    if not intact:
-        raise MapFileError(f"{path} was changed or damaged: its content does not fit its hash.")
-    return {**document, **arrays}
-
-
-def _layout(value: Any, margin: str = "") -> str:
-    """Write one line for every key, and for every row of a matrix."""
-    inner, ends = margin + " ", "[]"
-    if isinstance(value, dict) and value:
-        ends = "{}"
-        lines = [f"{json.dumps(key)}: {_layout(item, inner)}" for key, item in value.items()]
-    elif isinstance(value, list) and value and isinstance(value[0], list):
-        lines = [_layout(row) for row in value]
-    else:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return f"{ends[0]}\n{inner}" + f",\n{inner}".join(lines) + f"\n{margin}{ends[1]}"
-
-
-def _digest(document: dict[str, Any]) -> str:
-    """Hash everything but the hash, in a form that does not depend on layout."""
-    body = {key: value for key, value in document.items() if key != "sha256"}
-    canonical = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+    return document
 
 
 def _read_bytes(place: Place) -> bytes:
@@ -158,43 +179,13 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def _check_content(document: dict[str, Any]) -> dict[str, Array]:
-    """Return the numbers of the map as arrays; raise a ValueError if anything is not as it must."""
-    for key, kind in _KEYS.items():
+def _check_keys(document: dict[str, Any]) -> None:
+    """Refuse keys that all maps share if they are missing or not what they must be."""
+    for key, kind in {**_REQUIRED, **_OPTIONAL}.items():
         absent = key not in document
-        if key not in _OPTIONAL if absent else not isinstance(document[key], kind):
-            raise ValueError(f"{key!r} is missing or of the wrong type")
-    kind = document["kind"]
-    if kind not in KINDS:
-        raise ValueError(f"it holds a map of unknown kind {reprlib.repr(kind)}")
-    factors = [key for key in ("left", "right") if key in document]
-    if factors != (["left", "right"] if kind == "low-rank" else []):
-        raise ValueError("'left' and 'right' belong to maps of the kind 'low-rank' alone")
-    matrices = ["scale"] if kind == "dense" else factors
-    arrays = {
-        key: _numbers(key, document[key], key in matrices) for key in ("scale", "offset", *factors)
-    }
-    width, n_outputs = arrays["scale"].shape[-1], len(arrays["offset"])
-    needed = {"feature_names": width, "links": width, "output_names": n_outputs}
-    found = {key: len(document[key]) for key in needed if document.get(key) is not None}
-    wrong = [key for key, length in found.items() if length != needed[key]]
-    if wrong or len(arrays["scale"]) != n_outputs or not arrays["scale"].size:
-        raise ValueError(f"{listing(wrong or ['scale'])} and 'offset' differ in length")
+        if key in _REQUIRED if absent else not isinstance(document[key], kind):
+            raise ValueError(f"{key!r} is missing or of the wrong type.")
     for key in ("feature_names", "output_names"):
         listed = document.get(key) or []
         if not set(map(type, listed)) <= {str} or len(set(listed)) < len(listed):
-            raise ValueError(f"{key!r} must be different strings")
-    return arrays
-
-
-def _numbers(key: str, values: list[Any], is_matrix: bool) -> Array:
-    """Return a vector or matrix of finite numbers; truth values are none."""
-    rows = values if is_matrix else [values]
-    if not all(type(row) is list for row in rows) or len({len(row) for row in rows}) != 1:
-        raise ValueError(f"{key!r} is no matrix")
-    if not all(set(map(type, row)) <= {int, float} for row in rows):
-        raise ValueError(f"{key!r} must hold finite numbers only")
-    array = np.array(values, dtype=np.float64)
-    if not np.isfinite(array).all():
-        raise ValueError(f"{key!r} must hold finite numbers only")
-    return array
+            raise ValueError(f"{key!r} must be different strings.")

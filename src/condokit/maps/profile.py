@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,6 @@ from condokit.data.domains import Domains
 from condokit.data.records import Finding, Part, Record, Sheet
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
-
-
-def profile(domains: Domains) -> Profile:
-    """Return range and moments of the query's features, from at most 5000 of the rows."""
-    query = np.flatnonzero(domains.kept() & domains.is_query)
-    rows = query[subsample(len(query), MOST_ROWS)]
-    return Profile.of(domains.side(True, rows), len(query))
-
 
 MOST_ROWS = 5000  # that a profile looks at
 _ROWS_FOR_RANGE = 100  # below which no range is kept
@@ -38,6 +30,13 @@ _VERDICTS = {
     "unknown": "Unknown: the map does not say what data it was fitted on.",
     "stop": "Stop: the map cannot be applied to these data.",
 }
+
+
+def profile(domains: Domains) -> Profile:
+    """Return range and moments of the query's features, from at most 5000 of the rows."""
+    query = np.flatnonzero(domains.kept() & domains.is_query)
+    rows = query[subsample(len(query), MOST_ROWS)]
+    return Profile.of(domains.side(True, rows), len(query))
 
 
 @dataclass(frozen=True)
@@ -95,37 +94,35 @@ class Profile:
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers; None where there is none, or it would be that of a few rows."""
         few = np.round(self.n_rows * (1 - self.missing)) < MIN_CELL
-        safe = replace(
-            self, mean=np.where(few, np.nan, self.mean), sd=np.where(few, np.nan, self.sd)
-        )
+        hidden = {name: np.where(few, np.nan, getattr(self, name)) for name in ("mean", "sd")}
         return {
-            name: _finite(value) if isinstance(value, np.ndarray) else value
-            for name, value in vars(safe).items()
+            name: None if values is None else _none_for_unknown(values)
+            for name, values in {**vars(self), **hidden}.items()
         }
 
     @classmethod
     def from_dict(cls, content: Any, n_features: int) -> Profile:
         """Read what `to_dict` wrote; raise a ValueError for anything else."""
-        if not isinstance(content, dict) or set(content) != set(cls.__annotations__):
+        if type(content) is not dict or set(content) != set(cls.__annotations__):
             raise ValueError("'fitted_on' must hold " + listing(cls.__annotations__, 9) + ".")
         n_rows = content["n_rows"]
         if type(n_rows) is not int or not 0 <= n_rows < 1 << 63:
             raise ValueError("'n_rows' of 'fitted_on' must be a number of rows.")
-        arrays: dict[str, Array | None] = {"low": None, "high": None}
+        arrays: dict[str, Any] = {}
         unknown = {"mean": np.nan, "sd": np.nan, "missing": 0.0, "low": -np.inf, "high": np.inf}
         for name, value in unknown.items():
             values = content[name]
-            if values is None and name in arrays:
+            if values is None and name in ("low", "high"):
                 continue
-            good = isinstance(values, list) and len(values) == n_features
-            if not good or not set(map(type, values)) <= {int, float, type(None)}:
+            is_vector = type(values) is list and len(values) == n_features
+            if not is_vector or not set(map(type, values)) <= {int, float, type(None)}:
                 raise ValueError(f"{name!r} of 'fitted_on' must be {n_features} numbers.")
             numbers = np.array(values, dtype=np.float64)  # None becomes NaN
             least = 0.0 if name in ("sd", "missing") else -np.inf
             if np.isinf(numbers).any() or (numbers < least).any():
                 raise ValueError(f"{name!r} of 'fitted_on' holds impossible numbers.")
             arrays[name] = np.where(np.isnan(numbers), value, numbers)
-        return cls(n_rows=n_rows, **arrays)  # type: ignore[arg-type]
+        return cls(n_rows=n_rows, **arrays)
 
 
 @dataclass(frozen=True, repr=False)
@@ -171,7 +168,7 @@ def check(X: Any, names: Sequence[str] | None, n_features: int, profile: Profile
     columns = table.columns if names is not None else None
     monitor = Monitor(names, n_features, profile, columns, table.n_features)
     if monitor.can_compare:
-        for _, chunk in table.match(names, n_features, "this AffineMap").chunks():
+        for _, chunk in table.match(names, n_features, "this map").chunks():
             monitor.update(chunk)
     return monitor.result(table.n_rows)
 
@@ -202,9 +199,7 @@ class Monitor:
         n_columns: int,
     ) -> None:
         self.profile = profile
-        self.names = (
-            list(names) if names is not None else [f"column {j}" for j in range(n_features)]
-        )
+        self.names = list(names or [f"column {j}" for j in range(n_features)])
         self.lacking: list[str] = []
         self.extra: list[str] = []
         self.findings: list[Finding] = []
@@ -226,10 +221,8 @@ class Monitor:
         self.n_seen = 0
         self.known, self.outside, self.far, self.infinite = np.zeros((4, n_features))
         self.shift, self.squares = np.zeros((2, n_features))
-        self.low = np.full(n_features, -np.inf) if profile.low is None else profile.low - profile.sd
-        self.high = np.full(n_features, np.inf)
-        if profile.high is not None:
-            self.high = profile.high + profile.sd
+        self.low = -np.inf if profile.low is None else profile.low - profile.sd
+        self.high = np.inf if profile.high is None else profile.high + profile.sd
 
     @property
     def can_compare(self) -> bool:
@@ -291,20 +284,23 @@ class Monitor:
         notes = [
             ", ".join(note for note, hit in found.items() if hit[j]) for j in range(len(known))
         ]
+        few = known < MIN_CELL
         return Sheet(
             {
                 "feature": self.names,
-                "mean_moved_sd": _finite(np.where(known < MIN_CELL, np.nan, mean)),
-                "sd_ratio": _finite(np.where(known < MIN_CELL, np.nan, spread)),
-                "outside": _finite(np.where(known < MIN_CELL, np.nan, self.outside / count)),
+                "mean_moved_sd": _none_for_unknown(np.where(few, np.nan, mean)),
+                "sd_ratio": _none_for_unknown(np.where(few, np.nan, spread)),
+                "outside": _none_for_unknown(np.where(few, np.nan, self.outside / count)),
                 "missing": missing.tolist(),
                 "note": notes,
             }
         )
 
 
-def _finite(values: Array) -> list[float | None]:
-    return [x if np.isfinite(x) else None for x in values.tolist()]
+def _none_for_unknown(values: Any) -> Any:
+    """Return plain numbers with None in place of NaN and infinity."""
+    known: Any = np.where(np.isfinite(values), values, None)
+    return known.tolist()
 
 
 def _findings(sheet: Sheet) -> list[Finding]:

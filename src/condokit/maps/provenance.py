@@ -24,6 +24,9 @@ _DEEPEST = 6
 _MOST_ENTRIES = 100_000
 _LONGEST_TEXT = 100_000
 _LARGEST = 1 << 63
+_LONGEST_SETTING = 1000  # characters
+_MOST_NAMES = 1000  # in a setting
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "versions": Mapping,
     "adapter": Mapping,
@@ -42,20 +45,20 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 }
 
 
-class Facts(dict[str, Any]):
+class FrozenDict(dict[str, Any]):
     """A dict that cannot be changed."""
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError("Facts are immutable; make a new dict, {**facts, 'key': value}.")
+        raise TypeError("The dict is immutable; make a new one, {**facts, 'key': value}.")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     update = setdefault = pop = popitem = clear = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Facts, (dict(self),)
+        return FrozenDict, (dict(self),)
 
 
-def check_provenance(value: Any) -> Facts | None:
+def check_provenance(value: Any) -> FrozenDict | None:
     """Return how a map was fitted in a form that cannot be changed; refuse what JSON cannot say."""
     if value is None:
         return None
@@ -64,42 +67,39 @@ def check_provenance(value: Any) -> Facts | None:
     for key, kind in _KINDS.items():
         if key in value and not isinstance(value[key], kind):
             raise ValueError(f"{key!r} of 'provenance' is of the wrong type.")
-    return _Freezer().freeze(value, 0)
+    return _frozen(value, [_MOST_ENTRIES])
 
 
-class _Freezer:
-    """Copies nested facts, counting them."""
-
-    n_entries = 0
-
-    def freeze(self, value: Any, depth: int) -> Any:
-        if value is None or isinstance(value, bool):
+def _frozen(value: Any, room: list[int], depth: int = 0) -> Any:
+    """Copy plain values into tuples and dicts that cannot be changed, as long as there is room."""
+    match value:
+        case None | bool():
             return value
-        if isinstance(value, str):
-            if len(value) > _LONGEST_TEXT:
-                raise ValueError(f"'provenance' holds a text of {len(value)} characters.")
+        case str() if len(value) > _LONGEST_TEXT:
+            raise ValueError(f"'provenance' holds a text of {len(value)} characters.")
+        case str():
             return str(value)
-        if isinstance(value, int) and abs(value) < _LARGEST:
+        case int() if abs(value) < _LARGEST:
             return int(value)
-        if isinstance(value, float) and math.isfinite(value):
+        case float() if math.isfinite(value):
             return float(value)
-        if isinstance(value, int | float):
+        case int() | float():
             raise ValueError("'provenance' must hold finite numbers only.")
-        if not isinstance(value, Mapping | list | tuple):
-            raise ValueError(f"'provenance' cannot hold {type(value).__name__}: use its repr.")
-        self.n_entries += len(value)
-        if depth >= _DEEPEST or self.n_entries > _MOST_ENTRIES:
-            raise ValueError("'provenance' is too deeply nested or too long.")
-        if not isinstance(value, Mapping):
-            return tuple(self.freeze(item, depth + 1) for item in value)
-        if not all(isinstance(key, str) for key in value):
-            raise ValueError("The keys of 'provenance' must be strings.")
-        return Facts({str(key): self.freeze(item, depth + 1) for key, item in value.items()})
+        case Mapping():
+            if not all(isinstance(key, str) for key in value):
+                raise ValueError("The keys of 'provenance' must be strings.")
+            _take_room(len(value), room, depth)
+            return FrozenDict({str(k): _frozen(v, room, depth + 1) for k, v in value.items()})
+        case list() | tuple():
+            _take_room(len(value), room, depth)
+            return tuple(_frozen(item, room, depth + 1) for item in value)
+    raise ValueError(f"'provenance' cannot hold {type(value).__name__}: use its repr.")
 
 
-_LONGEST = 1000  # characters of a setting
-_MOST = 1000  # names in a list
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+def _take_room(n_entries: int, room: list[int], depth: int) -> None:
+    room[0] -= n_entries
+    if depth >= _DEEPEST or room[0] < 0:
+        raise ValueError("'provenance' is too deeply nested or too long.")
 
 
 def versions() -> dict[str, str]:
@@ -155,23 +155,24 @@ def file_fingerprint(path: str | os.PathLike[str]) -> dict[str, str]:
 
 def setting(value: Any) -> Any:
     """Return a setting as a number or text, the same in every run."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return value[:_LONGEST]
-    if isinstance(value, np.generic):
-        return setting(value.item())
-    if isinstance(value, int) and abs(value) < 1 << 63:
-        return value
-    if isinstance(value, float) and np.isfinite(value):
-        return value
-    if isinstance(value, set | frozenset):
-        value = sorted(value, key=repr)
-    if isinstance(value, list | tuple) and len(value) <= _MOST:
-        simple = [setting(item) for item in value]
-        if not any(isinstance(item, list) for item in simple):
-            return simple
-    return " ".join(_ADDRESS.sub("", repr(value)).split())[:_LONGEST]
+    match value:
+        case np.generic():
+            return setting(value.item())
+        case None | bool():
+            return value
+        case str():
+            return value[:_LONGEST_SETTING]
+        case int() if abs(value) < _LARGEST:
+            return value
+        case float() if math.isfinite(value):
+            return value
+        case set() | frozenset():
+            return setting(sorted(value, key=repr))
+        case list() | tuple() if len(value) <= _MOST_NAMES:
+            simple = [setting(item) for item in value]
+            if list not in map(type, simple):
+                return simple
+    return " ".join(_ADDRESS.sub("", repr(value)).split())[:_LONGEST_SETTING]
 
 
 def _bytes(values: Array) -> memoryview:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,18 +11,46 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.links import apply as apply_links
 from condokit.data.links import undo as undo_links
-from condokit.maps.affine import AffineMap
+from condokit.maps.base import Map
 
 _FEW_ROWS = 1 << 12  # rows whose values under all draws are kept at a time
 
 
-@dataclass(frozen=True)
-class DiagonalErrors:
-    r"""Standard errors of a diagonal map; scale and image of the centre are independent.
+class StandardErrors(ABC):
+    r"""Standard errors of a map.
 
     A map that is pulled from its plain estimate :math:`m, b` to :math:`\tilde m, \tilde b` is
     farther from the truth than sampling alone tells, so the pull counts as an error of its own:
     :math:`\mathrm{se}^2 + (\tilde m x + \tilde b - m x - b)^2`.
+    """
+
+    @property
+    @abstractmethod
+    def scale(self) -> Array:
+        """Standard errors of the scales, or of the entries of the matrix."""
+
+    @property
+    def offset(self) -> Array:
+        """Standard errors of the offset, which is the image of zero."""
+        return self.std(np.zeros((1, self.scale.shape[-1])))[0]
+
+    @abstractmethod
+    def std(self, X: Array) -> Array:
+        """Return the standard error of the image of every value, on the scale of the links."""
+
+    def of_mapped(self, X: Array, map: Map) -> Array:
+        """Return the standard errors of mapped rows; with links, half the change that they make."""
+        if map.links is None:
+            return self.std(X)
+        linked = apply_links(map.links, X, [f"column {j}" for j in range(X.shape[1])], "X")
+        mapped, error = map.without_links(linked), self.std(linked)
+        above, below = (undo_links(map.links, mapped + sign * error) for sign in (1, -1))
+        return np.abs(above - below) / 2
+
+
+@dataclass(frozen=True)
+class DiagonalErrors(StandardErrors):
+    """Standard errors of a diagonal map; scale and image of the centre are independent.
 
     Attributes
     ----------
@@ -50,23 +79,16 @@ class DiagonalErrors:
         )
 
     @property
-    def scale(self) -> Array:
-        """Standard errors of the scales."""
+    def scale(self) -> Array:  # noqa: D102
         return np.hypot(self.sampled_scale, self.pull[0])
 
-    @property
-    def offset(self) -> Array:
-        """Standard errors of the offsets."""
-        return self.std(np.zeros((1, len(self.centre))))[0]
-
-    def std(self, X: Array) -> Array:
-        """Return the standard error of the image of every value."""
+    def std(self, X: Array) -> Array:  # noqa: D102
         sampled = np.hypot(self.sampled_image, (X - self.centre) * self.sampled_scale)
         return np.hypot(sampled, X * self.pull[0] + self.pull[1])
 
 
 @dataclass(frozen=True)
-class DrawnErrors:
+class DrawnErrors(StandardErrors):
     """Maps refitted to resampled rows.
 
     Attributes
@@ -84,19 +106,11 @@ class DrawnErrors:
     pull: tuple[Array, Array] | None = None
 
     @property
-    def scale(self) -> Array:
-        """Standard errors of the scales, or of the entries of the matrix."""
+    def scale(self) -> Array:  # noqa: D102
         return np.hypot(self.scales.std(axis=0, ddof=1), 0.0 if self.pull is None else self.pull[0])
 
-    @property
-    def offset(self) -> Array:
-        """Standard errors of the offset."""
-        pull = 0.0 if self.pull is None else self.pull[1]
-        return np.hypot(self.offsets.std(axis=0, ddof=1), pull)
-
-    def std(self, X: Array) -> Array:
-        """Return the standard error of the image of every value."""
-        out = np.empty((len(X), self.offsets.shape[1]))
+    def std(self, X: Array) -> Array:  # noqa: D102
+        n, out = len(self.offsets), np.empty((len(X), self.offsets.shape[1]))
         for start in range(0, len(X), _FEW_ROWS):
             part = X[start : start + _FEW_ROWS]
             total = squares = np.zeros((len(part), out.shape[1]))
@@ -105,21 +119,6 @@ class DrawnErrors:
                 value = (part * scale if scale.ndim == 1 else part @ scale.T) + offset
                 first = value if first is None else first
                 total, squares = total + (value - first), squares + (value - first) ** 2
-            n = len(self.offsets)
             variance = (squares - total**2 / n) / (n - 1)
             out[start : start + _FEW_ROWS] = np.sqrt(np.maximum(variance, 0.0))
         return out if self.pull is None else np.hypot(out, X * self.pull[0] + self.pull[1])
-
-
-Errors = DiagonalErrors | DrawnErrors
-
-
-def std_of_mapped(errors: Errors, X: Array, affine: AffineMap) -> Array:
-    """Return the standard errors of mapped rows; with links, half the difference that they make."""
-    if affine.links is None:
-        return errors.std(X)
-    names = [f"column {j}" for j in range(X.shape[1])]
-    linked = apply_links(affine.links, X, names, "X")
-    mapped, error = affine.linear(linked), errors.std(linked)
-    above, below = (undo_links(affine.links, mapped + sign * error) for sign in (1, -1))
-    return np.abs(above - below) / 2

@@ -1,0 +1,366 @@
+"""What every fitted map is: immutable, a transformer that is always fitted, and a file."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+
+from condokit.checks import Array, did_you_mean, listing
+from condokit.data.links import Link, check_links
+from condokit.data.links import apply as apply_links
+from condokit.data.links import undo as undo_links
+from condokit.data.tables import Table
+from condokit.maps import file as mapfile
+from condokit.maps.profile import Check, Profile, check
+from condokit.maps.provenance import FrozenDict, check_provenance
+
+_MOST_SHOWN = 6  # outputs that are printed
+
+
+class Map(TransformerMixin, BaseEstimator, ABC):
+    """A fixed map from query features to reference features: the base of all kinds of maps.
+
+    Think twice before adding anything. A new class of maps sets `kinds` and writes the abstract
+    methods; its constructor hands names, links and origin to that of the base, and its numbers.
+    """
+
+    kinds: ClassVar[tuple[str, ...]] = ()  # that stand in the files which the class reads
+    kind: str  # one of them
+    shape: tuple[int, int]  # numbers of outputs and features
+    feature_names: tuple[str, ...] | None
+    output_names: tuple[str, ...] | None
+    links: tuple[Link, ...] | None
+    fitted_on: Profile | None
+    provenance: FrozenDict | None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        mapfile.CLASSES.update(dict.fromkeys(vars(cls).get("kinds", ()), cls))
+
+    def __init__(
+        self,
+        kind: str,
+        shape: tuple[int, int],
+        feature_names: Sequence[str] | None = None,
+        links: Any = None,
+        output_names: Sequence[str] | None = None,
+        fitted_on: Profile | None = None,
+        provenance: Mapping[str, Any] | None = None,
+        **own: Any,
+    ) -> None:
+        self.__dict__.update(own, kind=kind, shape=shape)
+        names = _different("feature_names", feature_names, shape[1])
+        outputs = _different("output_names", output_names, shape[0])
+        checked = check_links(links, names or [f"column {j}" for j in range(shape[1])])
+        if self.is_rectangular and checked is not None:
+            raise ValueError("'links' need a map with as many outputs as features.")
+        self.__dict__.update(feature_names=names, output_names=outputs, links=checked)
+        self.__dict__.update(fitted_on=fitted_on, provenance=check_provenance(provenance))
+
+    @abstractmethod
+    def arrays(self) -> dict[str, Any]:
+        """Return the numbers of the map by name, as they stand in its file."""
+
+    @classmethod
+    @abstractmethod
+    def numbers_from(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments of the constructor from a file; raise a ValueError if there are none."""
+
+    @abstractmethod
+    def without_links(self, X: Array, out: Array | None = None) -> Array:
+        """Map every row of X, which is on the scale of the links and stays there."""
+
+    def depends(self, marked: Array) -> Array:
+        """Mark the outputs that depend on any of the marked features, row by row."""
+        return marked
+
+    @abstractmethod
+    def inverse(self) -> Map:
+        """Return the map from reference features back to query features."""
+
+    @abstractmethod
+    def compose(self, other: Any) -> Map:
+        """Return the map that applies `other` first and then this one."""
+
+    @abstractmethod
+    def formula(self, j: int, names: Sequence[str]) -> str:
+        """Write one output in terms of the features."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):  # scikit-learn's notes, such as those of set_output
+            self.__dict__[name] = value
+            return
+        raise AttributeError(
+            f"{type(self).__name__} is immutable; make a new one instead of setting {name!r}."
+        )
+
+    def __delattr__(self, name: str) -> None:
+        if name.startswith("_"):
+            del self.__dict__[name]
+            return
+        raise AttributeError(f"{type(self).__name__} is immutable.")
+
+    def set_params(self, **params: Any) -> Self:
+        """Refuse: a map is immutable. An empty call is allowed."""
+        if params:
+            raise AttributeError(f"{type(self).__name__} is immutable; make a new one instead.")
+        return self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled or copied map, read-only as before."""
+        self.__dict__.update(state)
+        for array in self.arrays().values():
+            array.flags.writeable = False
+
+    def with_origin(
+        self, fitted_on: Profile | None, provenance: Mapping[str, Any] | None = None
+    ) -> Self:
+        """Return the same map with a profile of the data it was fitted on, and how it was."""
+        same = object.__new__(type(self))
+        same.__dict__.update(
+            {name: value for name, value in vars(self).items() if not name.startswith("_")},
+            fitted_on=fitted_on,
+            provenance=check_provenance(provenance),
+        )
+        return same
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Map)
+            and (self.kind, self.feature_names, self.links, self.output_names)
+            == (other.kind, other.feature_names, other.links, other.output_names)
+            and all(map(np.array_equal, self.arrays().values(), other.arrays().values()))
+        )
+
+    def __hash__(self) -> int:
+        numbers = (array.tobytes() for array in self.arrays().values())
+        return hash((*numbers, self.feature_names, self.links))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_clone__(self) -> Self:
+        return self.with_origin(self.fitted_on, self.provenance)
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of features."""
+        return self.shape[1]
+
+    @property
+    def is_rectangular(self) -> bool:
+        """Whether there are other numbers of outputs and features."""
+        return self.shape[0] != self.shape[1]
+
+    def fit(self, X: Any = None, y: Any = None) -> Self:
+        """Do nothing: the map is fixed."""
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Map every row, as calling the map does."""
+        return self(X)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Map every row back."""
+        return self.inverse()(X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """Return the names of what comes out: those of the features, unless it has its own."""
+        names = self.outputs(["named"]) or input_features
+        if names is None:
+            names = [f"x{j}" for j in range(self.n_features_in_)]
+        return np.asarray(list(names), dtype=object)
+
+    def __call__(self, X: Any) -> Any:
+        """Map every row; the result is the same kind of table as X."""
+        owner = f"this {type(self).__name__}"
+        table = Table(X).match(self.feature_names, self.n_features_in_, owner)
+        return table.rebuild(self.apply(table), self.outputs(table.columns))
+
+    def outputs(self, columns: Sequence[str] | None) -> Sequence[str] | None:
+        """Return the names of what comes out of columns with or without names."""
+        if self.is_rectangular:
+            return self.output_names or [f"y{j}" for j in range(self.shape[0])]
+        return self.output_names or (self.feature_names if columns else None)
+
+    def apply(self, table: Table) -> Array:
+        """Map the rows of a table whose columns are in order; refuse infinity.
+
+        An output is NaN where it depends on a missing value: where its entry in A is not zero.
+        """
+        out = table.output(self.shape[0])
+        for rows, chunk in table.chunks():
+            result = out[rows]
+            with np.errstate(over="ignore", invalid="ignore"):
+                chunk = apply_links(self.links, chunk, table.labels, table.name)
+                self._map_into(result, chunk)
+                if np.isfinite(result.sum(dtype=np.float64)):
+                    continue
+                if np.isinf(chunk).any():
+                    table.refuse_infinity()
+                missing = np.isnan(chunk)
+                lost = self.depends(missing)
+                if not np.array_equal(np.isnan(result), lost):
+                    self._map_into(result, np.where(missing, 0.0, chunk))
+                    result[lost] = np.nan
+                if not (np.isfinite(result) | lost).all():
+                    raise ValueError(
+                        f"Mapped values are too large for {result.dtype}; pass {table.name} in "
+                        "other units or with more precision."
+                    )
+        return out
+
+    def _map_into(self, result: Array, X: Array) -> None:
+        if self.links is None and result.dtype == np.float64:
+            self.without_links(X, result)
+        else:
+            result[...] = undo_links(self.links, self.without_links(X))
+
+    def check(self, X: Any) -> Check:
+        """Tell whether new query rows look like those that the map was fitted on.
+
+        Needs no confounders, so other subjects and a drifting device look alike. Nothing is
+        refused: columns that are missing or unknown, values far outside, and moments that moved are
+        reported.
+
+        Parameters
+        ----------
+        X : array or data frame of shape (n_rows, n_columns)
+            Rows that are about to be mapped.
+
+        Returns
+        -------
+        Check
+            The verdict with its reasons, and a table of all features.
+        """
+        return check(X, self.feature_names, self.n_features_in_, self.fitted_on)
+
+    def turned_names(self) -> dict[str, Any]:
+        """Return the names of a map that goes the other way, as arguments of its constructor."""
+        if self.output_names is None:
+            place = "output_names" if self.is_rectangular else "feature_names"
+            return {place: self.feature_names}
+        return {"feature_names": self.output_names, "output_names": self.feature_names}
+
+    @property
+    def has_own_outputs(self) -> bool:
+        """Whether outputs differ from the features in number or name."""
+        return self.is_rectangular or self.output_names is not None
+
+    def joined(self, other: Map) -> tuple[list[int], dict[str, Any]]:
+        """Return where this map's features are in another's outputs, and names of both in a row.
+
+        The names are arguments of a constructor. Unless one of the maps has its own outputs, the
+        features of the other are meant to be reordered too, and names come with links.
+        """
+        if self.has_own_outputs or other.has_own_outputs:
+            return self._joined_outputs(other)
+        n, order = self.n_features_in_, list(range(self.n_features_in_))
+        if self.feature_names is not None and other.feature_names is not None:
+            place = {name: j for j, name in enumerate(other.feature_names)}
+            missing = [name for name in self.feature_names if name not in place]
+            if missing or len(place) != n:
+                raise ValueError(
+                    "The two maps have different features: "
+                    f"{listing(missing or set(place) - set(self.feature_names))} is in one only."
+                    + "".join(did_you_mean(name, place) for name in missing[:1])
+                )
+            order = [place[name] for name in self.feature_names]
+        elif other.n_features_in_ != n:
+            raise ValueError(f"The two maps have {n} and {other.n_features_in_} features.")
+        if self.links != (other.links and tuple(other.links[j] for j in order)):
+            raise ValueError("The two maps have different links, so they do not make one map.")
+        names = self.feature_names or other.feature_names
+        return order, {"feature_names": names, "links": self.links}
+
+    def _joined_outputs(self, other: Map) -> tuple[list[int], dict[str, Any]]:
+        n, there = self.n_features_in_, other.shape[0]
+        if there != n:
+            raise ValueError(f"The other map yields {there} features, this one takes {n}.")
+        if self.links is not None or other.links is not None:
+            raise ValueError("Maps with links and other outputs do not make one map.")
+        takes, order = self.feature_names, list(range(n))
+        yields = other.output_names or (None if other.is_rectangular else other.feature_names)
+        if takes is not None and yields is not None:
+            if set(yields) != set(takes):
+                text = f"The other map yields {listing(yields)}, this one takes {listing(takes)}."
+                raise ValueError(text)
+            order = [yields.index(name) for name in takes]
+        renames = other.output_names is not None and not self.is_rectangular
+        outputs = self.output_names or (takes if renames else None)
+        return order, {"feature_names": other.feature_names, "output_names": outputs}
+
+    def save(self, path: mapfile.Place) -> None:
+        """Write the map to a small readable JSON file, or an open one; the same for the same."""
+        mapfile.write(path, self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of the map's file."""
+        optional = {
+            "links": self.links,
+            "output_names": self.output_names,
+            "provenance": self.provenance,
+            "fitted_on": self.fitted_on and self.fitted_on.to_dict(),
+        }
+        return {
+            "kind": self.kind,
+            "feature_names": self.feature_names,
+            **{name: array.tolist() for name, array in self.arrays().items()},
+            **{name: value for name, value in optional.items() if value is not None},
+        }
+
+    @classmethod
+    def load(cls, path: mapfile.Place) -> Self:
+        """Read a map that `save` wrote; refuse any other file with a `MapFileError`."""
+        found: Self = mapfile.read(path, cls)
+        return found
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> Self:
+        """Read what `to_dict` returns; raise a ValueError if it is no map."""
+        arguments = cls.numbers_from(content)
+        for name in ("feature_names", "links", "output_names"):
+            arguments[name] = content.get(name)
+        found = cls(**arguments)
+        profile = content.get("fitted_on")
+        if profile is not None:
+            profile = Profile.from_dict(profile, found.n_features_in_)
+        return found.with_origin(profile, content.get("provenance"))
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        n_outputs, n = self.shape
+        names = self.feature_names or [f"x{j}" for j in range(n)]
+        outputs = self.outputs(names) or names
+        size = f"{n} feature{'s' * (n != 1)}" + f" to {n_outputs}" * self.is_rectangular
+        lines = [f"{type(self).__name__} of {size} ({self._kind_in_words()})"]
+        shown = self._shown(names)
+        for j, output in enumerate(self._shown(outputs[:_MOST_SHOWN])):
+            lines.append(f"  {output} -> {self.formula(j, shown)}")
+        return "\n".join(lines + ["  ..."] * (n_outputs > _MOST_SHOWN))
+
+    def _kind_in_words(self) -> str:
+        return self.kind
+
+    def _shown(self, names: Sequence[str]) -> list[str]:
+        """Return names with their links around them."""
+        links = self.links or [None] * len(names)
+        forms: dict[Link, str] = {None: "{0}", "log": "log({0})", "logit": "logit({0})"}
+        return [forms.get(k, "{0}^{1:g}").format(n, k) for n, k in zip(names, links)]
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+def _different(argument: str, names: Sequence[str] | None, n: int) -> tuple[str, ...] | None:
+    """Return names as text; refuse them unless there are n different ones."""
+    if names is None:
+        return None
+    texts = tuple(str(name) for name in names)
+    if not len(texts) == len(set(texts)) == n:
+        raise ValueError(f"'{argument}' must be {n} different names. Got {listing(texts)}.")
+    return texts
