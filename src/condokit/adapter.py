@@ -10,7 +10,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from condokit.checks import Array, check_integer, noting, said, warn
+from condokit.checks import Array, check_integer, noting, refusal, warn
 from condokit.choose import Candidate, account, candidates, choose, takes_any_features
 from condokit.data.domains import Domains
 from condokit.data.roles import from_pair, from_table, is_reference_row
@@ -378,11 +378,14 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         """Refine a fitted map by pairs; its standard errors no longer hold."""
         family = chosen.recipe.family
         if fit.map.kind == "low-rank" or family.form == "blocks":
-            raise ValueError(said("'pairs' do not work with {@map='low-rank'} or 'blocks'."))
+            raise refusal("'pairs' do not work with {@map='low-rank'} or 'blocks'.")
         if family.is_penalised:
             raise ValueError("'pairs' do not work with penalties or bounds on the matrix.")
-        if not family.has_offset:
+        if not (family.has_scale or family.has_offset):
             return fit
+        own = family.form == "matrix" and not (family.is_free or family.is_rigid)
+        if own or not family.has_offset:
+            raise ValueError(f"'pairs' do not work with {type(family).__name__}.")
         if fit.map.kind == "diagonal" and family.form != "diagonal":
             family = LocationScale()
         linked = replace(domains, links=fit.map.links)

@@ -38,18 +38,11 @@ class Sentence(str):
     As text it speaks to Python users; `str()` and f-strings speak to whoever reads, see `naming`.
     In the template, ``{name}`` is a field, ``{n:rows}`` a number of rows, and ``{@map='shift'}``
     or ``{@`features`}`` an argument, which the command line calls by its own name.
-
-    Attributes
-    ----------
-    template, fields : str, dict
-        What it is made from.
-    code : str
-        What kind of message it is, for programs.
     """
 
     template: str
     fields: dict[str, Any]
-    code: str
+    code: str  # what kind of message it is, for programs
 
     def __new__(cls, template: str, fields: dict[str, Any], code: str = "") -> Sentence:
         """Keep the template and its fields, and be the text that they make in Python."""
@@ -99,6 +92,11 @@ def _whole(count: Any) -> str:
 def said(template: str, **fields: Any) -> Sentence:
     """Return a sentence that names arguments as its reader does; see `Sentence`."""
     return Sentence(template, fields)
+
+
+def refusal(template: str, **fields: Any) -> ValueError:
+    """Return the error that refuses what a user gave; see `Sentence`."""
+    return ValueError(Sentence(template, fields))
 
 
 @contextmanager
@@ -212,14 +210,12 @@ def pick(argument: str, value: Any, named: Mapping[str, Any], base: type) -> Any
 def unknown_columns(argument: str, missing: Sequence[Any], known: Sequence[Any]) -> ValueError:
     """Word the error for names that are not columns of the table."""
     hints = "".join(did_you_mean(name, known) for name in missing[:3])
-    return ValueError(
-        said(
-            f"{{@'{argument}'}} names {{missing}}, which X does not have. Its columns are "
-            "{known}.{hints}",
-            missing=listing(missing),
-            known=listing(known, 10),
-            hints=hints,
-        )
+    return refusal(
+        f"{{@'{argument}'}} names {{missing}}, which X does not have. Its columns are "
+        "{known}.{hints}",
+        missing=listing(missing),
+        known=listing(known, 10),
+        hints=hints,
     )
 
 
@@ -227,37 +223,34 @@ def infinite(name: str, bad: Mapping[str, int]) -> ValueError:
     """Word the error for infinite values, given how many each column has."""
     where = "; ".join(f"{column}: {n} inf" for column, n in list(bad.items())[:5])
     more = f"; and {len(bad) - 5} more columns" if len(bad) > 5 else ""
-    return ValueError(
-        said(
-            "{name} contains infinity ({where}). Correct these values, set them to NaN if they "
-            "are unknown, or leave the columns out with {@`features`}.",
-            name=name,
-            where=where + more,
-        )
+    return refusal(
+        "{name} contains infinity ({where}). Correct these values, set them to NaN if they "
+        "are unknown, or leave the columns out with {@`features`}.",
+        name=name,
+        where=where + more,
     )
+
+
+def is_number(value: Any, kinds: Any = (int, float, np.number)) -> bool:
+    """Tell whether a value is a number; truth values are none."""
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def check_number(argument: str, value: Any, low: float, high: float = np.inf) -> None:
     """Refuse a parameter that is no number in a range."""
-    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not is_number or not low <= value <= high:
+    if not is_number(value) or not low <= value <= high:
         span = f"from {low:g} to {high:g}" if np.isfinite(high) else f"of at least {low:g}"
-        raise ValueError(
-            said(
-                f"{{@'{argument}'}} must be a number {span}. Got {{value!r}} instead.", value=value
-            )
+        raise refusal(
+            f"{{@'{argument}'}} must be a number {span}. Got {{value!r}} instead.", value=value
         )
 
 
 def check_integer(argument: str, value: Any, low: int) -> None:
     """Refuse a parameter that is no whole number of at least `low`."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < low:
-        raise ValueError(
-            said(
-                f"{{@'{argument}'}} must be a whole number of at least {low}. "
-                "Got {value!r} instead.",
-                value=value,
-            )
+    if not is_number(value, (int, np.integer)) or value < low:
+        raise refusal(
+            f"{{@'{argument}'}} must be a whole number of at least {low}. Got {{value!r}} instead.",
+            value=value,
         )
 
 
@@ -282,18 +275,15 @@ def check_weights(weights: Any, n_rows: int, table: str) -> Array:
     try:
         weights = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(said("{@'sample_weight'} must hold numbers: {why}.", why=error)) from None
+        raise refusal("{@'sample_weight'} must hold numbers: {why}.", why=error) from None
     if weights.ndim == 0:
         weights = np.full(n_rows, float(weights))
     if weights.ndim != 1:
-        raise ValueError(
-            said(
-                "Sample weights must be 1D array or scalar: {@'sample_weight'} has the shape "
-                "{shape}.",
-                shape=weights.shape,
-            )
+        raise refusal(
+            "Sample weights must be 1D array or scalar: {@'sample_weight'} has the shape {shape}.",
+            shape=weights.shape,
         )
     check_length("sample_weight", weights, n_rows, table)
     if not np.isfinite(weights).all() or (weights < 0).any():
-        raise ValueError(said("{@'sample_weight'} must be finite and not negative."))
+        raise refusal("{@'sample_weight'} must be finite and not negative.")
     return weights

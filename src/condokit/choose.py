@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, Note, check_seed, pick, quietly
+from condokit.checks import Array, Note, check_seed, is_number, pick, quietly
 from condokit.compare.comparison import Comparison
 from condokit.compare.priors import PRIORS, Prior
 from condokit.conditionals import CONDITIONALS, Conditional
@@ -160,8 +160,7 @@ def _seeded(
 def _checked_shrinkage(amount: Any) -> Any:
     if amount is None or _is_auto(amount):
         return amount
-    is_number = isinstance(amount, int | float | np.number) and not isinstance(amount, bool)
-    if is_number and 0 <= amount <= 1:
+    if is_number(amount) and 0 <= amount <= 1:
         return float(amount)
     raise ValueError(
         f"'shrinkage' must be 'auto', None or a number from 0 to 1. Got {amount!r} instead."

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from condokit.checks import Array, check_integer, check_number, listing, quietly, said, warn
+from condokit.checks import (
+    Array,
+    check_integer,
+    check_number,
+    listing,
+    quietly,
+    refusal,
+    warn,
+)
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.overlap import Overlap
 from condokit.compare.priors import Prior
@@ -236,14 +244,12 @@ def _without_gaps(domains: Domains) -> Domains:
     if min(n_rows.values()) < _FEWEST_COMPLETE:
         counts = {name: sum(n.values()) for name, n in missing_features(domains).items()}
         worst = sorted(counts, key=counts.__getitem__, reverse=True)
-        raise ValueError(
-            said(
-                "Only {query:rows} query and {reference:rows} reference rows lack no value, too "
-                "few for this map and divergence. Most is missing of {worst}: leave features out "
-                "with {@`features`}, or use {@map='location-scale'}.",
-                worst=listing(worst),
-                **n_rows,
-            )
+        raise refusal(
+            "Only {query:rows} query and {reference:rows} reference rows lack no value, too "
+            "few for this map and divergence. Most is missing of {worst}: leave features out "
+            "with {@`features`}, or use {@map='location-scale'}.",
+            worst=listing(worst),
+            **n_rows,
         )
     warn_incomplete(domains)
     return replace(domains, keep=complete_rows(domains), gaps=None)
@@ -270,15 +276,13 @@ def _refuse_failure(solution: Solution, table: Table, support: Support) -> None:
     finite = np.isfinite(solution.scale)
     failed = ~((finite if finite.ndim == 1 else finite.all(axis=1)) & np.isfinite(solution.offset))
     if failed.any():
-        raise ValueError(
-            said(
-                "No map could be found for {names} from {n_query:rows} query and "
-                "{n_reference:rows} reference rows. Use {@map='shift'}, fewer confounders, or more "
-                "rows.",
-                names=listing(_names(table, failed)),
-                n_query=support.count_query.sum(),
-                n_reference=support.count_reference.sum(),
-            )
+        raise refusal(
+            "No map could be found for {names} from {n_query:rows} query and "
+            "{n_reference:rows} reference rows. Use {@map='shift'}, fewer confounders, or more "
+            "rows.",
+            names=listing(_names(table, failed)),
+            n_query=support.count_query.sum(),
+            n_reference=support.count_reference.sum(),
         )
 
 
@@ -311,12 +315,10 @@ def _solve_diagonal(
     if comparison.observed is not None:
         nowhere = comparison.observed[0].sum(axis=0) == 0
         if nowhere.any():
-            raise ValueError(
-                said(
-                    "Values of {names} are known in no stratum of both domains. Leave such "
-                    "features out with {@`features`}, or a confounder out.",
-                    names=listing(_names(domains.tables[0], nowhere)),
-                )
+            raise refusal(
+                "Values of {names} are known in no stratum of both domains. Leave such "
+                "features out with {@`features`}, or a confounder out.",
+                names=listing(_names(domains.tables[0], nowhere)),
             )
         if recipe.needs == "rows" or recipe.conditional.is_smooth:
             solve = _solve_by_gaps
@@ -442,12 +444,10 @@ def _fit_blocks(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fou
     """Return a matrix that is full within groups of features and diagonal elsewhere."""
     d = domains.n_features
     if d > _MOST_SQUARE:
-        raise ValueError(
-            said(
-                f"{{@map='blocks'}} makes a matrix of {d} x {d}, which is too large (at most "
-                f"{_MOST_SQUARE} features). Use {{@map='low-rank'}}, or fit the groups one by one "
-                "with {@`features`}."
-            )
+        raise refusal(
+            f"{{@map='blocks'}} makes a matrix of {d} x {d}, which is too large (at most "
+            f"{_MOST_SQUARE} features). Use {{@map='low-rank'}}, or fit the groups one by one "
+            "with {@`features`}."
         )
     blocks = recipe.family.places(domains.tables[0].labels)
     plain = _solve_diagonal(domains, recipe.diagonal(domains), comparison)[0]
@@ -477,12 +477,10 @@ def _fit_samples(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fo
         solution = divergence.solve(family, replace(samples, is_rectangular=True))
         return solution, solution.search_facts(), None
     if min(max(map(len, side)) for side in (samples.query, samples.reference)) < 2:
-        raise ValueError(
-            said(
-                "A domain has only 1 sample in each stratum compared, so its spread cannot be "
-                "learned. Add rows, merge strata, or use {@map='shift'} with "
-                "{@divergence='reverse-kl'}."
-            )
+        raise refusal(
+            "A domain has only 1 sample in each stratum compared, so its spread cannot be "
+            "learned. Add rows, merge strata, or use {@map='shift'} with "
+            "{@divergence='reverse-kl'}."
         )
     moments = as_moments(samples)
     kept = ~moments.flat
@@ -498,11 +496,9 @@ def _fit_samples(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fo
 
 def _check_rectangular(recipe: Recipe) -> None:
     if not recipe.family.is_free or recipe.family.links is not None:
-        raise ValueError(
-            said(
-                "A map between different features is {@map='affine'} without links, penalties or "
-                "bounds."
-            )
+        raise refusal(
+            "A map between different features is {@map='affine'} without links, penalties or "
+            "bounds."
         )
     if isinstance(recipe.shrinkage, float):
         raise ValueError(

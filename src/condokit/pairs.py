@@ -64,7 +64,7 @@ def check_pairs(pairs: Any, domains: Domains) -> tuple[Array, Array]:
 
 def refine(
     affine: AffineMap,
-    family: MapFamily,
+    family: Any,
     domains: Domains,
     pairs: tuple[Array, Array],
     refit: Callable[[Array], AffineMap],
@@ -98,56 +98,63 @@ def refine(
         )
     pairs, X, Y = (pairs[0][known], pairs[1][known]), X[known], Y[known]
     everyone, reference = (rows[~np.isnan(rows).any(axis=1)] for rows in (everyone, reference))
-    unit = ones_for_zeros(reference.std(axis=0))
+    choices = _Choices(family, everyone, reference, X, Y)
     owner = np.arange(len(domains.is_query)) if domains.groups is None else domains.groups
     ends = owner[pairs[0]], owner[n_query + pairs[1]]
     fold, n_subjects = _folds(*ends, np.hstack([X, Y]))
-    diagonal, free = family.form == "diagonal", family.form == "matrix" and not family.is_rigid
-    problems = {
-        "unpaired map": _PairRegression(family, everyone, unit, free),
-        "pairs alone": _PairRegression(family, everyone, unit, not _alike(everyone)),
-    }
-    constant: tuple[Array, Array] = (np.zeros_like(affine.A), reference.mean(axis=0))
-    choices = [("unpaired map", trust) for trust in _TRUST]
-    if free:
-        choices += [("pairs alone", ridge) for ridge in _RIDGES]
-
-    def solutions(first: AffineMap, known: Array) -> Iterator[tuple[Array, Array]]:
-        for name, amount in choices:
-            anchor = (first.A, first.b) if name == "unpaired map" else constant
-            yield problems[name].solve(*anchor, X[known], Y[known], amount)
-
-    loss = np.full(len(choices), 0.0 if n_subjects >= _ENOUGH else np.nan)
-    many = min(len(everyone), len(reference)) >= _MANY * (1 if diagonal else X.shape[1])
+    n_parameters = 1 if family.form == "diagonal" else X.shape[1]
+    many = min(len(everyone), len(reference)) >= _MANY * n_parameters
+    loss = np.full(len(choices.listed), 0.0 if n_subjects >= _ENOUGH else np.nan)
     for f in range(fold.max() + 1) if n_subjects >= _ENOUGH else ():
         asked = fold == f
         others = ~np.isin(owner, np.concatenate([end[asked] for end in ends]))
         first = affine if many else refit(domains.kept() & others)
-        for k, (A, b) in enumerate(solutions(first, ~asked)):
-            loss[k] += ((((X[asked] @ A.T + b) - Y[asked]) / unit) ** 2).sum() / Y.size
+        for k, (A, b) in enumerate(choices.solutions(first, ~asked)):
+            loss[k] += ((((X[asked] @ A.T + b) - Y[asked]) / choices.unit) ** 2).sum() / Y.size
     weights = _weights(loss, n_subjects, len(X), many)
     best = int(np.argmax(weights))
     if family.is_rigid:  # an average of rotations is none
         weights = np.eye(len(weights))[best]
     A, b = np.zeros_like(affine.A), np.zeros_like(affine.b)
-    for weight, (A_k, b_k) in zip(weights, solutions(affine, fold >= 0)):
+    for weight, (A_k, b_k) in zip(weights, choices.solutions(affine, fold >= 0)):
         A, b = A + weight * A_k, b + weight * b_k
-    refined = AffineMap(
-        np.diag(A).copy() if diagonal else A,
-        b,
-        affine.feature_names,
-        links=affine.links,
-        output_names=affine.output_names,
-    )
+    scale = np.diag(A).copy() if family.form == "diagonal" else A
+    outputs = affine.output_names
+    refined = AffineMap(scale, b, affine.feature_names, links=affine.links, output_names=outputs)
     return refined, {
         "n_pairs": len(X),
         "n_subjects": n_subjects,
-        "learned_from": choices[best][0],
-        "trust": choices[best][1],
+        "learned_from": choices.listed[best][0],
+        "trust": choices.listed[best][1],
         "weight_without": float(weights[0]),
         "held_out_error": float(np.sqrt(weights @ loss)),
         "held_out_error_without": float(np.sqrt(loss[0])),
     }
+
+
+class _Choices:
+    """Ways to learn from pairs: towards the unpaired map more or less, or from pairs alone."""
+
+    def __init__(self, family: Any, everyone: Array, reference: Array, X: Array, Y: Array) -> None:
+        self.X, self.Y = X, Y
+        self.unit = ones_for_zeros(reference.std(axis=0))
+        self.middle = reference.mean(axis=0)
+        free = family.form == "matrix" and not family.is_rigid
+        self.problems = {
+            "unpaired map": _PairRegression(family, everyone, self.unit, free),
+            "pairs alone": _PairRegression(family, everyone, self.unit, not _alike(everyone)),
+        }
+        self.listed = [("unpaired map", trust) for trust in _TRUST]
+        if free:
+            self.listed += [("pairs alone", ridge) for ridge in _RIDGES]
+
+    def solutions(self, first: AffineMap, known: Array) -> Iterator[tuple[Array, Array]]:
+        """Yield the map that each of them learns from some of the pairs."""
+        for name, amount in self.listed:
+            start = first.A, first.b
+            if name == "pairs alone":  # around a constant map
+                start = np.zeros_like(first.A), self.middle
+            yield self.problems[name].solve(*start, self.X[known], self.Y[known], amount)
 
 
 def _folds(query: Array, reference: Array, values: Array) -> tuple[Array, int]:

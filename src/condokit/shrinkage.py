@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, said
+from condokit.checks import Array, refusal
 from condokit.data.subsets import subsample
 from condokit.solvers.solution import Solution
 
@@ -73,11 +73,9 @@ def average_candidates(solution: Solution, n_rows: float | Array) -> tuple[Solut
         The weights of `CANDIDATES`.
     """
     if solution.se_log_scale is None or solution.se_image is None:
-        raise ValueError(
-            said(
-                "{@map='auto'} needs standard errors, which this divergence or conditional does "
-                "not give. Leave `divergence` and `conditional` at 'auto', or name a map."
-            )
+        raise refusal(
+            "{@map='auto'} needs standard errors, which this divergence or conditional does "
+            "not give. Leave `divergence` and `conditional` at 'auto', or name a map."
         )
     log_scale, centre, image = np.log(solution.scale), solution.centre, solution.image
     se_log = np.where(solution.se_log_scale > 0, solution.se_log_scale, np.inf)
