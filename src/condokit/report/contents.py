@@ -20,7 +20,7 @@ from condokit.solvers.lbfgs import threads
 from condokit.trust.assess import Assessment, assess_domains
 from condokit.trust.bootstrap import Bootstrap
 from condokit.trust.evaluate import Evaluation, evaluate_domains
-from condokit.trust.sensitivity import degrees_of_freedom, strength
+from condokit.trust.sensitivity import degrees_of_freedom, robustness_value
 
 FORMAT, SCHEMA = "condokit-report", 1
 _INTERVAL = 1.96
@@ -397,8 +397,8 @@ def _uncertainty(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[s
     dof = degrees_of_freedom(adapter)
     record: dict[str, Any] = {
         "how": "none" if adapter.map_se_ is None else "formula",
-        "strength_one_error": strength(1.0, dof),
-        "strength_two_errors": strength(2.0, dof),
+        "strength_one_error": robustness_value(1.0, dof),
+        "strength_two_errors": robustness_value(2.0, dof),
     }
     if uncertainty is not None:
         record |= {
