@@ -36,10 +36,8 @@ def save(
         The file to write.
     adapter : ConDoAdapter
         A fitted adapter.
-    X : array or data frame of shape (n_rows, n_columns)
-        The table that it was fitted on.
-    domain, confounders, features, groups, sample_weight : array-like, str or list of str
-        As in `ConDoAdapter.fit`.
+    X, domain, confounders, features, groups, sample_weight
+        The table that it was fitted on, as in `ConDoAdapter.fit`.
     uncertainty : Bootstrap or None, default=None
         Errors from resampled rows, as `bootstrap` returns them.
     force : bool, default=False

@@ -117,17 +117,14 @@ def _bars(record: dict[str, Any]) -> dict[str, Any]:
     names = sheet.get("rows with", [])
     totals = {side: max(record["compared"][f"n_{side}"], 1) for side in ("query", "reference")}
     rows = [
-        {
-            "name": names[k],
-            **{side: _bar(sheet[f"n_{side}"][k], total) for side, total in totals.items()},
-        }
-        for k in range(min(len(names), _MOST_STRATA))
+        {"name": name} | {s: _bar(sheet[f"n_{s}"][k], total) for s, total in totals.items()}
+        for k, name in enumerate(names[:_MOST_STRATA])
     ]
-    longest = max((row[side]["share"] for row in rows for side in totals), default=1) or 1
-    for row in rows:
-        for side in totals:
-            row[side]["width"] = round(100 * row[side]["share"] / longest, 2)
-    hidden = any(row[side]["hidden"] for row in rows for side in totals)
+    bars = [row[side] for row in rows for side in totals]
+    longest = max((bar["share"] for bar in bars), default=1) or 1
+    for bar in bars:
+        bar["width"] = round(100 * bar["share"] / longest, 2)
+    hidden = any(bar["hidden"] for bar in bars)
     return {"rows": rows, "hidden": hidden, "more": max(len(names) - _MOST_STRATA, 0)}
 
 
