@@ -112,10 +112,10 @@ def test_block_moments_agree_with_numpy(rng):
     block = _BlockMoments.of(R, labels)
     for b in range(4):
         q, r = R[labels[:, b]], R[~labels[:, b]]
-        difference = block.mean_query[b] - block.mean_reference[b]
+        difference = block.mean[0, b] - block.mean[1, b]
         np.testing.assert_allclose(difference, q.mean(axis=0) - r.mean(axis=0))
-        np.testing.assert_allclose(block.var_query[b], q.var(axis=0, ddof=1))
-        np.testing.assert_allclose(block.var_reference[b], r.var(axis=0, ddof=1))
+        np.testing.assert_allclose(block.var[0, b], q.var(axis=0, ddof=1))
+        np.testing.assert_allclose(block.var[1, b], r.var(axis=0, ddof=1))
 
 
 def test_results_do_not_depend_on_the_order_of_features(frame):

@@ -91,3 +91,8 @@ def hidden_counts(counts: Array, least: int = MIN_CELL) -> list[Any]:
         next_one = int(np.where(larger, counts, np.inf).argmin())
         shown[next_one] = f"~{least * round(float(counts[next_one]) / least)}"
     return shown
+
+
+def size_of(shown: Any) -> tuple[float, bool]:
+    """Return about how large a count in a table is, and whether it is hidden, for a picture."""
+    return float(str(shown).lstrip("<~")), str(shown).startswith("<")

@@ -12,6 +12,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from condokit.data.disclosure import size_of
+
 TOP = 20  # features shown without a script, and in pictures of many
 _MOST_STRATA = 40
 _EXPLORED = ("map", "features", "densities")  # what the script needs
@@ -129,8 +131,8 @@ def _bars(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bar(shown: Any, total: float) -> dict[str, Any]:
-    size = float(str(shown).lstrip("<~"))
-    return {"count": shown, "share": size / total, "hidden": str(shown).startswith("<")}
+    size, hidden = size_of(shown)
+    return {"count": shown, "share": size / total, "hidden": hidden}
 
 
 def _top(features: dict[str, list[Any]]) -> list[dict[str, Any]]:

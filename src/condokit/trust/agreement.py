@@ -119,7 +119,7 @@ def _paired_rows(pairs: Any, is_query: Array, fewest: int) -> tuple[Array, Array
         raise ValueError(
             f"'pairs' lists {len(query)} query rows but {len(reference)} reference rows."
         )
-    if len(query) < fewest:
+    if too_few(len(query), fewest):
         raise ValueError(
             f"'pairs' must list at least {fewest} pairs: the figures of fewer are not shown."
         )

@@ -12,7 +12,7 @@ from condokit.checks import Array, NoOverlapError, check_integer, check_number, 
 from condokit.choose import MANY_ROWS
 from condokit.compare.comparison import Comparison
 from condokit.compare.overlap import Overlap
-from condokit.data.disclosure import hidden_counts, number_of, share_of, shares_of_few
+from condokit.data.disclosure import MIN_CELL, hidden_counts, number_of, share_of, shares_of_few
 from condokit.data.domains import Confounder, Domains, Strata, cell_names
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.roles import from_table
@@ -20,7 +20,7 @@ from condokit.data.subsets import subsample_sides
 from condokit.fit import compare, determines_matrix, plain_recipe
 from condokit.trust.features import ADVICE, describe_features
 
-_FEW_ROWS = 5  # of a cell
+_FEW_ROWS = MIN_CELL  # of a cell; rows are asked for in multiples of it
 _FEW_EFFECTIVE = 10.0
 _FEW_SUBJECTS = 5
 _MUCH_DROPPED = 0.05
@@ -166,8 +166,9 @@ def assess_domains(
         findings += _of_overlap(overlap, warn_overlap, min_overlap, n_query, min_cell)
         findings += _of_rows(domains, comparison)
         few = shares_of_few(overlap.outside, n_query, min_cell)
-        outside = {name: share for name, share in overlap.outside.items() if name not in few}
-        overlap = replace(overlap, outside=outside)
+        overlap = replace(
+            overlap, outside={k: v for k, v in overlap.outside.items() if k not in few}
+        )
     remarkable = describe_features(domains)
     findings = gravest_first(
         [*findings, *_of_features(remarkable), *_of_missing(domains, min_cell)]
@@ -186,7 +187,7 @@ def assess_domains(
         confounders=Sheet.of_rows(_associations(domains, overlap, min_cell)),
         strata=_strata_sheet(domains, strata, min_cell),
         features=_features_sheet(remarkable),
-        affine=_affine(domains, comparison),
+        affine=dict(zip(("identifiable", "why"), _identifies_matrix(domains, comparison))),
     )
 
 
@@ -288,7 +289,7 @@ def cramers_v(confounder: Confounder, is_query: Array, weights: Array) -> float 
     r"""Return :math:`\sqrt{\chi^2 / n}` between domain and categories; None if continuous."""
     if confounder.values is not None:
         return None
-    table = _counts(confounder, is_query, weights)
+    table = _by_side(confounder.codes, len(confounder.levels), is_query, weights)
     expected = table.sum(axis=0) * table.sum(axis=1, keepdims=True) / table.sum()
     seen = expected > 0
     return float(np.sqrt(((table - expected)[seen] ** 2 / expected[seen]).sum() / table.sum()))
@@ -311,7 +312,7 @@ def standardised_difference(confounder: Confounder, is_query: Array, weights: Ar
         if spread == 0:
             return 0.0 if difference == 0 else float(np.inf)
         return float(difference / spread)
-    shares = _counts(confounder, is_query, weights)
+    shares = _by_side(confounder.codes, len(confounder.levels), is_query, weights)
     shares /= shares.sum(axis=1, keepdims=True)
     delta = (shares[0] - shares[1])[1:]
     S = np.mean([np.diag(p[1:]) - np.outer(p[1:], p[1:]) for p in shares], axis=0)
@@ -323,19 +324,10 @@ def standardised_difference(confounder: Confounder, is_query: Array, weights: Ar
     return float(np.sqrt(max(delta @ np.linalg.pinv(S, hermitian=True) @ delta, 0.0)))
 
 
-def _counts(confounder: Confounder, is_query: Array, weights: Array) -> Array:
-    """Count rows of (query, reference) by category."""
-    known = confounder.codes >= 0
-    return _by_side(
-        confounder.codes[known], len(confounder.levels), is_query[known], weights[known]
-    )
-
-
 def _by_side(cell: Array, n_cells: int, is_query: Array, weights: Array) -> Array:
-    """Count rows of (query, reference) by cell."""
-    return np.stack(
-        [np.bincount(cell[side], weights[side], n_cells) for side in (is_query, ~is_query)]
-    )
+    """Count rows of (query, reference) by cell; those of cell -1 are left out."""
+    sides = ((cell >= 0) & side for side in (is_query, ~is_query))
+    return np.stack([np.bincount(cell[side], weights[side], n_cells) for side in sides])
 
 
 def _cells(domains: Domains, strata: Strata) -> Iterator[tuple[list[str], Array]]:
@@ -395,7 +387,7 @@ def _wanted(domains: Domains, strata: Strata, goal: float) -> list[str]:
     sides = [f"{domains.labels[0]!r} (query)", f"{domains.labels[1]!r} (reference)"]
     if domains.labels == ("query", "reference"):
         sides = ["the query", "the reference"]
-    for names, counts in _cells(domains, strata) if goal else []:
+    for names, counts in _cells(domains, strata) if goal else ():
         more = _additions(counts, goal)
         for side, k in zip(*np.nonzero(more)):
             asked[f"{names[k]} in {sides[side]}"] = more[side, k]
@@ -432,13 +424,8 @@ def _coefficient(counts: Array) -> float:
     return float(shares.min(axis=0).sum())
 
 
-def _affine(domains: Domains, comparison: Comparison | None) -> dict[str, Any]:
-    """Tell whether these rows and strata determine a full matrix."""
-    possible, why = _determines_matrix(domains, comparison)
-    return {"identifiable": possible, "why": why}
-
-
-def _determines_matrix(domains: Domains, comparison: Comparison | None) -> tuple[bool | None, str]:
+def _identifies_matrix(domains: Domains, comparison: Comparison | None) -> tuple[bool | None, str]:
+    """Tell whether these rows and strata determine a full matrix, and why."""
     d = domains.n_features
     if comparison is None:
         return False, "Nothing can be compared."

@@ -25,7 +25,6 @@ from condokit.maps.families import DiagonalFamily
 from condokit.maps.standard_errors import DrawnErrors
 from condokit.solvers.lbfgs import threads
 from condokit.summaries.grouped import GroupedMoments, ObservedMoments
-from condokit.summaries.moments import Moments
 from condokit.trust.reading import in_map_order, read_as_fitted
 
 _MOST_PARCELS = 500  # into which the rows of a cell are dealt, to be resampled
@@ -258,19 +257,13 @@ def _by_moments(
             moments_from(independent[half], mean[half], squares[half], independent[half])
             for half in (slice(None, n_values), slice(n_values, None))
         )
-        yield _refit_moments(recipe, query, reference, weights)
-
-
-def _refit_moments(
-    recipe: Recipe, query: Moments, reference: Moments, weights: Array
-) -> _Draw | None:
-    try:
-        solution, _, _ = solve_moments(recipe, query, reference, weights)
-    except (ValueError, FloatingPointError):
-        return None
-    if not (np.isfinite(solution.scale).all() and np.isfinite(solution.offset).all()):
-        return None
-    return solution.scale, solution.offset
+        try:
+            found = solve_moments(recipe, query, reference, weights)[0]
+        except (ValueError, FloatingPointError):
+            yield None
+            continue
+        is_known = np.isfinite(found.scale).all() and np.isfinite(found.offset).all()
+        yield (found.scale, found.offset) if is_known else None
 
 
 def _parcels(
@@ -311,14 +304,11 @@ def _merged(
             continue
         n = stats.count[mine] * (drawn[mine, None] if by_feature else drawn[mine])
         count[c] = n.sum(axis=0)
-        share = columns(n) / positive(n.sum(axis=0))
-        first = stats.mean[mine[0]]
-        centred = stats.mean[mine] - first
-        middle = (share * centred).sum(axis=0)
-        mean[c] = first + middle
-        weight = columns(n)
+        centred = stats.mean[mine] - stats.mean[mine[0]]
+        middle = (columns(n) / positive(count[c]) * centred).sum(axis=0)
+        mean[c] = stats.mean[mine[0]] + middle
         within = (drawn[mine, None] * stats.squares[mine]).sum(axis=0)
-        squares[c] = within + (weight * (centred - middle) ** 2).sum(axis=0)
+        squares[c] = within + (columns(n) * (centred - middle) ** 2).sum(axis=0)
     return count, mean, squares
 
 

@@ -13,6 +13,7 @@ from condokit.data.subsets import subsample
 from condokit.trust.blocks import ComparableRows
 
 _REAL = 3.0  # standard errors above which a difference that confounders explain is real
+_LEAST_KEPT = 0.8  # share of the differences
 _NOTABLE = 0.1  # standard deviations, and share of rows, below which a difference is of no account
 _MOST_ROWS = 1000  # for silhouettes
 
@@ -26,6 +27,13 @@ class KeptDifferences:
     is_real: Array  # whether the expected difference is beyond doubt, and of account
     share: float | None  # observed over expected, over features with a real difference if any
     error: float | None  # standard error of the share
+
+    @property
+    def are_too_few(self) -> bool:
+        """Whether the map made the domains alike where they should differ, beyond doubt."""
+        if self.share is None or self.error is None:
+            return False
+        return self.share + 2 * self.error < _LEAST_KEPT
 
 
 def kept_differences(rows: ComparableRows, X: Array) -> KeptDifferences:

@@ -10,7 +10,7 @@ import numpy as np
 
 from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, check_integer, check_seed, listing, said
-from condokit.data.arrays import positive, rms
+from condokit.data.arrays import positive
 from condokit.data.domains import Domains, cell_names
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first, plain
 from condokit.fit import compare, plain_recipe
@@ -36,7 +36,6 @@ _FEWEST_PERMUTATIONS = 39  # with fewer, no p-value of two tests is below the le
 _NEGLIGIBLE = 0.05  # standard deviations, or area under the curve beyond chance
 _SMALL = 0.1  # standard deviations
 _LARGE = 0.5
-_LEAST_KEPT = 0.8
 _MOST_DENSITIES = 100
 _VERDICTS = {
     "good": "Good: no shift is found given the confounders, and real differences are kept.",
@@ -187,18 +186,11 @@ def evaluate(
     if affine.is_rectangular:
         raise ValueError("A map between different features cannot be evaluated in one table.")
     settings = ConDoAdapter() if adapter is None else adapter
-    domains = read_for_map(
-        affine,
-        X,
-        domain,
-        confounders,
-        features,
-        groups,
-        sample_weight,
-        settings.reference if reference is None else reference,
-        settings.categorical if categorical is None else categorical,
-        missing or settings.missing,
-    )
+    reference = settings.reference if reference is None else reference
+    categorical = settings.categorical if categorical is None else categorical
+    missing = missing or settings.missing
+    roles = domain, confounders, features, groups, sample_weight
+    domains = read_for_map(affine, X, *roles, reference, categorical, missing)
     return evaluate_domains(
         domains, affine, adapter, models, labels, pairs, n_permutations, min_cell, seed
     )
@@ -213,13 +205,11 @@ class _Version:
     kept: KeptDifferences
     auc: float
 
-    @property
-    def shift_sd(self) -> float:
-        return rms(self.shift.difference)
-
-    @property
-    def log_sd_ratio(self) -> float:
-        return rms(self.shift.log_ratio)
+    @classmethod
+    def of(cls, rows: ComparableRows, X: Array) -> _Version:
+        R = rows.residuals(X)
+        auc = Permutations(rows, X, R).predictability()[0]
+        return cls(X, measure_shift(rows, R), kept_differences(rows, X), auc)
 
 
 @dataclass(frozen=True)
@@ -240,6 +230,10 @@ class _Tests:
     def p_value(self) -> float:
         """Of both tests together, by Bonferroni."""
         return min(1.0, 2 * min(self.p_features, self.p_joint))
+
+    def told(self, digits: str) -> str:
+        p, each, joint = (format(p, digits) for p in (self.p_value, self.p_features, self.p_joint))
+        return f"p = {p} of two tests: {each} by feature, {joint} jointly"
 
 
 @threads(1)  # the matrices are small: threads would only wait for each other
@@ -269,8 +263,8 @@ def evaluate_domains(
     tests = _Tests(p, adjusted, p_joint, auc, chance)
     kept = kept_differences(rows, rows.after)
     versions = {
-        "as is": _version(rows, rows.before),
-        "moment matching": _version(rows, _moments_matched(rows)),
+        "as is": _Version.of(rows, rows.before),
+        "moment matching": _Version.of(rows, _moments_matched(rows)),
         "this map": _Version(rows.after, measure_shift(rows, left), kept, auc),
     }
     features = _features_sheet(names, versions, tests)
@@ -299,12 +293,6 @@ def evaluate_domains(
         agreement=None if pairs is None else agreement(pairs, domains, affine, max(min_cell, 2)),
         densities=densities(drawn, strata, [names[j] for j in shown], min_cell),
     )
-
-
-def _version(rows: ComparableRows, X: Array) -> _Version:
-    R = rows.residuals(X)
-    auc = Permutations(rows, X, R).predictability()[0]
-    return _Version(X, measure_shift(rows, R), kept_differences(rows, X), auc)
 
 
 def _errors(
@@ -354,8 +342,8 @@ def _versions_sheet(rows: ComparableRows, versions: dict[str, _Version]) -> Shee
         scores = silhouettes(rows, version.X)
         row = {
             "data": name,
-            "shift_sd": version.shift_sd,
-            "log_sd_ratio": version.log_sd_ratio,
+            "shift_sd": version.shift.size[0],
+            "log_sd_ratio": version.shift.size[1],
             "domain_auc": max(version.auc, 0.5),  # below chance is what overfitting leaves
             "explained": variance_explained(rows, version.X),
             "kept": version.kept.share,
@@ -393,7 +381,7 @@ def _findings(sheet: Sheet, versions: dict[str, _Version], tests: _Tests) -> Ite
             f"{after.kept.share:.0%} of the difference that confounders explain is kept (moment "
             f"matching: {round(matched.kept.share or 0.0, 2) + 0.0:.0%})."
         )
-    if _is_over_corrected(after.kept):
+    if after.kept.are_too_few:
         yield Finding(
             "care",
             f"over-corrected: only {text}",
@@ -402,21 +390,20 @@ def _findings(sheet: Sheet, versions: dict[str, _Version], tests: _Tests) -> Ite
         )
     else:
         yield Finding("note", text)
-    change = "the shift given the confounders goes from "
-    change += f"{before.shift_sd:.2g} to {after.shift_sd:.2g} sd"
+    sizes = f"{before.shift.size[0]:.2g} to {after.shift.size[0]:.2g} sd"
+    change = f"the shift given the confounders goes from {sizes}"
     largest = max(np.abs(after.shift.difference).max(), np.abs(after.shift.log_ratio).max())
     if largest < _NEGLIGIBLE and after.auc < 0.5 + _NEGLIGIBLE:
         yield Finding("note", f"{change}; no feature is off by more than {_NEGLIGIBLE} sd.")
     elif tests.p_value > _LEVEL:
-        yield Finding(
-            "note", f"{change}; what is left is within chance ({_p_values(tests, '.2g')})."
-        )
+        text = f"{change}; what is left is within chance ({tests.told('.2g')})."
+        yield Finding("note", text)
     else:
         hit = [n for n, p in zip(sheet["feature"], sheet["p_adjusted"]) if p <= _LEVEL]
         yield Finding(
             "care",
             f"{change}, and what is left{f' in {listing(hit)}' if hit else ''} is more than chance "
-            f"({_p_values(tests, '.3g')}; domain told with an area under the curve of "
+            f"({tests.told('.3g')}; domain told with an area under the curve of "
             f"{tests.auc:.2f}, chance {tests.chance:.2f}).",
             said(
                 "A richer map ({@map='auto'}) or a confounder that was not recorded may explain it."
@@ -424,24 +411,10 @@ def _findings(sheet: Sheet, versions: dict[str, _Version], tests: _Tests) -> Ite
         )
 
 
-def _p_values(tests: _Tests, digits: str) -> str:
-    p, by_feature, jointly = (
-        format(p, digits) for p in (tests.p_value, tests.p_features, tests.p_joint)
-    )
-    return f"p = {p} of two tests: {by_feature} by feature, {jointly} jointly"
-
-
-def _is_over_corrected(kept: KeptDifferences) -> bool:
-    if kept.share is None or kept.error is None:
-        return False
-    return kept.share + 2 * kept.error < _LEAST_KEPT
-
-
 def _verdict(versions: dict[str, _Version], findings: list[Finding]) -> str:
     if not any(finding.level == "care" for finding in findings):
         return "good"
     before, _, after = versions.values()
-    sizes = [np.hypot(version.shift_sd, version.log_sd_ratio) for version in (before, after)]
-    helps = sizes[1] < max(sizes[0], _SMALL)
-    poor = _is_over_corrected(after.kept) or not helps or after.shift_sd > _LARGE
+    helps = np.hypot(*after.shift.size) < max(np.hypot(*before.shift.size), _SMALL)
+    poor = after.kept.are_too_few or not helps or after.shift.size[0] > _LARGE
     return "poor" if poor else "with care"

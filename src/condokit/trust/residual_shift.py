@@ -9,7 +9,7 @@ from scipy import sparse
 from scipy.stats import rankdata
 
 from condokit.checks import Array
-from condokit.data.arrays import positive
+from condokit.data.arrays import positive, rms
 from condokit.data.subsets import folds, subsample
 from condokit.divergences import ReverseKL
 from condokit.maps.families import LocationScale
@@ -32,6 +32,11 @@ class ResidualShift:
     difference: Array  # mean of query minus reference rows within blocks, in standard deviations
     log_ratio: Array  # logarithm of the ratio of standard deviations within blocks
 
+    @property
+    def size(self) -> tuple[float, float]:
+        """Root mean squares of both over features."""
+        return rms(self.difference), rms(self.log_ratio)
+
 
 @dataclass(frozen=True)
 class MapErrors:
@@ -52,19 +57,17 @@ def measure_shift(rows: ComparableRows, R: Array) -> ResidualShift:
 
     Blocks weigh by the rows that compare, n_q n_r / (n_q + n_r).
     """
-    label = rows.is_query[:, None]
-    total = difference = log_ratio = np.zeros(R.shape[1])
-    weight_ratio = 0.0
+    difference, log_ratio = np.zeros((2, R.shape[1]))
+    weight = weight_ratio = 1e-300
     for block in rows.shared_blocks():
-        part = _BlockMoments.of(R[block], label[block])
+        part = _BlockMoments.of(R[block], rows.is_query[block, None])
         h = part.weight[0]
-        total = total + h
-        gap = part.mean_query[0] - part.mean_reference[0]
-        difference = difference + h * gap / part.spread
+        weight += h
+        difference += h * (part.mean[0] - part.mean[1])[0] / part.spread
         if part.compares_spread[0]:
             weight_ratio += h
-            log_ratio = log_ratio + h * part.log_ratio[0]
-    return ResidualShift(difference / positive(total), log_ratio / max(weight_ratio, 1e-300))
+            log_ratio += h * part.log_ratio[0]
+    return ResidualShift(difference / weight, log_ratio / weight_ratio)
 
 
 class Permutations:
@@ -138,9 +141,8 @@ class Permutations:
         stretch = np.exp(self.log_scale[:, batch])
         statistic = np.zeros(stretch.shape)
         for block, base in blocks:
-            at_query = block.mean_query + base - centre
-            moved = (stretch - 1) * at_query + self.shift[:, batch]
-            difference = block.mean_query + moved - block.mean_reference
+            moved = (stretch - 1) * (block.mean[0] + base - centre) + self.shift[:, batch]
+            difference = block.mean[0] + moved - block.mean[1]
             statistic += block.weight[:, None] * (difference / block.spread) ** 2
             ratio = block.log_ratio + self.log_scale[:, batch]
             ratio[~block.compares_spread] = 0.0
@@ -199,17 +201,15 @@ def _refitted_maps(
     if not usable:
         return 0.0, 0.0
 
-    def moments(side: str) -> Moments:
-        means = [getattr(block, f"mean_{side}")[1:] + base - centre for block, base in usable]
-        var = np.stack([getattr(block, f"var_{side}")[1:].ravel() for block, _ in usable])
-        ones, var = np.ones(len(usable)), positive(var)
-        return Moments(np.stack([mean.ravel() for mean in means]), var, 1 / var, ones, ones)
-
+    sides = []
+    for k in (0, 1):
+        mean = np.stack([(block.mean[k, 1:] + base - centre).ravel() for block, base in usable])
+        var = positive(np.stack([block.var[k, 1:].ravel() for block, _ in usable]))
+        sides.append(Moments(mean, var, 1 / var, np.ones(len(usable)), np.ones(len(usable))))
     weights = np.array([block.weight[0] for block, _ in usable])
-    found = ReverseKL().minimize(
-        LocationScale(), moments("query"), moments("reference"), weights / weights.sum()
-    )
-    shape = usable[0][0].mean_query[1:].shape
+    query, reference = sides
+    found = ReverseKL().minimize(LocationScale(), query, reference, weights / weights.sum())
+    shape = usable[0][0].mean[0, 1:].shape
     return found.offset.reshape(shape), np.log(found.scale).reshape(shape)
 
 
@@ -262,40 +262,30 @@ def _centred(X: Array, block: Array) -> Array:
 
 @dataclass(frozen=True)
 class _BlockMoments:
-    """Moments of one block of centred rows under several labellings, one per line."""
+    """Moments of query and reference rows of one block under several labellings.
+
+    Means (of centred rows) and variances have the shape (2, n_labellings, n_features).
+    """
 
     weight: Array
-    mean_query: Array
-    mean_reference: Array
-    var_query: Array
-    var_reference: Array
-    spread: Array
+    mean: Array
+    var: Array
+    spread: Array  # of all rows
     compares_spread: Array
 
     @property
     def log_ratio(self) -> Array:
         """Logarithm of the ratio of standard deviations."""
-        return 0.5 * np.log(positive(self.var_query) / positive(self.var_reference))
+        return 0.5 * np.log(positive(self.var[0]) / positive(self.var[1]))
 
     @classmethod
     def of(cls, R: Array, labels: Array) -> _BlockMoments:
-        L = labels.T.astype(float)
-        R = R - R.mean(axis=0)
-        n, n_query = len(R), L.sum(axis=1)
-        n_reference = n - n_query
+        n, R, L = len(R), R - R.mean(axis=0), labels.T.astype(float)
         sums, squares, total = L @ R, L @ R**2, (R**2).sum(axis=0)
-        at_least_one = [np.maximum(count, 1)[:, None] for count in (n_query, n_reference)]
-        mean_query, mean_reference = sums / at_least_one[0], -sums / at_least_one[1]
-        dof = [np.maximum(count - 1, 1)[:, None] for count in (n_query, n_reference)]
-        floor = 1e-12 * total / n
-        var_query = (squares - at_least_one[0] * mean_query**2) / dof[0]
-        var_reference = (total - squares - at_least_one[1] * mean_reference**2) / dof[1]
-        return cls(
-            n_query * n_reference / n,
-            mean_query,
-            mean_reference,
-            np.maximum(var_query, floor),
-            np.maximum(var_reference, floor),
-            positive(np.sqrt(total / max(n - 1, 1))),
-            (n_query > 2) & (n_reference > 2),
-        )
+        count = np.stack([L.sum(axis=1), n - L.sum(axis=1)])
+        at_least_one = np.maximum(count, 1)[:, :, None]
+        mean = np.stack([sums, -sums]) / at_least_one
+        var = np.stack([squares, total - squares]) - at_least_one * mean**2
+        var = np.maximum(var / np.maximum(count - 1, 1)[:, :, None], 1e-12 * total / n)
+        spread = positive(np.sqrt(total / max(n - 1, 1)))
+        return cls(count[0] * count[1] / n, mean, var, spread, np.minimum(*count) > 2)
