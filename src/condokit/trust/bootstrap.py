@@ -294,15 +294,11 @@ def _merged(
     stats: GroupedMoments, cell: Array, n_cells: int, drawn: Array
 ) -> tuple[Array, Array, Array]:
     """Return count, mean and sum of squares of cells from parcels that count so often."""
-    by_feature = stats.count.ndim == 2
-    d = stats.mean.shape[1]
-    count = np.zeros((n_cells, d) if by_feature else n_cells)
-    mean, squares = np.zeros((2, n_cells, d))
-    for c in np.unique(cell):
+    count = np.zeros((n_cells, *stats.count.shape[1:]))
+    mean, squares = np.zeros((2, n_cells, stats.mean.shape[1]))
+    for c in np.unique(cell[drawn > 0]):
         mine = np.flatnonzero((cell == c) & (drawn > 0))
-        if len(mine) == 0:
-            continue
-        n = stats.count[mine] * (drawn[mine, None] if by_feature else drawn[mine])
+        n = (stats.count[mine].T * drawn[mine]).T
         count[c] = n.sum(axis=0)
         centred = stats.mean[mine] - stats.mean[mine[0]]
         middle = (columns(n) / positive(count[c]) * centred).sum(axis=0)
