@@ -4,6 +4,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import pyplot
 from stories import ROLES, truth, two_domains
 
 from condokit import ConDoAdapter, assess, evaluate, plots
@@ -19,7 +20,7 @@ def frame():
 @pytest.fixture(autouse=True)
 def _closes_figures():
     yield
-    matplotlib.pyplot.close("all")
+    pyplot.close("all")
 
 
 def test_overlap(frame):

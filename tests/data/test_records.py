@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from condokit.checks import naming, said
+from condokit.data import disclosure
 from condokit.data.disclosure import hidden_counts
-from condokit.data.records import Finding, Sheet, plain, show
+from condokit.data.records import Finding, Record, Sheet, gravest_first, plain, show
 
 
 def test_a_sheet_prints_aligned_and_escapes_html():
@@ -41,6 +43,50 @@ def test_a_sheet_becomes_a_data_frame(backend):
 )
 def test_small_cells_are_hidden(counts, shown):
     assert hidden_counts(np.array(counts)) == shown
+
+
+def test_figures_of_few_rows_are_not_told():
+    values = np.array([1.0, 2.0, np.nan, 3.0])
+    assert disclosure.mean_of(values, 3) == 2.0
+    assert disclosure.mean_of(values, 4) is None
+    blank = disclosure.blanked(np.array([1.0, 2.0, 3.0]), np.array([0, 4, 5]))
+    np.testing.assert_array_equal(blank, [np.nan, np.nan, 3.0])
+    assert disclosure.shares_of_few({"a": 0.0, "b": 0.04, "c": 0.05}, 100) == {"b"}
+    assert [disclosure.rounded_beside(n, 90) for n in (87, 90, 85)] == ["~85", 90, 85]
+    assert [disclosure.share_of(n, 10) for n in (4, 5)] == ["a few", "50%"]
+    assert [disclosure.number_of(n) for n in (4, 5)] == ["a few", "5"]
+    assert [disclosure.size_of(shown) for shown in ("<5", "~15", 20)] == [
+        (5.0, True),
+        (15.0, False),
+        (20.0, False),
+    ]
+
+
+def test_findings_speak_to_the_reader_and_are_saved_for_python():
+    class Found(Record):
+        def parts(self):
+            return [("", said("{@map='shift'}")), ("None", []), ("Reasons", [finding])]
+
+    finding = Finding("care", "odd.", said("Leave it out with {@`features`}."))
+    assert str(finding) == "care: odd. Leave it out with `features`."
+    with naming(lambda argument: "--" + argument.strip("`")):
+        assert (
+            repr(Found()) == "--map='shift'\n\nReasons\n- care: odd. Leave it out with --features."
+        )
+        assert plain(finding)["advice"] == "Leave it out with `features`."
+    assert type(plain(finding)["advice"]) is str
+
+
+def test_findings_are_told_the_gravest_first():
+    levels = ["note", "care", "stop", "care"]
+    told = gravest_first(Finding(level, str(k)) for k, level in enumerate(levels))
+    assert [finding.text for finding in told] == ["2", "1", "3", "0"]
+
+
+def test_a_sheet_is_made_of_rows_or_arrays():
+    assert Sheet.of_rows([{"a": 1, "b": 2}, {"a": 3, "b": 4}]).columns == {"a": [1, 3], "b": [2, 4]}
+    assert Sheet.of_rows([], ["a"]).columns == {"a": []}
+    assert Sheet({"a": np.arange(2)})["a"] == [0, 1]
 
 
 def test_everything_becomes_plain():

@@ -9,8 +9,8 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from stories import ROLES, truth, two_domains
 
 from condokit import AffineMap, ConDoAdapter, evaluate
-from condokit.trust.blocks import Likewise
-from condokit.trust.shift import _Block
+from condokit.trust.blocks import ComparableRows
+from condokit.trust.residual_shift import _BlockMoments
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_permuted_labels_stay_within_blocks_and_subjects(rng):
     is_query = np.repeat(rng.random(30) < 0.5, 4)
     is_query[:4] = [True, False, True, False]  # a subject seen in both domains
     X = np.zeros((n, 1))
-    rows = Likewise(X, X, is_query, block, block, None, groups, np.arange(n))
+    rows = ComparableRows(X, X, is_query, block, block, None, groups, np.arange(n))
     labels = rows.permuted(50, rng)
     for g in range(1, 30):
         mine = labels[groups == g]
@@ -109,13 +109,13 @@ def test_permuted_labels_stay_within_blocks_and_subjects(rng):
 
 def test_block_moments_agree_with_numpy(rng):
     R, labels = rng.normal(5, 2, (30, 3)), rng.random((30, 4)) < 0.5
-    block = _Block.of(R, labels)
+    block = _BlockMoments.of(R, labels)
     for b in range(4):
         q, r = R[labels[:, b]], R[~labels[:, b]]
-        difference = block.mean_query[b] - block.mean_reference[b]
+        difference = block.mean[0, b] - block.mean[1, b]
         np.testing.assert_allclose(difference, q.mean(axis=0) - r.mean(axis=0))
-        np.testing.assert_allclose(block.var_query[b], q.var(axis=0, ddof=1))
-        np.testing.assert_allclose(block.var_reference[b], r.var(axis=0, ddof=1))
+        np.testing.assert_allclose(block.var[0, b], q.var(axis=0, ddof=1))
+        np.testing.assert_allclose(block.var[1, b], r.var(axis=0, ddof=1))
 
 
 def test_results_do_not_depend_on_the_order_of_features(frame):

@@ -5,7 +5,7 @@ import pytest
 from stories import two_domains
 
 from condokit import ConDoAdapter, sensitivity
-from condokit.trust.sensitivity import strength
+from condokit.trust.sensitivity import robustness_value
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_placebo_maps_are_near_the_identity(found):
 
 def test_the_strength_solves_its_equation():
     t, dof = np.array([0.5, 1.0, 4.0]), 200.0
-    s = strength(t, dof)
+    s = robustness_value(t, dof)
     np.testing.assert_allclose(s**2 / (1 - s), t**2 / dof)
 
 
@@ -40,7 +40,7 @@ def test_a_confounder_of_that_strength_moves_the_map_by_one_standard_error():
     # dof * R2_domain * R2_feature / (1 - R2_domain) = 1
     rng = np.random.default_rng(0)
     n, moves = 400, []
-    s = strength(1.0, 2 * n - 2)
+    s = robustness_value(1.0, 2 * n - 2)
     for _ in range(300):
         u = rng.normal(size=2 * n)
         noise = rng.normal(size=2 * n)

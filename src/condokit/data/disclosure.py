@@ -22,7 +22,23 @@ def told(sentence: str) -> str:
     return sentence.told(rows=rows)
 
 
-def small_cells(counts: Array, least: int = MIN_CELL) -> Array:
+def too_few(count: Any, least: int = MIN_CELL) -> Any:
+    """Tell where there are too few rows for figures of them to be shown, or none."""
+    return np.asarray(count) < least
+
+
+def blanked(figures: Array, counts: Array, least: int = MIN_CELL) -> Array:
+    """Return figures with NaN for those of too few rows."""
+    return np.where(too_few(counts, least), np.nan, figures)
+
+
+def mean_of(values: Array, least: int = MIN_CELL) -> float | None:
+    """Return the mean of the known values; None for that of too few rows."""
+    known = values[~np.isnan(values)]
+    return None if too_few(len(known), least) else float(known.mean())
+
+
+def small_cells(counts: Any, least: int = MIN_CELL) -> Any:
     """Mark the cells whose figures are not shown: those with some rows, but fewer than `least`."""
     return (counts > 0) & (counts < least)
 
@@ -41,7 +57,22 @@ def hidden_cells(counts: Array, least: int = MIN_CELL) -> Array:
 
 def share_of(count: float, total: float, least: int = MIN_CELL) -> str:
     """Word a share of rows for a sentence, unless it is that of too few rows."""
-    return f"{count / total:.0%}" if count >= least else "a few"
+    return "a few" if too_few(count, least) else f"{count / total:.0%}"
+
+
+def number_of(count: int, least: int = MIN_CELL) -> str:
+    """Word a number of rows for a sentence, unless it is that of a small cell."""
+    return "a few" if too_few(count, least) else str(count)
+
+
+def shares_of_few(shares: dict[str, float], n_rows: float, least: int = MIN_CELL) -> set[str]:
+    """Name the shares of all rows that are those of a small cell."""
+    return {name for name, share in shares.items() if 0 < share * n_rows <= least - 0.5}
+
+
+def rounded_beside(count: float, total: float, least: int = MIN_CELL) -> Any:
+    """Return a count; rounded if the total beside it would tell the size of a small cell."""
+    return f"~{least * round(count / least)}" if small_cells(total - count, least) else count
 
 
 def hidden_counts(counts: Array, least: int = MIN_CELL) -> list[Any]:
@@ -60,3 +91,8 @@ def hidden_counts(counts: Array, least: int = MIN_CELL) -> list[Any]:
         next_one = int(np.where(larger, counts, np.inf).argmin())
         shown[next_one] = f"~{least * round(float(counts[next_one]) / least)}"
     return shown
+
+
+def size_of(shown: Any) -> tuple[float, bool]:
+    """Return about how large a count in a table is, and whether it is hidden, for a picture."""
+    return float(str(shown).lstrip("<~")), str(shown).startswith("<")

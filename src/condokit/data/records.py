@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from condokit.checks import Array
+from condokit.checks import Array, Sentence
 
 Part = tuple[str, Any]
+LEVELS = ("stop", "care", "note")  # of findings, the gravest first
 _MOST_ROWS = 20  # of a table that is printed
 _STYLE = (
     "<style>.condokit{font-family:system-ui,sans-serif;max-width:60em}"
@@ -30,7 +31,7 @@ class Sheet:
     Attributes
     ----------
     columns : dict of str to list
-        The values; None where something is not known or not shown.
+        The values, given as lists or arrays; None where something is not known or not shown.
 
     Examples
     --------
@@ -40,7 +41,19 @@ class Sheet:
       M   0.75
     """
 
-    columns: dict[str, list[Any]]
+    columns: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        lists = {
+            n: v.tolist() if hasattr(v, "tolist") else list(v) for n, v in self.columns.items()
+        }
+        object.__setattr__(self, "columns", lists)
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[dict[str, Any]], names: Sequence[str] = ()) -> Sheet:
+        """Return the table of rows that have the same names, given in case there is no row."""
+        rows = list(rows)
+        return cls({name: [row[name] for row in rows] for name in (rows[0] if rows else names)})
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
@@ -115,17 +128,28 @@ class Finding:
     text: str
     advice: str = ""
 
-    def __str__(self) -> str:
+    def __str__(self) -> str:  # in an f-string a Sentence speaks to the reader
         mark = {"stop": "not possible: ", "care": "care: ", "note": ""}[self.level]
         return f"{mark}{self.text}" + (f" {self.advice}" if self.advice else "")
+
+
+def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings in the order of how serious they are."""
+    return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
 
 
 class Record:
     """A frozen dataclass with one account of itself, for terminals, notebooks and files."""
 
     def parts(self) -> list[Part]:
-        """Return headings with their content: text, a list of findings or texts, or a Sheet."""
+        """Return headings with their content: text, a list of findings or texts, or a Sheet.
+
+        Empty lists and sheets are not shown.
+        """
         raise NotImplementedError
+
+    def _shown(self) -> list[Part]:
+        return [(heading, content) for heading, content in self.parts() if len(content)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, text, lists and dicts, ready for JSON.
@@ -141,7 +165,7 @@ class Record:
 
     def __repr__(self) -> str:
         blocks = []
-        for heading, content in self.parts():
+        for heading, content in self._shown():
             if isinstance(content, list):
                 content = "\n".join(f"- {item}" for item in content)
             blocks.append(f"{heading}\n{content}" if heading else str(content))
@@ -149,7 +173,7 @@ class Record:
 
     def _repr_html_(self) -> str:
         blocks = []
-        for heading, content in self.parts():
+        for heading, content in self._shown():
             if heading:
                 blocks.append(f"<h4>{html.escape(heading)}</h4>")
             if isinstance(content, Sheet):
@@ -180,8 +204,11 @@ def show(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Turn arrays, tuples and records into lists, dicts and numbers; NaN and infinity into None."""
-    if isinstance(value, Sheet | Record) or hasattr(value, "to_dict"):
+    """Turn arrays, tuples and records into lists, dicts and numbers; NaN and infinity into None.
+
+    Sentences become text for users of Python.
+    """
+    if hasattr(value, "to_dict"):
         return plain(value.to_dict())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return plain(dataclasses.asdict(value))
@@ -189,6 +216,8 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | list | tuple):
         return [plain(item) for item in (value.tolist() if hasattr(value, "tolist") else value)]
+    if isinstance(value, Sentence):
+        return value.told()
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not np.isfinite(value):

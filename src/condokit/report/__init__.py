@@ -10,7 +10,7 @@ from condokit.io import write_text
 from condokit.report.contents import build
 from condokit.report.render import render
 from condokit.trust.bootstrap import Bootstrap
-from condokit.trust.rereading import read_again
+from condokit.trust.reading import read_as_fitted
 
 __all__ = ["build", "render", "save"]
 
@@ -36,10 +36,8 @@ def save(
         The file to write.
     adapter : ConDoAdapter
         A fitted adapter.
-    X : array or data frame of shape (n_rows, n_columns)
-        The table that it was fitted on.
-    domain, confounders, features, groups, sample_weight : array-like, str or list of str
-        As in `ConDoAdapter.fit`.
+    X, domain, confounders, features, groups, sample_weight
+        The table that it was fitted on, as in `ConDoAdapter.fit`.
     uncertainty : Bootstrap or None, default=None
         Errors from resampled rows, as `bootstrap` returns them.
     force : bool, default=False
@@ -50,7 +48,7 @@ def save(
     dict
         Everything that the page shows, as plain numbers and text.
     """
-    domains = read_again(adapter, X, domain, confounders, features, groups, sample_weight)
+    domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
     record = build(adapter, domains, uncertainty=uncertainty)
     write_text(path, render(record), force)
     return record

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from condokit.adapter import ConDoAdapter
-from condokit.checks import Array
-from condokit.data.disclosure import MIN_CELL
+from condokit.checks import Array, said
+from condokit.data.disclosure import rounded_beside, shares_of_few
 from condokit.data.domains import Domains
-from condokit.data.records import Finding, plain
+from condokit.data.records import LEVELS, Finding, Sheet, plain
 from condokit.io import sha256
 from condokit.maps.affine import AffineMap
 from condokit.maps.provenance import setting, versions
@@ -20,7 +20,7 @@ from condokit.solvers.lbfgs import threads
 from condokit.trust.assess import Assessment, assess_domains
 from condokit.trust.bootstrap import Bootstrap
 from condokit.trust.evaluate import Evaluation, evaluate_domains
-from condokit.trust.sensitivity import degrees_of_freedom, strength
+from condokit.trust.sensitivity import degrees_of_freedom, robustness_value
 
 FORMAT, SCHEMA = "condokit-report", 1
 _INTERVAL = 1.96
@@ -29,7 +29,7 @@ _FEW_DIGITS = 4  # of what is said about it
 _MOST_NOTES = 100  # features that are described in words
 _MOST_ENTRIES = 20  # of a matrix
 _LARGE_MATRIX = 2000  # features beyond which no square array is formed
-_LEVELS = ("stop", "care", "note")
+_EXACT = {"scale", "own", "offset", "image_of_mean", "mean", "grid", "parameters"}
 
 
 def build(
@@ -78,27 +78,26 @@ def build(
     ('Good', 400)
     """
     affine = adapter.map_
-    comparable = not (affine.is_rectangular or domains.is_rectangular)
-    with threads(adapter.n_jobs):
-        if assessment is None and comparable:
-            assessment = assess_domains(domains, adapter.warn_overlap, adapter.min_overlap)
-        if evaluation is None and comparable:
-            evaluation = evaluate_domains(domains, affine, adapter)
-    features, order = _features(adapter, domains, evaluation, uncertainty)
-    findings = _findings(adapter, assessment, evaluation)
+    if not (affine.is_rectangular or domains.is_rectangular):
+        with threads(adapter.n_jobs):
+            if assessment is None:
+                assessment = assess_domains(domains, adapter.warn_overlap, adapter.min_overlap)
+            if evaluation is None:
+                evaluation = evaluate_domains(domains, affine, adapter)
+    features = _features(adapter, domains, evaluation, uncertainty)
     record = {
         "format": FORMAT,
         "schema": SCHEMA,
         "verdict": _verdict(assessment, evaluation),
         "compared": _compared(adapter, domains),
-        "findings": findings,
-        "assessment": _assessment(assessment),
-        "evaluation": _evaluation(evaluation),
+        "findings": _findings(adapter, assessment, evaluation),
+        "assessment": None if assessment is None else _assessment(assessment),
+        "evaluation": None if evaluation is None else _evaluation(evaluation),
         "map": _map(adapter, domains, uncertainty),
         "fit": _fit(adapter),
         "uncertainty": _uncertainty(adapter, uncertainty),
-        "features": {name: [values[j] for j in order] for name, values in features.items()},
-        "densities": _densities(evaluation, [features["feature"][j] for j in order]),
+        "features": features.to_dict(),
+        "densities": [] if evaluation is None else _densities(evaluation, features["feature"]),
         "reproduce": _reproduce(adapter, command, inputs),
     }
     return _tidy(plain(record))
@@ -107,7 +106,8 @@ def build(
 def _tidy(value: Any, digits: int = _FEW_DIGITS) -> Any:
     """Round numbers, and replace what cannot be written as UTF-8."""
     if isinstance(value, float):
-        return _rounded(value, digits)
+        short = float(f"{value:.{digits}g}")
+        return int(short) if short.is_integer() and abs(short) < 1e15 else short
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
@@ -120,35 +120,27 @@ def _tidy(value: Any, digits: int = _FEW_DIGITS) -> Any:
     return value
 
 
-_EXACT = {"scale", "own", "offset", "image_of_mean", "mean", "grid", "parameters"}
-
-
-def _rounded(number: float, digits: int) -> float | int:
-    short = float(f"{number:.{digits}g}")
-    return int(short) if short.is_integer() and abs(short) < 1e15 else short
-
-
 def _verdict(assessment: Assessment | None, evaluation: Evaluation | None) -> dict[str, str]:
     """Say in a sentence whether the mapped data may be used."""
-    if assessment is not None and assessment.verdict == "not possible":
-        return {
-            "level": "poor",
-            "word": "Not possible",
-            "sentence": "These data do not allow a comparison of like with like: do not use the "
-            "map before the findings are resolved.",
-        }
-    if evaluation is None:
-        return {
-            "level": "care",
-            "word": "Not evaluated",
-            "sentence": "The map joins different features, so that what it leaves of the shift "
-            "cannot be measured here.",
-        }
-    reserved = assessment is not None and assessment.verdict == "go with care"
-    if evaluation.verdict == "poor":
+    before = None if assessment is None else assessment.verdict
+    after = None if evaluation is None else evaluation.verdict
+    reserved = before == "go with care"
+    if before == "not possible":
+        level, word = "poor", "Not possible"
+        sentence = (
+            "These data do not allow a comparison of like with like: do not use the map before "
+            "the findings are resolved."
+        )
+    elif after is None:
+        level, word = "care", "Not evaluated"
+        sentence = (
+            "The map joins different features, so that what it leaves of the shift cannot be "
+            "measured here."
+        )
+    elif after == "poor":
         level, word = "poor", "Poor"
         sentence = "The map does not make the two data sets comparable; do not use it as it is."
-    elif evaluation.verdict == "with care":
+    elif after == "with care":
         level, word = "care", "With care"
         sentence = "The map helps, but a difference is left that chance does not explain"
         sentence += ", and the data have weaknesses." if reserved else "."
@@ -168,14 +160,15 @@ def _verdict(assessment: Assessment | None, evaluation: Evaluation | None) -> di
 
 def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
     kept, facts = domains.kept(), adapter.report_
-    totals = [int((side & kept).sum()) for side in (domains.is_query, ~domains.is_query)]
+    totals = {
+        "query": int((domains.is_query & kept).sum()),
+        "reference": int((~domains.is_query & kept).sum()),
+    }
+    compared = {side: facts.get(f"rows_{side}", total) for side, total in totals.items()}
     return {
-        "query": str(domains.labels[0]),
-        "reference": str(domains.labels[1]),
-        "n_query": totals[0],
-        "n_reference": totals[1],
-        "rows_query": _without(facts.get("rows_query", totals[0]), totals[0]),
-        "rows_reference": _without(facts.get("rows_reference", totals[1]), totals[1]),
+        **{side: str(label) for side, label in zip(totals, domains.labels)},
+        **{f"n_{side}": total for side, total in totals.items()},
+        **{f"rows_{s}": rounded_beside(compared[s], total) for s, total in totals.items()},
         "n_features": domains.n_features,
         "confounders": [c.name for c in domains.confounders],
         "subjects": None if domains.groups is None else len(np.unique(domains.groups)),
@@ -183,80 +176,55 @@ def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
     }
 
 
-def _without(rows: float, total: int) -> Any:
-    """Return the rows compared; rounded if the total would tell the size of a small cell."""
-    return f"~{MIN_CELL * round(rows / MIN_CELL)}" if 0 < total - rows < MIN_CELL else rows
-
-
 def _findings(
     adapter: ConDoAdapter, assessment: Assessment | None, evaluation: Evaluation | None
 ) -> list[dict[str, str]]:
     """Gather what was found, the gravest first, with where it was found."""
-    parts: list[tuple[str, list[Finding]]] = [
-        ("after the map", [] if evaluation is None else evaluation.findings),
-        ("the data", [] if assessment is None else assessment.findings),
-        ("the fit", _of_fit(adapter)),
-    ]
+    parts = {
+        "after the map": [] if evaluation is None else evaluation.findings,
+        "the data": [] if assessment is None else assessment.findings,
+        "the fit": list(_of_fit(adapter)),
+    }
     found = [
         {"about": about, "level": f.level, "text": _capital(f.text), "advice": _capital(f.advice)}
-        for about, findings in parts
+        for about, findings in parts.items()
         for f in findings
     ]
-    return sorted(found, key=lambda finding: _LEVELS.index(finding["level"]))
+    return sorted(found, key=lambda finding: LEVELS.index(finding["level"]))
 
 
-def _of_fit(adapter: ConDoAdapter) -> list[Finding]:
-    facts, found = adapter.report_, []
+def _of_fit(adapter: ConDoAdapter) -> Iterator[Finding]:
+    facts = adapter.report_
     if "fallback" in facts:
-        found.append(Finding("care", f"another map than asked for: {facts['fallback']}."))
+        why = facts["fallback"]
+        yield Finding("care", said("another map than asked for: {why}.", why=why))
     if facts.get("interrupted"):
-        found.append(Finding("care", "the search was interrupted.", "Fit again to the end."))
-    dropped = adapter.support_.dropped
-    if dropped:
-        found.append(
-            Finding(
-                "note",
-                "combinations of confounder values that occur in one data set only, and are not "
-                f"compared: {len(dropped)}.",
-            )
-        )
-    return found
+        yield Finding("care", "the search was interrupted.", "Fit again to the end.")
+    if dropped := adapter.support_.dropped:
+        text = "combinations of confounder values that occur in one data set only, and are not "
+        yield Finding("note", f"{text}compared: {len(dropped)}.")
 
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _assessment(assessment: Assessment | None) -> dict[str, Any] | None:
-    if assessment is None:
-        return None
+def _assessment(assessment: Assessment) -> dict[str, Any]:
     record = assessment.to_dict()
     del record["findings"]
-    few = {
-        name
-        for name, share in (record["overlap"] or {}).get("outside", {}).items()
-        if 0 < share * assessment.n_query < MIN_CELL - 0.5
-    }
-    if few:  # a share of few rows tells how many
-        record["overlap"]["outside"].update(dict.fromkeys(few))
-        sheet = record["confounders"]
-        sheet["outside"] = [
-            None if name in few else share
-            for name, share in zip(sheet["confounder"], sheet["outside"])
-        ]
+    if record["overlap"] is not None:
+        outside, sheet = record["overlap"]["outside"], record["confounders"]
+        for name in shares_of_few(outside, assessment.n_query):  # they tell how many
+            outside[name] = sheet["outside"][sheet["confounder"].index(name)] = None
     notes = record["features"]
-    record["n_notes"] = len(next(iter(notes.values()), []))
+    record["n_notes"] = len(assessment.features)
     record["features"] = {name: values[:_MOST_NOTES] for name, values in notes.items()}
     return record
 
 
-def _evaluation(evaluation: Evaluation | None) -> dict[str, Any] | None:
-    if evaluation is None:
-        return None
-    record = evaluation.to_dict()
-    for elsewhere in ("findings", "features", "densities", "n_query", "n_reference"):
-        del record[elsewhere]
-    return record
+def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
+    elsewhere = ("findings", "features", "densities", "n_query", "n_reference")
+    return {k: v for k, v in evaluation.to_dict().items() if k not in elsewhere}
 
 
 def _names(adapter: ConDoAdapter, domains: Domains) -> list[str]:
@@ -272,43 +240,38 @@ def _features(
     domains: Domains,
     evaluation: Evaluation | None,
     uncertainty: Bootstrap | None,
-) -> tuple[dict[str, list[Any]], Sequence[int] | Array]:
-    """Return the map and its evaluation feature by feature, and the order to show them in."""
-    columns: dict[str, list[Any]] = {"feature": _names(adapter, domains)}
-    columns.update(_parameters(adapter, uncertainty))
-    order: Sequence[int] | Array = range(len(columns["feature"]))
-    if evaluation is not None:
-        sheet = evaluation.features.columns
-        columns.update({name: values for name, values in sheet.items() if name != "feature"})
-        left, had = np.asarray(sheet["p_adjusted"]), np.abs(np.asarray(sheet["shift_before"]))
-        order = np.lexsort((-had, left))
-    return columns, order
+) -> Sheet:
+    """Return the map and its evaluation feature by feature, in the order to show them in."""
+    columns = {"feature": _names(adapter, domains), **_parameters(adapter, uncertainty)}
+    if evaluation is None:
+        return Sheet(columns)
+    found = evaluation.features
+    columns |= {name: values for name, values in found.columns.items() if name != "feature"}
+    order = np.lexsort((-np.abs(found["shift_before"]), found["p_adjusted"]))
+    return Sheet(columns).take(order)
 
 
-def _parameters(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[str, list[Any]]:
+def _parameters(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[str, Any]:
     """Return scale and offset with 95% intervals, or the image of the mean under a matrix."""
     affine, errors = adapter.map_, adapter.map_se_
-    if affine.kind != "diagonal":
-        mean = _mean(affine)
-        if mean is None:
-            return {"offset": affine.offset.tolist()}
-        columns = {"image_of_mean": affine(mean[None])[0].tolist()}
-        if uncertainty is not None and "se" in uncertainty.features.columns:
-            columns["image_se"] = uncertainty.features["se"]
-        if not affine.is_rectangular:
-            columns = {"own": _diagonal(affine).tolist(), "mean": mean.tolist(), **columns}
+    if affine.kind == "diagonal":
+        if uncertainty is not None:
+            sheet = uncertainty.features.columns
+            return {n: v for n, v in sheet.items() if n != "feature" and not n.endswith("_se")}
+        columns: dict[str, Any] = {}
+        for name, values in (("scale", affine.scale), ("offset", affine.offset)):
+            columns[name] = values
+            if errors is not None:
+                reach = _INTERVAL * np.asarray(errors[name])
+                columns[f"{name}_low"], columns[f"{name}_high"] = values - reach, values + reach
         return columns
-    if uncertainty is not None:
-        sheet = uncertainty.features
-        kinds = ("scale", "scale_low", "scale_high", "offset", "offset_low", "offset_high")
-        return {name: sheet[name] for name in kinds}
-    columns = {}
-    for name, values in (("scale", affine.scale), ("offset", affine.offset)):
-        columns[name] = values.tolist()
-        if errors is not None:
-            reach = _INTERVAL * np.asarray(errors[name])
-            columns[f"{name}_low"] = (values - reach).tolist()
-            columns[f"{name}_high"] = (values + reach).tolist()
+    if affine.fitted_on is None:
+        return {"offset": affine.offset}
+    mean = affine.fitted_on.mean
+    columns = {} if affine.is_rectangular else {"own": _diagonal(affine), "mean": mean}
+    columns["image_of_mean"] = affine(mean[None])[0]
+    if uncertainty is not None and "se" in uncertainty.features.columns:
+        columns["image_se"] = uncertainty.features["se"]
     return columns
 
 
@@ -316,10 +279,6 @@ def _diagonal(affine: AffineMap) -> Array:
     if affine.left is None or affine.right is None:
         return np.diagonal(affine.scale)
     return affine.scale + (affine.left * affine.right).sum(axis=1)
-
-
-def _mean(affine: AffineMap) -> Array | None:
-    return None if affine.fitted_on is None else affine.fitted_on.mean
 
 
 def _map(adapter: ConDoAdapter, domains: Domains, uncertainty: Bootstrap | None) -> dict[str, Any]:
@@ -345,7 +304,7 @@ def _map(adapter: ConDoAdapter, domains: Domains, uncertainty: Bootstrap | None)
     return record
 
 
-def _largest(affine: AffineMap, inputs: list[str], outputs: list[str]) -> dict[str, list[Any]]:
+def _largest(affine: AffineMap, inputs: list[str], outputs: list[str]) -> dict[str, Any]:
     """Return the entries of a matrix that move outputs most, beside those of a feature to itself.
 
     The weight of an entry is the change of the output, in its own units, for a change of the input
@@ -357,37 +316,31 @@ def _largest(affine: AffineMap, inputs: list[str], outputs: list[str]) -> dict[s
     if not affine.is_rectangular:
         size = size / np.maximum(sd, 1e-300)[:, None]
         np.fill_diagonal(size, 0.0)
-    places = np.argsort(-size, axis=None, kind="stable")[:_MOST_ENTRIES]
-    rows, columns = np.unravel_index(places, A.shape)
-    shown = size[rows, columns] > 0
-    rows, columns = rows[shown], columns[shown]
+    largest = np.argsort(-size, axis=None, kind="stable")[:_MOST_ENTRIES]
+    to, origin = np.unravel_index(largest[size.ravel()[largest] > 0], A.shape)
     return {
-        "from": [inputs[j] for j in columns],
-        "to": [outputs[i] for i in rows],
-        "entry": A[rows, columns].tolist(),
-        "standardised": (np.sign(A[rows, columns]) * size[rows, columns]).tolist(),
+        "from": [inputs[j] for j in origin],
+        "to": [outputs[i] for i in to],
+        "entry": A[to, origin],
+        "standardised": np.sign(A[to, origin]) * size[to, origin],
     }
-
-
-_ELSEWHERE = ("ladder", "pairs", "rows_query", "rows_reference")
 
 
 def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
     """Return how the map was chosen and found; counts of single features are summed up."""
-    facts = {name: v for name, v in adapter.report_.items() if name not in _ELSEWHERE}
-    for name in ("missing_features", "constant_features"):
-        if name in facts:
-            facts[name] = len(facts[name])
-    facts = {
-        name: value
-        for name, value in facts.items()
-        if isinstance(value, str | bool | int | float | np.number) or name == "candidates"
-    }
+    report, facts = adapter.report_, {}
+    for name, value in report.items():
+        if name in ("missing_features", "constant_features"):
+            facts[name] = len(value)
+        elif name == "candidates" or isinstance(value, str | bool | int | float | np.number):
+            facts[name] = value
+    for shown_elsewhere in ("rows_query", "rows_reference"):
+        facts.pop(shown_elsewhere, None)
     return {
         "divergence": setting(adapter.divergence_),
         "conditional": setting(adapter.conditional_),
-        "ladder": adapter.report_.get("ladder", []),
-        "chosen": adapter.report_.get("chosen_map", adapter.chosen_.name),
+        "ladder": report.get("ladder", []),
+        "chosen": report.get("chosen_map", adapter.chosen_.name),
         "facts": facts,
     }
 
@@ -397,23 +350,19 @@ def _uncertainty(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[s
     dof = degrees_of_freedom(adapter)
     record: dict[str, Any] = {
         "how": "none" if adapter.map_se_ is None else "formula",
-        "strength_one_error": strength(1.0, dof),
-        "strength_two_errors": strength(2.0, dof),
+        "strength_one_error": robustness_value(1.0, dof),
+        "strength_two_errors": robustness_value(2.0, dof),
     }
     if uncertainty is not None:
-        record |= {
-            "how": "bootstrap",
-            "n_resamples": uncertainty.n_resamples,
-            "n_failed": uncertainty.n_failed,
-            "stability": uncertainty.stability,
-            "other_modes": uncertainty.other_modes,
-        }
+        record["how"] = "bootstrap"
+        for name in ("n_resamples", "n_failed", "stability", "other_modes"):
+            record[name] = getattr(uncertainty, name)
     return record
 
 
-def _densities(evaluation: Evaluation | None, names: list[str]) -> list[dict[str, Any]]:
+def _densities(evaluation: Evaluation, names: list[str]) -> list[dict[str, Any]]:
     """Return curves by feature in the order shown; the grid is its ends, evenly divided."""
-    known = {} if evaluation is None else evaluation.densities
+    known = evaluation.densities
     return [
         {
             "feature": name,
@@ -434,7 +383,5 @@ def _reproduce(adapter: ConDoAdapter, command: str | None, inputs: Any) -> dict[
         "command": command,
         "versions": versions(),
         "inputs": dict(inputs or {}),
-        "parameters": {
-            name: setting(value) for name, value in adapter.get_params(deep=False).items()
-        },
+        "parameters": {k: setting(v) for k, v in adapter.get_params(deep=False).items()},
     }

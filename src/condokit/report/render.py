@@ -12,6 +12,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from condokit.data.disclosure import size_of
+
 TOP = 20  # features shown without a script, and in pictures of many
 _MOST_STRATA = 40
 _EXPLORED = ("map", "features", "densities")  # what the script needs
@@ -117,23 +119,20 @@ def _bars(record: dict[str, Any]) -> dict[str, Any]:
     names = sheet.get("rows with", [])
     totals = {side: max(record["compared"][f"n_{side}"], 1) for side in ("query", "reference")}
     rows = [
-        {
-            "name": names[k],
-            **{side: _bar(sheet[f"n_{side}"][k], total) for side, total in totals.items()},
-        }
-        for k in range(min(len(names), _MOST_STRATA))
+        {"name": name} | {s: _bar(sheet[f"n_{s}"][k], total) for s, total in totals.items()}
+        for k, name in enumerate(names[:_MOST_STRATA])
     ]
-    longest = max((row[side]["share"] for row in rows for side in totals), default=1) or 1
-    for row in rows:
-        for side in totals:
-            row[side]["width"] = round(100 * row[side]["share"] / longest, 2)
-    hidden = any(row[side]["hidden"] for row in rows for side in totals)
+    bars = [row[side] for row in rows for side in totals]
+    longest = max((bar["share"] for bar in bars), default=1) or 1
+    for bar in bars:
+        bar["width"] = round(100 * bar["share"] / longest, 2)
+    hidden = any(bar["hidden"] for bar in bars)
     return {"rows": rows, "hidden": hidden, "more": max(len(names) - _MOST_STRATA, 0)}
 
 
 def _bar(shown: Any, total: float) -> dict[str, Any]:
-    size = float(str(shown).lstrip("<~"))
-    return {"count": shown, "share": size / total, "hidden": str(shown).startswith("<")}
+    size, hidden = size_of(shown)
+    return {"count": shown, "share": size / total, "hidden": hidden}
 
 
 def _top(features: dict[str, list[Any]]) -> list[dict[str, Any]]:

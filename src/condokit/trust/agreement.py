@@ -9,7 +9,10 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.disclosure import too_few
+from condokit.data.domains import Domains
 from condokit.data.records import Part, Record, Sheet
+from condokit.maps.affine import AffineMap
 
 _LIMITS = 1.96
 
@@ -48,22 +51,19 @@ class Agreement(Record):
         return [("", text), ("By feature", self.features)]
 
 
-def agreement(
-    before: Array, after: Array, reference: Array, names: list[str], min_cell: int
-) -> Agreement:
+def agreement(pairs: Any, domains: Domains, affine: AffineMap, min_cell: int) -> Agreement:
     """Compare query rows, before and after mapping, with reference rows of the same subjects.
 
     Features that fewer than `min_cell` pairs know have no figures.
     """
-    n = len(reference)
-    gaps = np.isnan(after) | np.isnan(reference)
-    gaps |= (~gaps).sum(axis=0) < min_cell
-    before, after, reference = (
-        np.ma.masked_array(values, gaps) for values in (before, after, reference)
-    )
+    rows = _paired_rows(pairs, domains.is_query, min_cell)
+    before, reference = (domains.rows(np.unique(r))[_places(r)] for r in rows)
+    after = affine(before)
+    hidden = np.isnan(after) | np.isnan(reference)
+    hidden |= too_few((~hidden).sum(axis=0), min_cell)
+    before, after, reference = (np.ma.masked_array(x, hidden) for x in (before, after, reference))
     unit = ones_for_zeros(reference.std(axis=0).filled(0.0))
     difference = after - reference
-    known = difference.count(axis=0)
     sd = difference.std(axis=0, ddof=1).filled(np.nan)
     bias = difference.mean(axis=0).filled(np.nan)
 
@@ -73,18 +73,54 @@ def agreement(
     centred = [values - values.mean(axis=0) for values in (after, reference)]
     together = (centred[0] * centred[1]).mean(axis=0)
     apart = ones_for_zeros((centred[0].std(axis=0) * centred[1].std(axis=0)).filled(0.0))
-    sheet = Sheet(
-        {
-            "feature": list(names),
-            "bias": bias.tolist(),
-            "se": (sd / np.sqrt(np.maximum(known, 1))).tolist(),
-            "lower": (bias - _LIMITS * sd).tolist(),
-            "upper": (bias + _LIMITS * sd).tolist(),
-            "rms_before": rms(before - reference).tolist(),
-            "rms_after": rms(difference).tolist(),
-            "correlation": (together / apart).tolist(),
-        }
+    columns = {
+        "feature": domains.tables[0].labels,
+        "bias": bias,
+        "se": sd / np.sqrt(np.maximum(difference.count(axis=0), 1)),
+        "lower": bias - _LIMITS * sd,
+        "upper": bias + _LIMITS * sd,
+        "rms_before": rms(before - reference),
+        "rms_after": rms(difference),
+        "correlation": together / apart,
+    }
+    return Agreement(
+        n_pairs=len(after),
+        error_before=float(rms(((before - reference) / unit).ravel())),
+        error_after=float(rms((difference / unit).ravel())),
+        features=Sheet(columns),
+        mean=((after + reference) / 2).filled(np.nan),
+        difference=difference.filled(np.nan),
     )
-    sizes = [float(rms(((x - reference) / unit).ravel())) for x in (before, after)]
-    mean = ((after + reference) / 2).filled(np.nan)
-    return Agreement(n, sizes[0], sizes[1], sheet, mean, difference.filled(np.nan))
+
+
+def _places(rows: Array) -> Array:
+    """Return the place of every row among the distinct ones."""
+    return np.unique(rows, return_inverse=True)[1]
+
+
+def _paired_rows(pairs: Any, is_query: Array, fewest: int) -> tuple[Array, Array]:
+    """Return the row numbers of query and reference; refuse what are no pairs."""
+    try:
+        query, reference = (np.asarray(side) for side in pairs)
+    except (TypeError, ValueError):
+        raise ValueError("'pairs' must be two lists of row numbers of X.") from None
+    n_rows = len(is_query)
+    for name, side, is_here in (("query", query, is_query), ("reference", reference, ~is_query)):
+        if side.ndim != 1 or side.dtype.kind not in "iu" or len(side) == 0:
+            raise ValueError(f"'pairs' must list row numbers of {name} rows.")
+        if side.min() < 0 or side.max() >= n_rows:
+            raise ValueError(f"'pairs' names a row that X, with {n_rows} rows, does not have.")
+        strange = side[~is_here[side]]
+        if len(strange):
+            raise ValueError(
+                f"'pairs' lists row {strange[0]} as a {name} row, but its domain says otherwise."
+            )
+    if len(query) != len(reference):
+        raise ValueError(
+            f"'pairs' lists {len(query)} query rows but {len(reference)} reference rows."
+        )
+    if too_few(len(query), fewest):
+        raise ValueError(
+            f"'pairs' must list at least {fewest} pairs: the figures of fewer are not shown."
+        )
+    return query, reference

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, NoOverlapError, check_integer, check_number, listing
+from condokit.checks import Array, NoOverlapError, check_integer, check_number, listing, said
 from condokit.choose import MANY_ROWS
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.overlap import Overlap
 from condokit.conditionals import Stratified
-from condokit.data.disclosure import hidden_counts, share_of, small_cells
+from condokit.data.disclosure import MIN_CELL, hidden_counts, number_of, share_of, shares_of_few
 from condokit.data.domains import Confounder, Domains, Strata, cell_names
-from condokit.data.records import Finding, Part, Record, Sheet
+from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.roles import from_table
-from condokit.data.subsets import subsample
+from condokit.data.subsets import subsample_sides
 from condokit.fit import determines_matrix
 from condokit.trust.features import ADVICE, describe_features
 
-_FEW_ROWS = 5  # of a cell
+_FEW_ROWS = MIN_CELL  # of a cell; rows are asked for in multiples of it
 _FEW_EFFECTIVE = 10.0
 _FEW_SUBJECTS = 5
 _MUCH_DROPPED = 0.05
@@ -85,20 +86,15 @@ class Assessment(Record):
                 f"{self.overlap.effective_query:.0f} and {self.overlap.effective_reference:.0f} "
                 "rows."
             )
-        parts: list[Part] = [("", text)]
-        reasons = [str(finding) for finding in self.findings]
-        for heading, content in (("Reasons", reasons), ("Data that would help", self.wanted)):
-            if content:
-                parts.append((heading, content))
-        for heading, sheet in (
+        return [
+            ("", text),
+            ("Reasons", self.findings),
+            ("Data that would help", self.wanted),
             ("Confounders", self.confounders),
             ("Rows compared", self.strata),
             ("Features to look at", self.features),
-        ):
-            if len(sheet):
-                parts.append((heading, sheet))
-        parts.append(("Full matrix (map='affine')", self.affine["why"]))
-        return parts
+            (said("Full matrix ({@map='affine'})"), self.affine["why"]),
+        ]
 
 
 def assess(
@@ -120,10 +116,8 @@ def assess(
 
     Parameters
     ----------
-    X : array or data frame of shape (n_rows, n_columns)
-        Rows of both domains.
-    domain, confounders, features, groups, sample_weight : array-like, str or list of str
-        As in `ConDoAdapter.fit`.
+    X, domain, confounders, features, groups, sample_weight
+        Rows of both domains, as in `ConDoAdapter.fit`.
     reference, categorical, missing, warn_overlap, min_overlap
         As in `ConDoAdapter`.
     min_cell : int, default=5
@@ -160,28 +154,29 @@ def assess_domains(
     check_number("warn_overlap", warn_overlap, 0, 1)
     check_number("min_overlap", min_overlap, 0, 1)
     check_integer("min_cell", min_cell, 1)
-    strata = domains.strata()
+    strata, kept = domains.strata(), domains.kept()
     findings: list[Finding] = []
-    comparison: Comparison | None = None
+    comparison, overlap = None, None
     try:
         comparison = compare(domains, quiet=True, measured=True)
     except NoOverlapError as error:
         findings.append(Finding("stop", str(error).split("\n")[0]))
-    overlap = None
     if comparison is not None:
         n_query = float(strata.count_query.sum())
-        findings += _of_overlap(comparison.overlap, warn_overlap, min_overlap, n_query, min_cell)
-        overlap = _without_small_cells(comparison.overlap, n_query, min_cell)
+        overlap = comparison.overlap
+        findings += _of_overlap(overlap, warn_overlap, min_overlap, n_query, min_cell)
         findings += _of_rows(domains, comparison)
+        few = shares_of_few(overlap.outside, n_query, min_cell)
+        overlap = replace(
+            overlap, outside={k: v for k, v in overlap.outside.items() if k not in few}
+        )
     remarkable = describe_features(domains)
-    findings += _of_features(remarkable)
-    findings += _of_missing(domains, min_cell)
-    affine = _affine(domains, comparison)
+    findings = gravest_first(
+        [*findings, *_of_features(remarkable), *_of_missing(domains, min_cell)]
+    )
     levels = {finding.level for finding in findings}
     bad, weak = "stop" in levels, "care" in levels
     goal = max(warn_overlap, 0.5) if bad or weak else 0.0
-    kept = domains.kept()
-    findings.sort(key=lambda finding: ("stop", "care", "note").index(finding.level))
     return Assessment(
         verdict="not possible" if bad else "go with care" if weak else "go",
         findings=findings,
@@ -190,88 +185,58 @@ def assess_domains(
         n_reference=int((~domains.is_query & kept).sum()),
         n_features=domains.n_features,
         overlap=overlap,
-        confounders=_associations(domains, overlap, min_cell),
+        confounders=Sheet.of_rows(_associations(domains, overlap, min_cell)),
         strata=_strata_sheet(domains, strata, min_cell),
         features=_features_sheet(remarkable),
-        affine=affine,
+        affine=dict(zip(("identifiable", "why"), _identifies_matrix(domains, comparison))),
     )
-
-
-def _without_small_cells(overlap: Overlap, n_query: float, min_cell: int) -> Overlap:
-    """Leave out the shares of query rows beyond the reference that are those of a few rows."""
-    outside = {
-        name: share
-        for name, share in overlap.outside.items()
-        if not small_cells(np.round(share * n_query), min_cell)
-    }
-    return replace(overlap, outside=outside)
 
 
 def _of_overlap(
     overlap: Overlap, warn_overlap: float, min_overlap: float, n_query: float, min_cell: int
-) -> list[Finding]:
+) -> Iterator[Finding]:
     coefficient = overlap.coefficient
     alone = [f"{n} {c:.2f}" for n, c in overlap.by_confounder.items() if c < warn_overlap]
     blame = f" (alone: {', '.join(alone)})" if alone and len(overlap.by_confounder) > 1 else ""
     text = f"the confounders of the two domains overlap by {coefficient:.2f}{blame}."
-    effective = min(overlap.effective_query, overlap.effective_reference)
-    found = []
     if coefficient < min_overlap:
-        found.append(Finding("stop", text, "Adaptation compares like with like."))
+        yield Finding("stop", text, "Adaptation compares like with like.")
     elif coefficient < warn_overlap:
-        found.append(
-            Finding("care", text, "Errors grow quickly below 0.4, and intervals do not show it.")
-        )
+        yield Finding("care", text, "Errors grow quickly below 0.4, and intervals do not show it.")
+    effective = min(overlap.effective_query, overlap.effective_reference)
     if effective < _FEW_EFFECTIVE and coefficient >= min_overlap:
-        found.append(
-            Finding("care", f"the comparison rests on about {effective:.0f} rows of a domain.")
-        )
+        yield Finding("care", f"the comparison rests on about {effective:.0f} rows of a domain.")
     for name, share in overlap.outside.items():
         if share > _MUCH_OUTSIDE:
             much = share_of(round(share * n_query), n_query, min_cell)
-            found.append(
-                Finding("care", f"{much} of the query rows have {name} unseen in the reference.")
-            )
-    return found
+            yield Finding("care", f"{much} of the query rows have {name} unseen in the reference.")
 
 
-def _of_rows(domains: Domains, comparison: Comparison) -> list[Finding]:
-    support, found = comparison.support, []
-    cells = np.stack([support.count_query, support.count_reference])
-    totals = cells.sum(axis=1)
+def _of_rows(domains: Domains, comparison: Comparison) -> Iterator[Finding]:
+    support = comparison.support
     names = cell_names(support.names, support.levels)
-    for name, total, side in zip(("query", "reference"), totals, (0, 1)):
+    for name, cells in (("query", support.count_query), ("reference", support.count_reference)):
+        total = cells.sum()
         if total < 2:
-            found.append(Finding("stop", f"only {total:g} {name} row can be compared."))
+            yield Finding("stop", f"only {total:g} {name} row can be compared.")
         elif total < _FEW_ROWS:
-            found.append(Finding("care", f"fewer than {_FEW_ROWS} {name} rows can be compared."))
+            yield Finding("care", f"fewer than {_FEW_ROWS} {name} rows can be compared.")
         lost = sum(row[f"n_{name}"] for row in support.dropped)
         if lost > _MUCH_DROPPED * (total + lost):
-            found.append(
-                Finding(
-                    "care",
-                    f"{share_of(lost, total + lost)} of the {name} rows have confounder values "
-                    "that the other domain lacks, and are not compared.",
-                )
+            yield Finding(
+                "care",
+                f"{share_of(lost, total + lost)} of the {name} rows have confounder values "
+                "that the other domain lacks, and are not compared.",
             )
-        few = (cells[side] < _FEW_ROWS) & (support.weights > 0.02)
-        if few.any() and total >= _FEW_ROWS:
-            found.append(
-                Finding(
-                    "care",
-                    f"fewer than {_FEW_ROWS} {name} rows with "
-                    f"{listing([names[k] for k in np.flatnonzero(few)])}.",
-                )
-            )
+        few = [names[k] for k in np.flatnonzero((cells < _FEW_ROWS) & (support.weights > 0.02))]
+        if few and total >= _FEW_ROWS:
+            yield Finding("care", f"fewer than {_FEW_ROWS} {name} rows with {listing(few)}.")
     if domains.groups is not None:
-        place = support.place(comparison.strata)
+        compared = support.place(comparison.strata) >= 0
         for name, mine in (("query", domains.is_query), ("reference", ~domains.is_query)):
-            n = len(np.unique(domains.groups[mine & (place >= 0)]))
-            if n < _FEW_SUBJECTS:
-                found.append(
-                    Finding("care", f"the {name} rows are of fewer than {_FEW_SUBJECTS} subjects.")
-                )
-    return found
+            if len(np.unique(domains.groups[mine & compared])) < _FEW_SUBJECTS:
+                text = f"the {name} rows are of fewer than {_FEW_SUBJECTS} subjects."
+                yield Finding("care", text)
 
 
 def _of_features(remarkable: dict[str, dict[str, str]]) -> list[Finding]:
@@ -292,45 +257,40 @@ def _of_features(remarkable: dict[str, dict[str, str]]) -> list[Finding]:
 
 def _of_missing(domains: Domains, min_cell: int) -> list[Finding]:
     return [
-        Finding("note", f"{name} is missing in {count if count >= min_cell else 'a few'} rows.")
+        Finding("note", f"{name} is missing in {number_of(count, min_cell)} rows.")
         for name, count in domains.missing.items()
         if count
     ]
 
 
-def _associations(domains: Domains, overlap: Overlap | None, min_cell: int) -> Sheet:
+def _associations(
+    domains: Domains, overlap: Overlap | None, min_cell: int
+) -> Iterator[dict[str, Any]]:
     """Tell how strongly every confounder is associated with the domain."""
-    kept = domains.kept()
-    weights = np.where(kept, 1.0 if domains.weights is None else domains.weights, 0.0)
-    rows = []
+    weights, is_query = _weights(domains), domains.is_query
     for confounder in domains.confounders:
-        v, difference = (
-            cramers_v(confounder, domains.is_query, weights),
-            standardised_difference(confounder, domains.is_query, weights),
-        )
-        rows.append(
-            {
-                "confounder": confounder.name,
-                "kind": "categorical" if confounder.values is None else "continuous",
-                "cramers_v": v,
-                "difference_sd": difference,
-                "overlap": None if overlap is None else overlap.by_confounder[confounder.name],
-                "outside": None if overlap is None else overlap.outside.get(confounder.name),
-                "missing": _shown(domains.missing.get(confounder.name, 0), min_cell),
-            }
-        )
-    return Sheet({name: [row[name] for row in rows] for name in rows[0]} if rows else {})
+        name = confounder.name
+        yield {
+            "confounder": name,
+            "kind": "categorical" if confounder.values is None else "continuous",
+            "cramers_v": cramers_v(confounder, is_query, weights),
+            "difference_sd": standardised_difference(confounder, is_query, weights),
+            "overlap": None if overlap is None else overlap.by_confounder[name],
+            "outside": None if overlap is None else overlap.outside.get(name),
+            "missing": hidden_counts(np.array([domains.missing.get(name, 0)]), min_cell)[0],
+        }
 
 
-def _shown(count: int, min_cell: int) -> int | str:
-    return f"<{min_cell}" if small_cells(np.array(count), min_cell) else count
+def _weights(domains: Domains) -> Array:
+    """Return how much every row counts, those left out nothing."""
+    return np.where(domains.kept(), 1.0 if domains.weights is None else domains.weights, 0.0)
 
 
 def cramers_v(confounder: Confounder, is_query: Array, weights: Array) -> float | None:
     r"""Return :math:`\sqrt{\chi^2 / n}` between domain and categories; None if continuous."""
     if confounder.values is not None:
         return None
-    table = _counts(confounder, is_query, weights)
+    table = _by_side(confounder.codes, len(confounder.levels), is_query, weights)
     expected = table.sum(axis=0) * table.sum(axis=1, keepdims=True) / table.sum()
     seen = expected > 0
     return float(np.sqrt(((table - expected)[seen] ** 2 / expected[seen]).sum() / table.sum()))
@@ -344,17 +304,16 @@ def standardised_difference(confounder: Confounder, is_query: Array, weights: Ar
     of their multinomial covariances (Yang and Dalton 2012).
     """
     if confounder.values is not None:
-        moments = []
-        for side in (is_query, ~is_query):
-            w = weights[side] / weights[side].sum()
-            mean = w @ np.nan_to_num(confounder.values[side])
-            moments.append((mean, w @ (np.nan_to_num(confounder.values[side]) - mean) ** 2))
-        spread = np.sqrt((moments[0][1] + moments[1][1]) / 2)
-        difference = moments[0][0] - moments[1][0]
+        means, variances = np.empty((2, 2))
+        for k, side in enumerate((is_query, ~is_query)):
+            z, w = np.nan_to_num(confounder.values[side]), weights[side] / weights[side].sum()
+            means[k] = w @ z
+            variances[k] = w @ (z - means[k]) ** 2
+        difference, spread = means[0] - means[1], np.sqrt(variances.mean())
         if spread == 0:
             return 0.0 if difference == 0 else float(np.inf)
         return float(difference / spread)
-    shares = _counts(confounder, is_query, weights)
+    shares = _by_side(confounder.codes, len(confounder.levels), is_query, weights)
     shares /= shares.sum(axis=1, keepdims=True)
     delta = (shares[0] - shares[1])[1:]
     S = np.mean([np.diag(p[1:]) - np.outer(p[1:], p[1:]) for p in shares], axis=0)
@@ -366,38 +325,23 @@ def standardised_difference(confounder: Confounder, is_query: Array, weights: Ar
     return float(np.sqrt(max(delta @ np.linalg.pinv(S, hermitian=True) @ delta, 0.0)))
 
 
-def _counts(confounder: Confounder, is_query: Array, weights: Array) -> Array:
-    """Count rows of (query, reference) by category."""
-    known = confounder.codes >= 0
-    n_levels = len(confounder.levels)
-    return np.stack(
-        [
-            np.bincount(confounder.codes[side & known], weights[side & known], n_levels)
-            for side in (is_query, ~is_query)
-        ]
-    )
+def _by_side(cell: Array, n_cells: int, is_query: Array, weights: Array) -> Array:
+    """Count rows of (query, reference) by cell; those of cell -1 are left out."""
+    sides = ((cell >= 0) & side for side in (is_query, ~is_query))
+    return np.stack([np.bincount(cell[side], weights[side], n_cells) for side in sides])
 
 
-def _cells(domains: Domains, strata: Strata) -> list[tuple[list[str], Array]]:
-    """Return the ways to look at the rows: names of cells, and counts of query and reference."""
-    views: list[tuple[list[str], Array]] = []
-    counts = np.stack([strata.count_query, strata.count_reference]).astype(float)
+def _cells(domains: Domains, strata: Strata) -> Iterator[tuple[list[str], Array]]:
+    """Yield the ways to look at the rows: names of cells, and counts of query and reference."""
     if strata.names:
-        views.append((cell_names(strata.names, strata.levels), counts))
-    kept = domains.kept()
-    weights = np.where(kept, 1.0 if domains.weights is None else domains.weights, 0.0)
+        counts = np.stack([strata.count_query, strata.count_reference]).astype(float)
+        yield cell_names(strata.names, strata.levels), counts
     for confounder in domains.continuous:
         assert confounder.values is not None
-        edges = bin_edges(confounder.values[kept])
+        edges = bin_edges(confounder.values[domains.kept()])
         place = np.searchsorted(edges, confounder.values, "right")
-        table = np.stack(
-            [
-                np.bincount(place[side], weights[side], len(edges) + 1)
-                for side in (domains.is_query, ~domains.is_query)
-            ]
-        )
-        views.append((_bin_names(confounder.name, edges), table))
-    return views
+        counts = _by_side(place, len(edges) + 1, domains.is_query, _weights(domains))
+        yield _bin_names(confounder.name, edges), counts
 
 
 def bin_edges(values: Array) -> Array:
@@ -430,11 +374,12 @@ def _strata_sheet(domains: Domains, strata: Strata, min_cell: int) -> Sheet:
 
 
 def _features_sheet(remarkable: dict[str, dict[str, str]]) -> Sheet:
-    pairs = [
-        (name, kind, text) for name, notes in remarkable.items() for kind, text in notes.items()
+    rows = [
+        {"feature": name, "kind": kind, "because": text}
+        for name, notes in remarkable.items()
+        for kind, text in notes.items()
     ]
-    keys = ("feature", "kind", "because")
-    return Sheet({key: [pair[i] for pair in pairs] for i, key in enumerate(keys)})
+    return Sheet.of_rows(rows, ("feature", "kind", "because"))
 
 
 def _wanted(domains: Domains, strata: Strata, goal: float) -> list[str]:
@@ -443,7 +388,7 @@ def _wanted(domains: Domains, strata: Strata, goal: float) -> list[str]:
     sides = [f"{domains.labels[0]!r} (query)", f"{domains.labels[1]!r} (reference)"]
     if domains.labels == ("query", "reference"):
         sides = ["the query", "the reference"]
-    for names, counts in _cells(domains, strata) if goal else []:
+    for names, counts in _cells(domains, strata) if goal else ():
         more = _additions(counts, goal)
         for side, k in zip(*np.nonzero(more)):
             asked[f"{names[k]} in {sides[side]}"] = more[side, k]
@@ -480,52 +425,40 @@ def _coefficient(counts: Array) -> float:
     return float(shares.min(axis=0).sum())
 
 
-def _affine(domains: Domains, comparison: Comparison | None) -> dict[str, Any]:
-    """Tell whether these rows and strata determine a full matrix."""
+def _identifies_matrix(domains: Domains, comparison: Comparison | None) -> tuple[bool | None, str]:
+    """Tell whether these rows and strata determine a full matrix, and why."""
     d = domains.n_features
-
-    def answer(possible: bool | None, why: str) -> dict[str, Any]:
-        return {"identifiable": possible, "why": why}
-
     if comparison is None:
-        return answer(False, "Nothing can be compared.")
+        return False, "Nothing can be compared."
     if d == 1:
-        return answer(True, "With one feature a matrix is a scale.")
+        return True, "With one feature a matrix is a scale."
     support = comparison.support
-    rows = min(support.count_query.sum(), support.count_reference.sum())
-    n_strata = len(support.weights)
-    if n_strata == 1 and not domains.continuous:
-        return answer(
-            False,
+    if len(support.weights) == 1 and not domains.continuous:
+        return False, said(
             "Without confounders that differ, a matrix is determined up to a rotation only; "
-            "divergence='ot' takes the symmetric one.",
+            "{@divergence='ot'} takes the symmetric one."
         )
+    rows = min(support.count_query.sum(), support.count_reference.sum())
     if rows < MANY_ROWS * d:
-        return answer(
-            False,
-            f"{rows:.0f} rows in the smaller domain are few for {d} features (about "
-            f"{MANY_ROWS * d} are needed): a matrix would fit noise. map='auto' will see.",
+        return False, said(
+            "{rows:.0f} rows in the smaller domain are few for {d} features (about {wanted} are "
+            "needed): a matrix would fit noise. {@map='auto'} will see.",
+            rows=rows,
+            d=d,
+            wanted=MANY_ROWS * d,
         )
     if d > _MOST_FEATURES or domains.continuous or domains.gaps is not None:
-        return answer(None, "There are rows enough; map='auto' decides on held-out rows.")
-    try:
-        is_determined = determines_matrix(*_thinned(domains), Stratified())
-    except (FloatingPointError, np.linalg.LinAlgError):
-        return answer(False, "No matrix fits these strata: some have too few rows.")
-    if is_determined:
-        return answer(True, "There are rows enough, and the strata differ enough.")
-    return answer(
-        False,
-        "The strata are too much alike: rotations that they hardly tell apart are as good. Use "
-        "map='location-scale', or divergence='ot'.",
-    )
-
-
-def _thinned(domains: Domains) -> tuple[Domains, Comparison]:
-    """Return the domains with a part of their rows."""
+        return None, said("There are rows enough; {@map='auto'} decides on held-out rows.")
     keep = np.zeros(len(domains.is_query), dtype=bool)
-    for side in (domains.is_query, ~domains.is_query):
-        rows = np.flatnonzero(domains.kept() & side)
-        keep[rows[subsample(len(rows), _MOST_ROWS)]] = True
+    keep[subsample_sides(domains.is_query, _MOST_ROWS, domains.kept())] = True
     part = replace(domains, keep=keep)
-    return part, compare(part, quiet=True)
+    try:
+        is_determined = determines_matrix(part, compare(part, quiet=True), Stratified())
+    except (FloatingPointError, np.linalg.LinAlgError):
+        return False, "No matrix fits these strata: some have too few rows."
+    if is_determined:
+        return True, "There are rows enough, and the strata differ enough."
+    return False, said(
+        "The strata are too much alike: rotations that they hardly tell apart are as good. Use "
+        "{@map='location-scale'}, or {@divergence='ot'}."
+    )

@@ -1,4 +1,4 @@
-"""Like with like: rows of both domains in blocks of equal confounders, and what can be permuted."""
+"""Comparable rows: those of both domains in blocks of equal confounders, and their permutations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from condokit.compare.overlap import propensity
 from condokit.conditionals.splines import Splines
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
-from condokit.data.subsets import subsample
+from condokit.data.subsets import subsample_sides
 from condokit.maps.affine import AffineMap
 
 _MOST_ROWS = 5000  # of a domain that are looked at
@@ -23,66 +23,41 @@ _MOST_BINS = 10
 
 
 @dataclass(frozen=True)
-class Likewise:
-    """Rows of both domains whose confounders are comparable.
+class ComparableRows:
+    """Rows of both domains whose confounders are comparable, in blocks."""
 
-    Attributes
-    ----------
-    before, after : ndarray of shape (n_rows, n_features)
-        Features, with query rows as they came and as they are mapped.
-    is_query : ndarray of bool of shape (n_rows,)
-        Which rows are query rows.
-    block : ndarray of int of shape (n_rows,)
-        Rows of one block have the same categories and much the same continuous confounders.
-    category : ndarray of int of shape (n_rows,)
-        The combination of categories alone.
-    covariates : Covariates or None
-        Continuous confounders with categories; None if all are categories.
-    groups : ndarray of int or None
-        The subject of each row.
-    number : ndarray of int of shape (n_rows,)
-        Where the rows are in the table.
-    """
-
-    before: Array
-    after: Array
+    before: Array  # features, with query rows as they came
+    after: Array  # features, with query rows mapped
     is_query: Array
-    block: Array
-    category: Array
-    covariates: Covariates | None
-    groups: Array | None
-    number: Array
+    block: Array  # of rows with the same categories and much the same continuous confounders
+    category: Array  # the combination of categories alone
+    covariates: Covariates | None  # continuous confounders, if there are any
+    groups: Array | None  # the subject of each row
+    row_number: Array  # in the table
 
     @classmethod
-    def of(cls, domains: Domains, comparison: Comparison, affine: AffineMap) -> Likewise:
+    def of(cls, domains: Domains, comparison: Comparison, affine: AffineMap) -> ComparableRows:
         """Gather at most 5000 rows of each domain, evenly taken by weight, and map the query's.
 
         A missing value is replaced by that of another row of its block and domain.
         """
         place = comparison.support.place(comparison.strata)
-        sides = (domains.is_query, ~domains.is_query)
-        chosen = [_taken(np.flatnonzero(side & (place >= 0)), domains.weights) for side in sides]
-        number = np.sort(np.concatenate(chosen))
-        is_query = domains.is_query[number]
-        before = domains.rows(number)
+        row_number = _evenly_taken(domains, place >= 0)
+        is_query = domains.is_query[row_number]
+        before = domains.rows(row_number)
         after = before.copy()
         after[is_query] = affine(before[is_query])
-        category = place[number]
+        category = place[row_number]
         block, covariates = category, None
         if domains.continuous:
-            covariates = comparison.covariates.take(np.searchsorted(comparison.used, number))
+            covariates = comparison.covariates.take(np.searchsorted(comparison.used, row_number))
             block = _blocks(covariates, is_query)
-        groups = None if domains.groups is None else domains.groups[number]
+        groups = None if domains.groups is None else domains.groups[row_number]
         if groups is None and domains.weights is not None:
-            groups = number  # copies of a row are no evidence of their own
+            groups = row_number  # copies of a row are no evidence of their own
         if domains.gaps is not None:
-            _fill(before, after, 2 * block + is_query)
-        return cls(before, after, is_query, block, category, covariates, groups, number)
-
-    @property
-    def n_features(self) -> int:
-        """Number of features."""
-        return self.before.shape[1]
+            _fill_gaps(before, after, 2 * block + is_query)
+        return cls(before, after, is_query, block, category, covariates, groups, row_number)
 
     def residuals(self, X: Array) -> Array:
         r"""Return features without what continuous confounders explain, in their own units.
@@ -105,12 +80,12 @@ class Likewise:
             return Splines().moments_at(X, known, self.covariates).mean
         n_blocks = int(self.block.max()) + 1
         count = np.bincount(self.block[there], minlength=n_blocks)
-        sums = np.zeros((n_blocks, self.n_features))
+        sums = np.zeros((n_blocks, X.shape[1]))
         np.add.at(sums, self.block[there], X)
         return (sums / np.maximum(count, 1)[:, None])[self.block]
 
-    def members(self) -> list[Array]:
-        """Return the row numbers of every block that both domains have."""
+    def shared_blocks(self) -> list[Array]:
+        """Return the places of the rows of every block that both domains have."""
         found = [np.flatnonzero(self.block == k) for k in np.unique(self.block)]
         return [rows for rows in found if 0 < self.is_query[rows].sum() < len(rows)]
 
@@ -137,16 +112,20 @@ class Likewise:
         return labels
 
 
-def _taken(rows: Array, weights: Array | None) -> Array:
-    """Return at most 5000 of the rows, evenly; one that counts twice is taken twice."""
-    if weights is None:
-        return rows[subsample(len(rows), _MOST_ROWS)]
-    upto = np.cumsum(weights[rows])
-    n = max(min(round(upto[-1]), _MOST_ROWS), 1)
-    return rows[np.searchsorted(upto, (np.arange(n) + 0.5) / n * upto[-1])]
+def _evenly_taken(domains: Domains, compared: Array) -> Array:
+    """Return at most 5000 of the rows of each domain; one that counts twice is taken twice."""
+    if domains.weights is None:
+        return np.sort(subsample_sides(domains.is_query, _MOST_ROWS, compared))
+    taken = []
+    for side in (domains.is_query, ~domains.is_query):
+        rows = np.flatnonzero(side & compared)
+        upto = np.cumsum(domains.weights[rows])
+        n = max(min(round(upto[-1]), _MOST_ROWS), 1)
+        taken.append(rows[np.searchsorted(upto, (np.arange(n) + 0.5) / n * upto[-1])])
+    return np.sort(np.concatenate(taken))
 
 
-def _fill(before: Array, after: Array, cell: Array) -> None:
+def _fill_gaps(before: Array, after: Array, cell: Array) -> None:
     """Give missing values those of other rows of the same block and domain, in both versions.
 
     Drawing keeps means and spreads as they are; where a cell knows nothing, any row will do.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,25 +12,25 @@ from scipy.special import stdtrit
 
 from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, check_integer, check_seed, warn
-from condokit.conditionals import Moments, Stratified
 from condokit.conditionals.strata import moments_from
 from condokit.data.arrays import columns, ones_for_zeros, rms
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments, ObservedMoments
 from condokit.data.links import check_links
 from condokit.data.records import Part, Record, Sheet
-from condokit.divergences import MomentDivergence
 from condokit.fit import Recipe, fit_quietly, solve_moments
+from condokit.io.progress import progress
 from condokit.maps.families import DiagonalFamily
 from condokit.maps.standard_errors import DrawnErrors
 from condokit.solvers.lbfgs import threads
 from condokit.summaries.moments import cells, paired
-from condokit.trust.rereading import in_order, read_again
+from condokit.trust.reading import in_map_order, read_as_fitted
 
 _MOST_PARCELS = 500  # into which the rows of a cell are dealt, to be resampled
 _FEWEST_DRAWS = 20
 _LEVEL = 0.95
 _OTHER_MODE = 0.5  # of the size of a matrix, beyond which a draw found another one
+_Draw = tuple[Array, Array]  # scale or matrix, and offset
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,20 +86,18 @@ def bootstrap(
     """Refit a map to resampled rows, and learn its standard errors.
 
     Rows are drawn with replacement within strata and domains, subjects (`groups`) within domains,
-    those of both domains for both at once.
-    Diagonal maps over strata are refitted from reweighted moments of at most 500 random parcels of
-    rows in every cell, without another look at the rows; other maps from weighted rows. What is
-    refitted is the plain estimate; a pull to the identity counts as an error of its own. The
-    adapter's `map_se_` and `transform(X, return_std=True)` use the result from then on.
+    those of both domains for both at once. Diagonal maps over strata are refitted from reweighted
+    moments of at most 500 random parcels of rows in every cell, without another look at the rows;
+    other maps from weighted rows. What is refitted is the plain estimate; a pull to the identity
+    counts as an error of its own. The adapter's `map_se_` and `transform(X, return_std=True)` use
+    the result from then on.
 
     Parameters
     ----------
     adapter : ConDoAdapter
         A fitted adapter; the map that it chose is refitted, the choice is not repeated.
-    X : array or data frame of shape (n_rows, n_columns)
-        The table that it was fitted on.
-    domain, confounders, features, groups, sample_weight : array-like, str or list of str
-        As in `ConDoAdapter.fit`.
+    X, domain, confounders, features, groups, sample_weight
+        The table that it was fitted on, as in `ConDoAdapter.fit`.
     n_resamples : int, default=200
         Refits.
     n_jobs : int or None, default=None
@@ -126,7 +122,7 @@ def bootstrap(
     >>> found.n_resamples, found.features["feature"][0]
     (200, 'eeg_delta_F3')
     """
-    domains = read_again(adapter, X, domain, confounders, features, groups, sample_weight)
+    domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
     return bootstrap_domains(adapter, domains, n_resamples, n_jobs, verbose, random_state)
 
 
@@ -143,24 +139,23 @@ def bootstrap_domains(
     seed = check_seed(random_state)
     if "pairs" in adapter.report_:
         raise ValueError("A map that was refined by pairs cannot be refitted without them.")
-    domains = in_order(domains, adapter.map_)
+    domains = in_map_order(domains, adapter.map_)
     recipe = adapter.chosen_.recipe
-    family = recipe.family
-    domains = replace(domains, links=check_links(family.links, domains.tables[0].labels))
+    is_diagonal = isinstance(recipe.family, DiagonalFamily)
+    domains = replace(domains, links=check_links(recipe.family.links, domains.tables[0].labels))
     if _has_moments(recipe, domains):
         draws = _by_moments(domains, recipe, n_resamples, seed)
     else:
-        if isinstance(family, DiagonalFamily):
+        if is_diagonal:
             recipe = replace(recipe, shrinkage=None, averages=False)
         draws = _by_rows(domains, recipe, n_resamples, seed, n_jobs)
     with threads(1):
         found, n_failed = _gathered(draws, n_resamples, verbose)
     (scale, offset), *others = found  # the first is the plain map of all rows
     affine = adapter.map_
-    pull = None
-    if isinstance(family, DiagonalFamily):
-        pull = affine.scale - scale, affine.offset - offset
-    errors = DrawnErrors(np.stack([s for s, _ in others]), np.stack([b for _, b in others]), pull)
+    pull = (affine.scale - scale, affine.offset - offset) if is_diagonal else None
+    scales, offsets = zip(*others)
+    errors = DrawnErrors(np.stack(scales), np.stack(offsets), pull)
     result = _summary(adapter, domains, errors, n_failed)
     adapter.errors_ = errors
     return result
@@ -168,43 +163,29 @@ def bootstrap_domains(
 
 def _has_moments(recipe: Recipe, domains: Domains) -> bool:
     """Tell whether a map is learned from moments of strata alone."""
-    return (
-        isinstance(recipe.family, DiagonalFamily)
-        and isinstance(recipe.divergence, MomentDivergence)
-        and type(recipe.conditional) is Stratified
-        and not domains.continuous
-    )
+    by_moments = recipe.family.form == "diagonal" and recipe.needs == "moments"
+    return by_moments and not recipe.conditional.is_smooth and not domains.continuous
 
 
 def _gathered(
-    draws: Iterator[tuple[Array, Array] | None], n_resamples: int, verbose: bool
-) -> tuple[list[tuple[Array, Array]], int]:
+    draws: Iterator[_Draw | None], n_resamples: int, verbose: bool
+) -> tuple[list[_Draw], int]:
     """Collect refits, with progress and ready for Ctrl-C."""
-    found: list[tuple[Array, Array]] = []
-    n_failed, shown = 0, 0.0
+    found: list[_Draw] = []
+    n_failed = 0
     try:
-        for draw in draws:
-            if draw is None:
-                n_failed += 1
-            else:
-                found.append(draw)
-            now = time.monotonic()
-            if verbose and now - shown > 0.2:
-                shown = now
-                done = len(found) + n_failed
-                sys.stderr.write(f"\rcondokit: {done} of {n_resamples} refits   ")
-                sys.stderr.flush()
+        with progress("refits", n_resamples + 1, verbose) as advance:
+            for draw in draws:
+                if draw is None:
+                    n_failed += 1
+                else:
+                    found.append(draw)
+                advance(len(found) + n_failed, "")
     except KeyboardInterrupt:
         if len(found) < _FEWEST_DRAWS:
             raise
-        warn(
-            "interrupted",
-            "Interrupted: errors come from {n} refits.",
-            UserWarning,
-            n=len(found),
-        )
-    if verbose and shown:
-        sys.stderr.write("\n")
+        text = "Interrupted: errors come from {n} refits."
+        warn("interrupted", text, UserWarning, n=len(found))
     if len(found) < _FEWEST_DRAWS:
         raise ValueError(
             f"Only {len(found)} of {n_resamples} refits to resampled rows succeeded: there are too "
@@ -213,60 +194,77 @@ def _gathered(
     return found, n_failed
 
 
+@dataclass(frozen=True)
+class _Units:
+    """What is drawn with replacement: rows or parcels of rows in cells, or subjects of domains."""
+
+    number: Array  # the subject, or the number of a parcel
+    cell: Array  # that it lies in; those of the query come first
+    n_query_cells: int
+    are_subjects: bool
+
+    def draw(self, rng: np.random.Generator) -> Array:
+        """Return how often every one is drawn.
+
+        A subject of both domains is drawn for both, so that what it has in common cancels. Of n
+        units n - 1 are drawn, which makes the variance of their mean unbiased.
+        """
+        kind, place = self.cell, np.arange(len(self.cell))
+        if self.are_subjects:
+            subjects, place = np.unique(self.number, return_inverse=True)
+            kind, is_query = np.zeros(len(subjects), dtype=int), self.cell < self.n_query_cells
+            kind[place[is_query]] += 1
+            kind[place[~is_query]] += 2
+        times = np.zeros(len(kind))
+        for k in np.unique(kind):
+            n = int((kind == k).sum())
+            times[kind == k] = rng.multinomial(max(n - 1, 1), np.full(n, 1 / n))
+        return times[place]
+
+
 def _by_moments(
     domains: Domains, recipe: Recipe, n_resamples: int, seed: int
-) -> Iterator[tuple[Array, Array] | None]:
-    """Refit from moments of parcels of rows: all of them first, then reweighted.
-
-    A cell with G parcels gets G - 1 draws, which makes the variance of its mean unbiased.
-    """
+) -> Iterator[_Draw | None]:
+    """Refit from moments of parcels of rows: all of them first, then reweighted."""
     comparison = recipe.compare(domains, quiet=True)
     n_values = len(comparison.support.levels)
-    cell = cells(domains, comparison)
     rng = np.random.default_rng(seed)
-    parcel, cell_of_parcel, unit_of_parcel = _parcels(domains, cell, rng)
+    parcel, units = _parcels(domains, cells(domains, comparison), n_values, rng)
     kind = GroupedMoments if domains.gaps is None else ObservedMoments
-    stats = kind(len(cell_of_parcel), domains.n_features)
+    stats = kind(len(units.cell), domains.n_features)
     for rows, chunk in domains.chunks():
         weights = None if domains.weights is None else domains.weights[rows]
         stats.update(chunk, parcel[rows], weights)
     weights = comparison.weights
-    drawn = np.ones(len(cell_of_parcel))
-    independent = _merged(stats, cell_of_parcel, 2 * n_values, drawn)[0]
+    drawn = np.ones(len(units.cell))
+    independent = _merged(stats, units.cell, 2 * n_values, drawn)[0]
     for k in range(n_resamples + 1):
-        if k > 0:
-            drawn = _draw(unit_of_parcel, cell_of_parcel, n_values, domains.groups is not None, rng)
-        count, mean, squares = _merged(stats, cell_of_parcel, 2 * n_values, drawn)
+        drawn = units.draw(rng) if k > 0 else drawn
+        count, mean, squares = _merged(stats, units.cell, 2 * n_values, drawn)
         if ((count == 0) & (independent > 0)).any():
             yield None
             continue
         # draws are one short of the parcels, rows should count as before
-        rescaled = independent / ones_for_zeros(count)
-        count, squares = independent, squares * columns(rescaled)
-        halves = (slice(None, n_values), slice(n_values, None))
+        squares = squares * columns(independent / ones_for_zeros(count))
         query, reference = (
-            moments_from(count[h], mean[h], squares[h], independent[h]) for h in halves
+            moments_from(independent[half], mean[half], squares[half], independent[half])
+            for half in (slice(None, n_values), slice(n_values, None))
         )
-        yield _refit_moments(recipe, query, reference, weights)
+        try:
+            shared, scaled = recipe.shrinkage == "auto", recipe.family.has_scale
+            pair = paired(query, reference, weights, shared, scaled)
+            found = solve_moments(recipe.family, recipe.divergence, pair)
+        except (ValueError, FloatingPointError):
+            yield None
+            continue
+        is_known = np.isfinite(found.scale).all() and np.isfinite(found.offset).all()
+        yield (found.scale, found.offset) if is_known else None
 
 
-def _refit_moments(
-    recipe: Recipe, query: Moments, reference: Moments, weights: Array
-) -> tuple[Array, Array] | None:
-    try:
-        pair = paired(
-            query, reference, weights, recipe.shrinkage == "auto", recipe.family.has_scale
-        )
-        solution = solve_moments(recipe.family, recipe.divergence, pair)
-    except (ValueError, FloatingPointError):
-        return None
-    if not (np.isfinite(solution.scale).all() and np.isfinite(solution.offset).all()):
-        return None
-    return solution.scale, solution.offset
-
-
-def _parcels(domains: Domains, cell: Array, rng: np.random.Generator) -> tuple[Array, Array, Array]:
-    """Deal rows to parcels that are drawn as one; return each row's, and each one's cell and unit.
+def _parcels(
+    domains: Domains, cell: Array, n_values: int, rng: np.random.Generator
+) -> tuple[Array, _Units]:
+    """Deal rows to parcels that are drawn as one; return each row's, and the parcels.
 
     Without subjects, the rows of a cell go to at most 500 parcels at random, and a parcel is a
     unit. Subjects are dealt to at most 500 units, which have a parcel in every cell.
@@ -280,77 +278,43 @@ def _parcels(domains: Domains, cell: Array, rng: np.random.Generator) -> tuple[A
     else:
         subjects = int(domains.groups.max()) + 1
         unit = rng.permutation(subjects)[domains.groups] % _MOST_PARCELS
-    width = _MOST_PARCELS
-    distinct, codes = np.unique(
-        cell[used].astype(np.int64) * width + unit[used], return_inverse=True
-    )
+    crossed = cell[used].astype(np.int64) * _MOST_PARCELS + unit[used]
     parcel = np.full(len(cell), -1, dtype=np.int64)
-    parcel[used] = codes
-    return parcel, distinct // width, distinct % width
-
-
-def _draw(
-    unit: Array, cell: Array, n_values: int, by_subject: bool, rng: np.random.Generator
-) -> Array:
-    """Return how often every parcel is drawn: within cells, or subjects within domains.
-
-    A subject of both domains is drawn for both, so that what it has in common cancels.
-    """
-    drawn = np.zeros(len(unit))
-    if by_subject:
-        units, place = np.unique(unit, return_inverse=True)
-        kind, times = np.zeros((2, len(units)), dtype=int)
-        kind[place[cell < n_values]] += 1
-        kind[place[cell >= n_values]] += 2
-        for k in np.unique(kind):
-            n = int((kind == k).sum())
-            times[kind == k] = rng.multinomial(max(n - 1, 1), np.full(n, 1 / n))
-        return times[place].astype(float)
-    for c in np.unique(cell):
-        mine = np.flatnonzero(cell == c)
-        n = len(mine)
-        drawn[mine] = rng.multinomial(max(n - 1, 1), np.full(n, 1 / n))
-    return drawn
+    distinct, parcel[used] = np.unique(crossed, return_inverse=True)
+    cell_of_parcel, number = np.divmod(distinct, _MOST_PARCELS)
+    return parcel, _Units(number, cell_of_parcel, n_values, domains.groups is not None)
 
 
 def _merged(
     stats: GroupedMoments, cell: Array, n_cells: int, drawn: Array
 ) -> tuple[Array, Array, Array]:
     """Return count, mean and sum of squares of cells from parcels that count so often."""
-    by_feature = stats.count.ndim == 2
-    d = stats.mean.shape[1]
-    count = np.zeros((n_cells, d) if by_feature else n_cells)
-    mean, squares = np.zeros((2, n_cells, d))
-    for c in np.unique(cell):
+    count = np.zeros((n_cells, *stats.count.shape[1:]))
+    mean, squares = np.zeros((2, n_cells, stats.mean.shape[1]))
+    for c in np.unique(cell[drawn > 0]):
         mine = np.flatnonzero((cell == c) & (drawn > 0))
-        if len(mine) == 0:
-            continue
-        n = stats.count[mine] * (drawn[mine, None] if by_feature else drawn[mine])
+        n = (stats.count[mine].T * drawn[mine]).T
         count[c] = n.sum(axis=0)
-        share = columns(n) / ones_for_zeros(n.sum(axis=0))
-        first = stats.mean[mine[0]]
-        centred = stats.mean[mine] - first
-        middle = (share * centred).sum(axis=0)
-        mean[c] = first + middle
-        weight = columns(n)
+        centred = stats.mean[mine] - stats.mean[mine[0]]
+        middle = (columns(n) / ones_for_zeros(count[c]) * centred).sum(axis=0)
+        mean[c] = stats.mean[mine[0]] + middle
         within = (drawn[mine, None] * stats.squares[mine]).sum(axis=0)
-        squares[c] = within + (weight * (centred - middle) ** 2).sum(axis=0)
+        squares[c] = within + (columns(n) * (centred - middle) ** 2).sum(axis=0)
     return count, mean, squares
 
 
 def _by_rows(
     domains: Domains, recipe: Recipe, n_resamples: int, seed: int, n_jobs: int | None
-) -> Iterator[tuple[Array, Array] | None]:
+) -> Iterator[_Draw | None]:
     """Refit from all rows and from reweighted ones, in parallel if asked."""
     comparison = recipe.compare(domains, quiet=True)
     cell = cells(domains, comparison)
-    n_values = len(comparison.support.levels)
     used = np.flatnonzero(cell >= 0)
-    unit = np.arange(len(used)) if domains.groups is None else domains.groups[used]
+    number = used if domains.groups is None else domains.groups[used]
+    n_values = len(comparison.support.levels)
+    units = _Units(number, cell[used], n_values, domains.groups is not None)
     seeds = [None, *np.random.SeedSequence(seed).spawn(n_resamples)]
-    jobs = (
-        delayed(_refit_rows)(domains, recipe, used, unit, cell[used], n_values, s) for s in seeds
-    )
+    jobs = (delayed(_refit_rows)(domains, recipe, used, units, seed) for seed in seeds)
     yield from Parallel(n_jobs=n_jobs or 1, return_as="generator")(jobs)
 
 
@@ -358,18 +322,14 @@ def _refit_rows(
     domains: Domains,
     recipe: Recipe,
     used: Array,
-    unit: Array,
-    cell: Array,
-    n_values: int,
+    units: _Units,
     seed: np.random.SeedSequence | None,
-) -> tuple[Array, Array] | None:
-    drawn = np.ones(len(used))
-    if seed is not None:
-        rng = np.random.default_rng(seed)
-        drawn = _draw(unit, cell, n_values, domains.groups is not None, rng)
+) -> _Draw | None:
+    """Refit to the rows used as often as they are drawn; once each without a seed."""
     weights = np.zeros(len(domains.is_query))
-    base = 1.0 if domains.weights is None else domains.weights[used]
-    weights[used] = drawn * base
+    weights[used] = 1.0 if seed is None else units.draw(np.random.default_rng(seed))
+    if domains.weights is not None:
+        weights *= domains.weights
     try:
         fit = fit_quietly(replace(domains, weights=weights, keep=weights > 0), recipe)
     except (ValueError, FloatingPointError, np.linalg.LinAlgError):
@@ -382,48 +342,39 @@ def _summary(
     adapter: ConDoAdapter, domains: Domains, errors: DrawnErrors, n_failed: int
 ) -> Bootstrap:
     affine = adapter.map_
-    names = domains.tables[0].labels
     n_draws = len(errors.offsets)
     middle, sd = affine.fitted_on.mean, ones_for_zeros(affine.fitted_on.sd)  # type: ignore[union-attr]
-    matrix = affine.scale if affine.kind == "diagonal" else affine.A
+    is_matrix = affine.kind != "diagonal"
+    matrix = affine.A if is_matrix else affine.scale
     # entries in units that make every feature's spread one
-    unit = np.ones(len(sd)) if matrix.ndim == 1 else sd / sd[:, None]
+    unit = sd / sd[:, None] if is_matrix else np.ones(len(sd))
     change = (errors.scales - errors.scales.mean(axis=0)) * unit
     size = np.sqrt(np.sum((matrix * unit) ** 2))
     moved = np.sqrt(np.sum(change.reshape(n_draws, -1) ** 2, axis=1)) / max(size, 1e-300)
-    if matrix.ndim == 1:
-        support = adapter.support_
-        rows = support.count_query.sum() + support.count_reference.sum()
-        dof = max(float(rows) - 2 * len(support.weights), 1.0)
-        reach = float(stdtrit(dof, 0.5 + _LEVEL / 2))
-        log = errors.scale / ones_for_zeros(np.abs(matrix))
-        sheet = Sheet(
-            {
-                "feature": names,
-                "scale": matrix.tolist(),
-                "scale_se": errors.scale.tolist(),
-                "scale_low": (matrix * np.exp(-reach * log)).tolist(),
-                "scale_high": (matrix * np.exp(reach * log)).tolist(),
-                "offset": affine.offset.tolist(),
-                "offset_se": errors.offset.tolist(),
-                "offset_low": (affine.offset - reach * errors.offset).tolist(),
-                "offset_high": (affine.offset + reach * errors.offset).tolist(),
-            }
-        )
+    columns: dict[str, Any] = {"feature": domains.tables[0].labels}
+    if is_matrix:
+        columns["image_of_mean"] = affine.linear(middle[None])[0]
+        columns["se"] = errors.std(middle[None])[0]
     else:
-        image = errors.std(middle[None])[0]
-        sheet = Sheet(
-            {
-                "feature": names,
-                "image_of_mean": affine.linear(middle[None])[0].tolist(),
-                "se": image.tolist(),
-            }
-        )
-    return Bootstrap(
-        n_draws,
-        n_failed,
-        sheet,
-        rms(moved),
-        float(np.mean(moved > _OTHER_MODE)) if matrix.ndim == 2 else 0.0,
-        errors,
-    )
+        columns |= _intervals(adapter, errors)
+    other_modes = float(np.mean(moved > _OTHER_MODE)) if is_matrix else 0.0
+    return Bootstrap(n_draws, n_failed, Sheet(columns), rms(moved), other_modes, errors)
+
+
+def _intervals(adapter: ConDoAdapter, errors: DrawnErrors) -> dict[str, Array]:
+    """Return scales and offsets with standard errors and 95% intervals; scales stay positive."""
+    affine, support = adapter.map_, adapter.support_
+    rows = support.count_query.sum() + support.count_reference.sum()
+    dof = max(float(rows) - 2 * len(support.weights), 1.0)
+    reach = float(stdtrit(dof, 0.5 + _LEVEL / 2))
+    log = errors.scale / ones_for_zeros(np.abs(affine.scale))
+    return {
+        "scale": affine.scale,
+        "scale_se": errors.scale,
+        "scale_low": affine.scale * np.exp(-reach * log),
+        "scale_high": affine.scale * np.exp(reach * log),
+        "offset": affine.offset,
+        "offset_se": errors.offset,
+        "offset_low": affine.offset - reach * errors.offset,
+        "offset_high": affine.offset + reach * errors.offset,
+    }

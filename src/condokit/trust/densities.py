@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array
-from condokit.trust.blocks import Likewise
+from condokit.data.disclosure import MIN_CELL, too_few
+from condokit.trust.blocks import ComparableRows
 
 _N_POINTS = 64
 _MOST_STRATA = 6
 
 
 def densities(
-    rows: Likewise, strata: list[str], names: list[str], min_cell: int
+    rows: ComparableRows, strata: list[str], names: list[str], min_cell: int
 ) -> dict[str, dict[str, Any]]:
     """Return, for every feature, a grid and densities of reference, query and mapped query rows.
 
@@ -23,47 +24,44 @@ def densities(
     `min_cell` rows has None instead of a density, and the grid ends where five rows are left.
     """
     largest = np.argsort(-np.bincount(rows.category, minlength=len(strata)), kind="stable")
-    cells: list[tuple[str, Array]] = [("all", np.ones(len(rows.is_query), dtype=bool))]
+    cells: dict[str, Array] = {"all": np.ones(len(rows.is_query), dtype=bool)}
     if len(strata) > 1:
-        cells += [(strata[k], rows.category == k) for k in sorted(largest[:_MOST_STRATA])]
+        cells |= {strata[k]: rows.category == k for k in sorted(largest[:_MOST_STRATA])}
     out: dict[str, dict[str, Any]] = {}
-    for j, name in enumerate(names):
-        before, after = rows.before[:, j], rows.after[:, j]
+    for name, before, after in zip(names, rows.before.T, rows.after.T):
         grid = _grid(np.minimum(before, after), np.maximum(before, after))
-        shown = {}
-        for label, mine in cells:
-            query, reference = mine & rows.is_query, mine & ~rows.is_query
-            shown[label] = {
-                key: _density(values, grid, min_cell)
-                for key, values in (
-                    ("reference", after[reference]),
-                    ("before", before[query]),
-                    ("after", after[query]),
-                )
+        curves = {
+            label: {
+                "reference": _density(after[mine & ~rows.is_query], grid, min_cell),
+                "before": _density(before[mine & rows.is_query], grid, min_cell),
+                "after": _density(after[mine & rows.is_query], grid, min_cell),
             }
-        out[name] = {"grid": grid.tolist(), "strata": shown}
+            for label, mine in cells.items()
+        }
+        out[name] = {"grid": grid.tolist(), "strata": curves}
     return out
 
 
 def _grid(lowest: Array, highest: Array) -> Array:
     """Return points between the fifth rows from below and above, and a little beyond."""
     lowest, highest = (np.sort(values[np.isfinite(values)]) for values in (lowest, highest))
-    k = min(4, max(len(lowest) - 1, 0) // 2)
+    k = min(MIN_CELL - 1, max(len(lowest) - 1, 0) // 2)
     low, high = (lowest[k], highest[-1 - k]) if len(lowest) else (0.0, 1.0)
     margin = 0.1 * (high - low) or 0.5
     return np.linspace(low - margin, high + margin, _N_POINTS)
 
 
 def _density(values: Array, grid: Array, min_cell: int) -> list[float] | None:
-    """Return a Gaussian kernel density on a grid; None for too few rows."""
+    """Return a Gaussian kernel density on a grid; None for too few rows.
+
+    Rows are counted on a finer grid first, so that the work does not grow with them.
+    """
     known = values[np.isfinite(values)]
-    if len(known) < min_cell:
+    if too_few(len(known), min_cell):
         return None
-    step = grid[1] - grid[0]
     spread = min(known.std(ddof=1), np.subtract(*np.quantile(known, [0.75, 0.25])) / 1.349)
     spread = spread if spread > 0 else known.std(ddof=1)
-    width = max(0.9 * spread * len(known) ** -0.2, step)
-    # rows are counted on a finer grid first, so that the work does not grow with them
+    width = max(0.9 * spread * len(known) ** -0.2, grid[1] - grid[0])
     fine = np.linspace(grid[0] - 3 * width, grid[-1] + 3 * width, 512)
     counts, edges = np.histogram(known, bins=fine)
     centres = (edges[:-1] + edges[1:]) / 2

@@ -10,37 +10,33 @@ from sklearn.metrics import silhouette_score
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.subsets import subsample
-from condokit.trust.blocks import Likewise
+from condokit.trust.blocks import ComparableRows
 
 _REAL = 3.0  # standard errors above which a difference that confounders explain is real
+_LEAST_KEPT = 0.8  # share of the differences
 _NOTABLE = 0.1  # standard deviations, and share of rows, below which a difference is of no account
 _MOST_ROWS = 1000  # for silhouettes
 
 
 @dataclass(frozen=True)
-class Kept:
-    """How much of the difference that confounders explain is still there.
+class KeptDifferences:
+    """How much of the difference that confounders explain is still there, by feature and in all."""
 
-    Attributes
-    ----------
-    expected, observed : ndarray of shape (n_features,)
-        Difference between the domains that their confounders explain, and the difference that there
-        is, both in standard deviations.
-    is_real : ndarray of bool of shape (n_features,)
-        Whether the expected difference is beyond doubt, and of account.
-    share, error : float or None
-        Observed over expected, over features with a real difference, and its standard error; None
-        if there are none.
-    """
+    expected: Array  # difference that the domains' confounders explain, in standard deviations
+    observed: Array  # difference that there is
+    is_real: Array  # whether the expected difference is beyond doubt, and of account
+    share: float | None  # observed over expected, over features with a real difference if any
+    error: float | None  # standard error of the share
 
-    expected: Array
-    observed: Array
-    is_real: Array
-    share: float | None
-    error: float | None
+    @property
+    def are_too_few(self) -> bool:
+        """Whether the map made the domains alike where they should differ, beyond doubt."""
+        if self.share is None or self.error is None:
+            return False
+        return self.share + 2 * self.error < _LEAST_KEPT
 
 
-def differences_kept(rows: Likewise, X: Array) -> Kept:
+def kept_differences(rows: ComparableRows, X: Array) -> KeptDifferences:
     r"""Compare the domains' difference with the one that their confounders explain.
 
     With the reference's mean :math:`\mu_r(z)`, the confounders explain
@@ -65,16 +61,16 @@ def differences_kept(rows: Likewise, X: Array) -> Kept:
     real = np.abs(expected) > max(doubt * error_expected, _NOTABLE)
     differ = np.abs(shares).sum() / 2 > _NOTABLE
     if not real.any() or not differ:
-        return Kept(expected, observed, real, None, None)
+        return KeptDifferences(expected, observed, real, None, None)
     e, o = expected[real], observed[real]
     noise = np.sqrt(1 / n_query + 1 / n_reference + error_expected**2)
     share = float(e @ o / (e @ e))
     # features go together, so their errors do not average out
     error = float(np.abs(e).sum() * noise / (e @ e))
-    return Kept(expected, observed, real, share, error)
+    return KeptDifferences(expected, observed, real, share, error)
 
 
-def variance_explained(rows: Likewise, X: Array) -> float | None:
+def variance_explained(rows: ComparableRows, X: Array) -> float | None:
     """Return the mean share of the features' variance that blocks of equal confounders explain."""
     if len(np.unique(rows.block)) < 2:
         return None
@@ -87,7 +83,7 @@ def variance_explained(rows: Likewise, X: Array) -> float | None:
     return float((1 - within[varies] / total[varies]).mean()) if varies.any() else None
 
 
-def silhouettes(rows: Likewise, X: Array) -> dict[str, float | None]:
+def silhouettes(rows: ComparableRows, X: Array) -> dict[str, float | None]:
     """Return silhouettes by domain and by combination of categories, of at most 1000 rows."""
     chosen = subsample(len(X), _MOST_ROWS)
     unit = ones_for_zeros(rows.after[~rows.is_query].std(axis=0))

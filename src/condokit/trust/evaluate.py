@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import narwhals.stable.v2 as nw
 import numpy as np
 
 from condokit.adapter import ConDoAdapter
-from condokit.checks import Array, check_integer, check_seed, listing
+from condokit.checks import Array, check_integer, check_seed, listing, said
 from condokit.compare.comparison import compare
-from condokit.data.arrays import ones_for_zeros, rms
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.domains import Domains, cell_names
-from condokit.data.records import Finding, Part, Record, Sheet
-from condokit.data.roles import column_values, from_table
-from condokit.data.tables import Table
+from condokit.data.records import Finding, Part, Record, Sheet, gravest_first, plain
 from condokit.maps.affine import AffineMap
-from condokit.maps.families import Identity, Rigid
-from condokit.maps.families import Shift as ShiftOnly
 from condokit.maps.profile import profile
 from condokit.solvers.lbfgs import threads
 from condokit.trust.agreement import Agreement, agreement
-from condokit.trust.blocks import Likewise
+from condokit.trust.blocks import ComparableRows
 from condokit.trust.densities import densities
-from condokit.trust.differences import Kept, differences_kept, silhouettes, variance_explained
-from condokit.trust.models import by_stratum, calibration, predictions, true_values
-from condokit.trust.rereading import in_order, known_features
-from condokit.trust.shift import MapErrors, Permutations, Shift, measure
+from condokit.trust.differences import (
+    KeptDifferences,
+    kept_differences,
+    silhouettes,
+    variance_explained,
+)
+from condokit.trust.models import model_sheets
+from condokit.trust.reading import in_map_order, read_for_map
+from condokit.trust.residual_shift import MapErrors, Permutations, ResidualShift, measure_shift
 
 _LEVEL = 0.05
 _FEWEST_PERMUTATIONS = 39  # with fewer, no p-value of two tests is below the level
 _NEGLIGIBLE = 0.05  # standard deviations, or area under the curve beyond chance
 _SMALL = 0.1  # standard deviations
 _LARGE = 0.5
-_LEAST_KEPT = 0.8
 _MOST_DENSITIES = 100
 _VERDICTS = {
     "good": "Good: no shift is found given the confounders, and real differences are kept.",
@@ -99,18 +99,18 @@ class Evaluation(Record):
 
     def parts(self) -> list[Part]:  # noqa: D102
         rows = f"{self.n_query} query and {self.n_reference} reference rows"
-        parts: list[Part] = [("", f"{_VERDICTS[self.verdict]} {rows} compared.")]
-        if self.findings:
-            parts.append(("Reasons", [str(finding) for finding in self.findings]))
-        parts.append(("Given the confounders", self.versions))
         worst = np.argsort(self.features["p_adjusted"], kind="stable")[:10]
-        parts.append(("Features, the most shifted first", self.features.take(worst)))
-        for heading, sheet in (("Frozen models", self.models), ("Calibration", self.calibration)):
-            if len(sheet):
-                parts.append((heading, sheet))
+        parts: list[Part] = [
+            ("", f"{_VERDICTS[self.verdict]} {rows} compared."),
+            ("Reasons", self.findings),
+            ("Given the confounders", self.versions),
+            ("Features, the most shifted first", self.features.take(worst)),
+            ("Frozen models", self.models),
+            ("Calibration", self.calibration),
+        ]
         if self.agreement is not None:
-            parts += [("Paired measurements", self.agreement.parts()[0][1])]
-            parts.append(("By feature", self.agreement.features))
+            (_, text), by_feature = self.agreement.parts()
+            parts += [("Paired measurements", text), by_feature]
         return parts
 
 
@@ -139,10 +139,9 @@ def evaluate(
     ----------
     adapter_or_map : ConDoAdapter or AffineMap
         A fitted adapter, or any map from the query's to the reference's features.
-    X : array or data frame of shape (n_rows, n_columns)
-        Rows of both domains, as recorded: the map is applied here.
-    domain, confounders, features, groups, sample_weight : array-like, str or list of str
-        As in `ConDoAdapter.fit`. Without `features`, those of the map if they have names.
+    X, domain, confounders, features, groups, sample_weight
+        As in `ConDoAdapter.fit`: rows of both domains as recorded, which are mapped here. Without
+        `features`, those of the map if they have names.
     reference, categorical, missing
         As in `ConDoAdapter`; default: those of the adapter.
     models : fitted model, or dict of str to fitted models, default=None
@@ -185,22 +184,58 @@ def evaluate(
         )
     if affine.is_rectangular:
         raise ValueError("A map between different features cannot be evaluated in one table.")
-    domains = from_table(
-        X,
-        domain,
-        confounders,
-        known_features(affine, X, features),
-        groups,
-        sample_weight,
-        reference if adapter is None or reference is not None else adapter.reference,
-        categorical if adapter is None or categorical is not None else adapter.categorical,
-        missing or ("raise" if adapter is None else adapter.missing),
-    )
+    settings = ConDoAdapter() if adapter is None else adapter
+    reference = settings.reference if reference is None else reference
+    categorical = settings.categorical if categorical is None else categorical
+    missing = missing or settings.missing
+    roles = domain, confounders, features, groups, sample_weight
+    domains = read_for_map(affine, X, *roles, reference, categorical, missing)
     return evaluate_domains(
         domains, affine, adapter, models, labels, pairs, n_permutations, min_cell, seed
     )
 
 
+@dataclass(frozen=True)
+class _Version:
+    """The data as they are, or after a map: what is left of the shift, and what was kept of it."""
+
+    X: Array
+    shift: ResidualShift
+    kept: KeptDifferences
+    auc: float
+
+    @classmethod
+    def of(cls, rows: ComparableRows, X: Array) -> _Version:
+        R = rows.residuals(X)
+        auc = Permutations(rows, X, R).predictability()[0]
+        return cls(X, measure_shift(rows, R), kept_differences(rows, X), auc)
+
+
+@dataclass(frozen=True)
+class _Tests:
+    """What chance has to say of the shift that a map left."""
+
+    p: Array
+    adjusted: Array
+    p_joint: float
+    auc: float
+    chance: float
+
+    @property
+    def p_features(self) -> float:
+        return float(self.adjusted.min())
+
+    @property
+    def p_value(self) -> float:
+        """Of both tests together, by Bonferroni."""
+        return min(1.0, 2 * min(self.p_features, self.p_joint))
+
+    def told(self, digits: str) -> str:
+        p, each, joint = (format(p, digits) for p in (self.p_value, self.p_features, self.p_joint))
+        return f"p = {p} of two tests: {each} by feature, {joint} jointly"
+
+
+@threads(1)  # the matrices are small: threads would only wait for each other
 def evaluate_domains(
     domains: Domains,
     affine: AffineMap,
@@ -213,70 +248,49 @@ def evaluate_domains(
     seed: int = 0,
 ) -> Evaluation:
     """Evaluate a map on domains that have been read already; `adapter` is what learned it."""
-    with threads(1):  # the matrices are small: threads would only wait for each other
-        return _evaluate(
-            domains, affine, adapter, models, labels, pairs, n_permutations, min_cell, seed
-        )
-
-
-def _evaluate(
-    domains: Domains,
-    affine: AffineMap,
-    adapter: ConDoAdapter | None,
-    models: Any,
-    labels: Any,
-    pairs: Any,
-    n_permutations: int,
-    min_cell: int,
-    seed: int,
-) -> Evaluation:
-    domains = in_order(domains, affine)
+    domains = in_map_order(domains, affine)
     names = domains.tables[0].labels
     comparison = compare(domains, quiet=True)
-    rows = Likewise.of(domains, comparison, affine)
-    strata = cell_names(comparison.support.names, comparison.support.levels)
+    support = comparison.support
+    strata = cell_names(support.names, support.levels)
+    rows = ComparableRows.of(domains, comparison, affine)
     errors, known_from = _errors(affine, adapter, domains)
     left = rows.residuals(rows.after)
     permutations = Permutations(rows, rows.after, left, n_permutations, errors, seed)
     p, adjusted = permutations.test()
     auc, chance, p_joint = permutations.predictability()
+    tests = _Tests(p, adjusted, p_joint, auc, chance)
+    kept = kept_differences(rows, rows.after)
     versions = {
-        "as is": rows.before,
-        "moment matching": _moments_matched(rows),
-        "this map": rows.after,
+        "as is": _Version.of(rows, rows.before),
+        "moment matching": _Version.of(rows, _moments_matched(rows)),
+        "this map": _Version(rows.after, measure_shift(rows, left), kept, auc),
     }
-    shifts, areas = {"this map": measure(rows, left)}, {"this map": auc}
-    for name in ("as is", "moment matching"):
-        R = rows.residuals(versions[name])
-        shifts[name] = measure(rows, R)
-        areas[name] = Permutations(rows, versions[name], R).predictability()[0]
-    kept = {name: differences_kept(rows, values) for name, values in versions.items()}
-    sheet = _features_sheet(names, shifts, kept["this map"], p, adjusted)
-    outputs, said = _model_sheets(models, labels, rows, strata, domains.tables[0], names, min_cell)
-    paired = None if pairs is None else _paired(pairs, domains, affine, max(min_cell, 2))
-    p_features = float(adjusted.min())
-    findings = _findings(sheet, shifts, kept, p_features, p_joint, auc, chance)
-    support = comparison.support
-    moved = np.abs(shifts["as is"].difference)
-    shown = np.lexsort((-moved, adjusted))[:_MOST_DENSITIES]
-    chosen = replace(rows, before=rows.before[:, shown], after=rows.after[:, shown])
+    features = _features_sheet(names, versions, tests)
+    findings = gravest_first(_findings(features, versions, tests))
+    by_stratum, calibration = model_sheets(
+        models, labels, rows, strata, domains.tables[0], min_cell
+    )
+    shift_before = np.abs(versions["as is"].shift.difference)
+    shown = np.lexsort((-shift_before, adjusted))[:_MOST_DENSITIES]
+    drawn = replace(rows, before=rows.before[:, shown], after=rows.after[:, shown])
     return Evaluation(
-        verdict=_verdict(shifts, kept, findings),
+        verdict=_verdict(versions, findings),
         findings=findings,
         n_query=int(support.count_query.sum()),
         n_reference=int(support.count_reference.sum()),
-        versions=_versions_sheet(rows, versions, shifts, kept, areas),
-        features=sheet,
-        p_features=p_features,
+        versions=_versions_sheet(rows, versions),
+        features=features,
+        p_features=tests.p_features,
         p_joint=p_joint,
-        p_value=_together(p_features, p_joint),
+        p_value=tests.p_value,
         auc=auc,
         auc_chance=chance,
         map_known_from=known_from,
-        models=outputs,
-        calibration=said,
-        agreement=paired,
-        densities=densities(chosen, strata, [names[j] for j in shown], min_cell),
+        models=by_stratum,
+        calibration=calibration,
+        agreement=None if pairs is None else agreement(pairs, domains, affine, max(min_cell, 2)),
+        densities=densities(drawn, strata, [names[j] for j in shown], min_cell),
     )
 
 
@@ -290,7 +304,7 @@ def _errors(
     if adapter is None or affine.links is not None:
         return None, "these rows" if same else "elsewhere"
     if same:
-        return MapErrors(centre, kept=_followed(adapter)), "these rows"
+        return MapErrors(centre, followed=_share_followed(adapter)), "these rows"
     errors = adapter.errors_
     if errors is None or affine.kind != "diagonal":
         return None, "elsewhere"
@@ -300,21 +314,19 @@ def _errors(
     return MapErrors(affine(middle[None])[0], error, errors.scale / scale), "other rows"
 
 
-def _followed(adapter: ConDoAdapter) -> tuple[float, float]:
+def _share_followed(adapter: ConDoAdapter) -> tuple[float, float]:
     """Return the share of an estimated shift and log-scale that an adapter's map follows."""
     report, family = adapter.report_, adapter.chosen_.recipe.family
+    if not (family.has_scale or family.has_offset):
+        return 0.0, 0.0
     weights = report.get("candidates", {})
-    shift = report.get("kept_shift", 1.0) * (1.0 - weights.get("identity", 0.0))
-    log_scale = report.get("kept_log_scale", 1.0) * (1.0 - weights.get("shift", 0.0))
-    log_scale *= 1.0 - weights.get("identity", 0.0)
-    has_scales = not isinstance(family, Identity | ShiftOnly | Rigid)
-    return (
-        0.0 if isinstance(family, Identity) else shift,
-        log_scale if has_scales else 0.0,
-    )
+    moves = 1.0 - weights.get("identity", 0.0)
+    shift = report.get("kept_shift", 1.0) * moves
+    log_scale = report.get("kept_log_scale", 1.0) * (1.0 - weights.get("shift", 0.0)) * moves
+    return shift, log_scale if family.has_scale and not family.is_rigid else 0.0
 
 
-def _moments_matched(rows: Likewise) -> Array:
+def _moments_matched(rows: ComparableRows) -> Array:
     """Return the data after plain matching of means and standard deviations."""
     X, query = rows.before.copy(), rows.is_query
     scale = X[~query].std(axis=0) / ones_for_zeros(X[query].std(axis=0))
@@ -323,219 +335,85 @@ def _moments_matched(rows: Likewise) -> Array:
     return X
 
 
-def _versions_sheet(
-    rows: Likewise,
-    versions: dict[str, Array],
-    shifts: dict[str, Shift],
-    kept: dict[str, Kept],
-    areas: dict[str, float],
-) -> Sheet:
-    columns: dict[str, list[Any]] = {"data": list(versions)}
-    columns["shift_sd"] = [rms(shifts[name].difference) for name in versions]
-    columns["log_sd_ratio"] = [rms(shifts[name].log_ratio) for name in versions]
-    # below chance is what overfitting leaves
-    columns["domain_auc"] = [max(areas[name], 0.5) for name in versions]
-    columns["explained"] = [variance_explained(rows, X) for X in versions.values()]
-    columns["kept"] = [kept[name].share for name in versions]
-    scores = [silhouettes(rows, X) for X in versions.values()]
-    for name in ("domain", "confounders"):
-        columns[f"silhouette_{name}"] = [score[name] for score in scores]
+def _versions_sheet(rows: ComparableRows, versions: dict[str, _Version]) -> Sheet:
+    table = []
+    for name, version in versions.items():
+        scores = silhouettes(rows, version.X)
+        row = {
+            "data": name,
+            "shift_sd": version.shift.size[0],
+            "log_sd_ratio": version.shift.size[1],
+            "domain_auc": max(version.auc, 0.5),  # below chance is what overfitting leaves
+            "explained": variance_explained(rows, version.X),
+            "kept": version.kept.share,
+        }
+        table.append(row | {f"silhouette_{name}": score for name, score in scores.items()})
+    columns = Sheet.of_rows(table).columns
     return Sheet({name: v for name, v in columns.items() if any(x is not None for x in v)})
 
 
-def _features_sheet(
-    names: list[str], shifts: dict[str, Shift], kept: Kept, p: Array, adjusted: Array
-) -> Sheet:
-    before, after = shifts["as is"], shifts["this map"]
+def _features_sheet(names: list[str], versions: dict[str, _Version], tests: _Tests) -> Sheet:
+    before, after = versions["as is"].shift, versions["this map"].shift
+    kept = versions["this map"].kept
     share = np.where(kept.is_real, kept.observed / ones_for_zeros(np.abs(kept.expected)), np.nan)
-    share = share * np.sign(kept.expected)
     return Sheet(
         {
-            "feature": list(names),
-            "shift_before": before.difference.tolist(),
-            "shift_after": after.difference.tolist(),
-            "sd_ratio_before": np.exp(before.log_ratio).tolist(),
-            "sd_ratio_after": np.exp(after.log_ratio).tolist(),
-            "p": p.tolist(),
-            "p_adjusted": adjusted.tolist(),
-            "explained_difference": kept.expected.tolist(),
-            "kept": [x if np.isfinite(x) else None for x in share.tolist()],
+            "feature": names,
+            "shift_before": before.difference,
+            "shift_after": after.difference,
+            "sd_ratio_before": np.exp(before.log_ratio),
+            "sd_ratio_after": np.exp(after.log_ratio),
+            "p": tests.p,
+            "p_adjusted": tests.adjusted,
+            "explained_difference": kept.expected,
+            "kept": plain(share * np.sign(kept.expected)),
         }
     )
 
 
-def _is_over_corrected(kept: Kept) -> bool:
-    if kept.share is None or kept.error is None:
-        return False
-    return kept.share + 2 * kept.error < _LEAST_KEPT
-
-
-def _findings(
-    sheet: Sheet,
-    shifts: dict[str, Shift],
-    kept: dict[str, Kept],
-    p_features: float,
-    p_joint: float,
-    auc: float,
-    chance: float,
-) -> list[Finding]:
-    found = []
-    mine = kept["this map"]
-    if mine.share is None:
+def _findings(sheet: Sheet, versions: dict[str, _Version], tests: _Tests) -> Iterator[Finding]:
+    before, matched, after = versions.values()
+    if after.kept.share is None:
         text = "the confounders explain no difference between the domains that could be lost."
-        found.append(Finding("note", text))
     else:
-        others = [kept[name].share for name in ("moment matching", "as is")]
         text = (
-            f"{mine.share:.0%} of the difference that confounders explain is kept (moment "
-            f"matching: {round(others[0] or 0.0, 2) + 0.0:.0%})."
+            f"{after.kept.share:.0%} of the difference that confounders explain is kept (moment "
+            f"matching: {round(matched.kept.share or 0.0, 2) + 0.0:.0%})."
         )
-        if _is_over_corrected(mine):
-            found.append(
-                Finding(
-                    "care",
-                    f"over-corrected: only {text}",
-                    "The map made the domains alike where they should differ: fit it given "
-                    "these confounders.",
-                )
-            )
-        else:
-            found.append(Finding("note", text))
-    sizes = [rms(shifts[name].difference) for name in ("as is", "this map")]
-    change = f"the shift given the confounders goes from {sizes[0]:.2g} to {sizes[1]:.2g} sd"
-    after = shifts["this map"]
-    largest = max(np.abs(after.difference).max(), np.abs(after.log_ratio).max())
-    negligible = largest < _NEGLIGIBLE and auc < 0.5 + _NEGLIGIBLE
-    if negligible:
-        text = f"{change}; no feature is off by more than {_NEGLIGIBLE} sd."
-        found.append(Finding("note", text))
-    elif (p_value := _together(p_features, p_joint)) <= _LEVEL:
-        hit = [n for n, q in zip(sheet["feature"], sheet["p_adjusted"]) if q <= _LEVEL]
-        which = f" in {listing(hit)}" if hit else ""
-        found.append(
-            Finding(
-                "care",
-                f"{change}, and what is left{which} is more than chance (p = {p_value:.3g} of two "
-                f"tests: {p_features:.3g} by feature, {p_joint:.3g} jointly; domain told with an "
-                f"area under the curve of {auc:.2f}, chance {chance:.2f}).",
-                "A richer map (map='auto') or a confounder that was not recorded may explain it.",
-            )
+    if after.kept.are_too_few:
+        yield Finding(
+            "care",
+            f"over-corrected: only {text}",
+            "The map made the domains alike where they should differ: fit it given these "
+            "confounders.",
         )
     else:
-        found.append(
-            Finding(
-                "note",
-                f"{change}; what is left is within chance (p = {p_value:.2g} of two tests: "
-                f"{p_features:.2g} by feature, {p_joint:.2g} jointly).",
-            )
+        yield Finding("note", text)
+    sizes = f"{before.shift.size[0]:.2g} to {after.shift.size[0]:.2g} sd"
+    change = f"the shift given the confounders goes from {sizes}"
+    largest = max(np.abs(after.shift.difference).max(), np.abs(after.shift.log_ratio).max())
+    if largest < _NEGLIGIBLE and after.auc < 0.5 + _NEGLIGIBLE:
+        yield Finding("note", f"{change}; no feature is off by more than {_NEGLIGIBLE} sd.")
+    elif tests.p_value > _LEVEL:
+        text = f"{change}; what is left is within chance ({tests.told('.2g')})."
+        yield Finding("note", text)
+    else:
+        hit = [n for n, p in zip(sheet["feature"], sheet["p_adjusted"]) if p <= _LEVEL]
+        yield Finding(
+            "care",
+            f"{change}, and what is left{f' in {listing(hit)}' if hit else ''} is more than chance "
+            f"({tests.told('.3g')}; domain told with an area under the curve of "
+            f"{tests.auc:.2f}, chance {tests.chance:.2f}).",
+            said(
+                "A richer map ({@map='auto'}) or a confounder that was not recorded may explain it."
+            ),
         )
-    found.sort(key=lambda finding: ("care", "note").index(finding.level))
-    return found
 
 
-def _together(*p_values: float) -> float:
-    """Return the p-value of several tests together, by Bonferroni."""
-    return min(1.0, len(p_values) * min(p_values))
-
-
-def _verdict(shifts: dict[str, Shift], kept: dict[str, Kept], findings: list[Finding]) -> str:
+def _verdict(versions: dict[str, _Version], findings: list[Finding]) -> str:
     if not any(finding.level == "care" for finding in findings):
         return "good"
-    before, after = (
-        float(np.hypot(rms(shifts[name].difference), rms(shifts[name].log_ratio)))
-        for name in ("as is", "this map")
-    )
-    helps = after < max(before, _SMALL)
-    large = rms(shifts["this map"].difference) > _LARGE
-    poor = _is_over_corrected(kept["this map"]) or not helps or large
+    before, _, after = versions.values()
+    helps = np.hypot(*after.shift.size) < max(np.hypot(*before.shift.size), _SMALL)
+    poor = after.kept.are_too_few or not helps or after.shift.size[0] > _LARGE
     return "poor" if poor else "with care"
-
-
-def _paired(pairs: Any, domains: Domains, affine: AffineMap, fewest: int) -> Agreement:
-    """Compare the rows that are the same subjects."""
-    try:
-        query, reference = (np.asarray(side) for side in pairs)
-    except (TypeError, ValueError):
-        raise ValueError("'pairs' must be two lists of row numbers of X.") from None
-    n_rows = len(domains.is_query)
-    for name, side, is_here in (
-        ("query", query, domains.is_query),
-        ("reference", reference, ~domains.is_query),
-    ):
-        if side.ndim != 1 or side.dtype.kind not in "iu" or len(side) == 0:
-            raise ValueError(f"'pairs' must list row numbers of {name} rows.")
-        if side.min() < 0 or side.max() >= n_rows:
-            raise ValueError(f"'pairs' names a row that X, with {n_rows} rows, does not have.")
-        strange = side[~is_here[side]]
-        if len(strange):
-            raise ValueError(
-                f"'pairs' lists row {strange[0]} as a {name} row, but its domain says otherwise."
-            )
-    if len(query) != len(reference):
-        raise ValueError(
-            f"'pairs' lists {len(query)} query rows but {len(reference)} reference rows."
-        )
-    if len(query) < fewest:
-        raise ValueError(
-            f"'pairs' must list at least {fewest} pairs: the figures of fewer are not shown."
-        )
-    before, there = (_rows_in_order(domains, side) for side in (query, reference))
-    return agreement(before, affine(before), there, domains.tables[0].labels, fewest)
-
-
-def _rows_in_order(domains: Domains, numbers: Array) -> Array:
-    distinct, place = np.unique(numbers, return_inverse=True)
-    return domains.rows(distinct)[place]
-
-
-def _model_sheets(
-    models: Any,
-    labels: Any,
-    rows: Likewise,
-    strata: list[str],
-    table: Table,
-    names: list[str],
-    min_cell: int,
-) -> tuple[Sheet, Sheet]:
-    """Return outputs of frozen models by stratum, and their calibration."""
-    if models is None:
-        if labels is not None:
-            raise ValueError("'labels' are for `models`, which are not given.")
-        return Sheet({}), Sheet({})
-    if not isinstance(models, dict):
-        models = {type(models).__name__: models}
-    if not isinstance(labels, dict):
-        labels = {} if labels is None else dict.fromkeys(models, labels)
-    strange = [name for name in labels if name not in models]
-    if strange:
-        raise ValueError(f"'labels' names {listing(strange)}, which is not among the models.")
-    outputs: dict[str, dict[str, Array]] = {}
-    what: dict[str, str] = {}
-    truth: dict[str, Array] = {}
-    chances: dict[str, Array] = {}
-    for name, model in models.items():
-        inputs = {
-            version: _as_trained(model, values, table, names)
-            for version, values in (("before", rows.before), ("after", rows.after))
-        }
-        outputs[name] = {}
-        for version, values in inputs.items():
-            outputs[name][version], what[name] = predictions(name, model, values)
-        if name in labels:
-            values = np.asarray(column_values(table, "labels", labels[name]))[rows.number]
-            classes = list(getattr(model, "classes_", []))
-            truth[name] = true_values(name, values, classes)
-            if classes:
-                chances[name] = truth[name]
-    stratum, query = rows.category, rows.is_query
-    sheet = by_stratum(outputs, what, truth, strata, stratum, query, min_cell)
-    return sheet, calibration(outputs, chances, query, min_cell)
-
-
-def _as_trained(model: Any, values: Array, table: Table, names: list[str]) -> Any:
-    """Return rows in the form that a model was trained on: with column names, or without."""
-    if table.columns is None or not hasattr(model, "feature_names_in_"):
-        return values
-    native = nw.from_native(table.native, eager_only=True)
-    columns = {name: values[:, j] for j, name in enumerate(names)}
-    return nw.from_dict(columns, backend=native.implementation).to_native()

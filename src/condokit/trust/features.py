@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 
-from condokit.checks import Array
-from condokit.data.disclosure import MIN_CELL
+from condokit.checks import Array, said
+from condokit.data.disclosure import too_few
 from condokit.data.domains import Domains
-from condokit.data.subsets import subsample
+from condokit.data.subsets import subsample_sides
 
 _MOST_ROWS = 4000  # of a domain that are looked at
 _FEWEST_ROWS = 20  # below which nothing is said of a distribution
@@ -19,7 +21,7 @@ _PILE = 0.02  # share of rows at the lowest or highest value
 _MOSTLY = 0.5  # share of missing values
 
 ADVICE = {
-    "constant": "It is only shifted; leave it out with `features` if it means nothing.",
+    "constant": said("It is only shifted; leave it out with {@`features`} if it means nothing."),
     "mostly missing": "Its map rests on few rows.",
     "heavy-tailed": "A few values decide its map: correct them, or use links such as 'log'.",
     "bounded": "A scale moves the bound: see `links`, or adapt it apart.",
@@ -28,75 +30,48 @@ ADVICE = {
 }
 
 
-def sample_of(domains: Domains, most: int = _MOST_ROWS) -> tuple[Array, Array]:
-    """Return at most so many rows of each domain, evenly taken, and which of them are query's."""
-    kept = domains.kept()
-    chosen = []
-    for side in (domains.is_query, ~domains.is_query):
-        rows = np.flatnonzero(side & kept)
-        chosen.append(rows[subsample(len(rows), most)])
-    rows = np.sort(np.concatenate(chosen))
-    X = np.empty((len(rows), domains.n_features))
-    for place, chunk in domains.chunks():
-        first, last = np.searchsorted(rows, [place.start, place.stop])
-        X[first:last] = chunk[rows[first:last] - place.start]
-    return X, domains.is_query[rows]
-
-
 def describe_features(domains: Domains) -> dict[str, dict[str, str]]:
     """Return what is remarkable about features: {feature: {kind: explanation}}.
 
     Looks at no more than 4000 rows of each domain; only a suspected constant is read in full.
     """
-    X, is_query = sample_of(domains)
-    labels = domains.tables[0].labels
-    found: dict[str, dict[str, str]] = {}
-    missing = np.isnan(X)
-    for name, side in (("query", is_query), ("reference", ~is_query)):
-        absent = missing[side].mean(axis=0)
+    kept, labels = domains.kept(), domains.tables[0].labels
+    rows = np.sort(subsample_sides(domains.is_query, _MOST_ROWS, kept))
+    X, is_query = domains.rows(rows), domains.is_query[rows]
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for name, everyone in (("query", domains.is_query), ("reference", ~domains.is_query)):
+        part = X[everyone[rows]]
+        absent = np.isnan(part).mean(axis=0)
         for j in np.flatnonzero(absent > _MOSTLY):
-            few = (1 - absent[j]) * side.sum() < MIN_CELL
-            much = "nearly all" if few else f"{absent[j]:.0%}"
-            found.setdefault(labels[j], {})["mostly missing"] = f"{much} missing in {name}"
-        low, high = _extremes(X[side])
-        flat = np.flatnonzero(low == high)
-        still = flat[_stay_flat(domains, side_rows(domains, name), flat)]
-        for j in still:
-            found.setdefault(labels[j], {})["constant"] = f"one value in {name}"
-    if len(X) < _FEWEST_ROWS:
-        return found
-    for label, x in zip(labels, X.T):
-        if "constant" not in found.get(label, {}):
-            notes = _distribution(x, is_query)
-            if notes:
-                found.setdefault(label, {}).update(notes)
-    return found
+            much = "nearly all" if too_few((1 - absent[j]) * len(part)) else f"{absent[j]:.0%}"
+            found[labels[j]]["mostly missing"] = f"{much} missing in {name}"
+        for j in _constant(domains, everyone & kept, part):
+            found[labels[j]]["constant"] = f"one value in {name}"
+    if len(X) >= _FEWEST_ROWS:
+        for label, x in zip(labels, X.T):
+            if "constant" not in found.get(label, {}) and (notes := _distribution(x, is_query)):
+                found[label].update(notes)
+    return dict(found)
 
 
-def side_rows(domains: Domains, name: str) -> Array:
-    """Mark the kept rows of one domain."""
-    return domains.kept() & (domains.is_query if name == "query" else ~domains.is_query)
+def _constant(domains: Domains, side: Array, part: Array) -> Array:
+    """Return the features that are constant in all rows of one side, of which we have a part."""
+    low, high = _extremes(part)
+    suspects = np.flatnonzero(low == high)
+    if len(suspects) == 0:
+        return suspects
+    low, high = low[suspects], high[suspects]
+    for rows, chunk in domains.chunks():
+        lowest, highest = _extremes(chunk[side[rows]][:, suspects])
+        low, high = np.minimum(low, lowest), np.maximum(high, highest)
+    return suspects[low == high]
 
 
 def _extremes(X: Array) -> tuple[Array, Array]:
-    """Return the lowest and highest known value of every feature; NaN if there is none."""
-    low = np.where(np.isnan(X), np.inf, X).min(axis=0, initial=np.inf)
-    high = np.where(np.isnan(X), -np.inf, X).max(axis=0, initial=-np.inf)
-    return np.where(low > high, np.nan, low), np.where(low > high, np.nan, high)
-
-
-def _stay_flat(domains: Domains, side: Array, suspects: Array) -> Array:
-    """Tell which suspected constants are constant in all rows of one side."""
-    if len(suspects) == 0:
-        return np.empty(0, dtype=bool)
-    low, high = np.full(len(suspects), np.inf), np.full(len(suspects), -np.inf)
-    for rows, chunk in domains.chunks():
-        part = chunk[side[rows]][:, suspects]
-        low = np.minimum(low, np.where(np.isnan(part), np.inf, part).min(axis=0, initial=np.inf))
-        high = np.maximum(
-            high, np.where(np.isnan(part), -np.inf, part).max(axis=0, initial=-np.inf)
-        )
-    return low == high
+    """Return the lowest and highest known value of every feature; low > high if there is none."""
+    missing = np.isnan(X)
+    low = np.where(missing, np.inf, X).min(axis=0, initial=np.inf)
+    return low, np.where(missing, -np.inf, X).max(axis=0, initial=-np.inf)
 
 
 def _distribution(x: Array, is_query: Array) -> dict[str, str]:
@@ -106,20 +81,14 @@ def _distribution(x: Array, is_query: Array) -> dict[str, str]:
         return {}
     notes: dict[str, str] = {}
     values = np.unique(known)
-    whole = bool((known == np.round(known)).all())
     if len(values) <= _FEW_VALUES:
         notes["discrete"] = f"{len(values)} different values"
-    elif whole and len(values) < 0.2 * len(known):
+    elif (known == np.round(known)).all() and len(values) < 0.2 * len(known):
         notes["discrete"] = "whole numbers"
-    if len(values) > 2:
-        for name, bound in (("lowest", values[0]), ("highest", values[-1])):
-            at_bound = (known == bound).sum()
-            share = at_bound / len(known)
-            if share >= _PILE and at_bound >= MIN_CELL and "discrete" not in notes:
-                notes["bounded"] = f"{share:.0%} of rows at the {name} value"
+    elif (pile := _pile(known, values[0], values[-1])) is not None:
+        notes["bounded"] = pile
     for side in (is_query, ~is_query):
-        part = x[side]
-        part = part[~np.isnan(part)]
+        part = x[side & ~np.isnan(x)]
         if len(part) < _FEWEST_ROWS or part.std() == 0:
             continue
         z = (part - part.mean()) / part.std()
@@ -130,3 +99,12 @@ def _distribution(x: Array, is_query: Array) -> dict[str, str]:
         elif part.min() > 0 and np.mean(z**3) > _SKEWED:
             notes["positive and skewed"] = f"skewness {np.mean(z**3):.1f}"
     return notes
+
+
+def _pile(known: Array, lowest: float, highest: float) -> str | None:
+    """Say which end of the values, the highest if both, many rows share."""
+    for name, bound in (("highest", highest), ("lowest", lowest)):
+        n = (known == bound).sum()
+        if n / len(known) >= _PILE and not too_few(n):
+            return f"{n / len(known):.0%} of rows at the {name} value"
+    return None

@@ -2,42 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
 
 from condokit.checks import Array, listing
-from condokit.data.disclosure import hidden_cells
+from condokit.data.disclosure import hidden_cells, mean_of, too_few
 from condokit.data.records import Sheet
+from condokit.data.roles import column_values
+from condokit.data.tables import Table
+from condokit.trust.blocks import ComparableRows
+
+_N_BINS = 5  # of predictions, to be compared with the truth
 
 
-def predictions(name: str, model: Any, X: Any) -> tuple[Array, str]:
+@dataclass(frozen=True)
+class _Outputs:
+    """What one model says of comparable rows: one number each."""
+
+    model: str
+    kind: str  # P(class) or "prediction"
+    before: Array
+    after: Array
+    truth: Array | None  # the same if the model were right; NaN where it is not known
+    is_classifier: bool
+
+
+def model_sheets(
+    models: Any, labels: Any, rows: ComparableRows, strata: list[str], table: Table, min_cell: int
+) -> tuple[Sheet, Sheet]:
+    """Return outputs of frozen models by stratum, and their calibration."""
+    if models is None:
+        if labels is not None:
+            raise ValueError("'labels' are for `models`, which are not given.")
+        return Sheet({}), Sheet({})
+    if not isinstance(models, dict):
+        models = {type(models).__name__: models}
+    if not isinstance(labels, dict):
+        labels = {} if labels is None else dict.fromkeys(models, labels)
+    strange = [name for name in labels if name not in models]
+    if strange:
+        raise ValueError(f"'labels' names {listing(strange)}, which is not among the models.")
+    outputs = [
+        _outputs(name, model, labels.get(name), rows, table) for name, model in models.items()
+    ]
+    by_stratum = _by_stratum(outputs, strata, rows, bool(labels), min_cell)
+    keys = ("model", "version", "predicted", "true", "n_rows")
+    return Sheet.of_rows(by_stratum), Sheet.of_rows(_calibration(outputs, rows, min_cell), keys)
+
+
+def _outputs(name: str, model: Any, labels: Any, rows: ComparableRows, table: Table) -> _Outputs:
+    (before, kind), (after, _) = (
+        _predictions(name, model, _as_trained(model, X, table)) for X in (rows.before, rows.after)
+    )
+    classes, truth = list(getattr(model, "classes_", [])), None
+    if labels is not None:
+        values = np.asarray(column_values(table, "labels", labels))[rows.row_number]
+        truth = _true_values(name, values, classes)
+    return _Outputs(name, kind, before, after, truth, bool(classes))
+
+
+def _as_trained(model: Any, values: Array, table: Table) -> Any:
+    """Return rows in the form that a model was trained on: with column names, or without."""
+    if table.columns is None or not hasattr(model, "feature_names_in_"):
+        return values
+    native = nw.from_native(table.native, eager_only=True)
+    columns = {name: values[:, j] for j, name in enumerate(table.labels)}
+    return nw.from_dict(columns, backend=native.implementation).to_native()
+
+
+def _predictions(name: str, model: Any, X: Any) -> tuple[Array, str]:
     """Return one number per row and what it is: a probability, a class share or a prediction."""
     if not hasattr(model, "predict"):
         raise ValueError(f"The model {name!r} has no `predict`. Pass fitted models.")
     classes = getattr(model, "classes_", None)
+    wanted = "give binary classifiers or regressions."
     if classes is not None and len(classes) != 2:
-        raise ValueError(
-            f"The model {name!r} has {len(classes)} classes; give binary classifiers or "
-            "regressions."
-        )
+        raise ValueError(f"The model {name!r} has {len(classes)} classes; {wanted}")
     try:
-        if classes is not None:
-            if hasattr(model, "predict_proba"):
-                return np.asarray(model.predict_proba(X), dtype=float)[:, 1], f"P({classes[1]})"
-            return (np.asarray(model.predict(X)) == classes[1]).astype(float), f"P({classes[1]})"
+        if classes is not None and hasattr(model, "predict_proba"):
+            return np.asarray(model.predict_proba(X), dtype=float)[:, 1], f"P({classes[1]})"
         values = np.asarray(model.predict(X))
     except ValueError as error:
         raise ValueError(f"The model {name!r} does not take these features: {error}") from None
+    if classes is not None:
+        return (values == classes[1]).astype(float), f"P({classes[1]})"
     if values.dtype.kind not in "iufb":
-        raise ValueError(
-            f"The model {name!r} predicts {values.dtype}, not numbers; give binary classifiers or "
-            "regressions."
-        )
+        raise ValueError(f"The model {name!r} predicts {values.dtype}, not numbers; {wanted}")
     return values.astype(float), "prediction"
 
 
-def true_values(name: str, values: Array, classes: list[Any]) -> Array:
+def _true_values(name: str, values: Array, classes: list[Any]) -> Array:
     """Return labels as numbers, of a classifier 1 for its second class; NaN where missing."""
     missing = np.array([v is None or v != v for v in values.tolist()])
     if not classes:
@@ -47,97 +105,68 @@ def true_values(name: str, values: Array, classes: list[Any]) -> Array:
             raise ValueError(
                 f"'labels' of the model {name!r} must be numbers. Got {values.dtype}."
             ) from None
-    strange = ~np.isin(values[~missing], classes) if (~missing).any() else np.array([False])
-    if strange.any():
+    known = values[~missing]
+    strange = known[~np.isin(known, classes)] if len(known) else known
+    if len(strange):
         raise ValueError(
             f"'labels' of the model {name!r} must be its classes, {listing(classes)}. Got "
-            f"{values[~missing][strange][0]!r}."
+            f"{strange[0]!r}."
         )
     return np.where(missing, np.nan, values == classes[1]).astype(float)
 
 
-def by_stratum(
-    outputs: dict[str, dict[str, Array]],
-    what: dict[str, str],
-    truth: dict[str, Array],
-    strata: list[str],
-    stratum: Array,
-    is_query: Array,
-    min_cell: int,
-) -> Sheet:
+def _by_stratum(
+    outputs: list[_Outputs], strata: list[str], rows: ComparableRows, labelled: bool, min_cell: int
+) -> Iterator[dict[str, Any]]:
     """Lay out mean outputs of every model by stratum, for reference rows and query rows.
 
-    `outputs[model]` holds "before" and "after" for all rows (equal for reference rows). With the
-    `truth`, the mean of the labels and the mean squared error (the Brier score of a probability).
+    With labels also their mean and the mean squared error (the Brier score of a probability).
     Cells of fewer than `min_cell` rows are not shown, nor those that would tell them.
     """
-    sides = (is_query, ~is_query)
-    counts = [np.bincount(stratum[side], minlength=len(strata)) for side in sides]
+    sides = (rows.is_query, ~rows.is_query)
+    counts = [np.bincount(rows.category[side], minlength=len(strata)) for side in sides]
     shown = [~hidden_cells(count, min_cell) for count in counts]
-    columns: dict[str, list[Any]] = {
-        key: []
-        for key in ("model", "output", "rows with", "reference", "query_before", "query_after")
-    }
-    if truth:
-        for key in ("query_truth", "error_before", "error_after", "error_reference"):
-            columns[key] = []
-    for model, versions in outputs.items():
-        for k in (None, *range(len(strata))):
-            query, reference = (
-                side if k is None else side & (stratum == k) & is_shown[k]
-                for side, is_shown in zip(sides, shown)
-            )
-            cells = {
-                "reference": (reference, versions["after"]),
-                "query_before": (query, versions["before"]),
-                "query_after": (query, versions["after"]),
+    cells = [("all", *sides)]
+    for k, stratum in enumerate(strata):
+        here = rows.category == k
+        cells.append((stratum, sides[0] & here & shown[0][k], sides[1] & here & shown[1][k]))
+    for one in outputs:
+        for stratum, query, reference in cells:
+            row = {
+                "model": one.model,
+                "output": one.kind,
+                "rows with": stratum,
+                "reference": mean_of(one.after[reference], min_cell),
+                "query_before": mean_of(one.before[query], min_cell),
+                "query_after": mean_of(one.after[query], min_cell),
             }
-            columns["model"].append(model)
-            columns["output"].append(what[model])
-            columns["rows with"].append("all" if k is None else strata[k])
-            for key, (rows, values) in cells.items():
-                columns[key].append(_mean(values[rows], min_cell))
-            if truth:
-                y = truth.get(model)
-                columns["query_truth"].append(None if y is None else _mean(y[query], min_cell))
-                for key, rows, version in (
-                    ("error_before", query, "before"),
-                    ("error_after", query, "after"),
-                    ("error_reference", reference, "after"),
-                ):
-                    error = None
-                    if y is not None:
-                        error = _mean((versions[version][rows] - y[rows]) ** 2, min_cell)
-                    columns[key].append(error)
-    return Sheet(columns)
+            if labelled:
+                y = np.full(len(query), np.nan) if one.truth is None else one.truth
+                row |= {
+                    "query_truth": mean_of(y[query], min_cell),
+                    "error_before": mean_of((one.before - y)[query] ** 2, min_cell),
+                    "error_after": mean_of((one.after - y)[query] ** 2, min_cell),
+                    "error_reference": mean_of((one.after - y)[reference] ** 2, min_cell),
+                }
+            yield row
 
 
-def calibration(
-    outputs: dict[str, dict[str, Array]],
-    truth: dict[str, Array],
-    is_query: Array,
-    min_cell: int,
-    n_bins: int = 5,
-) -> Sheet:
+def _calibration(
+    outputs: list[_Outputs], rows: ComparableRows, min_cell: int
+) -> Iterator[dict[str, Any]]:
     """Compare predicted with true shares of query rows, in bins of the prediction."""
-    columns: dict[str, list[Any]] = {
-        key: [] for key in ("model", "version", "predicted", "true", "n_rows")
-    }
-    for model, y in truth.items():
-        for version, values in outputs[model].items():
-            p, t = values[is_query], y[is_query]
-            known = ~np.isnan(t)
-            p, t = p[known], t[known]
-            for part in np.array_split(np.argsort(p, kind="stable"), n_bins):
-                if len(part) >= min_cell:
-                    columns["model"].append(model)
-                    columns["version"].append(version)
-                    columns["predicted"].append(float(p[part].mean()))
-                    columns["true"].append(float(t[part].mean()))
-                    columns["n_rows"].append(len(part))
-    return Sheet(columns)
-
-
-def _mean(values: Array, min_cell: int) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) >= min_cell else None
+    for one in outputs:
+        if one.truth is None or not one.is_classifier:
+            continue
+        known = rows.is_query & ~np.isnan(one.truth)
+        for version in ("before", "after"):
+            p, t = getattr(one, version)[known], one.truth[known]
+            for part in np.array_split(np.argsort(p, kind="stable"), _N_BINS):
+                if not too_few(len(part), min_cell):
+                    yield {
+                        "model": one.model,
+                        "version": version,
+                        "predicted": float(p[part].mean()),
+                        "true": float(t[part].mean()),
+                        "n_rows": len(part),
+                    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +14,11 @@ from condokit.checks import Array, NoOverlapError, check_integer, check_seed, qu
 from condokit.data.arrays import ones_for_zeros, rms
 from condokit.data.domains import Domains
 from condokit.data.records import Part, Record, Sheet
+from condokit.data.subsets import subsample
 from condokit.maps.profile import profile
-from condokit.trust.rereading import read_again
+from condokit.trust.reading import read_as_fitted
 
-_MOST_ROWS = 5000  # of a domain that strengths are measured on
+_MOST_ROWS = 10_000  # that strengths are measured on
 _LARGE = 2.0  # standard errors
 _MUCH = 0.1  # standard deviations
 _FEWEST_ROWS = 20  # of a domain that is split for a placebo
@@ -61,17 +63,16 @@ class Sensitivity(Record):
             "ones, would move the feature's map by one standard error; "
             f"{self.strength_two_errors:.1%} by two."
         )
-        parts: list[Part] = [("", text)]
-        if len(self.recorded):
-            parts.append(("Recorded confounders, for comparison", self.recorded))
-        if len(self.left_out):
-            parts.append(("The map without a confounder", self.left_out))
-        if len(self.features):
-            weakest = np.argsort(self.features["strength"], kind="stable")[:10]
-            parts.append(("Features, the most fragile first", self.features.take(weakest)))
-        if len(self.placebo):
-            parts.append(("Placebo: two halves of one domain", self.placebo))
-        return parts
+        features = self.features
+        if len(features):
+            features = features.take(np.argsort(features["strength"], kind="stable")[:10])
+        return [
+            ("", text),
+            ("Recorded confounders, for comparison", self.recorded),
+            ("The map without a confounder", self.left_out),
+            ("Features, the most fragile first", features),
+            ("Placebo: two halves of one domain", self.placebo),
+        ]
 
 
 def sensitivity(
@@ -96,10 +97,8 @@ def sensitivity(
     ----------
     adapter : ConDoAdapter
         A fitted adapter. It is fitted again without each confounder, and on halves of a domain.
-    X : array or data frame of shape (n_rows, n_columns)
-        The table that it was fitted on.
-    domain, confounders, features, groups, sample_weight : array-like, str or list of str
-        As in `ConDoAdapter.fit`.
+    X, domain, confounders, features, groups, sample_weight
+        The table that it was fitted on, as in `ConDoAdapter.fit`.
     n_splits : int, default=10
         Placebo splits of every kind; 0 for none.
     random_state : int or None, default=None
@@ -112,17 +111,16 @@ def sensitivity(
     """
     check_integer("n_splits", n_splits, 0)
     seed = check_seed(random_state)
-    domains = read_again(adapter, X, domain, confounders, features, groups, sample_weight)
-    unit = _reference_spread(domains)
-    errors = _shift_errors(adapter, domains)
+    domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
     dof = degrees_of_freedom(adapter)
+    fitted = _Fitted.of(adapter, domains)
     return Sensitivity(
-        left_out=_left_out(adapter, domains, unit, errors),
-        recorded=_recorded(domains, dof),
-        strength_one_error=strength(1.0, dof),
-        strength_two_errors=strength(2.0, dof),
-        features=_features(adapter, domains, unit, errors, dof),
-        placebo=_placebo(adapter, domains, n_splits, seed),
+        left_out=Sheet.of_rows(_left_out(fitted)),
+        recorded=Sheet.of_rows(_recorded(domains, dof)),
+        strength_one_error=robustness_value(1.0, dof),
+        strength_two_errors=robustness_value(2.0, dof),
+        features=_features(fitted, dof),
+        placebo=_placebo(fitted, n_splits, np.random.default_rng(seed)),
     )
 
 
@@ -133,85 +131,81 @@ def degrees_of_freedom(adapter: ConDoAdapter) -> float:
     return max(float(rows) - len(support.weights) - 1, 1.0)
 
 
-def strength(t: Any, dof: float) -> Any:
-    r"""Return the share s with :math:`s^2 / (1 - s) = t^2 / \mathrm{dof}`, the robustness value."""
+def robustness_value(t: Any, dof: float) -> Any:
+    r"""Return the share s with :math:`s^2 / (1 - s) = t^2 / \mathrm{dof}`.
+
+    A confounder that explains s of both the domain and a feature may undo t standard errors.
+    """
     f2 = np.asarray(t, dtype=float) ** 2 / dof
     value = 0.5 * (np.sqrt(f2**2 + 4 * f2) - f2)
     return value if value.ndim else float(value)
 
 
-def _refit(adapter: ConDoAdapter, domains: Domains) -> ConDoAdapter:
-    with quietly():
-        return clone(adapter).set_params(min_overlap=0.0).fit_domains(domains)
+@dataclass(frozen=True)
+class _Fitted:
+    """A map beside the rows it was fitted on, seen at the query's mean."""
+
+    adapter: ConDoAdapter
+    domains: Domains
+    mean: Array  # of the query, in one row
+    shift: Array  # by which its mean moves
+    unit: Array  # standard deviations of the reference
+    errors: Array | None  # standard errors of the image of the mean
+
+    @classmethod
+    def of(cls, adapter: ConDoAdapter, domains: Domains) -> _Fitted:
+        mean = profile(domains).mean[None]
+        turned = profile(replace(domains, is_query=~domains.is_query))
+        shift = (adapter.map_.linear(mean) - mean)[0]
+        errors = None if adapter.errors_ is None else ones_for_zeros(adapter.errors_.std(mean)[0])
+        return cls(adapter, domains, mean, shift, ones_for_zeros(turned.sd), errors)
+
+    def refit(self, domains: Domains) -> ConDoAdapter:
+        """Fit such an adapter to other domains, however small their overlap."""
+        with quietly():
+            return clone(self.adapter).set_params(min_overlap=0.0).fit_domains(domains)
 
 
-def _reference_spread(domains: Domains) -> Array:
-    """Return the standard deviation of every feature of the reference."""
-    turned = replace(domains, is_query=~domains.is_query)
-    return ones_for_zeros(profile(turned).sd)
-
-
-def _shift_errors(adapter: ConDoAdapter, domains: Domains) -> Array | None:
-    """Return the standard error of the image of the query's mean, if it is known."""
-    if adapter.errors_ is None:
-        return None
-    return ones_for_zeros(adapter.errors_.std(profile(domains).mean[None])[0])
-
-
-def _moved(adapter: ConDoAdapter, other: ConDoAdapter, domains: Domains) -> Array:
-    """Return by how much the image of the query's mean moves from one map to another."""
-    middle = profile(domains).mean[None]
-    return (other.map_.linear(middle) - adapter.map_.linear(middle))[0]
-
-
-def _left_out(adapter: ConDoAdapter, domains: Domains, unit: Array, errors: Array | None) -> Sheet:
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("without", "moved_sd", "largest_sd", "moved_errors", "note")
-    }
-    for k, confounder in enumerate(domains.confounders):
-        others = [c for i, c in enumerate(domains.confounders) if i != k]
-        columns["without"].append(confounder.name)
+def _left_out(fitted: _Fitted) -> Iterator[dict[str, Any]]:
+    """Compare the map with those without one of the confounders."""
+    everyone = fitted.domains.confounders
+    for k, confounder in enumerate(everyone):
+        row: dict[str, Any] = dict.fromkeys(("without", "moved_sd", "largest_sd", "moved_errors"))
+        row["without"] = confounder.name
         try:
-            other = _refit(adapter, replace(domains, confounders=others))
+            others = [*everyone[:k], *everyone[k + 1 :]]
+            other = fitted.refit(replace(fitted.domains, confounders=others))
         except NoOverlapError as error:
-            for name in ("moved_sd", "largest_sd", "moved_errors"):
-                columns[name].append(None)
-            columns["note"].append(str(error).split("\n")[0])
+            yield row | {"note": str(error).split("\n")[0]}
             continue
-        moved = np.abs(_moved(adapter, other, domains))
-        columns["moved_sd"].append(rms(moved / unit))
-        columns["largest_sd"].append(float((moved / unit).max()))
-        columns["moved_errors"].append(None if errors is None else rms(moved / errors))
-        matters = rms(moved / unit) > _MUCH
-        columns["note"].append("matters" if matters else "hardly matters")
-    return Sheet(columns) if domains.confounders else Sheet({})
+        images = (adapter.map_.linear(fitted.mean)[0] for adapter in (fitted.adapter, other))
+        moved = np.abs(np.subtract(*images))
+        row["moved_sd"] = rms(moved / fitted.unit)
+        row["largest_sd"] = float((moved / fitted.unit).max())
+        row["moved_errors"] = None if fitted.errors is None else rms(moved / fitted.errors)
+        yield row | {"note": "matters" if row["moved_sd"] > _MUCH else "hardly matters"}
 
 
-def _recorded(domains: Domains, dof: float) -> Sheet:
+def _recorded(domains: Domains, dof: float) -> Iterator[dict[str, Any]]:
     """Measure how much of the domain and of the features every confounder explains, alone."""
     kept = np.flatnonzero(domains.kept())
-    rows = kept[np.linspace(0, len(kept) - 1, min(len(kept), 2 * _MOST_ROWS)).astype(np.intp)]
-    X = domains.rows(rows)
-    is_query = domains.is_query[rows]
-    side = is_query.astype(float)
+    rows = kept[subsample(len(kept), _MOST_ROWS)]
+    X, is_query = domains.rows(rows), domains.is_query[rows]
     for mine in (is_query, ~is_query):  # what it explains of features is judged within domains
         X[mine] -= np.nanmean(X[mine], axis=0)
     X = np.nan_to_num(X)
-    table: dict[str, list[Any]] = {
-        name: []
-        for name in ("confounder", "explains_domain", "explains_features", "largest", "errors")
-    }
     for confounder in domains.confounders:
         design = _design(confounder, rows)
-        of_domain = float(_explained(design, side[:, None])[0])
+        of_domain = float(_explained(design, is_query[:, None].astype(float))[0])
         of_features = _explained(design, X)
-        table["confounder"].append(confounder.name)
-        table["explains_domain"].append(of_domain)
-        table["explains_features"].append(float(np.median(of_features)))
-        table["largest"].append(float(of_features.max()))
         odds = of_domain / max(1 - of_domain, 1e-9)
-        table["errors"].append(float(np.sqrt(dof * odds * np.median(of_features))))
-    return Sheet(table) if domains.confounders else Sheet({})
+        yield {
+            "confounder": confounder.name,
+            "explains_domain": of_domain,
+            "explains_features": float(np.median(of_features)),
+            "largest": float(of_features.max()),
+            "errors": float(np.sqrt(dof * odds * np.median(of_features))),
+        }
 
 
 def _design(confounder: Any, rows: Array) -> Array:
@@ -233,69 +227,59 @@ def _explained(design: Array, Y: Array) -> Array:
     return np.clip(1 - left / max(n - p, 1) / (total / max(n - 1, 1)), 0.0, 1.0)
 
 
-def _features(
-    adapter: ConDoAdapter, domains: Domains, unit: Array, errors: Array | None, dof: float
-) -> Sheet:
-    if errors is None:
+def _features(fitted: _Fitted, dof: float) -> Sheet:
+    if fitted.errors is None:
         return Sheet({})
-    middle = profile(domains).mean[None]
-    shift = (adapter.map_.linear(middle) - middle)[0]
-    t = np.abs(shift) / errors
+    t = np.abs(fitted.shift) / fitted.errors
     return Sheet(
         {
-            "feature": list(domains.tables[0].labels),
-            "shift_sd": (shift / unit).tolist(),
-            "shift_errors": t.tolist(),
-            "strength": strength(t, dof).tolist(),
+            "feature": fitted.domains.tables[0].labels,
+            "shift_sd": fitted.shift / fitted.unit,
+            "shift_errors": t,
+            "strength": robustness_value(t, dof),
         }
     )
 
 
-def _placebo(adapter: ConDoAdapter, domains: Domains, n_splits: int, seed: int) -> Sheet:
+def _placebo(fitted: _Fitted, n_splits: int, rng: np.random.Generator) -> Sheet:
     """Fit maps between two parts of one domain, drawn at random or by confounders."""
-    rng = np.random.default_rng(seed)
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("domain", "split", "shift_sd", "log_scale", "beyond_2_errors")
-    }
     if n_splits == 0:
         return Sheet({})
-    kept = domains.kept()
-    strata = domains.strata()
-    shares = strata.count_query / max(strata.count_query.sum(), 1)
-    others = strata.count_reference / max(strata.count_reference.sum(), 1)
+    domains, rows = fitted.domains, []
+    measures = ("shift_sd", "log_scale", "beyond_2_errors")
     for name, side in (("reference", ~domains.is_query), ("query", domains.is_query)):
-        if (side & kept).sum() < 2 * _FEWEST_ROWS:
+        mine = side & domains.kept()
+        if mine.sum() < 2 * _FEWEST_ROWS:
             continue
-        mine, theirs = (others, shares) if name == "reference" else (shares, others)
-        odds = theirs / ones_for_zeros(mine)
-        chance = {
-            "at random": np.full(len(kept), 0.5),
-            "by confounders": np.clip(0.5 * odds / max(np.median(odds), 1e-9), 0.1, 0.9)[
-                strata.codes
-            ],
-        }
-        if len(odds) == 1:
-            del chance["by confounders"]
-        for split, probability in chance.items():
+        for split, probability in _chances(domains, name).items():
             found = []
             for _ in range(n_splits):
-                half = replace(
-                    domains,
-                    is_query=_draw(domains, probability, rng),
-                    keep=side & kept,
-                )
+                half = replace(domains, is_query=_draw(domains, probability, rng), keep=mine)
                 try:
-                    fitted = _refit(adapter, half)
+                    found.append(_distance(_Fitted.of(fitted.refit(half), half)))
                 except (ValueError, np.linalg.LinAlgError):
                     continue
-                found.append(_distance(fitted, half))
             if found:
-                columns["domain"].append(name)
-                columns["split"].append(split)
-                for j, key in enumerate(("shift_sd", "log_scale", "beyond_2_errors")):
-                    values = [x for row in found if (x := row[j]) is not None]
-                    columns[key].append(float(np.median(values)) if values else None)
-    return Sheet(columns)
+                row: dict[str, Any] = {"domain": name, "split": split}
+                for measure, values in zip(measures, zip(*found)):
+                    known = [value for value in values if value is not None]
+                    row[measure] = float(np.median(known)) if known else None
+                rows.append(row)
+    return Sheet.of_rows(rows, ("domain", "split", *measures))
+
+
+def _chances(domains: Domains, name: str) -> dict[str, Array]:
+    """Return how likely every row plays the query: alike, or as confounders of domains differ."""
+    strata = domains.strata()
+    mine, theirs = strata.count_query, strata.count_reference
+    if name == "reference":
+        mine, theirs = theirs, mine
+    chances = {"at random": np.full(len(domains.is_query), 0.5)}
+    if len(mine) > 1:
+        odds = (theirs / max(theirs.sum(), 1)) / ones_for_zeros(mine / max(mine.sum(), 1))
+        by_stratum = np.clip(0.5 * odds / max(np.median(odds), 1e-9), 0.1, 0.9)
+        chances["by confounders"] = by_stratum[strata.codes]
+    return chances
 
 
 def _draw(domains: Domains, probability: Array, rng: np.random.Generator) -> Array:
@@ -308,14 +292,11 @@ def _draw(domains: Domains, probability: Array, rng: np.random.Generator) -> Arr
     return coin < probability
 
 
-def _distance(fitted: ConDoAdapter, domains: Domains) -> tuple[float, float | None, float | None]:
+def _distance(fitted: _Fitted) -> tuple[float, float | None, float | None]:
     """Return how far a map is from the identity: shift, log-scale, and significant features."""
-    middle = profile(domains).mean[None]
-    shift = (fitted.map_.linear(middle) - middle)[0]
-    unit = _reference_spread(domains)
-    errors = _shift_errors(fitted, domains)
-    scale = None
-    if fitted.map_.kind == "diagonal":
-        scale = rms(np.log(ones_for_zeros(np.abs(fitted.map_.scale))))
-    beyond = None if errors is None else float((np.abs(shift) > _LARGE * errors).mean())
-    return rms(shift / unit), scale, beyond
+    affine, scale, beyond = fitted.adapter.map_, None, None
+    if affine.kind == "diagonal":
+        scale = rms(np.log(ones_for_zeros(np.abs(affine.scale))))
+    if fitted.errors is not None:
+        beyond = float((np.abs(fitted.shift) > _LARGE * fitted.errors).mean())
+    return rms(fitted.shift / fitted.unit), scale, beyond

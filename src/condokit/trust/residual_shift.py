@@ -10,12 +10,12 @@ from scipy.stats import rankdata
 
 from condokit.checks import Array
 from condokit.conditionals import Moments
-from condokit.data.arrays import ones_for_zeros
-from condokit.data.subsets import subsample
+from condokit.data.arrays import ones_for_zeros, rms
+from condokit.data.subsets import folds, subsample
 from condokit.divergences import ReverseKL
 from condokit.maps.families import LocationScale
 from condokit.summaries.moments import MomentPair
-from condokit.trust.blocks import Likewise
+from condokit.trust.blocks import ComparableRows
 
 _FEATURE_BATCH = 256
 _MOST_CLASSIFIED = 1500  # rows that a classifier of domains is trained on
@@ -27,61 +27,48 @@ _MOST_MOVED = 2000  # features up to which the classifier sees what the map adds
 
 
 @dataclass(frozen=True)
-class Shift:
-    """The size of a shift given the confounders, feature by feature.
+class ResidualShift:
+    """The size of a shift given the confounders, feature by feature."""
 
-    Attributes
-    ----------
-    difference : ndarray of shape (n_features,)
-        Mean of query rows minus that of reference rows, within blocks, in standard deviations.
-    log_ratio : ndarray of shape (n_features,)
-        Logarithm of the ratio of standard deviations within blocks.
-    """
+    difference: Array  # mean of query minus reference rows within blocks, in standard deviations
+    log_ratio: Array  # logarithm of the ratio of standard deviations within blocks
 
-    difference: Array
-    log_ratio: Array
+    @property
+    def size(self) -> tuple[float, float]:
+        """Root mean squares of both over features."""
+        return rms(self.difference), rms(self.log_ratio)
 
 
 @dataclass(frozen=True)
 class MapErrors:
     """What is known of the errors of a map, in the reference's units.
 
-    Attributes
-    ----------
-    centre : ndarray of shape (n_features,)
-        Where scale and shift are learned independently, after mapping.
-    se_shift, se_log_scale : ndarray of shape (n_features,) or None
-        Standard errors of the image of the centre and of the logarithm of the scale, if the map
-        was learned from other rows.
-    kept : pair of float or None
-        If it was learned from these rows: the share of an estimated shift and log-scale that was
-        kept rather than shrunk to the identity.
+    Of a map that was learned from other rows, standard errors; of one that was learned from these
+    rows, how closely it followed them.
     """
 
-    centre: Array
-    se_shift: Array | None = None
+    centre: Array  # where scale and shift are learned independently, after mapping
+    se_shift: Array | None = None  # standard error of the image of the centre
     se_log_scale: Array | None = None
-    kept: tuple[float, float] | None = None
+    followed: tuple[float, float] | None = None  # share of estimated shift, log-scale in the map
 
 
-def measure(rows: Likewise, R: Array) -> Shift:
+def measure_shift(rows: ComparableRows, R: Array) -> ResidualShift:
     """Return the size of the shift between query and reference residuals, block by block.
 
     Blocks weigh by the rows that compare, n_q n_r / (n_q + n_r).
     """
-    label = rows.is_query[:, None]
-    total = difference = log_ratio = np.zeros(R.shape[1])
-    weight_ratio = 0.0
-    for block in rows.members():
-        part = _Block.of(R[block], label[block])
+    difference, log_ratio = np.zeros((2, R.shape[1]))
+    weight = weight_ratio = 1e-300
+    for block in rows.shared_blocks():
+        part = _BlockMoments.of(R[block], rows.is_query[block, None])
         h = part.weight[0]
-        total = total + h
-        gap = part.mean_query[0] - part.mean_reference[0]
-        difference = difference + h * gap / part.spread
+        weight += h
+        difference += h * (part.mean[0] - part.mean[1])[0] / part.spread
         if part.compares_spread[0]:
             weight_ratio += h
-            log_ratio = log_ratio + h * part.log_ratio[0]
-    return Shift(difference / ones_for_zeros(total), log_ratio / max(weight_ratio, 1e-300))
+            log_ratio += h * part.log_ratio[0]
+    return ResidualShift(difference / weight, log_ratio / weight_ratio)
 
 
 class Permutations:
@@ -96,7 +83,7 @@ class Permutations:
 
     def __init__(
         self,
-        rows: Likewise,
+        rows: ComparableRows,
         X: Array,
         R: Array,
         n_permutations: int = 0,
@@ -107,7 +94,7 @@ class Permutations:
         labels = rows.permuted(n_permutations, rng)
         self.rows, self.X, self.R, self.errors = rows, X, R, errors
         self.labels = np.column_stack([rows.is_query, labels])
-        self.members = rows.members()
+        self.blocks = rows.shared_blocks()
         shape = (n_permutations + 1, X.shape[1])
         self.shift, self.log_scale = np.zeros(shape), np.zeros(shape)
         if errors is not None and errors.se_shift is not None and errors.se_log_scale is not None:
@@ -131,25 +118,7 @@ class Permutations:
         p, standard = np.empty(d), np.empty((n, d))
         for start in range(0, d, _FEATURE_BATCH):
             batch = slice(start, min(start + _FEATURE_BATCH, d))
-            blocks = [_Block.of(self.R[rows, batch], self.labels[rows]) for rows in self.members]
-            bases = [
-                (self.X[rows, batch] - self.R[rows, batch]).mean(axis=0)
-                + self.R[rows, batch].mean(axis=0)
-                for rows in self.members
-            ]
-            if self.errors is not None and self.errors.kept is not None:
-                self._refit(batch, blocks, bases)
-            centre = 0.0 if self.errors is None else self.errors.centre[batch]
-            stretch = np.exp(self.log_scale[:, batch])
-            statistic = np.zeros(stretch.shape)
-            for block, base in zip(blocks, bases):
-                at_query = block.mean_query + base - centre
-                moved = (stretch - 1) * at_query + self.shift[:, batch]
-                difference = block.mean_query + moved - block.mean_reference
-                statistic += block.weight[:, None] * (difference / block.spread) ** 2
-                ratio = block.log_ratio + self.log_scale[:, batch]
-                ratio[~block.compares_spread] = 0.0
-                statistic += 2 * block.weight[:, None] * ratio**2
+            statistic = self._statistic(batch)
             tolerance = 1e-9 * (1 + np.abs(statistic[0]))
             p[batch] = (statistic >= statistic[0] - tolerance).mean(axis=0)
             null = statistic[1:]
@@ -158,34 +127,28 @@ class Permutations:
         adjusted = (largest[:, None] >= standard[0] - 1e-9).mean(axis=0)
         return p, np.maximum(adjusted, p)
 
-    def _refit(self, batch: slice, blocks: list[_Block], bases: list[Array]) -> None:
-        """Fit a location-scale map under every permuted labelling, all as features of one fit."""
-        assert self.errors is not None
-        assert self.errors.kept is not None
-        centre = self.errors.centre[batch]
-        shape = blocks[0].mean_query[1:].shape
-        usable = [k for k, block in enumerate(blocks) if block.compares_spread.all()]
-        if not usable:
-            return
-        query, reference = (
-            Moments(
-                np.stack([(mean(blocks[k])[1:] + bases[k] - centre).ravel() for k in usable]),
-                var := np.stack([ones_for_zeros(spread(blocks[k])[1:]).ravel() for k in usable]),
-                1 / var,
-                np.ones(len(usable)),
-                np.ones(len(usable)),
-            )
-            for mean, spread in (
-                (lambda b: b.mean_query, lambda b: b.var_query),
-                (lambda b: b.mean_reference, lambda b: b.var_reference),
-            )
-        )
-        weights = np.array([blocks[k].weight[0] for k in usable])
-        none = np.zeros(query.mean.shape[1], dtype=bool)
-        pair = MomentPair(query, reference, weights / weights.sum(), none)
-        found = ReverseKL().solve(LocationScale(), pair)
-        self.shift[1:, batch] = self.errors.kept[0] * found.offset.reshape(shape)
-        self.log_scale[1:, batch] = self.errors.kept[1] * np.log(found.scale).reshape(shape)
+    def _statistic(self, batch: slice) -> Array:
+        """Return the statistic of some features under all labellings, each after its own map."""
+        blocks = []
+        for rows in self.blocks:
+            X, R = self.X[rows, batch], self.R[rows, batch]
+            base = (X - R).mean(axis=0) + R.mean(axis=0)
+            blocks.append((_BlockMoments.of(R, self.labels[rows]), base))
+        centre = 0.0 if self.errors is None else self.errors.centre[batch]
+        if self.errors is not None and self.errors.followed is not None:
+            shift, log_scale = _refitted_maps(blocks, centre)
+            self.shift[1:, batch] = self.errors.followed[0] * shift
+            self.log_scale[1:, batch] = self.errors.followed[1] * log_scale
+        stretch = np.exp(self.log_scale[:, batch])
+        statistic = np.zeros(stretch.shape)
+        for block, base in blocks:
+            moved = (stretch - 1) * (block.mean[0] + base - centre) + self.shift[:, batch]
+            difference = block.mean[0] + moved - block.mean[1]
+            statistic += block.weight[:, None] * (difference / block.spread) ** 2
+            ratio = block.log_ratio + self.log_scale[:, batch]
+            ratio[~block.compares_spread] = 0.0
+            statistic += 2 * block.weight[:, None] * ratio**2
+        return statistic
 
     def predictability(self) -> tuple[float, float, float]:
         r"""Tell how well the domain can be told from all features within blocks.
@@ -203,21 +166,20 @@ class Permutations:
         n_labels, d = self.shift.shape
         chosen = subsample(len(self.X), _MOST_CLASSIFIED)
         block, labels = self.rows.block[chosen], self.labels[chosen]
-        R = self.R[chosen]
-        centred = _centred(R, block)
-        base = self.X[chosen] - centred
+        centred = _centred(self.R[chosen], block)
         unit = ones_for_zeros(centred.std(axis=0))
         axes = np.linalg.svd(centred / unit, full_matrices=False)[2][:_MOST_COMPONENTS].T
-        fold = self._folds(block, None if self.rows.groups is None else self.rows.groups[chosen])
-        is_moved = d <= _MOST_MOVED and bool(self.shift.any() or self.log_scale.any())
+        groups = None if self.rows.groups is None else self.rows.groups[chosen]
+        fold = folds(block, _FOLDS, groups, order=np.arange(len(block)))
         classify = _Classifier(block, fold, axes.shape[1])
-        if not is_moved:
-            auc = classify(centred / unit @ axes, labels)
+        projected = centred / unit @ axes
+        is_moved = d <= _MOST_MOVED and bool(self.shift.any() or self.log_scale.any())
+        if self.errors is None or not is_moved:
+            auc = classify(projected, labels)
         else:
-            assert self.errors is not None
             # what permuted maps move is projected first: products with few columns
-            projected, axes = centred / unit @ axes, axes / unit[:, None]
-            from_centre = base + centred - self.errors.centre
+            axes = axes / unit[:, None]
+            from_centre = self.X[chosen] - self.errors.centre
             auc = np.empty(n_labels)
             for b in range(n_labels):
                 mine = labels[:, b]
@@ -228,15 +190,29 @@ class Permutations:
         chance = float(auc[1:].mean()) if n_labels > 1 else 0.5
         return float(auc[0]), chance, float((auc >= auc[0] - 1e-12).mean())
 
-    @staticmethod
-    def _folds(block: Array, groups: Array | None) -> Array:
-        """Deal the rows of every block to folds; rows of a subject go together."""
-        fold = np.empty(len(block), dtype=np.intp)
-        if groups is not None:
-            return np.unique(groups, return_inverse=True)[1] % _FOLDS
-        for k in np.unique(block):
-            fold[block == k] = np.arange((block == k).sum()) % _FOLDS
-        return fold
+
+def _refitted_maps(
+    blocks: list[tuple[_BlockMoments, Array]], centre: Array | float
+) -> tuple[Array | float, Array | float]:
+    """Fit a location-scale map under every permuted labelling, all as features of one fit.
+
+    Returns their offsets at the centre and the logarithms of their scales.
+    """
+    usable = [(block, base) for block, base in blocks if block.compares_spread.all()]
+    if not usable:
+        return 0.0, 0.0
+
+    sides = []
+    for k in (0, 1):
+        mean = np.stack([(block.mean[k, 1:] + base - centre).ravel() for block, base in usable])
+        var = ones_for_zeros(np.stack([block.var[k, 1:].ravel() for block, _ in usable]))
+        sides.append(Moments(mean, var, 1 / var, np.ones(len(usable)), np.ones(len(usable))))
+    weights = np.array([block.weight[0] for block, _ in usable])
+    none = np.zeros(sides[0].mean.shape[1], dtype=bool)
+    pair = MomentPair(sides[0], sides[1], weights / weights.sum(), none)
+    found = ReverseKL().solve(LocationScale(), pair)
+    shape = usable[0][0].mean[0, 1:].shape
+    return found.offset.reshape(shape), np.log(found.scale).reshape(shape)
 
 
 class _Classifier:
@@ -287,41 +263,31 @@ def _centred(X: Array, block: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class _Block:
-    """Moments of one block of centred rows under several labellings, one per line."""
+class _BlockMoments:
+    """Moments of query and reference rows of one block under several labellings.
+
+    Means (of centred rows) and variances have the shape (2, n_labellings, n_features).
+    """
 
     weight: Array
-    mean_query: Array
-    mean_reference: Array
-    var_query: Array
-    var_reference: Array
-    spread: Array
+    mean: Array
+    var: Array
+    spread: Array  # of all rows
     compares_spread: Array
 
     @property
     def log_ratio(self) -> Array:
         """Logarithm of the ratio of standard deviations."""
-        return 0.5 * np.log(ones_for_zeros(self.var_query) / ones_for_zeros(self.var_reference))
+        return 0.5 * np.log(ones_for_zeros(self.var[0]) / ones_for_zeros(self.var[1]))
 
     @classmethod
-    def of(cls, R: Array, labels: Array) -> _Block:
-        L = labels.T.astype(float)
-        R = R - R.mean(axis=0)
-        n, n_query = len(R), L.sum(axis=1)
-        n_reference = n - n_query
+    def of(cls, R: Array, labels: Array) -> _BlockMoments:
+        n, R, L = len(R), R - R.mean(axis=0), labels.T.astype(float)
         sums, squares, total = L @ R, L @ R**2, (R**2).sum(axis=0)
-        at_least_one = [np.maximum(count, 1)[:, None] for count in (n_query, n_reference)]
-        mean_query, mean_reference = sums / at_least_one[0], -sums / at_least_one[1]
-        dof = [np.maximum(count - 1, 1)[:, None] for count in (n_query, n_reference)]
-        floor = 1e-12 * total / n
-        var_query = (squares - at_least_one[0] * mean_query**2) / dof[0]
-        var_reference = (total - squares - at_least_one[1] * mean_reference**2) / dof[1]
-        return cls(
-            n_query * n_reference / n,
-            mean_query,
-            mean_reference,
-            np.maximum(var_query, floor),
-            np.maximum(var_reference, floor),
-            ones_for_zeros(np.sqrt(total / max(n - 1, 1))),
-            (n_query > 2) & (n_reference > 2),
-        )
+        count = np.stack([L.sum(axis=1), n - L.sum(axis=1)])
+        at_least_one = np.maximum(count, 1)[:, :, None]
+        mean = np.stack([sums, -sums]) / at_least_one
+        var = np.stack([squares, total - squares]) - at_least_one * mean**2
+        var = np.maximum(var / np.maximum(count - 1, 1)[:, :, None], 1e-12 * total / n)
+        spread = ones_for_zeros(np.sqrt(total / max(n - 1, 1)))
+        return cls(count[0] * count[1] / n, mean, var, spread, np.minimum(*count) > 2)

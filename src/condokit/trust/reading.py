@@ -1,4 +1,4 @@
-"""The table that a map was fitted on, read again: its features by name, in the map's order."""
+"""Tables read as a fitted map needs them: its features by name, in its order."""
 
 from __future__ import annotations
 
@@ -14,40 +14,27 @@ from condokit.data.tables import Table
 from condokit.maps.affine import AffineMap
 
 
-def read_again(
-    adapter: ConDoAdapter,
-    X: Any,
-    domain: Any,
-    confounders: Any,
-    features: Any,
-    groups: Any,
-    sample_weight: Any,
-) -> Domains:
-    """Read a table as a fitted adapter did."""
+def read_as_fitted(adapter: ConDoAdapter, X: Any, *roles: Any) -> Domains:
+    """Read a table as a fitted adapter did.
+
+    The roles are domain, confounders, features, groups and sample_weight of `ConDoAdapter.fit`.
+    """
     if not isinstance(adapter, ConDoAdapter) or not hasattr(adapter, "map_"):
         raise ValueError("'adapter' must be a fitted ConDoAdapter.")
-    domains = from_table(
-        X,
-        domain,
-        confounders,
-        known_features(adapter.map_, X, features),
-        groups,
-        sample_weight,
-        adapter.reference,
-        adapter.categorical,
-        adapter.missing,
-    )
-    return in_order(domains, adapter.map_)
+    settings = adapter.reference, adapter.categorical, adapter.missing
+    return read_for_map(adapter.map_, X, *roles, *settings)
 
 
-def known_features(affine: AffineMap, X: Any, features: Any) -> Any:
-    """Return the features that were asked for; without any, those of a map that names them."""
+def read_for_map(
+    affine: AffineMap, X: Any, domain: Any, confounders: Any, features: Any, *others: Any
+) -> Domains:
+    """Read a table; without `features` those of the map, if it names them. See `from_table`."""
     if features is None and affine.feature_names is not None and Table(X).columns is not None:
-        return list(affine.feature_names)
-    return features
+        features = list(affine.feature_names)
+    return in_map_order(from_table(X, domain, confounders, features, *others), affine)
 
 
-def in_order(domains: Domains, affine: AffineMap) -> Domains:
+def in_map_order(domains: Domains, affine: AffineMap) -> Domains:
     """Return the domains with the features of a map, in its order."""
     table = domains.tables[0]
     if affine.feature_names is not None and table.columns is not None:
