@@ -35,8 +35,8 @@ def apply_to_file(
     columns stay as they are written.
     """
     from condokit.checks import FileError
+    from condokit.cli.map_arrow import map_batch, some_rows
     from condokit.io import is_text, open_writer, scan_table
-    from condokit.io.streaming import map_batch, some_rows
     from condokit.maps.profile import Monitor
 
     check_label(domain, reference_label)
@@ -81,8 +81,8 @@ def _apply_to_h5ad(
 ) -> Any:
     """Map the features of an AnnData file, and keep all else that is in it."""
     from condokit.checks import FileError
+    from condokit.cli.map_arrow import map_batch
     from condokit.io import read_table, replace_h5ad
-    from condokit.io.streaming import map_batch
 
     if not incoming.endswith(".h5ad"):
         raise FileError(f"{output}: .h5ad can only be written from .h5ad; choose .parquet.")

@@ -4,13 +4,13 @@ Text has no types, so they come from the whole file; `condokit.io.text` tells ho
 """
 
 from condokit.io.formats import is_number, is_text
-from condokit.io.reading import OBSERVED, Scan, read_table, scan_table, sha256
+from condokit.io.h5ad import OBSERVED, replace_h5ad
+from condokit.io.reading import Scan, read_table, scan_table, sha256
 from condokit.io.text import MISSING
 from condokit.io.writing import (
     Writer,
     check_target,
     open_writer,
-    replace_h5ad,
     write_bytes,
     write_text,
 )

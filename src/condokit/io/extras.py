@@ -1,0 +1,28 @@
+"""Packages that not every user has: imported where they are used, or named with their extra."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+def need(module: str, why: str, extra: str) -> Any:
+    """Return a module, or say which extra of condokit brings it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            f"{why}: install condokit with the extra '{extra}', condokit[{extra}]."
+        ) from None
+
+
+def arrow() -> Any:
+    """Return pyarrow."""
+    pyarrow = need("pyarrow", "Files need pyarrow", "files")
+    import_module("pyarrow.compute")
+    return pyarrow
+
+
+def anndata() -> Any:
+    """Return anndata."""
+    return need("anndata", "An .h5ad file needs anndata", "anndata")
