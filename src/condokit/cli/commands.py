@@ -16,8 +16,8 @@ import click
 
 import condokit
 from condokit.checks import NoOverlapError, naming
-from condokit.cli.applying import apply_to_file
-from condokit.cli.fits import fit_adapter, fit_record, summary
+from condokit.cli.apply_file import apply_to_file
+from condokit.cli.fit_adapter import fit_adapter, fit_record, summary
 from condokit.cli.options import (
     APPLIED,
     with_data,
@@ -25,12 +25,14 @@ from condokit.cli.options import (
     with_fitting,
     with_force,
     with_json,
+    with_overlap,
     with_reading,
+    with_verbose,
 )
-from condokit.cli.origin import given, inputs_of, with_origin, write_report
+from condokit.cli.outputs import check_outputs, load_map, save_map
 from condokit.cli.printing import as_option, show_result, tell
+from condokit.cli.reproduce import Making
 from condokit.cli.tables import read_domains
-from condokit.cli.targets import check_targets, load_map, save_map
 
 _EXAMPLES = """
 \b
@@ -50,7 +52,11 @@ Completion: eval "$(condokit completion bash)" in ~/.bashrc (also zsh, fish).
 
 
 class _Commands(click.Group):
-    """Commands that end quietly when whoever read their output has left."""
+    """Commands that know their arguments, and end quietly when whoever read the output has left."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.obj = list(args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -75,8 +81,7 @@ def cli() -> None:
 
 @cli.command()
 @with_data
-@click.option("--warn-overlap", type=float, default=0.4, show_default=True)
-@click.option("--min-overlap", type=float, default=0.05, show_default=True)
+@with_overlap
 @with_json
 def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -> None:
     """Say whether NEW can be compared with OLD at all, before anything is fitted."""
@@ -96,9 +101,12 @@ def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -
 @click.option("--report", "report_path", help="The report to write (HTML).")
 @click.option("--adapted", help="Also write NEW, mapped, to this table.")
 @with_force
-@click.option("--verbose", "-v", is_flag=True, help="Show progress of long fits.")
+@with_verbose
 @with_json
+@click.pass_obj
 def fit(
+    arguments: list[str],
+    /,
     output: str,
     report_path: str | None,
     adapted: str | None,
@@ -109,20 +117,21 @@ def fit(
 ) -> None:
     """Learn the map from NEW to OLD, and write it."""
     outputs, new = (output, report_path, adapted), options["new"]
-    check_targets(outputs, force, as_json, inputs=(new, options["reference"]))
+    check_outputs(outputs, force, as_json, inputs=(new, options["reference"]))
     if adapted is not None and new == "-":
         raise click.UsageError("--adapted reads NEW again: save it to a file, or use apply.")
-    adapter, domains, said = fit_adapter(verbose, **options)
-    inputs = inputs_of(options)
-    affine = with_origin(adapter.map_, domains, inputs)
+    adapter, domains, said = fit_adapter(verbose, options)
+    making = Making(arguments, (new, options["reference"]))
+    affine = making.remembered_by(adapter.map_, domains)
     save_map(affine, output, force)
-    record = None
+    record: dict[str, Any] = {}
     if report_path is not None:
-        record = write_report(adapter, domains, inputs, report_path, force, with_map=True)
+        written = ("map.json", "--report", "report.html")
+        record = making.write_report(adapter, domains, report_path, force, *written)
     if adapted is not None:
         apply_to_file(affine, new, adapted, force, **{name: options[name] for name in APPLIED})
     if as_json:
-        show_result(fit_record(adapter, output, report_path, said) | ({"report": record or {}}))
+        show_result(fit_record(adapter, output, report_path, said) | {"report": record})
         return
     tell(f"{summary(adapter)}\nWrote {', '.join(path for path in outputs if path)}.")
 
@@ -152,7 +161,7 @@ def apply_(
     From text to text other values stay exactly as they are written; else text becomes numbers,
     truth values and times where all of a column allow it without loss.
     """
-    check_targets([output], force, as_json, inputs=[map_file])
+    check_outputs([output], force, as_json, inputs=[map_file])
     affine = load_map(map_file)
     if inverse:
         affine = affine.pseudo_inverse() if affine.is_rectangular else affine.inverse()
@@ -172,13 +181,18 @@ def apply_(
 @with_fitting
 @click.option("--output", "-o", required=True, help="The report to write (HTML).")
 @with_force
-@click.option("--verbose", "-v", is_flag=True, help="Show progress of long fits.")
+@with_verbose
 @with_json
-def report(output: str, force: bool, verbose: bool, as_json: bool, **options: Any) -> None:
+@click.pass_obj
+def report(
+    arguments: list[str], /, output: str, force: bool, verbose: bool, as_json: bool, **options: Any
+) -> None:
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
-    check_targets([output], force, as_json, inputs=(options["new"], options["reference"]))
-    adapter, domains, _ = fit_adapter(verbose, **options)
-    record = write_report(adapter, domains, inputs_of(options), output, force, with_map=False)
+    inputs = (options["new"], options["reference"])
+    check_outputs([output], force, as_json, inputs)
+    adapter, domains, _ = fit_adapter(verbose, options)
+    making = Making(arguments, inputs)
+    record = making.write_report(adapter, domains, output, force, "report.html")
     if as_json:
         show_result(record)
     else:
@@ -255,7 +269,7 @@ def export(
 
     if not (onnx or sql or python):
         raise click.UsageError("Say what to write: --onnx, --sql or --python.")
-    check_targets((onnx, sql, python), force, as_json, inputs=[map_file])
+    check_outputs((onnx, sql, python), force, as_json, inputs=[map_file])
     affine = load_map(map_file)
     made: dict[str, bytes] = {}
     if onnx:
@@ -288,7 +302,7 @@ def demo(folder: str, force: bool, as_json: bool) -> None:
     place.mkdir(parents=True, exist_ok=True)
     names = ("new.csv", "old.csv", "map.json", "report.html", "adapted.csv")
     new, old, *out = paths = [str(place / name) for name in names]
-    check_targets(paths, force)
+    check_outputs(paths, force)
     columns = datasets.make_eeg(random_state=0).columns()
     device = columns.pop("device")
     for label, path in (("v2", new), ("v1", old)):
@@ -306,7 +320,6 @@ def demo(folder: str, force: bool, as_json: bool) -> None:
             ["apply", out[0], new, "-o", out[2], *again],
         ):
             tell(click.style(f"\n$ condokit {shlex.join(arguments)}", bold=True))
-            given[:] = arguments
             cli.main(arguments, standalone_mode=False)
     if as_json:
         show_result({"written": paths})
@@ -327,12 +340,11 @@ def completion(shell: str, as_json: bool) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; every failure is one line on standard error, and an exit code."""
-    given[:] = sys.argv[1:] if arguments is None else arguments
     with naming(as_option):
-        sys.exit(_run(given))
+        sys.exit(_run(arguments))
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str] | None) -> int:
     try:
         result = cli.main(arguments, prog_name="condokit", standalone_mode=False)
     except click.ClickException as error:

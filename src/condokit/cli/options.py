@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-_READING = ("file_format", "delimiter", "na_values", "encoding", "decimal")
+_READING = ("format", "delimiter", "na_values", "encoding", "decimal")
 _ROLES = ("domain", "reference_label", "confounders", "features", "groups", "weights", "missing")
 DATA = ("new", "reference", *_ROLES, *_READING)
 APPLIED = ("domain", "reference_label", *_READING)
@@ -23,15 +23,21 @@ def _options(*options: Callable[..., Any]) -> Callable[..., Any]:
 
 
 with_json = click.option("--json", "as_json", is_flag=True, help="Print a record for machines.")
+with_verbose = click.option("--verbose", "-v", is_flag=True, help="Show progress of long fits.")
+with_overlap = _options(
+    click.option("--warn-overlap", type=float, default=0.4, show_default=True),
+    click.option("--min-overlap", type=float, default=0.05, show_default=True),
+)
 with_force = click.option("--force", is_flag=True, help="Replace existing files.")
 with_reading = _options(
-    click.option("--format", "file_format", help="Format of input, if its name does not tell."),
+    click.option("--format", help="Format of input, if its name does not tell."),
     click.option("--delimiter", help="Delimiter of text tables; detected by default."),
     click.option(
         "--na",
         "na_values",
         multiple=True,
         metavar="MARK",
+        callback=lambda _, __, marks: list(marks) or None,
         help="Mark of missing values, in place of the usual ones (nothing, NA, N/A, n/a, #N/A, "
         "NaN, nan, null, NULL, None and, among numbers, . and -); repeatable.",
     ),
@@ -101,8 +107,7 @@ with_fitting = _options(
         metavar="FEATURE=log|logit|POWER",
         help="Keep a feature positive or bounded; repeatable.",
     ),
-    click.option("--warn-overlap", type=float, default=0.4, show_default=True),
-    click.option("--min-overlap", type=float, default=0.05, show_default=True),
+    with_overlap,
     click.option("--seed", type=click.IntRange(0), default=0, show_default=True),
     click.option(
         "--bootstrap",

@@ -86,17 +86,6 @@ def labels_of(column: Any) -> list[str | None]:
     return [None if label is None else str(label) for label in column.to_pylist()]
 
 
-def reading_options(reading: dict[str, Any]) -> dict[str, Any]:
-    """Return what `condokit.io` calls the options of reading."""
-    return {
-        "format": reading.get("file_format"),
-        "delimiter": reading.get("delimiter"),
-        "na_values": list(reading.get("na_values") or ()) or None,
-        "encoding": reading.get("encoding") or "utf-8",
-        "decimal": reading.get("decimal") or ".",
-    }
-
-
 def _split(values: tuple[str, ...], known: list[str]) -> list[str]:
     """Split lists at commas, but not the name of a column that has some."""
     parts: list[str] = []
@@ -265,7 +254,7 @@ def _table(path: str, reading: dict[str, Any], texts: list[str | None]) -> Any:
 
     from condokit.io import read_table
 
-    table = read_table(path, texts=texts, **reading_options(reading))
+    table = read_table(path, texts=texts, **reading)
     kinds = [
         (f.name, pa.float64() if pa.types.is_decimal(f.type) else f.type) for f in table.schema
     ]

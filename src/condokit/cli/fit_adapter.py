@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from condokit.data.domains import Domains
 
 
-def fit_adapter(verbose: bool, **options: Any) -> tuple[ConDoAdapter, Domains, list[str]]:
+def fit_adapter(verbose: bool, options: dict[str, Any]) -> tuple[ConDoAdapter, Domains, list[str]]:
     """Read the data, fit the map, and return what was warned of."""
     from condokit.adapter import ConDoAdapter
     from condokit.trust.bootstrap import bootstrap_domains
