@@ -20,6 +20,7 @@ import condokit
 from condokit.checks import Array, listing
 from condokit.data.links import LEAST_SHARE, MOST_SHARE, Link
 from condokit.io.atomic import write_bytes
+from condokit.io.extras import need
 from condokit.maps.affine import AffineMap
 
 _OPSET = 13
@@ -39,16 +40,16 @@ def export(affine: AffineMap, path: str | os.PathLike[str], **options: Any) -> N
     **options
         Passed to `to_onnx`, `to_sql` or `to_python`.
     """
-    formats: dict[str, Callable[..., str | bytes]] = {
-        ".onnx": to_onnx,
-        ".sql": to_sql,
-        ".py": to_python,
-    }
+    formats: dict[str, Any] = {".onnx": to_onnx, ".sql": to_sql, ".py": to_python}
     ending = Path(path).suffix.lower()
     if ending not in formats:
         raise ValueError(f"The file name must end in {listing(formats)}. Got {str(path)!r}.")
     content = formats[ending](affine, **options)
     write_bytes(path, content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def _kind(link: Link) -> str:
+    return link if isinstance(link, str) else "none" if link is None else "power"
 
 
 def to_onnx(affine: AffineMap) -> bytes:
@@ -67,13 +68,9 @@ def to_onnx(affine: AffineMap) -> bytes:
     bytes
         The content of an .onnx file.
     """
-    try:
-        from onnx import TensorProto, checker, helper
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "ONNX models need the package onnx: install condokit with the extra 'onnx', "
-            "condokit[onnx]."
-        ) from None
+    need("onnx", "ONNX models need the package onnx", "onnx")
+    from onnx import TensorProto, checker, helper
+
     graph = _Graph()
     _draw(graph, affine)
     sizes = (("X", affine.n_features_in_), ("Y", len(affine.offset)))
@@ -170,9 +167,7 @@ def _by_link(
     """Take the columns of every kind of link apart, change them, and put them together again."""
     if links is None:
         return x
-    kinds = [
-        link if isinstance(link, str) else "none" if link is None else "power" for link in links
-    ]
+    kinds = [_kind(link) for link in links]
     parts, order = [], []
     for kind in dict.fromkeys(kinds):
         places = [j for j, k in enumerate(kinds) if k == kind]
@@ -260,12 +255,13 @@ def to_sql(
     columns = [_quoted(name) for name in inputs]
     if affine.links is not None or affine.kind == "low-rank":
         # in steps, with names of their own that nothing can clash with
-        linked = [_sql_link(x, link) for x, link in zip(columns, _links(affine))]
+        links = affine.links or [None] * len(columns)
+        linked = [_sql_link(x, link) for x, link in zip(columns, links)]
         columns = [f"x{j}" for j in range(len(columns))]
         rows, kept = _nested(rows, kept, dict(zip(columns, linked)))
     factors: list[str] = []
     if affine.right is not None:
-        sums = [_weighted(column, columns) for column in affine.right.T]
+        sums = [_sum(_products(w, columns)) or _number(0.0) for w in affine.right.T]
         factors = [f"t{k}" for k in range(len(sums))]
         rows, kept = _nested(rows, kept, dict(zip(columns, columns)) | dict(zip(factors, sums)))
     mapped = [
@@ -275,10 +271,9 @@ def to_sql(
     if affine.links is not None:
         values = [f"y{j}" for j in range(len(mapped))]
         rows, kept = _nested(rows, kept, dict(zip(values, mapped)))
-        mapped = [_sql_unlink(y, link) for y, link in zip(values, affine.links)]
-    return (
-        _select(rows, dict(zip([_quoted(n) for n in [*keep, *outputs]], [*kept, *mapped]))) + "\n"
-    )
+        mapped = [_sql_link(y, link, undo=True) for y, link in zip(values, affine.links)]
+    made = [_quoted(name) for name in (*keep, *outputs)]
+    return _select(rows, dict(zip(made, [*kept, *mapped]))) + "\n"
 
 
 def _sql_names(
@@ -348,39 +343,29 @@ def _products(weights: Any, columns: list[str]) -> list[str]:
     return [f"{_number(w)} * {x}" for w, x in zip(weights, columns) if w != 0]
 
 
-def _weighted(weights: Any, columns: list[str]) -> str:
-    return _sum(_products(weights, columns)) or _number(0.0)
+def _sql_link(x: str, link: Link, undo: bool = False) -> str:
+    """Return a column on the scale of its link, NULL where it does not admit a value, or back."""
+    power = link if isinstance(link, float) else 1.0
+    text = _SQL_LINKS[_kind(link)][undo]
+    return text.format(x=x, power=_number(1 / power if undo else power))
 
 
-def _links(affine: AffineMap) -> Sequence[Link]:
-    return affine.links or [None] * affine.n_features_in_
-
-
-def _sql_link(x: str, link: Link) -> str:
-    """Return a column on the scale of its link, NULL where that does not admit a value."""
-    if link is None:
-        return x
-    if link == "log":
-        return f"CASE WHEN {x} > 0 THEN LN({x}) END"
-    if link == "logit":
-        return f"CASE WHEN {x} > 0 AND {x} < 1 THEN LN({x}) - LN(1.0e0 - {x}) END"
-    return f"CASE WHEN {x} >= 0 THEN POWER({x}, {_number(float(link))}) END"
-
-
-def _sql_unlink(y: str, link: Link) -> str:
-    """Undo a link; bounds come first, since an exponential may be too large for a database."""
-    if link is None:
-        return y
-    if link == "log":
-        return f"EXP({y})"
-    if link == "logit":
-        low, high = (_number(math.log(p) - math.log1p(-p)) for p in (LEAST_SHARE, MOST_SHARE))
-        return (
-            f"CASE WHEN {y} < {low} THEN {_number(LEAST_SHARE)} "
-            f"WHEN {y} BETWEEN {high} AND 1.7e308 THEN {_number(MOST_SHARE)} "  # NaN is not
-            f"ELSE 1.0e0 / (1.0e0 + EXP(-{y})) END"
-        )
-    return f"CASE WHEN {y} < 0 THEN 0.0e0 ELSE POWER({y}, {_number(1 / float(link))}) END"
+_LOW, _HIGH = (_number(math.log(p) - math.log1p(-p)) for p in (LEAST_SHARE, MOST_SHARE))
+_SQL_LINKS = {
+    "none": ("{x}", "{x}"),
+    "log": ("CASE WHEN {x} > 0 THEN LN({x}) END", "EXP({x})"),
+    "logit": (
+        "CASE WHEN {x} > 0 AND {x} < 1 THEN LN({x}) - LN(1.0e0 - {x}) END",
+        # bounds come first, since an exponential may be too large for a database
+        f"CASE WHEN {{x}} < {_LOW} THEN {_number(LEAST_SHARE)} "
+        f"WHEN {{x}} BETWEEN {_HIGH} AND 1.7e308 THEN {_number(MOST_SHARE)} "  # NaN is not
+        "ELSE 1.0e0 / (1.0e0 + EXP(-{x})) END",
+    ),
+    "power": (
+        "CASE WHEN {x} >= 0 THEN POWER({x}, {power}) END",
+        "CASE WHEN {x} < 0 THEN 0.0e0 ELSE POWER({x}, {power}) END",
+    ),
+}
 
 
 def to_python(affine: AffineMap) -> str:
@@ -413,21 +398,17 @@ def to_python(affine: AffineMap) -> str:
     lists: dict[str, Any] = {
         "FEATURES": names or range(affine.n_features_in_),
         "OUTPUTS": affine.outputs(names) if names else range(len(affine.offset)),
-        "LINKS": _links(affine),
+        "LINKS": affine.links or [None] * affine.n_features_in_,
         "UNLINKS": affine.links or [None] * len(affine.offset),
         "SCALE": affine.scale.tolist(),
         "OFFSET": affine.offset.tolist(),
     }
     if affine.left is not None and affine.right is not None:
         lists |= {"LEFT": affine.left.tolist(), "RIGHT": affine.right.T.tolist()}
-    given = "\n".join(f"{name} = {_source(values)}" for name, values in lists.items())
-    return (
-        _PYTHON_HEAD.format(version=condokit.__version__)
-        + f"{given}\n"
-        + _PYTHON_BODY
-        + _PYTHON_KINDS[affine.kind]
-        + (_PYTHON_NAMED if names else _PYTHON_UNNAMED)
-    )
+    given = [f"{name} = {_source(values)}\n" for name, values in lists.items()]
+    head = _PYTHON_HEAD.format(version=condokit.__version__)
+    adapt = _PYTHON_NAMED if names else _PYTHON_UNNAMED
+    return "".join([head, *given, _PYTHON_BODY, _PYTHON_KINDS[affine.kind], _PYTHON_END, adapt])
 
 
 def _source(values: Any) -> str:
@@ -502,19 +483,14 @@ _PYTHON_KINDS = {
 _PYTHON_END = """    return [_unlink(_add(v, c), link) for v, c, link in zip(y, OFFSET, UNLINKS)]
 """
 
-_PYTHON_NAMED = (
-    _PYTHON_END
-    + '''
+_PYTHON_NAMED = '''
 
 def adapt(row):
     """Return the mapped features of a row, a dict; other keys are ignored."""
     return dict(zip(OUTPUTS, _mapped([row[name] for name in FEATURES])))
 '''
-)
 
-_PYTHON_UNNAMED = (
-    _PYTHON_END
-    + '''
+_PYTHON_UNNAMED = '''
 
 def adapt(row):
     """Return the mapped features of a row, a sequence in the order of the features."""
@@ -522,4 +498,3 @@ def adapt(row):
         raise ValueError(f"A row must have {len(FEATURES)} values. Got {len(row)}.")
     return _mapped(row)
 '''
-)
