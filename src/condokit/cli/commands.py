@@ -16,21 +16,11 @@ import click
 
 import condokit
 from condokit.checks import NoOverlapError, naming
+from condokit.cli import options as shared
 from condokit.cli.apply_file import apply_to_file
 from condokit.cli.fit_adapter import fit_adapter, fit_record, summary
-from condokit.cli.options import (
-    APPLIED,
-    with_data,
-    with_domain,
-    with_fitting,
-    with_force,
-    with_json,
-    with_overlap,
-    with_reading,
-    with_verbose,
-)
 from condokit.cli.outputs import check_outputs, load_map, save_map
-from condokit.cli.printing import as_option, show_result, tell
+from condokit.cli.printing import answer, as_option, show_result, tell
 from condokit.cli.reproduce import Making
 from condokit.cli.tables import read_domains
 
@@ -80,9 +70,9 @@ def cli() -> None:
 
 
 @cli.command()
-@with_data
-@with_overlap
-@with_json
+@shared.data
+@shared.overlap
+@shared.json
 def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -> None:
     """Say whether NEW can be compared with OLD at all, before anything is fitted."""
     from condokit.trust.assess import assess_domains
@@ -95,14 +85,14 @@ def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -
 
 
 @cli.command()
-@with_data
-@with_fitting
+@shared.data
+@shared.fitting
 @click.option("--output", "-o", required=True, help="The map file to write (JSON), or -.")
 @click.option("--report", "report_path", help="The report to write (HTML).")
 @click.option("--adapted", help="Also write NEW, mapped, to this table.")
-@with_force
-@with_verbose
-@with_json
+@shared.force
+@shared.verbose
+@shared.json
 @click.pass_obj
 def fit(
     arguments: list[str],
@@ -129,11 +119,12 @@ def fit(
         written = ("map.json", "--report", "report.html")
         record = making.write_report(adapter, domains, report_path, force, *written)
     if adapted is not None:
-        apply_to_file(affine, new, adapted, force, **{name: options[name] for name in APPLIED})
-    if as_json:
-        show_result(fit_record(adapter, output, report_path, said) | {"report": record})
-        return
-    tell(f"{summary(adapter)}\nWrote {', '.join(path for path in outputs if path)}.")
+        apply_to_file(
+            affine, new, adapted, force, **{name: options[name] for name in shared.APPLIED}
+        )
+    facts = fit_record(adapter, output, report_path, said) | {"report": record}
+    wrote = ", ".join(path for path in outputs if path)
+    answer(as_json, facts, f"{summary(adapter)}\nWrote {wrote}.")
 
 
 @cli.command("apply")
@@ -142,16 +133,15 @@ def fit(
 @click.option("--output", "-o", required=True, help="The table to write; - is standard output.")
 @click.option("--inverse", is_flag=True, help="Map from OLD units back to NEW.")
 @click.option("--output-format", help="Format of output, if its name does not tell.")
-@with_domain
-@with_reading
-@with_force
-@with_json
+@shared.domain
+@shared.reading
+@shared.force
+@shared.json
 def apply_(
     map_file: str,
     incoming: str,
     output: str,
     inverse: bool,
-    output_format: str | None,
     force: bool,
     as_json: bool,
     **options: Any,
@@ -165,24 +155,23 @@ def apply_(
     affine = load_map(map_file)
     if inverse:
         affine = affine.pseudo_inverse() if affine.is_rectangular else affine.inverse()
-    options["output_format"] = output_format
     found = apply_to_file(affine, incoming, output, force, **options)
-    if as_json:
-        show_result({"output": output, **found.to_dict()})
-        return
-    for finding in found.findings:
-        if finding.level == "care":
-            tell(f"warning: {finding.text} {finding.advice}".rstrip())
-    tell(f"Mapped {found.n_rows:,} rows to {output}.")
+    lines = [
+        f"warning: {finding.text} {finding.advice}".rstrip()
+        for finding in found.findings
+        if finding.level == "care"
+    ]
+    lines.append(f"Mapped {found.n_rows:,} rows to {output}.")
+    answer(as_json, {"output": output, **found.to_dict()}, "\n".join(lines))
 
 
 @cli.command()
-@with_data
-@with_fitting
+@shared.data
+@shared.fitting
 @click.option("--output", "-o", required=True, help="The report to write (HTML).")
-@with_force
-@with_verbose
-@with_json
+@shared.force
+@shared.verbose
+@shared.json
 @click.pass_obj
 def report(
     arguments: list[str], /, output: str, force: bool, verbose: bool, as_json: bool, **options: Any
@@ -193,52 +182,44 @@ def report(
     adapter, domains, _ = fit_adapter(verbose, options)
     making = Making(arguments, inputs)
     record = making.write_report(adapter, domains, output, force, "report.html")
-    if as_json:
-        show_result(record)
-    else:
-        tell(f"Wrote {output}.")
+    answer(as_json, record, f"Wrote {output}.")
 
 
 @cli.command()
 @click.argument("map_file")
-@with_json
+@shared.json
 def show(map_file: str, as_json: bool) -> None:
     """Say what a map file holds; - is standard input."""
     from condokit.data.records import Sheet, plain
 
     affine = load_map(map_file)
     names = list(affine.feature_names or [f"column {j}" for j in range(affine.n_features_in_)])
+    n_rows = None if affine.fitted_on is None else affine.fitted_on.n_rows
+    is_diagonal = affine.kind == "diagonal"
     record: dict[str, Any] = {
         "kind": affine.kind,
         "n_features": affine.n_features_in_,
         "feature_names": names,
         "offset": affine.offset,
         "links": affine.links,
-        "fitted_on_rows": None if affine.fitted_on is None else affine.fitted_on.n_rows,
+        "fitted_on_rows": n_rows,
         "provenance": affine.provenance,
+        **({"scale": affine.scale} if is_diagonal else {}),
     }
-    if affine.kind == "diagonal":
-        record["scale"] = affine.scale
     if as_json:
         show_result(plain(record))
         return
     lines = [f"A {affine.kind} map of {len(names)} features."]
-    if affine.fitted_on is not None:
-        lines.append(f"Fitted on {affine.fitted_on.n_rows:,} query rows.")
-    if affine.kind == "diagonal":
-        sheet = Sheet(
-            {
-                "feature": names,
-                "scale": affine.scale.tolist(),
-                "offset": affine.offset.tolist(),
-                **({} if affine.links is None else {"link": list(affine.links)}),
-            }
-        )
-        lines += ["", repr(sheet)]
-    for key, value in (plain(record["provenance"]) or {}).items():
-        lines.append(
-            f"{key}: {value if isinstance(value, str | int | float) else json.dumps(value)}"
-        )
+    if n_rows is not None:
+        lines.append(f"Fitted on {n_rows:,} query rows.")
+    if is_diagonal:
+        columns = {"feature": names, "scale": affine.scale.tolist()}
+        columns |= {"offset": affine.offset.tolist()}
+        columns |= {} if affine.links is None else {"link": list(affine.links)}
+        lines += ["", repr(Sheet(columns))]
+    for key, value in (plain(affine.provenance) or {}).items():
+        is_simple = isinstance(value, str | int | float)
+        lines.append(f"{key}: {value if is_simple else json.dumps(value)}")
     show_result("\n".join(lines))
 
 
@@ -251,8 +232,8 @@ def show(map_file: str, as_json: bool) -> None:
     "--table", default="incoming", show_default=True, help="With --sql: the table, or SCHEMA.TABLE."
 )
 @click.option("--keep", multiple=True, help="With --sql: other columns to keep; repeatable.")
-@with_force
-@with_json
+@shared.force
+@shared.json
 def export(
     map_file: str,
     onnx: str | None,
@@ -283,16 +264,14 @@ def export(
         write_bytes(path, content, force)
     if as_json:
         show_result({"onnx": onnx, "sql": sql, "python": python})
-        return
-    for path in made:
-        if path != "-":
-            tell(f"Wrote {path}.")
+    elif wrote := [f"Wrote {path}." for path in made if path != "-"]:
+        tell("\n".join(wrote))
 
 
 @cli.command()
 @click.argument("folder", default="condokit-demo")
-@with_force
-@with_json
+@shared.force
+@shared.json
 def demo(folder: str, force: bool, as_json: bool) -> None:
     """Make example data in FOLDER and run check, fit and apply on them."""
     from condokit import datasets
@@ -327,7 +306,7 @@ def demo(folder: str, force: bool, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@with_json
+@shared.json
 def completion(shell: str, as_json: bool) -> None:
     """Print the script that completes commands and options in a shell."""
     from click.shell_completion import get_completion_class
