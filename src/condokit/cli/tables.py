@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from condokit.checks import FileError, did_you_mean, listing
 from condokit.cli.printing import tell
 
 if TYPE_CHECKING:
@@ -50,29 +51,13 @@ def read_domains(
     sides = [{name: columns[name][k] for name in columns} or None for k in range(len(tables))]
     categorical = [name for name, kind in kinds.items() if kind == "cat"] or None
     if domain is not None:
-        table = tables[0]
+        one, labels = tables[0], labels_of(tables[0].column(domain))
         return from_table(
-            table,
-            labels_of(table.column(domain)),
-            sides[0],
-            chosen,
-            groups,
-            weights,
-            reference_label,
-            categorical,
-            missing,
+            one, labels, sides[0], chosen, groups, weights, reference_label, categorical, missing
         )
-    pair = [None if c is None else tuple(t.column(c) for t in tables) for c in (groups, weights)]
-    return from_pair(
-        tables[0].select(chosen),
-        tables[1].select(chosen),
-        sides[0],
-        sides[1],
-        pair[0],
-        pair[1],
-        categorical,
-        missing,
-    )
+    by_row = [None if c is None else tuple(t.column(c) for t in tables) for c in (groups, weights)]
+    X = [table.select(chosen) for table in tables]
+    return from_pair(X[0], X[1], sides[0], sides[1], by_row[0], by_row[1], categorical, missing)
 
 
 def check_label(domain: str | None, reference_label: str | None) -> None:
@@ -111,14 +96,11 @@ def _confounders(values: tuple[str, ...], known: list[str]) -> dict[str, str]:
 
 def refuse_unknown(path: str | None, wanted: list[str], known: list[str]) -> None:
     """Refuse columns that a table does not have."""
-    from condokit.checks import did_you_mean, listing
-
-    names = set(known)
-    for name in wanted:
-        if name not in names:
+    for name in wanted if set(wanted) - set(known) else ():
+        if name not in known:
+            hint = did_you_mean(name, known)
             raise ValueError(
-                f"{path} has no column {name!r}.{did_you_mean(name, known)} Its columns are "
-                f"{listing(known, 10)}."
+                f"{path} has no column {name!r}.{hint} Its columns are {listing(known, 10)}."
             )
 
 
@@ -166,7 +148,6 @@ def _features(
     import fnmatch
     import json
 
-    from condokit.checks import did_you_mean, listing
     from condokit.io import OBSERVED, is_number
 
     first = tables[0].column_names
@@ -211,7 +192,6 @@ def refuse_text(
     """Refuse features that hold text, which no map can take; `tables` are the rows of the file."""
     import pyarrow as pa
 
-    from condokit.checks import FileError, listing
     from condokit.io import is_number
 
     kinds = {field.name: field.type for field in schema}

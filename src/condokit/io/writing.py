@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from condokit.checks import FileError
 from condokit.io.atomic import whole_file
@@ -85,9 +85,7 @@ class Writer:
     """Takes the batches of one table; see `open_writer`."""
 
     def __init__(self, file: IO[bytes], path: PathLike, format: str) -> None:
-        self.path = path
-        self.format = format
-        self._file = file
+        self.path, self.format, self._file = path, format, file
         self._sink: Any = None
         self._schema: pa.Schema = None
         self._waiting: list[pa.Table] = []
@@ -117,12 +115,6 @@ class Writer:
                 self._flush()
             self._sink.close()
 
-    def abandon(self) -> None:
-        """Close without regard to errors."""
-        with suppress(Exception):
-            if self._sink is not None:
-                self._sink.close()
-
     def _start(self) -> Any:
         pa = arrow()
         if self.format == "parquet":
@@ -139,7 +131,9 @@ class Writer:
         header = io.StringIO()
         csv.writer(header, delimiter=delimiter, lineterminator="\n").writerow(self._schema.names)
         self._file.write(header.getvalue().encode())
-        self._schema = pa.schema([(f.name, _plain(f.type)) for f in self._schema])
+        coded = pa.types.is_dictionary
+        kinds = [f.type.value_type if coded(f.type) else f.type for f in self._schema]
+        self._schema = pa.schema(zip(self._schema.names, kinds))
         return _Lines(self._file, delimiter)
 
     def _flush(self) -> None:
@@ -158,10 +152,9 @@ class Writer:
         """Let a dictionary begin with that of the rows before: an Arrow file only adds to it."""
         pa = arrow()
         if place in self._levels:
-            none = pa.array([], column.type.index_type)
-            before = pa.DictionaryArray.from_arrays(
-                none, self._levels[place], ordered=column.type.ordered
-            )
+            kind, levels = column.type, self._levels[place]
+            none = pa.array([], kind.index_type)
+            before = pa.DictionaryArray.from_arrays(none, levels, ordered=kind.ordered)
             column = pa.chunked_array([before, *column.chunks])
         column = column.unify_dictionaries()
         if column.num_chunks:
@@ -169,40 +162,26 @@ class Writer:
         return column
 
 
-class _Lines:
+class _Lines(NamedTuple):
     """Writes tables as text, with quotes in those parts only that cannot do without."""
 
-    def __init__(self, file: IO[bytes], delimiter: str) -> None:
-        self._file = file
-        self._delimiter = delimiter
+    file: IO[bytes]
+    delimiter: str
 
     def write_table(self, table: pa.Table, _: int | None) -> None:
         from pyarrow import csv as arrow_csv
 
-        special = f'[{self._delimiter}"\r\n]'
-        texts = [c for c in table.columns if _is_text(c.type)]
-        matches = arrow().compute.match_substring_regex
-        quoted = any(arrow().compute.any(matches(c, special)).as_py() for c in texts)
+        compute, special = arrow().compute, f'[{self.delimiter}"\r\n]'
+        texts = [c for c in table.columns if str(c.type) in ("string", "large_string")]
+        found = (compute.any(compute.match_substring_regex(c, special)).as_py() for c in texts)
+        style = "needed" if any(found) else "none"
         options = arrow_csv.WriteOptions(
-            include_header=False,
-            delimiter=self._delimiter,
-            quoting_style="needed" if quoted else "none",
+            include_header=False, delimiter=self.delimiter, quoting_style=style
         )
-        arrow_csv.write_csv(table, self._file, options)
+        arrow_csv.write_csv(table, self.file, options)
 
     def close(self) -> None:
         """Leave the file to whoever opened it."""
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    types = arrow().types
-    return bool(types.is_string(kind) or types.is_large_string(kind))
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the type as which text is written."""
-    types = arrow().types
-    return kind.value_type if types.is_dictionary(kind) else kind
 
 
 @contextmanager
@@ -218,7 +197,8 @@ def _writing(path: PathLike, kind: str, zipped: bool) -> Iterator[Writer]:
                 if packed:
                     packed.close()
         except BaseException:
-            writer.abandon()
+            with suppress(Exception):
+                writer._sink.close()
             raise
 
 
