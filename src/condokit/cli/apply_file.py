@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from condokit.checks import FileError
+from condokit.cli.map_arrow import map_batch, some_rows
 from condokit.cli.printing import tell
 from condokit.cli.tables import check_label, labels_of, refuse_text, refuse_unknown
-
-if TYPE_CHECKING:
-    from condokit.maps.affine import AffineMap
+from condokit.io import is_text, open_writer, read_table, replace_h5ad, scan_table
+from condokit.io.progress import progress
+from condokit.maps.affine import AffineMap
+from condokit.maps.profile import Monitor
 
 _MOST_WATCHED = 100_000  # rows of a file that are all checked for drift; beyond, every tenth
 
@@ -53,12 +56,6 @@ def apply_to_file(
     With a column of domains, rows of the reference stay as they are. From text to text, all other
     columns stay as they are written.
     """
-    from condokit.checks import FileError
-    from condokit.cli.map_arrow import map_batch, some_rows
-    from condokit.io import is_text, open_writer, scan_table
-    from condokit.io.progress import progress
-    from condokit.maps.profile import Monitor
-
     check_label(domain, reference_label)
     reference = _Reference(domain, reference_label)
     if output.endswith(".h5ad"):
@@ -94,10 +91,6 @@ def _apply_to_h5ad(
     affine: AffineMap, incoming: str, output: str, force: bool, reference: _Reference
 ) -> Any:
     """Map the features of an AnnData file, and keep all else that is in it."""
-    from condokit.checks import FileError
-    from condokit.cli.map_arrow import map_batch
-    from condokit.io import read_table, replace_h5ad
-
     if not incoming.endswith(".h5ad"):
         raise FileError(f"{output}: .h5ad can only be written from .h5ad; choose .parquet.")
     table = read_table(incoming)

@@ -1,4 +1,4 @@
-"""The commands: parse, call the library, print."""
+"""The commands: parse, call the library, print; what does the work is imported where it is used."""
 
 from __future__ import annotations
 
@@ -17,12 +17,8 @@ import click
 import condokit
 from condokit.checks import NoOverlapError, naming
 from condokit.cli import options as shared
-from condokit.cli.apply_file import apply_to_file
-from condokit.cli.fit_adapter import fit_adapter, fit_record, summary
 from condokit.cli.outputs import check_outputs, load_map, save_map
 from condokit.cli.printing import answer, as_option, show_result, tell
-from condokit.cli.reproduce import Making
-from condokit.cli.tables import read_domains
 
 _EXAMPLES = """
 \b
@@ -75,6 +71,7 @@ def cli() -> None:
 @shared.json
 def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -> None:
     """Say whether NEW can be compared with OLD at all, before anything is fitted."""
+    from condokit.cli.tables import read_domains
     from condokit.trust.assess import assess_domains
 
     domains = read_domains(**data)
@@ -106,6 +103,10 @@ def fit(
     **options: Any,
 ) -> None:
     """Learn the map from NEW to OLD, and write it."""
+    from condokit.cli.apply_file import apply_to_file
+    from condokit.cli.fit_adapter import fit_adapter, fit_record, summary
+    from condokit.cli.reproduce import Making
+
     outputs, new = (output, report_path, adapted), options["new"]
     check_outputs(outputs, force, as_json, inputs=(new, options["reference"]))
     if adapted is not None and new == "-":
@@ -151,6 +152,8 @@ def apply_(
     From text to text other values stay exactly as they are written; else text becomes numbers,
     truth values and times where all of a column allow it without loss.
     """
+    from condokit.cli.apply_file import apply_to_file
+
     check_outputs([output], force, as_json, inputs=[map_file])
     affine = load_map(map_file)
     if inverse:
@@ -177,6 +180,9 @@ def report(
     arguments: list[str], /, output: str, force: bool, verbose: bool, as_json: bool, **options: Any
 ) -> None:
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
+    from condokit.cli.fit_adapter import fit_adapter
+    from condokit.cli.reproduce import Making
+
     inputs = (options["new"], options["reference"])
     check_outputs([output], force, as_json, inputs)
     adapter, domains, _ = fit_adapter(verbose, options)

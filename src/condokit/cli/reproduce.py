@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from condokit.adapter import ConDoAdapter
-    from condokit.data.domains import Domains
-    from condokit.maps.affine import AffineMap
+from condokit.adapter import ConDoAdapter
+from condokit.data.domains import Domains
+from condokit.io import sha256, write_text
+from condokit.maps.affine import AffineMap
+from condokit.maps.provenance import fingerprint
 
 _OUTPUTS = ("-o", "--output", "--report", "--adapted")
 _NO_MATTER = ("--force", "--json", "-v", "--verbose")
@@ -19,8 +20,6 @@ class Making:
     """The arguments of a command, and the fingerprints of the files that it read."""
 
     def __init__(self, arguments: list[str], paths: tuple[str | None, ...]) -> None:
-        from condokit.io import sha256
-
         self.arguments = arguments
         self.hashes = [(path, sha256(path)) for path in paths if path not in (None, "-")]
 
@@ -37,8 +36,6 @@ class Making:
 
     def remembered_by(self, affine: AffineMap, domains: Domains) -> AffineMap:
         """Return a map that knows the command, the files and the rows it comes from."""
-        from condokit.maps.provenance import fingerprint
-
         facts = {
             **(affine.provenance or {}),
             "data": fingerprint(domains),
@@ -51,7 +48,6 @@ class Making:
         self, adapter: ConDoAdapter, domains: Domains, path: str, force: bool, *written: str
     ) -> dict[str, Any]:
         """Write the report of a fitted adapter, and return its record."""
-        from condokit.io import write_text
         from condokit.report import build, render
 
         command = shlex.join(self.command(*written))
