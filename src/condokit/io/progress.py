@@ -13,14 +13,8 @@ def progress(
 ) -> Iterator[Callable[..., None]]:
     """Show how far work has come; call the result with what is done and a remark.
 
-    Parameters
-    ----------
-    unit : str
-        What is counted, such as "rows".
-    total : int or None, default=None
-        How many there will be, if that is known.
-    shown : bool or None, default=None
-        Whether to show it; None where a person watches.
+    `total` is how many units there will be, if that is known; `shown` is None for "where a person
+    watches".
     """
     if not (sys.stderr.isatty() if shown is None else shown):
         yield lambda done, remark="": None
