@@ -17,9 +17,12 @@ def need(module: str, why: str, extra: str) -> Any:
 
 
 def arrow() -> Any:
-    """Return pyarrow."""
-    pyarrow = need("pyarrow", "Files need pyarrow", "files")
-    import_module("pyarrow.compute")
+    """Return pyarrow; asked for every column, so that the usual case is a mere import."""
+    try:
+        import pyarrow
+        import pyarrow.compute
+    except ModuleNotFoundError:
+        return need("pyarrow", "Files need pyarrow", "files")
     return pyarrow
 
 
