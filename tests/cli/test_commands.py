@@ -251,6 +251,8 @@ def test_demo(tmp_path, capsys):
     assert run("demo", tmp_path / "demo") == 0
     names = {path.name for path in (tmp_path / "demo").iterdir()}
     assert names == {"new.csv", "old.csv", "map.json", "report.html", "adapted.csv"}
+    command = AffineMap.load(tmp_path / "demo" / "map.json").provenance["command"]
+    assert command[:2] == ("condokit", "fit")  # of the commands within, the one that made it
 
 
 def test_other_encodings_and_decimal_marks(files, capsys):

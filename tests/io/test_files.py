@@ -501,7 +501,7 @@ def test_h5ad(tmp_path, monkeypatch):
         files.replace_h5ad(path, out, new.drop_columns("g1"), force=True)
     with pytest.raises(FileError, match="9 observations"):
         files.replace_h5ad(path, out, new.slice(1), force=True)
-    monkeypatch.setattr(files.reading, "_memory", lambda: 100.0)
+    monkeypatch.setattr(files.h5ad, "_memory", lambda: 100.0)
     refused(path, "GB of memory")
     path.write_bytes(path.read_bytes()[:500])
     refused(path, path.name)

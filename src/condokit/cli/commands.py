@@ -1,4 +1,4 @@
-"""The commands: parse, call the library, print."""
+"""The commands: parse, call the library, print; what does the work is imported where it is used."""
 
 from __future__ import annotations
 
@@ -16,21 +16,9 @@ import click
 
 import condokit
 from condokit.checks import NoOverlapError, naming
-from condokit.cli.applying import apply_to_file
-from condokit.cli.fits import fit_adapter, fit_record, summary
-from condokit.cli.options import (
-    APPLIED,
-    with_data,
-    with_domain,
-    with_fitting,
-    with_force,
-    with_json,
-    with_reading,
-)
-from condokit.cli.origin import given, inputs_of, with_origin, write_report
-from condokit.cli.printing import as_option, show_result, tell
-from condokit.cli.tables import read_domains
-from condokit.cli.targets import check_targets, load_map, save_map
+from condokit.cli import options as shared
+from condokit.cli.outputs import check_outputs, load_map, save_map
+from condokit.cli.printing import answer, as_option, show_result, tell
 
 _EXAMPLES = """
 \b
@@ -50,7 +38,11 @@ Completion: eval "$(condokit completion bash)" in ~/.bashrc (also zsh, fish).
 
 
 class _Commands(click.Group):
-    """Commands that end quietly when whoever read their output has left."""
+    """Commands that know their arguments, and end quietly when whoever read the output has left."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.obj = list(args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -74,12 +66,12 @@ def cli() -> None:
 
 
 @cli.command()
-@with_data
-@click.option("--warn-overlap", type=float, default=0.4, show_default=True)
-@click.option("--min-overlap", type=float, default=0.05, show_default=True)
-@with_json
+@shared.data
+@shared.overlap
+@shared.json
 def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -> None:
     """Say whether NEW can be compared with OLD at all, before anything is fitted."""
+    from condokit.cli.tables import read_domains
     from condokit.trust.assess import assess_domains
 
     domains = read_domains(**data)
@@ -90,15 +82,18 @@ def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -
 
 
 @cli.command()
-@with_data
-@with_fitting
+@shared.data
+@shared.fitting
 @click.option("--output", "-o", required=True, help="The map file to write (JSON), or -.")
 @click.option("--report", "report_path", help="The report to write (HTML).")
 @click.option("--adapted", help="Also write NEW, mapped, to this table.")
-@with_force
-@click.option("--verbose", "-v", is_flag=True, help="Show progress of long fits.")
-@with_json
+@shared.force
+@shared.verbose
+@shared.json
+@click.pass_obj
 def fit(
+    arguments: list[str],
+    /,
     output: str,
     report_path: str | None,
     adapted: str | None,
@@ -108,23 +103,29 @@ def fit(
     **options: Any,
 ) -> None:
     """Learn the map from NEW to OLD, and write it."""
+    from condokit.cli.apply_file import apply_to_file
+    from condokit.cli.fit_adapter import fit_adapter, fit_record, summary
+    from condokit.cli.reproduce import Making
+
     outputs, new = (output, report_path, adapted), options["new"]
-    check_targets(outputs, force, as_json, inputs=(new, options["reference"]))
+    check_outputs(outputs, force, as_json, inputs=(new, options["reference"]))
     if adapted is not None and new == "-":
         raise click.UsageError("--adapted reads NEW again: save it to a file, or use apply.")
-    adapter, domains, said = fit_adapter(verbose, **options)
-    inputs = inputs_of(options)
-    affine = with_origin(adapter.map_, domains, inputs)
+    adapter, domains, said = fit_adapter(verbose, options)
+    making = Making(arguments, (new, options["reference"]))
+    affine = making.remembered_by(adapter.map_, domains)
     save_map(affine, output, force)
-    record = None
+    record: dict[str, Any] = {}
     if report_path is not None:
-        record = write_report(adapter, domains, inputs, report_path, force, with_map=True)
+        written = ("map.json", "--report", "report.html")
+        record = making.write_report(adapter, domains, report_path, force, *written)
     if adapted is not None:
-        apply_to_file(affine, new, adapted, force, **{name: options[name] for name in APPLIED})
-    if as_json:
-        show_result(fit_record(adapter, output, report_path, said) | ({"report": record or {}}))
-        return
-    tell(f"{summary(adapter)}\nWrote {', '.join(path for path in outputs if path)}.")
+        apply_to_file(
+            affine, new, adapted, force, **{name: options[name] for name in shared.APPLIED}
+        )
+    facts = fit_record(adapter, output, report_path, said) | {"report": record}
+    wrote = ", ".join(path for path in outputs if path)
+    answer(as_json, facts, f"{summary(adapter)}\nWrote {wrote}.")
 
 
 @cli.command("apply")
@@ -133,16 +134,15 @@ def fit(
 @click.option("--output", "-o", required=True, help="The table to write; - is standard output.")
 @click.option("--inverse", is_flag=True, help="Map from OLD units back to NEW.")
 @click.option("--output-format", help="Format of output, if its name does not tell.")
-@with_domain
-@with_reading
-@with_force
-@with_json
+@shared.domain
+@shared.reading
+@shared.force
+@shared.json
 def apply_(
     map_file: str,
     incoming: str,
     output: str,
     inverse: bool,
-    output_format: str | None,
     force: bool,
     as_json: bool,
     **options: Any,
@@ -152,79 +152,80 @@ def apply_(
     From text to text other values stay exactly as they are written; else text becomes numbers,
     truth values and times where all of a column allow it without loss.
     """
-    check_targets([output], force, as_json, inputs=[map_file])
+    from condokit.cli.apply_file import apply_to_file
+
+    check_outputs([output], force, as_json, inputs=[map_file])
     affine = load_map(map_file)
     if inverse:
         affine = affine.pseudo_inverse() if affine.is_rectangular else affine.inverse()
-    options["output_format"] = output_format
     found = apply_to_file(affine, incoming, output, force, **options)
-    if as_json:
-        show_result({"output": output, **found.to_dict()})
-        return
-    for finding in found.findings:
-        if finding.level == "care":
-            tell(f"warning: {finding.text} {finding.advice}".rstrip())
-    tell(f"Mapped {found.n_rows:,} rows to {output}.")
+    lines = [
+        f"warning: {finding.text} {finding.advice}".rstrip()
+        for finding in found.findings
+        if finding.level == "care"
+    ]
+    lines.append(f"Mapped {found.n_rows:,} rows to {output}.")
+    answer(as_json, {"output": output, **found.to_dict()}, "\n".join(lines))
 
 
 @cli.command()
-@with_data
-@with_fitting
+@shared.data
+@shared.fitting
 @click.option("--output", "-o", required=True, help="The report to write (HTML).")
-@with_force
-@click.option("--verbose", "-v", is_flag=True, help="Show progress of long fits.")
-@with_json
-def report(output: str, force: bool, verbose: bool, as_json: bool, **options: Any) -> None:
+@shared.force
+@shared.verbose
+@shared.json
+@click.pass_obj
+def report(
+    arguments: list[str], /, output: str, force: bool, verbose: bool, as_json: bool, **options: Any
+) -> None:
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
-    check_targets([output], force, as_json, inputs=(options["new"], options["reference"]))
-    adapter, domains, _ = fit_adapter(verbose, **options)
-    record = write_report(adapter, domains, inputs_of(options), output, force, with_map=False)
-    if as_json:
-        show_result(record)
-    else:
-        tell(f"Wrote {output}.")
+    from condokit.cli.fit_adapter import fit_adapter
+    from condokit.cli.reproduce import Making
+
+    inputs = (options["new"], options["reference"])
+    check_outputs([output], force, as_json, inputs)
+    adapter, domains, _ = fit_adapter(verbose, options)
+    making = Making(arguments, inputs)
+    record = making.write_report(adapter, domains, output, force, "report.html")
+    answer(as_json, record, f"Wrote {output}.")
 
 
 @cli.command()
 @click.argument("map_file")
-@with_json
+@shared.json
 def show(map_file: str, as_json: bool) -> None:
     """Say what a map file holds; - is standard input."""
     from condokit.data.records import Sheet, plain
 
     affine = load_map(map_file)
     names = list(affine.feature_names or [f"column {j}" for j in range(affine.n_features_in_)])
+    n_rows = None if affine.fitted_on is None else affine.fitted_on.n_rows
+    is_diagonal = affine.kind == "diagonal"
     record: dict[str, Any] = {
         "kind": affine.kind,
         "n_features": affine.n_features_in_,
         "feature_names": names,
         "offset": affine.offset,
         "links": affine.links,
-        "fitted_on_rows": None if affine.fitted_on is None else affine.fitted_on.n_rows,
+        "fitted_on_rows": n_rows,
         "provenance": affine.provenance,
+        **({"scale": affine.scale} if is_diagonal else {}),
     }
-    if affine.kind == "diagonal":
-        record["scale"] = affine.scale
     if as_json:
         show_result(plain(record))
         return
     lines = [f"A {affine.kind} map of {len(names)} features."]
-    if affine.fitted_on is not None:
-        lines.append(f"Fitted on {affine.fitted_on.n_rows:,} query rows.")
-    if affine.kind == "diagonal":
-        sheet = Sheet(
-            {
-                "feature": names,
-                "scale": affine.scale.tolist(),
-                "offset": affine.offset.tolist(),
-                **({} if affine.links is None else {"link": list(affine.links)}),
-            }
-        )
-        lines += ["", repr(sheet)]
-    for key, value in (plain(record["provenance"]) or {}).items():
-        lines.append(
-            f"{key}: {value if isinstance(value, str | int | float) else json.dumps(value)}"
-        )
+    if n_rows is not None:
+        lines.append(f"Fitted on {n_rows:,} query rows.")
+    if is_diagonal:
+        columns = {"feature": names, "scale": affine.scale.tolist()}
+        columns |= {"offset": affine.offset.tolist()}
+        columns |= {} if affine.links is None else {"link": list(affine.links)}
+        lines += ["", repr(Sheet(columns))]
+    for key, value in (plain(affine.provenance) or {}).items():
+        is_simple = isinstance(value, str | int | float)
+        lines.append(f"{key}: {value if is_simple else json.dumps(value)}")
     show_result("\n".join(lines))
 
 
@@ -237,8 +238,8 @@ def show(map_file: str, as_json: bool) -> None:
     "--table", default="incoming", show_default=True, help="With --sql: the table, or SCHEMA.TABLE."
 )
 @click.option("--keep", multiple=True, help="With --sql: other columns to keep; repeatable.")
-@with_force
-@with_json
+@shared.force
+@shared.json
 def export(
     map_file: str,
     onnx: str | None,
@@ -255,7 +256,7 @@ def export(
 
     if not (onnx or sql or python):
         raise click.UsageError("Say what to write: --onnx, --sql or --python.")
-    check_targets((onnx, sql, python), force, as_json, inputs=[map_file])
+    check_outputs((onnx, sql, python), force, as_json, inputs=[map_file])
     affine = load_map(map_file)
     made: dict[str, bytes] = {}
     if onnx:
@@ -269,16 +270,14 @@ def export(
         write_bytes(path, content, force)
     if as_json:
         show_result({"onnx": onnx, "sql": sql, "python": python})
-        return
-    for path in made:
-        if path != "-":
-            tell(f"Wrote {path}.")
+    elif wrote := [f"Wrote {path}." for path in made if path != "-"]:
+        tell("\n".join(wrote))
 
 
 @cli.command()
 @click.argument("folder", default="condokit-demo")
-@with_force
-@with_json
+@shared.force
+@shared.json
 def demo(folder: str, force: bool, as_json: bool) -> None:
     """Make example data in FOLDER and run check, fit and apply on them."""
     from condokit import datasets
@@ -288,7 +287,7 @@ def demo(folder: str, force: bool, as_json: bool) -> None:
     place.mkdir(parents=True, exist_ok=True)
     names = ("new.csv", "old.csv", "map.json", "report.html", "adapted.csv")
     new, old, *out = paths = [str(place / name) for name in names]
-    check_targets(paths, force)
+    check_outputs(paths, force)
     columns = datasets.make_eeg(random_state=0).columns()
     device = columns.pop("device")
     for label, path in (("v2", new), ("v1", old)):
@@ -306,7 +305,6 @@ def demo(folder: str, force: bool, as_json: bool) -> None:
             ["apply", out[0], new, "-o", out[2], *again],
         ):
             tell(click.style(f"\n$ condokit {shlex.join(arguments)}", bold=True))
-            given[:] = arguments
             cli.main(arguments, standalone_mode=False)
     if as_json:
         show_result({"written": paths})
@@ -314,7 +312,7 @@ def demo(folder: str, force: bool, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@with_json
+@shared.json
 def completion(shell: str, as_json: bool) -> None:
     """Print the script that completes commands and options in a shell."""
     from click.shell_completion import get_completion_class
@@ -327,12 +325,11 @@ def completion(shell: str, as_json: bool) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; every failure is one line on standard error, and an exit code."""
-    given[:] = sys.argv[1:] if arguments is None else arguments
     with naming(as_option):
-        sys.exit(_run(given))
+        sys.exit(_run(arguments))
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str] | None) -> int:
     try:
         result = cli.main(arguments, prog_name="condokit", standalone_mode=False)
     except click.ClickException as error:

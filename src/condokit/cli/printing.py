@@ -33,6 +33,14 @@ def tell(text: str) -> None:
     click.echo(text, err=True)
 
 
+def answer(as_json: bool, record: Any, text: str) -> None:
+    """Print a record for machines, or say it to people."""
+    if as_json:
+        show_result(record)
+    else:
+        tell(text)
+
+
 def as_option(argument: str) -> str:
     """Return what an argument of Python, or its setting, is called on the command line."""
     name, sign, value = argument.partition("=")

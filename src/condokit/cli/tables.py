@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import fnmatch
+import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from condokit.checks import FileError, did_you_mean, listing
 from condokit.cli.printing import tell
+from condokit.data.domains import Domains
+from condokit.data.roles import from_pair, from_table
+from condokit.io import OBSERVED, is_number, read_table
+from condokit.io.extras import arrow
 
-if TYPE_CHECKING:
-    from condokit.data.domains import Domains
-
-_PART = 10_000  # values that are looked at together for one that is not as it should be
+pa = arrow()
 
 
 def read_domains(
@@ -29,8 +34,6 @@ def read_domains(
     **reading: Any,
 ) -> Domains:
     """Read one table or two, and tell features from the rest."""
-    from condokit.data.roles import from_pair, from_table
-
     if (reference is None) == (domain is None):
         raise click.UsageError("Give --reference OLD for two tables, or --domain for one.")
     check_label(domain, reference_label)
@@ -50,29 +53,13 @@ def read_domains(
     sides = [{name: columns[name][k] for name in columns} or None for k in range(len(tables))]
     categorical = [name for name, kind in kinds.items() if kind == "cat"] or None
     if domain is not None:
-        table = tables[0]
+        one, labels = tables[0], labels_of(tables[0].column(domain))
         return from_table(
-            table,
-            labels_of(table.column(domain)),
-            sides[0],
-            chosen,
-            groups,
-            weights,
-            reference_label,
-            categorical,
-            missing,
+            one, labels, sides[0], chosen, groups, weights, reference_label, categorical, missing
         )
-    pair = [None if c is None else tuple(t.column(c) for t in tables) for c in (groups, weights)]
-    return from_pair(
-        tables[0].select(chosen),
-        tables[1].select(chosen),
-        sides[0],
-        sides[1],
-        pair[0],
-        pair[1],
-        categorical,
-        missing,
-    )
+    by_row = [None if c is None else tuple(t.column(c) for t in tables) for c in (groups, weights)]
+    X = [table.select(chosen) for table in tables]
+    return from_pair(X[0], X[1], sides[0], sides[1], by_row[0], by_row[1], categorical, missing)
 
 
 def check_label(domain: str | None, reference_label: str | None) -> None:
@@ -84,17 +71,6 @@ def check_label(domain: str | None, reference_label: str | None) -> None:
 def labels_of(column: Any) -> list[str | None]:
     """Return the labels of domains as text, as they are given on the command line."""
     return [None if label is None else str(label) for label in column.to_pylist()]
-
-
-def reading_options(reading: dict[str, Any]) -> dict[str, Any]:
-    """Return what `condokit.io` calls the options of reading."""
-    return {
-        "format": reading.get("file_format"),
-        "delimiter": reading.get("delimiter"),
-        "na_values": list(reading.get("na_values") or ()) or None,
-        "encoding": reading.get("encoding") or "utf-8",
-        "decimal": reading.get("decimal") or ".",
-    }
 
 
 def _split(values: tuple[str, ...], known: list[str]) -> list[str]:
@@ -122,23 +98,16 @@ def _confounders(values: tuple[str, ...], known: list[str]) -> dict[str, str]:
 
 def refuse_unknown(path: str | None, wanted: list[str], known: list[str]) -> None:
     """Refuse columns that a table does not have."""
-    from condokit.checks import did_you_mean, listing
-
-    names = set(known)
-    for name in wanted:
-        if name not in names:
+    for name in wanted if set(wanted) - set(known) else ():
+        if name not in known:
+            hint = did_you_mean(name, known)
             raise ValueError(
-                f"{path} has no column {name!r}.{did_you_mean(name, known)} Its columns are "
-                f"{listing(known, 10)}."
+                f"{path} has no column {name!r}.{hint} Its columns are {listing(known, 10)}."
             )
 
 
 def _alike(name: str, declared: str, paths: list[str], columns: list[Any]) -> list[Any]:
     """Return a confounder with one kind of values: text becomes what the other table holds."""
-    import pyarrow as pa
-
-    from condokit.io import is_number
-
     kinds = [pa.float64() if is_number(column.type) else _plain(column.type) for column in columns]
     others = {kind for kind in kinds if kind not in (pa.string(), pa.null())}
     if declared == "cat":
@@ -164,8 +133,6 @@ def _alike(name: str, declared: str, paths: list[str], columns: list[Any]) -> li
 
 def _plain(kind: Any) -> Any:
     """Return the type of values, whichever way text is stored."""
-    import pyarrow as pa
-
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return pa.string() if pa.types.is_large_string(kind) else kind
 
@@ -174,12 +141,6 @@ def _features(
     values: tuple[str, ...], paths: list[str], tables: list[Any], roles: list[str], decimal: str
 ) -> list[str]:
     """Choose the feature columns: by pattern, or all numeric ones that every table has."""
-    import fnmatch
-    import json
-
-    from condokit.checks import did_you_mean, listing
-    from condokit.io import OBSERVED, is_number
-
     first = tables[0].column_names
     free = [name for name in first if name not in roles]
     if values:
@@ -220,11 +181,6 @@ def refuse_text(
     path: str, names: Iterable[str], schema: Any, tables: Iterable[Any], decimal: str
 ) -> None:
     """Refuse features that hold text, which no map can take; `tables` are the rows of the file."""
-    import pyarrow as pa
-
-    from condokit.checks import FileError, listing
-    from condokit.io import is_number
-
     kinds = {field.name: field.type for field in schema}
     text = [name for name in names if not (is_number(kinds[name]) or kinds[name] == pa.bool_())]
     if text:
@@ -239,33 +195,28 @@ def refuse_text(
 
 def _first_other(columns: Iterable[Any], kind: Any, decimal: str = ".") -> str:
     """Name the first value that is not of a kind, and its row."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+
+    def fails(values: Any) -> bool:
+        try:
+            values.cast(kind)
+        except pa.ArrowInvalid:
+            return True
+        return False
 
     n_rows = 0
     for column in columns:
-        for start in range(0, len(column), _PART):
-            part = column.slice(start, _PART).cast(pa.string())
-            plain = pc.replace_substring(part, decimal, ".")
-            try:
-                plain.cast(kind)
-            except pa.ArrowInvalid:
-                for row, value in enumerate(plain, n_rows + start):
-                    try:
-                        value.cast(kind)
-                    except pa.ArrowInvalid:
-                        return f"{part[row - n_rows - start].as_py()[:60]!r} in row {row + 1:,}"
-        n_rows += len(column)
+        texts = column.cast(pa.string())
+        plain = pa.compute.replace_substring(texts, decimal, ".")
+        row = bisect_left(range(len(plain)), True, key=lambda row: fails(plain[: row + 1]))
+        if row < len(plain):
+            return f"{texts[row].as_py()[:60]!r} in row {n_rows + row + 1:,}"
+        n_rows += len(plain)
     return "whole numbers with too many digits, or padded codes"
 
 
 def _table(path: str, reading: dict[str, Any], texts: list[str | None]) -> Any:
     """Read a table, with decimals as the numbers that they are."""
-    import pyarrow as pa
-
-    from condokit.io import read_table
-
-    table = read_table(path, texts=texts, **reading_options(reading))
+    table = read_table(path, texts=texts, **reading)
     kinds = [
         (f.name, pa.float64() if pa.types.is_decimal(f.type) else f.type) for f in table.schema
     ]

@@ -1,44 +1,20 @@
 """Example data with a known truth, the paper's generators, and loaders of its real data."""
 
-from condokit.datasets.eeg import EEG, make_eeg
-from condokit.datasets.real import (
-    Ansur,
-    Bladder,
-    Housing,
-    Photo,
-    Snare,
-    load_ansur,
-    load_bladderbatch,
-    load_california_housing,
-    load_photo,
-    load_snareseq,
-)
-from condokit.datasets.synthetic import (
-    EFFECTS,
-    SCENARIOS,
-    Problem,
-    make_categorical1d,
-    make_categorical2d,
-    make_continuous1d,
-)
-
-__all__ = [
-    "EEG",
-    "EFFECTS",
-    "SCENARIOS",
-    "Ansur",
-    "Bladder",
-    "Housing",
-    "Photo",
-    "Problem",
-    "Snare",
-    "load_ansur",
-    "load_bladderbatch",
-    "load_california_housing",
-    "load_photo",
-    "load_snareseq",
-    "make_categorical1d",
-    "make_categorical2d",
-    "make_continuous1d",
-    "make_eeg",
-]
+from condokit.datasets.eeg import EEG as EEG
+from condokit.datasets.eeg import make_eeg as make_eeg
+from condokit.datasets.real import Ansur as Ansur
+from condokit.datasets.real import Bladder as Bladder
+from condokit.datasets.real import Housing as Housing
+from condokit.datasets.real import Photo as Photo
+from condokit.datasets.real import Snare as Snare
+from condokit.datasets.real import load_ansur as load_ansur
+from condokit.datasets.real import load_bladderbatch as load_bladderbatch
+from condokit.datasets.real import load_california_housing as load_california_housing
+from condokit.datasets.real import load_photo as load_photo
+from condokit.datasets.real import load_snareseq as load_snareseq
+from condokit.datasets.synthetic import EFFECTS as EFFECTS
+from condokit.datasets.synthetic import SCENARIOS as SCENARIOS
+from condokit.datasets.synthetic import Problem as Problem
+from condokit.datasets.synthetic import make_categorical1d as make_categorical1d
+from condokit.datasets.synthetic import make_categorical2d as make_categorical2d
+from condokit.datasets.synthetic import make_continuous1d as make_continuous1d

@@ -103,34 +103,22 @@ def make_eeg(
     ((400, 16), (500, 16))
     """
     rng = np.random.default_rng(random_state)
+    n = len(_CHANNELS)
     names = [f"eeg_{band}_{channel}" for band in ("delta", "alpha") for channel in _CHANNELS]
-    n_channels = len(_CHANNELS)
-    baseline = np.r_[rng.normal(2.0, 0.3, n_channels), rng.normal(1.0, 0.3, n_channels)]
-    seizure_effect = np.r_[rng.uniform(1.0, 2.0, n_channels), rng.uniform(-1.5, 0.0, n_channels)]
-    depression_effect = np.zeros(2 * n_channels)
-    depression_effect[n_channels : n_channels + 2] = (-1.6, 0.8)  # alpha, F3 and F4
+    baseline = np.r_[rng.normal(2.0, 0.3, n), rng.normal(1.0, 0.3, n)]
+    of_seizure = np.r_[rng.uniform(1.0, 2.0, n), rng.uniform(-1.5, 0.0, n)]
+    of_depression = np.zeros(2 * n)
+    of_depression[n : n + 2] = (-1.6, 0.8)  # alpha, F3 and F4
 
-    def people(n: int, share: float) -> tuple[Array, Array, Array]:
-        seizure = rng.random(n) < share
-        depression = rng.random(n) < 0.4
-        brain = rng.normal(size=(n, 1)) * 0.5 + rng.normal(size=(n, 2 * n_channels)) * 0.5
+    def people(n_people: int, share: float) -> tuple[Array, Array, Array]:
+        seizure, depression = rng.random(n_people) < share, rng.random(n_people) < 0.4
+        brain = rng.normal(size=(n_people, 1)) * 0.5 + rng.normal(size=(n_people, 2 * n)) * 0.5
         brain *= np.where(seizure, 1.4, 1.0)[:, None]
-        X = baseline + brain + np.outer(seizure, seizure_effect)
-        return X + np.outer(depression, depression_effect), seizure, depression
+        X = baseline + brain + np.outer(seizure, of_seizure)
+        return X + np.outer(depression, of_depression), seizure, depression
 
-    X_reference, seizures_reference, depression_reference = people(n_reference, seizure_reference)
-    truth, seizures_query, depression_query = people(n_query, seizure_query)
-    scale = rng.uniform(0.6, 1.6, len(names))
-    offset = rng.uniform(-1.5, 1.5, len(names))
-    return EEG(
-        feature_names=names,
-        X_query=(truth - offset) / scale,
-        X_reference=X_reference,
-        seizure_query=seizures_query,
-        seizure_reference=seizures_reference,
-        depression_query=depression_query,
-        depression_reference=depression_reference,
-        truth=truth,
-        scale=scale,
-        offset=offset,
-    )
+    X, seizure, depression = people(n_reference, seizure_reference)
+    truth, seizure_new, depression_new = people(n_query, seizure_query)
+    scale, offset = rng.uniform(0.6, 1.6, 2 * n), rng.uniform(-1.5, 1.5, 2 * n)
+    labels = (seizure_new, seizure, depression_new, depression)
+    return EEG(names, (truth - offset) / scale, X, *labels, truth, scale, offset)

@@ -5,64 +5,17 @@ from __future__ import annotations
 import csv
 import gzip
 import os
+import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from condokit.checks import Array
 from condokit.io import sha256
-
-
-class _Source(NamedTuple):
-    sha256: str
-    origin: str
-
-
-_FILES = {
-    "ansur2.csv.gz": _Source(
-        "86c86a848238fddebf5f7caff8df05cc1917e5ba80973bec72a4c046fbfa9cd7",
-        "The 2012 U.S. Army Anthropometric Survey, public release (Gordon et al. 2014): files "
-        "ANSUR_II_MALE_Public.csv and ANSUR_II_FEMALE_Public.csv, for instance of the GitHub "
-        "repository coleharlow12/ANSURDataAnalysis. Join them, men first, in UTF-8, with the "
-        "identifier named SubjectId in both.",
-    ),
-    "bladderbatch_expr.npz": _Source(
-        "a669102bbf231a1c5908b769a42c872edaa6ca28448997269f9ef4912e0ccc52",
-        "Bioconductor's package bladderbatch 1.36.0, object bladderEset of data/bladderdata.rda: "
-        "the expression matrix, samples in rows, as the arrays expr, sample_id and gene_id.",
-    ),
-    "bladderbatch_pheno.csv": _Source(
-        "bebe99feb6aa4b84793b2e9766ae97e1bae98ae515bb9f3f627871df15ac7934",
-        "Bioconductor's package bladderbatch 1.36.0, annotation of bladderEset: sample_id, sample, "
-        "outcome, batch, cancer, and result (Cancer where cancer is Cancer, else NonCancer).",
-    ),
-    "snareseq.npz": _Source(
-        "6127388173a99a6919edee3d8a7c7cee24a6bb185b93ecc58220b1ca826b02ae",
-        "GitHub repository rsinghlab/SCOT, data/SNARE: SNAREseq_atac_feat.npy, "
-        "SNAREseq_rna_feat.npy and SNAREseq_rna_types.txt, as the arrays atac, rna, cell_type_id, "
-        "cell_type and barcode.",
-    ),
-    "california_housing.csv.gz": _Source(
-        "642053bb90f69c5c2d2c5c8733481383d80c045f0731a0dd9a1cc21fb2299fb1",
-        "StatLib's cal_housing (Pace and Barry 1997), as scikit-learn's fetch_california_housing "
-        "returns it, with MedHouseVal as the last column.",
-    ),
-    "ocean_day.jpg": _Source(
-        "084ae49297ef39834e9ccfbfd8b138aa28db0ad8dc8dd05c1b304598edb1c506",
-        "GitHub repository PythonOT/POT, folder data.",
-    ),
-    "ocean_sunset.jpg": _Source(
-        "616462bfa6f82c1eba1f3395a95aedc4ff57916ea6e9bcc871fe3747f2894dd1",
-        "GitHub repository PythonOT/POT, folder data.",
-    ),
-    "cape_cod.jpg": _Source(
-        "09db6dce922d4bb9c1b15f10fb695e1bab1251bde11c5deb5d18f0755854ba03",
-        "GitHub repository calvinmccarter/condo-adapter, folder data.",
-    ),
-}
+from condokit.io.extras import need
 
 
 @dataclass(frozen=True)
@@ -165,12 +118,7 @@ def load_photo(name: str) -> Photo:
     files = {"day": "ocean_day.jpg", "sunset": "ocean_sunset.jpg", "beach": "cape_cod.jpg"}
     if name not in files:
         raise ValueError(f"name must be one of {', '.join(map(repr, files))}; got {name!r}.")
-    try:
-        from PIL import Image
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "load_photo needs Pillow; install it with the extra 'condokit[plot]'."
-        ) from None
+    Image = need("PIL.Image", "load_photo needs Pillow", "plot")
     with Image.open(find(files[name])) as image:
         pixels = np.asarray(image.convert("RGB"), np.float32) / 256
     row, column = np.indices(pixels.shape[:2])
@@ -191,7 +139,8 @@ def folders() -> list[Path]:
 
 def find(name: str) -> Path:
     """Return the path of a data file whose checksum is right, or explain where to get it."""
-    right, origin = _FILES[name]
+    known = tomllib.loads(Path(__file__).with_name("files.toml").read_text(encoding="utf-8"))
+    right, origin = known[name]["sha256"], known[name]["origin"]
     for folder in folders():
         path = folder / name
         if path.is_file():

@@ -111,34 +111,21 @@ def make_continuous1d(
     z_reference = np.sort(rng.uniform(0, 8, n_reference))
     z_query = np.sort(rng.uniform(4 if confounder_shift else 0, 8, n_query))
     z_heldout = np.sort(rng.uniform(0, 8, n_heldout))
-    Z_query, Z_reference = z_query[:, None], z_reference[:, None]
-    if n_confounders > 1 and columns == "irrelevant":
-        Z_reference = np.column_stack(
-            [Z_reference, rng.normal(size=(n_reference, n_confounders - 1))]
-        )
-        Z_query = np.column_stack([Z_query, rng.normal(size=(n_query, n_confounders - 1))])
+    if columns == "irrelevant":
+        others = [rng.normal(size=(len(z), n_confounders - 1)) for z in (z_reference, z_query)]
     X_reference, truth, truth_heldout = (
         rng.normal(*curve(effect, z, sd))[:, None] for z in (z_reference, z_query, z_heldout)
     )
     X_query, X_heldout = scale * truth + offset, scale * truth_heldout + offset
     if noise:
-        X_query = X_query + rng.normal(0, noise, X_query.shape)
-        X_heldout = X_heldout + rng.normal(0, noise, X_heldout.shape)
-    if n_confounders > 1 and columns == "split":
+        X_query, X_heldout = (X + rng.normal(0, noise, X.shape) for X in (X_query, X_heldout))
+    if columns == "irrelevant":
+        Z_reference, Z_query = map(np.column_stack, zip((z_reference, z_query), others))
+    else:
         Z_query, Z_reference = (_split(z, n_confounders, rng) for z in (z_query, z_reference))
-    return Problem(
-        X_query,
-        X_reference,
-        Z_query,
-        Z_reference,
-        truth,
-        A=np.array([[1 / scale]]),
-        b=np.array([-offset / scale]),
-        X_heldout=X_heldout,
-        truth_heldout=truth_heldout,
-        z_query=z_query,
-        z_reference=z_reference,
-    )
+    A, b = np.array([[1 / scale]]), np.array([-offset / scale])
+    observed = (X_query, X_reference, Z_query, Z_reference)
+    return Problem(*observed, truth, A, b, X_heldout, truth_heldout, z_query, z_reference)
 
 
 def make_categorical1d(n: int = 100, *, random_state: RandomState = None) -> Problem:
@@ -161,21 +148,10 @@ def make_categorical1d(n: int = 100, *, random_state: RandomState = None) -> Pro
     query_n = rng.normal(0, 2, n - few)
     reference_n = rng.normal(0, 2, n - many)
     truth = np.concatenate([query_h, query_n])[:, None]
-    Z_query = np.repeat(["h", "n"], [few, n - few])
-    Z_reference = np.repeat(["h", "n"], [many, n - many])
-    return Problem(
-        2 * truth + 5,
-        np.concatenate([reference_h, reference_n])[:, None],
-        Z_query,
-        Z_reference,
-        truth,
-        A=np.array([[0.5]]),
-        b=np.array([-2.5]),
-        X_heldout=np.empty((0, 1)),
-        truth_heldout=np.empty((0, 1)),
-        z_query=Z_query,
-        z_reference=Z_reference,
-    )
+    reference = np.concatenate([reference_h, reference_n])[:, None]
+    Z = (np.repeat(["h", "n"], [few, n - few]), np.repeat(["h", "n"], [many, n - many]))
+    A, b, none = np.array([[0.5]]), np.array([-2.5]), np.empty((0, 1))
+    return Problem(2 * truth + 5, reference, *Z, truth, A, b, none, none, *Z)
 
 
 def make_categorical2d(
@@ -211,21 +187,11 @@ def make_categorical2d(
         theta = rng.uniform(-np.pi, np.pi)
         b = rng.uniform(2, 4, 2)
         rows = _rotation(theta) * d @ _rotation(phi)  # of row vectors
-    Z_query, _, Z_reference = (np.repeat(["up", "down"], [up, 200 - up]) for up in ups)
     query, heldout, reference = rings
-    return Problem(
-        query,
-        reference @ rows + b,
-        Z_query,
-        Z_reference,
-        query @ rows + b,
-        A=rows.T,
-        b=b,
-        X_heldout=heldout,
-        truth_heldout=heldout @ rows + b,
-        z_query=Z_query,
-        z_reference=Z_reference,
-    )
+    Z_query, _, Z_reference = (np.repeat(["up", "down"], [up, 200 - up]) for up in ups)
+    Z = (Z_query, Z_reference)
+    truth, truth_heldout = query @ rows + b, heldout @ rows + b
+    return Problem(query, reference @ rows + b, *Z, truth, rows.T, b, heldout, truth_heldout, *Z)
 
 
 def curve(effect: str, z: Array, sd: float = 2.0) -> tuple[Array, Array]:

@@ -24,35 +24,26 @@ def whole_file(
     interrupt, SIGTERM or SIGHUP. What is done here, but not the `with` block, runs within
     `worded()`, which may turn errors into others.
     """
-    if Path(path).exists() and not Path(path).is_file():
-        with ExitStack() as stack:
-            with worded():
-                file: IO[bytes] = open(path, "wb")  # noqa: SIM115
-            stack.callback(_close, file)
-            yield file
-            with worded():
-                file.flush()
-        return
-    path = Path(os.path.realpath(path))  # a link stays a link
-    with worded():
-        handle, temporary = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
-        os.close(handle)
-        file = open(temporary, "w+b")  # noqa: SIM115
-    try:
-        with _terminable():
-            yield file
-            with worded():
+    place = Path(os.path.realpath(path))  # a link stays a link
+    is_file = place.is_file() or not place.exists()
+    with ExitStack() as stack:
+        with worded():
+            file = _temporary(place) if is_file else open(path, "wb")  # noqa: SIM115
+        if is_file:
+            stack.callback(Path(file.name).unlink, missing_ok=True)
+        stack.callback(_close, file)
+        if is_file:
+            stack.enter_context(_terminable())
+        yield file
+        with worded():
+            file.flush()
+            if is_file:
                 umask = os.umask(0)
                 os.umask(umask)
-                os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes the file private
-                file.flush()
+                os.chmod(file.name, 0o666 & ~umask)  # until now it is private
                 os.fsync(file.fileno())
                 file.close()
-                os.replace(temporary, path)
-    except BaseException:
-        _close(file)
-        Path(temporary).unlink(missing_ok=True)
-        raise
+                os.replace(file.name, place)
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
@@ -64,6 +55,13 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
         raise FileNotFoundError(f"Cannot write {path}: the folder {path.parent} does not exist.")
     with whole_file(path) as file:
         file.write(content)
+
+
+def _temporary(place: Path) -> IO[bytes]:
+    """Open a new file beside a place."""
+    handle, name = tempfile.mkstemp(".part", f".{place.name}.", place.parent)
+    os.close(handle)
+    return open(name, "w+b")
 
 
 def _close(file: IO[bytes]) -> None:

@@ -3,20 +3,57 @@
 from __future__ import annotations
 
 import os
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from condokit.checks import FileError, did_you_mean, listing
+from condokit.io.extras import arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PathLike = str | os.PathLike[str]
 
 DELIMITERS = {"csv": ",", "tsv": "\t", "txt": "\t"}
+_VALUES = 1 << 21  # per batch: 16 MB of float64
 _FORMATS = {name: name for name in (*DELIMITERS, "parquet", "arrow", "h5ad")}
 _FORMATS |= {"pq": "parquet", "feather": "arrow"}
+
+
+class Request(NamedTuple):
+    """What to read of a file; `files` closes what is opened for it."""
+
+    path: PathLike
+    files: ExitStack
+    columns: Sequence[str] | None
+    batch_rows: int | None  # None: about 16 MB
+
+    @property
+    def is_piped(self) -> bool:
+        """Whether it is standard input."""
+        return str(self.path) == "-"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all is read at once."""
+        return self.batch_rows == sys.maxsize
+
+    def rows_of_batch(self, n_columns: int) -> int:
+        """Return the most rows of a batch."""
+        return self.batch_rows or max(_VALUES // max(n_columns, 1), 1)
+
+
+class Content(NamedTuple):
+    """What is in a file: the schema, the number of rows if it is known, and the tables."""
+
+    schema: pa.Schema
+    n_rows: int | None
+    tables: Iterator[pa.Table]
 
 
 def format_of(path: PathLike, format: str | None) -> tuple[str, bool]:
@@ -89,27 +126,3 @@ def is_number(kind: Any) -> bool:
     """Tell whether a type of Arrow is of numbers."""
     types = arrow().types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
-
-
-def arrow() -> Any:
-    """Return pyarrow, or say how to get it."""
-    try:
-        import pyarrow
-        import pyarrow.compute
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "Files need pyarrow: install condokit with the extra 'files', condokit[files]."
-        ) from None
-    return pyarrow
-
-
-def anndata() -> Any:
-    """Return anndata, or say how to get it."""
-    try:
-        import anndata as found
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "An .h5ad file needs anndata: install condokit with the extra 'anndata', "
-            "condokit[anndata]."
-        ) from None
-    return found

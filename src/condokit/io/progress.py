@@ -10,21 +10,13 @@ from contextlib import contextmanager
 @contextmanager
 def progress(
     unit: str, total: int | None = None, shown: bool | None = None
-) -> Iterator[Callable[[int, str], None]]:
+) -> Iterator[Callable[..., None]]:
     """Show how far work has come; call the result with what is done and a remark.
 
-    Parameters
-    ----------
-    unit : str
-        What is counted, such as "rows".
-    total : int or None, default=None
-        How many there will be, if that is known.
-    shown : bool or None, default=None
-        Whether to show it; None where a person watches.
+    `total` is how many units there will be, if that is known; `shown` is None for "where a person
+    watches".
     """
-    if shown is None:
-        shown = sys.stderr.isatty()
-    if not shown:
+    if not (sys.stderr.isatty() if shown is None else shown):
         yield lambda done, remark="": None
         return
     from tqdm import tqdm  # only where it is shown

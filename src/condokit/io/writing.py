@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import csv
-import errno
 import gzip
 import io
 import os
-import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
-
-import numpy as np
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from condokit.checks import FileError
 from condokit.io.atomic import whole_file
-from condokit.io.formats import (
-    DELIMITERS,
-    PathLike,
-    anndata,
-    arrow,
-    format_of,
-    select,
-    shown,
-    worded,
-)
+from condokit.io.extras import arrow
+from condokit.io.formats import DELIMITERS, PathLike, format_of, shown, worded
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROW_GROUP = 1 << 26  # bytes gathered before they are written
-_SLACK = 1 << 16  # bytes by which an HDF5 file may be larger than what is in it
 
 
 def open_writer(
@@ -74,58 +62,8 @@ def write_text(path: PathLike, text: str, force: bool = False) -> None:
 def write_bytes(path: PathLike, content: bytes, force: bool = False) -> None:
     """Write bytes, whole or not at all; "-" is standard output."""
     check_target(path, force)
-    with _opened(path) as file, worded(path, "written"):
+    with opened(path) as file, worded(path, "written"):
         file.write(content)
-
-
-def replace_h5ad(
-    path_in: PathLike, path_out: PathLike, table: pa.Table, force: bool = False
-) -> None:
-    """Copy an .h5ad file with new values in X; obs, var, uns and all else stay.
-
-    Parameters
-    ----------
-    path_in, path_out : str or path
-        The files; they may be the same if `force`.
-    table : pyarrow.Table
-        One row per observation, in order, and one column per variable; others are ignored.
-    force : bool, default=False
-        Replace an existing file.
-    """
-    read_h5ad = anndata().read_h5ad
-    import h5py  # which anndata brings
-
-    check_target(path_out, force)
-    with worded(path_in), ExitStack() as stack:
-        data = read_h5ad(path_in, backed="r")
-        stack.callback(data.file.close)
-        names, shape, single = list(data.var_names), data.shape, data.X.dtype == np.float32
-    select(path_out, table.column_names, names)
-    if len(table) != shape[0]:
-        raise FileError(
-            f"{path_out} cannot be written: the table has {len(table)} rows, but {path_in} has "
-            f"{shape[0]} observations."
-        )
-    with _opened(path_out) as file, worded(path_out, "written"):
-        values = np.empty(shape, np.float32 if single else np.float64)
-        for place, name in enumerate(names):
-            values[:, place] = table.column(name).to_numpy()
-        with h5py.File(path_in) as old, h5py.File(file, "w") as new:
-            _reserve(file, os.path.getsize(path_in) + values.nbytes + _SLACK)
-            new.attrs.update(old.attrs)
-            for key in old:
-                if key != "X":
-                    old.copy(key, new)
-            new.create_dataset("X", data=values)
-            new["X"].attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
-
-
-def _reserve(file: IO[bytes], size: int) -> None:
-    """Take the room that a file needs, since HDF5 does not survive a disk that is full."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file.fileno(), 0, size)
-    elif shutil.disk_usage(Path(file.name).parent).free < size:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def check_target(path: PathLike, force: bool) -> None:
@@ -147,9 +85,7 @@ class Writer:
     """Takes the batches of one table; see `open_writer`."""
 
     def __init__(self, file: IO[bytes], path: PathLike, format: str) -> None:
-        self.path = path
-        self.format = format
-        self._file = file
+        self.path, self.format, self._file = path, format, file
         self._sink: Any = None
         self._schema: pa.Schema = None
         self._waiting: list[pa.Table] = []
@@ -179,12 +115,6 @@ class Writer:
                 self._flush()
             self._sink.close()
 
-    def abandon(self) -> None:
-        """Close without regard to errors."""
-        with suppress(Exception):
-            if self._sink is not None:
-                self._sink.close()
-
     def _start(self) -> Any:
         pa = arrow()
         if self.format == "parquet":
@@ -201,7 +131,9 @@ class Writer:
         header = io.StringIO()
         csv.writer(header, delimiter=delimiter, lineterminator="\n").writerow(self._schema.names)
         self._file.write(header.getvalue().encode())
-        self._schema = pa.schema([(f.name, _plain(f.type)) for f in self._schema])
+        coded = pa.types.is_dictionary
+        kinds = [f.type.value_type if coded(f.type) else f.type for f in self._schema]
+        self._schema = pa.schema(zip(self._schema.names, kinds))
         return _Lines(self._file, delimiter)
 
     def _flush(self) -> None:
@@ -220,10 +152,9 @@ class Writer:
         """Let a dictionary begin with that of the rows before: an Arrow file only adds to it."""
         pa = arrow()
         if place in self._levels:
-            none = pa.array([], column.type.index_type)
-            before = pa.DictionaryArray.from_arrays(
-                none, self._levels[place], ordered=column.type.ordered
-            )
+            kind, levels = column.type, self._levels[place]
+            none = pa.array([], kind.index_type)
+            before = pa.DictionaryArray.from_arrays(none, levels, ordered=kind.ordered)
             column = pa.chunked_array([before, *column.chunks])
         column = column.unify_dictionaries()
         if column.num_chunks:
@@ -231,45 +162,31 @@ class Writer:
         return column
 
 
-class _Lines:
+class _Lines(NamedTuple):
     """Writes tables as text, with quotes in those parts only that cannot do without."""
 
-    def __init__(self, file: IO[bytes], delimiter: str) -> None:
-        self._file = file
-        self._delimiter = delimiter
+    file: IO[bytes]
+    delimiter: str
 
     def write_table(self, table: pa.Table, _: int | None) -> None:
         from pyarrow import csv as arrow_csv
 
-        special = f'[{self._delimiter}"\r\n]'
-        texts = [c for c in table.columns if _is_text(c.type)]
-        matches = arrow().compute.match_substring_regex
-        quoted = any(arrow().compute.any(matches(c, special)).as_py() for c in texts)
+        compute, special = arrow().compute, f'[{self.delimiter}"\r\n]'
+        texts = [c for c in table.columns if str(c.type) in ("string", "large_string")]
+        found = (compute.any(compute.match_substring_regex(c, special)).as_py() for c in texts)
+        style = "needed" if any(found) else "none"
         options = arrow_csv.WriteOptions(
-            include_header=False,
-            delimiter=self._delimiter,
-            quoting_style="needed" if quoted else "none",
+            include_header=False, delimiter=self.delimiter, quoting_style=style
         )
-        arrow_csv.write_csv(table, self._file, options)
+        arrow_csv.write_csv(table, self.file, options)
 
     def close(self) -> None:
         """Leave the file to whoever opened it."""
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    types = arrow().types
-    return bool(types.is_string(kind) or types.is_large_string(kind))
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the type as which text is written."""
-    types = arrow().types
-    return kind.value_type if types.is_dictionary(kind) else kind
-
-
 @contextmanager
 def _writing(path: PathLike, kind: str, zipped: bool) -> Iterator[Writer]:
-    with _opened(path) as file:
+    with opened(path) as file:
         # no name and no time, so that equal tables give equal files
         packed = gzip.GzipFile("", "wb", 6, file, mtime=0) if zipped else None
         writer = Writer(packed or file, path, kind)  # type: ignore[arg-type]
@@ -280,17 +197,15 @@ def _writing(path: PathLike, kind: str, zipped: bool) -> Iterator[Writer]:
                 if packed:
                     packed.close()
         except BaseException:
-            writer.abandon()
+            with suppress(Exception):
+                writer._sink.close()
             raise
 
 
 @contextmanager
-def _opened(path: PathLike) -> Iterator[IO[bytes]]:
+def opened(path: PathLike) -> Iterator[IO[bytes]]:
     """Open a file, or standard output, with errors of one line."""
-
-    def written() -> AbstractContextManager[None]:
-        return worded(path, "written")
-
+    written = partial(worded, path, "written")
     if str(path) != "-":
         with whole_file(path, written) as file:
             yield file

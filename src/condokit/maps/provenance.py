@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import platform
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,7 +16,6 @@ import sklearn
 import condokit
 from condokit.checks import Array
 from condokit.data.domains import Confounder, Domains
-from condokit.io import sha256
 
 _DEEPEST = 6
 _MOST_ENTRIES = 100_000
@@ -146,11 +143,6 @@ def fingerprint(domains: Domains) -> dict[str, str]:
             for part in _confounder_bytes(confounder, side):
                 hashes[name].update(part)
     return {name: found.hexdigest() for name, found in hashes.items()}
-
-
-def file_fingerprint(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return the name of a file, without its folder, and the SHA-256 of its content."""
-    return {"name": Path(path).name, "sha256": sha256(path)}
 
 
 def setting(value: Any) -> Any:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from condokit.adapter import ConDoAdapter
 from condokit.cli.options import DATA
 from condokit.cli.printing import tell
 from condokit.cli.tables import read_domains
+from condokit.data.domains import Domains
+from condokit.data.records import plain
+from condokit.maps.families import MAPS, LowRank
 
-if TYPE_CHECKING:
-    from condokit.adapter import ConDoAdapter
-    from condokit.data.domains import Domains
 
-
-def fit_adapter(verbose: bool, **options: Any) -> tuple[ConDoAdapter, Domains, list[str]]:
+def fit_adapter(verbose: bool, options: dict[str, Any]) -> tuple[ConDoAdapter, Domains, list[str]]:
     """Read the data, fit the map, and return what was warned of."""
-    from condokit.adapter import ConDoAdapter
-    from condokit.trust.bootstrap import bootstrap_domains
-
     domains = read_domains(**{name: options[name] for name in DATA})
     adapter = ConDoAdapter(
         _family(options["map_"], options["links"]),
@@ -37,6 +34,8 @@ def fit_adapter(verbose: bool, **options: Any) -> tuple[ConDoAdapter, Domains, l
         warnings.simplefilter("always")
         adapter.fit_domains(domains)
         if options["n_resamples"]:
+            from condokit.trust.bootstrap import bootstrap_domains
+
             n_resamples, seed = options["n_resamples"], options["seed"]
             bootstrap_domains(adapter, domains, n_resamples, None, verbose, seed)
     for warning in caught:
@@ -51,8 +50,6 @@ def fit_record(
     adapter: ConDoAdapter, output: str, report_path: str | None, said: list[str]
 ) -> dict[str, Any]:
     """Return what was fitted and written, for machines."""
-    from condokit.data.records import plain
-
     affine = adapter.map_
     return {
         "map": output,
@@ -81,8 +78,6 @@ def summary(adapter: ConDoAdapter) -> str:
 
 def _family(name: str, links: tuple[str, ...]) -> Any:
     """Return a map by name, with its rank or links."""
-    from condokit.maps.families import MAPS, LowRank
-
     name, _, rank = name.partition(":")
     if name == "blocks":
         raise click.UsageError("--map blocks: groups of features can be named in Python only.")

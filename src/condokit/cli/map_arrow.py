@@ -8,7 +8,10 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.data.tables import Table
+from condokit.io.extras import arrow
 from condokit.maps.affine import AffineMap
+
+pa = arrow()
 
 
 def map_batch(affine: AffineMap, batch: Any, as_is: Array | None = None) -> Any:
@@ -17,9 +20,6 @@ def map_batch(affine: AffineMap, batch: Any, as_is: Array | None = None) -> Any:
     Other columns, the order of columns and null values stay; a map between different features
     puts its outputs last.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     fields = {field.name: field for field in batch.schema}
     columns = dict(zip(batch.column_names, batch.columns))
     names = list(affine.feature_names or columns)
@@ -37,7 +37,7 @@ def map_batch(affine: AffineMap, batch: Any, as_is: Array | None = None) -> Any:
         if outputs != names:
             raise ValueError("Rows cannot pass a map between different features as they are.")
         kept = [columns[name].cast(new.type) for name, new in zip(names, mapped)]
-        mapped = [pc.if_else(as_is, old, new) for old, new in zip(kept, mapped)]
+        mapped = [pa.compute.if_else(as_is, old, new) for old, new in zip(kept, mapped)]
     if outputs != names:
         columns = {name: column for name, column in columns.items() if name not in names}
     for name, column in zip(outputs, mapped):
@@ -63,8 +63,6 @@ def some_rows(affine: AffineMap, batch: Any, step: int) -> Array:
 
 def _scaled(column: Any, scale: float, offset: float, name: str) -> Any:
     """Return scale x + offset of a column of numbers, in its precision if it is floating."""
-    import pyarrow as pa
-
     if not (pa.types.is_float64(column.type) or pa.types.is_float32(column.type)):
         column = column.cast(pa.float64())
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from condokit.maps.affine import AffineMap
 
 
-def check_targets(
+def check_outputs(
     outputs: Iterable[str | None],
     force: bool,
     as_json: bool = False,

@@ -1,0 +1,38 @@
+"""A map elsewhere: as an ONNX model, an SQL query, or Python source without dependencies.
+
+All three yield what `AffineMap` does, and leave missing what is missing. Values that a link does
+not admit, which the map refuses, come out as NaN or NULL where an error cannot be raised.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from condokit.checks import listing
+from condokit.export.onnx import to_onnx as to_onnx
+from condokit.export.python import to_python as to_python
+from condokit.export.sql import to_sql as to_sql
+from condokit.io.atomic import write_bytes
+from condokit.maps.affine import AffineMap
+
+
+def export(affine: AffineMap, path: str | os.PathLike[str], **options: Any) -> None:
+    """Write a map in the format that the ending of a file asks for: .onnx, .sql or .py.
+
+    Parameters
+    ----------
+    affine : AffineMap
+        The map.
+    path : str or path
+        Where to write it.
+    **options
+        Passed to `to_onnx`, `to_sql` or `to_python`.
+    """
+    formats: dict[str, Any] = {".onnx": to_onnx, ".sql": to_sql, ".py": to_python}
+    ending = Path(path).suffix.lower()
+    if ending not in formats:
+        raise ValueError(f"The file name must end in {listing(formats)}. Got {str(path)!r}.")
+    content = formats[ending](affine, **options)
+    write_bytes(path, content.encode("utf-8") if isinstance(content, str) else content)

@@ -1,0 +1,69 @@
+"""Maps as Python source; `adapt.py.jinja` is what they have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import condokit
+from condokit.data.links import LEAST_SHARE, MOST_SHARE
+from condokit.maps.affine import AffineMap
+
+
+def to_python(affine: AffineMap) -> str:
+    """Return the source of a Python module with a function `adapt`, which needs no package.
+
+    ``adapt(row)`` takes a dict with the features (other keys are ignored) and returns a dict with
+    the mapped ones; for a map without names, from a sequence to a list. None and NaN stay so,
+    infinity and values that a link does not admit raise a ValueError.
+
+    Parameters
+    ----------
+    affine : AffineMap
+        The map.
+
+    Returns
+    -------
+    str
+        Python source.
+
+    Examples
+    --------
+    >>> from condokit import AffineMap
+    >>> from condokit.export import to_python
+    >>> module = {}
+    >>> exec(to_python(AffineMap([2.0], [1.0], ["a"])), module)
+    >>> module["adapt"]({"a": 3.0, "id": "x"})
+    {'a': 7.0}
+    """
+    from jinja2 import Template
+
+    names = affine.feature_names
+    lists: dict[str, Any] = {
+        "FEATURES": names or range(affine.n_features_in_),
+        "OUTPUTS": affine.outputs(names) if names else range(len(affine.offset)),
+        "LINKS": affine.links or [None] * affine.n_features_in_,
+        "UNLINKS": affine.links or [None] * len(affine.offset),
+        "SCALE": affine.scale.tolist(),
+        "OFFSET": affine.offset.tolist(),
+    }
+    if affine.left is not None and affine.right is not None:
+        lists |= {"LEFT": affine.left.tolist(), "RIGHT": affine.right.T.tolist()}
+    text = Path(__file__).with_name("adapt.py.jinja").read_text(encoding="utf-8")
+    template = Template(text, trim_blocks=True, keep_trailing_newline=True)
+    return template.render(
+        version=condokit.__version__,
+        lists={name: _source(values) for name, values in lists.items()},
+        kind=affine.kind,
+        is_named=names is not None,
+        least=repr(LEAST_SHARE),
+        most=repr(MOST_SHARE),
+    )
+
+
+def _source(values: Any) -> str:
+    """Write a list on one line, or on one line for every row."""
+    rows = list(values)
+    if rows and isinstance(rows[0], list):
+        return "[\n" + "".join(f"    {row!r},\n" for row in rows) + "]"
+    return ascii(rows)

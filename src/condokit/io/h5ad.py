@@ -1,0 +1,121 @@
+"""AnnData files as tables.
+
+anndata reads them. h5py copies what stays when one is written, since anndata would load all of it,
+and HDF5 does not survive a disk that is full unless room is taken first.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from condokit.checks import FileError
+from condokit.io.extras import anndata, arrow
+from condokit.io.formats import Content, PathLike, Request, select, worded
+from condokit.io.writing import check_target, opened
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OBSERVED = b"condokit.observed"  # in a schema's metadata: columns that describe rows, as JSON
+_SLACK = 1 << 16  # bytes by which an HDF5 file may be larger than what is in it
+
+
+def read_h5ad(request: Request) -> Content:
+    """Read the names of the observations, obs, and X, which may be sparse, as columns."""
+    pa = arrow()
+    if request.is_piped:
+        raise FileError("An .h5ad file cannot be read from standard input; give its name.")
+    data = anndata().read_h5ad(request.path, backed="r")
+    request.files.callback(data.file.close)
+    needed, memory = 8 * data.n_obs * data.n_vars, _memory()
+    if request.is_whole and needed > memory / 2:
+        raise FileError(
+            f"{request.path} would take {needed / 1e9:.1f} GB as a dense table, more than half of "
+            f"the {memory / 1e9:.1f} GB of memory; select fewer variables."
+        )
+    X = data.X
+    if hasattr(X, "to_memory"):  # sparse, and of use to nobody by rows on disk
+        X = X.to_memory().tocsr()
+    obs = data.obs.rename_axis(data.obs.index.name or "obs_names").reset_index()
+    variables = [] if X is None else list(data.var_names)
+    observed = [str(name) for name in obs.columns]
+    names = select(request.path, [*observed, *variables], request.columns)
+
+    def part(start: int, stop: int) -> Any:
+        table = pa.Table.from_pandas(obs.iloc[start:stop], preserve_index=False)
+        arrays = list(table.columns)
+        if X is not None:
+            values = X[start:stop]
+            values = values.toarray() if hasattr(values, "toarray") else values
+            arrays += list(np.ascontiguousarray(values.T))
+        table = pa.table(arrays, names=[*table.column_names, *variables])
+        return table.select(names).replace_schema_metadata({OBSERVED: json.dumps(observed)})
+
+    step = min(request.rows_of_batch(len(names)), data.n_obs) or 1
+    tables = (part(start, start + step) for start in range(0, data.n_obs, step))
+    return Content(part(0, 0).schema, data.n_obs, tables)
+
+
+def replace_h5ad(
+    path_in: PathLike, path_out: PathLike, table: pa.Table, force: bool = False
+) -> None:
+    """Copy an .h5ad file with new values in X; obs, var, uns and all else stay.
+
+    Parameters
+    ----------
+    path_in, path_out : str or path
+        The files; they may be the same if `force`.
+    table : pyarrow.Table
+        One row per observation, in order, and one column per variable; others are ignored.
+    force : bool, default=False
+        Replace an existing file.
+    """
+    read = anndata().read_h5ad
+    import h5py  # which anndata brings
+    from anndata.io import write_elem
+
+    check_target(path_out, force)
+    with worded(path_in):
+        data = read(path_in, backed="r")
+        names, shape, single = list(data.var_names), data.shape, data.X.dtype == np.float32
+        data.file.close()
+    select(path_out, table.column_names, names)
+    if len(table) != shape[0]:
+        raise FileError(
+            f"{path_out} cannot be written: the table has {len(table)} rows, but {path_in} has "
+            f"{shape[0]} observations."
+        )
+    with opened(path_out) as file, worded(path_out, "written"):
+        values = np.empty(shape, np.float32 if single else np.float64)
+        for place, name in enumerate(names):
+            values[:, place] = table.column(name).to_numpy()
+        with h5py.File(path_in) as old, h5py.File(file, "w") as new:
+            _reserve(file, os.path.getsize(path_in) + values.nbytes + _SLACK)
+            new.attrs.update(old.attrs)
+            for key in old:
+                if key != "X":
+                    old.copy(key, new)
+            write_elem(new, "X", values)
+
+
+def _reserve(file: IO[bytes], size: int) -> None:
+    """Take the room that a file needs."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    elif shutil.disk_usage(Path(file.name).parent).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _memory() -> float:
+    """Return the bytes of memory that the machine has."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        return 16e9
