@@ -20,7 +20,7 @@ from condokit.data.roles import from_pair, from_table
 from condokit.maps import file as mapfile
 from condokit.maps.families import LocationScale
 from condokit.maps.profile import Profile
-from condokit.maps.provenance import file_fingerprint, fingerprint
+from condokit.maps.provenance import fingerprint
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "map-schema.json").read_text())
@@ -281,13 +281,6 @@ def test_fingerprints_tell_data_apart_but_not_containers(eeg):
     changed = eeg.assign(seizure=~eeg["seizure"])
     assert prints(changed)["query"] != found["query"]
     assert prints(eeg.iloc[::-1]) != found
-
-
-def test_files_have_fingerprints(tmp_path):
-    (tmp_path / "a.csv").write_text("x\n1\n")
-    found = file_fingerprint(tmp_path / "a.csv")
-    assert found["name"] == "a.csv"
-    assert len(found["sha256"]) == 64
 
 
 # hostile files
