@@ -18,7 +18,7 @@ from blackbox import run
 
 from condokit import ConDoAdapter
 from condokit.solvers.gaussian_kl import gap
-from condokit.summaries.covariances import GaussianPair, Gaussians
+from condokit.summaries.gaussians import GaussianPair, Gaussians
 
 OURS = """
 from condokit import Affine, ConDoAdapter

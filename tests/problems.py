@@ -2,9 +2,16 @@
 
 import numpy as np
 import pytest
+from protocols import rmse
 
-from condokit.summaries.covariances import Gaussians
-from condokit.summaries.moments import Moments
+from condokit import ConDoAdapter
+from condokit.conditionals import Moments
+from condokit.data.covariates import Covariates
+from condokit.data.grouped import GroupedScatter
+from condokit.summaries.factors import FactorGaussian
+from condokit.summaries.gaussians import GaussianPair, Gaussians
+from condokit.summaries.moments import MomentPair
+from condokit.summaries.samples import Samples
 
 
 def random_moments(rng, n_values, n_features, spread=1.0):
@@ -60,3 +67,93 @@ def different_features(seed, n=150):
     mix = rng.normal(size=(3, 5))
     X = Y @ mix + 0.1 * rng.normal(size=(n, 5)) + 2
     return X, Y, np.array(["a", "b", "c", "d"])[types]
+
+
+def random_pair(seed, n_values=3, n_features=3):
+    rng = np.random.default_rng(seed)
+    query, reference = (random_gaussians(rng, n_values, n_features) for _ in range(2))
+    return GaussianPair(query, reference, rng.dirichlet(np.ones(n_values)))
+
+
+def pushed(gaussians, A, b):
+    """The law of A x + b."""
+    return Gaussians(gaussians.mean @ A.T + b, A @ gaussians.cov @ A.T, gaussians.count)
+
+
+def kl_written_out(A, b, pair):
+    """KL divergence of mapped query from reference, from its definition."""
+    total = 0.0
+    for k, w in enumerate(pair.weights):
+        C, S = A @ pair.query.cov[k] @ A.T, pair.reference.cov[k]
+        r = A @ pair.query.mean[k] + b - pair.reference.mean[k]
+        P = np.linalg.inv(S)
+        logs = np.log(np.linalg.det(S)) - np.log(np.linalg.det(C))
+        total += w * 0.5 * (np.trace(P @ C) + r @ P @ r - len(r) + logs)
+    return total
+
+
+def random_moment_pair(seed, spread=1.0, n_features=3):
+    rng = np.random.default_rng(seed)
+    n_values = int(rng.integers(1, 7))
+    weights = rng.dirichlet(np.ones(n_values))
+    query, reference = (random_moments(rng, n_values, n_features, spread) for _ in range(2))
+    return pair_of(query, reference, weights)
+
+
+def pair_of(query, reference, weights):
+    return MomentPair(query, reference, weights, np.zeros(query.mean.shape[1], dtype=bool))
+
+
+def random_samples(seed, d=3, sizes=((20, 15), (12, 25))):
+    rng = np.random.default_rng(seed)
+    sides = [[rng.normal(k, 1 + k, (n, d)) for k, n in enumerate(rows)] for rows in sizes]
+    return Samples(sides[0], sides[1], np.array([0.3, 0.7]))
+
+
+def points(Z, category=None, n_categories=1):
+    Z = np.asarray(Z, float).reshape(len(Z), -1)
+    return Covariates(Z, np.zeros(len(Z), int) if category is None else category, n_categories)
+
+
+def scatter_of(X, groups, n_groups, weights=None, n_parts=1):
+    scatter = GroupedScatter(n_groups, X.shape[1])
+    for part in np.array_split(np.arange(len(X)), n_parts):
+        scatter.update(X[part], groups[part], None if weights is None else weights[part])
+    return scatter
+
+
+def random_sides(rng, n_features=6, n_values=3):
+    return [
+        [
+            FactorGaussian(
+                rng.normal(size=n_features),
+                rng.uniform(0.3, 1, n_features),
+                rng.normal(size=(n_features, 2)),
+            )
+            for _ in range(n_values)
+        ]
+        for _ in range(2)
+    ]
+
+
+def dense(gaussian):
+    return np.diag(gaussian.noise) + gaussian.factors @ gaussian.factors.T
+
+
+def covariates(Z, category=None, n_categories=1):
+    Z = np.asarray(Z, float).reshape(len(Z), -1)
+    category = np.zeros(len(Z), int) if category is None else category
+    return Covariates((Z - Z.mean(axis=0)) / Z.std(axis=0), category, n_categories)
+
+
+def fit(pair, **parameters):
+    return ConDoAdapter(**parameters).fit_pair(
+        pair.X_query, pair.X_reference, pair.Z_query, pair.Z_reference
+    )
+
+
+def heldout_errors(pairs, **parameters):
+    return [
+        rmse(fit(pair, **parameters).transform(pair.X_heldout), pair.truth_heldout)
+        for pair in pairs
+    ]

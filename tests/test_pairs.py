@@ -6,7 +6,7 @@ from problems import different_features
 from protocols import data_folder, rmse, rotations
 
 from condokit import Affine, ConDoAdapter, IdentifiabilityWarning
-from condokit.pairs import _folds, _Regression, _weights
+from condokit.pairs import _folds, _PairRegression, _weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:The strata are too much alike")
 
@@ -159,7 +159,7 @@ def test_weights_are_likelihood_times_prior():
 def test_regressions_solve_what_they_claim():
     rng = np.random.default_rng(0)
     everyone, X, Y = (rng.normal(size=(n, 3)) for n in (50, 9, 9))
-    problem = _Regression(Affine(), everyone, np.ones(3), False)
+    problem = _PairRegression(Affine(), everyone, np.ones(3), False)
     A, b = problem.solve(np.zeros((3, 3)), Y.mean(axis=0), X, Y, 0.3)
     left, right = X - X.mean(axis=0), Y - Y.mean(axis=0)
     ridge = 0.3 * everyone.var(axis=0).sum()

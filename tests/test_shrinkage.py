@@ -1,47 +1,10 @@
 import numpy as np
 import pytest
-from protocols import ansur, categorical1d, rmse
+from problems import fit, heldout_errors
+from protocols import EFFECTS, ansur, categorical1d, continuous1d, rmse
 
 from condokit import ConDoAdapter
-from condokit.shrinkage import _kept_share, share_variances
-from condokit.summaries.moments import Moments
-
-
-def moments_of(rng, sd, counts, n_features):
-    rows = [rng.normal(0, 1, (n, n_features)) * s for n, s in zip(counts, sd)]
-    var = np.array([r.var(axis=0, ddof=1) for r in rows])
-    counts = np.array(counts, float)
-    return Moments(np.array([r.mean(axis=0) for r in rows]), var, 1 / var, counts, counts - 1)
-
-
-def test_variances_are_shared_when_features_agree():
-    """Every feature has the same ratio of variances: four rows then say as much as hundreds."""
-    rng = np.random.default_rng(0)
-    scale = np.exp(rng.normal(size=500))
-    sd = [scale, 3 * scale]
-    plain = moments_of(rng, sd, [4, 20], 500)
-    shared = share_variances(plain)
-    for k, gain in enumerate((0.4, 0.95)):
-        before = np.log(plain.var[k] / sd[k] ** 2)
-        after = np.log(shared.var[k] / sd[k] ** 2)
-        assert np.abs(after).mean() < gain * np.abs(before).mean()
-        assert abs(after.mean()) < 0.15
-
-
-def test_variances_are_left_alone_when_features_differ_or_rows_abound():
-    rng = np.random.default_rng(1)
-    wild = [np.exp(rng.normal(0, 2, 300)) for _ in range(2)]
-    for counts, sd in (([30, 30], wild), ([100_000, 100_000], [np.ones(20), 2 * np.ones(20)])):
-        plain = moments_of(rng, sd, counts, len(sd[0]))
-        shared = share_variances(plain)
-        np.testing.assert_allclose(shared.var, plain.var, rtol=0.12 if counts[0] < 50 else 2e-3)
-
-
-def test_shared_precision_is_not_biased():
-    rng = np.random.default_rng(2)
-    plain = moments_of(rng, [np.ones(2000), np.ones(2000)], [6, 6], 2000)
-    assert plain.precision.mean() > 1.4
-    assert share_variances(plain).precision.mean() == pytest.approx(1, abs=0.1)
+from condokit.shrinkage import _kept_share
 
 
 def test_noise_is_removed_and_signal_is_kept():
@@ -126,3 +89,34 @@ def test_ansur(shift, at_most):
     assert default.mean() <= plain.mean()
     if shift != "large":
         assert default.mean() < 0.8 * plain.mean()
+
+
+class TestAuto:
+    def test_it_leaves_alone_what_has_not_shifted(self):
+        for effect in EFFECTS:
+            pairs = (continuous1d(effect, s, scale=1.0, offset=0.0) for s in range(6000, 6030))
+            assert np.mean(heldout_errors(pairs, map="auto")) < 0.2
+
+    def test_it_finds_large_shifts(self):
+        for effect, at_most in zip(EFFECTS, (0.56, 1.25, 0.60)):
+            pairs = [continuous1d(effect, s) for s in range(6000, 6020)]
+            assert np.mean(heldout_errors(pairs, map="auto")) < at_most
+        report = fit(pairs[0], map="auto").report_
+        assert report["chosen"] == {"column 0": "location-scale"}
+        assert sum(report["candidates"].values()) == pytest.approx(1)
+
+    @pytest.mark.parametrize(("scale", "offset"), [(1.0, 3.0), (1.3, 0.0)])
+    def test_simpler_truths_are_found_more_precisely(self, scale, offset):
+        """A shift or a gain alone: the average beats the plain location-scale map."""
+        pairs = [continuous1d("homoscedastic", s, scale=scale, offset=offset) for s in range(20)]
+        plain = heldout_errors(pairs, shrinkage=None)
+        assert np.mean(heldout_errors(pairs, map="auto")) < np.mean(plain)
+        assert fit(pairs[0], map="auto").report_["candidates"]["identity"] < 0.01
+
+    def test_categorical_confounders_too(self):
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(400, 5))
+        z = rng.choice(["a", "b"], 400)
+        same = ConDoAdapter("auto").fit_pair(X[:200], X[200:], z[:200], z[200:])
+        assert set(same.report_["chosen"].values()) == {"identity"}
+        assert rmse(same.transform(X), X) < 0.05

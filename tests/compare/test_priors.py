@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
+from problems import points
 
 from condokit import NoOverlapError, ProductPrior
 from condokit.compare.priors import PRIORS
 from condokit.data.domains import Strata
+from condokit.data.kernels import column_widths, density, likelihood_factor
 
 QUERY, REFERENCE = np.array([10, 30, 0, 5]), np.array([60, 20, 7, 0])
 
@@ -52,3 +54,50 @@ def test_no_common_value_shows_the_counts():
 def test_wrong_variant():
     with pytest.raises(ValueError, match="'product' or 'paper'"):
         ProductPrior(variant="sqrt").support(None, strata())
+
+
+def test_product_weights_agree_with_a_loop_written_from_the_definition():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=30)
+    is_query = np.arange(30) < 12
+    rows, weights = ProductPrior().points(points(z), is_query)
+    h = [column_widths(points(z[side]))[0] for side in (is_query, ~is_query)]
+
+    def f(x, side):
+        return np.mean(np.exp(-0.5 * ((x - z[is_query == (side == 0)]) / h[side]) ** 2))
+
+    expected = np.array([f(z[i], 1) if is_query[i] else f(z[i], 0) for i in rows])
+    expected[is_query[rows]] /= 2 * expected[is_query[rows]].sum()
+    expected[~is_query[rows]] /= 2 * expected[~is_query[rows]].sum()
+    np.testing.assert_allclose(weights, expected)
+    rows, paper = ProductPrior("paper").points(points(z), is_query)
+    product = np.array([f(z[i], 0) * f(z[i], 1) for i in rows])
+    np.testing.assert_allclose(paper, product / product.sum())
+
+
+def test_bandwidths_by_likelihood_in_the_prior():
+    rng = np.random.default_rng(0)
+    z = np.r_[0.1 * rng.normal(size=100), 3 + 0.1 * rng.normal(size=100), rng.normal(size=200)]
+    is_query = np.arange(400) < 200
+    sides = [points(z[side]) for side in (is_query, ~is_query)]
+    factors = [likelihood_factor(side, column_widths(side)) for side in sides]
+    assert factors[0] < 0.3 < factors[1]
+    _, chosen = ProductPrior(bandwidth="likelihood").points(points(z), is_query)
+    f_query, f_reference = (
+        density(points(z), side, factor * column_widths(side), None)
+        for side, factor in zip(sides, factors)
+    )
+    expected = np.where(is_query, f_reference, f_query)
+    for side in (is_query, ~is_query):
+        expected[side] /= 2 * expected[side].sum()
+    np.testing.assert_allclose(chosen, expected)
+    many = points(np.tile(sides[0].Z, (100, 1)) + 0.01 * rng.normal(size=(20_000, 1)))
+    assert likelihood_factor(many, column_widths(many)) < 0.3
+    with pytest.raises(ValueError, match="kernel of your own"):
+        ProductPrior(kernel=lambda a, b: a, bandwidth="likelihood").points(points(z), is_query)
+
+
+def test_weights_vanish_outside_the_overlap():
+    z = np.r_[np.linspace(0, 1, 50), np.linspace(0.5, 9, 50)]
+    rows, weights = ProductPrior().points(points(z), np.arange(100) < 50)
+    assert weights[z[rows] > 2].sum() < 1e-6

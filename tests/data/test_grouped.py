@@ -2,8 +2,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from problems import scatter_of
+from sklearn.covariance import empirical_covariance
 
 from condokit.data.grouped import GroupedMoments, effective_counts
+from condokit.summaries.gaussians import gaussians_of
 
 
 def gathered(X, groups, n_groups, weights=None, cuts=()):
@@ -95,3 +98,32 @@ def test_effective_count_gives_the_variance_of_a_mean():
         stats.count, stats.squares, gathered(X, subject, 20), np.zeros(20, int)
     )
     assert count[0] == pytest.approx(2.0 / X.mean(axis=0).var(), rel=0.1)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 5))
+def test_chunks_and_folds_merge_to_the_covariance_of_all_rows(seed, n_parts):
+    rng = np.random.default_rng(seed)
+    X, groups = rng.normal(1e3, 1, (60, 3)), rng.integers(-1, 3, 60)
+    fold = rng.integers(0, 2, 60)
+    cell = np.where(groups < 0, -1, groups + 3 * fold)
+    whole = gaussians_of(scatter_of(X, groups, 3, n_parts=n_parts))
+    merged = gaussians_of(scatter_of(X, cell, 6, n_parts=n_parts).without(-1, 2))
+    for k in range(3):
+        rows = X[groups == k]
+        if len(rows) > 1:
+            expected = empirical_covariance(rows) * len(rows) / (len(rows) - 1)
+            np.testing.assert_allclose(whole.cov[k], expected, atol=1e-9)
+            np.testing.assert_allclose(merged.cov[k], expected, atol=1e-9)
+            np.testing.assert_allclose(merged.mean[k], rows.mean(axis=0))
+
+
+def test_weights_count_rows_in_scatters():
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(size=(20, 2)), rng.integers(0, 3, 20)
+    groups = np.zeros(20, dtype=int)
+    one = gaussians_of(scatter_of(X, groups, 1, weights.astype(float)))
+    repeated = np.repeat(X, weights, axis=0)
+    other = gaussians_of(scatter_of(repeated, np.zeros(len(repeated), dtype=int), 1))
+    np.testing.assert_allclose(one.cov, other.cov)
+    assert one.count == other.count

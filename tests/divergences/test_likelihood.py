@@ -1,82 +1,122 @@
-"""The pooled likelihood: curves, the map given them, and data with a known answer."""
+"""The pooled likelihood: the map given curves, matrices, and data with a known answer."""
 
 import numpy as np
 import pytest
-from protocols import EFFECTS, continuous1d, mixed, rmse
+from problems import (
+    check_map_gradients,
+    covariates,
+    fit,
+    heldout_errors,
+    random_gaussians,
+    random_pair,
+)
+from protocols import EFFECTS, continuous1d, mixed
 from scipy.optimize import minimize
 
-from condokit import ConDoAdapter, LowOverlapWarning, NoOverlapError, PooledLikelihood
-from condokit.conditionals.curves import Basis, Products, Regression
-from condokit.data.covariates import Covariates
+from condokit import ConDoAdapter, LocationScale, PooledLikelihood
+from condokit.conditionals.curves import Basis, Products
+from condokit.divergences.likelihood import GaussianLikelihood, _SharedLaw
+from condokit.maps.families import DiagonalFamily
+from condokit.solvers.units import Units
+from condokit.summaries.gaussians import GaussianPair
+from condokit.summaries.rows import Rows
 
 
-def fit(pair, **parameters):
-    return ConDoAdapter(**parameters).fit_pair(
-        pair.X_query, pair.X_reference, pair.Z_query, pair.Z_reference
-    )
-
-
-def heldout_errors(pairs, **parameters):
-    return [
-        rmse(fit(pair, **parameters).transform(pair.X_heldout), pair.truth_heldout)
-        for pair in pairs
-    ]
-
-
-def covariates(Z, category=None, n_categories=1):
-    Z = np.asarray(Z, float).reshape(len(Z), -1)
-    category = np.zeros(len(Z), int) if category is None else category
-    return Covariates((Z - Z.mean(axis=0)) / Z.std(axis=0), category, n_categories)
-
-
-def test_regression_is_the_gaussian_posterior():
-    """Against the dense covariance C = Phi tau^2 Phi + 1 / W."""
+@pytest.mark.parametrize("kind", ["white", "feature", "common", "as given"])
+def test_gradients_in_a_matrix_agree_with_finite_differences(kind):
+    objective = GaussianLikelihood(Units(random_pair(2), kind))
     rng = np.random.default_rng(0)
-    rows = covariates(rng.uniform(size=60))
-    basis = Basis(rows, 6, None)
-    Phi = basis(rows)
-    W = rng.uniform(0.5, 2, (60, 2))
-    regression = Regression(basis, 2, 0.7)
-    cov = regression.posterior(Products(Phi).gram(W))
-    y = rng.normal(size=60)
-    for j in range(2):
-        prior = np.r_[1e8, np.full(Phi.shape[1] - 1, 0.7)]
-        C = (Phi * prior) @ Phi.T + np.diag(1 / W[:, j])
-        mean = prior * (Phi.T @ np.linalg.solve(C, y))
-        np.testing.assert_allclose(cov[j] @ (Phi.T @ (W[:, j] * y)), mean, rtol=1e-5, atol=1e-6)
-    leverage = Products(Phi).variances(cov)
-    np.testing.assert_allclose(leverage[:, 0], np.einsum("nr,rs,ns->n", Phi, cov[0], Phi))
+    B, c = rng.normal(size=(3, 3)), rng.normal(size=3)
+    check_map_gradients(objective, B, c, rel=1e-5, abs=1e-6)
 
 
-def test_the_map_minimises_the_likelihood_it_claims_to():
+def test_the_likelihood_of_a_matrix_is_the_same_in_any_units():
+    pair, rng = random_pair(3), np.random.default_rng(0)
+    A, b = rng.normal(size=(3, 3)), rng.normal(size=3)
+    values = set()
+    for kind in ("white", "feature", "common", "as given"):
+        units = Units(pair, kind)
+        values.add(round(GaussianLikelihood(units)(*units.encode(A, b))[0], 8))
+    assert len(values) == 1
+
+
+def test_the_likelihood_is_that_of_the_rows():
+    rng = np.random.default_rng(0)
+    A, b = rng.normal(size=(2, 2)), rng.normal(size=2)
+    rows = [
+        [rng.normal(size=(n, 2)) + k for k, n in enumerate(sizes)] for sizes in ((7, 9), (8, 5))
+    ]
+    sides = []
+    for side in rows:
+        cov = np.array([np.cov(x.T, bias=True) for x in side])
+        mean = np.array([x.mean(axis=0) for x in side])
+        sides.append(random_gaussians(rng, 2, 2, mean, cov, [len(x) for x in side]))
+    units = Units(GaussianPair(*sides, np.array([0.4, 0.6])), "white")
+    value = GaussianLikelihood(units)(*units.encode(A, b))[0]
+    total = -16 * np.log(abs(np.linalg.det(A)))
+    for x, y in zip(*rows):
+        both = np.vstack([x @ A.T + b, y])
+        total += len(both) / 2 * np.log(np.linalg.det(np.cov(both.T, bias=True)))
+    assert value == pytest.approx(total / 16)
+
+
+class Gain(DiagonalFamily):
+    has_offset = False
+
+
+@pytest.mark.parametrize("family", [LocationScale(), Gain()], ids=repr)
+@pytest.mark.parametrize("units", [(0.0, 1.0, 0.0, 1.0), (0.7, 1.3, -0.2, 0.8)])
+def test_the_map_minimises_the_likelihood_it_claims_to(family, units):
     """Given curves and noise, (m, b) is the minimum of -log N(y0 + m y1 + b y2; 0, C) - N log m."""
-    from condokit.divergences.likelihood import _Curves
-    from condokit.maps.families import LocationScale
-    from condokit.summaries.rows import Rows
-
     rng = np.random.default_rng(1)
     z = rng.uniform(size=50)
     is_query = np.arange(50) < 20
     X = (np.sin(3 * z) + 0.3 * rng.normal(size=50))[:, None]
     one = np.ones(1)
-    rows = Rows(X, is_query, np.ones(50), covariates(z), one * 0, one, one * 0, one)
+    rows = Rows(
+        X, is_query, np.ones(50), covariates(z), *(one * unit for unit in units), one > 1, one
+    )
     bases = Basis(rows.covariates, 6, None), Basis(rows.covariates, 4, None)
     Phi = bases[0](rows.covariates)
-    curves = _Curves(bases, rows, Products(Phi), bases[1](rows.covariates), LocationScale())
+    curves = _SharedLaw(bases, rows, Products(Phi), bases[1](rows.covariates), family)
+    curves.n_iter = 4
     for _ in range(4):
         prior = np.r_[1e8, curves.mean.tau2[0][curves.mean.block[1:]]]
         noise = np.exp(curves.log_var[:, 0])
         curves._update_map_and_mean()
         curves._update_noise(first=False)
     C = (Phi * prior) @ Phi.T + np.diag(noise)
+    query_mean, query_unit, reference_mean, reference_unit = units
+
+    def mapped(theta):
+        """Map the query's rows as a user would, then go to the reference's units."""
+        scale = np.exp(theta[0]) * reference_unit / query_unit
+        y = scale * (query_mean + query_unit * X[:, 0])
+        if not family.has_offset:
+            return (y - reference_mean) / reference_unit
+        y += reference_mean + theta[1] * reference_unit - scale * query_mean
+        return (y - reference_mean) / reference_unit
 
     def objective(theta):
-        y = np.where(is_query, np.exp(theta[0]) * X[:, 0] + theta[1], X[:, 0])
-        return y @ np.linalg.solve(C, y) / 2 - 19 * theta[0]  # the offset takes one of 20
+        y = np.where(is_query, mapped(theta), X[:, 0])
+        # an offset takes one of 20 rows
+        return y @ np.linalg.solve(C, y) / 2 - (19 if family.has_offset else 20) * theta[0]
 
-    best = minimize(objective, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-7})
+    start = [0.0, 0.0] if family.has_offset else [0.0]
+    best = minimize(objective, start, method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-12})
     assert np.log(curves.m[0]) == pytest.approx(best.x[0], abs=1e-3)
-    assert curves.b[0] == pytest.approx(best.x[1], abs=1e-3)
+    if family.has_offset:
+        assert curves.b[0] == pytest.approx(best.x[1], abs=1e-3)
+    else:
+        assert curves.solution().offset[0] == 0
+    found = curves.solution()
+    assert found.scale[0] == pytest.approx(curves.m[0] * reference_unit / query_unit)
+    np.testing.assert_allclose(
+        (found.scale[0] * (query_mean + query_unit * X[:, 0]) + found.offset[0] - reference_mean)
+        / reference_unit,
+        mapped(np.array([np.log(curves.m[0]), curves.b[0]])),
+        atol=1e-9,
+    )
 
 
 @pytest.mark.parametrize(("effect", "at_most"), list(zip(EFFECTS, (0.65, 1.5, 0.65))))
@@ -239,109 +279,3 @@ def test_shift_and_identity():
     assert shift.scale[0] == 1
     assert shift.offset[0] == pytest.approx(-5, abs=1)
     assert fit(pair, map="identity").map_.offset[0] == 0
-
-
-class TestOverlap:
-    @pytest.mark.parametrize("columns", [1, 32])
-    def test_it_is_one_for_equal_and_zero_for_separate_domains(self, columns):
-        rng = np.random.default_rng(0)
-        X = rng.normal(size=(600, 1))
-        Z = rng.normal(size=(600, columns))
-        same = ConDoAdapter().fit_pair(X[:300], X[300:], Z[:300], Z[300:]).overlap_
-        assert same.coefficient > 0.85
-        Z[:300, 0] += 2
-        with pytest.warns(LowOverlapWarning, match="0.3|0.2|0.4"):
-            apart = ConDoAdapter(warn_overlap=0.6).fit_pair(X[:300], X[300:], Z[:300], Z[300:])
-        assert apart.overlap_.coefficient == pytest.approx(0.317, abs=0.1)
-
-    def test_separate_domains_are_refused_and_the_column_named(self):
-        rng = np.random.default_rng(0)
-        X, age = rng.normal(size=(400, 1)), rng.normal(size=400)
-        age[:200] += 12
-        dose = rng.normal(size=400)
-        Z = {"age": age, "dose": dose}
-        halves = [{k: v[half] for k, v in Z.items()} for half in (slice(200), slice(200, None))]
-        with pytest.raises(NoOverlapError, match=r"overlap coefficient .*alone: age 0.0"):
-            ConDoAdapter().fit_pair(X[:200], X[200:], *halves)
-        with pytest.warns(LowOverlapWarning):
-            forced = ConDoAdapter(min_overlap=0).fit_pair(X[:200], X[200:], *halves)
-        assert forced.overlap_.by_confounder["dose"] > 0.85
-        assert forced.overlap_.outside["age"] > 0.95
-
-    def test_categories_use_the_smaller_share(self):
-        X = np.random.default_rng(0).normal(size=(20, 1))
-        Z_query, Z_reference = np.repeat(["a", "b"], [8, 2]), np.repeat(["a", "b"], [3, 7])
-        overlap = ConDoAdapter().fit_pair(X[:10], X[10:], Z_query, Z_reference).overlap_
-        assert overlap.coefficient == pytest.approx(0.3 + 0.2)
-        assert overlap.to_dict()["by_confounder"] == {"confounder 0": pytest.approx(0.5)}
-
-
-class TestMissing:
-    def frame(self):
-        import pandas as pd
-
-        rng = np.random.default_rng(0)
-        frame = pd.DataFrame({"age": rng.normal(size=300), "sex": rng.choice(["F", "M"], 300)})
-        frame["x"] = frame["age"] + (frame["sex"] == "F") + 0.3 * rng.normal(size=300)
-        frame["device"] = np.repeat(["query", "reference"], 150)
-        frame.loc[:149, "x"] = 2 * frame.loc[:149, "x"] + 1
-        frame.loc[::10, "age"] = np.nan
-        frame.loc[5::50, "sex"] = None
-        return frame
-
-    def test_dropping_is_leaving_the_rows_out(self):
-        frame = self.frame()
-        how = {"domain": "device", "confounders": ["age", "sex"]}
-        with pytest.raises(ValueError, match="'age' has 30 missing values .of 300"):
-            ConDoAdapter().fit(frame, **how)
-        dropped = ConDoAdapter(missing="drop").fit(frame, **how)
-        by_hand = ConDoAdapter().fit(frame.dropna(), **how)
-        np.testing.assert_allclose(dropped.map_.scale, by_hand.map_.scale, rtol=1e-9)
-        assert dropped.report_["missing_confounders"] == {"age": 30, "sex": 6}
-        assert dropped.support_.count_query.sum() == by_hand.support_.count_query.sum()
-
-    def test_dropping_with_categories_alone(self):
-        frame = self.frame().drop(columns="age")
-        frame.loc[frame["sex"].isna(), "x"] = 1e3  # must not reach any stratum
-        how = {"domain": "device", "confounders": "sex"}
-        dropped = ConDoAdapter(missing="drop").fit(frame, **how)
-        by_hand = ConDoAdapter().fit(frame.dropna(), **how)
-        np.testing.assert_allclose(dropped.map_.scale, by_hand.map_.scale, rtol=1e-9)
-
-    def test_imputing_keeps_all_rows(self):
-        adapter = ConDoAdapter(missing="impute").fit(
-            self.frame(), domain="device", confounders=["age", "sex"]
-        )
-        assert adapter.support_.count_query.sum() == 150
-        assert adapter.map_.scale[0] == pytest.approx(0.5, abs=0.1)
-
-
-class TestAuto:
-    def test_it_leaves_alone_what_has_not_shifted(self):
-        for effect in EFFECTS:
-            pairs = (continuous1d(effect, s, scale=1.0, offset=0.0) for s in range(6000, 6030))
-            assert np.mean(heldout_errors(pairs, map="auto")) < 0.2
-
-    def test_it_finds_large_shifts(self):
-        for effect, at_most in zip(EFFECTS, (0.56, 1.25, 0.60)):
-            pairs = [continuous1d(effect, s) for s in range(6000, 6020)]
-            assert np.mean(heldout_errors(pairs, map="auto")) < at_most
-        report = fit(pairs[0], map="auto").report_
-        assert report["chosen"] == {"column 0": "location-scale"}
-        assert sum(report["candidates"].values()) == pytest.approx(1)
-
-    @pytest.mark.parametrize(("scale", "offset"), [(1.0, 3.0), (1.3, 0.0)])
-    def test_simpler_truths_are_found_more_precisely(self, scale, offset):
-        """A shift or a gain alone: the average beats the plain location-scale map."""
-        pairs = [continuous1d("homoscedastic", s, scale=scale, offset=offset) for s in range(20)]
-        plain = heldout_errors(pairs, shrinkage=None)
-        assert np.mean(heldout_errors(pairs, map="auto")) < np.mean(plain)
-        assert fit(pairs[0], map="auto").report_["candidates"]["identity"] < 0.01
-
-    def test_categorical_confounders_too(self):
-        rng = np.random.default_rng(0)
-        X = rng.normal(size=(400, 5))
-        z = rng.choice(["a", "b"], 400)
-        same = ConDoAdapter("auto").fit_pair(X[:200], X[200:], z[:200], z[200:])
-        assert set(same.report_["chosen"].values()) == {"identity"}
-        assert rmse(same.transform(X), X) < 0.05

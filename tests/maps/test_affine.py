@@ -5,15 +5,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import random_moments
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from condokit import AffineMap, MapFileError
-from condokit.maps.families import MAPS, DiagonalFamily
-
-DIAGONAL = [name for name, family in MAPS.items() if issubclass(family, DiagonalFamily)]
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -200,29 +196,3 @@ def test_unreadable_paths_are_named(affine, tmp_path):
         AffineMap.load(tmp_path / "binary.json")
     with pytest.raises(FileNotFoundError, match="the folder .* does not exist"):
         affine.save(tmp_path / "no" / "map.json")
-
-
-@pytest.mark.parametrize("name", DIAGONAL)
-def test_pull_back_is_the_gradient_of_push(name):
-    rng = np.random.default_rng(0)
-    family = MAPS[name]()
-    moments = random_moments(rng, 4, 3)
-    theta = family.start(3) + 0.3 * rng.normal(size=family.start(3).shape)
-    d_mean, d_var = rng.normal(size=(2, 4, 3))
-
-    def value(theta):
-        mapped = family.push(theta, moments)
-        return (d_mean * mapped.mean + d_var * mapped.var).sum()
-
-    numeric = [
-        (value(theta + step) - value(theta - step)) / 2e-6 for step in 1e-6 * np.eye(len(theta))
-    ]
-    exact = family.pull_back(theta, moments, d_mean, d_var)
-    np.testing.assert_allclose(exact, numeric, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("name", DIAGONAL)
-def test_families_start_at_the_identity(name):
-    scale, offset = MAPS[name]().unpack(MAPS[name]().start(3), 3)
-    np.testing.assert_array_equal(scale, 1)
-    np.testing.assert_array_equal(offset, 0)

@@ -1,3 +1,5 @@
+import time
+
 import numpy as np
 import pytest
 
@@ -41,9 +43,13 @@ def test_ctrl_c_ends_a_search_with_the_best_so_far():
 
 
 def test_progress_is_shown_on_request_only(capsys):
+    def slow(v):  # what takes no time is not shown
+        time.sleep(0.25)
+        return valley(v)
+
     for verbose in (False, True):
         with watched(verbose, None):
-            lbfgs(valley, np.zeros(2))
+            lbfgs(slow, np.zeros(2), max_iter=1)
         assert ("objective" in capsys.readouterr().err) is verbose
 
 

@@ -1,37 +1,10 @@
 import numpy as np
 import pytest
+from problems import dense, random_sides
 from protocols import rmse
 
 from condokit import ConDoAdapter, IdentifiabilityWarning, LowRank
 from condokit.solvers.low_rank import LowRankKL
-from condokit.summaries.factors import FactorGaussian, factor_gaussians
-
-
-def random_sides(rng, n_features=6, n_values=3):
-    return [
-        [
-            FactorGaussian(
-                rng.normal(size=n_features),
-                rng.uniform(0.3, 1, n_features),
-                rng.normal(size=(n_features, 2)),
-            )
-            for _ in range(n_values)
-        ]
-        for _ in range(2)
-    ]
-
-
-def dense(gaussian):
-    return np.diag(gaussian.noise) + gaussian.factors @ gaussian.factors.T
-
-
-def test_the_precision_and_the_determinant_are_those_of_the_covariance():
-    [[gaussian], _] = random_sides(np.random.default_rng(0), n_values=1)
-    p, W = gaussian.precision()
-    np.testing.assert_allclose(np.diag(p) - W @ W.T, np.linalg.inv(dense(gaussian)))
-    assert gaussian.log_det() == pytest.approx(np.linalg.slogdet(dense(gaussian))[1])
-    M = np.ones((6, 2))
-    np.testing.assert_allclose(gaussian.times(M), dense(gaussian) @ M)
 
 
 def test_the_value_is_the_divergence_and_gradients_agree_with_finite_differences():
@@ -75,16 +48,6 @@ def test_the_start_follows_the_steepest_directions():
     left, _, right = np.linalg.svd(-G)
     assert abs(U[:, 0] @ left[:, 0]) == pytest.approx(np.linalg.norm(U), rel=1e-6)
     assert U[:, 0] @ left[:, 0] * (V[:, 0] @ right[0]) > 0
-
-
-def test_factors_keep_the_variances_and_find_the_leading_axes():
-    rng = np.random.default_rng(0)
-    F = rng.normal(size=(50, 2)) * 2
-    residual = rng.normal(size=(400, 2)) @ F.T + 0.5 * rng.normal(size=(400, 50))
-    [gaussian] = factor_gaussians(residual, np.zeros(400, dtype=int), np.zeros((1, 50)))
-    np.testing.assert_allclose(np.diag(dense(gaussian)), residual.var(axis=0), rtol=0.05)
-    error = np.linalg.norm(dense(gaussian) - F @ F.T - 0.25 * np.eye(50))
-    assert error < 0.2 * np.linalg.norm(F @ F.T)
 
 
 def mixed_sensors(seed, n_features, n=400, rank=2, continuous=False):

@@ -1,0 +1,35 @@
+import numpy as np
+import pytest
+from problems import points
+from protocols import continuous1d, rmse
+
+from condokit import Chained, ConDoAdapter
+
+
+def test_chained_imputation():
+    rng = np.random.default_rng(0)
+    z = rng.uniform(-1, 1, 400)
+    X = np.column_stack([z, -z]) * 3 + 0.5 * rng.normal(size=(400, 2))
+    chained = Chained(n_draws=20)
+    moments = chained.moments_at(X, points(z), points(np.array([-0.5, 0.5])))
+    np.testing.assert_allclose(moments.mean, [[-1.5, 1.5], [1.5, -1.5]], atol=0.5)
+    np.testing.assert_array_equal(
+        chained.moments_at(X, points(z), points(np.array([0.0]))).mean,
+        chained.moments_at(X, points(z), points(np.array([0.0]))).mean,
+    )
+    errors = []
+    for seed in range(3):
+        pair = continuous1d("homoscedastic", seed)
+        adapter = ConDoAdapter(divergence="reverse-kl", conditional="chained").fit_pair(
+            pair.X_query, pair.X_reference, pair.Z_query, pair.Z_reference
+        )
+        errors.append(rmse(adapter.transform(pair.X_heldout), pair.truth_heldout))
+    assert np.mean(errors) < 2
+
+
+def test_chained_imputation_names_its_extra(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    with pytest.raises(ModuleNotFoundError, match=r"condokit\[lightgbm\]"):
+        Chained().moments_at(np.ones((3, 1)), points(np.arange(3)), points(np.arange(1)))

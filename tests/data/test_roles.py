@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+
+from condokit import ConDoAdapter
+
+
+class TestMissing:
+    def frame(self):
+        import pandas as pd
+
+        rng = np.random.default_rng(0)
+        frame = pd.DataFrame({"age": rng.normal(size=300), "sex": rng.choice(["F", "M"], 300)})
+        frame["x"] = frame["age"] + (frame["sex"] == "F") + 0.3 * rng.normal(size=300)
+        frame["device"] = np.repeat(["query", "reference"], 150)
+        frame.loc[:149, "x"] = 2 * frame.loc[:149, "x"] + 1
+        frame.loc[::10, "age"] = np.nan
+        frame.loc[5::50, "sex"] = None
+        return frame
+
+    def test_dropping_is_leaving_the_rows_out(self):
+        frame = self.frame()
+        how = {"domain": "device", "confounders": ["age", "sex"]}
+        with pytest.raises(ValueError, match="'age' has 30 missing values .of 300"):
+            ConDoAdapter().fit(frame, **how)
+        dropped = ConDoAdapter(missing="drop").fit(frame, **how)
+        by_hand = ConDoAdapter().fit(frame.dropna(), **how)
+        np.testing.assert_allclose(dropped.map_.scale, by_hand.map_.scale, rtol=1e-9)
+        assert dropped.report_["missing_confounders"] == {"age": 30, "sex": 6}
+        assert dropped.support_.count_query.sum() == by_hand.support_.count_query.sum()
+
+    def test_dropping_with_categories_alone(self):
+        frame = self.frame().drop(columns="age")
+        frame.loc[frame["sex"].isna(), "x"] = 1e3  # must not reach any stratum
+        how = {"domain": "device", "confounders": "sex"}
+        dropped = ConDoAdapter(missing="drop").fit(frame, **how)
+        by_hand = ConDoAdapter().fit(frame.dropna(), **how)
+        np.testing.assert_allclose(dropped.map_.scale, by_hand.map_.scale, rtol=1e-9)
+
+    def test_imputing_keeps_all_rows(self):
+        adapter = ConDoAdapter(missing="impute").fit(
+            self.frame(), domain="device", confounders=["age", "sex"]
+        )
+        assert adapter.support_.count_query.sum() == 150
+        assert adapter.map_.scale[0] == pytest.approx(0.5, abs=0.1)
