@@ -1,5 +1,7 @@
 """Every family of maps with every divergence: a known map is found, or the pair is refused."""
 
+import warnings
+
 import numpy as np
 import pytest
 from protocols import rmse
@@ -213,3 +215,26 @@ def test_scales_without_offsets(name):
     found = adapter.fit_pair(*rows).map_
     np.testing.assert_allclose(found.scale, [2.0, 0.5], rtol=0.05)
     np.testing.assert_array_equal(found.offset, 0)
+
+
+@pytest.mark.parametrize("name", [n for n in DIVERGENCES if n not in ("pc-match", "procrustes")])
+def test_nothing_gives_an_offset_to_a_family_without(name):
+    """Neither shrinking nor a constant feature does."""
+    rng = np.random.default_rng(0)
+    X, Y = 2 + rng.normal(size=(80, 2)), 3 + 2 * rng.normal(size=(80, 2))
+    X[:, 1], Y[:, 1] = 1.0, 3.0
+    Z = np.repeat(["a", "b"], 40)
+    for family in (Gain(), "identity"):
+        adapter = ConDoAdapter(family, divergence=name, shrinkage=0.5)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            adapter.fit_pair(X, Y, Z, Z)
+        np.testing.assert_array_equal(adapter.map_.offset, 0.0)
+
+
+def test_families_of_users_need_no_divergence_by_name():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert ConDoAdapter(Shears()).fit_pair(X, X + 1).divergence_ == "likelihood"

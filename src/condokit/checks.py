@@ -46,7 +46,7 @@ class Sentence(str):
 
     def __new__(cls, template: str, fields: dict[str, Any], code: str = "") -> Sentence:
         """Keep the template and its fields, and be the text that they make in Python."""
-        self = super().__new__(cls, _Words(str, _whole).vformat(template, (), fields))
+        self = super().__new__(cls, _Words(str, whole).vformat(template, (), fields))
         self.template, self.fields, self.code = template, fields, code
         return self
 
@@ -54,7 +54,7 @@ class Sentence(str):
         self, naming: Callable[[str], str] = str, rows: Callable[[Any], str] | None = None
     ) -> str:
         """Return the text with arguments called by `naming`, and numbers of rows told by `rows`."""
-        return _Words(naming, rows or _whole).vformat(self.template, (), self.fields)
+        return _Words(naming, rows or whole).vformat(self.template, (), self.fields)
 
     def __str__(self) -> str:
         return self.told(_naming.get())
@@ -85,7 +85,8 @@ class _Words(Formatter):
         return str(format(value, format_spec))
 
 
-def _whole(count: Any) -> str:
+def whole(count: Any) -> str:
+    """Return a number of rows, or of weights, as text."""
     return str(count) if isinstance(count, int | np.integer) else f"{count:g}"
 
 

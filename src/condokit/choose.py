@@ -31,6 +31,7 @@ _RULES = (
     ("penalised", "none", "reverse-kl"),
     ("penalised", "any", "likelihood"),
     ("rigid", "none", "pc-match"),
+    ("own", "none", "likelihood"),  # a family of matrices of the user's
     ("any", "none", "ot"),
     ("diagonal", "categories", "reverse-kl"),  # or continuous ones, with a conditional by name
     ("any", "any", "likelihood"),
@@ -139,7 +140,10 @@ def _candidate(
 def _rule(family: MapFamily, domains: Domains, by_any_conditional: bool) -> str:
     """Return the divergence that "auto" stands for."""
     kinds = {"any", family.form}
-    kinds |= {"penalised"} if family.is_penalised else {"rigid"} if family.is_rigid else set()
+    if family.is_penalised or family.is_rigid:
+        kinds.add("penalised" if family.is_penalised else "rigid")
+    elif family.form == "matrix" and not family.is_free:
+        kinds.add("own")
     smooth = bool(domains.continuous) and by_any_conditional
     known = "none" if not domains.confounders else "continuous" if smooth else "categories"
     return next(rule for kind, given, rule in _RULES if kind in kinds and given in ("any", known))

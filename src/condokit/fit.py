@@ -30,7 +30,7 @@ from condokit.data.missing import complete_counts, complete_rows, missing_featur
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
 from condokit.maps.affine import AffineMap
-from condokit.maps.families import Affine, LocationScale, MapFamily, Shift
+from condokit.maps.families import Affine, Identity, LocationScale, MapFamily, Shift
 from condokit.maps.standard_errors import DiagonalErrors
 from condokit.shrinkage import CANDIDATES, settle
 from condokit.solvers.solution import Solution, joined, only_shifted
@@ -362,7 +362,8 @@ def _solve_by_gaps(
     for features, known in same_gaps(domains):
         part = replace(domains.of(features), keep=known, gaps=None)
         lone = recipe.family.has_scale and most[features[0]] < _LONE
-        own = replace(recipe, family=Shift()) if lone else recipe
+        only_offset = Shift() if recipe.family.has_offset else Identity()
+        own = replace(recipe, family=only_offset) if lone else recipe
         try:
             found = _solve_together(part, own, own.compare(part, quiet=True))
         except ValueError as error:
@@ -486,7 +487,8 @@ def _fit_samples(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fo
     kept = ~moments.flat
     _warn_constant(domains.tables[0], ~kept)
     A = np.ones(len(kept)) if family.form == "diagonal" else np.eye(len(kept))
-    start, facts = (A, samples.weights @ (moments.reference.mean - moments.query.mean)), {}
+    b = samples.weights @ (moments.reference.mean - moments.query.mean)
+    start, facts = (A, b * family.has_offset), {}
     if kept.any():
         solution = divergence.solve(family, samples.of(kept))
         start, facts = _embedded(start, solution, kept), solution.search_facts()

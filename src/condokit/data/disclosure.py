@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, Sentence
+from condokit.checks import Array, Sentence, whole
 
 MIN_CELL = 5  # rows of a cell below which its figures are not shown
 
@@ -17,7 +17,7 @@ def told(sentence: str) -> str:
         return sentence
 
     def rows(count: Any) -> str:
-        return f"<{MIN_CELL}" if 0 < count < MIN_CELL else f"{count:g}"
+        return f"<{MIN_CELL}" if 0 < count < MIN_CELL else whole(count)
 
     return sentence.told(rows=rows)
 

@@ -117,7 +117,7 @@ class MomentDivergence(Divergence):
         none = np.zeros(len(unit))
         start = Diagonals(none + 1, none, family.has_scale, family.has_offset)
         found = descend(objective, start, 1000, 1e-14, 1e-9)
-        centre = average(weights, pair.query.mean)
+        centre = average(weights, pair.query.mean) * family.has_offset
         image = middle + found.scale * (centre - middle) + found.offset * unit
         return Solution(found.scale, centre, image, n_iter=found.n_iter)
 
