@@ -191,9 +191,8 @@ def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidat
     The score of a candidate is the mean over held-out query rows of
     :math:`-\log p_r(A x + b \mid z) - \log|\det A|`: the likelihood of the row under the
     reference's conditional law, learned from other rows, so that neither shrinking data to their
-    mean nor noise in a large matrix pays. A candidate is as good as the best if its
-    score is worse by
-    at most two standard errors of the paired difference plus one nat for each of the
+    mean nor noise in a large matrix pays. A candidate is as good as the best if its score is worse
+    by at most two standard errors of the paired difference plus one nat for each of the
     :math:`d^2` numbers in a matrix, shared by the N query rows: :math:`d^2 / N`, but no more than
     0.05 nats per feature. Candidates that leave less than 80% or more than 125% of the reference's
     variance within strata, beyond sampling noise, are out; all matrices are searched only with 8

@@ -102,66 +102,38 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class FitReport(Mapping[str, Any]):
-    """Facts of a fit, which can be read by name or as items; those that do not apply are None.
+    """Facts of a fit, which can be read by name or as items; those that do not apply are None."""
 
-    Attributes
-    ----------
-    rows_query, rows_reference : float
-        Rows compared.
-    missing_confounders, missing_features, complete_rows : dict
-        Missing values of confounders and of features, and the rows of each domain that lack none.
-    n_iter, objective, gradient_norm, starts, condition_number, flips_orientation, curvature
-        Of the search, for matrices; `starts` has the objective reached from each start.
-    kept_log_scale, kept_shift : float
-        Mean share of the plain estimate that shrinkage kept.
-    constant_features : list of str
-        Features that are constant within strata in a domain, so only shifted.
-    candidates, chosen, candidate_weights
-        With map="auto", mean weights of the diagonal candidates, the heaviest of every feature, and
-        all weights.
-    fallback : str
-        What was fitted instead of a matrix that the rows are too few for.
-    covariances, blocks : dict, list
-        How covariances were regularised, and the facts of every block.
-    ladder, chosen_map
-        Where several kinds of maps were tried: all of them with their scores, and the choice.
-    pairs : dict
-        How rows that were measured twice were used.
-    interrupted : bool
-        Whether Ctrl-C ended the search.
-    """
-
-    rows_query: float
+    rows_query: float  # rows compared
     rows_reference: float
     missing_confounders: dict[str, int] = field(default_factory=dict)
     missing_features: dict[str, dict[str, int]] = field(default_factory=dict)
-    complete_rows: dict[str, int] | None = None
+    complete_rows: dict[str, int] | None = None  # rows of each domain that lack no value
     n_iter: int | None = None
-    objective: float | None = None
+    objective: float | None = None  # what was made small, for matrices
     gradient_norm: float | None = None
-    starts: dict[str, float] | None = None
+    starts: dict[str, float] | None = None  # the objective reached from each start
     condition_number: float | None = None
     flips_orientation: bool | None = None
-    curvature: float | None = None
-    kept_log_scale: float | None = None
+    curvature: float | None = None  # times the rows: how well the data determine the matrix
+    kept_log_scale: float | None = None  # mean share of the plain estimate that shrinkage kept
     kept_shift: float | None = None
-    constant_features: list[str] | None = None
-    candidates: dict[str, float] | None = None
-    chosen: dict[str, str] | None = None
+    constant_features: list[str] | None = None  # within strata in a domain, so only shifted
+    candidates: dict[str, float] | None = None  # with map="auto": mean weights of diagonal maps
+    chosen: dict[str, str] | None = None  # the heaviest of them for every feature
     candidate_weights: Array | None = None
-    fallback: str | None = None
-    covariances: dict[str, Any] | None = None
+    fallback: str | None = None  # fitted instead of a matrix that the rows are too few for
+    covariances: dict[str, Any] | None = None  # how they were regularised
     blocks: list[dict[str, Any]] | None = None
-    ladder: list[dict[str, Any]] | None = None
+    ladder: list[dict[str, Any]] | None = None  # the kinds of maps that were tried, with scores
     chosen_map: str | None = None
-    pairs: dict[str, Any] | None = None
+    pairs: dict[str, Any] | None = None  # how rows that were measured twice were used
     interrupted: bool | None = None
 
     def __getitem__(self, name: str) -> Any:
-        value = getattr(self, name, None) if name in self.__dataclass_fields__ else None
-        if value is None:
+        if name not in list(self):
             raise KeyError(name)
-        return value
+        return getattr(self, name)
 
     def __iter__(self) -> Iterator[str]:
         return (f.name for f in fields(self) if getattr(self, f.name) is not None)
