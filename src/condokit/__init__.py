@@ -44,45 +44,23 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "Affine": "maps.families",
-    "AffineMap": "maps.affine",
-    "Blocks": "maps.families",
-    "Chained": "conditionals",
-    "ConDoAdapter": "adapter",
-    "Energy": "divergences",
-    "FileError": "checks",
-    "ForwardKL": "divergences",
-    "GaussianOT": "divergences",
-    "IdentifiabilityWarning": "checks",
-    "Identity": "maps.families",
-    "Jeffreys": "divergences",
-    "KernelSmoother": "conditionals",
-    "LocationScale": "maps.families",
-    "LowOverlapWarning": "checks",
-    "LowRank": "maps.families",
-    "MMD": "divergences",
-    "MapFileError": "checks",
-    "NoOverlapError": "checks",
-    "Orthogonal": "maps.families",
-    "PCMatch": "divergences",
-    "PooledLikelihood": "divergences",
-    "Procrustes": "divergences",
-    "ProductPrior": "compare.priors",
-    "ReverseKL": "divergences",
-    "Shift": "maps.families",
-    "Similarity": "maps.families",
-    "SlicedWasserstein": "divergences",
-    "Splines": "conditionals",
-    "StochasticMMD": "divergences",
-    "Stratified": "conditionals",
-    "UniformPrior": "compare.priors",
-    "assess": "trust.assess",
-    "bootstrap": "trust.bootstrap",
-    "evaluate": "trust.evaluate",
-    "load_map": "maps",
-    "sensitivity": "trust.sensitivity",
+# where public names live
+_NAMES = {
+    "adapter": "ConDoAdapter",
+    "checks": "FileError IdentifiabilityWarning LowOverlapWarning MapFileError NoOverlapError",
+    "compare.priors": "ProductPrior UniformPrior",
+    "conditionals": "Chained KernelSmoother Splines Stratified",
+    "divergences": "Energy ForwardKL GaussianOT Jeffreys MMD PCMatch "
+    "PooledLikelihood Procrustes ReverseKL SlicedWasserstein StochasticMMD",
+    "maps": "load_map",
+    "maps.affine": "AffineMap",
+    "maps.families": "Affine Blocks Identity LocationScale LowRank Orthogonal Shift Similarity",
+    "trust.assess": "assess",
+    "trust.bootstrap": "bootstrap",
+    "trust.evaluate": "evaluate",
+    "trust.sensitivity": "sensitivity",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 _MODULES = ("datasets", "export", "plots", "report")
 
