@@ -78,8 +78,7 @@ class Domains:
 
     def kept(self) -> Array:
         """Mark the rows that are not left out, as a new array."""
-        everyone = np.ones(len(self.is_query), dtype=bool)
-        return everyone if self.keep is None else self.keep.copy()
+        return np.ones(len(self.is_query), bool) if self.keep is None else self.keep.copy()
 
     def side(self, query: bool, used: Array) -> Array:
         """Return the features of those rows that are of one domain, which may have its own."""
