@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, LowOverlapWarning, NoOverlapError, listing, said, warn
-from condokit.compare.overlap import Columns, Overlap, measure_overlap
+from condokit.compare.overlap import Overlap, measure_overlap
 from condokit.compare.priors import Prior, ProductPrior
 from condokit.compare.support import Support
 from condokit.conditionals.base import Conditional
@@ -23,22 +23,15 @@ from condokit.data.missing import observed_counts
 class Comparison:
     """What is compared: strata, the rows in them, and their confounders as numbers."""
 
-    prior: Prior  # how much each confounder value counts
-    # all combinations of categories, and those that are compared
-    strata: Strata
-    support: Support
-    overlap: Overlap  # how far the confounders overlap
-    # the numbers of the rows that are compared, where rows are asked for, and their domain
-    used: Array
-    is_query: Array
-    covariates: Covariates  # their confounders
-    # where values are missing: the rows of every feature, query and reference
-    observed: tuple[Array, Array] | None = None
-
-    @cached_property
-    def place(self) -> Array:
-        """The place of every row among the values compared, -1 for rows that are not."""
-        return self.support.place(self.strata)
+    prior: Prior
+    strata: Strata  # all combinations of categories
+    support: Support  # those that are compared
+    overlap: Overlap
+    used: Array  # the numbers of the rows that are compared, where rows are asked for
+    is_query: Array  # of these rows
+    covariates: Covariates  # of these rows
+    place: Array  # of every row among the values compared, -1 for rows that are not
+    observed: tuple[Array, Array] | None = None  # rows of every feature, where values are missing
 
     @cached_property
     def points(self) -> tuple[Array, Array]:
@@ -60,7 +53,7 @@ class Comparison:
     def n_rows(self) -> Any:
         """The number of rows compared, of every feature where values are missing."""
         counts = self.observed or (self.support.count_query, self.support.count_reference)
-        return counts[0].sum(axis=0) + counts[1].sum(axis=0)
+        return sum(count.sum(axis=0) for count in counts)
 
     @property
     def fewest_rows(self) -> float:
@@ -80,18 +73,9 @@ def compare(
 ) -> Comparison:
     """Find what the domains have in common, and refuse or warn if it is little.
 
-    Parameters
-    ----------
-    domains : Domains
-        Both domains.
-    prior, conditional : Prior, Conditional or None
-        How values count, and how features are learned given them; the product, within strata.
-    by_rows : bool, default=False
-        Whether the rows are needed themselves, also if all confounders are categories.
-    limits : pair of float
-        Overlap coefficients below which to warn, and to refuse.
-    quiet, measured : bool, default=False
-        Quietly, nothing is refused or said, and the overlap is not known unless it is measured.
+    With `by_rows` the rows are needed themselves, also if all confounders are categories. `limits`
+    are the overlap coefficients below which to warn, and to refuse. Quietly, nothing is refused or
+    said, and the overlap is not known unless it is measured.
     """
     prior, conditional = prior or ProductPrior(), conditional or Stratified()
     kernel = _user_kernel(prior, conditional)
@@ -100,22 +84,17 @@ def compare(
     if support.dropped and not quiet:
         _warn_dropped(support)
     used, covariates = np.empty(0, dtype=np.intp), Covariates(np.empty((0, 0)), np.empty(0), 1)
-    place = support.place(strata)
+    place, n_values = support.place(strata), len(support.levels)
     if domains.continuous or by_rows or conditional.is_smooth:
         used = np.flatnonzero(place >= 0)
-        covariates = Covariates.of(
-            domains, used, place[used], len(support.index), kernel is not None
-        )
-    is_query, columns = domains.is_query[used], None
-    if domains.continuous and kernel is None:
-        columns = _columns(domains, covariates, is_query)
-    overlap = measure_overlap(strata, columns) if measured or not quiet else Overlap(np.nan)
+        covariates = Covariates.of(domains, used, place[used], n_values, kernel is not None)
+    is_query, overlap = domains.is_query[used], Overlap(np.nan)
+    if measured or not quiet:
+        overlap = measure_overlap(domains, strata, covariates, is_query)
     if not quiet:
         _check_overlap(overlap, *limits)
-    observed = None
-    if domains.gaps is not None:
-        observed = observed_counts(domains, place, len(support.levels))
-    return Comparison(prior, strata, support, overlap, used, is_query, covariates, observed)
+    observed = None if domains.gaps is None else observed_counts(domains, place, n_values)
+    return Comparison(prior, strata, support, overlap, used, is_query, covariates, place, observed)
 
 
 def _user_kernel(prior: Prior, conditional: Conditional) -> Any:
@@ -129,15 +108,7 @@ def _user_kernel(prior: Prior, conditional: Conditional) -> Any:
     return kernels[0]
 
 
-def _columns(domains: Domains, covariates: Covariates, is_query: Array) -> Columns:
-    kept = domains.is_query if domains.keep is None else domains.is_query[domains.keep]
-    names = [confounder.name for confounder in domains.continuous]
-    n_query = int(kept.sum())
-    return Columns(names, covariates, is_query, n_query, len(kept) - n_query)
-
-
 def _warn_dropped(support: Support) -> None:
-    rows = [sum(row[key] for row in support.dropped) for key in ("n_query", "n_reference")]
     values = [tuple(row[name] for name in support.names) for row in support.dropped]
     what = "{n_values} confounder value(s) occur in one domain only and are not compared"
     warn(
@@ -147,28 +118,25 @@ def _warn_dropped(support: Support) -> None:
         noted=f"{what}.",
         n_values=len(values),
         values=listing(values),
-        n_query=rows[0],
-        n_reference=rows[1],
+        n_query=sum(row["n_query"] for row in support.dropped),
+        n_reference=sum(row["n_reference"] for row in support.dropped),
     )
 
 
 def _check_overlap(overlap: Overlap, warn_below: float, refuse_below: float) -> None:
     """Refuse or warn if there is little to compare, naming the confounders to blame."""
     worst = [f"{name} {c:.2f}" for name, c in overlap.by_confounder.items() if c < warn_below]
+    blame = f" (alone: {', '.join(worst)})" if worst else ""
     facts: dict[str, Any] = {
         "coefficient": overlap.coefficient,
-        "blame": f" (alone: {', '.join(worst)})" if worst else "",
+        "blame": blame,
         "least": refuse_below,
     }
     text = "the overlap coefficient of the confounders is {coefficient:.2f}{blame}"
     if overlap.coefficient < refuse_below:
-        raise NoOverlapError(
-            said(
-                text + ", below {@min_overlap=}{least}. Adaptation compares like with like: leave "
-                "a confounder out, add samples, or lower {@min_overlap}.",
-                **facts,
-            )
-        )
+        text += ", below {@min_overlap=}{least}. Adaptation compares like with like: leave a "
+        text += "confounder out, add samples, or lower {@min_overlap}."
+        raise NoOverlapError(said(text, **facts))
     if overlap.coefficient < warn_below:
         warn(
             "low-overlap",

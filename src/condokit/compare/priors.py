@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,9 @@ from sklearn.base import BaseEstimator
 
 from condokit.checks import Array, NoOverlapError
 from condokit.compare.support import Support, no_overlap
+from condokit.data import kernels
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains, Strata
-from condokit.data.kernels import (
-    NOTHING,
-    Kernel,
-    check_kernel,
-    column_widths,
-    density,
-    likelihood_factor,
-)
 from condokit.data.subsets import subsample_sides
 
 _MOST_POINTS = 1000  # support points of continuous confounders
@@ -41,31 +35,24 @@ class Prior(BaseEstimator, ABC):
 
     def support(self, domains: Domains, strata: Strata) -> Support:
         """Return the strata seen in both domains with weights that sum to one."""
-        in_both = (strata.count_query > 0) & (strata.count_reference > 0)
+        n_query, n_reference = strata.count_query, strata.count_reference
+        n_rows = n_query + n_reference
+        in_both = (n_query > 0) & (n_reference > 0)
         common = np.flatnonzero(in_both)
         if len(common) == 0:
             raise no_overlap(strata)
-        n_query, n_reference = strata.count_query, strata.count_reference
-        weights = self.weigh(
-            n_query / n_query.sum(),
-            n_reference / n_reference.sum(),
-            (n_query + n_reference) / (n_query.sum() + n_reference.sum()),
-        )[common]
-        alone = [
-            {
-                **dict(zip(strata.names, strata.levels[k])),
-                "n_query": n_query[k].item(),
-                "n_reference": n_reference[k].item(),
-            }
-            for k in np.flatnonzero(~in_both & (n_query + n_reference > 0))
-        ]
+        shares = (counts / counts.sum() for counts in (n_query, n_reference, n_rows))
+        weights = self.weigh(*shares)[common]
+        columns = [*strata.names, "n_query", "n_reference"]
+        cells = list(zip(strata.levels, n_query.tolist(), n_reference.tolist()))
+        alone = [cells[k] for k in np.flatnonzero(~in_both & (n_rows > 0))]
         return Support(
-            names=strata.names,
-            levels=[strata.levels[k] for k in common],
-            weights=weights / weights.sum(),
-            count_query=n_query[common],
-            count_reference=n_reference[common],
-            dropped=alone,
+            strata.names,
+            [strata.levels[k] for k in common],
+            weights / weights.sum(),
+            n_query[common],
+            n_reference[common],
+            dropped=[dict(zip(columns, (*level, q, r))) for level, q, r in alone],
             index=common,
         )
 
@@ -93,51 +80,45 @@ class ProductPrior(Prior):
     def __init__(
         self,
         variant: str = "product",
-        kernel: Kernel | None = None,
+        kernel: kernels.Kernel | None = None,
         bandwidth: float | str | None = None,
     ) -> None:
         self.variant = variant
         self.kernel = kernel
         self.bandwidth = bandwidth
 
-    def points(  # noqa: D102
-        self, covariates: Covariates, is_query: Array
-    ) -> tuple[Array, Array]:
+    def points(self, covariates: Covariates, is_query: Array) -> tuple[Array, Array]:  # noqa: D102
         # true product: half the mass on query rows weighted by the reference's density, half the
         # other way round; paper: all rows weighted by both densities
         rows = subsample_sides(is_query, _MOST_POINTS // 2)
         at = covariates.take(rows)
+        domains = covariates.take(is_query), covariates.take(~is_query)
         f_query, f_reference = (
-            density(at, side, self._widths(side), self.kernel)
-            for side in (covariates.take(is_query), covariates.take(~is_query))
+            kernels.density(at, data, self._widths(data), self.kernel) for data in domains
         )
-        here = is_query[rows]
-        if self._is_paper():
-            weights = f_query * f_reference * at.counts
-        else:
-            weights = np.where(here, f_reference, f_query) * at.counts
-        if not weights.max() > NOTHING:
+        here, paper = is_query[rows], self._is_paper()
+        weights = f_query * f_reference if paper else np.where(here, f_reference, f_query)
+        weights = weights * at.counts
+        if not weights.max() > kernels.NOTHING:
             raise NoOverlapError("The confounders of the two domains do not overlap at all.")
-        if not self._is_paper():
+        if not paper:
             for side in (here, ~here):
-                weights[side] /= max(weights[side].sum(), NOTHING)
+                weights[side] /= max(weights[side].sum(), kernels.NOTHING)
         return rows, weights / weights.sum()
 
-    def weigh(  # noqa: D102
-        self, share_query: Array, share_reference: Array, share_pooled: Array
-    ) -> Array:
+    def weigh(self, share_query: Array, share_reference: Array, share_pooled: Array) -> Array:  # noqa: D102
         product = share_query * share_reference
         return product * share_pooled if self._is_paper() else product
 
     def _widths(self, covariates: Covariates) -> Array:
         """Return the bandwidths of one domain's density."""
-        width = column_widths(covariates)
-        if isinstance(self.bandwidth, str) and self.bandwidth == "likelihood":
-            check_kernel(self.kernel, None)
+        width = kernels.column_widths(covariates)
+        if self.bandwidth == "likelihood":
+            kernels.check_kernel(self.kernel, None)
             if self.kernel is not None:
                 raise ValueError("bandwidth='likelihood' cannot be used with a kernel of your own.")
-            return likelihood_factor(covariates, width) * width
-        check_kernel(self.kernel, self.bandwidth)
+            return kernels.likelihood_factor(covariates, width) * width
+        kernels.check_kernel(self.kernel, self.bandwidth)
         return width if self.bandwidth is None else float(self.bandwidth) * width
 
     def _is_paper(self) -> bool:
@@ -151,25 +132,17 @@ class ProductPrior(Prior):
 class UniformPrior(Prior):
     """Weight all confounder values seen in both domains equally."""
 
-    def weigh(  # noqa: D102
-        self, share_query: Array, share_reference: Array, share_pooled: Array
-    ) -> Array:
+    def weigh(self, share_query: Array, share_reference: Array, share_pooled: Array) -> Array:  # noqa: D102
         return np.ones_like(share_query)
 
-    def points(  # noqa: D102
-        self, covariates: Covariates, is_query: Array
-    ) -> tuple[Array, Array]:
+    def points(self, covariates: Covariates, is_query: Array) -> tuple[Array, Array]:  # noqa: D102
         rows = subsample_sides(is_query, _MOST_POINTS // 2)
         counts = covariates.take(rows).counts
         return rows, counts / counts.sum()
 
 
-def _paper_prior() -> ProductPrior:
-    return ProductPrior(variant="paper")
-
-
 PRIORS: dict[str, Any] = {
     "product": ProductPrior,
-    "paper": _paper_prior,
+    "paper": partial(ProductPrior, "paper"),
     "uniform": UniformPrior,
 }

@@ -49,12 +49,9 @@ class Support:
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Return the table as columns, ready for a data frame."""
-        counts = {
-            "weight": self.weights.tolist(),
-            "n_query": self.count_query.tolist(),
-            "n_reference": self.count_reference.tolist(),
-        }
-        return {**_level_columns(self.names, self.levels, counts), **counts}
+        query, reference = self.count_query.tolist(), self.count_reference.tolist()
+        counts = {"weight": self.weights.tolist(), "n_query": query, "n_reference": reference}
+        return _columns(self.names, self.levels, counts)
 
     def __repr__(self) -> str:
         columns = self.to_dict()
@@ -71,11 +68,9 @@ class Support:
 
 def no_overlap(strata: Strata) -> NoOverlapError:
     """Word the error for domains that share no stratum, with the table of counts."""
-    counts = {
-        "n_query": hidden_counts(strata.count_query),
-        "n_reference": hidden_counts(strata.count_reference),
-    }
-    columns = {**_level_columns(strata.names, strata.levels, counts), **counts}
+    query, reference = hidden_counts(strata.count_query), hidden_counts(strata.count_reference)
+    counts = {"n_query": query, "n_reference": reference}
+    columns = _columns(strata.names, strata.levels, counts)
     if len(strata.names) == 1:
         what = f"confounder {strata.names[0]!r} has no level in both domains"
     else:
@@ -86,15 +81,14 @@ def no_overlap(strata: Strata) -> NoOverlapError:
     )
 
 
-def _level_columns(
-    names: list[str], levels: list[tuple[Any, ...]], others: dict[str, list[Any]]
+def _columns(
+    names: list[str], levels: list[tuple[Any, ...]], counts: dict[str, list[Any]]
 ) -> dict[str, list[Any]]:
-    """Return one column per confounder, renamed if another column has its name."""
+    """Return one column per confounder, renamed if another column has its name, and counts."""
     columns = {}
     for j, name in enumerate(names):
         values = [level[j] for level in levels]
-        distinct = set(values)
-        if len({str(value) for value in distinct}) < len(distinct):  # 1 and "1" are two levels
+        if len(set(map(str, values))) < len(set(values)):  # 1 and "1" are two levels
             values = [repr(value) for value in values]
-        columns[f"{name} (confounder)" if name in others else name] = values
-    return columns
+        columns[f"{name} (confounder)" if name in counts else name] = values
+    return {**columns, **counts}

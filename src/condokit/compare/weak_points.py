@@ -9,6 +9,7 @@ import numpy as np
 
 from condokit.checks import Array, listing
 from condokit.compare.support import Support
+from condokit.data.arrays import sides
 from condokit.data.domains import Domains, Strata
 from condokit.data.subsets import subsample
 from condokit.maps.profile import Profile
@@ -22,10 +23,8 @@ _FAR_AWAY = 50.0  # robust standard deviations
 def weak_points(
     domains: Domains, strata: Strata, support: Support, observed: tuple[Array, Array] | None
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield code, template and fields of what makes the map unreliable, if anything.
-
-    `observed` counts rows of every feature.
-    """
+    """Yield code, template and fields of what makes the map unreliable, if anything."""
+    table = domains.tables[0]
     for name, counts in (("query", support.count_query), ("reference", support.count_reference)):
         if counts.sum() < _FEW_ROWS:
             yield (
@@ -34,7 +33,6 @@ def weak_points(
                 "guesses.",
                 {"n": counts.sum(), "side": name},
             )
-    compared = support.place(strata) >= 0
     if observed is not None:
         rare = np.minimum(*(count.sum(axis=0) for count in observed)) < _FEW_ROWS
         if rare.any():
@@ -42,22 +40,19 @@ def weak_points(
                 "mostly-missing",
                 "Mostly missing, with fewer than {least} values of a domain to compare: {names}. "
                 "Their maps are guesses.",
-                {"least": _FEW_ROWS, "names": _named(domains, np.flatnonzero(rare))},
+                {"least": _FEW_ROWS, "names": listing(table.take(np.flatnonzero(rare)).labels)},
             )
-    for name, is_here in (("query", domains.is_query), ("reference", ~domains.is_query)):
-        places = outlying_features(domains, compared & is_here)
+    compared = support.place(strata) >= 0
+    for name, side in sides(domains.is_query):
+        places = outlying_features(domains, compared & side)
         if len(places):
             yield (
                 "far-away",
                 "Values of {names} in the {side} rows are more than {far:g} robust standard "
                 "deviations away from the others, and decide the map alone. Correct or leave out "
                 "these rows, or transform the feature.",
-                {"names": _named(domains, places), "side": name, "far": _FAR_AWAY},
+                {"names": listing(table.take(places).labels), "side": name, "far": _FAR_AWAY},
             )
-
-
-def _named(domains: Domains, places: Array) -> str:
-    return listing(domains.tables[0].take(places).labels)
 
 
 def outlying_features(domains: Domains, side: Array) -> Array:
@@ -89,10 +84,9 @@ def outlying_features(domains: Domains, side: Array) -> Array:
         return suspects
     X = np.concatenate([chunk[np.ix_(side[rows], suspects)] for rows, chunk in domains.chunks()])
     distance = np.sort(np.abs(X - np.nanmedian(X, axis=0)), axis=0)  # NaN comes last
-    last = known[suspects].astype(np.intp) - 1
+    last, column = known[suspects].astype(np.intp) - 1, np.arange(len(suspects))
     inner = last - np.maximum((last + 1) // 20, 1)
-    typical = distance[inner, np.arange(len(last))] / 1.96
-    farthest = distance[last, np.arange(len(last))]
+    typical, farthest = distance[inner, column] / 1.96, distance[last, column]
     return suspects[(typical > 0) & (farthest > _FAR_AWAY * typical)]
 
 

@@ -1,10 +1,15 @@
-"""Means and variances by group, gathered in chunks and merged without loss of accuracy."""
+"""Small arithmetic that several layers share: averages, quantiles, and the two domains."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from condokit.checks import Array
+
+
+def sides(is_query: Array) -> tuple[tuple[str, Array], tuple[str, Array]]:
+    """Return name and rows of either domain."""
+    return ("query", is_query), ("reference", ~is_query)
 
 
 def columns(counts: Array) -> Array:
@@ -44,6 +49,3 @@ def quantiles(values: Array, shares: Array, weights: Array | None = None) -> Arr
         ]
         below, above = np.stack(columns, axis=-1)
     return below + (place - low)[:, None] * (above - below)
-
-
-positive = ones_for_zeros

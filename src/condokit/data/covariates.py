@@ -18,12 +18,10 @@ _HEAVY_TAILS = 30.0  # fourth moment in standard units; 3 is normal, 9 exponenti
 class Covariates:
     """Confounders as numbers: continuous columns in standard units, and the crossed category."""
 
-    # (n_rows, n_continuous): continuous columns with mean 0 and variance 1 over both domains
-    Z: Array
+    Z: Array  # (n_rows, n_continuous), with mean 0 and variance 1 over both domains
     category: Array  # (n_rows,): number of the combination of categorical values
-    n_categories: int  # how many combinations there are
-    # (n_rows,) or (n_rows, n_confounders),: the confounders as they were given, for a user's kernel
-    objects: Array | None = None
+    n_categories: int
+    objects: Array | None = None  # (n_rows, ...): confounders as given, for a user's kernel
     weights: Array | None = None  # (n_rows,): how many rows each row counts for; None is one
 
     @property
@@ -46,13 +44,14 @@ class Covariates:
         cls, domains: Domains, used: Array, category: Array, n_categories: int, as_given: bool
     ) -> Covariates:
         """Return the confounders of some rows, or also as they were given, for a user's kernel."""
-        columns = [_standard(np.asarray(c.values)[used]) for c in domains.continuous]
         Z, objects = np.empty((len(used), 0)), None
         if as_given:
             given = [c.as_given()[used] for c in domains.confounders]
             objects = given[0] if len(given) == 1 else np.stack(given, axis=1)
-        elif columns:
-            Z = np.stack(columns, axis=1)
+        elif domains.continuous:
+            Z = np.stack(
+                [_standard(np.asarray(c.values)[used]) for c in domains.continuous], axis=1
+            )
         weights = None if domains.weights is None else domains.weights[used]
         return cls(Z, category, n_categories, objects, weights)
 

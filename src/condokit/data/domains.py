@@ -50,11 +50,12 @@ class Domains:
 
     def of(self, places: Array) -> Domains:
         """Return the domains with some of the features."""
-        links = None if self.links is None else tuple(self.links[j] for j in places)
-        gaps = None if self.gaps is None else (self.gaps[0][places], self.gaps[1][places])
-        if gaps is not None and not any(count.any() for count in gaps):
-            gaps = None
-        tables = tuple(t.take(places) for t in self.tables)
+        links, gaps = None, None
+        if self.links is not None:
+            links = tuple(self.links[j] for j in places)
+        if self.gaps is not None and any(count[places].any() for count in self.gaps):
+            gaps = self.gaps[0][places], self.gaps[1][places]
+        tables = tuple(table.take(places) for table in self.tables)
         return replace(self, tables=tables, links=links, gaps=gaps)
 
     def chunks(self) -> Iterator[tuple[slice, Array]]:
@@ -77,25 +78,15 @@ class Domains:
 
     def kept(self) -> Array:
         """Mark the rows that are not left out, as a new array."""
-        everyone = np.ones(len(self.is_query), dtype=bool)
-        return everyone if self.keep is None else self.keep.copy()
+        return np.ones(len(self.is_query), bool) if self.keep is None else self.keep.copy()
 
     def side(self, query: bool, used: Array) -> Array:
         """Return the features of those rows that are of one domain, which may have its own."""
         asked = np.zeros(len(self.is_query), dtype=bool)
         asked[used] = self.is_query[used] == query
-        parts = []
-        start = 0
-        for table in self.tables:
-            for rows, chunk in table.chunks():
-                wanted = asked[start + rows.start : start + rows.stop]
-                if wanted.any():
-                    chunk = chunk[wanted]
-                    if self.links is not None:
-                        chunk = apply_links(self.links, chunk, table.labels, table.name)
-                    parts.append(chunk)
-            start += table.n_rows
-        return np.concatenate(parts)
+        return np.concatenate(
+            [chunk[asked[rows]] for rows, chunk in self.chunks() if asked[rows].any()]
+        )
 
     @property
     def is_rectangular(self) -> bool:

@@ -6,9 +6,10 @@ import numpy as np
 from scipy import sparse
 
 from condokit.checks import Array
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.arrays import columns, ones_for_zeros
 
-_OUTER_NUMBERS = 4_000_000  # in outer products at a time
+# of small groups, for which outer products of all rows are faster than one product each
+_FEW_FEATURES, _FEW_ROWS = 8, 16
 
 
 class GroupedMoments:
@@ -25,20 +26,6 @@ class GroupedMoments:
     Within a chunk, sums are taken of differences to the group's first row: exact for constants, and
     safe from cancellation whatever the offset of the data.
 
-    Parameters
-    ----------
-    n_groups, n_features : int
-        Shape of the tables.
-
-    Attributes
-    ----------
-    count : ndarray of shape (n_groups,)
-        Rows, or the sum of their weights: a weight of 2 counts as two rows.
-    mean, squares : ndarray of shape (n_groups, n_features)
-        Means, and sums of squared deviations from them.
-
-    Examples
-    --------
     >>> import numpy as np
     >>> stats = GroupedMoments(2, 1)
     >>> stats.update(np.array([[1.0], [3.0], [10.0]]), np.array([0, 0, 1]))
@@ -47,7 +34,7 @@ class GroupedMoments:
     """
 
     def __init__(self, n_groups: int, n_features: int) -> None:
-        self.count = np.zeros(n_groups)
+        self.count = np.zeros(n_groups)  # rows; a weight of 2 counts as two
         self.mean = np.zeros((n_groups, n_features))
         self.squares = np.zeros((n_groups, n_features))
 
@@ -86,7 +73,7 @@ class GroupedMoments:
 
     def merge(self, other: GroupedMoments) -> None:
         """Add what another object has gathered."""
-        present = np.flatnonzero(other.count)
+        present = np.flatnonzero(columns(other.count).any(axis=1))
         self._add(present, other.count[present], other.mean[present], other.squares[present])
 
     def _add(self, present: Array, count: Array, mean: Array, squares: Array) -> None:
@@ -95,26 +82,15 @@ class GroupedMoments:
             self.count[present], self.mean[present], self.squares[present] = count, mean, squares
             return
         total = before + count
-        share = (count / total)[:, None]
+        share = columns(count / ones_for_zeros(total))
         delta = mean - self.mean[present]
         self.count[present] = total
         self.mean[present] += delta * share
-        self.squares[present] += squares + delta * delta * (before[:, None] * share)
+        self.squares[present] += squares + delta * delta * (columns(before) * share)
 
 
 class ObservedMoments(GroupedMoments):
-    """The same of rows with missing values: every feature counts the rows where it is observed.
-
-    Parameters
-    ----------
-    n_groups, n_features : int
-        Shape of the tables.
-
-    Attributes
-    ----------
-    count : ndarray of shape (n_groups, n_features)
-        Rows in which the feature is not NaN, or the sum of their weights.
-    """
+    """The same of rows with missing values: every feature counts the rows where it is observed."""
 
     def __init__(self, n_groups: int, n_features: int) -> None:
         super().__init__(n_groups, n_features)
@@ -122,15 +98,11 @@ class ObservedMoments(GroupedMoments):
 
     def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
         """Add rows; `groups` holds the group number of each, negative numbers are left out."""
-        used = np.flatnonzero(groups >= 0 if weights is None else (groups >= 0) & (weights > 0))
-        if len(used) == 0:
+        rows, present, first, sizes, weights = _sorted_rows(groups, weights)
+        if len(rows) == 0:
             return
-        used = used[np.argsort(groups[used], kind="stable")]
-        X, groups = X[used], groups[used]
-        weights = np.ones(len(used)) if weights is None else weights[used]
-        first = np.flatnonzero(np.diff(groups, prepend=-1))
-        sizes = np.diff(first, append=len(groups))
-        members = sparse.csr_array((weights, np.arange(len(used)), np.append(first, len(used))))
+        X = X[rows]
+        members = sparse.csr_array((weights, np.arange(len(rows)), np.append(first, len(rows))))
         # differences to the least value of a group: exact for constants
         mean = np.fmin.reduceat(X, first, axis=0)
         seen = ~np.isnan(X)
@@ -139,16 +111,7 @@ class ObservedMoments(GroupedMoments):
         shift = members @ difference / ones_for_zeros(count)
         squares = members @ difference**2 - count * shift**2
         mean = np.where(count > 0, mean + shift, 0.0)
-        self._add(groups[first], count, mean, np.maximum(squares, 0.0))
-
-    def _add(self, present: Array, count: Array, mean: Array, squares: Array) -> None:
-        before = self.count[present]
-        total = before + count
-        share = count / ones_for_zeros(total)
-        delta = mean - self.mean[present]
-        self.count[present] = total
-        self.mean[present] += delta * share
-        self.squares[present] += squares + delta * delta * (before * share)
+        self._add(present, count, mean, np.maximum(squares, 0.0))
 
 
 class GroupedScatter:
@@ -156,11 +119,6 @@ class GroupedScatter:
 
     The scatter is :math:`\sum_i (x_i - \mu)(x_i - \mu)'`; two parts a, b combine as in
     `GroupedMoments`, with :math:`\delta \delta' n_a n_b / n`.
-
-    Parameters
-    ----------
-    n_groups, n_features : int
-        Shape of the tables.
     """
 
     def __init__(self, n_groups: int, n_features: int) -> None:
@@ -170,42 +128,34 @@ class GroupedScatter:
 
     def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
         """Add rows; `groups` holds the group number of each, negative numbers are left out."""
-        keep = groups >= 0 if weights is None else (groups >= 0) & (weights > 0)
-        order = np.flatnonzero(keep)
-        if len(order) == 0:
+        rows, present, first, sizes, weights = _sorted_rows(groups, weights)
+        if len(rows) == 0:
             return
-        order = order[np.argsort(groups[order], kind="stable")]
-        groups = groups[order]
-        w = np.ones(len(order)) if weights is None else weights[order]
-        first = np.flatnonzero(np.diff(groups, prepend=-1))
-        present, sizes = groups[first], np.diff(first, append=len(groups))
         # sums of differences to the first row of a group: exact for constants
-        rows = X[order]
-        middle = rows[first]
-        rows = rows - np.repeat(middle, sizes, axis=0)
-        count = np.add.reduceat(w, first)
-        shift = np.add.reduceat(w[:, None] * rows, first) / count[:, None]
-        rows -= np.repeat(shift, sizes, axis=0)
-        scatter = _scatters(rows, w, first)
-        self._add(present, count, middle + shift, scatter)
+        X = X[rows]
+        origin = X[first]
+        X = X - np.repeat(origin, sizes, axis=0)
+        count = np.add.reduceat(weights, first)
+        shift = np.add.reduceat(weights[:, None] * X, first) / count[:, None]
+        X -= np.repeat(shift, sizes, axis=0)
+        self._add(present, count, origin + shift, _scatters(X, weights, first))
 
     def merge(self, other: GroupedScatter) -> None:
         """Add what another object has gathered."""
-        seen = np.flatnonzero(other.count)
-        self._add(seen, other.count[seen], other.mean[seen], other.scatter[seen])
+        present = np.flatnonzero(other.count)
+        self._add(present, other.count[present], other.mean[present], other.scatter[present])
 
-    def _add(self, g: Array, count: Array, mean: Array, scatter: Array) -> None:
-        total = self.count[g] + count
-        delta = mean - self.mean[g]
-        tie = (self.count[g] * count / total)[:, None, None]
-        self.scatter[g] += scatter + tie * delta[:, :, None] * delta[:, None, :]
-        self.mean[g] += delta * (count / total)[:, None]
-        self.count[g] = total
+    def _add(self, present: Array, count: Array, mean: Array, scatter: Array) -> None:
+        total = self.count[present] + count
+        delta = mean - self.mean[present]
+        tie = (self.count[present] * count / total)[:, None, None]
+        self.scatter[present] += scatter + tie * delta[:, :, None] * delta[:, None, :]
+        self.mean[present] += delta * (count / total)[:, None]
+        self.count[present] = total
 
     def without(self, fold: int, n_folds: int) -> GroupedScatter:
         """Return the groups (fold, stratum) merged over all folds but one; -1 leaves none out."""
-        n_strata = len(self.count) // n_folds
-        rest = GroupedScatter(n_strata, self.mean.shape[1])
+        rest = GroupedScatter(len(self.count) // n_folds, self.mean.shape[1])
         for f in range(n_folds):
             if f != fold:
                 rest.merge(self.fold(f, n_folds))
@@ -214,28 +164,33 @@ class GroupedScatter:
     def fold(self, fold: int, n_folds: int) -> GroupedScatter:
         """Return the strata of one fold."""
         n_strata = len(self.count) // n_folds
-        part = GroupedScatter(n_strata, self.mean.shape[1])
-        here = slice(fold * n_strata, (fold + 1) * n_strata)
+        part, here = GroupedScatter(0, 0), slice(fold * n_strata, (fold + 1) * n_strata)
         part.count, part.mean, part.scatter = self.count[here], self.mean[here], self.scatter[here]
         return part
+
+
+def _sorted_rows(groups: Array, weights: Array | None) -> tuple[Array, Array, Array, Array, Array]:
+    """Return rows sorted by group, the groups, their first rows and sizes, and weights of rows."""
+    used = groups >= 0 if weights is None else (groups >= 0) & (weights > 0)
+    rows = np.flatnonzero(used)
+    rows = rows[np.argsort(groups[rows], kind="stable")]
+    groups = groups[rows]
+    weights = np.ones(len(rows)) if weights is None else weights[rows]
+    first = np.flatnonzero(np.diff(groups, prepend=-1))
+    sizes = np.diff(first, append=len(groups))
+    return rows, groups[first], first, sizes, weights
 
 
 def _scatters(rows: Array, weights: Array, first: Array) -> Array:
     """Return the scatter matrices of groups of sorted rows that begin at `first`."""
     d = rows.shape[1]
+    if d <= _FEW_FEATURES and len(rows) < _FEW_ROWS * len(first):
+        weighted = weights[:, None] * rows
+        return np.add.reduceat(weighted[:, :, None] * rows[:, None, :], first)
     result = np.empty((len(first), d, d))
-    if len(first) * d < len(rows):  # large groups: one product each
-        for k, (start, stop) in enumerate(zip(first, [*first[1:], len(rows)])):
-            part = rows[start:stop]
-            result[k] = (part.T * weights[start:stop]) @ part
-        return result
-    # many small groups: sums of outer products, some groups at a time
-    ends = np.append(first, len(rows))
-    step = max(1, _OUTER_NUMBERS // (d * d * max(1, len(rows) // len(first))))
-    for k in range(0, len(first), step):
-        here = slice(ends[k], ends[min(k + step, len(first))])
-        outer = (weights[here, None] * rows[here])[:, :, None] * rows[here, None, :]
-        result[k : k + step] = np.add.reduceat(outer, first[k : k + step] - first[k])
+    for k, (start, stop) in enumerate(zip(first, [*first[1:], len(rows)])):
+        part = rows[start:stop]
+        result[k] = (part.T * weights[start:stop]) @ part
     return result
 
 
@@ -248,20 +203,14 @@ def effective_counts(
     :math:`\rho`, the variance of a mean is
     :math:`\sigma^2 [n (1 - \rho) + \rho \sum_g n_g^2] / n^2`, so the stratum is worth
     :math:`n^2 / [n (1 - \rho) + \rho \sum_g n_g^2]` rows. :math:`\rho` is the
-    analysis-of-variance estimate, averaged over features and strata.
-
-    Parameters
-    ----------
-    count, squares : ndarray of shape (n_strata,), (n_strata, n_features)
-        Rows and within-stratum sums of squares. Rows may be counted for every feature.
-    clusters : GroupedMoments
-        The same rows by (stratum, cluster).
-    stratum : ndarray of shape (len(clusters.count),)
-        Stratum of each of them.
+    analysis-of-variance estimate, averaged over features and strata. `count`, perhaps of every
+    feature, and `squares` are those of strata; `clusters` has the same rows by (stratum, cluster),
+    and `stratum` tells the stratum of each.
     """
-    sizes = clusters.count
-    sum_sizes2 = _by_stratum(stratum, sizes**2, len(count))
-    n_clusters = _by_stratum(stratum, sizes > 0, len(count))
+    places = (np.ones(len(stratum)), (stratum, np.arange(len(stratum))))
+    by_stratum = sparse.csr_array(places, shape=(len(count), len(stratum)))
+    sum_sizes2 = by_stratum @ clusters.count**2
+    n_clusters = by_stratum @ (clusters.count > 0).astype(np.float64)
     between_dof = np.maximum(n_clusters - 1, 0).sum(axis=0)
     within_dof = (count - n_clusters).sum(axis=0)
     # otherwise every row is its own cluster, or there is nothing to compare
@@ -269,22 +218,13 @@ def effective_counts(
     alone = np.where(n_clusters > 0, np.minimum(count, n_clusters), 0.0)
     if not known.any():
         return alone
-    within = clusters.squares.sum(axis=0) / np.where(known, within_dof, 1.0)
-    between = squares.sum(axis=0) - clusters.squares.sum(axis=0)
-    between = between / np.where(known, between_dof, 1.0)
-    typical = (count - sum_sizes2 / ones_for_zeros(count)).sum(axis=0) / np.where(
-        known, between_dof, 1.0
-    )
+    within_dof, between_dof = np.where(known, within_dof, 1.0), np.where(known, between_dof, 1.0)
+    within_squares = clusters.squares.sum(axis=0)
+    within = within_squares / within_dof
+    between = (squares.sum(axis=0) - within_squares) / between_dof
+    typical = (count - sum_sizes2 / ones_for_zeros(count)).sum(axis=0) / between_dof
     spread = between + (typical - 1) * within
-    rho = np.where(spread > 0, (between - within) / np.where(spread > 0, spread, 1.0), 0.0)
+    rho = np.where(spread > 0, (between - within) / ones_for_zeros(spread), 0.0)
     rho_mean = float(np.clip(rho, 0.0, 1.0)[np.broadcast_to(known, rho.shape)].mean())
     shared = np.where(count > 0, count * (1 - rho_mean) + rho_mean * sum_sizes2, 1.0)
     return np.where(known, count**2 / shared, alone)
-
-
-def _by_stratum(stratum: Array, values: Array, n_strata: int) -> Array:
-    """Return the sums of values, or of every column of them, by stratum."""
-    if values.ndim == 1:
-        return np.bincount(stratum, values, minlength=n_strata)
-    places = (np.ones(len(stratum)), (stratum, np.arange(len(stratum))))
-    return sparse.csr_array(places, shape=(n_strata, len(stratum))) @ values.astype(np.float64)

@@ -90,14 +90,14 @@ def likelihood_factor(data: Covariates, width: Array) -> float:
         data = replace(data.take(data.thinned(_MOST_LEFT_OUT)), weights=None)
         width = width * silverman(_MOST_LEFT_OUT, p) / silverman(n, p)
     counts = data.counts
-    again = np.maximum(counts - 1, 0.0)  # other rows just like this one
+    twins = np.maximum(counts - 1, 0.0)  # other rows just like this one
     K = rbf_delta(data, data, 4.0 * width)
     np.fill_diagonal(K, 0.0)
     log_factors = np.log(4.0) - 0.5 * np.log(2.0) * np.arange(15)
-    value = np.empty(len(log_factors))
-    for k, log_factor in enumerate(log_factors):
-        others = np.log(np.maximum(K @ counts + again, 1e-12))
-        value[k] = counts @ others / counts.sum() - p * log_factor
+    value = -p * log_factors
+    for k in range(len(value)):
+        others = np.log(np.maximum(K @ counts + twins, 1e-12))
+        value[k] += counts @ others / counts.sum()
         K *= K  # as wide as before, over the root of two
     best = int(value[1:-1].argmax()) + 1
     left, middle, right = value[best - 1 : best + 2]
@@ -118,11 +118,9 @@ def check_kernel(kernel: Any, bandwidth: Any) -> None:
 def call(kernel: Kernel, left: Covariates, right: Covariates) -> Array:
     """Evaluate a user's kernel on the confounders as the user gave them."""
     K = np.asarray(kernel(left.objects, right.objects), dtype=np.float64)
-    if K.shape != (len(left.Z), len(right.Z)):
-        raise ValueError(
-            f"The kernel must return a matrix of shape {(len(left.Z), len(right.Z))}. "
-            f"Got {K.shape}."
-        )
+    shape = (len(left.Z), len(right.Z))
+    if K.shape != shape:
+        raise ValueError(f"The kernel must return a matrix of shape {shape}. Got {K.shape}.")
     if not np.isfinite(K).all() or (K < 0).any():
         raise ValueError("The kernel must return finite numbers that are not negative.")
     return K
@@ -137,8 +135,6 @@ def _binned(at: Array, data: Array, width: float, counts: Array) -> Array:
     mass = np.bincount(left, counts - share, _BINS) + np.bincount(left + 1, share, _BINS)
     reach = int(min(np.ceil(6 * width / step), _BINS - 1))
     bump = np.exp(-0.5 * (np.arange(-reach, reach + 1) * step / width) ** 2)
-    smooth = fftconvolve(mass, bump, mode="same") if 2 * reach < _BINS else np.convolve(mass, bump)
-    if len(smooth) > _BINS:
-        smooth = smooth[reach : reach + _BINS]
+    smooth = fftconvolve(mass, bump)[reach : reach + _BINS]
     grid = low + step * np.arange(_BINS)
     return np.interp(at, grid, np.maximum(smooth, 0.0)) / counts.sum()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import expit, logit
 
 from condokit.checks import Array, did_you_mean, listing
 
@@ -15,15 +16,11 @@ LEAST_SHARE, MOST_SHARE = 1e-37, 1 - 6e-8  # not quite 0 and 1, in single precis
 
 
 def check_links(links: Any, labels: Sequence[str]) -> tuple[Link, ...] | None:
-    """Return one link per feature, or None if there is none.
-
-    `links` is one link for all features, a sequence with one for each, or a dictionary from
-    features to links.
-    """
+    """Return one link per feature, or None, given one for all, a sequence or a dictionary."""
     if links is None:
         return None
     if isinstance(links, Mapping):
-        places = {j: label for j, label in enumerate(labels)}
+        places = dict(enumerate(labels))
         links = {places.get(name, name): link for name, link in links.items()}
         unknown = [name for name in links if name not in labels]
         if unknown:
@@ -32,7 +29,7 @@ def check_links(links: Any, labels: Sequence[str]) -> tuple[Link, ...] | None:
                 f"{did_you_mean(unknown[0], labels)}"
             )
         each = [links.get(label) for label in labels]
-    elif isinstance(links, str) or np.isscalar(links):
+    elif np.isscalar(links):
         each = [links] * len(labels)
     else:
         each = list(links)
@@ -70,12 +67,7 @@ def apply(links: tuple[Link, ...] | None, X: Array, labels: Sequence[str], table
                 f"{np.count_nonzero(bad)} such as {float(x[np.argmax(bad)])!r}. It needs values "
                 f"{asks}; choose another link for this feature."
             )
-        if link == "log":
-            out[:, j] = np.log(x)
-        elif link == "logit":
-            out[:, j] = np.log(x) - np.log1p(-x)
-        else:
-            out[:, j] = x ** float(link)
+        out[:, j] = np.log(x) if link == "log" else logit(x) if link == "logit" else x**link
     return out
 
 
@@ -88,7 +80,7 @@ def undo(links: tuple[Link, ...] | None, X: Array) -> Array:
         if link == "log":
             out[:, j] = np.exp(X[:, j])
         elif link == "logit":
-            out[:, j] = np.clip(1 / (1 + np.exp(-X[:, j])), LEAST_SHARE, MOST_SHARE)
+            out[:, j] = np.clip(expit(X[:, j]), LEAST_SHARE, MOST_SHARE)
         elif link is not None:
             out[:, j] = np.maximum(X[:, j], 0.0) ** (1 / float(link))
     return out

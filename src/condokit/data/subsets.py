@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from condokit.checks import Array
+from condokit.data.arrays import sides
 
 
 def subsample(n: int, most: int, weights: Array | None = None, seed: int | None = None) -> Array:
@@ -28,7 +29,7 @@ def subsample(n: int, most: int, weights: Array | None = None, seed: int | None 
 def subsample_sides(is_query: Array, most: int, kept: Array | None = None) -> Array:
     """Return the numbers of at most so many rows of each domain, query rows first, evenly taken."""
     taken = []
-    for side in (is_query, ~is_query):
+    for _, side in sides(is_query):
         rows = np.flatnonzero(side if kept is None else side & kept)
         taken.append(rows[subsample(len(rows), most)])
     return np.concatenate(taken)
@@ -45,13 +46,13 @@ def folds(
 
     At random, or in turn within cells in a given order.
     """
+    rng = np.random.default_rng(seed)
     if groups is not None:
-        subject = groups if order is None else np.unique(groups, return_inverse=True)[1]
-        if order is None:
-            subject = np.random.default_rng(seed).permutation(int(groups.max()) + 1)[groups]
-        return subject % n_folds
+        if order is not None:
+            return np.unique(groups, return_inverse=True)[1] % n_folds
+        return rng.permutation(int(groups.max()) + 1)[groups] % n_folds
     turn = np.arange(len(cell))
-    shuffled = np.random.default_rng(seed).permutation(len(cell)) if order is None else order
+    shuffled = rng.permutation(len(cell)) if order is None else order
     shuffled = shuffled[np.argsort(cell[shuffled], kind="stable")]
     if order is not None:  # every cell begins with the first fold
         first = np.flatnonzero(np.diff(cell[shuffled], prepend=cell[shuffled][:1] - 1))

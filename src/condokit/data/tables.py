@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from decimal import Decimal
+from copy import copy
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -19,34 +19,22 @@ _CONVERT = "Convert them to numbers, for example with .astype(float), or leave t
 
 
 class Table:
-    """The feature columns of one table, readable in chunks of float64.
+    """The feature columns of a user's table, which is never changed nor copied as a whole.
 
-    Parameters
-    ----------
-    X : array, pandas or polars DataFrame, or pyarrow Table of shape (n_rows, n_columns)
-        The user's table. It is never changed and never copied as a whole.
-    name : str, default="X"
-        What error messages call it.
+    `name` is what error messages call it.
     """
 
     def __init__(self, X: Any, name: str = "X") -> None:
         self.name = name
         self.native = X
-        self._frame: nw.DataFrame[Any] | None = _as_frame(X, name)
-        self._array: Array | None = None if self._frame is not None else _as_array(X, name)
-        self.columns: list[str] | None = None
-        self._place: dict[str, int] = {}
-        self._types: list[nw.dtypes.DType] = []
-        if self._frame is not None:
-            self.columns = _string_names(list(self._frame.columns), name)
-            self.n_rows, width = self._frame.shape
-            self._types = list(self._frame.schema.values())
-            self._place = {column: i for i, column in enumerate(self.columns or [])}
-        else:
-            assert self._array is not None
-            self.n_rows, width = self._array.shape
-        self.width = width
-        self.positions: Sequence[int] = range(width)
+        frame = _as_frame(X, name)
+        self._is_frame = frame is not None
+        self._data: Any = _as_array(X, name) if frame is None else frame
+        self.columns = None if frame is None else _string_names(list(frame.columns), name)
+        self._place = {column: i for i, column in enumerate(self.columns or [])}
+        self._types = [] if frame is None else list(frame.schema.values())
+        self.n_rows, self.width = self._data.shape
+        self.positions: Sequence[int] = range(self.width)
 
     @property
     def n_features(self) -> int:
@@ -66,15 +54,9 @@ class Table:
         return None if self.columns is None else self.labels
 
     def column(self, argument: str, name: str) -> nw.Series[Any]:
-        """Return the named column as a series; `argument` is what the user called it."""
-        if self.columns is None or self._frame is None:
-            raise ValueError(
-                f"'{argument}' is the column name {name!r}, but {self.name} has no column names. "
-                f"Pass `{argument}` as an array with one entry per row."
-            )
-        if name not in self._place:
-            raise unknown_columns(argument, [name], self.columns)
-        return self._frame[name]
+        """Return the named column as a series."""
+        self.refuse_unknown(argument, [name])
+        return self._data[name]
 
     def select(
         self, features: Any, reserved: Sequence[str] = (), hint: str = _CONVERT, flags: bool = True
@@ -83,28 +65,35 @@ class Table:
 
         `hint` is what to do about text columns; `flags` admits boolean columns.
         """
-        chosen = self.positions
-        if features is None:
-            taken = set(reserved)
-            if self.columns is not None and taken:
-                chosen = [i for i in chosen if self.columns[i] not in taken]
-        else:
-            chosen = self._find(features, set(reserved))
+        chosen, taken = self.positions, set(reserved)
+        if features is not None:
+            chosen = self._find(features, taken)
+        elif self.columns is not None and taken:
+            chosen = [i for i in chosen if self.columns[i] not in taken]
         if not chosen:
-            shape = (self.n_rows, 0)
             raise ValueError(
-                f"Found array with 0 feature(s) (shape={shape}) while a minimum of 1 is required: "
-                f"{self.name} has no feature column left."
+                f"Found array with 0 feature(s) (shape=({self.n_rows}, 0)) while a minimum of 1 is "
+                f"required: {self.name} has no feature column left."
             )
-        table = object.__new__(Table)
-        table.__dict__.update(self.__dict__, positions=chosen)
-        table._refuse_text(hint, flags)
+        table = self._with(chosen)
+        text = [
+            f"{label} ({dtype})"
+            for label, dtype in zip(table.labels, table._dtypes())
+            if not (dtype.is_numeric() or (flags and dtype == nw.Boolean))
+        ]
+        if text:
+            raise ValueError(
+                f"{self.name} has columns that are not numeric: {listing(text)}. {hint}"
+            )
         return table
 
     def take(self, places: Iterable[int]) -> Table:
         """Return the table with some of its selected columns, by their place among them."""
-        table = object.__new__(Table)
-        table.__dict__.update(self.__dict__, positions=[self.positions[j] for j in places])
+        return self._with([self.positions[j] for j in places])
+
+    def _with(self, positions: Sequence[int]) -> Table:
+        table = copy(self)
+        table.positions = positions
         return table
 
     def match(self, names: Sequence[str] | None, n_features: int, owner: str) -> Table:
@@ -120,14 +109,10 @@ class Table:
             chosen = [self._place[name] for name in names]
             return self.select(range(self.n_features) if chosen == [*self.positions] else chosen)
         if self.n_features != n_features:
-            hint = (
-                f" {self.name} looks transposed: samples are rows."
-                if self.n_rows == n_features
-                else ""
-            )
+            turned = f" {self.name} looks transposed: samples are rows."
             raise ValueError(
                 f"{self.name} has {self.n_features} features, but {owner} is expecting "
-                f"{n_features} features as input.{hint}"
+                f"{n_features} features as input.{turned if self.n_rows == n_features else ''}"
             )
         return self.select(None)
 
@@ -137,6 +122,17 @@ class Table:
         for start in range(0, self.n_rows, step):
             rows = slice(start, min(start + step, self.n_rows))
             yield rows, self._read(rows)
+
+    def refuse_unknown(self, argument: str, names: list[str]) -> None:
+        """Refuse names that are not columns; `argument` is what the user called them."""
+        if names and self.columns is None:
+            raise ValueError(
+                f"'{argument}' is the column name {names[0]!r}, but {self.name} has no column "
+                f"names. Pass `{argument}` as an array with one entry per row."
+            )
+        unknown = [name for name in names if name not in self._place]
+        if unknown:
+            raise unknown_columns(argument, unknown, self.columns or [])
 
     def refuse_empty(self) -> None:
         """Raise an error if there are no rows."""
@@ -155,134 +151,116 @@ class Table:
 
     def output(self, width: int | None = None) -> Array:
         """Return an empty array for a result with these rows, and these or so many columns."""
-        if self._frame is not None:
+        if self._is_frame:
             single = all(dtype == nw.Float32 for dtype in self._dtypes())
         else:
-            single = self._array is not None and self._array.dtype == np.float32
+            single = self._data.dtype == np.float32
         width = self.n_features if width is None else width
         return np.empty((self.n_rows, width), np.float32 if single else np.float64)
 
     def rebuild(self, values: Array, names: Sequence[str] | None = None) -> Any:
         """Put an array into the container that this table came in, keeping its index."""
-        if self._frame is None:
+        if not self._is_frame:
             return values
-        names = list(names) if names is not None else [str(label) for label in self.labels]
-        native = self._frame.to_native()
-        dtypes: list[Any] = self._dtypes()
-        same = len(names) == len(dtypes)
-        columns: dict[str, Array] = {
-            name: values[:, j].astype(np.float32) if dtype == nw.Float32 else values[:, j]
-            for j, (name, dtype) in enumerate(zip(names, dtypes if same else [None] * len(names)))
+        names = self.labels if names is None else list(names)
+        same = len(names) == self.n_features
+        dtypes = [values.dtype] * len(names)
+        if same:
+            single = np.dtype(np.float32)
+            dtypes = [single if d == nw.Float32 else values.dtype for d in self._dtypes()]
+        native = self._data.to_native()
+        columns = {
+            name: values[:, j].astype(dtype, copy=False)
+            for j, (name, dtype) in enumerate(zip(names, dtypes))
         }
         if nw.dependencies.is_pandas_dataframe(native):
-            frame = _pandas_frame(type(native), values, columns, native.index)
+            # one block is faster than columns
+            block = values.astype(dtypes[0], copy=False) if len(set(dtypes)) == 1 else columns
+            frame = type(native)(block, columns=names, index=native.index)
             if self.columns is None and same:
                 frame.columns = self.native.columns[list(self.positions)]
             return frame
-        return nw.from_dict(columns, backend=self._frame.implementation).to_native()
+        return nw.from_dict(columns, backend=self._data.implementation).to_native()
 
     def _read(self, rows: slice) -> Array:
-        if self._frame is not None:
-            whole = len(self.positions) == len(self._types) and isinstance(self.positions, range)
-            part = self._frame[rows] if whole else self._frame[rows, list(self.positions)]
-            values = part.to_numpy()
-            if values.dtype.kind not in "fiub":  # nullable columns
-                values = np.column_stack([_with_nan(column) for column in part.iter_columns()])
-            return np.asarray(values, dtype=np.float64)
-        assert self._array is not None
-        block = self._array[rows]
-        if self.positions != range(self._array.shape[1]):
-            block = block[:, self.positions]
-        return block if block.dtype == np.float64 else block.astype(np.float64)
+        if not self._is_frame:
+            block = self._data[rows]
+            if self.positions != range(self.width):
+                block = block[:, self.positions]
+            return block if block.dtype == np.float64 else block.astype(np.float64)
+        whole = self.positions == range(self.width)
+        part = self._data[rows] if whole else self._data[rows, list(self.positions)]
+        values = part.to_numpy()
+        if values.dtype.kind not in "fiub":  # nullable columns
+            floats = (column.cast(nw.Float64) for column in part.iter_columns())
+            values = np.column_stack([column.to_numpy() for column in floats])
+        return np.asarray(values, dtype=np.float64)
 
     def _dtypes(self) -> list[nw.dtypes.DType]:
-        assert self._frame is not None
-        return [self._types[position] for position in self.positions]
+        """Return the types of the selected columns of a data frame."""
+        return [self._types[position] for position in self.positions if self._types]
 
     def _find(self, features: Any, reserved: set[str]) -> Sequence[int]:
         if isinstance(features, range):
             return features
-        try:
-            wanted = [features] if isinstance(features, str | int | np.integer) else list(features)
-        except TypeError:
-            raise _no_features(features) from None
+        is_list = np.iterable(features) and not isinstance(features, str)
         chosen: dict[int, None] = {}
         missing: list[Any] = []
-        for want in wanted:
-            if isinstance(want, str) and self.columns is not None:
+        for want in features if is_list else [features]:
+            if isinstance(want, str):
+                if self.columns is None:
+                    raise ValueError(
+                        f"'features' names {want!r}, but {self.name} has no column names; "
+                        "give column numbers instead."
+                    )
                 # an exact name first: columns may be called 'a[1]' or 'x*'
                 hits = [want] if want in self._place else fnmatch.filter(self.columns, want)
                 hits = [hit for hit in hits if hit == want or hit not in reserved]
                 chosen.update({self._place[hit]: None for hit in hits})
                 missing += [] if hits else [want]
             elif isinstance(want, int | np.integer) and not isinstance(want, bool):
-                if not -len(self.positions) <= want < len(self.positions):
+                if not -self.n_features <= want < self.n_features:
                     raise ValueError(
                         f"'features' asks for column {want}, but {self.name} has "
-                        f"{len(self.positions)} columns."
+                        f"{self.n_features} columns."
                     )
-                chosen[int(want) % len(self.positions)] = None
-            elif isinstance(want, str):
-                raise ValueError(
-                    f"'features' names {want!r}, but {self.name} has no column names; "
-                    "give column numbers instead."
-                )
+                chosen[int(want) % self.n_features] = None
             else:
-                raise _no_features(want)
+                text = "{@'features'} must list column names, patterns or numbers. Got {want!r}."
+                raise ValueError(said(text, want=want))
         if missing:
             raise unknown_columns("features", missing, self.columns or [])
         both = [self.columns[i] for i in chosen if self.columns and self.columns[i] in reserved]
         if both:
-            raise ValueError(
-                said(
-                    "{@'features'} lists {both}, which is also the domain, a confounder or the "
-                    "groups. A column is one or the other.",
-                    both=listing(both),
-                )
-            )
+            text = "{@'features'} lists {both}, which is also the domain, a confounder or the "
+            text += "groups. A column is one or the other."
+            raise ValueError(said(text, both=listing(both)))
         return list(chosen)
 
-    def _refuse_text(self, hint: str, flags: bool) -> None:
-        if self._frame is None:
-            return
-        text = [
-            f"{label} ({dtype})"
-            for label, dtype in zip(self.labels, self._dtypes())
-            if not (dtype.is_numeric() or (flags and dtype == nw.Boolean))
-        ]
-        if text:
-            raise ValueError(
-                f"{self.name} has columns that are not numeric: {listing(text)}. {hint}"
-            )
 
-
-def _no_features(given: Any) -> ValueError:
-    template = "{@'features'} must list column names, patterns or numbers. Got {given!r}."
-    return ValueError(said(template, given=given))
-
-
-def is_frame(X: Any) -> bool:
-    """Tell whether X is an eager data frame or series of a library that narwhals knows."""
+def as_narwhals(X: Any, eager_only: bool = True) -> Any:
+    """Return a data frame or series as narwhals sees it, None if it is neither."""
     try:
-        nw.from_native(X, eager_only=True, allow_series=True)
+        return nw.from_native(X, eager_only=eager_only, allow_series=True)
     except TypeError:
-        return False
-    return True
+        return None
 
 
-def _as_frame(X: Any, name: str) -> nw.DataFrame[Any] | None:
-    names: list[Any] = []
+def refuse_duplicates(X: Any, name: str, hint: str = "") -> None:
+    """Refuse a data frame in which two columns have the same name."""
+    names: Iterable[Any] = ()
     if nw.dependencies.is_pandas_dataframe(X):
-        names = list(X.columns)
+        names = X.columns
     elif nw.dependencies.is_pyarrow_table(X):
         names = X.column_names
     twice = [column for column, times in Counter(names).items() if times > 1]
     if twice:
-        raise ValueError(f"{name} has duplicate column names: {listing(twice)}. Rename them.")
-    try:
-        frame = nw.from_native(X, allow_series=True)
-    except TypeError:
-        return None
+        raise ValueError(f"{name} has duplicate column names: {listing(twice)}.{hint}")
+
+
+def _as_frame(X: Any, name: str) -> nw.DataFrame[Any] | None:
+    refuse_duplicates(X, name, " Rename them.")
+    frame = as_narwhals(X, eager_only=False)
     if isinstance(frame, nw.LazyFrame):
         raise TypeError(f"{name} is a lazy frame; collect it first, for example with .collect().")
     if isinstance(frame, nw.Series):
@@ -299,7 +277,7 @@ def _as_array(X: Any, name: str) -> Array:
             f"Sparse data was passed for {name}, but dense data is required. "
             "Convert it with '.toarray()': an offset would fill the zeros anyway."
         )
-    if isinstance(X, np.ma.MaskedArray):
+    if np.ma.isMaskedArray(X):
         X = np.ma.filled(X.astype(np.float64), np.nan)
     try:
         array = np.asarray(X)
@@ -338,22 +316,3 @@ def _string_names(columns: list[Any], name: str) -> list[str] | None:
             "be found by name. Convert them: X.columns = X.columns.astype(str)."
         )
     return columns if kinds != {False} else None
-
-
-def _with_nan(column: Any) -> Array:
-    """Return a column as float64 with NaN for what is missing."""
-    values = column.to_numpy()
-    if values.dtype.kind in "fiub":
-        return np.asarray(values, dtype=np.float64)
-    numbers = (int, float, np.number, Decimal)
-    listed = [float(v) if isinstance(v, numbers) else np.nan for v in values]
-    return np.array(listed, dtype=np.float64)
-
-
-def _pandas_frame(kind: type, values: Array, columns: dict[str, Array], index: Any) -> Any:
-    """Build a pandas frame from one block where all columns share a dtype."""
-    dtypes = {column.dtype for column in columns.values()}
-    if len(dtypes) == 1:
-        block = values.astype(dtypes.pop(), copy=False)
-        return kind(block, columns=list(columns), index=index)
-    return kind(columns, index=index)
