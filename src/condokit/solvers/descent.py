@@ -1,7 +1,5 @@
 """Descent within any family of maps, by L-BFGS in its coordinates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

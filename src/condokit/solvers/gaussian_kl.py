@@ -1,9 +1,8 @@
 """The Gaussian KL divergence of full matrices: the objective, and its own ways to the minimum."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 from scipy import linalg
@@ -70,9 +69,8 @@ class KLObjective:
 
     def offset(self, B: Array) -> Array:
         r"""Return the best c, :math:`\bar P^{-1} \sum w_k P_k (\nu_k - B \mu_k)`."""
-        total = self.weighted.sum(axis=0)
         wanted = np.einsum("kij,kj->i", self.weighted, self.goal - self.mean @ B.T)
-        return np.linalg.solve(total, wanted)
+        return np.linalg.solve(self.weighted.sum(axis=0), wanted)
 
     def expected(self) -> float:
         r"""Return the divergence between samples of one law that is normal in every stratum.
@@ -111,19 +109,15 @@ class KLObjective:
 
     def _hessian(self, inverse: Array) -> Array:
         """Return the Hessian in vec(B) where B has this inverse; -log det has V -> B^-T V' B^-T."""
-        n = inverse.size
-        return self._quadratic()[0] + np.einsum("bi,ja->ijab", inverse, inverse).reshape(n, n)
+        curved = np.einsum("bi,ja->ijab", inverse, inverse)
+        return self._quadratic[0] + curved.reshape(inverse.size, inverse.size)
 
     def explore(self, B: Array, c: Array) -> Solution:
         """Return a map near the local minimum that is reached from B, at little cost."""
         if len(B) > MOST_DENSE:
             return self._by_size(B, 5, 50)
-        function, constant = self._on_operator(B), self._quadratic()[2]
-        best = lbfgs(function, B.ravel(), max_iter=300, ftol=1e-7, gtol=1e-3)
-        B = best.x.reshape(B.shape)
-        value, norm = float(best.fun) + constant, float(np.abs(best.jac).max())
-        facts = {"objective": value, "n_iter": int(best.nit), "gradient_norm": norm}
-        return Solution.of(B, self.offset(B), **facts)
+        best = lbfgs(self._on_operator(B), B.ravel(), max_iter=300, ftol=1e-7, gtol=1e-3)
+        return self._finished(best.x.reshape(B.shape), int(best.nit))
 
     def solve(self, B: Array, c: Array, max_iter: int = 100) -> Solution:
         """Return the local minimum that is reached from B; the sign of det B is kept."""
@@ -147,7 +141,7 @@ class KLObjective:
 
         Its cost does not depend on the support values. Infinite where det B has another sign.
         """
-        Q, g, _ = self._quadratic()
+        Q, g = self._quadratic
         sign = np.linalg.slogdet(B)[0]
 
         def function(v: Array) -> tuple[float, Array]:
@@ -160,25 +154,21 @@ class KLObjective:
 
         return function
 
-    def _quadratic(self) -> tuple[Array, Array, float]:
-        r"""Return Q, g and k of :math:`L = \tfrac12 v' Q v - g' v - \log|\det B| + k`, v = vec(B).
+    @cached_property
+    def _quadratic(self) -> tuple[Array, Array]:
+        r"""Q and g of :math:`L = \tfrac12 v' Q v - g' v - \log|\det B| + k`, v = vec(B).
 
         One matrix product over the support values; afterwards their number does not matter.
         """
-        if not hasattr(self, "_operator"):
-            n_values, d = self.mean.shape
-            second = self.cov + self.mean[:, :, None] * self.mean[:, None, :]
-            flat = self.weighted.reshape(n_values, -1).T @ second.reshape(n_values, -1)
-            Q = flat.reshape(d, d, d, d).transpose(0, 2, 1, 3).reshape(d * d, d * d)
-            T = np.einsum("kia,kb->iab", self.weighted, self.mean).reshape(d, d * d)
-            total = self.weighted.sum(axis=0)
-            pull = np.einsum("kij,kj->ki", self.weighted, self.goal)
-            centre = np.linalg.solve(total, pull.sum(axis=0))
-            g = (pull.T @ self.mean).ravel() - centre @ T
-            constant = 0.5 * float((pull * self.goal).sum() - centre @ pull.sum(axis=0))
-            Q = Q - T.T @ np.linalg.solve(total, T)
-            self._operator = Q, g, constant + self.constant
-        return self._operator
+        n_values, d = self.mean.shape
+        second = self.cov + self.mean[:, :, None] * self.mean[:, None, :]
+        flat = self.weighted.reshape(n_values, -1).T @ second.reshape(n_values, -1)
+        Q = flat.reshape(d, d, d, d).transpose(0, 2, 1, 3).reshape(d * d, d * d)
+        T = np.einsum("kia,kb->iab", self.weighted, self.mean).reshape(d, d * d)
+        total = self.weighted.sum(axis=0)
+        pull = np.einsum("kij,kj->ki", self.weighted, self.goal)
+        g = (pull.T @ self.mean).ravel() - np.linalg.solve(total, pull.sum(axis=0)) @ T
+        return Q - T.T @ np.linalg.solve(total, T), g
 
     def _newton(self, B: Array, max_iter: int) -> tuple[Array, int]:
         """Newton's method with a Levenberg shift where the Hessian is not positive."""

@@ -1,7 +1,5 @@
 """One way to call the general minimiser of smooth functions: watched, and stopped by Ctrl-C."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar

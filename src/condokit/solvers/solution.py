@@ -15,9 +15,8 @@ class Solution:
     r"""The best map of a family, written as :math:`x \mapsto r + A (x - c)`."""
 
     scale: Array  # (n_features,) or (n_outputs, n_features): the diagonal of A, or all of it
-    # (n_features,): c, for diagonal maps the middle of the query data, and r, where it is mapped to
-    centre: Array
-    image: Array
+    centre: Array  # (n_features,): c, for diagonal maps the middle of the query data
+    image: Array  # (n_features,): r, where that is mapped to
     # (n_features, rank): with them, A = diag(scale) + left right'
     left: Array | None = None
     right: Array | None = None
@@ -56,14 +55,13 @@ class Solution:
         """Whether the map turns the orientation around."""
         if self.scale.ndim == 1:
             return bool(np.prod(np.sign(self.scale)) < 0)
-        is_square = self.scale.shape[0] == self.scale.shape[1]
-        return is_square and bool(np.linalg.slogdet(self.scale)[0] < 0)
+        rows, columns = self.scale.shape
+        return rows == columns and bool(np.linalg.slogdet(self.scale)[0] < 0)
 
     def search_facts(self) -> dict[str, Any]:
         """Return what is known of the search, for the report."""
-        size = np.abs(self.scale)
-        if self.scale.ndim == 2:
-            size = np.linalg.svd(self.scale, compute_uv=False)
+        is_diagonal = self.scale.ndim == 1
+        size = np.abs(self.scale) if is_diagonal else np.linalg.svd(self.scale, compute_uv=False)
         return {
             "objective": self.objective,
             "n_iter": self.n_iter,
@@ -115,12 +113,11 @@ def only_shifted(solution: Solution, flat: Array) -> Solution:
 
 def joined(results: list[tuple[Array, Solution]]) -> Solution:
     """Put the solutions of groups of features together in the order of the features."""
-    order = np.argsort(np.concatenate([features for features, _ in results]))
-    parts = [part for _, part in results]
-    names = ("scale", "centre", "image", "se_log_scale", "se_image")
+    features, parts = zip(*results)
+    order = np.argsort(np.concatenate(features))
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts])[order]
-        for name in names
+        for name in ("scale", "centre", "image", "se_log_scale", "se_image")
         if getattr(parts[0], name) is not None
     }
     return replace(parts[0], n_iter=max(part.n_iter for part in parts), **arrays)
