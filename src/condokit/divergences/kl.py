@@ -50,10 +50,8 @@ class ReverseKL(GaussianDivergence):
         self.variant = variant
 
     def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:  # noqa: D102
-        w = columns(weights)
-        error = query.mean - reference.mean
-        log_ratio = np.log(query.var * reference.precision)
-        excess = query.var + error**2
+        w, error = columns(weights), query.mean - reference.mean
+        log_ratio, excess = np.log(query.var * reference.precision), query.var + error**2
         if self._is_exact():
             terms = w * (reference.precision * excess - 1 - log_ratio) / 2
             d_mean = w * reference.precision * error
@@ -143,8 +141,7 @@ class ForwardKL(GaussianDivergence):
     """
 
     def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:  # noqa: D102
-        w = columns(weights)
-        error = query.mean - reference.mean
+        w, error = columns(weights), query.mean - reference.mean
         excess = reference.var + error**2
         terms = w * (query.precision * excess - 1 + np.log(query.var / reference.var)) / 2
         d_mean = w * query.precision * error

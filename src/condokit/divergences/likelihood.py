@@ -210,31 +210,34 @@ class _SharedLaw:
         cov = self.mean.posterior(gram)
         self.curve_dof = np.einsum("drs,dsr->d", cov, gram)
         self.G = G - np.einsum("drk,drs,dsl->dkl", cross, cov, cross, optimize=True)
-        self._solve()
+        # rounding, where curves pass through all rows
+        self.G[:, 2, 2] = np.maximum(self.G[:, 2, 2], 1e-9)
+        _, G01, G02, G11, G12, G22 = self._sides()
+        self.m = self.rows.query_unit / self.rows.reference_unit  # one, in the user's units
+        slope, start = self._best_offset()
+        if self.family.has_scale:
+            n = max(self.n_query - self.family.has_offset, 0.5)  # the offset takes one
+            a = np.maximum(G11 + 2 * slope * G12 + slope**2 * G22, 1e-9)
+            c = -(G01 + start * G12 + slope * (G02 + start * G22))
+            # a m^2 - c m - n = 0 has one positive root; in two forms, neither of which cancels
+            root = np.sqrt(c**2 + 4 * a * n)
+            self.m = np.where(c > 0, (c + root) / (2 * a), 2 * n / (root + np.abs(c)))
+        self.b = self.m * slope + start
         theta = np.stack([np.ones_like(self.m), self.m, self.b], axis=1)
         self.beta = np.einsum("drs,dsk,dk->dr", cov, cross, theta, optimize=True)
 
-    def _solve(self) -> None:
-        # rounding, where curves pass through all rows
-        self.G[:, 2, 2] = np.maximum(self.G[:, 2, 2], 1e-9)
-        _, G01, G02, G11, G12, G22 = _entries(self.G)
-        if not self.family.has_offset:
-            # the offset is zero in the user's units: b = m slope + start in these
-            slope, start = self._slope(), -self.rows.reference_mean / self.rows.reference_unit
-            a = G11 + 2 * slope * G12 + slope**2 * G22
-            c = -(G01 + start * G12 + slope * (G02 + start * G22))
-            self.m = _positive_root(np.maximum(a, 1e-9), c, self.n_query)
-            self.b = self.m * slope + start
-            return
-        self.m = self.rows.query_unit / self.rows.reference_unit  # one, in the user's units
-        if self.family.has_scale:
-            a = np.maximum(G11 - G12**2 / G22, 1e-9)
-            c = G02 * G12 / G22 - G01
-            self.m = _positive_root(a, c, max(self.n_query - 1, 0.5))  # the offset takes one
-        self.b = -(G02 + self.m * G12) / G22
+    def _sides(self) -> Array:
+        """Return G00, G01, G02, G11, G12 and G22 of every feature."""
+        rows, columns = np.triu_indices(3)
+        return self.G[:, rows, columns].T
 
-    def _slope(self) -> Array:
-        return self.rows.query_mean / self.rows.query_unit
+    def _best_offset(self) -> tuple[Array, Array]:
+        """Return slope and start of the best offset for a scale, b = m slope + start."""
+        if not self.family.has_offset:  # zero in the user's units
+            rows = self.rows
+            return rows.query_mean / rows.query_unit, -rows.reference_mean / rows.reference_unit
+        _, _, G02, _, G12, G22 = self._sides()
+        return -G12 / G22, -G02 / G22
 
     def _update_noise(self, first: bool) -> None:
         """Regress log-variances on squared residuals, freed of what the curve took from them."""
@@ -259,7 +262,7 @@ class _SharedLaw:
     def _map_dof(self) -> Array:
         if not self.family.has_scale:
             return np.ones_like(self.m)
-        _, _, _, G11, G12, G22 = _entries(self.G)
+        _, _, _, G11, G12, G22 = self._sides()
         slope = np.maximum(G11 - G12**2 / G22, 0.0)
         return self.family.has_offset + slope / (slope + self.n_query / self.m**2)
 
@@ -281,21 +284,18 @@ class _SharedLaw:
 
         The noise curve is shared, so that only a part q of the N_q query rows informs on the scale.
         """
-        _, _, _, G11, G12, G22 = _entries(self.G)
+        _, _, _, G11, G12, G22 = self._sides()
         none = np.zeros_like(self.m)
         if not self.family.has_scale:
             return none, 1 / np.sqrt(G22), none
         shared = 2 * np.einsum("r,drs,s->d", self.query_pull, self.noise.cov, self.query_pull)
         informative = np.maximum(self.n_query - shared, 1.0)
         info_m = G11 + (2 * informative - self.n_query) / self.m**2
-        if not self.family.has_offset:
-            slope = self._slope()
-            se_m = 1 / np.sqrt(np.maximum(info_m + 2 * slope * G12 + slope**2 * G22, 1e-9))
-            return se_m / self.m, np.abs(slope) * se_m, none
-        info_m = np.maximum(info_m, G12**2 / G22 * (1 + 1e-6) + 1e-9)
-        determinant = info_m * G22 - G12**2
-        se_m = np.sqrt(G22 / determinant)
-        return se_m / self.m, np.sqrt(info_m / determinant), -G12 / determinant
+        slope, has_offset = self._best_offset()[0], self.family.has_offset
+        info = info_m + 2 * slope * G12 + slope**2 * G22  # with the best offset
+        info = np.maximum(info, 1e-9 + has_offset * 1e-6 * G12**2 / G22)
+        se_b = np.sqrt(has_offset / G22 + slope**2 / info)
+        return 1 / np.sqrt(info) / self.m, se_b, has_offset * slope / info
 
     def _widening(self) -> Array:
         r"""Return by how much errors are greater because noise and curves are estimated.
@@ -358,19 +358,6 @@ class _SharedLaw:
             n_iter=self.n_iter,
         )
         return decorrelated(found, widen**2 * cov_mb / self.m * rows.reference_unit)
-
-
-def _entries(G: Array) -> Array:
-    """Return the entries 00, 01, 02, 11, 12 and 22 of the matrix of every feature."""
-    rows, columns = np.triu_indices(3)
-    return G[:, rows, columns].T
-
-
-def _positive_root(a: Array, c: Array, n: float) -> Array:
-    """Return the m > 0 with a m^2 - c m - n = 0."""
-    root = np.sqrt(c**2 + 4 * a * n)
-    # the same number in two forms, neither of which cancels
-    return np.where(c > 0, (c + root) / (2 * a), 2 * n / (root + np.abs(c)))
 
 
 def _sums(rows: Rows, products: Products, W: Array) -> tuple[Array, Array, Array]:

@@ -39,11 +39,7 @@ class SampleDivergence(Divergence):
     forms: ClassVar[dict[str, str]] = {"diagonal": "samples", "matrix": "samples"}
     max_rows: int
     max_iter: int | None
-
-    @property
-    def precision(self) -> type[np.floating[Any]]:
-        """The numbers to compute with."""
-        return np.float64
+    precision: type[np.floating[Any]] = np.float64  # the numbers to compute with
 
     def refusal(self, family: MapFamily) -> str:  # noqa: D102
         return said(
@@ -172,10 +168,7 @@ class _KernelDivergence(SampleDivergence):
 
     @abstractmethod
     def _profile(self, reference: list[Array]) -> KernelProfile:
-        """Return a function from squared distances, and shares of their columns.
-
-        It returns the kernel times the shares, and its derivative in the squared distances.
-        """
+        """Return the kernel, times shares of columns, and its slope, given squared distances."""
 
     def distances(self, samples: Samples) -> Distance:  # noqa: D102
         profile = self._profile(samples.reference)
@@ -264,7 +257,7 @@ class MMD(_KernelDivergence):
         return profile
 
     @property
-    def precision(self) -> type[np.floating[Any]]:
+    def precision(self) -> type[np.floating[Any]]:  # type: ignore[override]
         """Single precision, far finer than sampling errors; double for differences of kernels."""
         return np.float32 if self.kernel is None else np.float64
 
@@ -443,11 +436,11 @@ class Procrustes(SampleDivergence):
 
 def _turned(samples: Samples, A: Array, b: Array, has_scale: bool) -> tuple[Array, Array, float]:
     """Pair rows under a map, and return the best rigid map for the pairs and what it leaves."""
-    sides: list[tuple[Array, Array, Array]] = []
+    pairs: list[tuple[Array, Array, Array]] = []
     for w, X, Y in zip(samples.weights, samples.query, samples.reference):
         rows, partners = linear_sum_assignment(_squared(X @ A.T + b, Y))
-        sides.append((np.full(len(rows), w / len(rows)), X[rows], Y[partners]))
-    w, X, Y = (np.concatenate(parts) for parts in zip(*sides))
+        pairs.append((np.full(len(rows), w / len(rows)), X[rows], Y[partners]))
+    w, X, Y = (np.concatenate(parts) for parts in zip(*pairs))
     w = w / w.sum()
     middle_x, middle_y = w @ X, w @ Y
     X, Y = X - middle_x, Y - middle_y

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,18 +19,17 @@ _PULL = 0.4  # of the noise in the gradient, sqrt(features / rows)
 
 def minimise_low_rank(pair: FactorPair, start: Solution, rank: int) -> Solution:
     """Return the best map of low rank beside a diagonal, after which the pair is given."""
-    scale, offset = start.scale, start.offset
     unit, middle = pair.unit, pair.middle
     penalty = _PULL * float(np.sqrt(len(unit) / pair.fewest_rows))
     objective = LowRankKL(pair.query, pair.reference, pair.weights, penalty)
     (m, U, V, c), best = objective.minimise(rank)
     # y = unit (m x' + U V' x' + c) + middle with x' = (scale x + offset - middle) / unit
-    from_middle = (offset - middle) / unit
+    from_middle = (start.offset - middle) / unit
     return Solution.of(
-        m * scale,
+        m * start.scale,
         unit * (m * from_middle + U @ (V.T @ from_middle) + c) + middle,
         left=U * unit[:, None],
-        right=V * (scale / unit)[:, None],
+        right=V * (start.scale / unit)[:, None],
         objective=float(best.fun),
         n_iter=int(best.nit),
         gradient_norm=float(np.abs(best.jac).max()),
@@ -90,21 +90,19 @@ class LowRankKL:
         """Return the steepest directions of low rank at the identity, as factors U and V."""
         d = len(self.query[0].mean)
 
-        def product(M: Array) -> Array:
+        def product(M: Array, transposed: bool = False) -> Array:
             M = M.reshape(d, -1)
             total = M.copy()
             for w, q, goal, P in self.strata:
-                total -= w * (P @ q.times(M) + np.outer(P @ (q.mean - goal), q.mean @ M))
+                pull = P @ (q.mean - goal)
+                if transposed:
+                    total -= w * (q.times(P @ M) + np.outer(q.mean, pull @ M))
+                else:
+                    total -= w * (P @ q.times(M) + np.outer(pull, q.mean @ M))
             return total
 
-        def transposed(M: Array) -> Array:
-            M = M.reshape(d, -1)
-            total = M.copy()
-            for w, q, goal, P in self.strata:
-                total -= w * (q.times(P @ M) + np.outer(q.mean, P @ (q.mean - goal) @ M))
-            return total
-
-        operator = LinearOperator((d, d), product, transposed, product, np.float64, transposed)
+        back = partial(product, transposed=True)
+        operator = LinearOperator((d, d), product, back, product, np.float64, back)
         left, size, right = svds(operator, k=rank, random_state=0)
         start = 0.3 * np.sqrt(np.minimum(size, 1.0))
         return left * start, right.T * start
@@ -113,12 +111,12 @@ class LowRankKL:
         """Return m, U, V, c near the identity, and the result of the search."""
         d = len(self.query[0].mean)
         U, V = self.leading(rank)
-        shapes = [(d,), (d, rank), (d, rank), (d,)]
-        ends = np.cumsum([0] + [int(np.prod(shape)) for shape in shapes])
+        ends = np.cumsum([d, d * rank, d * rank])
 
         def parts(v: Array) -> list[Array]:
-            log_m, U, V, c = (v[a:b].reshape(s) for a, b, s in zip(ends[:-1], ends[1:], shapes))
-            return [np.exp(np.clip(log_m, -20, 20)), U, V, c]
+            log_m, U, V, c = np.split(v, ends)
+            m = np.exp(np.clip(log_m, -20, 20))
+            return [m, U.reshape(d, rank), V.reshape(d, rank), c]
 
         def function(v: Array) -> tuple[float, Array]:
             value, gradient = self.value_and_grad(*parts(v))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array
+from condokit.data.arrays import ones_for_zeros
 
 
 @dataclass(frozen=True)
@@ -80,17 +81,11 @@ def decorrelated(solution: Solution, covariance: Array) -> Solution:
     point x is r + m (x - c), whose covariance with log m vanishes at
     :math:`x = c - \mathrm{cov} / (m \operatorname{var}(\log m))`.
     """
-    se_log_scale, se_image = np.asarray(solution.se_log_scale), np.asarray(solution.se_image)
-    variance = se_log_scale**2
-    known = variance > 0
-    slope = np.where(known, covariance / np.where(known, variance, 1.0), 0.0)
-    rest = se_image**2 - slope * covariance
-    return replace(
-        solution,
-        centre=solution.centre - slope / solution.scale,
-        image=solution.image - slope,
-        se_image=np.sqrt(np.maximum(rest, 0.01 * se_image**2)),
-    )
+    variance, error = np.asarray(solution.se_log_scale) ** 2, np.asarray(solution.se_image) ** 2
+    slope = np.where(variance > 0, covariance / ones_for_zeros(variance), 0.0)
+    se_image = np.sqrt(np.maximum(error - slope * covariance, 0.01 * error))
+    centre, image = solution.centre - slope / solution.scale, solution.image - slope
+    return replace(solution, centre=centre, image=image, se_image=se_image)
 
 
 def no_change(centre: Array) -> Solution:
@@ -101,8 +96,6 @@ def no_change(centre: Array) -> Solution:
 
 def only_shifted(solution: Solution, flat: Array) -> Solution:
     """Give constant features the scale one, and no standard error: none is known."""
-    if not flat.any():
-        return solution
     errors: dict[str, Any] = {
         name: np.where(flat, 0.0, error)
         for name in ("se_log_scale", "se_image")
