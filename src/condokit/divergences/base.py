@@ -10,7 +10,6 @@ from sklearn.base import BaseEstimator
 from condokit.checks import Array, said
 from condokit.conditionals import Moments
 from condokit.data.arrays import average, columns
-from condokit.maps.coordinates import Diagonals
 from condokit.maps.families import DiagonalFamily, MapFamily, MatrixFamily
 from condokit.solvers.descent import Evaluation, descend
 from condokit.solvers.solution import Solution
@@ -102,8 +101,7 @@ class MomentDivergence(Divergence):
             per_value = d_mean * query.mean + 2 * d_var * query.var * scale
             return value, per_value.sum(axis=0), d_mean.sum(axis=0)
 
-        none = np.zeros(len(unit))
-        start = Diagonals(none + 1, none, family.has_scale, family.has_offset)
+        start = family.around(np.ones(len(unit)), np.zeros(len(unit)))
         found = descend(objective, start, 1000, 1e-14, 1e-9)
         image = middle + found.scale * (centre - middle) + found.offset * unit
         return Solution(found.scale, centre, image, n_iter=found.n_iter)

@@ -27,6 +27,7 @@ _MANY_FEATURES = 64
 _MOST_PASSES = 4
 _CORRELATION_STEPS = 3  # in which the correlation within subjects is renewed
 _FEWEST_DOF = 2.0
+Bases = tuple[Basis, Basis]  # of the mean and of the noise
 
 
 class PooledLikelihood(Divergence):
@@ -69,9 +70,7 @@ class PooledLikelihood(Divergence):
     def solve(self, family: Any, summary: Any) -> Solution:  # noqa: D102
         if family.form == "matrix":
             return minimise(family, summary, GaussianLikelihood)
-        return self._solve_diagonal(family, summary)
-
-    def _solve_diagonal(self, family: DiagonalFamily, rows: Rows) -> Solution:
+        rows: Rows = summary
         for name, least in (("n_knots", 3), ("max_iter", 1), ("max_rows", 100)):
             check_number(name, getattr(self, name), least)
         if not family.has_offset and not family.has_scale:
@@ -137,16 +136,10 @@ class _SharedLaw:
     """The alternating fit of one batch of features."""
 
     def __init__(
-        self,
-        bases: tuple[Basis, Basis],
-        rows: Rows,
-        products: Products,
-        Psi: Array,
-        family: DiagonalFamily,
+        self, bases: Bases, rows: Rows, products: Products, Psi: Array, family: DiagonalFamily
     ) -> None:
         n_features = rows.X.shape[1]
-        self.products, self.Psi, self.family = products, Psi, family
-        self.sample = rows
+        self.sample, self.products, self.Psi, self.family = rows, products, Psi, family
         self._discount(1.0)
         self.mean = CurveRegression(bases[0], n_features, 1.0)
         self.noise = CurveRegression(bases[1], n_features, 0.3)
@@ -161,9 +154,8 @@ class _SharedLaw:
         self._count(self.rows)
 
     def _count(self, rows: Rows) -> None:
-        self.n_query, self.n_rows = (
-            float(weights.sum()) for weights in (rows.weights[rows.is_query], rows.weights)
-        )
+        self.n_query = float(rows.weights[rows.is_query].sum())
+        self.n_rows = float(rows.weights.sum())
 
     def alternate(self, max_iter: int, in_groups: bool) -> Iterator[tuple[Array, _SharedLaw]]:
         """Renew map, curves and noise in turn; yield features whose map stands still.
@@ -196,13 +188,13 @@ class _SharedLaw:
             setattr(part, name, getattr(self, name).of(chosen))
         for name in ("m", "b", "G", "beta", "gamma", "curve_dof"):
             setattr(part, name, getattr(self, name)[chosen])
-        for name in ("log_var", "W", "bounds"):
+        for name in ("log_var", "bounds"):
             setattr(part, name, getattr(self, name)[:, chosen])
         return part
 
     def _update_map_and_mean(self) -> None:
-        self.W = np.exp(-self.log_var) * self.rows.weights[:, None]
-        self._renew(*_sums(self.rows, self.products, self.W))
+        W = np.exp(-self.log_var) * self.rows.weights[:, None]
+        self._renew(*_sums(self.rows, self.products, W))
         self.mean.update_prior(self.beta)
 
     def _renew(self, gram: Array, cross: Array, G: Array) -> None:
@@ -311,7 +303,7 @@ class _SharedLaw:
         dof = np.maximum(2 / error * np.maximum(1 - taken, 0.0), _FEWEST_DOF)
         return stdtrit(dof, 0.975) / 1.96 * np.sqrt(1 + 6 / dof)
 
-    def use_all(self, rows: Rows, features: Array, bases: tuple[Basis, Basis]) -> None:
+    def use_all(self, rows: Rows, features: Array, bases: Bases) -> None:
         """Renew map, mean and noise from all rows, a block at a time."""
         rows = rows.discounted(self.correlation)
         self._count(rows)

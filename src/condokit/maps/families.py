@@ -11,13 +11,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from condokit.checks import Array, check_integer, check_number, did_you_mean
-from condokit.maps.coordinates import (
-    AllMatrices,
-    Coordinates,
-    Diagonals,
-    PulledMatrices,
-    Rotations,
-)
+from condokit.maps.coordinates import AllMatrices, Coordinates, Diagonals, PulledMatrices, Rotations
 
 
 class MapFamily(BaseEstimator, ABC):
