@@ -73,8 +73,8 @@ class MomentDivergence(Divergence):
         """Return the value alone."""
         return self.value_and_grad(pair.query, pair.reference, pair.weights)[0]
 
-    def solve(self, family: DiagonalFamily, summary: MomentPair) -> Solution:
-        """Find the best map by L-BFGS in units of the reference's spread, without a closed form."""
+    def by_descent(self, family: DiagonalFamily, summary: MomentPair) -> Solution:
+        """Find the best map of a family by L-BFGS, in units of the reference's spread."""
         query, reference, weights = summary.query, summary.reference, summary.weights
         centre = average(weights, query.mean)
         # without an offset, zero must stay where it is
@@ -106,6 +106,8 @@ class MomentDivergence(Divergence):
         image = middle + found.scale * (centre - middle) + found.offset * unit
         return Solution(found.scale, centre, image, n_iter=found.n_iter)
 
+    solve = by_descent  # a divergence with a closed form overrides this
+
 
 class GaussianDivergence(MomentDivergence):
     """A divergence that also finds full matrices, from means and covariances."""
@@ -119,7 +121,7 @@ class GaussianDivergence(MomentDivergence):
 
     def solve_diagonal(self, family: DiagonalFamily, pair: MomentPair) -> Solution:
         """Find the best diagonal map."""
-        return super().solve(family, pair)
+        return self.by_descent(family, pair)
 
     @abstractmethod
     def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:
