@@ -76,8 +76,8 @@ class MomentDivergence(Divergence):
     def by_descent(self, family: DiagonalFamily, summary: MomentPair) -> Solution:
         """Find the best map of a family by L-BFGS, in units of the reference's spread."""
         query, reference, weights = summary.query, summary.reference, summary.weights
-        centre = average(weights, query.mean)
         # without an offset, zero must stay where it is
+        centre = average(weights, query.mean) * family.has_offset
         middle = average(weights, reference.mean) * family.has_offset
         unit = np.sqrt(average(weights, reference.var + (reference.mean - middle) ** 2))
         query, reference = (

@@ -1,10 +1,8 @@
 """Pooled conditional likelihood: one curve for reference rows and mapped query rows together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import copy
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy import sparse
@@ -157,7 +155,7 @@ class _SharedLaw:
         self.n_query = float(rows.weights[rows.is_query].sum())
         self.n_rows = float(rows.weights.sum())
 
-    def alternate(self, max_iter: int, in_groups: bool) -> Iterator[tuple[Array, _SharedLaw]]:
+    def alternate(self, max_iter: int, in_groups: bool) -> Iterator[tuple[Array, Self]]:
         """Renew map, curves and noise in turn; yield features whose map stands still.
 
         With `in_groups`, as soon as a good part of them does; otherwise all together.
@@ -181,7 +179,7 @@ class _SharedLaw:
                 self.__dict__.update(self._of(~still).__dict__)
                 place = place[~still]
 
-    def _of(self, chosen: Array) -> _SharedLaw:
+    def _of(self, chosen: Array) -> Self:
         """Return the fit of some of the features."""
         part = copy(self)
         for name in ("rows", "sample", "mean", "noise"):

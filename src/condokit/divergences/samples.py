@@ -1,7 +1,5 @@
 """Divergences between samples: kernels, energy, sliced Wasserstein, and pairings by transport."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Coordinates of families of maps: numbers that a search may change, and the map they stand for."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 import numpy as np
@@ -27,7 +25,7 @@ class Coordinates(ABC):
         """Return what is added to the objective."""
         return 0.0
 
-    def renewed(self, theta: Array) -> Coordinates | None:
+    def renewed(self, theta: Array) -> "Coordinates | None":
         """Return coordinates to go on with where these reach no further; None if they do."""
         return None
 

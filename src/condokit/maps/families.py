@@ -1,7 +1,5 @@
 """Families of maps, among which a divergence finds the best."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

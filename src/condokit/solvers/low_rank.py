@@ -1,10 +1,8 @@
 """Diagonal plus low rank: maps of very many features, at a cost that is linear in their number."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, svds
@@ -137,8 +135,8 @@ class _DiagonalLess:
     right: Array
 
     @property
-    def T(self) -> _DiagonalLess:
-        return _DiagonalLess(self.scale, self.right, self.left)
+    def T(self) -> Self:
+        return replace(self, left=self.right, right=self.left)
 
     def __matmul__(self, M: Array) -> Array:
         scale = self.scale if M.ndim == 1 else self.scale[:, None]

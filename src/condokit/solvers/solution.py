@@ -1,9 +1,7 @@
 """The one form in which a solver hands over a map: its parts, their errors, facts of the search."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -38,7 +36,7 @@ class Solution:
     curvature: float = float("nan")
 
     @classmethod
-    def of(cls, A: Array, b: Array, **facts: Any) -> Solution:
+    def of(cls, A: Array, b: Array, **facts: Any) -> Self:
         """Return the map x -> A x + b; A may be the diagonal of a diagonal matrix."""
         return cls(A, np.zeros(A.shape[-1]), b, **facts)
 
