@@ -1,7 +1,5 @@
 """What every divergence offers, and the general minimiser for those without a closed form."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -12,28 +10,21 @@ from sklearn.base import BaseEstimator
 from condokit.checks import Array, said
 from condokit.conditionals import Moments
 from condokit.data.arrays import average, columns
-from condokit.maps.coordinates import Diagonals
 from condokit.maps.families import DiagonalFamily, MapFamily, MatrixFamily
-from condokit.solvers.descent import descend
+from condokit.solvers.descent import Evaluation, descend
 from condokit.solvers.solution import Solution
 from condokit.summaries.gaussians import GaussianPair
 from condokit.summaries.moments import MomentPair
 
 
 class Divergence(BaseEstimator, ABC):
-    """What a map makes small.
+    """What a map makes small."""
 
-    Attributes
-    ----------
-    forms : dict of str to str
-        The forms of maps that it finds ("diagonal", "matrix", "blocks", "low-rank"), each with the
-        summary of the data that it needs for them: "moments" (`MomentPair`), "gaussians"
-        (`GaussianPair`), "factors" (`Factors`), "samples" (`Samples`) or "rows" (`Rows`).
-    in_closed_form : bool
-        Whether matrices come from balanced moments in closed form, whatever strata determine.
-    """
-
+    # the forms of maps that it finds ("diagonal", "matrix", "blocks", "low-rank"), each with the
+    # summary of the data that it needs for them: "moments" (`MomentPair`), "gaussians"
+    # (`GaussianPair`), "factors" (`Factors`), "samples" (`Samples`) or "rows" (`Rows`)
     forms: ClassVar[dict[str, str]]
+    # whether matrices come from balanced moments in closed form, whatever strata determine
     in_closed_form: ClassVar[bool] = False
 
     def needs(self, family: MapFamily) -> str:
@@ -42,31 +33,27 @@ class Divergence(BaseEstimator, ABC):
 
     def supports(self, family: MapFamily) -> str | None:
         """Return why it cannot find maps of a family; None if it can. Nothing is computed."""
-        if family.form in self.forms:
-            return None
-        names = {"mine": type(self).__name__, "family": type(family).__name__}
-        if family.form == "low-rank":
-            return not_of_low_rank(self)
+        return None if family.form in self.forms else self.refusal(family)
+
+    def refusal(self, family: MapFamily) -> str:
+        """Say which maps it finds, or what finds such maps, instead."""
+        template = "{mine} finds diagonal maps only, not {family}."
         if family.form == "diagonal":
-            return said(
+            template = (
                 "{mine} finds full matrices, not {family}. Use {@map='affine'}, or another "
-                "divergence.",
-                **names,
+                "divergence."
             )
-        return said("{mine} finds diagonal maps only, not {family}.", **names)
+        if family.form == "low-rank":
+            template = (
+                "{@map='low-rank'} is found by {@divergence='reverse-kl'} in its exact variant, "
+                "not by {divergence!r}."
+            )
+        names = {"mine": type(self).__name__, "family": type(family).__name__}
+        return said(template, divergence=self, **names)
 
     @abstractmethod
     def solve(self, family: Any, summary: Any) -> Solution:
         """Find the best map of a family, given what it needs to know of the data."""
-
-
-def not_of_low_rank(divergence: Divergence) -> str:
-    """Say which divergence finds maps of low rank instead."""
-    return said(
-        "{@map='low-rank'} is found by {@divergence='reverse-kl'} in its exact variant, not by "
-        "{divergence!r}.",
-        divergence=divergence,
-    )
 
 
 class MomentDivergence(Divergence):
@@ -79,31 +66,31 @@ class MomentDivergence(Divergence):
     forms: ClassVar[dict[str, str]] = {"diagonal": "moments"}
 
     @abstractmethod
-    def value_and_grad(
-        self, query: Moments, reference: Moments, weights: Array
-    ) -> tuple[float, Array, Array]:
+    def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:
         """Return the value and its gradients in the mean and the variance of mapped `query`."""
 
     def value(self, pair: MomentPair) -> float:
         """Return the value alone."""
         return self.value_and_grad(pair.query, pair.reference, pair.weights)[0]
 
-    def solve(self, family: DiagonalFamily, summary: MomentPair) -> Solution:
-        """Find the best map by L-BFGS; a divergence with a closed form overrides this."""
-        return self.by_descent(family, summary)
-
-    def by_descent(self, family: DiagonalFamily, pair: MomentPair) -> Solution:
+    def by_descent(self, family: DiagonalFamily, summary: MomentPair) -> Solution:
         """Find the best map of a family by L-BFGS, in units of the reference's spread."""
-        weights = pair.weights
+        query, reference, weights = summary.query, summary.reference, summary.weights
         # without an offset, zero must stay where it is
-        middle = average(weights, pair.reference.mean) * family.has_offset
-        spread = pair.reference.var + (pair.reference.mean - middle) ** 2
-        unit = np.sqrt(average(weights, spread))
+        centre = average(weights, query.mean) * family.has_offset
+        middle = average(weights, reference.mean) * family.has_offset
+        unit = np.sqrt(average(weights, reference.var + (reference.mean - middle) ** 2))
         query, reference = (
-            _in_units(moments, middle, unit) for moments in (pair.query, pair.reference)
+            replace(
+                moments,
+                mean=(moments.mean - middle) / unit,
+                var=moments.var / unit**2,
+                precision=moments.precision * unit**2,
+            )
+            for moments in (query, reference)
         )
 
-        def objective(scale: Array, offset: Array) -> tuple[float, Array, Array]:
+        def objective(scale: Array, offset: Array) -> Evaluation:
             mapped = replace(
                 query,
                 mean=query.mean * scale + offset,
@@ -114,12 +101,12 @@ class MomentDivergence(Divergence):
             per_value = d_mean * query.mean + 2 * d_var * query.var * scale
             return value, per_value.sum(axis=0), d_mean.sum(axis=0)
 
-        none = np.zeros(len(unit))
-        start = Diagonals(none + 1, none, family.has_scale, family.has_offset)
+        start = family.around(np.ones(len(unit)), np.zeros(len(unit)))
         found = descend(objective, start, 1000, 1e-14, 1e-9)
-        centre = average(weights, pair.query.mean) * family.has_offset
         image = middle + found.scale * (centre - middle) + found.offset * unit
         return Solution(found.scale, centre, image, n_iter=found.n_iter)
+
+    solve = by_descent  # a divergence with a closed form overrides this
 
 
 class GaussianDivergence(MomentDivergence):
@@ -139,15 +126,6 @@ class GaussianDivergence(MomentDivergence):
     @abstractmethod
     def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:
         """Find the best full matrix."""
-
-
-def _in_units(moments: Moments, middle: Array, unit: Array) -> Moments:
-    return replace(
-        moments,
-        mean=(moments.mean - middle) / unit,
-        var=moments.var / unit**2,
-        precision=moments.precision * unit**2,
-    )
 
 
 def variance_of_mean(moments: Moments) -> Array:

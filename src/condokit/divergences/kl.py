@@ -1,7 +1,5 @@
 """Gaussian KL divergences: reverse, forward, and their sum."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -10,26 +8,14 @@ import numpy as np
 from condokit.checks import Array, check_integer
 from condokit.conditionals import Moments
 from condokit.data.arrays import columns
-from condokit.divergences.base import (
-    GaussianDivergence,
-    not_of_low_rank,
-    variance_of_mean,
-    variance_of_variance,
-)
-from condokit.maps.families import (
-    DiagonalFamily,
-    LocationScale,
-    LowRank,
-    MapFamily,
-    MatrixFamily,
-)
-from condokit.solvers.descent import Objective
+from condokit.divergences.base import GaussianDivergence, variance_of_mean, variance_of_variance
+from condokit.maps.families import DiagonalFamily, LocationScale, MapFamily, MatrixFamily
+from condokit.solvers.descent import Evaluation, Objective, added
 from condokit.solvers.gaussian_kl import KLObjective
 from condokit.solvers.low_rank import minimise_low_rank
 from condokit.solvers.matrices import minimise
 from condokit.solvers.solution import Solution, decorrelated, no_change, only_shifted
 from condokit.solvers.units import Units
-from condokit.summaries.factors import Factors
 from condokit.summaries.gaussians import GaussianPair
 from condokit.summaries.moments import MomentPair
 
@@ -63,13 +49,9 @@ class ReverseKL(GaussianDivergence):
     def __init__(self, variant: str = "exact") -> None:
         self.variant = variant
 
-    def value_and_grad(  # noqa: D102
-        self, query: Moments, reference: Moments, weights: Array
-    ) -> tuple[float, Array, Array]:
-        w = columns(weights)
-        error = query.mean - reference.mean
-        log_ratio = np.log(query.var * reference.precision)
-        excess = query.var + error**2
+    def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:  # noqa: D102
+        w, error = columns(weights), query.mean - reference.mean
+        log_ratio, excess = np.log(query.var * reference.precision), query.var + error**2
         if self._is_exact():
             terms = w * (reference.precision * excess - 1 - log_ratio) / 2
             d_mean = w * reference.precision * error
@@ -84,19 +66,16 @@ class ReverseKL(GaussianDivergence):
         if self._is_exact() or family.form == "diagonal":
             return super().supports(family)
         if family.form == "low-rank":
-            return not_of_low_rank(self)
+            return self.refusal(family)
         return "variant='paper' of ReverseKL is for diagonal maps only."
 
     def solve(self, family: Any, summary: Any) -> Solution:  # noqa: D102
-        if family.form == "low-rank":
-            return self._solve_low_rank(family, summary)
-        return super().solve(family, summary)
-
-    def _solve_low_rank(self, family: LowRank, factors: Factors) -> Solution:
+        if family.form != "low-rank":
+            return super().solve(family, summary)
         check_integer("rank of LowRank", family.rank, 1)
-        start = self.solve_diagonal(LocationScale(), factors.moments)
-        start = only_shifted(start, factors.moments.flat)
-        return minimise_low_rank(factors.after(start.scale, start.offset), start, family.rank)
+        start = self.solve_diagonal(LocationScale(), summary.moments)
+        start = only_shifted(start, summary.moments.flat)
+        return minimise_low_rank(summary.after(start.scale, start.offset), start, family.rank)
 
     def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:  # noqa: D102
         return minimise(family, pair)
@@ -111,13 +90,12 @@ class ReverseKL(GaussianDivergence):
         if not family.has_offset and not family.has_scale:
             return no_change(centre)
         image = (v * reference.mean).sum(axis=0) / total
-        if not family.has_offset:
-            centre = image = np.zeros(len(total))
-        from_centre = query.mean - centre
-        from_image = reference.mean - image
-        error_query, error_reference = variance_of_mean(query), variance_of_mean(reference)
         scale = np.ones(len(centre))
-        se_log_scale = covariance = np.zeros(len(centre))
+        se_log_scale = covariance = none = np.zeros(len(centre))
+        if not family.has_offset:
+            centre = image = none
+        from_centre, from_image = query.mean - centre, reference.mean - image
+        error_query, error_reference = variance_of_mean(query), variance_of_mean(reference)
         if family.has_scale:
             spread = query.var + from_centre**2
             P = (v * spread).sum(axis=0)
@@ -125,11 +103,9 @@ class ReverseKL(GaussianDivergence):
             R = 1.0 if exact else (w * reference.var).sum(axis=0)
             scale = (Q + np.sqrt(Q**2 + 4 * P * R)) / (2 * P)
             # P m^2 - Q m - R = 0, differentiated in each moment; a_q and a_r drop out
-            pull = (
-                v * reference.precision * (scale * spread - from_centre * from_image)
-                if exact
-                else w / scale
-            )
+            pull = w / scale
+            if exact:
+                pull = v * reference.precision * (scale * spread - from_centre * from_image)
             pull_query = v * (from_image - 2 * scale * from_centre)
             pull_reference = v * from_centre
             variance = (
@@ -143,7 +119,6 @@ class ReverseKL(GaussianDivergence):
             both = v * (pull_reference * error_reference - scale * pull_query * error_query)
             covariance = both.sum(axis=0) / (slope * total)
         if not family.has_offset:
-            none = np.zeros(len(total))
             return Solution(scale, none, none, se_log_scale=se_log_scale, se_image=none)
         at_centre = error_reference + scale**2 * error_query
         se_image = np.sqrt((v**2 * at_centre).sum(axis=0)) / total
@@ -165,11 +140,8 @@ class ForwardKL(GaussianDivergence):
     the inverse map, from reference to query: solve that, and invert.
     """
 
-    def value_and_grad(  # noqa: D102
-        self, query: Moments, reference: Moments, weights: Array
-    ) -> tuple[float, Array, Array]:
-        w = columns(weights)
-        error = query.mean - reference.mean
+    def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:  # noqa: D102
+        w, error = columns(weights), query.mean - reference.mean
         excess = reference.var + error**2
         terms = w * (query.precision * excess - 1 + np.log(query.var / reference.var)) / 2
         d_mean = w * query.precision * error
@@ -179,14 +151,8 @@ class ForwardKL(GaussianDivergence):
     def solve_diagonal(self, family: DiagonalFamily, pair: MomentPair) -> Solution:
         """Return the exact minimum."""
         back = ReverseKL().solve_diagonal(family, pair.swapped())
-        scale = 1 / back.scale
-        return replace(
-            back,
-            scale=scale,
-            centre=back.image,
-            image=back.centre,
-            se_image=np.asarray(back.se_image) * scale,
-        )
+        scale, se_image = 1 / back.scale, np.asarray(back.se_image) / back.scale
+        return replace(back, scale=scale, centre=back.image, image=back.centre, se_image=se_image)
 
     def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:  # noqa: D102
         if not (family.is_free or family.is_rigid):  # the inverse may not be in the family
@@ -199,21 +165,14 @@ class ForwardKL(GaussianDivergence):
 class Jeffreys(GaussianDivergence):
     """The sum of the reverse and the forward KL divergence, which treats both domains alike."""
 
-    def value_and_grad(  # noqa: D102
-        self, query: Moments, reference: Moments, weights: Array
-    ) -> tuple[float, Array, Array]:
-        back = ReverseKL().value_and_grad(query, reference, weights)
-        forth = ForwardKL().value_and_grad(query, reference, weights)
-        return back[0] + forth[0], back[1] + forth[1], back[2] + forth[2]
+    def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:  # noqa: D102
+        back, forth = ReverseKL(), ForwardKL()
+        sides = query, reference, weights
+        return added(back.value_and_grad(*sides), forth.value_and_grad(*sides))
 
     def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:  # noqa: D102
         def both(units: Units) -> Objective:
             back, forth = KLObjective(units), KLObjective(units, forward=True)
-
-            def objective(B: Array, c: Array) -> tuple[float, Array, Array]:
-                one, other = back(B, c), forth(B, c)
-                return one[0] + other[0], one[1] + other[1], one[2] + other[2]
-
-            return objective
+            return lambda B, c: added(back(B, c), forth(B, c))
 
         return minimise(family, pair, both)

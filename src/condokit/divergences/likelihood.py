@@ -1,25 +1,18 @@
 """Pooled conditional likelihood: one curve for reference rows and mapped query rows together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import copy
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy import sparse
 from scipy.special import stdtrit
 
 from condokit.checks import Array, check_number
-from condokit.conditionals.curves import (
-    Basis,
-    CurveRegression,
-    Products,
-    curve_bases,
-    fit_noise,
-)
-from condokit.divergences.base import Divergence
+from condokit.conditionals.curves import Basis, CurveRegression, Products, curve_bases, fit_noise
+from condokit.divergences.base import Divergence, GaussianDivergence
 from condokit.maps.families import DiagonalFamily
+from condokit.solvers.descent import Evaluation, infinite
 from condokit.solvers.gaussian_kl import log_det_inverse
 from condokit.solvers.matrices import minimise
 from condokit.solvers.solution import Solution, decorrelated, joined, no_change
@@ -32,6 +25,7 @@ _MANY_FEATURES = 64
 _MOST_PASSES = 4
 _CORRELATION_STEPS = 3  # in which the correlation within subjects is renewed
 _FEWEST_DOF = 2.0
+Bases = tuple[Basis, Basis]  # of the mean and of the noise
 
 
 class PooledLikelihood(Divergence):
@@ -66,41 +60,31 @@ class PooledLikelihood(Divergence):
         Curves are learned on at most this many rows, evenly taken; the map then uses all rows.
     """
 
-    forms: ClassVar[dict[str, str]] = {
-        "diagonal": "rows",
-        "matrix": "gaussians",
-        "blocks": "gaussians",
-    }
+    forms: ClassVar[dict[str, str]] = {**GaussianDivergence.forms, "diagonal": "rows"}
 
     def __init__(self, n_knots: int = 12, max_iter: int = 50, max_rows: int = 10000) -> None:
-        self.n_knots = n_knots
-        self.max_iter = max_iter
-        self.max_rows = max_rows
+        self.n_knots, self.max_iter, self.max_rows = n_knots, max_iter, max_rows
 
     def solve(self, family: Any, summary: Any) -> Solution:  # noqa: D102
         if family.form == "matrix":
             return minimise(family, summary, GaussianLikelihood)
-        return self._solve_diagonal(family, summary)
-
-    def _solve_diagonal(self, family: DiagonalFamily, rows: Rows) -> Solution:
+        rows: Rows = summary
         for name, least in (("n_knots", 3), ("max_iter", 1), ("max_rows", 100)):
             check_number(name, getattr(self, name), least)
         if not family.has_offset and not family.has_scale:
             return no_change(rows.query_mean)
         part = rows.thinned(self.max_rows)
         bases = curve_bases(part.covariates, self.n_knots, part.X, part.is_query)
-        products = Products(bases[0](part.covariates))
-        Psi = bases[1](part.covariates)
-        n_features = rows.X.shape[1]
+        products, Psi = Products(bases[0](part.covariates)), bases[1](part.covariates)
+        features = np.arange(rows.X.shape[1])
         results: list[tuple[Array, Solution]] = []
-        for start in range(0, n_features, _FEATURE_BATCH):
-            batch = np.arange(start, min(start + _FEATURE_BATCH, n_features))
-            curves = _SharedLaw(bases, part.of(batch), products, Psi, family)
-            for place, done in curves.alternate(self.max_iter, in_groups=part is rows):
-                features = batch[place]
+        for start in range(0, len(features), _FEATURE_BATCH):
+            batch = features[start : start + _FEATURE_BATCH]
+            law = _SharedLaw(bases, part.of(batch), products, Psi, family)
+            for place, done in law.alternate(self.max_iter, in_groups=part is rows):
                 if part is not rows:
-                    done.use_all(rows, features, bases)
-                results.append((features, done.solution()))
+                    done.use_all(rows, batch[place], bases)
+                results.append((batch[place], done.solution()))
         return joined(results)
 
 
@@ -118,8 +102,7 @@ class GaussianLikelihood:
     """
 
     def __init__(self, units: Units) -> None:
-        query, reference = units.query, units.reference
-        self.query, self.reference = query, reference
+        self.query, self.reference = query, reference = units.query, units.reference
         self.total = query.count + reference.count
         self.tie = query.count * reference.count / self.total
         self.n_query = float(query.count.sum())
@@ -129,18 +112,17 @@ class GaussianLikelihood:
         ratio = float(reference.count.sum()) / self.n_query
         self.constant = units.log_dets[0] + ratio * units.log_dets[1]
 
-    def __call__(self, B: Array, c: Array) -> tuple[float, Array, Array]:
+    def __call__(self, B: Array, c: Array) -> Evaluation:
         """Return the value and the gradients."""
         log_det, inverse = log_det_inverse(B)
         if inverse is None:
-            return np.inf, np.zeros_like(B), np.zeros_like(c)
+            return infinite(B, c)
         delta = self.query.mean @ B.T + c - self.reference.mean
         BC = B @ self._query_part
         S = BC @ B.T + self._reference_part
         S += (self.tie / self.total)[:, None, None] * delta[:, :, None] * delta[:, None, :]
-        log_dets = np.linalg.slogdet(S)[1]
         S_inverse = np.linalg.inv(S)
-        value = float(self.total @ log_dets) / 2 - self.n_query * log_det
+        value = float(self.total @ np.linalg.slogdet(S)[1]) / 2 - self.n_query * log_det
         pull = self.tie[:, None] * np.einsum("kij,kj->ki", S_inverse, delta)
         gradient = np.tensordot(self.total[:, None, None] * S_inverse, BC, axes=([0, 2], [0, 1]))
         gradient += pull.T @ self.query.mean - self.n_query * inverse.T
@@ -152,33 +134,28 @@ class _SharedLaw:
     """The alternating fit of one batch of features."""
 
     def __init__(
-        self,
-        bases: tuple[Basis, Basis],
-        rows: Rows,
-        products: Products,
-        Psi: Array,
-        family: DiagonalFamily,
+        self, bases: Bases, rows: Rows, products: Products, Psi: Array, family: DiagonalFamily
     ) -> None:
         n_features = rows.X.shape[1]
-        self.products, self.Psi, self.family = products, Psi, family
-        self.sample = rows
-        self.correlation = 1.0
-        self._count_rows(rows)
+        self.sample, self.products, self.Psi, self.family = rows, products, Psi, family
+        self._discount(1.0)
         self.mean = CurveRegression(bases[0], n_features, 1.0)
         self.noise = CurveRegression(bases[1], n_features, 0.3)
         self.tolerance = _TOLERANCE if n_features < _MANY_FEATURES else 3 * _TOLERANCE
         self.log_var = np.full(rows.X.shape, np.log(0.3))
-        self.m = np.ones(n_features)
-        self.b = np.zeros(n_features)
+        self.m, self.b = np.ones(n_features), np.zeros(n_features)
 
-    def _count_rows(self, rows: Rows) -> None:
-        """Take rows with the weights that the correlation within subjects leaves them."""
-        self.rows = rows.discounted(self.correlation)
-        weights, is_query = self.rows.weights, self.rows.is_query
-        self.query_pull = self.Psi.T @ (0.5 * weights * is_query)
-        self.n_query, self.n_rows = float(weights[is_query].sum()), float(weights.sum())
+    def _discount(self, correlation: float) -> None:
+        """Take rows with the weights that a correlation within subjects leaves them."""
+        self.correlation, self.rows = correlation, self.sample.discounted(correlation)
+        self.query_pull = self.Psi.T @ (0.5 * self.rows.weights * self.rows.is_query)
+        self._count(self.rows)
 
-    def alternate(self, max_iter: int, in_groups: bool) -> Iterator[tuple[Array, _SharedLaw]]:
+    def _count(self, rows: Rows) -> None:
+        self.n_query = float(rows.weights[rows.is_query].sum())
+        self.n_rows = float(rows.weights.sum())
+
+    def alternate(self, max_iter: int, in_groups: bool) -> Iterator[tuple[Array, Self]]:
         """Renew map, curves and noise in turn; yield features whose map stands still.
 
         With `in_groups`, as soon as a good part of them does; otherwise all together.
@@ -193,7 +170,7 @@ class _SharedLaw:
             error = self.standard_errors()
             moved = np.abs(np.log(self.m / before[0])) / np.maximum(error[0], 1e-12)
             moved = np.maximum(moved, np.abs(self.b - before[1]) / np.maximum(error[1], 1e-12))
-            still = moved < self.tolerance if self.n_iter > 3 else np.zeros(len(moved), dtype=bool)
+            still = (moved < self.tolerance) & (self.n_iter > 3)
             if still.all() or self.n_iter == max_iter:
                 yield place, self
                 return
@@ -202,21 +179,20 @@ class _SharedLaw:
                 self.__dict__.update(self._of(~still).__dict__)
                 place = place[~still]
 
-    def _of(self, chosen: Array) -> _SharedLaw:
+    def _of(self, chosen: Array) -> Self:
         """Return the fit of some of the features."""
         part = copy(self)
-        part.rows = self.rows.of(np.flatnonzero(chosen))
-        part.sample = self.sample.of(np.flatnonzero(chosen))
-        part.mean, part.noise = self.mean.of(chosen), self.noise.of(chosen)
+        for name in ("rows", "sample", "mean", "noise"):
+            setattr(part, name, getattr(self, name).of(chosen))
         for name in ("m", "b", "G", "beta", "gamma", "curve_dof"):
             setattr(part, name, getattr(self, name)[chosen])
-        for name in ("log_var", "W", "bounds"):
+        for name in ("log_var", "bounds"):
             setattr(part, name, getattr(self, name)[:, chosen])
         return part
 
     def _update_map_and_mean(self) -> None:
-        self.W = np.exp(-self.log_var) * self.rows.weights[:, None]
-        self._renew(*_sums(self.rows, self.products, self.W))
+        W = np.exp(-self.log_var) * self.rows.weights[:, None]
+        self._renew(*_sums(self.rows, self.products, W))
         self.mean.update_prior(self.beta)
 
     def _renew(self, gram: Array, cross: Array, G: Array) -> None:
@@ -224,31 +200,34 @@ class _SharedLaw:
         cov = self.mean.posterior(gram)
         self.curve_dof = np.einsum("drs,dsr->d", cov, gram)
         self.G = G - np.einsum("drk,drs,dsl->dkl", cross, cov, cross, optimize=True)
-        self._solve(self.G)
+        # rounding, where curves pass through all rows
+        self.G[:, 2, 2] = np.maximum(self.G[:, 2, 2], 1e-9)
+        _, G01, G02, G11, G12, G22 = self._sides()
+        self.m = self.rows.query_unit / self.rows.reference_unit  # one, in the user's units
+        slope, start = self._best_offset()
+        if self.family.has_scale:
+            n = max(self.n_query - self.family.has_offset, 0.5)  # the offset takes one
+            a = np.maximum(G11 + 2 * slope * G12 + slope**2 * G22, 1e-9)
+            c = -(G01 + start * G12 + slope * (G02 + start * G22))
+            # a m^2 - c m - n = 0 has one positive root; in two forms, neither of which cancels
+            root = np.sqrt(c**2 + 4 * a * n)
+            self.m = np.where(c > 0, (c + root) / (2 * a), 2 * n / (root + np.abs(c)))
+        self.b = self.m * slope + start
         theta = np.stack([np.ones_like(self.m), self.m, self.b], axis=1)
         self.beta = np.einsum("drs,dsk,dk->dr", cov, cross, theta, optimize=True)
 
-    def _solve(self, G: Array) -> None:
-        G[:, 2, 2] = np.maximum(G[:, 2, 2], 1e-9)  # rounding, where curves pass through all rows
-        rows, n = self.rows, self.n_query
-        if not self.family.has_offset:
-            # the offset is zero in the user's units: b = m slope + start in these
-            slope, start = (
-                rows.query_mean / rows.query_unit,
-                -rows.reference_mean / rows.reference_unit,
-            )
-            a = G[:, 1, 1] + 2 * slope * G[:, 1, 2] + slope**2 * G[:, 2, 2]
-            c = -(G[:, 0, 1] + start * G[:, 1, 2] + slope * (G[:, 0, 2] + start * G[:, 2, 2]))
-            self.m = _positive_root(np.maximum(a, 1e-9), c, n)
-            self.b = self.m * slope + start
-            return
-        if self.family.has_scale:
-            a = np.maximum(G[:, 1, 1] - G[:, 1, 2] ** 2 / G[:, 2, 2], 1e-9)
-            c = G[:, 0, 2] * G[:, 1, 2] / G[:, 2, 2] - G[:, 0, 1]
-            self.m = _positive_root(a, c, max(n - 1, 0.5))  # the offset takes one
-        else:
-            self.m = rows.query_unit / rows.reference_unit  # one, in the user's units
-        self.b = -(G[:, 0, 2] + self.m * G[:, 1, 2]) / G[:, 2, 2]
+    def _sides(self) -> Array:
+        """Return G00, G01, G02, G11, G12 and G22 of every feature."""
+        rows, columns = np.triu_indices(3)
+        return self.G[:, rows, columns].T
+
+    def _best_offset(self) -> tuple[Array, Array]:
+        """Return slope and start of the best offset for a scale, b = m slope + start."""
+        if not self.family.has_offset:  # zero in the user's units
+            rows = self.rows
+            return rows.query_mean / rows.query_unit, -rows.reference_mean / rows.reference_unit
+        _, _, G02, _, G12, G22 = self._sides()
+        return -G12 / G22, -G02 / G22
 
     def _update_noise(self, first: bool) -> None:
         """Regress log-variances on squared residuals, freed of what the curve took from them."""
@@ -273,46 +252,40 @@ class _SharedLaw:
     def _map_dof(self) -> Array:
         if not self.family.has_scale:
             return np.ones_like(self.m)
-        G = self.G
-        slope = np.maximum(G[:, 1, 1] - G[:, 1, 2] ** 2 / G[:, 2, 2], 0.0)
+        _, _, _, G11, G12, G22 = self._sides()
+        slope = np.maximum(G11 - G12**2 / G22, 0.0)
         return self.family.has_offset + slope / (slope + self.n_query / self.m**2)
 
     def _update_correlation(self) -> None:
         """Estimate the correlation of residuals within subjects, and count rows accordingly."""
-        rows = self.sample
-        assert rows.groups is not None
-        U = self._residuals(rows, self.products, self.log_var) * np.exp(-0.5 * self.log_var)
-        WU = rows.weights[:, None] * U
-        place = rows.groups, np.arange(len(U))
-        sums = sparse.csr_array((np.ones(len(U)), place)) @ WU
-        sizes = np.bincount(rows.groups, rows.weights)
+        weights, groups = self.sample.weights, self.sample.groups
+        assert groups is not None
+        U = self._residuals(self.sample, self.products, self.log_var) * np.exp(-0.5 * self.log_var)
+        WU = weights[:, None] * U
+        sums = sparse.csr_array((np.ones(len(U)), (groups, np.arange(len(U))))) @ WU
         squares = np.maximum((WU * U).sum(axis=0), 1e-300)
-        pairs = (sizes**2).sum() - (rows.weights**2).sum()
+        pairs = (np.bincount(groups, weights) ** 2).sum() - (weights**2).sum()
         together = (sums**2).sum(axis=0) - (WU**2).sum(axis=0)
-        correlation = together / max(pairs, 1e-300) / squares * rows.weights.sum()
-        self.correlation = float(np.clip(correlation, 0.0, 1.0).mean())
-        self._count_rows(rows)
+        correlation = together / max(pairs, 1e-300) / squares * weights.sum()
+        self._discount(float(np.clip(correlation, 0.0, 1.0).mean()))
 
     def standard_errors(self) -> tuple[Array, Array, Array]:
         """Return the errors of log m and of b, and the covariance of m with b, given the curves.
 
         The noise curve is shared, so that only a part q of the N_q query rows informs on the scale.
         """
+        _, _, _, G11, G12, G22 = self._sides()
+        none = np.zeros_like(self.m)
         if not self.family.has_scale:
-            return np.zeros_like(self.m), 1 / np.sqrt(self.G[:, 2, 2]), np.zeros_like(self.m)
+            return none, 1 / np.sqrt(G22), none
         shared = 2 * np.einsum("r,drs,s->d", self.query_pull, self.noise.cov, self.query_pull)
         informative = np.maximum(self.n_query - shared, 1.0)
-        G = self.G
-        info_m = G[:, 1, 1] + (2 * informative - self.n_query) / self.m**2
-        if not self.family.has_offset:
-            slope = self.rows.query_mean / self.rows.query_unit
-            info_m = np.maximum(info_m + 2 * slope * G[:, 1, 2] + slope**2 * G[:, 2, 2], 1e-9)
-            se_m = 1 / np.sqrt(info_m)
-            return se_m / self.m, np.abs(slope) * se_m, np.zeros_like(se_m)
-        info_m = np.maximum(info_m, G[:, 1, 2] ** 2 / G[:, 2, 2] * (1 + 1e-6) + 1e-9)
-        determinant = info_m * G[:, 2, 2] - G[:, 1, 2] ** 2
-        se_m = np.sqrt(G[:, 2, 2] / determinant)
-        return se_m / self.m, np.sqrt(info_m / determinant), -G[:, 1, 2] / determinant
+        info_m = G11 + (2 * informative - self.n_query) / self.m**2
+        slope, has_offset = self._best_offset()[0], self.family.has_offset
+        info = info_m + 2 * slope * G12 + slope**2 * G22  # with the best offset
+        info = np.maximum(info, 1e-9 + has_offset * 1e-6 * G12**2 / G22)
+        se_b = np.sqrt(has_offset / G22 + slope**2 / info)
+        return 1 / np.sqrt(info) / self.m, se_b, has_offset * slope / info
 
     def _widening(self) -> Array:
         r"""Return by how much errors are greater because noise and curves are estimated.
@@ -328,18 +301,15 @@ class _SharedLaw:
         dof = np.maximum(2 / error * np.maximum(1 - taken, 0.0), _FEWEST_DOF)
         return stdtrit(dof, 0.975) / 1.96 * np.sqrt(1 + 6 / dof)
 
-    def use_all(self, rows: Rows, features: Array, bases: tuple[Basis, Basis]) -> None:
-        """Renew map, mean and noise from all rows, a chunk at a time."""
+    def use_all(self, rows: Rows, features: Array, bases: Bases) -> None:
+        """Renew map, mean and noise from all rows, a block at a time."""
         rows = rows.discounted(self.correlation)
-        self.n_query = float(rows.weights[rows.is_query].sum())
-        self.n_rows = float(rows.weights.sum())
-        n_features = len(self.m)
+        self._count(rows)
 
         def curves_at(block: Rows) -> tuple[Rows, Products, Array, Array]:
-            block = block.of(features)
             Psi = bases[1](block.covariates)
             log_var = np.clip(Psi @ self.gamma.T, *self.bounds)
-            return block, Products(bases[0](block.covariates)), Psi, log_var
+            return block.of(features), Products(bases[0](block.covariates)), Psi, log_var
 
         def mean_sums(block: Rows) -> tuple[Array, ...]:
             block, products, _, log_var = curves_at(block)
@@ -361,37 +331,23 @@ class _SharedLaw:
             if turn and (moved < 3 * _TOLERANCE).all():
                 return
             right, gram, self.query_pull = rows.reduce(noise_sums)
-            cov = self.noise.posterior(np.broadcast_to(gram, (n_features, *gram.shape)))
+            cov = self.noise.posterior(np.broadcast_to(gram, (len(before), *gram.shape)))
             self.gamma = np.einsum("drs,sd->dr", cov, right)
 
     def solution(self) -> Solution:
         """Return the map in the user's units."""
-        widen = self._widening()
+        rows, has_offset, widen = self.rows, self.family.has_offset, self._widening()
         se_log, se_b, cov_mb = self.standard_errors()
-        se_log, se_b, cov_mb = widen * se_log, widen * se_b, widen**2 * cov_mb
-        rows = self.rows
-        if not self.family.has_offset:
-            none = np.zeros_like(self.m)
-            scale = self.m * rows.reference_unit / rows.query_unit
-            return Solution(
-                scale, none, none, se_log_scale=se_log, se_image=none, n_iter=self.n_iter
-            )
-        at_mean = Solution(
+        image = rows.reference_mean + self.b * rows.reference_unit
+        found = Solution(
             scale=self.m * rows.reference_unit / rows.query_unit,
-            centre=rows.query_mean,
-            image=rows.reference_mean + self.b * rows.reference_unit,
-            se_log_scale=se_log,
-            se_image=se_b * rows.reference_unit,
+            centre=np.where(has_offset, rows.query_mean, 0.0),
+            image=np.where(has_offset, image, 0.0),
+            se_log_scale=widen * se_log,
+            se_image=np.where(has_offset, widen * se_b * rows.reference_unit, 0.0),
             n_iter=self.n_iter,
         )
-        return decorrelated(at_mean, cov_mb / self.m * rows.reference_unit)
-
-
-def _positive_root(a: Array, c: Array, n: float) -> Array:
-    """Return the m > 0 with a m^2 - c m - n = 0."""
-    root = np.sqrt(c**2 + 4 * a * n)
-    # the same number in two forms, neither of which cancels
-    return np.where(c > 0, (c + root) / (2 * a), 2 * n / (root + np.abs(c)))
+        return decorrelated(found, widen**2 * cov_mb / self.m * rows.reference_unit)
 
 
 def _sums(rows: Rows, products: Products, W: Array) -> tuple[Array, Array, Array]:

@@ -1,7 +1,5 @@
 """The paper's own way to the minimum of MMD, for comparison: minibatches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -39,9 +37,6 @@ class StochasticMMD(SampleDivergence):
         Seed.
     """
 
-    max_rows = 10**9
-    max_iter = None
-
     def __init__(
         self,
         epochs: int = 5,
@@ -52,19 +47,16 @@ class StochasticMMD(SampleDivergence):
         patience: int = 3,
         random_state: int = 0,
     ) -> None:
-        self.epochs = epochs
-        self.learning_rate = learning_rate
-        self.n_values = n_values
-        self.n_samples = n_samples
-        self.n_sets = n_sets
-        self.patience = patience
+        self.epochs, self.learning_rate, self.n_values = epochs, learning_rate, n_values
+        self.n_samples, self.n_sets, self.patience = n_samples, n_sets, patience
         self.random_state = random_state
 
-    def distances(self, samples: Samples) -> Distance:  # noqa: D102
-        reference = samples.reference
+    max_rows = 10**9
+    max_iter = None
 
+    def distances(self, samples: Samples) -> Distance:  # noqa: D102
         def distance(k: int, Z: Array) -> tuple[float, Array]:
-            value, gradient = _mmd_of_sets(Z[None], reference[k][None])
+            value, gradient = _mmd_of_sets(Z[None], samples.reference[k][None])
             return value, gradient[0]
 
         return distance
@@ -75,19 +67,17 @@ class StochasticMMD(SampleDivergence):
         return super().supports(family)
 
     def solve(self, family: Any, summary: Samples) -> Solution:  # noqa: D102
-        samples = summary
         for name in ("epochs", "n_values", "n_samples", "patience"):
             check_integer(name, getattr(self, name), 1 if name != "n_samples" else 2)
         if self.n_sets is not None:
             check_integer("n_sets", self.n_sets, 1)
         rng = np.random.default_rng(self.random_state)
-        n_sets = self.n_sets or samples.n_rows
-        if n_sets is None:
-            n_sets = min(sum(map(len, samples.query)), sum(map(len, samples.reference)))
-        values = rng.choice(len(samples.weights), n_sets, p=samples.weights)
+        sides = summary.query, summary.reference
+        n_sets = self.n_sets or summary.n_rows or min(sum(map(len, side)) for side in sides)
+        values = rng.choice(len(summary.weights), n_sets, p=summary.weights)
         X, Y = (
             np.stack([side[k][rng.integers(0, len(side[k]), self.n_samples)] for k in values])
-            for side in (samples.query, samples.reference)
+            for side in sides
         )
         b: Array = np.zeros(Y.shape[2])
         A: Array = np.ones(len(b)) if family.form == "diagonal" else np.eye(len(b), X.shape[2])
@@ -127,10 +117,8 @@ def _mmd_of_sets(Z: Array, Y: Array) -> tuple[float, Array]:
     n, m = Z.shape[1], Y.shape[1]
     width = square.sum(axis=(1, 2), keepdims=True) / ((n + m) * (n + m - 1))
     width = np.maximum(width, 1e-300)
-    kernel = np.exp(-square / width)
-    sign = np.concatenate([np.full(n, 1 / n), np.full(m, -1 / m)])
-    weighted = kernel * sign[:, None] * sign
-    value = float(weighted.sum())
+    sign = np.repeat([1 / n, -1 / m], [n, m])
+    weighted = np.exp(-square / width) * sign[:, None] * sign
     slope = -weighted[:, :n] / width  # of k in the squared distance
     gradient = 4 * (slope.sum(axis=2)[:, :, None] * Z - slope @ both)
-    return value, gradient
+    return float(weighted.sum()), gradient

@@ -1,9 +1,8 @@
 """Divergences between samples: kernels, energy, sliced Wasserstein, and pairings by transport."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -16,7 +15,7 @@ from condokit.divergences.base import Divergence
 from condokit.divergences.kl import ReverseKL
 from condokit.maps.coordinates import AllMatrices
 from condokit.maps.families import MapFamily, MatrixFamily
-from condokit.solvers.descent import descend
+from condokit.solvers.descent import Evaluation, descend
 from condokit.solvers.solution import Solution
 from condokit.solvers.starts import Start, matrix_starts, nearest_rigid, rectangular_starts
 from condokit.solvers.units import FeatureUnits, Units, decoded
@@ -38,15 +37,9 @@ class SampleDivergence(Divergence):
     forms: ClassVar[dict[str, str]] = {"diagonal": "samples", "matrix": "samples"}
     max_rows: int
     max_iter: int | None
+    precision: type[np.floating[Any]] = np.float64  # the numbers to compute with
 
-    @property
-    def precision(self) -> type[np.floating[Any]]:
-        """The numbers to compute with."""
-        return np.float64
-
-    def supports(self, family: MapFamily) -> str | None:  # noqa: D102
-        if family.form in self.forms:
-            return None
+    def refusal(self, family: MapFamily) -> str:  # noqa: D102
         return said(
             "{mine} does not find {family} maps; use {@map='location-scale'}, 'affine', "
             "'orthogonal' or 'similarity'.",
@@ -76,19 +69,8 @@ class SampleDivergence(Divergence):
         budget = self.max_iter or self._budget(family, few, begin)
         budget = min(budget, 5 * getattr(family, "max_iter", budget))
         best, values = self._explore(family, few, begin, budget)
-        found = self._descend(SampleObjective(inside, self), family, best, budget)
+        found = SampleObjective(inside, self).descend(family, best, budget)
         return replace(decoded(units, found), starts=values)
-
-    @staticmethod
-    def _descend(
-        objective: SampleObjective, family: Any, start: Solution, max_iter: int
-    ) -> Solution:
-        """Go down from a map within a family; between different features all matrices are one."""
-        A, b = start.scale, start.offset
-        free = A.ndim == 2 and A.shape[0] != A.shape[1]
-        near = AllMatrices(A, b) if free else family.around(A, b)
-        tolerance = (_FTOL, _GTOL) if free or family.is_free or A.ndim == 1 else ()
-        return descend(objective, near, max_iter, *tolerance)
 
     def _budget(self, family: MapFamily, samples: Samples, begin: dict[str, Solution]) -> int:
         """Return how many iterations on one half of the subjects are best for the other."""
@@ -100,7 +82,7 @@ class SampleDivergence(Divergence):
         here = min(begin.values(), key=lambda start: learn(start.scale, start.offset)[0])
         best, least, done = _BUDGETS[0], np.inf, 0
         for budget in _BUDGETS:
-            here = self._descend(learn, family, here, budget - done)
+            here = learn.descend(family, here, budget - done)
             value = judge(here.scale, here.offset)[0]
             if value < least:
                 best, least = budget, value
@@ -119,7 +101,7 @@ class SampleDivergence(Divergence):
             if len(begin) == 1 or done == budget:
                 break
             for name, start in begin.items():
-                begin[name] = self._descend(objective, family, start, min(stop, budget) - done)
+                begin[name] = objective.descend(family, start, min(stop, budget) - done)
                 values[name] = begin[name].objective
             best = sorted(begin, key=lambda name: values[name])
             begin = {name: begin[name] for name in best[: (len(best) + 1) // 2]}
@@ -146,7 +128,15 @@ class SampleObjective:
     def __init__(self, samples: Samples, divergence: SampleDivergence) -> None:
         self.samples, self.distance = samples, divergence.distances(samples)
 
-    def __call__(self, B: Array, c: Array) -> tuple[float, Array, Array]:
+    def descend(self, family: Any, start: Solution, max_iter: int) -> Solution:
+        """Go down from a map within a family; between different features all matrices are one."""
+        A, b = start.scale, start.offset
+        free = A.ndim == 2 and A.shape[0] != A.shape[1]
+        near = AllMatrices(A, b) if free else family.around(A, b)
+        tolerance = (_FTOL, _GTOL) if free or family.is_free or A.ndim == 1 else ()
+        return descend(self, near, max_iter, *tolerance)
+
+    def __call__(self, B: Array, c: Array) -> Evaluation:
         """Return the value and the gradients in B, a matrix or a diagonal, and c."""
         total, d_B, d_c = 0.0, np.zeros_like(B), np.zeros_like(c)
         for k, (w, X) in enumerate(zip(self.samples.weights, self.samples.query)):
@@ -176,21 +166,17 @@ class _KernelDivergence(SampleDivergence):
 
     @abstractmethod
     def _profile(self, reference: list[Array]) -> KernelProfile:
-        """Return a function from squared distances and shares of their columns.
-
-        It returns the kernel times the shares, and its derivative in the squared distances.
-        """
+        """Return the kernel, times shares of columns, and its slope, given squared distances."""
 
     def distances(self, samples: Samples) -> Distance:  # noqa: D102
         profile = self._profile(samples.reference)
-        own = [
-            float(profile(_squared(Y, Y), np.full(len(Y), 1 / len(Y)))[0].mean())
-            for Y in samples.reference
-        ]
+        reference = samples.reference
+        shares = [np.full(len(Y), 1 / len(Y)) for Y in reference]
+        own = [float(profile(_squared(Y, Y), w)[0].mean()) for Y, w in zip(reference, shares)]
 
         def distance(k: int, Z: Array) -> tuple[float, Array]:
-            n, m = len(Z), len(samples.reference[k])
-            both = np.concatenate([Z, samples.reference[k]])
+            n, m = len(Z), len(reference[k])
+            both = np.concatenate([Z, reference[k]])
             share = np.repeat([1 / n, -1 / m], [n, m]).astype(Z.dtype)
             twice = np.repeat([1 / n, -2 / m], [n, m]).astype(Z.dtype)
             partners = share[:, None] * np.column_stack([both, np.ones_like(share)])
@@ -241,24 +227,19 @@ class MMD(_KernelDivergence):
         random_state: int = 0,
         kernel: Kernel | None = None,
     ) -> None:
-        self.scales = scales
-        self.max_rows = max_rows
-        self.max_iter = max_iter
-        self.n_fourier = n_fourier
-        self.random_state = random_state
-        self.kernel = kernel
+        self.scales, self.max_rows, self.max_iter = scales, max_rows, max_iter
+        self.n_fourier, self.random_state, self.kernel = n_fourier, random_state, kernel
 
     def solve(self, family: Any, summary: Samples) -> Solution:  # noqa: D102
-        return super().solve(
-            family, summary if self.kernel is None else summary.thinned(_EXACT_ROWS)
-        )
+        few = summary if self.kernel is None else summary.thinned(_EXACT_ROWS)
+        return super().solve(family, few)
 
     def _profile(self, reference: list[Array]) -> KernelProfile:
         widths = sorted(self._widths(reference), reverse=True)
 
         def profile(square: Array, shares: Array) -> tuple[Array, Array]:
-            means, slope, last = np.zeros_like(square[:, 0]), np.zeros_like(square), np.inf
-            part = square
+            means, slope = np.zeros_like(square[:, 0]), np.zeros_like(square)
+            part, last = square, np.inf
             for width in widths:
                 if abs(last - 4 * width) < 1e-9 * last:  # products are cheaper than an exponential
                     part *= part
@@ -268,22 +249,20 @@ class MMD(_KernelDivergence):
                 last = width
                 means += part @ shares
                 slope -= part * square.dtype.type(1 / width)
-            means /= len(widths)
             slope /= len(widths)
-            return means, slope
+            return means / len(widths), slope
 
         return profile
 
     @property
-    def precision(self) -> type[np.floating[Any]]:
+    def precision(self) -> type[np.floating[Any]]:  # type: ignore[override]
         """Single precision, far finer than sampling errors; double for differences of kernels."""
         return np.float32 if self.kernel is None else np.float64
 
     def _widths(self, reference: list[Array]) -> list[float]:
-        try:
+        scales: list[float] = []
+        with suppress(TypeError, ValueError):
             scales = [float(scale) for scale in self.scales]
-        except (TypeError, ValueError):
-            scales = []
         if not scales or not all(0 < scale < np.inf for scale in scales):
             raise ValueError(f"'scales' of MMD must be positive numbers. Got {self.scales!r}.")
         check_integer("n_fourier", self.n_fourier, 1)
@@ -301,14 +280,18 @@ class MMD(_KernelDivergence):
         width = rng.choice(self._widths(reference), self.n_fourier)
         frequencies = rng.normal(size=(reference[0].shape[1], self.n_fourier)) * np.sqrt(2 / width)
         frequencies = frequencies.astype(reference[0].dtype)
-        means = [_fourier(rows, frequencies)[0] for rows in reference]
+
+        def waves(rows: Array) -> Array:
+            angle = rows @ frequencies
+            return np.hstack([np.cos(angle), np.sin(angle)])
+
+        means = [waves(rows).mean(axis=0) for rows in reference]
 
         def distance(k: int, Z: Array) -> tuple[float, Array]:
-            mean, waves = _fourier(Z, frequencies)
-            gap = mean - means[k]
-            n = self.n_fourier
+            n, here = self.n_fourier, waves(Z)
+            gap = here.mean(axis=0) - means[k]
             # d cos = -sin, d sin = cos
-            pull = gap[n:] * waves[:, :n] - gap[:n] * waves[:, n:]
+            pull = gap[n:] * here[:, :n] - gap[:n] * here[:, n:]
             return float(gap @ gap) / n, (2 / (n * len(Z))) * pull @ frequencies.T
 
         return distance
@@ -322,9 +305,7 @@ def _by_differences(kernel: Kernel, reference: list[Array]) -> Distance:
         Y = reference[k]
         value = float(np.mean(kernel(Z, Z)) - 2 * np.mean(kernel(Z, Y))) + own[k]
         gradient = np.empty_like(Z)
-        for j in range(Z.shape[1]):
-            step = np.zeros(Z.shape[1])
-            step[j] = 1e-5
+        for j, step in enumerate(1e-5 * np.eye(Z.shape[1])):
             # a symmetric kernel changes alike in both of its arguments
             inner = (kernel(Z + step, Z) - kernel(Z - step, Z)).mean(axis=1)
             cross = (kernel(Z + step, Y) - kernel(Z - step, Y)).mean(axis=1)
@@ -341,13 +322,11 @@ class Energy(_KernelDivergence):
     ----------
     max_rows : int, default=2000
         Most rows of a stratum and domain that are used, evenly taken.
-    max_iter : int or None, default=None
-        Iterations of L-BFGS; None chooses 5, 15 or 40 by held-out rows.
+    max_iter : as for `MMD`, default=None
     """
 
     def __init__(self, max_rows: int = 2000, max_iter: int | None = None) -> None:
-        self.max_rows = max_rows
-        self.max_iter = max_iter
+        self.max_rows, self.max_iter = max_rows, max_iter
 
     def _profile(self, reference: list[Array]) -> KernelProfile:
         least = 1e-8 * max(float(np.mean([rows.var() for rows in reference])), 1e-300)
@@ -370,8 +349,7 @@ class SlicedWasserstein(SampleDivergence):
         Random directions, the same throughout.
     max_rows : int, default=20000
         Most rows of a stratum and domain that are used, evenly taken.
-    max_iter : int or None, default=None
-        Iterations of L-BFGS; None chooses 5, 15 or 40 by held-out rows.
+    max_iter : as for `MMD`, default=None
     random_state : int, default=0
         Seed of the directions.
     """
@@ -383,24 +361,22 @@ class SlicedWasserstein(SampleDivergence):
         max_iter: int | None = None,
         random_state: int = 0,
     ) -> None:
-        self.n_directions = n_directions
-        self.max_rows = max_rows
-        self.max_iter = max_iter
+        self.n_directions, self.max_rows, self.max_iter = n_directions, max_rows, max_iter
         self.random_state = random_state
 
     def distances(self, samples: Samples) -> Distance:  # noqa: D102
-        reference = samples.reference
         check_integer("n_directions", self.n_directions, 1)
         rng = np.random.default_rng(self.random_state)
-        d = reference[0].shape[1]
+        d = samples.reference[0].shape[1]
         directions = rng.normal(size=(d, self.n_directions if d > 1 else 1))
         directions /= np.linalg.norm(directions, axis=0)
-        ordered = [np.sort(rows @ directions, axis=0) for rows in reference]
+        sorted_rows = [np.sort(rows @ directions, axis=0) for rows in samples.reference]
+        goals = [_quantiles(rows, len(X)) for rows, X in zip(sorted_rows, samples.query)]
 
         def distance(k: int, Z: Array) -> tuple[float, Array]:
             along = Z @ directions
             order = np.argsort(along, axis=0, kind="stable")
-            error = np.take_along_axis(along, order, axis=0) - _quantiles(ordered[k], len(Z))
+            error = np.take_along_axis(along, order, axis=0) - goals[k]
             pull = np.empty_like(along)
             np.put_along_axis(pull, order, 2 * error / error.size, axis=0)
             return float((error**2).mean()), pull @ directions.T
@@ -423,16 +399,14 @@ class Procrustes(SampleDivergence):
     """
 
     def __init__(self, max_rows: int = 300, max_iter: int = 50) -> None:
-        self.max_rows = max_rows
-        self.max_iter = max_iter
+        self.max_rows, self.max_iter = max_rows, max_iter
 
     def distances(self, samples: Samples) -> Distance:  # noqa: D102
-        reference = samples.reference
-
         def distance(k: int, Z: Array) -> tuple[float, Array]:
-            rows, partners = _paired(Z, reference[k])
+            Y = samples.reference[k]
+            rows, partners = linear_sum_assignment(_squared(Z, Y))
             error = np.zeros_like(Z)
-            error[rows] = Z[rows] - reference[k][partners]
+            error[rows] = Z[rows] - Y[partners]
             return float((error**2).sum() / len(rows)), 2 * error / len(rows)
 
         return distance
@@ -460,11 +434,11 @@ class Procrustes(SampleDivergence):
 
 def _turned(samples: Samples, A: Array, b: Array, has_scale: bool) -> tuple[Array, Array, float]:
     """Pair rows under a map, and return the best rigid map for the pairs and what it leaves."""
-    sides: list[tuple[Array, Array, Array]] = []
+    pairs: list[tuple[Array, Array, Array]] = []
     for w, X, Y in zip(samples.weights, samples.query, samples.reference):
-        rows, partners = _paired(X @ A.T + b, Y)
-        sides.append((np.full(len(rows), w / len(rows)), X[rows], Y[partners]))
-    w, X, Y = (np.concatenate(parts) for parts in zip(*sides))
+        rows, partners = linear_sum_assignment(_squared(X @ A.T + b, Y))
+        pairs.append((np.full(len(rows), w / len(rows)), X[rows], Y[partners]))
+    w, X, Y = (np.concatenate(parts) for parts in zip(*pairs))
     w = w / w.sum()
     middle_x, middle_y = w @ X, w @ Y
     X, Y = X - middle_x, Y - middle_y
@@ -474,15 +448,9 @@ def _turned(samples: Samples, A: Array, b: Array, has_scale: bool) -> tuple[Arra
     return A, middle_y - A @ middle_x, float(w @ ((X @ A.T - Y) ** 2).sum(axis=1))
 
 
-def _paired(Z: Array, Y: Array) -> tuple[Array, Array]:
-    rows, partners = linear_sum_assignment(_squared(Z, Y))
-    return rows, partners
-
-
 def _squared(left: Array, right: Array) -> Array:
     """Return all squared distances."""
-    one, other = _factors(left, right)
-    return np.maximum(one @ other, 0.0)
+    return np.maximum(np.matmul(*_factors(left, right)), 0.0)
 
 
 def _factors(left: Array, right: Array) -> tuple[Array, Array]:
@@ -494,19 +462,12 @@ def _factors(left: Array, right: Array) -> tuple[Array, Array]:
     )
 
 
-def _fourier(rows: Array, frequencies: Array) -> tuple[Array, Array]:
-    """Return the mean of cosines and sines of rows, and these."""
-    angle = rows @ frequencies
-    waves = np.hstack([np.cos(angle), np.sin(angle)])
-    return waves.mean(axis=0), waves
-
-
 def _quantiles(ordered: Array, n: int) -> Array:
     """Return n evenly spaced quantiles of every sorted column."""
     if len(ordered) == n:
         return ordered
-    place = np.clip((np.arange(n) + 0.5) / n * len(ordered) - 0.5, 0, len(ordered) - 1)
+    last = len(ordered) - 1
+    place = np.clip((np.arange(n) + 0.5) / n * len(ordered) - 0.5, 0, last)
     low = place.astype(np.intp)
-    high = np.minimum(low + 1, len(ordered) - 1)
-    share = (place - low)[:, None]
+    high, share = np.minimum(low + 1, last), (place - low)[:, None]
     return (1 - share) * ordered[low] + share * ordered[high]

@@ -1,7 +1,5 @@
 """Optimal transport between Gaussians with confounder-balanced moments, and matched axes."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +14,7 @@ from condokit.divergences.base import (
     variance_of_variance,
 )
 from condokit.maps.families import DiagonalFamily, MapFamily, MatrixFamily
+from condokit.solvers.descent import Evaluation
 from condokit.solvers.gaussian_kl import gap
 from condokit.solvers.solution import Solution, decorrelated, no_change
 from condokit.solvers.starts import match_axes, nearest_rigid, transport_matrix
@@ -30,7 +29,8 @@ class GaussianOT(GaussianDivergence):
     :math:`V = \sum_n w_n [\sigma_n^2 + (\mu_n - M)^2]`, as if both had the confounders of the
     prior. Per feature the distance is :math:`(M_q - M_r)^2 + (\sqrt{V_q} - \sqrt{V_r})^2`, and
     the map that makes it zero is :math:`m = \sqrt{V_r / V_q},\ b = M_r - m M_q`. Without
-    confounders this is the classical matching of mean and standard deviation.
+    confounders this is the classical matching of mean and standard deviation. The best map without
+    an offset is :math:`m = (M_q M_r + \sqrt{V_q V_r}) / (M_q^2 + V_q)`.
 
     For full matrices with balanced covariances :math:`C_q, C_r`, the map is the symmetric
     :math:`A = C_q^{-1/2} (C_q^{1/2} C_r C_q^{1/2})^{1/2} C_q^{-1/2}`.
@@ -38,9 +38,7 @@ class GaussianOT(GaussianDivergence):
 
     in_closed_form = True
 
-    def value_and_grad(  # noqa: D102
-        self, query: Moments, reference: Moments, weights: Array
-    ) -> tuple[float, Array, Array]:
+    def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:  # noqa: D102
         w = columns(weights)
         mean_q, sd_q = _balanced(query, weights)
         mean_r, sd_r = _balanced(reference, weights)
@@ -61,11 +59,16 @@ class GaussianOT(GaussianDivergence):
         """Return the exact minimum."""
         query, reference, weights = pair.query, pair.reference, pair.weights
         centre, sd_query = _balanced(query, weights)
-        if not family.has_offset:
-            return _scale_alone(pair) if family.has_scale else no_change(centre)
         image, sd_reference = _balanced(reference, weights)
         scale = np.ones(len(centre))
-        se_log_scale = covariance = np.zeros(len(centre))
+        se_log_scale = covariance = none = np.zeros(len(centre))
+        if not family.has_offset and not family.has_scale:
+            return no_change(centre)
+        if not family.has_offset:
+            # where means of opposite signs make the best scale negative, the least positive one
+            size = centre**2 + sd_query**2
+            scale = np.maximum(centre * image + sd_query * sd_reference, 1e-6 * size) / size
+            return Solution(scale, none, none)
         if family.has_scale:
             scale = sd_reference / sd_query
             se_log_scale = np.sqrt(
@@ -84,27 +87,11 @@ class GaussianOT(GaussianDivergence):
 
     def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:
         """Return the optimal transport between the balanced Gaussians."""
-        (mean_q, cov_q), (mean_r, cov_r) = (
-            side.balanced(pair.weights) for side in (pair.query, pair.reference)
-        )
+        mean_q, cov_q = pair.query.balanced(pair.weights)
+        mean_r, cov_r = pair.reference.balanced(pair.weights)
         A = transport_matrix(cov_q, cov_r)
         b = mean_r - A @ mean_q
         return Solution.of(A, b, objective=gap(A, b, pair))
-
-
-def _scale_alone(pair: MomentPair) -> Solution:
-    r"""Return the best map without an offset, :math:`m = (M_q M_r + S_q S_r) / (M_q^2 + S_q^2)`.
-
-    S are the balanced standard deviations. Where means of opposite signs make that negative, it is
-    the least positive scale.
-    """
-    (mean_q, sd_q), (mean_r, sd_r) = (
-        _balanced(side, pair.weights) for side in (pair.query, pair.reference)
-    )
-    size = mean_q**2 + sd_q**2
-    scale = np.maximum(mean_q * mean_r + sd_q * sd_r, 1e-6 * size) / size
-    none = np.zeros(len(scale))
-    return Solution(scale, none, none)
 
 
 def _balanced(moments: Moments, weights: Array) -> tuple[Array, Array]:

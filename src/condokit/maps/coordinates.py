@@ -1,29 +1,17 @@
 """Coordinates of families of maps: numbers that a search may change, and the map they stand for."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 import numpy as np
 
 from condokit.checks import Array
 
-Bounds = tuple[Array, Array]
-
 
 class Coordinates(ABC):
-    """Numbers theta for the maps x -> A x + b of a family near one of them.
+    """Numbers theta for the maps x -> A x + b of a family near one of them."""
 
-    Attributes
-    ----------
-    start : ndarray
-        The numbers of that map, or of the nearest in the family.
-    bounds : tuple of ndarray or None
-        Least and largest numbers.
-    """
-
-    start: Array
-    bounds: Bounds | None = None
+    start: Array  # the numbers of that map, or of the nearest in the family
+    bounds: tuple[Array, Array] | None = None  # least and largest numbers
 
     @abstractmethod
     def unpack(self, theta: Array) -> tuple[Array, Array]:
@@ -37,7 +25,7 @@ class Coordinates(ABC):
         """Return what is added to the objective."""
         return 0.0
 
-    def renewed(self, theta: Array) -> Coordinates | None:
+    def renewed(self, theta: Array) -> "Coordinates | None":
         """Return coordinates to go on with where these reach no further; None if they do."""
         return None
 
@@ -61,19 +49,18 @@ class Diagonals(Coordinates):
 
     def __init__(self, scale: Array, offset: Array, has_scale: bool, has_offset: bool) -> None:
         self.base = (scale, offset)
-        self.has_scale, self.has_offset = has_scale, has_offset
-        d = len(scale)
-        self.start = np.concatenate([np.zeros(d * has_scale), offset[: d * has_offset]])
+        self.n_scales, self.n_offsets = len(scale) * has_scale, len(offset) * has_offset
+        self.start = np.concatenate([np.zeros(self.n_scales), offset[: self.n_offsets]])
 
     def unpack(self, theta: Array) -> tuple[Array, Array]:  # noqa: D102
         scale, offset = self.base
-        if self.has_scale:
-            scale = scale * np.exp(theta[: len(scale)])
-        return scale, theta[-len(offset) :] if self.has_offset else offset
+        if self.n_scales:
+            scale = scale * np.exp(theta[: self.n_scales])
+        return scale, theta[self.n_scales :] if self.n_offsets else offset
 
     def pull_back(self, theta: Array, d_A: Array, d_b: Array) -> Array:  # noqa: D102
-        parts = [d_A * self.unpack(theta)[0]] if self.has_scale else []
-        return np.concatenate([*parts, d_b] if self.has_offset else [*parts, np.empty(0)])
+        in_scale = d_A * self.unpack(theta)[0]
+        return np.concatenate([in_scale[: self.n_scales], d_b[: self.n_offsets]])
 
 
 class Rotations(Coordinates):
@@ -111,10 +98,9 @@ class Rotations(Coordinates):
         return np.concatenate([(g - g.T)[self.upper], d_b, d_scale])
 
     def renewed(self, theta: Array) -> Coordinates | None:  # noqa: D102
-        far = np.abs(theta[: len(self.upper[0])]).max(initial=0.0) >= 0.5
-        if not far or not self.turns_left:
-            return None
-        return Rotations(*self.unpack(theta), self.has_scale, self.turns_left - 1)
+        if self.turns_left and (np.abs(theta[: len(self.upper[0])]) >= 0.5).any():
+            return Rotations(*self.unpack(theta), self.has_scale, self.turns_left - 1)
+        return None
 
 
 class PulledMatrices(Coordinates):
@@ -129,16 +115,13 @@ class PulledMatrices(Coordinates):
         eye = np.eye(self.d)
         if nonnegative:
             A = np.maximum(A, 1e-3 * eye)
-        n, change = A.size, A - eye
-        self.start = np.concatenate(
-            [np.maximum(change, 0).ravel(), -np.minimum(change, 0).ravel(), b]
-        )
-        most = eye if nonnegative else np.full(eye.shape, np.inf)
-        free = np.full(self.d, np.inf)
-        self.bounds = (
-            np.concatenate([np.zeros(2 * n), -free]),
-            np.concatenate([np.full(n, np.inf), most.ravel(), free]),
-        )
+        U, V = np.maximum(A - eye, 0).ravel(), -np.minimum(A - eye, 0).ravel()
+        self.start = np.concatenate([U, V, b])
+        least, most = np.zeros(len(self.start)), np.full(len(self.start), np.inf)
+        least[-self.d :] = -np.inf
+        if nonnegative:
+            most[len(U) : -self.d] = eye.ravel()
+        self.bounds = least, most
 
     def _change(self, theta: Array) -> tuple[Array, Array]:
         U, V = theta[: -self.d].reshape(2, self.d, self.d)

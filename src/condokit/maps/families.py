@@ -1,7 +1,5 @@
 """Families of maps, among which a divergence finds the best."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,49 +9,29 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from condokit.checks import Array, check_integer, check_number, did_you_mean
-from condokit.maps.coordinates import (
-    AllMatrices,
-    Coordinates,
-    Diagonals,
-    PulledMatrices,
-    Rotations,
-)
+from condokit.maps.coordinates import AllMatrices, Coordinates, Diagonals, PulledMatrices, Rotations
 
 
 class MapFamily(BaseEstimator, ABC):
-    """A set of maps, among which a divergence finds the best.
+    """A set of maps, among which a divergence finds the best."""
 
-    Attributes
-    ----------
-    form : {"diagonal", "matrix", "low-rank", "blocks"}
-        What its maps look like: a divergence says for each form what it needs to know of the data.
-    links : str, float, sequence, dict or None
-        "log", "logit" or a power for all features or some; the map works on that scale.
-    """
-
+    # "diagonal", "matrix", "low-rank" or "blocks": what its maps look like. A divergence says for
+    # each form what it needs to know of the data.
     form: ClassVar[str]
-    is_penalised: bool = False
+    is_penalised: bool = False  # whether the matrix is pulled to the identity or bounded
+    is_free: bool = False  # whether all matrices are in it, none of them preferred
     is_rigid: ClassVar[bool] = False
     has_scale: ClassVar[bool] = True
     has_offset: ClassVar[bool] = True
-    links: Any
 
-    @abstractmethod
-    def __init__(self, links: Any = None) -> None: ...
-
-    @property
-    def is_free(self) -> bool:
-        """Whether all matrices are in it, none of them preferred."""
-        return False
+    def __init__(self, links: Any = None) -> None:
+        self.links = links
 
 
 class DiagonalFamily(MapFamily):
     r"""Maps :math:`x_j \mapsto m_j x_j + b_j`; `has_scale` and `has_offset` say what is free."""
 
     form = "diagonal"
-
-    def __init__(self, links: Any = None) -> None:
-        self.links = links
 
     def around(self, scale: Array, offset: Array) -> Coordinates:
         """Return coordinates of the family near one of its maps."""
@@ -65,8 +43,7 @@ class Identity(DiagonalFamily):
 
     Parameters
     ----------
-    links : str, float, sequence, dict or None, default=None
-        "log", "logit" or a power for all features or some; the map works on that scale.
+    links : as for `LocationScale`, default=None
     """
 
     has_scale = False
@@ -78,8 +55,7 @@ class Shift(DiagonalFamily):
 
     Parameters
     ----------
-    links : str, float, sequence, dict or None, default=None
-        "log", "logit" or a power for all features or some; the map works on that scale.
+    links : as for `LocationScale`, default=None
     """
 
     has_scale = False
@@ -100,23 +76,15 @@ class Search:
     """How a family of matrices is searched."""
 
     units: str  # units that keep the family what it is; see `condokit.solvers.units`
-    # maps to start from, and most iterations from each
-    n_starts: int
-    max_iter: int
+    n_starts: int  # maps to start from
+    max_iter: int  # most iterations from each
 
 
 class MatrixFamily(MapFamily):
     """Maps with a full matrix; `around` is all that one of your own must have."""
 
     form = "matrix"
-
-    def __init__(self, links: Any = None) -> None:
-        self.links = links
-
-    @property
-    def search(self) -> Search:
-        """How to search it."""
-        return Search("as given", 11, 500)
+    search: Search = Search("as given", 11, 500)
 
     @abstractmethod
     def around(self, A: Array, b: Array) -> Coordinates:
@@ -141,8 +109,7 @@ class Affine(MatrixFamily):
         Weight of the sum of squares of the same.
     nonnegative : bool, default=False
         Whether all entries of A must be at least 0.
-    links : str, float, sequence, dict or None, default=None
-        "log", "logit" or a power for all features or some; the map works on that scale.
+    links : as for `LocationScale`, default=None
     """
 
     def __init__(
@@ -154,16 +121,11 @@ class Affine(MatrixFamily):
         nonnegative: bool = False,
         links: Any = None,
     ) -> None:
-        self.n_starts = n_starts
-        self.max_iter = max_iter
-        self.l1 = l1
-        self.l2 = l2
-        self.nonnegative = nonnegative
-        self.links = links
+        self.n_starts, self.max_iter, self.l1 = n_starts, max_iter, l1
+        self.l2, self.nonnegative, self.links = l2, nonnegative, links
 
     @property
-    def is_penalised(self) -> bool:  # type: ignore[override]
-        """Whether the matrix is pulled to the identity or bounded."""
+    def is_penalised(self) -> bool:  # type: ignore[override]  # noqa: D102
         for name in ("l1", "l2"):
             check_number(f"{name} of Affine", getattr(self, name), 0, 1e12)
         for name in ("n_starts", "max_iter"):
@@ -171,12 +133,11 @@ class Affine(MatrixFamily):
         return bool(self.l1 or self.l2 or self.nonnegative)
 
     @property
-    def is_free(self) -> bool:
-        """Whether all matrices are in it, none of them preferred."""
+    def is_free(self) -> bool:  # type: ignore[override]  # noqa: D102
         return not self.is_penalised
 
     @property
-    def search(self) -> Search:  # noqa: D102
+    def search(self) -> Search:  # type: ignore[override]  # noqa: D102
         if self.is_penalised:
             return Search("feature", 1, 1000)
         return Search("white", self.n_starts, self.max_iter)
@@ -191,10 +152,7 @@ class Rigid(MatrixFamily):
     """Maps that keep angles: rotations and reflections, with one scale or none."""
 
     is_rigid = True
-
-    @property
-    def search(self) -> Search:  # noqa: D102
-        return Search("common", 11, 200)
+    search = Search("common", 11, 200)
 
     def around(self, A: Array, b: Array) -> Coordinates:  # noqa: D102
         return Rotations(A, b, self.has_scale)
@@ -205,8 +163,7 @@ class Orthogonal(Rigid):
 
     Parameters
     ----------
-    links : str, float, sequence, dict or None, default=None
-        "log", "logit" or a power for all features or some; the map works on that scale.
+    links : as for `LocationScale`, default=None
     """
 
     has_scale = False
@@ -217,8 +174,7 @@ class Similarity(Rigid):
 
     Parameters
     ----------
-    links : str, float, sequence, dict or None, default=None
-        "log", "logit" or a power for all features or some; the map works on that scale.
+    links : as for `LocationScale`, default=None
     """
 
 
@@ -229,20 +185,18 @@ class Blocks(MapFamily):
     ----------
     groups : list of lists, or dict of lists, of names or positions, default=()
         The groups. A feature in none of them has a scale and an offset of its own.
-    links : str, float, sequence, dict or None, default=None
-        "log", "logit" or a power for all features or some; the map works on that scale.
+    links : as for `LocationScale`, default=None
     """
 
     form = "blocks"
 
     def __init__(self, groups: Any = (), links: Any = None) -> None:
-        self.groups = groups
-        self.links = links
+        self.groups, self.links = groups, links
 
     def places(self, labels: Sequence[str]) -> list[Array]:
         """Return the positions of each group's features."""
         groups = self.groups.values() if isinstance(self.groups, dict) else self.groups
-        if isinstance(groups, str) or not isinstance(groups, Iterable):
+        if _is_single(groups):
             raise ValueError(
                 f"'groups' of Blocks must be a list of lists of features. Got {groups!r}."
             )
@@ -250,13 +204,10 @@ class Blocks(MapFamily):
         blocks, seen = [], set()
         for group in groups:
             block = []
-            alone = isinstance(group, str) or not isinstance(group, Iterable)
-            for feature in [group] if alone else list(group):
-                if isinstance(feature, int | np.integer) and 0 <= feature < len(labels):
-                    j = int(feature)
-                elif feature in place:
-                    j = place[feature]
-                else:
+            for feature in [group] if _is_single(group) else group:
+                is_place = isinstance(feature, int | np.integer) and 0 <= feature < len(labels)
+                j = int(feature) if is_place else place.get(feature)
+                if j is None:
                     raise ValueError(
                         f"'groups' of Blocks names {feature!r}, which is no feature."
                         f"{did_you_mean(feature, labels)}"
@@ -275,6 +226,10 @@ class Blocks(MapFamily):
         return blocks
 
 
+def _is_single(value: Any) -> bool:
+    return isinstance(value, str) or not isinstance(value, Iterable)
+
+
 class LowRank(MapFamily):
     """A scale and an offset for every feature, plus a matrix of low rank; never a square matrix.
 
@@ -282,15 +237,13 @@ class LowRank(MapFamily):
     ----------
     rank : int, default=2
         Rank of what is added to the diagonal.
-    links : str, float, sequence, dict or None, default=None
-        "log", "logit" or a power for all features or some; the map works on that scale.
+    links : as for `LocationScale`, default=None
     """
 
     form = "low-rank"
 
     def __init__(self, rank: int = 2, links: Any = None) -> None:
-        self.rank = rank
-        self.links = links
+        self.rank, self.links = rank, links
 
 
 MAPS: dict[str, type[MapFamily]] = {

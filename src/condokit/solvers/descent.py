@@ -1,7 +1,5 @@
 """Descent within any family of maps, by L-BFGS in its coordinates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -11,24 +9,30 @@ from condokit.maps.coordinates import Coordinates
 from condokit.solvers.lbfgs import lbfgs
 from condokit.solvers.solution import Solution
 
-# a function of a map (A, b) in the solver's units: its value, infinite where A is singular, and its
-# gradients in A and b
-Objective = Callable[[Array, Array], tuple[float, Array, Array]]
+Evaluation = tuple[float, Array, Array]  # a value, and its gradients in two arguments
+# of a map (A, b) in the solver's units; infinite where A is singular
+Objective = Callable[[Array, Array], Evaluation]
+
+
+def infinite(A: Array, b: Array) -> Evaluation:
+    """Return the value of an objective where it has none."""
+    return np.inf, np.zeros_like(A), np.zeros_like(b)
+
+
+def added(one: Evaluation, other: Evaluation) -> Evaluation:
+    """Return the sum of two objectives, and of their gradients."""
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
 def descend(
-    objective: Objective,
-    coordinates: Coordinates,
-    max_iter: int,
-    ftol: float = 1e-13,
-    gtol: float = 1e-8,
+    objective: Objective, near: Coordinates, max_iter: int, ftol: float = 1e-13, gtol: float = 1e-8
 ) -> Solution:
     """Return the local minimum that is reached from where the coordinates start."""
-    n_iter, here = 0, coordinates
+    if len(near.start) == 0:
+        A, b = near.unpack(near.start)
+        return Solution.of(A, b, objective=objective(A, b)[0])
+    n_iter, here = 0, near
     while True:
-        if len(here.start) == 0:
-            A, b = here.unpack(here.start)
-            return Solution.of(A, b, objective=objective(A, b)[0])
 
         def function(theta: Array, here: Coordinates = here) -> tuple[float, Array]:
             value, d_A, d_b = objective(*here.unpack(theta))
@@ -38,8 +42,7 @@ def descend(
             function, here.start, bounds=here.bounds, max_iter=max_iter, ftol=ftol, gtol=gtol
         )
         n_iter += int(best.nit)
-        following = here.renewed(best.x)
-        if following is None:
+        if (following := here.renewed(best.x)) is None:
             break
         here = following
     A, b = here.unpack(best.x)
@@ -54,10 +57,4 @@ def descend(
 def keeping_orientation(objective: Objective, A: Array) -> Objective:
     """Return the objective, infinite where the determinant has another sign than that of A."""
     sign = np.linalg.slogdet(A)[0]
-
-    def guarded(A: Array, b: Array) -> tuple[float, Array, Array]:
-        if np.linalg.slogdet(A)[0] != sign:
-            return np.inf, np.zeros_like(A), np.zeros_like(b)
-        return objective(A, b)
-
-    return guarded
+    return lambda A, b: objective(A, b) if np.linalg.slogdet(A)[0] == sign else infinite(A, b)

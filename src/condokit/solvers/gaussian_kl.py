@@ -1,8 +1,8 @@
 """The Gaussian KL divergence of full matrices: the objective, and its own ways to the minimum."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 from scipy import linalg
@@ -10,7 +10,7 @@ from scipy.special import digamma
 
 from condokit.checks import Array
 from condokit.maps.coordinates import AllMatrices
-from condokit.solvers.descent import descend, keeping_orientation
+from condokit.solvers.descent import Evaluation, descend, infinite, keeping_orientation
 from condokit.solvers.lbfgs import lbfgs
 from condokit.solvers.solution import Solution
 from condokit.solvers.units import Units
@@ -32,21 +32,16 @@ class KLObjective:
             + r_k' P_k r_k] + \mathrm{const}, \qquad
         \nabla_B = \sum_k w_k P_k (B C_k + r_k \mu_k') - B^{-T}.
 
-    Parameters
-    ----------
-    units : Units
-        The domains.
-    forward : bool, default=False
-        The divergence of the reference from the mapped query instead: that of the inverse map,
-        :math:`L(B^{-1}, -B^{-1} c)` with the domains exchanged.
+    `forward` is the divergence of the reference from the mapped query instead: that of the inverse
+    map, :math:`L(B^{-1}, -B^{-1} c)` with the domains exchanged.
     """
 
     def __init__(self, units: Units, forward: bool = False) -> None:
-        query, reference, weights = units.query, units.reference, units.weights
-        self.forward = forward
+        query, reference = units.query, units.reference
         if forward:
             query, reference = reference, query
-        self.weights = weights
+        self.forward = forward
+        self.weights = weights = units.weights
         self.counts = query.count, reference.count
         self.mean, self.cov, self.goal = query.mean, query.cov, reference.mean
         self.precision = np.linalg.inv(reference.cov)
@@ -54,20 +49,18 @@ class KLObjective:
         log_ratio = np.linalg.slogdet(reference.cov)[1] - np.linalg.slogdet(query.cov)[1]
         self.constant = 0.5 * float(weights @ log_ratio - query.mean.shape[1])
 
-    def __call__(self, B: Array, c: Array) -> tuple[float, Array, Array]:
+    def __call__(self, B: Array, c: Array) -> Evaluation:
         """Return the value and the gradients."""
         log_det, inverse = log_det_inverse(B)
         if inverse is None:
-            return np.inf, np.zeros_like(B), np.zeros_like(c)
+            return infinite(B, c)
         if not self.forward:
             return self._reverse(B, c, log_det, inverse)
         value, d_B, d_c = self._reverse(inverse, -inverse @ c, -log_det, B)
         pull = inverse.T @ d_c
         return value, -inverse.T @ d_B @ inverse.T + np.outer(pull, inverse @ c), -pull
 
-    def _reverse(
-        self, B: Array, c: Array, log_det: float, inverse: Array
-    ) -> tuple[float, Array, Array]:
+    def _reverse(self, B: Array, c: Array, log_det: float, inverse: Array) -> Evaluation:
         residual = self.mean @ B.T + c - self.goal
         pull = np.einsum("kij,kj->ki", self.weighted, residual)
         PBC = np.tensordot(self.weighted, B @ self.cov, axes=([0, 2], [0, 1]))
@@ -76,9 +69,8 @@ class KLObjective:
 
     def offset(self, B: Array) -> Array:
         r"""Return the best c, :math:`\bar P^{-1} \sum w_k P_k (\nu_k - B \mu_k)`."""
-        total = self.weighted.sum(axis=0)
         wanted = np.einsum("kij,kj->i", self.weighted, self.goal - self.mean @ B.T)
-        return np.linalg.solve(total, wanted)
+        return np.linalg.solve(self.weighted.sum(axis=0), wanted)
 
     def expected(self) -> float:
         r"""Return the divergence between samples of one law that is normal in every stratum.
@@ -91,23 +83,22 @@ class KLObjective:
         n, m = self.counts
         if min(n.min(), m.min()) < d + 3:
             return np.inf
-        steps = np.arange(d)[:, None]
-        logs = [
-            digamma((rows - 1 - steps) / 2).sum(axis=0) - d * np.log(rows - 1) for rows in (m, n)
-        ]
+        log_m, log_n = (
+            digamma((rows - 1 - np.arange(d)[:, None]) / 2).sum(axis=0) - d * np.log(rows - 1)
+            for rows in (m, n)
+        )
         factor = (m - 1) / (m - d - 2)
-        twice = factor * d * (1 + 1 / n + 1 / m) - d + logs[0] - logs[1]
+        twice = factor * d * (1 + 1 / n + 1 / m) - d + log_m - log_n
         return 0.5 * float(self.weights @ twice)
 
     def enough(self) -> float:
         """Return a value that only chance could improve upon: what is expected after a fit.
 
-        A matrix and an offset take their share of the degrees of freedom of all strata. Minus
-        infinity where strata have too few rows to tell.
+        A matrix and an offset take their share of the degrees of freedom of all strata.
         """
         n_values, d = self.mean.shape
         if min(rows.min() for rows in self.counts) < _ENOUGH_ROWS * d + 3:
-            return -np.inf
+            return -np.inf  # too few to tell
         return self.expected() * max(0.0, 1 - 2 * (d + 1) / (n_values * (d + 3)))
 
     def curvature(self, B: Array) -> float:
@@ -118,14 +109,15 @@ class KLObjective:
 
     def _hessian(self, inverse: Array) -> Array:
         """Return the Hessian in vec(B) where B has this inverse; -log det has V -> B^-T V' B^-T."""
-        n = inverse.size
-        return self._quadratic()[0] + np.einsum("bi,ja->ijab", inverse, inverse).reshape(n, n)
+        curved = np.einsum("bi,ja->ijab", inverse, inverse)
+        return self._quadratic[0] + curved.reshape(inverse.size, inverse.size)
 
     def explore(self, B: Array, c: Array) -> Solution:
         """Return a map near the local minimum that is reached from B, at little cost."""
-        if len(B) <= MOST_DENSE:
-            return self._on_operator(B)
-        return self._by_size(B, 5, 50)
+        if len(B) > MOST_DENSE:
+            return self._by_size(B, 5, 50)
+        best = lbfgs(self._on_operator(B), B.ravel(), max_iter=300, ftol=1e-7, gtol=1e-3)
+        return self._finished(best.x.reshape(B.shape), int(best.nit))
 
     def solve(self, B: Array, c: Array, max_iter: int = 100) -> Solution:
         """Return the local minimum that is reached from B; the sign of det B is kept."""
@@ -144,71 +136,54 @@ class KLObjective:
         norm = float(np.abs(d_B).max())
         return Solution.of(B, c, objective=value, n_iter=n_iter, gradient_norm=norm)
 
-    def _on_operator(self, B: Array) -> Solution:
-        """L-BFGS to a low precision, at a cost that does not depend on the support values."""
-        Q, g, constant = self._quadratic()
-        d = len(B)
+    def _on_operator(self, B: Array) -> Callable[[Array], tuple[float, Array]]:
+        """Return the divergence as a function of vec(B), but for a constant, and its gradient.
+
+        Its cost does not depend on the support values. Infinite where det B has another sign.
+        """
+        Q, g = self._quadratic
         sign = np.linalg.slogdet(B)[0]
 
         def function(v: Array) -> tuple[float, Array]:
-            det_sign, log_det = np.linalg.slogdet(v.reshape(d, d))
+            det_sign, log_det = np.linalg.slogdet(v.reshape(B.shape))
             if det_sign != sign:
                 return np.inf, v
             Qv = Q @ v
             value = float(0.5 * v @ Qv - g @ v - log_det)
-            return value, Qv - g - np.linalg.inv(v.reshape(d, d)).T.ravel()
+            return value, Qv - g - np.linalg.inv(v.reshape(B.shape)).T.ravel()
 
-        best = lbfgs(function, B.ravel(), max_iter=300, ftol=1e-7, gtol=1e-3)
-        B = best.x.reshape(d, d)
-        value, norm = float(best.fun) + constant, float(np.abs(best.jac).max())
-        return Solution.of(
-            B, self.offset(B), objective=value, n_iter=int(best.nit), gradient_norm=norm
-        )
+        return function
 
-    def _quadratic(self) -> tuple[Array, Array, float]:
-        r"""Return Q, g and k of :math:`L = \tfrac12 v' Q v - g' v - \log|\det B| + k`, v = vec(B).
+    @cached_property
+    def _quadratic(self) -> tuple[Array, Array]:
+        r"""Q and g of :math:`L = \tfrac12 v' Q v - g' v - \log|\det B| + k`, v = vec(B).
 
         One matrix product over the support values; afterwards their number does not matter.
         """
-        if not hasattr(self, "_operator"):
-            n_values, d = self.mean.shape
-            second = self.cov + self.mean[:, :, None] * self.mean[:, None, :]
-            flat = self.weighted.reshape(n_values, -1).T @ second.reshape(n_values, -1)
-            Q = flat.reshape(d, d, d, d).transpose(0, 2, 1, 3).reshape(d * d, d * d)
-            T = np.einsum("kia,kb->iab", self.weighted, self.mean).reshape(d, d * d)
-            total = self.weighted.sum(axis=0)
-            pull = np.einsum("kij,kj->ki", self.weighted, self.goal)
-            centre = np.linalg.solve(total, pull.sum(axis=0))
-            g = (pull.T @ self.mean).ravel() - centre @ T
-            constant = 0.5 * float((pull * self.goal).sum() - centre @ pull.sum(axis=0))
-            Q = Q - T.T @ np.linalg.solve(total, T)
-            self._operator = Q, g, constant + self.constant
-        return self._operator
+        n_values, d = self.mean.shape
+        second = self.cov + self.mean[:, :, None] * self.mean[:, None, :]
+        flat = self.weighted.reshape(n_values, -1).T @ second.reshape(n_values, -1)
+        Q = flat.reshape(d, d, d, d).transpose(0, 2, 1, 3).reshape(d * d, d * d)
+        T = np.einsum("kia,kb->iab", self.weighted, self.mean).reshape(d, d * d)
+        total = self.weighted.sum(axis=0)
+        pull = np.einsum("kij,kj->ki", self.weighted, self.goal)
+        g = (pull.T @ self.mean).ravel() - np.linalg.solve(total, pull.sum(axis=0)) @ T
+        return Q - T.T @ np.linalg.solve(total, T), g
 
     def _newton(self, B: Array, max_iter: int) -> tuple[Array, int]:
         """Newton's method with a Levenberg shift where the Hessian is not positive."""
-        Q, g, _ = self._quadratic()
-        d = len(B)
-        diagonal = np.arange(d * d)
-
-        def value(B: Array) -> float:
-            v = B.ravel()
-            return float(0.5 * v @ Q @ v - g @ v - np.linalg.slogdet(B)[1])
-
-        sign, here, shift = np.linalg.slogdet(B)[0], value(B), 0.0
+        function, eye = self._on_operator(B), np.eye(B.size)
+        (here, gradient), shift = function(B.ravel()), 0.0
         for n_iter in range(1, max_iter + 1):
-            inverse = np.linalg.inv(B)
-            gradient = Q @ B.ravel() - g - inverse.T.ravel()
-            if np.abs(gradient).max() < 1e-9:
-                return B, n_iter
-            hessian = self._hessian(inverse)
+            steepest = np.abs(gradient).max()
+            if steepest < 1e-9:
+                break
+            hessian = self._hessian(np.linalg.inv(B))
             while True:
                 try:
-                    shifted = hessian.copy()
-                    shifted[diagonal, diagonal] += shift
-                    step = linalg.cho_solve(linalg.cho_factor(shifted), gradient)
-                    trial = B - step.reshape(d, d)
-                    there = value(trial) if np.linalg.slogdet(trial)[0] == sign else np.inf
+                    factor = linalg.cho_factor(hessian + shift * eye)
+                    trial = B - linalg.cho_solve(factor, gradient).reshape(B.shape)
+                    there, slope = function(trial.ravel())
                     if there <= here + 1e-14 * abs(here):
                         break
                 except linalg.LinAlgError:
@@ -216,11 +191,11 @@ class KLObjective:
                 shift = max(4 * shift, 1e-3)
                 if shift > 1e12:
                     return B, n_iter
-            done = here - there < 1e-13 * max(1.0, abs(here)) and np.abs(gradient).max() < 1e-6
-            B, here, shift = trial, there, shift / 8 if shift > 1e-3 else 0.0
+            done = here - there < 1e-13 * max(1.0, abs(here)) and steepest < 1e-6
+            B, here, gradient, shift = trial, there, slope, shift / 8 if shift > 1e-3 else 0.0
             if done:
-                return B, n_iter
-        return B, max_iter
+                break
+        return B, n_iter
 
     def _row_sweeps(self, B: Array, max_iter: int, tolerance: float = 1e-9) -> tuple[Array, int]:
         r"""Closed-form updates of one row at a time, for at most two support values.
@@ -234,18 +209,14 @@ class KLObjective:
         """
         delta, E = linalg.eigh(self.precision[0], self.weighted.sum(axis=0))
         gamma, F = linalg.eigh(self.cov[0], np.tensordot(self.weights, self.cov, axes=1))
-        left = [self.weights[0] * delta]
-        right = [gamma]
+        share = self.weights[0] * delta
+        H = np.outer(share, gamma)
+        tie, jump, wanted = np.zeros((3, len(B)))
         if len(self.weights) > 1:
-            left.append(1 - left[0])
-            right.append((1 - self.weights[0] * gamma) / self.weights[1])
-        H = np.einsum("ki,kj->ij", np.array(left), np.array(right))
-        if len(self.weights) > 1:
-            tie = left[0] * left[1]  # they sum to one
+            H += np.outer(1 - share, (1 - self.weights[0] * gamma) / self.weights[1])
+            tie = share * (1 - share)
             jump = F.T @ (self.mean[0] - self.mean[1])
             wanted = np.linalg.solve(E, self.goal[0] - self.goal[1])
-        else:
-            tie, jump, wanted = np.zeros(len(B)), np.zeros(len(B)), np.zeros(len(B))
         Z = np.linalg.solve(E, B) @ np.linalg.inv(F).T
         bent = jump / H  # row i: diag(h_i)^-1 jump
         reach = bent @ jump
@@ -279,12 +250,9 @@ def log_det_inverse(B: Array) -> tuple[float, Array | None]:
 
 
 def gap(A: Array, b: Array, pair: GaussianPair) -> float:
-    """Return the Gaussian KL divergence of the mapped query from the reference, in nats.
-
-    NaN where a covariance is singular.
-    """
+    """Return the Gaussian KL divergence of the mapped query from the reference, in nats."""
     units = Units(pair, "white")
     try:
         return KLObjective(units)(*units.encode(A, b))[0]
-    except np.linalg.LinAlgError:
+    except np.linalg.LinAlgError:  # a covariance is singular
         return float("nan")

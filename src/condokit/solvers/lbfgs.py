@@ -1,9 +1,7 @@
 """One way to call the general minimiser of smooth functions: watched, and stopped by Ctrl-C."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -30,12 +28,13 @@ class Watch:
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
-@contextmanager
-def threads(n_jobs: int | None) -> Iterator[None]:
+_pools = cache(ThreadpoolController)
+
+
+def threads(n_jobs: int | None) -> AbstractContextManager[Any]:
     """Run linear algebra with so many threads: None is 1, -1 all there are."""
     limit = 1 if n_jobs is None else None if n_jobs == -1 else int(n_jobs)
-    with _pools().limit(limits=limit, user_api="blas"):
-        yield
+    return _pools().limit(limits=limit, user_api="blas")
 
 
 @contextmanager
@@ -52,33 +51,20 @@ def watched(verbose: bool, n_jobs: int | None) -> Iterator[Watch]:
 
 def lbfgs(
     function: Callable[[Array], tuple[float, Array]],
-    start: Array,
+    start: Array,  # the value there must be finite
     *,
-    bounds: tuple[Array, Array] | None = None,
+    bounds: tuple[Array, Array] | None = None,  # least and largest parameters
     max_iter: int = 500,
-    ftol: float = 1e-13,
-    gtol: float = 1e-8,
+    ftol: float = 1e-13,  # relative decrease of the value to stop at
+    gtol: float = 1e-8,  # largest entry of the gradient to stop at
 ) -> Any:
     """Minimise a function that returns value and gradient; infinite values cut the step.
 
     Within `watched`, Ctrl-C ends this search, and all later ones, at the best point so far.
-
-    Parameters
-    ----------
-    function : callable
-        From parameters to (value, gradient).
-    start : ndarray
-        Where to begin; the value there must be finite.
-    bounds : tuple of ndarray or None, default=None
-        Least and largest parameters.
-    max_iter : int, default=500
-        Most iterations.
-    ftol, gtol : float
-        Relative decrease of the value, and largest entry of the gradient, to stop at.
     """
     watch = _watch.get()
     worst, n_evaluations = 0.0, 0
-    best: tuple[float, Array, Array] | None = None
+    best: dict[str, Any] | None = None
 
     def finite(v: Array) -> tuple[float, Array]:
         nonlocal worst, best, n_evaluations
@@ -90,8 +76,8 @@ def lbfgs(
         if not np.isfinite(value):  # worse than anything seen, but a number to interpolate with
             return worst + 10 + abs(worst), np.zeros_like(v)
         worst = max(worst, value)
-        if best is None or value < best[0]:
-            best = value, v.copy(), gradient
+        if best is None or value < best["fun"]:
+            best = {"fun": value, "x": v.copy(), "jac": gradient}
         return value, gradient
 
     try:
@@ -110,9 +96,4 @@ def lbfgs(
         if watch is None or best is None:
             raise
         watch.stopped = True
-        return SimpleNamespace(x=best[1], fun=best[0], jac=best[2], nit=n_evaluations)
-
-
-@cache
-def _pools() -> ThreadpoolController:
-    return ThreadpoolController()
+        return SimpleNamespace(**best, nit=n_evaluations)

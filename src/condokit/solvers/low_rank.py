@@ -1,9 +1,8 @@
 """Diagonal plus low rank: maps of very many features, at a cost that is linear in their number."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, svds
@@ -18,18 +17,17 @@ _PULL = 0.4  # of the noise in the gradient, sqrt(features / rows)
 
 def minimise_low_rank(pair: FactorPair, start: Solution, rank: int) -> Solution:
     """Return the best map of low rank beside a diagonal, after which the pair is given."""
-    scale, offset = start.scale, start.offset
     unit, middle = pair.unit, pair.middle
     penalty = _PULL * float(np.sqrt(len(unit) / pair.fewest_rows))
     objective = LowRankKL(pair.query, pair.reference, pair.weights, penalty)
     (m, U, V, c), best = objective.minimise(rank)
     # y = unit (m x' + U V' x' + c) + middle with x' = (scale x + offset - middle) / unit
-    from_middle = (offset - middle) / unit
+    from_middle = (start.offset - middle) / unit
     return Solution.of(
-        m * scale,
+        m * start.scale,
         unit * (m * from_middle + U @ (V.T @ from_middle) + c) + middle,
         left=U * unit[:, None],
-        right=V * (scale / unit)[:, None],
+        right=V * (start.scale / unit)[:, None],
         objective=float(best.fun),
         n_iter=int(best.nit),
         gradient_norm=float(np.abs(best.jac).max()),
@@ -42,15 +40,6 @@ class LowRankKL:
     The gradient in the matrix, :math:`G = \sum_k w_k P_k (A C_k + r_k \mu_k') - A^{-T}`, is never
     formed: all that is needed are :math:`G V`, :math:`G' U` and its diagonal, which follow from
     products of diagonal-plus-low-rank matrices with thin ones.
-
-    Parameters
-    ----------
-    query, reference : list of FactorGaussian
-        The domains at the support values.
-    weights : ndarray
-        Prior weights.
-    penalty : float
-        Weight of :math:`(|U|^2 + |V|^2) / 2`.
     """
 
     def __init__(
@@ -58,29 +47,28 @@ class LowRankKL:
         query: list[FactorGaussian],
         reference: list[FactorGaussian],
         weights: Array,
-        penalty: float,
+        penalty: float,  # weight of (|U|^2 + |V|^2) / 2
     ) -> None:
-        self.query, self.reference, self.weights = query, reference, weights
-        self.precisions = [side.precision() for side in reference]
-        self.penalty = penalty
+        self.query, self.weights, self.penalty = query, weights, penalty
+        precisions = [_DiagonalLess(p, W, W) for p, W in (side.precision() for side in reference)]
+        self.strata = list(zip(weights, query, (side.mean for side in reference), precisions))
         ratio = [r.log_det() - q.log_det() for q, r in zip(query, reference)]
         self.constant = 0.5 * float(weights @ np.array(ratio) - len(query[0].mean))
 
     def value_and_grad(self, m: Array, U: Array, V: Array, c: Array) -> tuple[float, list[Array]]:
         """Return the value and the gradients in log m, U, V and c."""
-        inverse = _inverse(m, U, V)
+        log_det, inverse = _inverted(m, U, V)
         if inverse is None:
             return np.inf, []
-        value = self.constant - inverse.log_det
+        value = self.constant - log_det
         value += 0.5 * self.penalty * float((U**2).sum() + (V**2).sum())
-        diagonal = -inverse.diagonal()
-        GV = -inverse.transposed_times(V)
-        GU = -inverse.times(U)
-        d_c = np.zeros_like(c)
-        for w, q, r, (p, W) in zip(self.weights, self.query, self.reference, self.precisions):
-            residual = m * q.mean + U @ (V.T @ q.mean) + c - r.mean
-            pull = p * residual - W @ (W.T @ residual)
+        diagonal = (inverse.left * inverse.right).sum(axis=1) - inverse.scale
+        GV, GU, d_c = -(inverse.T @ V), -(inverse @ U), np.zeros_like(c)
+        for w, q, goal, P in self.strata:
+            residual = m * q.mean + U @ (V.T @ q.mean) + c - goal
+            pull = P @ residual
             # P A = diag(p m) + L R'
+            p, W = P.scale, P.left
             AW = m[:, None] * W + V @ (U.T @ W)
             L, R = np.hstack([p[:, None] * U, -W]), np.hstack([V, AW])
             CR, CV = q.times(R), q.times(V)
@@ -100,28 +88,19 @@ class LowRankKL:
         """Return the steepest directions of low rank at the identity, as factors U and V."""
         d = len(self.query[0].mean)
 
-        def product(M: Array, transposed: bool) -> Array:
+        def product(M: Array, transposed: bool = False) -> Array:
             M = M.reshape(d, -1)
             total = M.copy()
-            for w, q, r, (p, W) in zip(self.weights, self.query, self.reference, self.precisions):
-                gap = q.mean - r.mean
-                pull = p * gap - W @ (W.T @ gap)
+            for w, q, goal, P in self.strata:
+                pull = P @ (q.mean - goal)
                 if transposed:
-                    PM = p[:, None] * M - W @ (W.T @ M)
-                    total -= w * (q.times(PM) + np.outer(q.mean, pull @ M))
+                    total -= w * (q.times(P @ M) + np.outer(q.mean, pull @ M))
                 else:
-                    CM = q.times(M)
-                    total -= w * (p[:, None] * CM - W @ (W.T @ CM) + np.outer(pull, q.mean @ M))
+                    total -= w * (P @ q.times(M) + np.outer(pull, q.mean @ M))
             return total
 
-        operator = LinearOperator(
-            (d, d),
-            matvec=lambda v: product(v, False),
-            rmatvec=lambda v: product(v, True),
-            matmat=lambda M: product(M, False),
-            rmatmat=lambda M: product(M, True),
-            dtype=np.float64,
-        )
+        back = partial(product, transposed=True)
+        operator = LinearOperator((d, d), product, back, product, np.float64, back)
         left, size, right = svds(operator, k=rank, random_state=0)
         start = 0.3 * np.sqrt(np.minimum(size, 1.0))
         return left * start, right.T * start
@@ -130,12 +109,12 @@ class LowRankKL:
         """Return m, U, V, c near the identity, and the result of the search."""
         d = len(self.query[0].mean)
         U, V = self.leading(rank)
-        shapes = [(d,), (d, rank), (d, rank), (d,)]
-        ends = np.cumsum([0] + [int(np.prod(shape)) for shape in shapes])
+        ends = np.cumsum([d, d * rank, d * rank])
 
         def parts(v: Array) -> list[Array]:
-            log_m, U, V, c = (v[a:b].reshape(s) for a, b, s in zip(ends[:-1], ends[1:], shapes))
-            return [np.exp(np.clip(log_m, -20, 20)), U, V, c]
+            log_m, U, V, c = np.split(v, ends)
+            m = np.exp(np.clip(log_m, -20, 20))
+            return [m, U.reshape(d, rank), V.reshape(d, rank), c]
 
         def function(v: Array) -> tuple[float, Array]:
             value, gradient = self.value_and_grad(*parts(v))
@@ -148,31 +127,28 @@ class LowRankKL:
 
 
 @dataclass(frozen=True)
-class _Inverse:
-    """The inverse of diag(m) + U V', as diag(1 / m) - left right'."""
+class _DiagonalLess:
+    """The matrix diag(scale) - left right', with thin factors."""
 
     scale: Array
     left: Array
     right: Array
-    log_det: float
 
-    def diagonal(self) -> Array:
-        return self.scale - (self.left * self.right).sum(axis=1)
+    @property
+    def T(self) -> Self:
+        return replace(self, left=self.right, right=self.left)
 
-    def times(self, M: Array) -> Array:
-        return self.scale[:, None] * M - self.left @ (self.right.T @ M)
-
-    def transposed_times(self, M: Array) -> Array:
-        return self.scale[:, None] * M - self.right @ (self.left.T @ M)
+    def __matmul__(self, M: Array) -> Array:
+        scale = self.scale if M.ndim == 1 else self.scale[:, None]
+        return scale * M - self.left @ (self.right.T @ M)
 
 
-def _inverse(m: Array, U: Array, V: Array) -> _Inverse | None:
-    """Return the inverse; None where the determinant is not positive."""
+def _inverted(m: Array, U: Array, V: Array) -> tuple[float, _DiagonalLess | None]:
+    """Return log-determinant and inverse of diag(m) + U V'; None if det is not positive."""
     left: Array = U / m[:, None]
-    right: Array = V / m[:, None]
     core = np.eye(U.shape[1]) + V.T @ left
     sign, log_det = np.linalg.slogdet(core)
     if sign <= 0 or not np.isfinite(log_det):
-        return None
-    left = np.linalg.solve(core.T, left.T).T
-    return _Inverse(1 / m, left, right, float(np.log(m).sum() + log_det))
+        return 0.0, None
+    inverse = _DiagonalLess(1 / m, np.linalg.solve(core.T, left.T).T, V / m[:, None])
+    return float(np.log(m).sum() + log_det), inverse

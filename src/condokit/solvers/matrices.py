@@ -1,15 +1,14 @@
 """The search of full matrices: from many starts, the best of which is polished."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from condokit.checks import Array
 from condokit.maps.coordinates import AllMatrices
-from condokit.maps.families import MatrixFamily, Search
+from condokit.maps.families import MatrixFamily
 from condokit.solvers.descent import Objective, descend, keeping_orientation
 from condokit.solvers.gaussian_kl import MOST_DENSE, KLObjective
 from condokit.solvers.solution import Solution
@@ -27,45 +26,33 @@ def minimise(
     pair: GaussianPair,
     make_objective: Callable[[Units], Objective] | None = None,
 ) -> Solution:
-    """Find the best matrix of a family for an objective; without any, for reverse KL."""
-    search = family.search
-    units = Units(pair, search.units)
-    if family.is_free:
-        return _among_all(search, units, pair, make_objective)
-    objective: Objective = (make_objective or KLObjective)(units)
+    """Find the best matrix of a family for an objective; without any, for reverse KL.
 
-    def within(B: Array, c: Array) -> Solution:
-        return descend(objective, family.around(B, c), search.max_iter)
-
-    return best_of(units, within, starts(units, pair, search.n_starts))
-
-
-def _among_all(
-    search: Search,
-    units: Units,
-    pair: GaussianPair,
-    make_objective: Callable[[Units], Objective] | None,
-) -> Solution:
-    """Search all matrices; reverse KL explores the starts, for others where that is cheap."""
-    few, max_iter = pair.n_features <= MOST_DENSE, int(search.max_iter)
-    begin = starts(units, pair, search.n_starts if few else min(search.n_starts, 3))
-    if make_objective is None:
-        kl = KLObjective(units)
-        if search.n_starts == 1:  # nothing to explore
-            return best_of(units, lambda B, c: kl.solve(B, c, max_iter), begin)
-        return _explored(units, kl, begin, lambda B, c: kl.solve(B, c, max_iter))
-    objective = make_objective(units)
+    Among all matrices, reverse KL explores the starts; for other objectives where that is cheap.
+    """
+    units, n_starts = Units(pair, family.search.units), family.search.n_starts
+    few, max_iter = pair.n_features <= MOST_DENSE, int(family.search.max_iter)
+    objective: Objective
+    if make_objective:
+        objective = make_objective(units)
+    else:
+        objective = kl = KLObjective(units)
+    if not family.is_free:
+        begin = starts(units, pair, n_starts)
+        return best_of(units, lambda B, c: descend(objective, family.around(B, c), max_iter), begin)
 
     def descent(max_iter: int) -> Solver:
         return lambda B, c: descend(keeping_orientation(objective, B), AllMatrices(B, c), max_iter)
 
-    if few:
-        return _explored(units, KLObjective(units), begin, descent(5 * max_iter))
-    return best_of(units, descent(50), begin, descent(5 * max_iter))
-
-
-def _explored(units: Units, kl: KLObjective, begin: Iterable[Start], finish: Solver) -> Solution:
-    """Let reverse KL explore the starts, and another solver finish from the best."""
+    begin = starts(units, pair, n_starts if few else min(n_starts, 3))
+    if not make_objective:
+        finish: Solver = partial(kl.solve, max_iter=max_iter)
+        if n_starts == 1:  # nothing to explore
+            return best_of(units, finish, begin)
+    elif few:
+        kl, finish = KLObjective(units), descent(5 * max_iter)
+    else:
+        return best_of(units, descent(50), begin, descent(5 * max_iter))
     best = best_of(units, kl.explore, begin, finish, kl.enough())
     return replace(best, curvature=kl.curvature(units.encode(best.scale, best.offset)[0]))
 
@@ -83,8 +70,8 @@ def best_of(
     neither Gaussian nor independent, and most instruments do not turn the world inside out. Starts
     are no longer tried after a map that keeps the orientation has a value below `enough`.
     """
-    fee = FLIP_FEE / max(float(units.query.count.sum()), 1.0)
-    fee = max(fee, _FLIP_FEE_PER_ROW * units.n_features)
+    n_rows = max(float(units.query.count.sum()), 1.0)
+    fee = max(FLIP_FEE / n_rows, _FLIP_FEE_PER_ROW * units.n_features)
 
     def cost(solution: Solution) -> float:
         return solution.objective + fee * solution.is_reflection

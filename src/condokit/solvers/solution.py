@@ -1,13 +1,12 @@
 """The one form in which a solver hands over a map: its parts, their errors, facts of the search."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from condokit.checks import Array
+from condokit.data.arrays import ones_for_zeros
 
 
 @dataclass(frozen=True)
@@ -15,9 +14,8 @@ class Solution:
     r"""The best map of a family, written as :math:`x \mapsto r + A (x - c)`."""
 
     scale: Array  # (n_features,) or (n_outputs, n_features): the diagonal of A, or all of it
-    # (n_features,): c, for diagonal maps the middle of the query data, and r, where it is mapped to
-    centre: Array
-    image: Array
+    centre: Array  # (n_features,): c, for diagonal maps the middle of the query data
+    image: Array  # (n_features,): r, where that is mapped to
     # (n_features, rank): with them, A = diag(scale) + left right'
     left: Array | None = None
     right: Array | None = None
@@ -38,7 +36,7 @@ class Solution:
     curvature: float = float("nan")
 
     @classmethod
-    def of(cls, A: Array, b: Array, **facts: Any) -> Solution:
+    def of(cls, A: Array, b: Array, **facts: Any) -> Self:
         """Return the map x -> A x + b; A may be the diagonal of a diagonal matrix."""
         return cls(A, np.zeros(A.shape[-1]), b, **facts)
 
@@ -56,14 +54,13 @@ class Solution:
         """Whether the map turns the orientation around."""
         if self.scale.ndim == 1:
             return bool(np.prod(np.sign(self.scale)) < 0)
-        is_square = self.scale.shape[0] == self.scale.shape[1]
-        return is_square and bool(np.linalg.slogdet(self.scale)[0] < 0)
+        rows, columns = self.scale.shape
+        return rows == columns and bool(np.linalg.slogdet(self.scale)[0] < 0)
 
     def search_facts(self) -> dict[str, Any]:
         """Return what is known of the search, for the report."""
-        size = np.abs(self.scale)
-        if self.scale.ndim == 2:
-            size = np.linalg.svd(self.scale, compute_uv=False)
+        is_diagonal = self.scale.ndim == 1
+        size = np.abs(self.scale) if is_diagonal else np.linalg.svd(self.scale, compute_uv=False)
         return {
             "objective": self.objective,
             "n_iter": self.n_iter,
@@ -82,17 +79,11 @@ def decorrelated(solution: Solution, covariance: Array) -> Solution:
     point x is r + m (x - c), whose covariance with log m vanishes at
     :math:`x = c - \mathrm{cov} / (m \operatorname{var}(\log m))`.
     """
-    se_log_scale, se_image = np.asarray(solution.se_log_scale), np.asarray(solution.se_image)
-    variance = se_log_scale**2
-    known = variance > 0
-    slope = np.where(known, covariance / np.where(known, variance, 1.0), 0.0)
-    rest = se_image**2 - slope * covariance
-    return replace(
-        solution,
-        centre=solution.centre - slope / solution.scale,
-        image=solution.image - slope,
-        se_image=np.sqrt(np.maximum(rest, 0.01 * se_image**2)),
-    )
+    variance, error = np.asarray(solution.se_log_scale) ** 2, np.asarray(solution.se_image) ** 2
+    slope = np.where(variance > 0, covariance / ones_for_zeros(variance), 0.0)
+    se_image = np.sqrt(np.maximum(error - slope * covariance, 0.01 * error))
+    centre, image = solution.centre - slope / solution.scale, solution.image - slope
+    return replace(solution, centre=centre, image=image, se_image=se_image)
 
 
 def no_change(centre: Array) -> Solution:
@@ -103,8 +94,6 @@ def no_change(centre: Array) -> Solution:
 
 def only_shifted(solution: Solution, flat: Array) -> Solution:
     """Give constant features the scale one, and no standard error: none is known."""
-    if not flat.any():
-        return solution
     errors: dict[str, Any] = {
         name: np.where(flat, 0.0, error)
         for name in ("se_log_scale", "se_image")
@@ -115,12 +104,11 @@ def only_shifted(solution: Solution, flat: Array) -> Solution:
 
 def joined(results: list[tuple[Array, Solution]]) -> Solution:
     """Put the solutions of groups of features together in the order of the features."""
-    order = np.argsort(np.concatenate([features for features, _ in results]))
-    parts = [part for _, part in results]
-    names = ("scale", "centre", "image", "se_log_scale", "se_image")
+    features, parts = zip(*results)
+    order = np.argsort(np.concatenate(features))
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts])[order]
-        for name in names
+        for name in ("scale", "centre", "image", "se_log_scale", "se_image")
         if getattr(parts[0], name) is not None
     }
     return replace(parts[0], n_iter=max(part.n_iter for part in parts), **arrays)

@@ -1,8 +1,7 @@
 """Full matrices from which a search starts, in closed form or at random."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 from scipy import linalg
@@ -39,22 +38,21 @@ def matrix_starts(pair: GaussianPair, n_starts: int | None = None) -> list[Start
 def rectangular_starts(pair: GaussianPair) -> list[Start]:
     """Return maps between different features: from stratum means, and from principal axes."""
     weights = pair.weights
-    mean_q, size_q, axes_q = principal_axes(pair.query, weights)
-    mean_r, size_r, axes_r = principal_axes(pair.reference, weights)
+    mean_q, size_q, axes_q, along_q = principal_axes(pair.query, weights)
+    mean_r, size_r, axes_r, along_r = principal_axes(pair.reference, weights)
     between_q, between_r = pair.query.mean - mean_q, pair.reference.mean - mean_r
-    cov_q = (axes_q * size_q**2) @ axes_q.T
+    cov_q, cov_r = (axes_q * size_q**2) @ axes_q.T, (axes_r * size_r**2) @ axes_r.T
     # the regression of the reference's stratum means on the query's, kept small by its spread
     A_means = (between_r.T * weights) @ between_q
     A_means = A_means @ np.linalg.inv((between_q.T * weights) @ between_q + 0.05 * cov_q)
     p = min(len(size_q), len(size_r))
     lead_q, lead_r = slice(len(size_q) - p, None), slice(len(size_r) - p, None)
-    along = (between_q @ axes_q / size_q)[:, lead_q], (between_r @ axes_r / size_r)[:, lead_r]
-    sign = np.where((weights[:, None] * along[0] * along[1]).sum(axis=0) < 0, -1.0, 1.0)
+    agreement = (weights[:, None] * along_q[:, lead_q] * along_r[:, lead_r]).sum(axis=0)
+    sign = np.where(agreement < 0, -1.0, 1.0)
     A_axes = (axes_r[:, lead_r] * (sign * size_r[lead_r] / size_q[lead_q])) @ axes_q[:, lead_q].T
     # the means' map brought to the reference's spread by transport
-    cov = A_means @ cov_q @ A_means.T
-    cov += 1e-3 * np.diag(np.diag((axes_r * size_r**2) @ axes_r.T))
-    A_moved = transport_matrix(cov, (axes_r * size_r**2) @ axes_r.T) @ A_means
+    cov = A_means @ cov_q @ A_means.T + 1e-3 * np.diag(np.diag(cov_r))
+    A_moved = transport_matrix(cov, cov_r) @ A_means
     maps = {"means": A_means, "axes": A_axes, "moved means": A_moved}
     return [(name, Solution.of(A, mean_r - A @ mean_q)) for name, A in maps.items()]
 
@@ -70,15 +68,14 @@ def starts(units: Units, pair: GaussianPair, n: int) -> Iterator[Start]:
         yield "transport", Solution.of(A, mean_r - A @ mean_q)
     if n > 2:
         yield "axes", Solution.of(*match_axes(pair))
-    rng = np.random.default_rng(0)
-    zero = np.zeros(units.n_features)
+    rng, d = np.random.default_rng(0), units.n_features
     for k in range(n - 3):
-        Q, R = np.linalg.qr(rng.normal(size=(len(zero), len(zero))))
+        Q, R = np.linalg.qr(rng.normal(size=(d, d)))
         Q = Q * np.sign(np.diag(R))
         if (np.linalg.slogdet(Q)[0] < 0) != (k % 2 == 1):
             Q[0] *= -1
         name = f"{'reflection' if k % 2 else 'rotation'} {k // 2 + 1}"
-        yield name, Solution.of(*units.decode(Q, zero))
+        yield name, Solution.of(*units.decode(Q, np.zeros(d)))
 
 
 def transport_matrix(cov_query: Array, cov_reference: Array) -> Array:
@@ -93,20 +90,22 @@ def transport_matrix(cov_query: Array, cov_reference: Array) -> Array:
     return left @ linalg.solve_triangular(right.T, (U @ V).T, lower=False).T
 
 
-def principal_axes(gaussians: Gaussians, weights: Array) -> tuple[Array, Array, Array]:
-    """Return the balanced mean, and sizes and axes of the balanced covariance, smallest first."""
+def principal_axes(gaussians: Gaussians, weights: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the balanced mean, sizes and axes of its covariance, and where strata are on these.
+
+    The smallest axis is first.
+    """
     mean, cov = gaussians.balanced(weights)
     size, axes = np.linalg.eigh(cov)
-    return mean, np.sqrt(np.maximum(size, TINY * size[-1])), axes
+    size = np.sqrt(np.maximum(size, TINY * size[-1]))
+    return mean, size, axes, (gaussians.mean - mean) @ axes / size
 
 
 def match_axes(pair: GaussianPair) -> tuple[Array, Array]:
     """Return the map that aligns the principal axes; see `condokit.PCMatch`."""
-    query, reference, weights = pair.query, pair.reference, pair.weights
-    mean_q, size_q, axes_q = principal_axes(query, weights)
-    mean_r, size_r, axes_r = principal_axes(reference, weights)
-    along_q = (query.mean - mean_q) @ axes_q / size_q
-    along_r = (reference.mean - mean_r) @ axes_r / size_r
+    query, reference = pair.query, pair.reference
+    mean_q, size_q, axes_q, along_q = principal_axes(query, pair.weights)
+    mean_r, size_r, axes_r, along_r = principal_axes(reference, pair.weights)
     noise = 1 / np.maximum(query.count, 1e-9) + 1 / np.maximum(reference.count, 1e-9)
     evidence = 2 * (along_q * along_r / noise[:, None]).sum(axis=0)
     if pair.skewness is not None:
@@ -130,8 +129,6 @@ def nearest_rigid(A: Array, has_scale: bool) -> Array:
 def _cholesky(cov: Array) -> Array:
     """Return the Cholesky factor, of a slightly raised diagonal where there is none."""
     for raised in (0.0, 1e-12, 1e-9, 1e-6):
-        try:
+        with suppress(np.linalg.LinAlgError):
             return np.linalg.cholesky(cov + raised * np.diag(np.diag(cov)))
-        except np.linalg.LinAlgError:
-            continue
     raise FloatingPointError("a covariance is not positive")

@@ -1,7 +1,5 @@
 """Units that suit a solver, in which a map is y = B x + c, and the way there and back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -23,13 +21,6 @@ class Units:
     the identity. "common": all features are divided by one number, so that angles stay as well.
     "samples": the query is white, features of the reference have unit variances. "as given": for
     families of which nothing is known.
-
-    Parameters
-    ----------
-    pair : GaussianPair
-        The domains.
-    kind : {"white", "feature", "common", "samples", "as given"}
-        The units.
     """
 
     def __init__(self, pair: GaussianPair, kind: str) -> None:
@@ -42,22 +33,24 @@ class Units:
             size = np.full(len(size), np.sqrt(np.mean(size**2)))
         elif kind == "as given":
             size = np.ones(len(size))
-            self._middle_query, self._middle_reference = (
-                np.zeros(self.n_features),
-                np.zeros(len(size)),
-            )
+            self._middle_query, self._middle_reference = np.zeros(len(cov_query)), 0 * size
         self._from_reference, self._to_reference = np.diag(1 / size), np.diag(size)
         self._from_query, self._to_query = self._from_reference, self._to_reference
         if kind in ("white", "samples"):
             self._from_query, self._to_query = _roots(cov_query)
         if kind == "white":
             self._from_reference, self._to_reference = _roots(cov_reference)
-        self.log_dets = (
-            float(np.linalg.slogdet(self._to_query)[1]),
-            float(np.linalg.slogdet(self._to_reference)[1]),
+        # of the matrices that lead back to the user's units of the query and of the reference
+        self.log_dets = [
+            float(np.linalg.slogdet(turn)[1]) for turn in (self._to_query, self._to_reference)
+        ]
+        self.query, self.reference = (
+            Gaussians(rows(side.mean), turn @ side.cov @ turn.T, side.count)
+            for side, rows, turn in (
+                (pair.query, self.of_query, self._from_query),
+                (pair.reference, self.of_reference, self._from_reference),
+            )
         )
-        self.query = _moved(pair.query, self._middle_query, self._from_query)
-        self.reference = _moved(pair.reference, self._middle_reference, self._from_reference)
 
     def of_query(self, rows: Array) -> Array:
         """Return rows of the query in these units."""
@@ -81,35 +74,27 @@ class Units:
 class FeatureUnits:
     """Features divided by the reference's spread, for diagonal maps: nothing is square.
 
-    Parameters
-    ----------
-    pair : MomentPair
-        The domains.
-    centred : bool, default=True
-        Whether to count from the balanced means; not for maps that have no offset.
+    Not `centred` at the balanced means for maps that have no offset.
     """
 
     def __init__(self, pair: MomentPair, centred: bool = True) -> None:
-        query, reference, weights = pair.query, pair.reference, pair.weights
-        self._middle_query = (weights @ query.mean) * centred
+        reference, weights = pair.reference, pair.weights
+        self._middle_query = (weights @ pair.query.mean) * centred
         self._middle = (weights @ reference.mean) * centred
         spread = weights @ (reference.var + (reference.mean - self._middle) ** 2)
         self._size = ones_for_zeros(np.sqrt(spread))
 
-    def of_query(self, rows: Array) -> Array:
-        """Return rows of the query in these units."""
+    def of_query(self, rows: Array) -> Array:  # noqa: D102
         return (rows - self._middle_query) / self._size
 
-    def of_reference(self, rows: Array) -> Array:
-        """Return rows of the reference in these units."""
+    def of_reference(self, rows: Array) -> Array:  # noqa: D102
         return (rows - self._middle) / self._size
 
     def encode(self, A: Array, b: Array) -> tuple[Array, Array]:
         """Return a diagonal map in these units; scales are the same."""
         return A, (A * self._middle_query + b - self._middle) / self._size
 
-    def decode(self, B: Array, c: Array) -> tuple[Array, Array]:
-        """Return a diagonal map in the user's units."""
+    def decode(self, B: Array, c: Array) -> tuple[Array, Array]:  # noqa: D102
         return B, self._middle + self._size * c - B * self._middle_query
 
 
@@ -125,9 +110,3 @@ def _roots(cov: Array) -> tuple[Array, Array]:
     size, turn = np.linalg.eigh(cov / np.outer(sd, sd))
     size = np.sqrt(np.maximum(size, TINY * size[-1]))
     return (turn / size) @ turn.T / sd, sd[:, None] * ((turn * size) @ turn.T)
-
-
-def _moved(gaussians: Gaussians, middle: Array, turn: Array) -> Gaussians:
-    return Gaussians(
-        (gaussians.mean - middle) @ turn.T, turn @ gaussians.cov @ turn.T, gaussians.count
-    )
