@@ -10,7 +10,7 @@ import numpy as np
 from condokit.checks import Array, listing
 from condokit.maps.base import Map
 from condokit.maps.file import numbers
-from condokit.maps.matrices import Dense, Matrix, checked, matrix_of, refuse_infinity
+from condokit.maps.matrices import Matrix, checked, matrix_of, refuse_infinity
 from condokit.maps.profile import Profile
 
 
@@ -113,7 +113,12 @@ class AffineMap(Map):
 
     @classmethod
     def numbers_from(cls, content: dict[str, Any]) -> dict[str, Any]:  # noqa: D102
-        return {**Matrix.from_dict(content).arrays(), "offset": numbers("offset", content, 1)}
+        kind = content["kind"]
+        factors = {"left": 2, "right": 2} if kind == "low-rank" else {}
+        if {"left", "right"} & content.keys() != factors.keys():
+            raise ValueError("'left' and 'right' belong to maps of the kind 'low-rank' alone.")
+        dimensions = {"scale": 2 if kind == "dense" else 1, **factors, "offset": 1}
+        return {key: numbers(key, content, n) for key, n in dimensions.items()}
 
     def without_links(self, X: Array, out: Array | None = None) -> Array:  # noqa: D102
         result = self.matrix.product(X, out)
@@ -146,7 +151,7 @@ class AffineMap(Map):
 
     def pseudo_inverse(self) -> AffineMap:
         """Return the map back that is shortest where there are many, and nearest where none."""
-        return self._back(Dense(np.linalg.pinv(self.A)))
+        return self._back(Matrix(np.linalg.pinv(self.A)))
 
     def _back(self, matrix: Matrix) -> AffineMap:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -167,7 +172,7 @@ class AffineMap(Map):
         if not (self.has_own_outputs or other.has_own_outputs):
             first = other.matrix.take(order)
         else:  # its outputs alone are reordered
-            first = other.matrix if order == sorted(order) else Dense(other.A[order])
+            first = other.matrix if order == sorted(order) else Matrix(other.A[order])
         offset = self.linear(other.offset[order][None])[0]
         return AffineMap(offset=offset, **self.matrix.compose(first).arrays(), **names)
 
