@@ -59,6 +59,9 @@ class AffineMap(Map):
 
     kinds = ("diagonal", "low-rank", "dense")
     matrix: Matrix
+    scale: Array  # the diagonal of the matrix, or all of it
+    left: Array | None  # the factors of a low-rank matrix
+    right: Array | None
     offset: Array
 
     def __init__(
@@ -79,24 +82,8 @@ class AffineMap(Map):
         if len(matrix.scale) != len(b):
             raise ValueError(f"'scale' has {len(matrix.scale)} entries and 'offset' {len(b)}.")
         names = feature_names, links, output_names
-        super().__init__(
-            matrix.kind, matrix.shape, *names, fitted_on, provenance, matrix=matrix, offset=b
-        )
-
-    @property
-    def scale(self) -> Array:
-        """The diagonal of the matrix, or all of it."""
-        return self.matrix.scale
-
-    @property
-    def left(self) -> Array | None:
-        """The first factor of a low-rank matrix."""
-        return self.matrix.arrays().get("left")
-
-    @property
-    def right(self) -> Array | None:
-        """The second factor of a low-rank matrix."""
-        return self.matrix.arrays().get("right")
+        parts = {"matrix": matrix, "offset": b, "left": None, "right": None, **matrix.arrays()}
+        super().__init__(matrix.kind, matrix.shape, *names, fitted_on, provenance, **parts)
 
     @property
     def A(self) -> Array:
@@ -184,14 +171,11 @@ class AffineMap(Map):
         row = self.matrix.row(j)
         largest = [j] if self.kind == "diagonal" else list(np.argsort(-np.abs(row))[:3])
         largest = [k for k in largest if row[k] != 0] or [j]
-        terms = [(float(row[k]), f" * {names[k]}") for k in largest]
-        if np.count_nonzero(row) > len(largest):
-            terms.append((np.nan, "..."))
-        terms.append((float(self.offset[j]), ""))
-        text = ""
-        for number, name in terms:
-            shown = "" if np.isnan(number) else f"{abs(number):.6g}"
-            sign = "-" if number < 0 else "+"
-            first = "-" if number < 0 else ""
-            text += f" {sign} {shown}{name}" if text else f"{first}{shown}{name}"
-        return text
+        terms = [f"{_signed(row[k])} * {names[k]}" for k in largest]
+        terms += ["+ ..."] if np.count_nonzero(row) > len(largest) else []
+        text = " ".join([*terms, _signed(self.offset[j])])
+        return text.removeprefix("+ ") if text.startswith("+") else f"-{text[2:]}"
+
+
+def _signed(number: float) -> str:
+    return f"{'-' if number < 0 else '+'} {abs(number):.6g}"

@@ -27,13 +27,8 @@ MOST_VALUES = 100_000_000
 _MOST_DIGITS = 300
 Place = str | os.PathLike[str] | IO[bytes]
 _REQUIRED = {"condokit": str, "kind": str, "feature_names": list | None}
-_OPTIONAL = {
-    "links": list,
-    "output_names": list,
-    "fitted_on": dict,
-    "provenance": dict,
-    "sha256": str,
-}
+_OPTIONAL = {"links": list, "output_names": list, "sha256": str}
+_OPTIONAL |= dict.fromkeys(("fitted_on", "provenance"), dict)
 
 
 def write(path: Place, content: dict[str, Any]) -> None:
@@ -145,16 +140,15 @@ def _parse(place: Place, path: Any) -> dict[str, Any]:
 
 def _read_bytes(place: Place) -> bytes:
     """Read a regular file, or an open one, that is not too large."""
+    size = 0
     if not isinstance(place, str | os.PathLike):
-        return _bounded(place.read(MOST_BYTES + 1))
-    if not stat.S_ISREG(os.stat(place).st_mode):  # a pipe or device could go on for ever
+        content = place.read(MOST_BYTES + 1)
+    elif not stat.S_ISREG(os.stat(place).st_mode):  # a pipe or device could go on for ever
         raise ValueError("it is no regular file")
-    with open(place, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        return _bounded(b"" if size > MOST_BYTES else file.read(MOST_BYTES + 1), size)
-
-
-def _bounded(content: bytes, size: int = 0) -> bytes:
+    else:
+        with open(place, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            content = b"" if size > MOST_BYTES else file.read(MOST_BYTES + 1)
     if max(size, len(content)) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES} bytes")
     if content.count(b",") >= MOST_VALUES:
