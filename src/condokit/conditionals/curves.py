@@ -1,9 +1,8 @@
 """Smooth curves of many features at once: a basis of the confounders, and a regression on it.
 
-Every feature has a mean and a log-variance that are sums of ridge-penalised blocks of basis
-functions; the variance of each block's coefficients comes from the data (empirical Bayes), so
-blocks that a feature does not need vanish. All features share the basis, which makes the work a few
-matrix products.
+Mean and log-variance of a feature are sums of ridge-penalised blocks of basis functions; the
+variance of each block's coefficients comes from the data (empirical Bayes), so blocks that are not
+needed vanish. All features share the basis, which makes the work a few matrix products.
 """
 
 from __future__ import annotations
@@ -247,8 +246,8 @@ def _knots(u: Array, n_knots: int, weights: Array | None) -> Array:
     if u.shape[1] == 1:
         return np.unique(quantiles(u, (np.arange(n_knots) + 0.5) / n_knots, weights))[:, None]
     chosen = [int(np.argmin((u**2).sum(axis=1)))]
-    distance = _distance(u, u[chosen])[:, 0]
-    for _ in range(n_knots - 1):
-        chosen.append(int(np.argmax(distance)))
+    distance = np.full(len(u), np.inf)
+    while len(chosen) < n_knots:
         distance = np.minimum(distance, _distance(u, u[chosen[-1:]])[:, 0])
+        chosen.append(int(np.argmax(distance)))
     return u[chosen]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from scipy.stats import skew
@@ -40,8 +41,8 @@ class Shares:
 class Gaussians:
     """Conditional means and covariances of one domain at every support value."""
 
-    mean: Array  # (n_values, n_features): means
-    cov: Array  # (n_values, n_features, n_features): covariances
+    mean: Array  # (n_values, n_features)
+    cov: Array  # (n_values, n_features, n_features)
     count: Array  # (n_values,): rows behind them
 
     def of(self, features: Array) -> Gaussians:
@@ -54,9 +55,8 @@ class Gaussians:
 
         :math:`\sum_n w_n [\Sigma_n + (\mu_n - M)(\mu_n - M)']`.
         """
-        mean = weights @ self.mean
+        mean, within = weights @ self.mean, np.tensordot(weights, self.cov, axes=1)
         between = self.mean - mean
-        within = np.tensordot(weights, self.cov, axes=1)
         return mean, within + (between.T * weights) @ between
 
 
@@ -150,29 +150,20 @@ def choose_shares(scatter: GroupedScatter, n_folds: int) -> Shares:
     return Shares(pooled[best[0]], diagonal[best[1]])
 
 
+def _learned(scatter: GroupedScatter, n_folds: int) -> tuple[Gaussians, Shares | None]:
+    """Return the Gaussians of all folds; with several, regularised, and how."""
+    gaussians = gaussians_of(scatter.without(-1, n_folds))
+    shares = choose_shares(scatter, n_folds) if n_folds > 1 else None
+    return gaussians if shares is None else regularise(gaussians, shares), shares
+
+
 def gaussian_pair(
     domains: Domains, comparison: Comparison, conditional: Conditional, regularised: bool
 ) -> GaussianPair:
-    """Return both domains as Gaussians at the support values."""
+    """Return both domains as Gaussians at the support values: within strata, or along curves."""
     if conditional.is_smooth:
         return _along_curves(domains, comparison, conditional, regularised)
     refuse_continuous(domains)
-    return _in_strata(domains, comparison, regularised)
-
-
-def _learned(
-    name: str, scatter: GroupedScatter, n_folds: int
-) -> tuple[Gaussians, dict[str, Shares]]:
-    """Return the Gaussians of all folds, regularised if there are several; and how, by name."""
-    gaussians = gaussians_of(scatter.without(-1, n_folds))
-    if n_folds == 1:
-        return gaussians, {}
-    shares = choose_shares(scatter, n_folds)
-    return regularise(gaussians, shares), {name: shares}
-
-
-def _in_strata(domains: Domains, comparison: Comparison, regularised: bool) -> GaussianPair:
-    """Return means and covariances within strata."""
     place, support = comparison.place, comparison.support
     n_values, d = len(support.levels), domains.n_features
     if n_values * d * d > _MOST_NUMBERS:
@@ -197,33 +188,37 @@ def _in_strata(domains: Domains, comparison: Comparison, regularised: bool) -> G
                 scatter.update(chunk[side], cell[rows][side], weights)
     for scatter in scatters:
         refuse_huge(np.abs(scatter.scatter))
-    query, shares_query = _learned("query", scatters[0], n_folds)
-    reference, shares_reference = _learned("reference", scatters[1], n_folds)
-    sides = (query, reference)
+    sides, shares = zip(*(_learned(scatter, n_folds) for scatter in scatters))
+    skewness = partial(_skewness, domains, place, sides)
+    return GaussianPair(sides[0], sides[1], support.weights, skewness, _by_domain(shares))
 
-    def skewness(*axes: Array) -> tuple[Array, Array]:
-        """Read all rows: scores in units of their spread within strata, cut at three of these."""
-        powers = np.zeros((2, 3, axes[0].shape[1]))  # sums of scores, of their squares and cubes
-        total = np.array([side.count.sum() for side in sides])[:, None]
-        pooled = [np.tensordot(side.count, side.cov, axes=1) for side in sides] / total[:, None]
-        size = [
-            np.sqrt(np.maximum(((C @ a) * a).sum(axis=0), 1e-300)) for C, a in zip(pooled, axes)
-        ]
-        for rows, chunk in domains.chunks():
-            here = domains.is_query[rows]
-            for k, side in enumerate((here, ~here)):
-                mine = side & (place[rows] >= 0)
-                along = (chunk[mine] - sides[k].mean[place[rows][mine]]) @ axes[k] / size[k]
-                x = np.clip(along, -3, 3)
-                w = np.ones(len(x)) if domains.weights is None else domains.weights[rows][mine]
-                powers[k] += [w @ x, w @ x**2, w @ x**3]
-        mean, square, cube = np.swapaxes(powers, 0, 1) / total
-        variance = np.maximum(square - mean**2, 1e-300)
-        query, reference = (cube - 3 * mean * square + 2 * mean**3) / variance**1.5
-        return query, reference
 
-    shares = shares_query | shares_reference
-    return GaussianPair(query, reference, support.weights, skewness, shares)
+def _by_domain(shares: Sequence[Shares | None]) -> dict[str, Shares]:
+    """Return how the covariances of both domains were regularised, if they were."""
+    return {name: share for name, share in zip(("query", "reference"), shares) if share is not None}
+
+
+def _skewness(
+    domains: Domains, place: Array, sides: Sequence[Gaussians], *axes: Array
+) -> tuple[Array, Array]:
+    """Read all rows for their skewness along axes, with scores cut at three deviations."""
+    powers = np.zeros((2, 3, axes[0].shape[1]))  # sums of scores, of their squares and cubes
+    total = np.array([[side.count.sum()] for side in sides])
+    sizes = []
+    for side, ways in zip(sides, axes):
+        pooled = np.tensordot(side.count / side.count.sum(), side.cov, axes=1)
+        sizes.append(np.sqrt(np.maximum(((pooled @ ways) * ways).sum(axis=0), 1e-300)))
+    for rows, chunk in domains.chunks():
+        for k, is_query in enumerate((True, False)):
+            mine = (domains.is_query[rows] == is_query) & (place[rows] >= 0)
+            along = (chunk[mine] - sides[k].mean[place[rows][mine]]) @ axes[k] / sizes[k]
+            x = np.clip(along, -3, 3)
+            w = np.ones(len(x)) if domains.weights is None else domains.weights[rows][mine]
+            powers[k] += [w @ x, w @ x**2, w @ x**3]
+    mean, square, cube = np.swapaxes(powers, 0, 1) / total
+    variance = np.maximum(square - mean**2, 1e-300)
+    query, reference = (cube - 3 * mean * square + 2 * mean**3) / variance**1.5
+    return query, reference
 
 
 def _along_curves(
@@ -237,9 +232,8 @@ def _along_curves(
     used, covariates = comparison.used, comparison.covariates
     X, n_folds = domains.rows(used), _FOLDS if regularised else 1
     at, weights, nearest = few_points(comparison)
-    sides, scores = [], []
-    shares: dict[str, Shares] = {}
-    for name, side in (("query", comparison.is_query), ("reference", ~comparison.is_query)):
+    sides, scores, shares = [], [], []
+    for side in (comparison.is_query, ~comparison.is_query):
         own = covariates.take(side)
         residual, here, there = residuals(conditional, X[side], own, at)
         scores.append(X[side] - here.mean)
@@ -249,11 +243,10 @@ def _along_curves(
             fold = folds(fold, n_folds, groups)
         scatter = GroupedScatter(n_folds, X.shape[1])
         scatter.update(residual, fold, own.counts)
-        whole, found = _learned(name, scatter, n_folds)
-        shares |= found
-        sd = np.sqrt(np.diag(whole.cov[0]))
+        whole, share = _learned(scatter, n_folds)
+        shares.append(share)
+        sd, spread = np.sqrt(np.diag(whole.cov[0])), np.sqrt(there.var)
         correlation = whole.cov[0] / np.outer(sd, sd)
-        spread = np.sqrt(there.var)
         cov = spread[:, :, None] * correlation * spread[:, None, :]
         placed = side & (nearest >= 0)
         count = np.bincount(nearest[placed], covariates.counts[placed], minlength=len(weights))
@@ -264,7 +257,7 @@ def _along_curves(
         query, reference = (skew(np.clip(a / a.std(axis=0), -3, 3)) for a in along)
         return query, reference
 
-    return GaussianPair(sides[0], sides[1], weights, skewness, shares)
+    return GaussianPair(sides[0], sides[1], weights, skewness, _by_domain(shares))
 
 
 def without_constant(pair: GaussianPair) -> tuple[GaussianPair, Array]:

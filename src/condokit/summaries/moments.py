@@ -103,20 +103,19 @@ def moments_in_strata(domains: Domains, comparison: Comparison) -> tuple[Moments
 
 def cells(domains: Domains, comparison: Comparison) -> Array:
     """Return the cell of every row: query's support values, then the reference's; -1 for none."""
-    place = comparison.place
-    return place + len(comparison.support.levels) * ((place >= 0) & ~domains.is_query)
+    cell = comparison.place.copy()
+    cell[(cell >= 0) & ~domains.is_query] += len(comparison.support.levels)
+    return cell
 
 
 def _independent(domains: Domains, cell: Array, stats: GroupedMoments) -> Array:
     """Return the number of independent rows in each cell."""
-    groups = np.asarray(domains.groups)
-    used = cell >= 0
-    pairs = cell.astype(np.int64) * (groups.max() + 1) + groups
-    distinct, codes = np.unique(pairs[used], return_inverse=True)
+    groups, used = np.asarray(domains.groups), cell >= 0
+    n_subjects = int(groups.max()) + 1
+    pairs = cell.astype(np.int64) * n_subjects + groups
     cluster = np.full(len(cell), -1, dtype=np.int64)
-    cluster[used] = codes
-    clusters = _gather(domains, cluster, len(distinct))
-    stratum = distinct // (groups.max() + 1)
+    distinct, cluster[used] = np.unique(pairs[used], return_inverse=True)
+    clusters, stratum = _gather(domains, cluster, len(distinct)), distinct // n_subjects
     if domains.gaps is not None:
         _leave_out(clusters, stats.count[stratum] == 0)
     return effective_counts(stats.count, stats.squares, clusters, stratum)
@@ -222,9 +221,8 @@ def share_variances(moments: Moments) -> Moments:
     known, pooled_dof = own_dof >= 1, moments.dof.sum(axis=0)
     if not (pooled_dof > 0).any():
         return moments
-    pooled = np.where(pooled_dof > 0, average(moments.dof, moments.var), 1.0) / ones_for_zeros(
-        pooled_dof
-    )
+    pooled = np.where(pooled_dof > 0, average(moments.dof, moments.var), 1.0)
+    pooled /= ones_for_zeros(pooled_dof)
     log_var = np.repeat(np.log(pooled)[None], len(known), axis=0)
     dof = np.broadcast_to(pooled_dof, known.shape)
     several = known.sum(axis=0) > 1
@@ -233,16 +231,14 @@ def share_variances(moments: Moments) -> Moments:
         seen = (known & several)[rows]
         each = np.broadcast_to(seen, (len(rows), len(pooled)))
         half = np.where(seen, own_dof[rows], 2.0) / 2
-        logs = np.log(moments.var[rows])
-        logs -= digamma(half) - np.log(half)
+        logs = np.log(moments.var[rows]) - (digamma(half) - np.log(half))
         typical = _masked(logs, each).sum(axis=0) / ones_for_zeros(each.sum(axis=0))
         differences = _masked(logs - typical, each)
         n_seen = each.sum(axis=1, keepdims=True)
         factor = n_seen / (n_seen + _PRIOR_FEATURES)
         factor = factor * (differences.sum(axis=1, keepdims=True) / n_seen)
         differences = _masked(differences - factor, each)
-        noise = polygamma(1, half)
-        n_features = int(each.any(axis=0).sum())
+        noise, n_features = polygamma(1, half), int(each.any(axis=0).sum())
         squares = np.vdot(differences, differences) / (each.sum() - n_features)
         trust = n_features / (n_features + _PRIOR_FEATURES)
         excess = max(float(squares - noise[seen].mean()), 0.0)

@@ -19,6 +19,9 @@ from condokit.summaries.curves import few_points, residuals
 from condokit.summaries.gaussians import GaussianPair, Shares, gaussians_of, regularise
 from condokit.summaries.moments import MomentPair, is_flat, refuse_continuous
 
+_MOST_IMPUTED = 2000  # support points at which rows are imputed
+_DRAWS = 100  # rows at each support point of continuous confounders
+_LIGHTLY = Shares(0.1, 0.01)
 Sides = tuple[list[Array], list[Array]]
 
 
@@ -81,11 +84,6 @@ class Samples:
         return numbers[: len(self.query)], numbers[len(self.query) :]
 
 
-_MOST_IMPUTED = 2000  # support points at which rows are imputed
-_DRAWS = 100  # rows at each support point of continuous confounders
-_LIGHTLY = Shares(0.1, 0.01)
-
-
 def sample_rows(
     domains: Domains, comparison: Comparison, conditional: Conditional, max_rows: int
 ) -> Samples:
@@ -93,9 +91,8 @@ def sample_rows(
     if not conditional.is_smooth:
         refuse_continuous(domains)
         return _in_strata(domains, comparison, max_rows)
-    n_query = int(comparison.is_query.sum())
-    n_rows = min(n_query, len(comparison.is_query) - n_query)
     draw = _imputed if conditional.imputes_rows else _along_curves
+    n_rows = int(np.bincount(comparison.is_query, minlength=2).min())
     return replace(draw(domains, comparison, conditional), n_rows=n_rows)
 
 
@@ -183,7 +180,7 @@ def as_moments(samples: Samples) -> MomentPair:
     sides = []
     for rows in (samples.query, samples.reference):
         stats = GroupedMoments(len(rows), rows[0].shape[1])
-        stats.update(np.concatenate(rows), _strata(rows))
+        stats.update(*_stacked(rows))
         dof = np.maximum(stats.count - 1, 0.0)
         pooled = stats.squares.sum(axis=0) / max(float(dof.sum()), 1.0)
         own = stats.squares / np.maximum(dof, 1.0)[:, None]
@@ -200,11 +197,11 @@ def as_gaussians(samples: Samples) -> GaussianPair:
     sides = []
     for rows in (samples.query, samples.reference):
         scatter = GroupedScatter(len(rows), rows[0].shape[1])
-        scatter.update(np.concatenate(rows), _strata(rows))
+        scatter.update(*_stacked(rows))
         sides.append(regularise(gaussians_of(scatter), _LIGHTLY))
     return GaussianPair(sides[0], sides[1], samples.weights)
 
 
-def _strata(rows: list[Array]) -> Array:
-    """Return the stratum of every row."""
-    return np.repeat(np.arange(len(rows)), [len(part) for part in rows])
+def _stacked(rows: list[Array]) -> tuple[Array, Array]:
+    """Return all rows, and the stratum of each."""
+    return np.concatenate(rows), np.repeat(np.arange(len(rows)), [len(part) for part in rows])
