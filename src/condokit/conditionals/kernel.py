@@ -138,9 +138,8 @@ def _local_linear(
         spread -= middle[:, :, None] * middle[:, None, :]
         trace = np.trace(spread, axis1=1, axis2=2) / p
         spread += (1e-3 * trace[:, None, None] + 1e-12) * np.eye(p)
-        slope = middle - at
-        one = p == 1
-        slope = slope / spread[:, 0] if one else np.linalg.solve(spread, slope[..., None])[..., 0]
+        slope = (middle - at)[:, :, None]
+        slope = (slope / spread if p == 1 else np.linalg.solve(spread, slope))[:, :, 0]
         constant = 1 + (slope * middle).sum(axis=1, keepdims=True)
         coefficients = np.concatenate([constant, -slope], axis=1) / total
     if few:

@@ -81,9 +81,9 @@ class AffineMap(Map):
         b = checked("offset", offset, "vector with one number per feature", (1,))
         if len(matrix.scale) != len(b):
             raise ValueError(f"'scale' has {len(matrix.scale)} entries and 'offset' {len(b)}.")
-        names = feature_names, links, output_names
+        told = feature_names, links, output_names, fitted_on, provenance
         parts = {"matrix": matrix, "offset": b, "left": None, "right": None, **matrix.arrays()}
-        super().__init__(matrix.kind, matrix.shape, *names, fitted_on, provenance, **parts)
+        super().__init__(matrix.kind, matrix.shape, *told, **parts)
 
     @property
     def A(self) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from html import escape
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,6 +19,7 @@ from condokit.maps.profile import Check, Profile, check
 from condokit.maps.provenance import FrozenDict, check_provenance
 
 _MOST_SHOWN = 6  # outputs that are printed
+_IDENTITY = attrgetter("kind", "feature_names", "links", "output_names")  # and the numbers
 
 
 class Map(TransformerMixin, BaseEstimator, ABC):
@@ -95,9 +97,8 @@ class Map(TransformerMixin, BaseEstimator, ABC):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_"):  # scikit-learn's notes, such as those of set_output
-            owner = type(self).__name__
             raise AttributeError(
-                f"{owner} is immutable; make a new one instead of setting {name!r}."
+                f"{type(self).__name__} is immutable; make a new one instead of setting {name!r}."
             )
         self.__dict__[name] = value
 
@@ -123,18 +124,14 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     ) -> Self:
         """Return the same map with a profile of the data it was fitted on, and how it was."""
         same = object.__new__(type(self))
-        same.__dict__.update(
-            {name: value for name, value in vars(self).items() if not name.startswith("_")},
-            fitted_on=fitted_on,
-            provenance=check_provenance(provenance),
-        )
+        own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        same.__dict__.update(own, fitted_on=fitted_on, provenance=check_provenance(provenance))
         return same
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Map)
-            and (self.kind, self.feature_names, self.links, self.output_names)
-            == (other.kind, other.feature_names, other.links, other.output_names)
+            and _IDENTITY(self) == _IDENTITY(other)
             and all(map(np.array_equal, self.arrays().values(), other.arrays().values()))
         )
 
@@ -233,7 +230,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         return self.is_rectangular or self.output_names is not None
 
     def joined(self, other: Map) -> tuple[list[int], dict[str, Any]]:
-        """Return where this map's features are in another's outputs, and names of both in a row.
+        """Return where this map's features are in another's outputs, and both maps' names.
 
         The names are arguments of a constructor. Unless one of the maps has its own outputs, the
         features of the other are meant to be reordered too, and names come with links.
@@ -292,15 +289,13 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     @classmethod
     def load(cls, path: mapfile.Place) -> Self:
         """Read a map that `save` wrote; refuse any other file with a `MapFileError`."""
-        found: Self = mapfile.read(path, cls)
-        return found
+        return mapfile.read(path, cls)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Self:
         """Read what `to_dict` returns; raise a ValueError if it is no map."""
         arguments = cls.numbers_from(content)
-        for name in ("feature_names", "links", "output_names"):
-            arguments[name] = content.get(name)
+        arguments |= {key: content.get(key) for key in ("feature_names", "links", "output_names")}
         found, profile = cls(**arguments), content.get("fitted_on")
         profile = None if profile is None else Profile.from_dict(profile, found.n_features_in_)
         return found.with_origin(profile, content.get("provenance"))
@@ -310,10 +305,9 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         names = self.feature_names or [f"x{j}" for j in range(n)]
         outputs = self.outputs(names) or names
         size = f"{n} feature{'s' * (n != 1)}" + f" to {n_outputs}" * self.is_rectangular
-        shown = self._shown(names)
         lines = [f"{type(self).__name__} of {size} ({self._kind_in_words()})"]
         for j, output in enumerate(self._shown(outputs[:_MOST_SHOWN])):
-            lines.append(f"  {output} -> {self.formula(j, shown)}")
+            lines.append(f"  {output} -> {self.formula(j, self._shown(names))}")
         return "\n".join(lines + ["  ..."] * (n_outputs > _MOST_SHOWN))
 
     def _kind_in_words(self) -> str:

@@ -34,7 +34,7 @@ _OPTIONAL |= dict.fromkeys(("fitted_on", "provenance"), dict)
 def write(path: Place, content: dict[str, Any]) -> None:
     """Write a map to a file or an open one, the same bytes for the same content."""
     head = {"format": FORMAT, "schema": SCHEMA, "condokit": condokit.__version__}
-    document = {**head, **content}
+    document = head | content
     document["sha256"] = _digest(document)
     text = (_layout(document) + "\n").encode("utf-8")
     if len(text) > MOST_BYTES or text.count(b",") >= MOST_VALUES:
@@ -50,8 +50,7 @@ def read(place: Place, wanted: Any) -> Any:
 
     Raise a `MapFileError` that says what is wrong. Nothing in the file is ever executed.
     """
-    is_path = isinstance(place, str | os.PathLike)
-    path = place if is_path else getattr(place, "name", "The map")
+    path = place if isinstance(place, str | os.PathLike) else getattr(place, "name", "The map")
     document = _parse(place, path)
     try:
         _check_keys(document)
@@ -176,8 +175,8 @@ def _integer(digits: str) -> int:
 def _check_keys(document: dict[str, Any]) -> None:
     """Refuse keys that all maps share if they are missing or not what they must be."""
     for key, kind in {**_REQUIRED, **_OPTIONAL}.items():
-        absent = key not in document
-        if key in _REQUIRED if absent else not isinstance(document[key], kind):
+        fits = isinstance(document[key], kind) if key in document else key in _OPTIONAL
+        if not fits:
             raise ValueError(f"{key!r} is missing or of the wrong type.")
     for key in ("feature_names", "output_names"):
         listed = document.get(key) or []

@@ -114,9 +114,8 @@ def fingerprint(domains: Domains) -> dict[str, str]:
     start = 0
     for table in domains.tables:
         for rows, chunk in table.chunks():
-            here = slice(start + rows.start, start + rows.stop)
             for name, side in sides.items():
-                mine = side[here]
+                mine = side[start + rows.start : start + rows.stop]
                 if mine.any():
                     hashes[name].update(_bytes(chunk if mine.all() else chunk[mine]))
         start += table.n_rows

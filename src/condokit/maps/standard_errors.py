@@ -61,12 +61,9 @@ class DiagonalErrors(StandardErrors):
         """Return the errors of a solution that was pulled from a plain one, if they are known."""
         if plain.se_log_scale is None or plain.se_image is None:
             return None
-        return cls(
-            plain.scale * plain.se_log_scale * plain.widening,
-            plain.se_image * plain.widening,
-            plain.centre,
-            (settled.scale - plain.scale, settled.offset - plain.offset),
-        )
+        scale = plain.scale * plain.se_log_scale * plain.widening
+        pull = (settled.scale - plain.scale, settled.offset - plain.offset)
+        return cls(scale, plain.se_image * plain.widening, plain.centre, pull)
 
     @property
     def scale(self) -> Array:  # noqa: D102

@@ -48,10 +48,8 @@ class Rows:
         query, reference, flat = without_flat(query, reference, scaled)
         spread = np.sqrt(comparison.support.weights @ reference.var)
         used, is_query = comparison.used, comparison.is_query
-        X = domains.rows(used)
-        weights = np.ones(len(used)) if domains.weights is None else domains.weights[used]
-        stats = GroupedMoments(2, X.shape[1])
-        side = (~is_query).astype(np.int32)
+        X, weights = domains.rows(used), comparison.covariates.counts
+        stats, side = GroupedMoments(2, X.shape[1]), (~is_query).astype(np.int32)
         parts = [slice(i, i + _BLOCK_ROWS) for i in range(0, len(X), _BLOCK_ROWS)]
         for part in parts:
             stats.update(X[part], side[part], weights[part])
