@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from condokit.maps.matrices import Dense, Diagonal, DiagonalPlusLowRank, Matrix, matrix_of
+from condokit.maps.matrices import DiagonalPlusLowRank, Matrix, matrix_of
 
 KINDS = ["diagonal", "low-rank", "dense"]
 
@@ -37,7 +37,6 @@ def test_products_rows_and_diagonals_are_those_of_the_whole_matrix(kind, X):
     assert matrix.product(X, out) is out
     np.testing.assert_array_equal(out, matrix.product(X))
     np.testing.assert_allclose([matrix.row(j) for j in range(5)], A)
-    np.testing.assert_allclose(matrix.diagonal(), np.diag(A))
     order = [3, 0, 4, 1, 2]
     np.testing.assert_array_equal(matrix.take(order).array(), A[np.ix_(order, order)])
     assert matrix.take(order).kind == kind
@@ -49,9 +48,7 @@ def test_inverse_and_determinant(kind):
     inverse = matrix.inverse()
     assert inverse.kind == kind
     np.testing.assert_allclose(inverse.array() @ matrix.array(), np.eye(5), atol=1e-12)
-    np.testing.assert_allclose(
-        matrix.sign_and_log_det(), np.linalg.slogdet(matrix.array()), rtol=1e-12
-    )
+    assert matrix.log_det() == pytest.approx(np.linalg.slogdet(matrix.array())[1], rel=1e-12)
     assert inverse.log_det() == pytest.approx(-matrix.log_det())
 
 
@@ -84,9 +81,9 @@ def test_outputs_depend_on_inputs_where_the_matrix_is_not_zero(kind, rng):
 @pytest.mark.parametrize(
     ("matrix", "message"),
     [
-        (Diagonal([1.0, 0.0]), "no finite inverse"),
-        (Diagonal([1.0, 1e-320]), "no finite inverse"),
-        (Dense([[1.0, 1.0], [1.0, 1.0]]), "no inverse: its matrix is singular"),
+        (DiagonalPlusLowRank([1.0, 0.0]), "no finite inverse"),
+        (DiagonalPlusLowRank([1.0, 1e-320]), "no finite inverse"),
+        (Matrix([[1.0, 1.0], [1.0, 1.0]]), "no inverse: its matrix is singular"),
         (DiagonalPlusLowRank([1.0, 1.0], [[-1.0], [0.0]], [[1.0], [0.0]]), "is singular"),
         (DiagonalPlusLowRank([1.0, 0.0], [[1.0], [1.0]], [[1.0], [1.0]]), "no finite inverse"),
     ],
@@ -114,7 +111,6 @@ def test_rectangular_matrices_multiply(rng):
 def test_matrices_are_immutable_and_keep_what_they_are(kind):
     matrix = make(kind)
     for same in (
-        Matrix.from_dict(matrix.to_dict()),
         pickle.loads(pickle.dumps(matrix)),
         copy.deepcopy(matrix),
         matrix_of(**matrix.arrays()),

@@ -1,20 +1,11 @@
 """Features given confounders: moments of each domain at the compared values."""
 
-from condokit.conditionals.base import Conditional, Moments
+from condokit.conditionals.base import Conditional as Conditional
+from condokit.conditionals.base import Moments as Moments
 from condokit.conditionals.chained import Chained
 from condokit.conditionals.kernel import KernelSmoother
 from condokit.conditionals.splines import Splines
-from condokit.conditionals.strata import Stratified
-
-__all__ = [
-    "CONDITIONALS",
-    "Chained",
-    "Conditional",
-    "KernelSmoother",
-    "Moments",
-    "Splines",
-    "Stratified",
-]
+from condokit.conditionals.strata import Stratified as Stratified
 
 CONDITIONALS: dict[str, type[Conditional]] = {
     "stratified": Stratified,

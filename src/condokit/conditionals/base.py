@@ -19,34 +19,23 @@ VARIANCE_FLOOR = 1e-4  # of the feature's pooled within-stratum variance
 class Moments:
     """Conditional means and variances of one domain at every support value."""
 
-    # (n_values, n_features): mean and variance of every feature
-    mean: Array
+    mean: Array  # (n_values, n_features)
     var: Array
-    # (n_values, n_features): what to use for 1 / var: exactly that, or an estimate freed of its
-    # bias
-    precision: Array
-    # (n_values,) or (n_values, n_features): independent rows behind each mean; of every feature
-    # where values are missing
+    precision: Array  # what to use for 1 / var: exactly that, or an estimate freed of its bias
+    # (n_values,), or (n_values, n_features) where values are missing: independent rows behind each
+    # mean, and degrees of freedom behind each variance
     count: Array
-    dof: Array  # (n_values,) or (n_values, n_features): degrees of freedom behind each variance
+    dof: Array
 
 
 class Conditional(BaseEstimator, ABC):
-    """An estimator of features given confounders, one domain at a time.
+    """An estimator of features given confounders, one domain at a time."""
 
-    Attributes
-    ----------
-    is_smooth : bool
-        Whether neighbouring confounder values learn from each other; otherwise the values that are
-        compared are strata.
-    takes_weights : bool
-        Whether rows may have weights.
-    imputes_rows : bool
-        Whether it draws rows itself, `n_draws` with the seed `random_state`.
-    """
-
+    # whether neighbouring confounder values learn from each other; otherwise the values that are
+    # compared are strata
     is_smooth: ClassVar[bool] = True
-    takes_weights: ClassVar[bool] = False
+    takes_weights: ClassVar[bool] = False  # whether rows may have weights
+    # whether it draws rows itself, `n_draws` with the seed `random_state`
     imputes_rows: ClassVar[bool] = False
 
     @abstractmethod

@@ -76,36 +76,27 @@ class Chained(Conditional):
         known, asked = (
             np.column_stack([c.Z, np.eye(c.n_categories)[c.category]]) for c in (covariates, at)
         )
-        n_features = X.shape[1]
         out = X[rng.integers(0, len(X), (len(asked), n_draws))]
         n_rows = max(2, round(self.fraction * len(X)))
-        for _ in range(self.n_iter if n_features > 1 else 1):
-            for j in range(n_features):
-                rows = rng.choice(len(X), n_rows, replace=False)
-                others = np.delete(X, j, axis=1)
-                inputs = np.column_stack([known, others])[rows]
-                model = lightgbm.train(
-                    {
-                        "objective": "regression",
-                        "min_data_in_leaf": min(20, max(2, n_rows // 10)),
-                        "num_threads": 1,
-                        "verbosity": -1,
-                        "seed": int(rng.integers(2**31)),
-                    },
-                    lightgbm.Dataset(inputs, X[rows, j]),
-                    num_boost_round=self.n_estimators,
-                )
-                # trees predict in steps: ties are broken at random, anew for every draw
-                spread = 1e-6 * float(X[:, j].std())
-                donors = np.asarray(model.predict(inputs))
-                for draw in range(n_draws):
-                    others = np.delete(out[:, draw], j, axis=1)
-                    wanted = np.asarray(model.predict(np.column_stack([asked, others])))
-                    shaken = donors + spread * rng.normal(size=n_rows)
-                    order = np.argsort(shaken)
-                    wanted += spread * rng.normal(size=len(asked))
-                    place = np.searchsorted(shaken[order], wanted)
-                    near = place + rng.integers(0, self.n_neighbors, len(asked))
-                    near = np.clip(near - self.n_neighbors // 2, 0, n_rows - 1)
-                    out[:, draw, j] = X[rows[order[near]], j]
+        settings = {"objective": "regression", "num_threads": 1, "verbosity": -1}
+        settings["min_data_in_leaf"] = min(20, max(2, n_rows // 10))
+        for _, j in np.ndindex(self.n_iter if X.shape[1] > 1 else 1, X.shape[1]):
+            rows = rng.choice(len(X), n_rows, replace=False)
+            inputs = np.column_stack([known, np.delete(X, j, axis=1)])[rows]
+            settings["seed"] = int(rng.integers(2**31))
+            data = lightgbm.Dataset(inputs, X[rows, j])
+            model = lightgbm.train(settings, data, num_boost_round=self.n_estimators)
+            # trees predict in steps: ties are broken at random, anew for every draw
+            spread = 1e-6 * float(X[:, j].std())
+            donors = np.asarray(model.predict(inputs))
+            for draw in range(n_draws):
+                others = np.delete(out[:, draw], j, axis=1)
+                wanted = np.asarray(model.predict(np.column_stack([asked, others])))
+                shaken = donors + spread * rng.normal(size=n_rows)
+                order = np.argsort(shaken)
+                wanted += spread * rng.normal(size=len(asked))
+                place = np.searchsorted(shaken[order], wanted)
+                near = place + rng.integers(0, self.n_neighbors, len(asked))
+                near = np.clip(near - self.n_neighbors // 2, 0, n_rows - 1)
+                out[:, draw, j] = X[rows[order[near]], j]
         return out

@@ -1,21 +1,19 @@
 """Smooth curves of many features at once: a basis of the confounders, and a regression on it.
 
-Every feature has a mean and a log-variance that are sums of ridge-penalised blocks of basis
-functions; the variance of each block's coefficients comes from the data (empirical Bayes), so
-blocks that a feature does not need vanish. All features share the basis, which makes the work a few
-matrix products.
+Mean and log-variance of a feature are sums of ridge-penalised blocks of basis functions; the
+variance of each block's coefficients comes from the data (empirical Bayes), so blocks that are not
+needed vanish. All features share the basis, which makes the work a few matrix products.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 from functools import cached_property
 
 import numpy as np
 
 from condokit.checks import Array
-from condokit.data.arrays import quantiles
+from condokit.data.arrays import ones_for_zeros, quantiles
 from condokit.data.covariates import Covariates
 
 _MOST_COLUMNS = 60  # of one block that crosses curves with categories
@@ -23,58 +21,47 @@ _ADDITIVE = 4  # up to this many continuous columns each get a curve of their ow
 _LEADING = 2  # beyond that, the columns that matter most
 _FEW_PRODUCTS = 1 << 18  # that are cheaper to keep than to compute again
 _INDICES = 3  # and curves of this many linear combinations
-Block = Callable[[Array, Array], Array]
 
 
 class Basis:
     """Functions of the confounders in blocks: constant, linear, categories, curves, surfaces.
 
-    Parameters
-    ----------
-    covariates : Covariates
-        Rows that place the knots and set the units.
-    n_knots : int
-        Knots of a curve.
-    directions : ndarray of shape (n_continuous, n_directions) or None
-        Linear combinations of many columns which deserve curves.
+    Some rows place the knots and set the units; `directions` are linear combinations of many
+    columns which deserve curves.
     """
 
     def __init__(self, covariates: Covariates, n_knots: int, directions: Array | None) -> None:
+        axes = _axes(covariates.Z, directions)
+        self._curves = [_Radial(covariates, axis, n_knots) for axis in axes]
+        counts, blocks = covariates.counts, self._blocks(covariates)
+        squares = [counts @ np.einsum("nr,nr->n", v, v) / counts.sum() for v in blocks]
+        self._units = 1 / np.maximum(np.sqrt(squares), 1e-12)
+        self.n_blocks = len(blocks)
+        self.block = np.repeat(np.arange(-1, len(blocks)), [1, *(v.shape[1] for v in blocks)])
+
+    def _blocks(self, covariates: Covariates) -> list[Array]:
+        """Return all blocks but the constant, not yet in their units."""
         Z, n_categories = covariates.Z, covariates.n_categories
+        E = np.eye(n_categories)[covariates.category] if n_categories > 1 else None
         p = Z.shape[1]
-        raw: list[Block] = []
-        if p:
-            raw.append(lambda Z, E: Z)
-        if n_categories > 1:
-            raw.append(lambda Z, E: E)
+        blocks = [Z] if p else []
+        if E is not None:
+            blocks.append(E)
             if p and p * n_categories <= _MOST_COLUMNS:
-                raw.append(lambda Z, E: _cross(E, Z))
-        for axes in _axes(Z, directions):
-            width = n_knots if axes.shape[1] == 1 else 3 * n_knots // 2
-            if p > _ADDITIVE and np.count_nonzero(axes) == 1:  # a column that matters on its own
-                raw.append(lambda Z, E, axes=axes: Z @ axes)  # type: ignore[misc]
-            curve = _Radial(covariates, axes, width)
-            raw.append(lambda Z, E, curve=curve: curve(Z))  # type: ignore[misc]
-            if n_categories > 1 and width * n_categories <= _MOST_COLUMNS:
-                raw.append(lambda Z, E, curve=curve: _cross(E, curve(Z)))  # type: ignore[misc]
-        E, counts = _one_hot(covariates), covariates.counts
-        self._blocks: list[tuple[Block, float]] = []
-        sizes = []
-        for block in raw:
-            values = block(Z, E)
-            square = counts @ np.einsum("nr,nr->n", values, values) / counts.sum()
-            unit = float(np.sqrt(square))
-            self._blocks.append((block, 1 / max(unit, 1e-12)))
-            sizes.append(values.shape[1])
-        self.block = np.repeat(np.arange(-1, len(sizes)), [1, *sizes])
-        self.n_blocks = len(sizes)
+                blocks.append(_cross(E, Z))
+        for curve in self._curves:
+            if p > _ADDITIVE and np.count_nonzero(curve.axes) == 1:  # it matters on its own
+                blocks.append(Z @ curve.axes)
+            values = curve(Z)
+            blocks.append(values)
+            if E is not None and curve.n_knots * n_categories <= _MOST_COLUMNS:
+                blocks.append(_cross(E, values))
+        return blocks
 
     def __call__(self, covariates: Covariates) -> Array:
         """Return the basis at some rows, shape (n_rows, n_functions); the first is constant."""
-        Z, E = covariates.Z, _one_hot(covariates)
-        columns = [np.ones((len(Z), 1))]
-        columns += [block(Z, E) * unit for block, unit in self._blocks]
-        return np.concatenate(columns, axis=1)
+        blocks = [block * unit for block, unit in zip(self._blocks(covariates), self._units)]
+        return np.concatenate([np.ones((len(covariates.Z), 1)), *blocks], axis=1)
 
 
 class _Radial:
@@ -85,12 +72,12 @@ class _Radial:
 
     def __init__(self, covariates: Covariates, axes: Array, n_knots: int) -> None:
         self.axes = axes
+        self.n_knots = n_knots if axes.shape[1] == 1 else 3 * n_knots // 2
         u = covariates.Z @ axes
-        self.knots = _knots(u, n_knots, covariates.weights)
-        between = _distance(self.knots, self.knots) ** 3
-        _, size, right = np.linalg.svd(between)
+        self.knots = _knots(u, self.n_knots, covariates.weights)
+        _, size, right = np.linalg.svd(_distance(self.knots, self.knots) ** 3)
         size = np.sqrt(np.maximum(size, 1e-10 * size[0]))
-        self.turn = (right.T * np.where(size > 0, 1 / np.where(size > 0, size, 1.0), 0.0)) @ right
+        self.turn = (right.T * np.where(size > 0, 1 / ones_for_zeros(size), 0.0)) @ right
         values = (_distance(u, self.knots) ** 3) @ self.turn
         linear = np.column_stack([np.ones(len(u)), u])
         root = np.sqrt(covariates.counts)[:, None]
@@ -111,12 +98,9 @@ def _axes(Z: Array, directions: Array | None) -> list[Array]:
         return [*axes, unit] if 2 <= p <= 3 else axes
     if directions is None:
         return []
-    leading = np.argsort(-(np.abs(directions) ** 2).sum(axis=1), kind="stable")[:_LEADING]
-    indices = [
-        directions[:, [k]] / np.maximum((Z @ directions[:, [k]]).std(), 1e-12)
-        for k in range(directions.shape[1])
-    ]
-    return [*indices, *(unit[:, [j]] for j in leading)]
+    leading = np.argsort(-(directions**2).sum(axis=1), kind="stable")[:_LEADING]
+    indices = directions / np.maximum((Z @ directions).std(axis=0), 1e-12)
+    return [axis[:, None] for axis in (*indices.T, *unit[leading])]
 
 
 def directions(covariates: Covariates, Y: Array, is_query: Array | None = None) -> Array | None:
@@ -131,7 +115,7 @@ def directions(covariates: Covariates, Y: Array, is_query: Array | None = None) 
         return None
     offsets = [np.ones(len(Z))] if is_query is None else [np.ones(len(Z)), is_query]
     design = np.column_stack([*offsets, Z])
-    penalty = np.diag(np.r_[np.zeros(len(offsets)), np.full(p, float(p))])
+    penalty = np.diag(np.repeat([0.0, float(p)], [len(offsets), p]))
     weighted = (covariates.counts[:, None] * design).T
     coefficients = np.linalg.solve(weighted @ design + penalty, weighted @ Y)[len(offsets) :]
     left, size, _ = np.linalg.svd(coefficients, full_matrices=False)
@@ -154,15 +138,7 @@ class CurveRegression:
     :math:`\varepsilon_i \sim N(0, 1 / W_i)` and :math:`\beta_b \sim N(0, \tau_b^2)` in block b (the
     constant is free). Marginally :math:`y \sim N(0, C)` with
     :math:`C^{-1} = W - W \Phi \Sigma \Phi' W` and :math:`\Sigma = (\Phi' W \Phi + \tau^{-2})^{-1}`.
-
-    Parameters
-    ----------
-    basis : Basis
-        Names the blocks.
-    n_features : int
-        How many features are treated at once.
-    start : float
-        First guess of all prior variances.
+    All prior variances begin at `start`.
     """
 
     def __init__(self, basis: Basis, n_features: int, start: float) -> None:
@@ -171,20 +147,16 @@ class CurveRegression:
 
     def of(self, chosen: Array) -> CurveRegression:
         """Return the regression of some of the features."""
-        part = copy(self)
-        for name, value in vars(self).items():
-            if name != "block":
-                setattr(part, name, value[chosen])
+        part, own = copy(self), {k: v[chosen] for k, v in vars(self).items() if k != "block"}
+        vars(part).update(own)
         return part
 
     def posterior(self, gram: Array) -> Array:
         """Return the posterior covariances of the coefficients, given all Phi' W Phi."""
-        precision = np.full((len(self.tau2), len(self.block)), 1e-8)
-        precision[:, 1:] = 1 / self.tau2[:, self.block[1:]]
-        self.precision = precision
-        H = gram.copy()
-        diagonal = np.arange(len(self.block))
-        H[:, diagonal, diagonal] += precision
+        self.precision = np.full((len(self.tau2), len(self.block)), 1e-8)
+        self.precision[:, 1:] = 1 / self.tau2[:, self.block[1:]]
+        H, diagonal = gram.copy(), np.arange(len(self.block))
+        H[:, diagonal, diagonal] += self.precision
         self.cov = np.linalg.inv(H)
         return self.cov
 
@@ -221,15 +193,12 @@ class Products:
 
     def gram(self, W: Array) -> Array:
         """Return Phi' diag(w) Phi for every column w of W, shape (n_features, r, r)."""
-        Phi = self.Phi
-        r = Phi.shape[1]
+        Phi, r = self.Phi, self.Phi.shape[1]
         if self._one_by_one(W.shape[1]):
             return np.stack([(Phi * w[:, None]).T @ Phi for w in W.T])
         pairs, up, down = self._pairs
-        flat = W.T @ pairs
         out = np.empty((W.shape[1], r, r))
-        out[:, up, down] = flat
-        out[:, down, up] = flat
+        out[:, up, down] = out[:, down, up] = W.T @ pairs
         return out
 
     def variances(self, cov: Array) -> Array:
@@ -239,12 +208,6 @@ class Products:
             return np.stack([np.einsum("nr,nr->n", Phi @ c, Phi) for c in cov], axis=1)
         pairs, up, down = self._pairs
         return pairs @ (cov[:, up, down] * np.where(up == down, 1.0, 2.0)).T
-
-
-def squared_residuals(X: Array, products: Products, beta: Array, cov: Array, W: Array) -> Array:
-    """Return squared residuals of curves, divided by one minus the leverage of their row."""
-    leverage = products.variances(cov) * W
-    return (X - products.Phi @ beta.T) ** 2 / np.maximum(1 - leverage, 0.05)
 
 
 def fit_noise(
@@ -269,12 +232,6 @@ def fit_noise(
     return gamma, log_var, bounds
 
 
-def _one_hot(covariates: Covariates) -> Array:
-    if covariates.n_categories <= 1:
-        return np.empty((len(covariates.Z), 0))
-    return np.eye(covariates.n_categories)[covariates.category]
-
-
 def _cross(E: Array, values: Array) -> Array:
     return (E[:, :, None] * values[:, None, :]).reshape(len(values), -1)
 
@@ -289,8 +246,8 @@ def _knots(u: Array, n_knots: int, weights: Array | None) -> Array:
     if u.shape[1] == 1:
         return np.unique(quantiles(u, (np.arange(n_knots) + 0.5) / n_knots, weights))[:, None]
     chosen = [int(np.argmin((u**2).sum(axis=1)))]
-    distance = _distance(u, u[chosen])[:, 0]
-    for _ in range(n_knots - 1):
-        chosen.append(int(np.argmax(distance)))
+    distance = np.full(len(u), np.inf)
+    while len(chosen) < n_knots:
         distance = np.minimum(distance, _distance(u, u[chosen[-1:]])[:, 0])
+        chosen.append(int(np.argmax(distance)))
     return u[chosen]

@@ -47,11 +47,10 @@ class KernelSmoother(Conditional):
         if len(X) > _MOST_SMOOTHED:
             rows = covariates.thinned(_MOST_SMOOTHED)
             X, covariates = X[rows], replace(covariates.take(rows), weights=None)
-        counts = covariates.counts
+        counts, width = covariates.counts, column_widths(covariates)
         share = counts / counts.sum()
         middle = share @ X
         X = X - middle
-        width = column_widths(covariates)
         fixed = self.bandwidth is not None or self.kernel is not None or len(width) == 0
         width *= (self.bandwidth or 1.0) if fixed else _WIDEST
         K = self._kernel(covariates, covariates, width)
@@ -73,10 +72,10 @@ class KernelSmoother(Conditional):
         rare = np.bincount(covariates.category, counts, covariates.n_categories) < _FEW_ROWS
         if rare.any() and self.kernel is None:  # spreads of rare categories are those of all
             borrowing = rare[at.category]
-            anywhere = [
+            few, every = (
                 Covariates(c.Z, 0 * c.category, 1) for c in (at.take(borrowing), covariates)
-            ]
-            K[borrowing] = self._kernel(anywhere[0], anywhere[1], width)
+            )
+            K[borrowing] = self._kernel(few, every, width)
             total[borrowing] = (K[borrowing] @ counts + _FAR * counts.sum())[:, None]
         var = (K @ square + _FAR * square.sum(axis=0)) / total
         var = np.maximum(var, VARIANCE_FLOOR * (share @ X**2))
@@ -86,8 +85,7 @@ class KernelSmoother(Conditional):
 
     def _at_rows(self, X: Array, covariates: Covariates, K: Array) -> tuple[Array, Array]:
         """Return the leave-one-out likelihood of every row, and squared residuals."""
-        Z = self._lines(covariates)
-        counts = covariates.counts
+        Z, counts = self._lines(covariates), covariates.counts
         mean, tilt, total = _local_linear(X, Z, Z, K, counts)
         own = np.diag(K)[:, None]
         left_out = np.maximum(1 - own * tilt, 0.05)
@@ -129,8 +127,7 @@ def _local_linear(
     squares = (Z[:, :, None] * Z[:, None, :]).reshape(n, -1)
     few = d * (1 + p) <= _FEW_COLUMNS
     tilted = (line[:, :, None] * (X if few else X[:, :0])[:, None, :]).reshape(n, -1)
-    products = np.concatenate([line, squares, tilted], axis=1)
-    products *= counts[:, None]
+    products = np.concatenate([line, squares, tilted], axis=1) * counts[:, None]
     sums = K @ products
     sums += _FAR * products.sum(axis=0)  # far from all rows, every row counts a little
     total = sums[:, :1]
@@ -141,10 +138,8 @@ def _local_linear(
         spread -= middle[:, :, None] * middle[:, None, :]
         trace = np.trace(spread, axis1=1, axis2=2) / p
         spread += (1e-3 * trace[:, None, None] + 1e-12) * np.eye(p)
-        slope = middle - at
-        slope = (
-            slope / spread[:, 0] if p == 1 else np.linalg.solve(spread, slope[:, :, None])[..., 0]
-        )
+        slope = (middle - at)[:, :, None]
+        slope = (slope / spread if p == 1 else np.linalg.solve(spread, slope))[:, :, 0]
         constant = 1 + (slope * middle).sum(axis=1, keepdims=True)
         coefficients = np.concatenate([constant, -slope], axis=1) / total
     if few:

@@ -6,14 +6,7 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.conditionals.base import VARIANCE_FLOOR, Conditional, Moments
-from condokit.conditionals.curves import (
-    Basis,
-    CurveRegression,
-    Products,
-    curve_bases,
-    fit_noise,
-    squared_residuals,
-)
+from condokit.conditionals.curves import Basis, CurveRegression, Products, curve_bases, fit_noise
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
 
@@ -61,26 +54,20 @@ class Splines(Conditional):
             return Moments(means, variances, 1 / variances, count, np.maximum(count - 1, 0.5))
 
     def _fit(
-        self,
-        Y: Array,
-        bases: tuple[Basis, Basis],
-        products: Products,
-        Psi: Array,
-        counts: Array,
+        self, Y: Array, bases: tuple[Basis, Basis], products: Products, Psi: Array, counts: Array
     ) -> tuple[Array, Array, Array]:
         """Alternate mean and variance curves of standardised features."""
-        mean, noise = (
-            CurveRegression(bases[0], Y.shape[1], 1.0),
-            CurveRegression(bases[1], Y.shape[1], 0.3),
-        )
-        log_var = None
-        precision = np.full(Y.shape, 1 / 0.3)
+        mean = CurveRegression(bases[0], Y.shape[1], 1.0)
+        noise = CurveRegression(bases[1], Y.shape[1], 0.3)
+        log_var, precision = None, np.full(Y.shape, 1 / 0.3)
         for _ in range(self.max_iter):
             W = counts[:, None] * precision
             cov = mean.posterior(products.gram(W))
             beta = np.einsum("drs,sd->dr", cov, products.Phi.T @ (W * Y))
             mean.update_prior(beta)
-            square = squared_residuals(Y, products, beta, cov, precision)
+            # squared residuals over one minus the leverage of their row
+            square = (Y - products.Phi @ beta.T) ** 2
+            square /= np.maximum(1 - products.variances(cov) * precision, 0.05)
             gamma, log_var, bounds = fit_noise(noise, Psi, counts, square, log_var)
             precision = np.exp(-log_var)
         return beta, gamma, bounds

@@ -41,9 +41,7 @@ def moments_from(count: Array, mean: Array, squares: Array, independent: Array) 
     pooled /= np.maximum(np.where(lone, 0.0, dof)[some].sum(axis=0), 1e-300)
     var = np.where(columns(lone), pooled, squares / columns(np.where(lone, 1.0, dof)))
     var = np.maximum(var, VARIANCE_FLOOR * pooled)
-    with np.errstate(divide="ignore"):
-        precision = 1 / var
     # one subject with many rows still has a variance, if a poor one
-    return Moments(
-        mean, var, precision, independent, np.where(lone, 0.0, np.maximum(independent - 1, 0.5))
-    )
+    poor = np.where(lone, 0.0, np.maximum(independent - 1, 0.5))
+    with np.errstate(divide="ignore"):
+        return Moments(mean, var, 1 / var, independent, poor)

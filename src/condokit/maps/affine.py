@@ -10,7 +10,7 @@ import numpy as np
 from condokit.checks import Array, listing
 from condokit.maps.base import Map
 from condokit.maps.file import numbers
-from condokit.maps.matrices import Dense, Matrix, checked, matrix_of, refuse_infinity
+from condokit.maps.matrices import Matrix, checked, matrix_of, refuse_infinity
 from condokit.maps.profile import Profile
 
 
@@ -59,6 +59,9 @@ class AffineMap(Map):
 
     kinds = ("diagonal", "low-rank", "dense")
     matrix: Matrix
+    scale: Array  # the diagonal of the matrix, or all of it
+    left: Array | None  # the factors of a low-rank matrix
+    right: Array | None
     offset: Array
 
     def __init__(
@@ -78,25 +81,9 @@ class AffineMap(Map):
         b = checked("offset", offset, "vector with one number per feature", (1,))
         if len(matrix.scale) != len(b):
             raise ValueError(f"'scale' has {len(matrix.scale)} entries and 'offset' {len(b)}.")
-        names = feature_names, links, output_names
-        super().__init__(
-            matrix.kind, matrix.shape, *names, fitted_on, provenance, matrix=matrix, offset=b
-        )
-
-    @property
-    def scale(self) -> Array:
-        """The diagonal of the matrix, or all of it."""
-        return self.matrix.scale
-
-    @property
-    def left(self) -> Array | None:
-        """The first factor of a low-rank matrix."""
-        return self.matrix.arrays().get("left")
-
-    @property
-    def right(self) -> Array | None:
-        """The second factor of a low-rank matrix."""
-        return self.matrix.arrays().get("right")
+        told = feature_names, links, output_names, fitted_on, provenance
+        parts = {"matrix": matrix, "offset": b, "left": None, "right": None, **matrix.arrays()}
+        super().__init__(matrix.kind, matrix.shape, *told, **parts)
 
     @property
     def A(self) -> Array:
@@ -113,7 +100,12 @@ class AffineMap(Map):
 
     @classmethod
     def numbers_from(cls, content: dict[str, Any]) -> dict[str, Any]:  # noqa: D102
-        return {**Matrix.from_dict(content).arrays(), "offset": numbers("offset", content, 1)}
+        kind = content["kind"]
+        factors = {"left": 2, "right": 2} if kind == "low-rank" else {}
+        if {"left", "right"} & content.keys() != factors.keys():
+            raise ValueError("'left' and 'right' belong to maps of the kind 'low-rank' alone.")
+        dimensions = {"scale": 2 if kind == "dense" else 1, **factors, "offset": 1}
+        return {key: numbers(key, content, n) for key, n in dimensions.items()}
 
     def without_links(self, X: Array, out: Array | None = None) -> Array:  # noqa: D102
         result = self.matrix.product(X, out)
@@ -146,7 +138,7 @@ class AffineMap(Map):
 
     def pseudo_inverse(self) -> AffineMap:
         """Return the map back that is shortest where there are many, and nearest where none."""
-        return self._back(Dense(np.linalg.pinv(self.A)))
+        return self._back(Matrix(np.linalg.pinv(self.A)))
 
     def _back(self, matrix: Matrix) -> AffineMap:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -167,7 +159,7 @@ class AffineMap(Map):
         if not (self.has_own_outputs or other.has_own_outputs):
             first = other.matrix.take(order)
         else:  # its outputs alone are reordered
-            first = other.matrix if order == sorted(order) else Dense(other.A[order])
+            first = other.matrix if order == sorted(order) else Matrix(other.A[order])
         offset = self.linear(other.offset[order][None])[0]
         return AffineMap(offset=offset, **self.matrix.compose(first).arrays(), **names)
 
@@ -179,14 +171,11 @@ class AffineMap(Map):
         row = self.matrix.row(j)
         largest = [j] if self.kind == "diagonal" else list(np.argsort(-np.abs(row))[:3])
         largest = [k for k in largest if row[k] != 0] or [j]
-        terms = [(float(row[k]), f" * {names[k]}") for k in largest]
-        if np.count_nonzero(row) > len(largest):
-            terms.append((np.nan, "..."))
-        terms.append((float(self.offset[j]), ""))
-        text = ""
-        for number, name in terms:
-            shown = "" if np.isnan(number) else f"{abs(number):.6g}"
-            sign = "-" if number < 0 else "+"
-            first = "-" if number < 0 else ""
-            text += f" {sign} {shown}{name}" if text else f"{first}{shown}{name}"
-        return text
+        terms = [f"{_signed(row[k])} * {names[k]}" for k in largest]
+        terms += ["+ ..."] if np.count_nonzero(row) > len(largest) else []
+        text = " ".join([*terms, _signed(self.offset[j])])
+        return text.removeprefix("+ ") if text.startswith("+") else f"-{text[2:]}"
+
+
+def _signed(number: float) -> str:
+    return f"{'-' if number < 0 else '+'} {abs(number):.6g}"

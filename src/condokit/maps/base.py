@@ -5,21 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from html import escape
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from condokit.checks import Array, did_you_mean, listing
-from condokit.data.links import Link, check_links
-from condokit.data.links import apply as apply_links
-from condokit.data.links import undo as undo_links
+from condokit.data import links as linking
 from condokit.data.tables import Table
 from condokit.maps import file as mapfile
 from condokit.maps.profile import Check, Profile, check
 from condokit.maps.provenance import FrozenDict, check_provenance
 
 _MOST_SHOWN = 6  # outputs that are printed
+_IDENTITY = attrgetter("kind", "feature_names", "links", "output_names")  # and the numbers
 
 
 class Map(TransformerMixin, BaseEstimator, ABC):
@@ -32,9 +32,11 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     kinds: ClassVar[tuple[str, ...]] = ()  # that stand in the files which the class reads
     kind: str  # one of them
     shape: tuple[int, int]  # numbers of outputs and features
+    n_features_in_: int
+    is_rectangular: bool  # whether these numbers differ
     feature_names: tuple[str, ...] | None
     output_names: tuple[str, ...] | None
-    links: tuple[Link, ...] | None
+    links: tuple[linking.Link, ...] | None
     fitted_on: Profile | None
     provenance: FrozenDict | None
 
@@ -53,12 +55,14 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         provenance: Mapping[str, Any] | None = None,
         **own: Any,
     ) -> None:
-        self.__dict__.update(own, kind=kind, shape=shape)
         names = _different("feature_names", feature_names, shape[1])
         outputs = _different("output_names", output_names, shape[0])
-        checked = check_links(links, names or [f"column {j}" for j in range(shape[1])])
-        if self.is_rectangular and checked is not None:
+        checked = linking.check_links(links, names or [f"column {j}" for j in range(shape[1])])
+        rectangular = shape[0] != shape[1]
+        if rectangular and checked is not None:
             raise ValueError("'links' need a map with as many outputs as features.")
+        self.__dict__.update(own, kind=kind, shape=shape)
+        self.__dict__.update(n_features_in_=shape[1], is_rectangular=rectangular)
         self.__dict__.update(feature_names=names, output_names=outputs, links=checked)
         self.__dict__.update(fitted_on=fitted_on, provenance=check_provenance(provenance))
 
@@ -92,18 +96,16 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         """Write one output in terms of the features."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_"):  # scikit-learn's notes, such as those of set_output
-            self.__dict__[name] = value
-            return
-        raise AttributeError(
-            f"{type(self).__name__} is immutable; make a new one instead of setting {name!r}."
-        )
+        if not name.startswith("_"):  # scikit-learn's notes, such as those of set_output
+            raise AttributeError(
+                f"{type(self).__name__} is immutable; make a new one instead of setting {name!r}."
+            )
+        self.__dict__[name] = value
 
     def __delattr__(self, name: str) -> None:
-        if name.startswith("_"):
-            del self.__dict__[name]
-            return
-        raise AttributeError(f"{type(self).__name__} is immutable.")
+        if not name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} is immutable.")
+        del self.__dict__[name]
 
     def set_params(self, **params: Any) -> Self:
         """Refuse: a map is immutable. An empty call is allowed."""
@@ -122,18 +124,14 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     ) -> Self:
         """Return the same map with a profile of the data it was fitted on, and how it was."""
         same = object.__new__(type(self))
-        same.__dict__.update(
-            {name: value for name, value in vars(self).items() if not name.startswith("_")},
-            fitted_on=fitted_on,
-            provenance=check_provenance(provenance),
-        )
+        own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        same.__dict__.update(own, fitted_on=fitted_on, provenance=check_provenance(provenance))
         return same
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Map)
-            and (self.kind, self.feature_names, self.links, self.output_names)
-            == (other.kind, other.feature_names, other.links, other.output_names)
+            and _IDENTITY(self) == _IDENTITY(other)
             and all(map(np.array_equal, self.arrays().values(), other.arrays().values()))
         )
 
@@ -146,16 +144,6 @@ class Map(TransformerMixin, BaseEstimator, ABC):
 
     def __sklearn_clone__(self) -> Self:
         return self.with_origin(self.fitted_on, self.provenance)
-
-    @property
-    def n_features_in_(self) -> int:
-        """Number of features."""
-        return self.shape[1]
-
-    @property
-    def is_rectangular(self) -> bool:
-        """Whether there are other numbers of outputs and features."""
-        return self.shape[0] != self.shape[1]
 
     def fit(self, X: Any = None, y: Any = None) -> Self:
         """Do nothing: the map is fixed."""
@@ -172,9 +160,8 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Return the names of what comes out: those of the features, unless it has its own."""
         names = self.outputs(["named"]) or input_features
-        if names is None:
-            names = [f"x{j}" for j in range(self.n_features_in_)]
-        return np.asarray(list(names), dtype=object)
+        places = range(self.n_features_in_)
+        return np.array([f"x{j}" for j in places] if names is None else list(names), dtype=object)
 
     def __call__(self, X: Any) -> Any:
         """Map every row; the result is the same kind of table as X."""
@@ -197,7 +184,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         for rows, chunk in table.chunks():
             result = out[rows]
             with np.errstate(over="ignore", invalid="ignore"):
-                chunk = apply_links(self.links, chunk, table.labels, table.name)
+                chunk = linking.apply(self.links, chunk, table.labels, table.name)
                 self._map_into(result, chunk)
                 if np.isfinite(result.sum(dtype=np.float64)):
                     continue
@@ -219,24 +206,14 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         if self.links is None and result.dtype == np.float64:
             self.without_links(X, result)
         else:
-            result[...] = undo_links(self.links, self.without_links(X))
+            result[...] = linking.undo(self.links, self.without_links(X))
 
     def check(self, X: Any) -> Check:
-        """Tell whether new query rows look like those that the map was fitted on.
+        """Tell whether rows that are about to be mapped look like those the map was fitted on.
 
         Needs no confounders, so other subjects and a drifting device look alike. Nothing is
         refused: columns that are missing or unknown, values far outside, and moments that moved are
-        reported.
-
-        Parameters
-        ----------
-        X : array or data frame of shape (n_rows, n_columns)
-            Rows that are about to be mapped.
-
-        Returns
-        -------
-        Check
-            The verdict with its reasons, and a table of all features.
+        reported, as a verdict with its reasons and a table of all features.
         """
         return check(X, self.feature_names, self.n_features_in_, self.fitted_on)
 
@@ -253,47 +230,42 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         return self.is_rectangular or self.output_names is not None
 
     def joined(self, other: Map) -> tuple[list[int], dict[str, Any]]:
-        """Return where this map's features are in another's outputs, and names of both in a row.
+        """Return where this map's features are in another's outputs, and both maps' names.
 
         The names are arguments of a constructor. Unless one of the maps has its own outputs, the
         features of the other are meant to be reordered too, and names come with links.
         """
-        if self.has_own_outputs or other.has_own_outputs:
-            return self._joined_outputs(other)
-        n, order = self.n_features_in_, list(range(self.n_features_in_))
-        if self.feature_names is not None and other.feature_names is not None:
-            place = {name: j for j, name in enumerate(other.feature_names)}
-            missing = [name for name in self.feature_names if name not in place]
-            if missing or len(place) != n:
-                raise ValueError(
-                    "The two maps have different features: "
-                    f"{listing(missing or set(place) - set(self.feature_names))} is in one only."
-                    + "".join(did_you_mean(name, place) for name in missing[:1])
-                )
-            order = [place[name] for name in self.feature_names]
-        elif other.n_features_in_ != n:
-            raise ValueError(f"The two maps have {n} and {other.n_features_in_} features.")
-        if self.links != (other.links and tuple(other.links[j] for j in order)):
-            raise ValueError("The two maps have different links, so they do not make one map.")
-        names = self.feature_names or other.feature_names
-        return order, {"feature_names": names, "links": self.links}
-
-    def _joined_outputs(self, other: Map) -> tuple[list[int], dict[str, Any]]:
         n, there = self.n_features_in_, other.shape[0]
-        if there != n:
+        own = self.has_own_outputs or other.has_own_outputs
+        if own and there != n:
             raise ValueError(f"The other map yields {there} features, this one takes {n}.")
-        if self.links is not None or other.links is not None:
+        if own and (self.links is not None or other.links is not None):
             raise ValueError("Maps with links and other outputs do not make one map.")
         takes, order = self.feature_names, list(range(n))
         yields = other.output_names or (None if other.is_rectangular else other.feature_names)
         if takes is not None and yields is not None:
-            if set(yields) != set(takes):
-                text = f"The other map yields {listing(yields)}, this one takes {listing(takes)}."
-                raise ValueError(text)
-            order = [yields.index(name) for name in takes]
-        renames = other.output_names is not None and not self.is_rectangular
-        outputs = self.output_names or (takes if renames else None)
-        return order, {"feature_names": other.feature_names, "output_names": outputs}
+            place = {name: j for j, name in enumerate(yields)}
+            missing = [name for name in takes if name not in place]
+            if own and missing:
+                raise ValueError(
+                    f"The other map yields {listing(yields)}, this one takes {listing(takes)}."
+                )
+            if missing or there != n:
+                raise ValueError(
+                    "The two maps have different features: "
+                    f"{listing(missing or set(place) - set(takes))} is in one only."
+                    + "".join(did_you_mean(name, place) for name in missing[:1])
+                )
+            order = [place[name] for name in takes]
+        elif there != n:
+            raise ValueError(f"The two maps have {n} and {there} features.")
+        if own:
+            renames = other.output_names is not None and not self.is_rectangular
+            outputs = self.output_names or (takes if renames else None)
+            return order, {"feature_names": other.feature_names, "output_names": outputs}
+        if self.links != (other.links and tuple(other.links[j] for j in order)):
+            raise ValueError("The two maps have different links, so they do not make one map.")
+        return order, {"feature_names": takes or other.feature_names, "links": self.links}
 
     def save(self, path: mapfile.Place) -> None:
         """Write the map to a small readable JSON file, or an open one; the same for the same."""
@@ -317,19 +289,15 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     @classmethod
     def load(cls, path: mapfile.Place) -> Self:
         """Read a map that `save` wrote; refuse any other file with a `MapFileError`."""
-        found: Self = mapfile.read(path, cls)
-        return found
+        return mapfile.read(path, cls)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Self:
         """Read what `to_dict` returns; raise a ValueError if it is no map."""
         arguments = cls.numbers_from(content)
-        for name in ("feature_names", "links", "output_names"):
-            arguments[name] = content.get(name)
-        found = cls(**arguments)
-        profile = content.get("fitted_on")
-        if profile is not None:
-            profile = Profile.from_dict(profile, found.n_features_in_)
+        arguments |= {key: content.get(key) for key in ("feature_names", "links", "output_names")}
+        found, profile = cls(**arguments), content.get("fitted_on")
+        profile = None if profile is None else Profile.from_dict(profile, found.n_features_in_)
         return found.with_origin(profile, content.get("provenance"))
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
@@ -338,9 +306,8 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         outputs = self.outputs(names) or names
         size = f"{n} feature{'s' * (n != 1)}" + f" to {n_outputs}" * self.is_rectangular
         lines = [f"{type(self).__name__} of {size} ({self._kind_in_words()})"]
-        shown = self._shown(names)
         for j, output in enumerate(self._shown(outputs[:_MOST_SHOWN])):
-            lines.append(f"  {output} -> {self.formula(j, shown)}")
+            lines.append(f"  {output} -> {self.formula(j, self._shown(names))}")
         return "\n".join(lines + ["  ..."] * (n_outputs > _MOST_SHOWN))
 
     def _kind_in_words(self) -> str:
@@ -349,7 +316,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     def _shown(self, names: Sequence[str]) -> list[str]:
         """Return names with their links around them."""
         links = self.links or [None] * len(names)
-        forms: dict[Link, str] = {None: "{0}", "log": "log({0})", "logit": "logit({0})"}
+        forms: dict[linking.Link, str] = {None: "{0}", "log": "log({0})", "logit": "logit({0})"}
         return [forms.get(k, "{0}^{1:g}").format(n, k) for n, k in zip(names, links)]
 
     def _repr_html_(self) -> str:

@@ -27,19 +27,14 @@ MOST_VALUES = 100_000_000
 _MOST_DIGITS = 300
 Place = str | os.PathLike[str] | IO[bytes]
 _REQUIRED = {"condokit": str, "kind": str, "feature_names": list | None}
-_OPTIONAL = {
-    "links": list,
-    "output_names": list,
-    "fitted_on": dict,
-    "provenance": dict,
-    "sha256": str,
-}
+_OPTIONAL = {"links": list, "output_names": list, "sha256": str}
+_OPTIONAL |= dict.fromkeys(("fitted_on", "provenance"), dict)
 
 
 def write(path: Place, content: dict[str, Any]) -> None:
     """Write a map to a file or an open one, the same bytes for the same content."""
     head = {"format": FORMAT, "schema": SCHEMA, "condokit": condokit.__version__}
-    document = {**head, **content}
+    document = head | content
     document["sha256"] = _digest(document)
     text = (_layout(document) + "\n").encode("utf-8")
     if len(text) > MOST_BYTES or text.count(b",") >= MOST_VALUES:
@@ -55,8 +50,7 @@ def read(place: Place, wanted: Any) -> Any:
 
     Raise a `MapFileError` that says what is wrong. Nothing in the file is ever executed.
     """
-    is_path = isinstance(place, str | os.PathLike)
-    path = place if is_path else getattr(place, "name", "The map")
+    path = place if isinstance(place, str | os.PathLike) else getattr(place, "name", "The map")
     document = _parse(place, path)
     try:
         _check_keys(document)
@@ -145,16 +139,15 @@ def _parse(place: Place, path: Any) -> dict[str, Any]:
 
 def _read_bytes(place: Place) -> bytes:
     """Read a regular file, or an open one, that is not too large."""
+    size = 0
     if not isinstance(place, str | os.PathLike):
-        return _bounded(place.read(MOST_BYTES + 1))
-    if not stat.S_ISREG(os.stat(place).st_mode):  # a pipe or device could go on for ever
+        content = place.read(MOST_BYTES + 1)
+    elif not stat.S_ISREG(os.stat(place).st_mode):  # a pipe or device could go on for ever
         raise ValueError("it is no regular file")
-    with open(place, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        return _bounded(b"" if size > MOST_BYTES else file.read(MOST_BYTES + 1), size)
-
-
-def _bounded(content: bytes, size: int = 0) -> bytes:
+    else:
+        with open(place, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            content = b"" if size > MOST_BYTES else file.read(MOST_BYTES + 1)
     if max(size, len(content)) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES} bytes")
     if content.count(b",") >= MOST_VALUES:
@@ -182,8 +175,8 @@ def _integer(digits: str) -> int:
 def _check_keys(document: dict[str, Any]) -> None:
     """Refuse keys that all maps share if they are missing or not what they must be."""
     for key, kind in {**_REQUIRED, **_OPTIONAL}.items():
-        absent = key not in document
-        if key in _REQUIRED if absent else not isinstance(document[key], kind):
+        fits = isinstance(document[key], kind) if key in document else key in _OPTIONAL
+        if not fits:
             raise ValueError(f"{key!r} is missing or of the wrong type.")
     for key in ("feature_names", "output_names"):
         listed = document.get(key) or []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,11 @@ _VERDICTS = {
     "unknown": "Unknown: the map does not say what data it was fitted on.",
     "stop": "Stop: the map cannot be applied to these data.",
 }
+_ADVICE = {
+    "mean moved": "Confounders are not known here: other subjects or a drifting device look "
+    "alike. Refit if the device changed.",
+    "values far away": "Look at these rows: units, codes for missing values, broken sensors.",
+}
 
 
 def profile(domains: Domains) -> Profile:
@@ -41,23 +47,14 @@ def profile(domains: Domains) -> Profile:
 
 @dataclass(frozen=True)
 class Profile:
-    """Range and moments of the query features that a map was fitted on.
-
-    Attributes
-    ----------
-    n_rows : int
-        Query rows.
-    mean, sd, missing : ndarray of shape (n_features,)
-        Moments of the known values, and the share of missing ones.
-    low, high : ndarray of shape (n_features,) or None
-        The fifth lowest and highest value, so that no single row can be read off; None for fewer
-        than 100 rows.
-    """
+    """Range and moments of the query features that a map was fitted on."""
 
     n_rows: int
-    mean: Array
+    mean: Array  # of the known values of every feature
     sd: Array
-    missing: Array
+    missing: Array  # share of missing values
+    # the fifth lowest and highest value, so that no single row can be read off; None for fewer
+    # than 100 rows
     low: Array | None = None
     high: Array | None = None
 
@@ -65,21 +62,19 @@ class Profile:
     def of(cls, X: Array, n_rows: int) -> Profile:
         """Describe rows that stand for `n_rows` of them; NaN is missing."""
         gaps = np.isnan(X)
-        some = bool(gaps.any())
-        known = (~gaps).sum(axis=0) if some else np.full(X.shape[1], len(X))
+        known = len(X) - gaps.sum(axis=0)
         first = np.nan_to_num(X[0]) if len(X) else np.zeros(X.shape[1])
-        D = np.where(gaps, 0.0, X - first) if some else X - first
+        D = X - first
+        D[gaps] = 0.0
         count = np.maximum(known, 1)
         shift = D.sum(axis=0) / count
         squares = np.einsum("nd,nd->d", D, D) - count * shift**2
         sd = np.sqrt(np.maximum(squares, 0.0) / np.maximum(count - 1, 1))
         low = high = None
         if len(X) >= _ROWS_FOR_RANGE:
-            k = MIN_CELL - 1
-            low = np.partition(np.where(gaps, np.inf, X) if some else X, k, axis=0)[k]
-            high = -np.partition(np.where(gaps, np.inf, -X) if some else -X, k, axis=0)[k]
-            enough = known >= _ROWS_FOR_RANGE
-            low, high = np.where(enough, low, -np.inf), np.where(enough, high, np.inf)
+            enough, k = known >= _ROWS_FOR_RANGE, MIN_CELL - 1
+            low = np.where(enough, np.partition(X, k, axis=0)[k], -np.inf)  # NaN comes last
+            high = np.where(enough, -np.partition(-X, k, axis=0)[k], np.inf)
         return cls(n_rows, first + shift, sd, 1 - known / max(len(X), 1), low, high)
 
     def matches(self, other: Profile) -> bool:
@@ -122,7 +117,7 @@ class Profile:
             if np.isinf(numbers).any() or (numbers < least).any():
                 raise ValueError(f"{name!r} of 'fitted_on' holds impossible numbers.")
             arrays[name] = np.where(np.isnan(numbers), value, numbers)
-        return cls(n_rows=n_rows, **arrays)
+        return cls(n_rows, **arrays)
 
 
 @dataclass(frozen=True, repr=False)
@@ -176,18 +171,8 @@ def check(X: Any, names: Sequence[str] | None, n_features: int, profile: Profile
 class Monitor:
     """Compares rows with a profile as they pass by, a chunk at a time.
 
-    Parameters
-    ----------
-    names : sequence of str or None
-        The features of the map.
-    n_features : int
-        How many they are.
-    profile : Profile or None
-        The data that the map was fitted on.
-    columns : sequence of str or None
-        The columns of the new table; None if it has no names.
-    n_columns : int
-        How many they are.
+    `names` and their number are those of the map's features, `columns` those of the new table;
+    None if there are no names.
     """
 
     def __init__(
@@ -200,14 +185,12 @@ class Monitor:
     ) -> None:
         self.profile = profile
         self.names = list(names or [f"column {j}" for j in range(n_features)])
-        self.lacking: list[str] = []
-        self.extra: list[str] = []
+        known, there = set(names or ()), set(columns or ())
+        are_named = names is not None and columns is not None
+        self.lacking = [name for name in self.names if are_named and name not in there]
+        self.extra = [column for column in columns or () if are_named and column not in known]
         self.findings: list[Finding] = []
-        if names is not None and columns is not None:
-            known, there = set(names), set(columns)
-            self.lacking = [name for name in names if name not in there]
-            self.extra = [column for column in columns if column not in known]
-        elif n_columns != n_features:
+        if not are_named and n_columns != n_features:
             text = f"there are {n_columns} columns, the map takes {n_features}."
             self.findings.append(Finding("stop", text))
         if self.lacking:
@@ -216,13 +199,9 @@ class Monitor:
         if self.extra:
             text = f"columns that the map ignores: {listing(self.extra)}."
             self.findings.append(Finding("note", text))
-        if profile is None:
-            return
         self.n_seen = 0
         self.known, self.outside, self.far, self.infinite = np.zeros((4, n_features))
         self.shift, self.squares = np.zeros((2, n_features))
-        self.low = -np.inf if profile.low is None else profile.low - profile.sd
-        self.high = np.inf if profile.high is None else profile.high + profile.sd
 
     @property
     def can_compare(self) -> bool:
@@ -231,36 +210,36 @@ class Monitor:
 
     def update(self, X: Array) -> None:
         """Look at more rows."""
-        assert self.profile is not None
-        finite = np.isfinite(X)
-        z = (np.where(finite, X, self.profile.mean) - self.profile.mean) / ones_for_zeros(
-            self.profile.sd
-        )
+        profile, finite = self.profile, np.isfinite(X)
+        assert profile is not None
+        z = np.where(finite, X - profile.mean, 0.0) / ones_for_zeros(profile.sd)
+        low = -np.inf if profile.low is None else profile.low - profile.sd
+        high = np.inf if profile.high is None else profile.high + profile.sd
         self.n_seen += len(X)
         self.infinite += np.isinf(X).sum(axis=0)
         self.known += finite.sum(axis=0)
         self.shift += z.sum(axis=0)
         self.squares += np.einsum("nd,nd->d", z, z)
-        self.outside += (finite & ((self.low > X) | (self.high < X))).sum(axis=0)
+        self.outside += (finite & ((low > X) | (high < X))).sum(axis=0)
         self.far += (np.abs(z) > _FAR_AWAY).sum(axis=0)
 
     def result(self, n_rows: int) -> Check:
         """Say what was found in a table of so many rows."""
         sheet, findings = Sheet({}), list(self.findings)
         if self.can_compare and self.n_seen:
-            sheet = self._sheet()
-            findings += _findings(sheet)
+            sheet, more = self._sheet()
+            findings += more
         levels = {finding.level for finding in findings}
-        is_known = self.profile is not None and bool(np.isfinite(self.profile.mean).any())
+        is_known = self.profile is not None and np.isfinite(self.profile.mean).any()
         verdict = "as fitted" if is_known else "unknown"
         verdict = "stop" if "stop" in levels else "look" if "care" in levels else verdict
-        order = ("stop", "care", "note")
-        findings.sort(key=lambda finding: order.index(finding.level))
+        findings.sort(key=lambda finding: ("stop", "care", "note").index(finding.level))
         return Check(verdict, findings, n_rows, self.lacking, self.extra, sheet)
 
-    def _sheet(self) -> Sheet:
-        assert self.profile is not None
+    def _sheet(self) -> tuple[Sheet, list[Finding]]:
+        """Return what is known of every feature, and what is wrong with some."""
         profile, known = self.profile, self.known
+        assert profile is not None
         count = np.maximum(known, 1)
         mean = self.shift / count
         variance = np.maximum(self.squares / count - mean**2, 0.0)
@@ -281,39 +260,20 @@ class Monitor:
             "spread changed": varies & (known > 2) & (ratio > np.maximum(np.log(_SPREAD), certain)),
             "more missing": missing > profile.missing + _MUCH_MISSING,
         }
-        notes = [
-            ", ".join(note for note, hit in found.items() if hit[j]) for j in range(len(known))
-        ]
+        notes = [", ".join(n for n, hit in found.items() if hit[j]) for j in range(len(known))]
+        figures = {"mean_moved_sd": mean, "sd_ratio": spread, "outside": self.outside / count}
         few = known < MIN_CELL
-        return Sheet(
-            {
-                "feature": self.names,
-                "mean_moved_sd": _none_for_unknown(np.where(few, np.nan, mean)),
-                "sd_ratio": _none_for_unknown(np.where(few, np.nan, spread)),
-                "outside": _none_for_unknown(np.where(few, np.nan, self.outside / count)),
-                "missing": missing.tolist(),
-                "note": notes,
-            }
-        )
+        shown = {k: _none_for_unknown(np.where(few, np.nan, v)) for k, v in figures.items()}
+        sheet = {"feature": self.names, **shown, "missing": missing.tolist(), "note": notes}
+        findings = [
+            Finding("care", f"{note}: {listing(compress(self.names, hit))}.", _ADVICE.get(note, ""))
+            for note, hit in sorted(found.items(), key=lambda item: int(item[1].argmax()))
+            if hit.any()
+        ]
+        return Sheet(sheet), findings
 
 
 def _none_for_unknown(values: Any) -> Any:
     """Return plain numbers with None in place of NaN and infinity."""
     known: Any = np.where(np.isfinite(values), values, None)
     return known.tolist()
-
-
-def _findings(sheet: Sheet) -> list[Finding]:
-    by_note: dict[str, list[str]] = {}
-    for name, notes in zip(sheet["feature"], sheet["note"]):
-        for note in filter(None, notes.split(", ")):
-            by_note.setdefault(note, []).append(name)
-    advice = {
-        "mean moved": "Confounders are not known here: other subjects or a drifting device look "
-        "alike. Refit if the device changed.",
-        "values far away": "Look at these rows: units, codes for missing values, broken sensors.",
-    }
-    return [
-        Finding("care", f"{note}: {listing(names)}.", advice.get(note, ""))
-        for note, names in by_note.items()
-    ]

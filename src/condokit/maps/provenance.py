@@ -24,21 +24,12 @@ _LARGEST = 1 << 63
 _LONGEST_SETTING = 1000  # characters
 _MOST_NAMES = 1000  # in a setting
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    "versions": Mapping,
-    "adapter": Mapping,
-    "map": str,
-    "divergence": str,
-    "conditional": str,
-    "domains": Mapping,
-    "confounders": Mapping,
-    "rows": Mapping,
-    "overlap": Mapping,
+_MAPPINGS = ("versions", "adapter", "domains", "confounders", "rows", "overlap", "data")
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(_MAPPINGS, Mapping),
+    **dict.fromkeys(("map", "divergence", "conditional"), str),
+    **dict.fromkeys(("warnings", "command", "files"), (list, tuple)),
     "standard_errors": bool,
-    "warnings": (list, tuple),
-    "data": Mapping,
-    "command": (list, tuple),
-    "files": (list, tuple),
 }
 
 
@@ -85,18 +76,16 @@ def _frozen(value: Any, room: list[int], depth: int = 0) -> Any:
         case Mapping():
             if not all(isinstance(key, str) for key in value):
                 raise ValueError("The keys of 'provenance' must be strings.")
-            _take_room(len(value), room, depth)
-            return FrozenDict({str(k): _frozen(v, room, depth + 1) for k, v in value.items()})
         case list() | tuple():
-            _take_room(len(value), room, depth)
-            return tuple(_frozen(item, room, depth + 1) for item in value)
-    raise ValueError(f"'provenance' cannot hold {type(value).__name__}: use its repr.")
-
-
-def _take_room(n_entries: int, room: list[int], depth: int) -> None:
-    room[0] -= n_entries
+            pass
+        case _:
+            raise ValueError(f"'provenance' cannot hold {type(value).__name__}: use its repr.")
+    room[0] -= len(value)
     if depth >= _DEEPEST or room[0] < 0:
         raise ValueError("'provenance' is too deeply nested or too long.")
+    if isinstance(value, Mapping):
+        return FrozenDict({str(k): _frozen(v, room, depth + 1) for k, v in value.items()})
+    return tuple(_frozen(item, room, depth + 1) for item in value)
 
 
 def versions() -> dict[str, str]:
@@ -111,30 +100,19 @@ def versions() -> dict[str, str]:
 
 
 def fingerprint(domains: Domains) -> dict[str, str]:
-    """Return a hash of each domain's rows: features and confounders as read, in order.
+    """Return SHA-256 of the rows of "query" and "reference": features and confounders, in order.
 
     It tells whether a map was fitted on the same data, whatever file, container or precision they
     came in. Names of features are not part of it. One hash covers both, since that of a few
     categories alone could be guessed.
-
-    Parameters
-    ----------
-    domains : Domains
-        Both domains, as `condokit.data.roles` reads them.
-
-    Returns
-    -------
-    dict of str to str
-        SHA-256 in hexadecimal of "query" and "reference".
     """
     sides = {"query": domains.is_query, "reference": ~domains.is_query}
     hashes = {name: hashlib.sha256() for name in sides}
     start = 0
     for table in domains.tables:
         for rows, chunk in table.chunks():
-            here = slice(start + rows.start, start + rows.stop)
             for name, side in sides.items():
-                mine = side[here]
+                mine = side[start + rows.start : start + rows.stop]
                 if mine.any():
                     hashes[name].update(_bytes(chunk if mine.all() else chunk[mine]))
         start += table.n_rows

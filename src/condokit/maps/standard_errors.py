@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array
-from condokit.data.links import apply as apply_links
-from condokit.data.links import undo as undo_links
+from condokit.data import links
 from condokit.maps.base import Map
 
 _FEW_ROWS = 1 << 12  # rows whose values under all draws are kept at a time
@@ -42,41 +41,29 @@ class StandardErrors(ABC):
         """Return the standard errors of mapped rows; with links, half the change that they make."""
         if map.links is None:
             return self.std(X)
-        linked = apply_links(map.links, X, [f"column {j}" for j in range(X.shape[1])], "X")
+        linked = links.apply(map.links, X, [f"column {j}" for j in range(X.shape[1])], "X")
         mapped, error = map.without_links(linked), self.std(linked)
-        above, below = (undo_links(map.links, mapped + sign * error) for sign in (1, -1))
+        above, below = (links.undo(map.links, mapped + sign * error) for sign in (1, -1))
         return np.abs(above - below) / 2
 
 
 @dataclass(frozen=True)
 class DiagonalErrors(StandardErrors):
-    """Standard errors of a diagonal map; scale and image of the centre are independent.
+    """Standard errors of a diagonal map; scale and image of the centre are independent."""
 
-    Attributes
-    ----------
-    sampled_scale, sampled_image, centre : ndarray of shape (n_features,)
-        Sampling errors of m and of the image of the centre, the point whose image is learned
-        independently of the scale.
-    pull : pair of ndarray
-        By how much scale and offset were pulled.
-    """
-
-    sampled_scale: Array
-    sampled_image: Array
-    centre: Array
-    pull: tuple[Array, Array]
+    sampled_scale: Array  # sampling errors of m
+    sampled_image: Array  # and of the image of the centre,
+    centre: Array  # the point whose image is learned independently of the scale
+    pull: tuple[Array, Array]  # by how much scale and offset were pulled
 
     @classmethod
     def of(cls, plain: Any, settled: Any) -> DiagonalErrors | None:
         """Return the errors of a solution that was pulled from a plain one, if they are known."""
         if plain.se_log_scale is None or plain.se_image is None:
             return None
-        return cls(
-            plain.scale * plain.se_log_scale * plain.widening,
-            plain.se_image * plain.widening,
-            plain.centre,
-            (settled.scale - plain.scale, settled.offset - plain.offset),
-        )
+        scale = plain.scale * plain.se_log_scale * plain.widening
+        pull = (settled.scale - plain.scale, settled.offset - plain.offset)
+        return cls(scale, plain.se_image * plain.widening, plain.centre, pull)
 
     @property
     def scale(self) -> Array:  # noqa: D102
@@ -89,20 +76,11 @@ class DiagonalErrors(StandardErrors):
 
 @dataclass(frozen=True)
 class DrawnErrors(StandardErrors):
-    """Maps refitted to resampled rows.
+    """Maps refitted to resampled rows."""
 
-    Attributes
-    ----------
-    scales : ndarray of shape (n_draws, n_features) or (n_draws, n_outputs, n_features)
-        Scales or matrices.
-    offsets : ndarray of shape (n_draws, n_outputs)
-        Offsets.
-    pull : pair of ndarray or None
-        By how much scale and offset of the map differ from the plain estimate that was refitted.
-    """
-
-    scales: Array
-    offsets: Array
+    scales: Array  # (n_draws, n_features) or (n_draws, n_outputs, n_features): or matrices
+    offsets: Array  # (n_draws, n_outputs)
+    # by how much scale and offset of the map differ from the plain estimate that was refitted
     pull: tuple[Array, Array] | None = None
 
     @property
@@ -113,11 +91,10 @@ class DrawnErrors(StandardErrors):
         n, out = len(self.offsets), np.empty((len(X), self.offsets.shape[1]))
         for start in range(0, len(X), _FEW_ROWS):
             part = X[start : start + _FEW_ROWS]
-            total = squares = np.zeros((len(part), out.shape[1]))
-            first = None
-            for scale, offset in zip(self.scales, self.offsets):
+            total = squares = first = np.zeros((len(part), out.shape[1]))
+            for k, (scale, offset) in enumerate(zip(self.scales, self.offsets)):
                 value = (part * scale if scale.ndim == 1 else part @ scale.T) + offset
-                first = value if first is None else first
+                first = value if k == 0 else first
                 total, squares = total + (value - first), squares + (value - first) ** 2
             variance = (squares - total**2 / n) / (n - 1)
             out[start : start + _FEW_ROWS] = np.sqrt(np.maximum(variance, 0.0))

@@ -29,29 +29,29 @@ def few_points(comparison: Comparison) -> tuple[Covariates, Array, Array]:
     from sklearn.cluster import KMeans  # slow to import
 
     covariates, (rows, weights) = comparison.covariates, comparison.points
-    centres: list[Array] = []
-    categories, shares = [], []
+    centres, categories, shares = [], [], []
     nearest = np.full(len(covariates.Z), -1, dtype=np.intp)
-    present = np.unique(covariates.category)
-    for category in present:
+    n_centres = 0
+    for category in np.unique(covariates.category):
         mine = covariates.category[rows] == category
         everyone = np.flatnonzero(covariates.category == category)
         if not weights[mine].sum() > 0:
             continue
         Z = covariates.Z[rows[mine]]
         n = min(max(2, round(_MOST_POINTS * len(Z) / len(rows))), len(np.unique(Z, axis=0)))
-        first = sum(len(c) for c in centres)
         if Z.shape[1] == 0 or n == 1:
-            centres.append(Z[:1])
-            n, place, labels = 1, np.zeros(len(everyone)), np.zeros(len(Z), dtype=np.intp)
+            n, centre = 1, Z[:1]
+            place, labels = np.zeros(len(everyone)), np.zeros(len(Z), dtype=np.intp)
         else:
             # sorted, so that the order of rows does not matter
             model = KMeans(n, n_init=1, random_state=0).fit(Z[np.lexsort(Z.T)])
-            centres.append(model.cluster_centers_)
+            centre = model.cluster_centers_
             place, labels = model.predict(covariates.Z[everyone]), model.predict(Z)
-        nearest[everyone] = place + first
-        categories.append(np.full(n, category))
+        nearest[everyone] = place + n_centres
+        n_centres += n
+        centres.append(centre)
+        categories += [category] * n
         shares.append(np.bincount(labels, weights[mine], minlength=n))
     share = np.concatenate(shares)
-    at = Covariates(np.concatenate(centres), np.concatenate(categories), covariates.n_categories)
+    at = Covariates(np.concatenate(centres), np.array(categories), covariates.n_categories)
     return at, share / share.sum(), nearest

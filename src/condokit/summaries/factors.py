@@ -24,10 +24,13 @@ _POOLED = 0.5  # share of the pooled covariance in that of a stratum
 class FactorGaussian:
     r"""A Gaussian with covariance :math:`\Psi + F F'`, diagonal plus factors."""
 
-    # (n_features,): the mean and the diagonal
     mean: Array
-    noise: Array
-    factors: Array  # (n_features, n_factors): f
+    noise: Array  # (n_features,): the diagonal
+    factors: Array  # (n_features, n_factors)
+
+    def moved(self, mean: Array, var: Array) -> FactorGaussian:
+        """Return the Gaussian with another mean, of features with so many times the variance."""
+        return FactorGaussian(mean, self.noise * var, self.factors * np.sqrt(var)[:, None])
 
     def times(self, M: Array) -> Array:
         """Return the covariance times M."""
@@ -62,13 +65,9 @@ def factor_gaussians(
     pooled = residual / np.sqrt(max(n - len(mean), 1))
     result = []
     for k in range(len(mean)):
-        own, n_own = residual[place == k], float(counts[place == k].sum())
-        rows = np.vstack(
-            [
-                own * np.sqrt((1 - _POOLED) / max(n_own - 1, 1)),
-                pooled * np.sqrt(_POOLED if n_own > 1 else 1.0),
-            ]
-        )
+        n_own = float(counts[place == k].sum())
+        own = residual[place == k] * np.sqrt((1 - _POOLED) / max(n_own - 1, 1))
+        rows = np.vstack([own, pooled * np.sqrt(_POOLED if n_own > 1 else 1.0)])
         variance = (rows**2).sum(axis=0)
         gram = rows @ rows.T if len(rows) <= d else rows.T @ rows
         q = min(_MOST_FACTORS, len(gram) - 1, int(n) // 4)
@@ -87,12 +86,10 @@ def factor_gaussians(
 class FactorPair:
     """Both domains after a diagonal map, in standard units of the reference."""
 
-    # the domains at the support values
-    query: list[FactorGaussian]
+    query: list[FactorGaussian]  # at the support values
     reference: list[FactorGaussian]
     weights: Array  # prior weights of these
-    # (n_features,): the units
-    middle: Array
+    middle: Array  # (n_features,): the units
     unit: Array
     fewest_rows: float  # rows of the smaller domain
 
@@ -118,27 +115,22 @@ class Factors:
         unit = np.sqrt(ones_for_zeros(share @ (X[~is_query] - middle) ** 2))
         X -= middle
         X /= unit
-        weights = self.comparison.support.weights
+        weights, sides = self.comparison.support.weights, []
         if self.conditional.is_smooth:
             at, weights, _ = few_points(self.comparison)
-        sides = []
         for side in (is_query, ~is_query):
-            if not self.conditional.is_smooth:
+            if self.conditional.is_smooth:
+                own = self.comparison.covariates.take(side)
+                residual, _, there = residuals(self.conditional, X[side], own, at)
+                none, zero = np.zeros(len(residual), dtype=np.intp), np.zeros((1, X.shape[1]))
+                [whole] = factor_gaussians(residual, none, zero, counts[side])
+                moments = zip(there.mean, ones_for_zeros(there.var))
+                sides.append([whole.moved(*moment) for moment in moments])
+            else:
                 mine = place[used][side]
                 stats = GroupedMoments(len(weights), X.shape[1])
                 stats.update(X[side], mine, counts[side])
                 residual = X[side] - stats.mean[mine]
                 sides.append(factor_gaussians(residual, mine, stats.mean, counts[side]))
-                continue
-            own = self.comparison.covariates.take(side)
-            residual, _, there = residuals(self.conditional, X[side], own, at)
-            none, zero = np.zeros(len(residual), dtype=np.intp), np.zeros((1, X.shape[1]))
-            [whole] = factor_gaussians(residual, none, zero, counts[side])
-            sides.append(
-                [
-                    FactorGaussian(mean, whole.noise * var, whole.factors * np.sqrt(var)[:, None])
-                    for mean, var in zip(there.mean, ones_for_zeros(there.var))
-                ]
-            )
         fewest = float(min(counts[is_query].sum(), counts[~is_query].sum()))
         return FactorPair(sides[0], sides[1], weights, middle, unit, fewest)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
+from scipy.stats import skew
 
 from condokit.checks import Array, said
 from condokit.compare.comparison import Comparison
@@ -22,8 +24,9 @@ _MANY_FEATURES = 200  # beyond, fewer candidates are tried
 _MOST_STRATA = 50  # on which the choice among them is made
 _FOLDS = 5
 _MOST_NUMBERS = 50_000_000  # in all covariances of a domain
-_LARGEST = 1e150
 _SINGULAR = 1e-10  # share of a variance that other features leave, below which it is none
+# from axes of the query and of the reference to the skewness along them
+Skewness = Callable[[Array, Array], tuple[Array, Array]]
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,8 @@ class Shares:
 class Gaussians:
     """Conditional means and covariances of one domain at every support value."""
 
-    mean: Array  # (n_values, n_features): means
-    cov: Array  # (n_values, n_features, n_features): covariances
+    mean: Array  # (n_values, n_features)
+    cov: Array  # (n_values, n_features, n_features)
     count: Array  # (n_values,): rows behind them
 
     def of(self, features: Array) -> Gaussians:
@@ -52,24 +55,18 @@ class Gaussians:
 
         :math:`\sum_n w_n [\Sigma_n + (\mu_n - M)(\mu_n - M)']`.
         """
-        mean = weights @ self.mean
+        mean, within = weights @ self.mean, np.tensordot(weights, self.cov, axes=1)
         between = self.mean - mean
-        within = np.tensordot(weights, self.cov, axes=1)
         return mean, within + (between.T * weights) @ between
-
-
-Skewness = Callable[[Array, Array], tuple[Array, Array]]
 
 
 @dataclass(frozen=True)
 class GaussianPair:
     """Both domains as Gaussians at the support values, with the weights of these."""
 
-    # the domains
     query: Gaussians
     reference: Gaussians
     weights: Array  # (n_values,): prior weights; they sum to one
-    # from axes of the query and of the reference to the skewness along them
     skewness: Skewness | None = None
     # how the covariances of "query" and "reference" were regularised, if they were
     shares: dict[str, Shares] = field(default_factory=dict)
@@ -90,9 +87,7 @@ class GaussianPair:
     def swapped(self) -> GaussianPair:
         """Return the pair with query and reference exchanged."""
         skewness = self.skewness
-        back: Skewness | None = None
-        if skewness is not None:
-            back = lambda left, right: skewness(right, left)[::-1]  # noqa: E731
+        back = skewness and (lambda left, right: skewness(right, left)[::-1])
         return GaussianPair(self.reference, self.query, self.weights, back)
 
 
@@ -118,11 +113,9 @@ def regularise(
     dof = np.maximum(gaussians.count - 1, 0.0)
     dof = dof / dof.sum() if dof.sum() > 0 else np.full(len(dof), 1 / len(dof))
     pooled = np.tensordot(dof, gaussians.cov, axes=1)
-    cov = (1 - shares.pooled) * gaussians.cov[strata] + shares.pooled * pooled
-    diagonal = np.arange(cov.shape[1])
-    variances = cov[:, diagonal, diagonal]
-    cov = (1 - shares.diagonal) * cov
-    cov[:, diagonal, diagonal] = variances
+    plain = (1 - shares.pooled) * gaussians.cov[strata] + shares.pooled * pooled
+    cov = (1 - shares.diagonal) * plain
+    np.einsum("kii->ki", cov)[...] = np.einsum("kii->ki", plain)
     return Gaussians(gaussians.mean[strata], cov, gaussians.count[strata])
 
 
@@ -134,44 +127,43 @@ def choose_shares(scatter: GroupedScatter, n_folds: int) -> Shares:
         part.count, part.mean = scatter.count, scatter.mean[:, varies]
         part.scatter = scatter.scatter[:, varies[:, None], varies]
         scatter = part
-    n_features = scatter.mean.shape[1]
-    pooled, diagonal, folds = _POOLED, _DIAGONAL, range(n_folds)
-    if n_features > _MANY_FEATURES:
-        pooled, diagonal, folds = (0.0, 0.5, 1.0), (0.01, 0.1, 0.3), range(1)
+    pooled, diagonal, tried = _POOLED, _DIAGONAL, n_folds
+    if len(varies) > _MANY_FEATURES:
+        pooled, diagonal, tried = (0.0, 0.5, 1.0), (0.01, 0.1, 0.3), 1
     loss = np.zeros((len(pooled), len(diagonal)))
-    for fold in folds:
+    for fold in range(tried):
         known, asked = scatter.without(fold, n_folds), scatter.fold(fold, n_folds)
         model = gaussians_of(known)
         seen = np.flatnonzero((known.count > 0) & (asked.count > 0))
         seen = seen[subsample(len(seen), _MOST_STRATA)]
-        from_mean = asked.mean - known.mean
-        count = asked.count[:, None, None]
+        from_mean, count = asked.mean - known.mean, asked.count[:, None, None]
         about = asked.scatter + count * from_mean[:, :, None] * from_mean[:, None, :]
-        for i, alpha in enumerate(pooled):
-            for j, beta in enumerate(diagonal):
-                cov = regularise(model, Shares(alpha, beta), seen).cov
-                sign, log_det = np.linalg.slogdet(cov)
-                if (sign <= 0).any():
-                    loss[i, j] = np.inf
-                    continue
-                inside = np.einsum("kij,kij->", np.linalg.inv(cov), about[seen])
-                loss[i, j] += asked.count[seen] @ log_det + inside
+        for i, j in np.ndindex(loss.shape):
+            cov = regularise(model, Shares(pooled[i], diagonal[j]), seen).cov
+            sign, log_det = np.linalg.slogdet(cov)
+            if (sign <= 0).any():
+                loss[i, j] = np.inf
+                continue
+            inside = np.einsum("kij,kij->", np.linalg.inv(cov), about[seen])
+            loss[i, j] += asked.count[seen] @ log_det + inside
     best = np.unravel_index(np.argmin(loss), loss.shape)
     return Shares(pooled[best[0]], diagonal[best[1]])
+
+
+def _learned(scatter: GroupedScatter, n_folds: int) -> tuple[Gaussians, Shares | None]:
+    """Return the Gaussians of all folds; with several, regularised, and how."""
+    gaussians = gaussians_of(scatter.without(-1, n_folds))
+    shares = choose_shares(scatter, n_folds) if n_folds > 1 else None
+    return gaussians if shares is None else regularise(gaussians, shares), shares
 
 
 def gaussian_pair(
     domains: Domains, comparison: Comparison, conditional: Conditional, regularised: bool
 ) -> GaussianPair:
-    """Return both domains as Gaussians at the support values."""
+    """Return both domains as Gaussians at the support values: within strata, or along curves."""
     if conditional.is_smooth:
         return _along_curves(domains, comparison, conditional, regularised)
     refuse_continuous(domains)
-    return _in_strata(domains, comparison, regularised)
-
-
-def _in_strata(domains: Domains, comparison: Comparison, regularised: bool) -> GaussianPair:
-    """Return means and covariances within strata."""
     place, support = comparison.place, comparison.support
     n_values, d = len(support.levels), domains.n_features
     if n_values * d * d > _MOST_NUMBERS:
@@ -181,15 +173,12 @@ def _in_strata(domains: Domains, comparison: Comparison, regularised: bool) -> G
                 "strata, which is too much. Use {@map='low-rank'} or 'blocks', or fewer strata."
             )
         )
-    n_folds = _FOLDS if n_values * d * d * _FOLDS <= _MOST_NUMBERS else 2
-    if not regularised:
-        n_folds = 1
-    cell = place.copy()
-    if n_folds > 1:
+    n_folds, cell = 1, place
+    if regularised:
+        n_folds = _FOLDS if n_values * d * d * _FOLDS <= _MOST_NUMBERS else 2
         # one fold number per row; the fold is the slow index of a cell
-        sided = 2 * place + ~domains.is_query
-        cell = place + n_values * folds(sided, n_folds, domains.groups)
-        cell[place < 0] = -1
+        dealt = folds(2 * place + ~domains.is_query, n_folds, domains.groups)
+        cell = np.where(place < 0, -1, place + n_values * dealt)
     scatters = [GroupedScatter(n_folds * n_values, d) for _ in range(2)]
     for rows, chunk in domains.chunks():
         with np.errstate(invalid="ignore", over="ignore"):
@@ -197,57 +186,39 @@ def _in_strata(domains: Domains, comparison: Comparison, regularised: bool) -> G
             for scatter, side in zip(scatters, (here, ~here)):
                 weights = None if domains.weights is None else domains.weights[rows][side]
                 scatter.update(chunk[side], cell[rows][side], weights)
-    sides, shares = [], {}
-    for scatter, name in zip(scatters, ("query", "reference")):
-        refuse_huge(np.abs(scatter.scatter), _LARGEST)
-        gaussians = gaussians_of(scatter.without(-1, n_folds))
-        if n_folds > 1:
-            shares[name] = choose_shares(scatter, n_folds)
-            gaussians = regularise(gaussians, shares[name])
-        sides.append(gaussians)
-    query, reference = sides
-    skewness = _skewness_in_strata(domains, place, query, reference)
-    return GaussianPair(query, reference, support.weights, skewness, shares)
+    for scatter in scatters:
+        refuse_huge(np.abs(scatter.scatter))
+    sides, shares = zip(*(_learned(scatter, n_folds) for scatter in scatters))
+    skewness = partial(_skewness, domains, place, sides)
+    return GaussianPair(sides[0], sides[1], support.weights, skewness, _by_domain(shares))
 
 
-def _skewness_in_strata(
-    domains: Domains, place: Array, query: Gaussians, reference: Gaussians
-) -> Skewness:
-    """Return a function that reads all rows for the skewness of both domains along axes."""
-
-    def skewness(axes_query: Array, axes_reference: Array) -> tuple[Array, Array]:
-        sides = ((query, axes_query, True), (reference, axes_reference, False))
-        size = [_spread_along(gaussians, axes) for gaussians, axes, _ in sides]
-        powers = np.zeros((2, 4, axes_query.shape[1]))
-        for rows, chunk in domains.chunks():
-            for side, (gaussians, axes, is_query) in enumerate(sides):
-                mine = (domains.is_query[rows] == is_query) & (place[rows] >= 0)
-                along = (chunk[mine] - gaussians.mean[place[rows][mine]]) @ axes / size[side]
-                weights = None if domains.weights is None else domains.weights[rows][mine]
-                powers[side] += _powers(along, weights)
-        return _skewness(powers[0]), _skewness(powers[1])
-
-    return skewness
+def _by_domain(shares: Sequence[Shares | None]) -> dict[str, Shares]:
+    """Return how the covariances of both domains were regularised, if they were."""
+    return {name: share for name, share in zip(("query", "reference"), shares) if share is not None}
 
 
-def _spread_along(gaussians: Gaussians, axes: Array) -> Array:
-    """Return the pooled within-stratum standard deviation along axes."""
-    share = gaussians.count / gaussians.count.sum()
-    pooled = np.tensordot(share, gaussians.cov, axes=1)
-    return np.sqrt(np.maximum(((pooled @ axes) * axes).sum(axis=0), 1e-300))
-
-
-def _powers(along: Array, weights: Array | None) -> Array:
-    """Return the sums of the powers 0 to 3 of scores, cut at three standard deviations."""
-    x = np.clip(along, -3, 3)
-    w = np.ones(len(x)) if weights is None else weights
-    return np.stack([np.full(x.shape[1], w.sum()), w @ x, w @ x**2, w @ x**3])
-
-
-def _skewness(powers: Array) -> Array:
-    mean, square, cube = powers[1:] / np.maximum(powers[0], 1e-300)
+def _skewness(
+    domains: Domains, place: Array, sides: Sequence[Gaussians], *axes: Array
+) -> tuple[Array, Array]:
+    """Read all rows for their skewness along axes, with scores cut at three deviations."""
+    powers = np.zeros((2, 3, axes[0].shape[1]))  # sums of scores, of their squares and cubes
+    total = np.array([[side.count.sum()] for side in sides])
+    sizes = []
+    for side, ways in zip(sides, axes):
+        pooled = np.tensordot(side.count / side.count.sum(), side.cov, axes=1)
+        sizes.append(np.sqrt(np.maximum(((pooled @ ways) * ways).sum(axis=0), 1e-300)))
+    for rows, chunk in domains.chunks():
+        for k, is_query in enumerate((True, False)):
+            mine = (domains.is_query[rows] == is_query) & (place[rows] >= 0)
+            along = (chunk[mine] - sides[k].mean[place[rows][mine]]) @ axes[k] / sizes[k]
+            x = np.clip(along, -3, 3)
+            w = np.ones(len(x)) if domains.weights is None else domains.weights[rows][mine]
+            powers[k] += [w @ x, w @ x**2, w @ x**3]
+    mean, square, cube = np.swapaxes(powers, 0, 1) / total
     variance = np.maximum(square - mean**2, 1e-300)
-    return (cube - 3 * mean * square + 2 * mean**3) / variance**1.5
+    query, reference = (cube - 3 * mean * square + 2 * mean**3) / variance**1.5
+    return query, reference
 
 
 def _along_curves(
@@ -259,42 +230,34 @@ def _along_curves(
     the residuals in units of these, one for all z.
     """
     used, covariates = comparison.used, comparison.covariates
-    X, is_query = domains.rows(used), comparison.is_query
+    X, n_folds = domains.rows(used), _FOLDS if regularised else 1
     at, weights, nearest = few_points(comparison)
-
-    def own_weights(rows: Array) -> Array:
-        return covariates.counts[rows]
-
-    sides, shares, scores = [], {}, []
-    for name, side in (("query", is_query), ("reference", ~is_query)):
+    sides, scores, shares = [], [], []
+    for side in (comparison.is_query, ~comparison.is_query):
         own = covariates.take(side)
         residual, here, there = residuals(conditional, X[side], own, at)
         scores.append(X[side] - here.mean)
         fold = np.zeros(len(residual), dtype=np.intp)
-        n_folds = _FOLDS if regularised else 1
         if regularised:
             groups = None if domains.groups is None else domains.groups[used][side]
             fold = folds(fold, n_folds, groups)
         scatter = GroupedScatter(n_folds, X.shape[1])
-        scatter.update(residual, fold, own_weights(side))
-        whole = gaussians_of(scatter.without(-1, n_folds))
-        if regularised:
-            shares[name] = choose_shares(scatter, n_folds)
-            whole = regularise(whole, shares[name])
-        sd = np.sqrt(np.diag(whole.cov[0]))
+        scatter.update(residual, fold, own.counts)
+        whole, share = _learned(scatter, n_folds)
+        shares.append(share)
+        sd, spread = np.sqrt(np.diag(whole.cov[0])), np.sqrt(there.var)
         correlation = whole.cov[0] / np.outer(sd, sd)
-        spread = np.sqrt(there.var)
         cov = spread[:, :, None] * correlation * spread[:, None, :]
         placed = side & (nearest >= 0)
-        count = np.bincount(nearest[placed], own_weights(placed), minlength=len(weights))
+        count = np.bincount(nearest[placed], covariates.counts[placed], minlength=len(weights))
         sides.append(Gaussians(there.mean, cov, np.maximum(count, 1e-6)))
 
-    def skewness(axes_query: Array, axes_reference: Array) -> tuple[Array, Array]:
-        along = (scores[0] @ axes_query, scores[1] @ axes_reference)
-        first, second = (_skewness(_powers(a / a.std(axis=0), None)) for a in along)
-        return first, second
+    def skewness(*axes: Array) -> tuple[Array, Array]:
+        along = (score @ ways for score, ways in zip(scores, axes))
+        query, reference = (skew(np.clip(a / a.std(axis=0), -3, 3)) for a in along)
+        return query, reference
 
-    return GaussianPair(sides[0], sides[1], weights, skewness, shares)
+    return GaussianPair(sides[0], sides[1], weights, skewness, _by_domain(shares))
 
 
 def without_constant(pair: GaussianPair) -> tuple[GaussianPair, Array]:
@@ -304,18 +267,16 @@ def without_constant(pair: GaussianPair) -> tuple[GaussianPair, Array]:
         kept &= ~is_flat(side.mean, np.einsum("kii->ki", side.cov))
     if kept.all():
         return pair, kept
-    some = pair.of(np.flatnonzero(kept))
-    skewness = pair.skewness
-    if skewness is not None:
-        d, place = len(kept), np.flatnonzero(kept)
+    some, skewness = pair.of(np.flatnonzero(kept)), pair.skewness
+    if skewness is None:
+        return some, kept
 
-        def embedded(axes_query: Array, axes_reference: Array) -> tuple[Array, Array]:
-            both = np.zeros((2, d, len(place)))
-            both[0, place], both[1, place] = axes_query, axes_reference
-            return skewness(both[0], both[1])
+    def embedded(*axes: Array) -> tuple[Array, Array]:
+        whole = np.zeros((2, len(kept), some.n_features))
+        whole[:, kept] = axes
+        return skewness(*whole)
 
-        some = replace(some, skewness=embedded)
-    return some, kept
+    return replace(some, skewness=embedded), kept
 
 
 def is_singular(pair: GaussianPair) -> bool:

@@ -16,7 +16,7 @@ from condokit.data.arrays import average, columns, ones_for_zeros
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments, ObservedMoments, effective_counts
 
-_LARGEST_SQUARE = 1e150
+_LARGEST = 1e150
 _ROUNDING = 1e-13  # relative spread below which a feature is constant
 # Variance of the log-variances of strata, before any data; believed like this many features.
 _PRIOR_SPREAD, _PRIOR_FEATURES = 0.8, 10.0
@@ -26,19 +26,12 @@ _PRIOR_SPREAD, _PRIOR_FEATURES = 0.8, 10.0
 class MomentPair:
     """Moments of both domains at the support values, with the weights of these."""
 
-    # the domains
     query: Moments
     reference: Moments
-    # (n_values,) or (n_values, n_features): prior weights, which sum to one; of every feature where
-    # values are missing
-    weights: Array
-    # (n_features,): features that are constant within strata in a domain; their variances here are
-    # one
-    flat: Array
-    # (n_features,): factor of standard errors for what few rows leave unknown of them
-    widening: Any = 1.0
-    # whether the moments at different values are independent, so that errors are known
-    knows_errors: bool = True
+    weights: Array  # (n_values,), or (n_values, n_features) where values are missing; sum to one
+    flat: Array  # features that are constant within strata in a domain; their variances are one
+    widening: Any = 1.0  # factor of standard errors for what few rows leave unknown of them
+    knows_errors: bool = True  # whether the moments at different values are independent
 
     @property
     def unit(self) -> Array:
@@ -54,30 +47,10 @@ def moment_pair(
     domains: Domains, comparison: Comparison, conditional: Conditional, shared: bool, scaled: bool
 ) -> MomentPair:
     """Gather the moments; `shared` across strata and features, `scaled` if spreads are needed."""
-    if conditional.is_smooth:
-        query, reference, weights = _along_curves(domains, comparison, conditional)
-        query, reference, flat = without_flat(query, reference, scaled)
-        return MomentPair(query, reference, weights, flat, knows_errors=False)
-    refuse_continuous(domains)
-    query, reference = moments_in_strata(domains, comparison)
-    return paired(query, reference, comparison.weights, shared, scaled)
-
-
-def paired(
-    query: Moments, reference: Moments, weights: Array, shared: bool, scaled: bool
-) -> MomentPair:
-    """Make a pair of the moments of strata; see `moment_pair`."""
-    query, reference, flat = without_flat(query, reference, scaled)
-    widening = _widening(query, reference, shared)
-    if shared:
-        query, reference = share_variances(query), share_variances(reference)
-    return MomentPair(query, reference, weights, flat, widening)
-
-
-def _along_curves(
-    domains: Domains, comparison: Comparison, conditional: Conditional
-) -> tuple[Moments, Moments, Array]:
-    """Return the moments of (query, reference) at the support points, and their weights."""
+    if not conditional.is_smooth:
+        refuse_continuous(domains)
+        query, reference = moments_in_strata(domains, comparison)
+        return paired(query, reference, comparison.weights, shared, scaled)
     used, covariates, is_query = comparison.used, comparison.covariates, comparison.is_query
     weighted = domains.weights is not None and len(set(domains.weights[used])) > 1
     if weighted and not conditional.takes_weights:
@@ -99,7 +72,19 @@ def _along_curves(
     query, reference = (
         conditional.moments_at(X[side], covariates.take(side), at) for side in (is_query, ~is_query)
     )
-    return query, reference, weights
+    query, reference, flat = without_flat(query, reference, scaled)
+    return MomentPair(query, reference, weights, flat, knows_errors=False)
+
+
+def paired(
+    query: Moments, reference: Moments, weights: Array, shared: bool, scaled: bool
+) -> MomentPair:
+    """Make a pair of the moments of strata; see `moment_pair`."""
+    query, reference, flat = without_flat(query, reference, scaled)
+    widening = _widening(query, reference, shared)
+    if shared:
+        query, reference = share_variances(query), share_variances(reference)
+    return MomentPair(query, reference, weights, flat, widening)
 
 
 def moments_in_strata(domains: Domains, comparison: Comparison) -> tuple[Moments, Moments]:
@@ -111,10 +96,8 @@ def moments_in_strata(domains: Domains, comparison: Comparison) -> tuple[Moments
         common = (stats.count[:n_values] > 0) & (stats.count[n_values:] > 0)
         _leave_out(stats, ~np.concatenate([common, common]))
     counts = stats.count if domains.groups is None else _independent(domains, cell, stats)
-    query, reference = (
-        moments_from(stats.count[h], stats.mean[h], stats.squares[h], counts[h])
-        for h in (slice(None, n_values), slice(n_values, None))
-    )
+    tables = (stats.count, stats.mean, stats.squares, counts)
+    query, reference = (moments_from(*half) for half in zip(*(np.split(t, 2) for t in tables)))
     return query, reference
 
 
@@ -127,14 +110,12 @@ def cells(domains: Domains, comparison: Comparison) -> Array:
 
 def _independent(domains: Domains, cell: Array, stats: GroupedMoments) -> Array:
     """Return the number of independent rows in each cell."""
-    groups = np.asarray(domains.groups)
-    used = cell >= 0
-    pairs = cell.astype(np.int64) * (groups.max() + 1) + groups
-    distinct, codes = np.unique(pairs[used], return_inverse=True)
+    groups, used = np.asarray(domains.groups), cell >= 0
+    n_subjects = int(groups.max()) + 1
+    pairs = cell.astype(np.int64) * n_subjects + groups
     cluster = np.full(len(cell), -1, dtype=np.int64)
-    cluster[used] = codes
-    clusters = _gather(domains, cluster, len(distinct))
-    stratum = distinct // (groups.max() + 1)
+    distinct, cluster[used] = np.unique(pairs[used], return_inverse=True)
+    clusters, stratum = _gather(domains, cluster, len(distinct)), distinct // n_subjects
     if domains.gaps is not None:
         _leave_out(clusters, stats.count[stratum] == 0)
     return effective_counts(stats.count, stats.squares, clusters, stratum)
@@ -154,13 +135,13 @@ def _gather(domains: Domains, groups: Array, n_groups: int) -> GroupedMoments:
         weights = None if domains.weights is None else domains.weights[rows]
         with np.errstate(invalid="ignore", over="ignore"):
             stats.update(chunk, groups[rows], weights)
-    refuse_huge(stats.squares, _LARGEST_SQUARE)
+    refuse_huge(stats.squares)
     return stats
 
 
-def refuse_huge(squares: Array, most: float) -> None:
+def refuse_huge(squares: Array) -> None:
     """Refuse features whose squares are too large to compute with."""
-    if not squares.max(initial=0.0) < most:
+    if not squares.max(initial=0.0) < _LARGEST:
         raise ValueError(
             "The features are too large for double precision (their squares exceed 1e150). "
             "Rescale them."
@@ -202,12 +183,8 @@ def without_flat(
     flat = is_flat(query.mean, query.var) | is_flat(reference.mean, reference.var)
     if flat.any():
         query, reference = (
-            replace(
-                moments,
-                var=np.where(flat, 1.0, moments.var),
-                precision=np.where(flat, 1.0, moments.precision),
-            )
-            for moments in (query, reference)
+            replace(m, **{k: np.where(flat, 1.0, getattr(m, k)) for k in ("var", "precision")})
+            for m in (query, reference)
         )
     return query, reference, flat
 
@@ -244,9 +221,8 @@ def share_variances(moments: Moments) -> Moments:
     known, pooled_dof = own_dof >= 1, moments.dof.sum(axis=0)
     if not (pooled_dof > 0).any():
         return moments
-    pooled = np.where(pooled_dof > 0, average(moments.dof, moments.var), 1.0) / ones_for_zeros(
-        pooled_dof
-    )
+    pooled = np.where(pooled_dof > 0, average(moments.dof, moments.var), 1.0)
+    pooled /= ones_for_zeros(pooled_dof)
     log_var = np.repeat(np.log(pooled)[None], len(known), axis=0)
     dof = np.broadcast_to(pooled_dof, known.shape)
     several = known.sum(axis=0) > 1
@@ -255,16 +231,14 @@ def share_variances(moments: Moments) -> Moments:
         seen = (known & several)[rows]
         each = np.broadcast_to(seen, (len(rows), len(pooled)))
         half = np.where(seen, own_dof[rows], 2.0) / 2
-        logs = np.log(moments.var[rows])
-        logs -= digamma(half) - np.log(half)
+        logs = np.log(moments.var[rows]) - (digamma(half) - np.log(half))
         typical = _masked(logs, each).sum(axis=0) / ones_for_zeros(each.sum(axis=0))
         differences = _masked(logs - typical, each)
         n_seen = each.sum(axis=1, keepdims=True)
         factor = n_seen / (n_seen + _PRIOR_FEATURES)
         factor = factor * (differences.sum(axis=1, keepdims=True) / n_seen)
         differences = _masked(differences - factor, each)
-        noise = polygamma(1, half)
-        n_features = int(each.any(axis=0).sum())
+        noise, n_features = polygamma(1, half), int(each.any(axis=0).sum())
         squares = np.vdot(differences, differences) / (each.sum() - n_features)
         trust = n_features / (n_features + _PRIOR_FEATURES)
         excess = max(float(squares - noise[seen].mean()), 0.0)

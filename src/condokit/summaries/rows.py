@@ -28,22 +28,17 @@ class Rows:
     elsewhere) differs only in who runs the reduction.
     """
 
-    # the rows that are compared: features, domains, how many rows each counts for, confounders, and
-    # subjects (one that is in both domains is two)
-    X: Array
+    X: Array  # the rows that are compared
     is_query: Array
-    weights: Array
+    weights: Array  # how many rows each counts for
     covariates: Covariates
-    # (n_features,): the units
-    query_mean: Array
+    query_mean: Array  # (n_features,): the units
     query_unit: Array
     reference_mean: Array
     reference_unit: Array
-    # (n_features,): features that are constant within strata in a domain; the reference's spread
-    # within strata
-    flat: Array
-    spread: Array
-    groups: Array | None = None
+    flat: Array  # (n_features,): whether it is constant within strata in a domain
+    spread: Array  # (n_features,): of the reference within strata
+    groups: Array | None = None  # subjects; one that is in both domains is two
 
     @classmethod
     def read(cls, domains: Domains, comparison: Comparison, scaled: bool) -> Rows:
@@ -53,17 +48,15 @@ class Rows:
         query, reference, flat = without_flat(query, reference, scaled)
         spread = np.sqrt(comparison.support.weights @ reference.var)
         used, is_query = comparison.used, comparison.is_query
-        X = domains.rows(used)
-        weights = np.ones(len(used)) if domains.weights is None else domains.weights[used]
-        stats = GroupedMoments(2, X.shape[1])
+        X, weights = domains.rows(used), comparison.covariates.counts
+        stats, side = GroupedMoments(2, X.shape[1]), (~is_query).astype(np.int32)
         parts = [slice(i, i + _BLOCK_ROWS) for i in range(0, len(X), _BLOCK_ROWS)]
         for part in parts:
-            stats.update(X[part], (~is_query[part]).astype(np.int32), weights[part])
+            stats.update(X[part], side[part], weights[part])
         unit = ones_for_zeros(np.sqrt(stats.squares / stats.count[:, None]))
         for part in parts:
-            side = (~is_query[part]).astype(np.int32)
-            X[part] -= stats.mean[side]
-            X[part] /= unit[side]
+            X[part] -= stats.mean[side[part]]
+            X[part] /= unit[side[part]]
         groups = None
         if domains.groups is not None:
             groups = np.unique(2 * domains.groups[used] + is_query, return_inverse=True)[1]
@@ -86,14 +79,9 @@ class Rows:
 
     def take(self, rows: Array | slice) -> Rows:
         """Return some of the rows."""
-        return replace(
-            self,
-            X=self.X[rows],
-            is_query=self.is_query[rows],
-            weights=self.weights[rows],
-            covariates=self.covariates.take(rows),
-            groups=None if self.groups is None else self.groups[rows],
-        )
+        parts = {name: getattr(self, name)[rows] for name in ("X", "is_query", "weights")}
+        groups = None if self.groups is None else self.groups[rows]
+        return replace(self, **parts, covariates=self.covariates.take(rows), groups=groups)
 
     def discounted(self, correlation: float) -> Rows:
         r"""Count rows of the same subject for less, by what they are worth.

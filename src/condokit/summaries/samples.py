@@ -19,6 +19,9 @@ from condokit.summaries.curves import few_points, residuals
 from condokit.summaries.gaussians import GaussianPair, Shares, gaussians_of, regularise
 from condokit.summaries.moments import MomentPair, is_flat, refuse_continuous
 
+_MOST_IMPUTED = 2000  # support points at which rows are imputed
+_DRAWS = 100  # rows at each support point of continuous confounders
+_LIGHTLY = Shares(0.1, 0.01)
 Sides = tuple[list[Array], list[Array]]
 
 
@@ -26,17 +29,15 @@ Sides = tuple[list[Array], list[Array]]
 class Samples:
     """Rows of both domains at every support value, and the weights of these.
 
-    Rows are sorted, so that nothing depends on the order they were given in. `n_rows` is that of
-    the smaller domain, where rows are not observed ones but drawn. `is_rectangular` if the domains
-    have different features.
+    Rows are sorted, so that nothing depends on the order they were given in.
     """
 
     query: list[Array]
     reference: list[Array]
     weights: Array
     subjects: Sides | None = None
-    n_rows: int | None = None
-    is_rectangular: bool = False
+    n_rows: int | None = None  # of the smaller domain, where rows are not observed but drawn
+    is_rectangular: bool = False  # whether the domains have different features
 
     def half(self, which: int) -> Samples:
         """Return the rows of every other subject, to learn from or to judge by.
@@ -65,13 +66,10 @@ class Samples:
         return replace(self, query=list(query), reference=list(reference))
 
     def _take(self, chosen: list[list[Array]]) -> Samples:
-        def of(sides: Sides) -> Sides:
-            query, reference = (
-                [part[rows] for part, rows in zip(*both)] for both in zip(sides, chosen)
-            )
-            return query, reference
+        def of(sides: Sides) -> list[list[Array]]:
+            return [[part[rows] for part, rows in zip(*both)] for both in zip(sides, chosen)]
 
-        subjects = None if self.subjects is None else of(self.subjects)
+        subjects: Any = self.subjects and tuple(of(self.subjects))
         query, reference = of((self.query, self.reference))
         return replace(self, query=query, reference=reference, subjects=subjects)
 
@@ -86,11 +84,6 @@ class Samples:
         return numbers[: len(self.query)], numbers[len(self.query) :]
 
 
-_MOST_IMPUTED = 2000  # support points at which rows are imputed
-_DRAWS = 100  # rows at each support point of continuous confounders
-_LIGHTLY = Shares(0.1, 0.01)
-
-
 def sample_rows(
     domains: Domains, comparison: Comparison, conditional: Conditional, max_rows: int
 ) -> Samples:
@@ -98,16 +91,14 @@ def sample_rows(
     if not conditional.is_smooth:
         refuse_continuous(domains)
         return _in_strata(domains, comparison, max_rows)
-    n_query = int(comparison.is_query.sum())
-    n_rows = min(n_query, len(comparison.is_query) - n_query)
     draw = _imputed if conditional.imputes_rows else _along_curves
+    n_rows = int(np.bincount(comparison.is_query, minlength=2).min())
     return replace(draw(domains, comparison, conditional), n_rows=n_rows)
 
 
 def _in_strata(domains: Domains, comparison: Comparison, max_rows: int) -> Samples:
     """Return the rows of every stratum, at most so many of each domain."""
-    place, weights = comparison.place, comparison.support.weights
-    sides, subjects = [], []
+    place, weights, groups = comparison.place, comparison.support.weights, domains.groups
     used = np.flatnonzero(place >= 0)
     counts = np.ones(len(place), dtype=np.intp)
     if domains.weights is not None:
@@ -119,17 +110,18 @@ def _in_strata(domains: Domains, comparison: Comparison, max_rows: int) -> Sampl
                     "which repeat rows. Round the weights, or use {@divergence='likelihood'}."
                 )
             )
-    for query in (True, False):
+
+    def side(query: bool) -> Sides:
         X = domains.side(query, used)
         mine = used[domains.is_query[used] == query]
         strata = [np.flatnonzero(place[mine] == k) for k in range(len(weights))]
         strata = [np.repeat(rows, counts[mine[rows]]) for rows in strata]
-        who = np.zeros(len(mine)) if domains.groups is None else domains.groups[mine]
+        who = np.zeros(len(mine)) if groups is None else groups[mine]
         strata = [rows[_sorted(X[rows], who[rows], max_rows)] for rows in strata]
-        sides.append([X[rows] for rows in strata])
-        subjects.append([who[rows] for rows in strata])
-    known = None if domains.groups is None else (subjects[0], subjects[1])
-    return Samples(sides[0], sides[1], weights, known)
+        return [X[rows] for rows in strata], [who[rows] for rows in strata]
+
+    samples = _both(side, weights)
+    return samples if groups is not None else replace(samples, subjects=None)
 
 
 def _along_curves(domains: Domains, comparison: Comparison, conditional: Conditional) -> Samples:
@@ -137,21 +129,22 @@ def _along_curves(domains: Domains, comparison: Comparison, conditional: Conditi
 
     Whole rows of standardised residuals keep the correlations between features.
     """
-    used, covariates = comparison.used, comparison.covariates
+    used, groups = comparison.used, domains.groups
     at, weights, _ = few_points(comparison)
-    sides, subjects = [], []
-    for query in (True, False):
+
+    def side(query: bool) -> Sides:
         mine = comparison.is_query == query
-        X, own = domains.side(query, used), covariates.take(mine)
+        X, own = domains.side(query, used), comparison.covariates.take(mine)
         residual, _, there = residuals(conditional, X, own, at)
-        who = np.zeros(len(own.Z)) if domains.groups is None else domains.groups[used][mine]
+        who = np.zeros(len(own.Z)) if groups is None else groups[used][mine]
         rows = _sorted(residual, who, _DRAWS)
         residual, who = residual[rows], who[rows]
-        if domains.groups is None:  # a residual is at all points on the same side
+        if groups is None:  # a residual is at all points on the same side
             who = np.arange(len(rows)) + (0 if query else _DRAWS)
-        sides.append([mean + np.sqrt(var) * residual for mean, var in zip(there.mean, there.var)])
-        subjects.append([who] * len(weights))
-    return Samples(sides[0], sides[1], weights, (subjects[0], subjects[1]))
+        drawn = [mean + np.sqrt(var) * residual for mean, var in zip(there.mean, there.var)]
+        return drawn, [who] * len(weights)
+
+    return _both(side, weights)
 
 
 def _imputed(domains: Domains, comparison: Comparison, conditional: Any) -> Samples:
@@ -161,13 +154,19 @@ def _imputed(domains: Domains, comparison: Comparison, conditional: Any) -> Samp
     at, weights = comparison.covariates.take(rows[some]), weights[some] / weights[some].sum()
     rng = np.random.default_rng(conditional.random_state)
     n_draws = conditional.n_draws
-    sides, subjects = [], []
-    for query in (True, False):
-        mine = comparison.is_query == query
-        X, own = domains.side(query, comparison.used), comparison.covariates.take(mine)
-        sides.append(list(conditional.sample_at(X, own, at, n_draws, rng)))
-        subjects.append([np.arange(n_draws) + (0 if query else n_draws)] * len(weights))
-    return Samples(sides[0], sides[1], weights, (subjects[0], subjects[1]))
+
+    def side(query: bool) -> Sides:
+        own = comparison.covariates.take(comparison.is_query == query)
+        drawn = conditional.sample_at(domains.side(query, comparison.used), own, at, n_draws, rng)
+        return list(drawn), [np.arange(n_draws) + (0 if query else n_draws)] * len(weights)
+
+    return _both(side, weights)
+
+
+def _both(side: Callable[[bool], Sides], weights: Array) -> Samples:
+    """Return the samples from a function that gives rows and subjects of a domain."""
+    (query, who_query), (reference, who_reference) = side(True), side(False)
+    return Samples(query, reference, weights, (who_query, who_reference))
 
 
 def _sorted(rows: Array, subjects: Array, most: int) -> Array:
@@ -181,7 +180,7 @@ def as_moments(samples: Samples) -> MomentPair:
     sides = []
     for rows in (samples.query, samples.reference):
         stats = GroupedMoments(len(rows), rows[0].shape[1])
-        stats.update(np.concatenate(rows), _strata(rows))
+        stats.update(*_stacked(rows))
         dof = np.maximum(stats.count - 1, 0.0)
         pooled = stats.squares.sum(axis=0) / max(float(dof.sum()), 1.0)
         own = stats.squares / np.maximum(dof, 1.0)[:, None]
@@ -198,11 +197,11 @@ def as_gaussians(samples: Samples) -> GaussianPair:
     sides = []
     for rows in (samples.query, samples.reference):
         scatter = GroupedScatter(len(rows), rows[0].shape[1])
-        scatter.update(np.concatenate(rows), _strata(rows))
+        scatter.update(*_stacked(rows))
         sides.append(regularise(gaussians_of(scatter), _LIGHTLY))
     return GaussianPair(sides[0], sides[1], samples.weights)
 
 
-def _strata(rows: list[Array]) -> Array:
-    """Return the stratum of every row."""
-    return np.repeat(np.arange(len(rows)), [len(part) for part in rows])
+def _stacked(rows: list[Array]) -> tuple[Array, Array]:
+    """Return all rows, and the stratum of each."""
+    return np.concatenate(rows), np.repeat(np.arange(len(rows)), [len(part) for part in rows])
