@@ -50,9 +50,9 @@ class Sheet:
         object.__setattr__(self, "columns", lists)
 
     @classmethod
-    def of_rows(cls, rows: Iterable[dict[str, Any]], names: Sequence[str] = ()) -> Sheet:
-        """Return the table of rows that have the same names, given in case there is no row."""
-        rows = list(rows)
+    def of_rows(cls, rows: Iterable[Any], names: Sequence[str] = ()) -> Sheet:
+        """Return the table of rows: dicts with the same names, or the values of these names."""
+        rows = [row if isinstance(row, dict) else dict(zip(names, row)) for row in rows]
         return cls({name: [row[name] for row in rows] for name in (rows[0] if rows else names)})
 
     def __len__(self) -> int:
