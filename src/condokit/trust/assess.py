@@ -177,9 +177,7 @@ def assess_domains(
         shown = {name: share for name, share in overlap.outside.items() if name not in few}
         overlap = replace(overlap, outside=shown)
     remarkable = describe_features(domains)
-    findings = gravest_first(
-        [*findings, *_of_features(remarkable), *_of_missing(domains, min_cell)]
-    )
+    findings = gravest_first([*findings, *_of_columns(domains, remarkable, min_cell)])
     gravest = findings[0].level if findings else "note"
     goal = 0.0 if gravest == "note" else max(warn_overlap, 0.5)
     return Assessment(
@@ -241,15 +239,12 @@ def _of_rows(domains: Domains, comparison: Comparison) -> Iterator[Finding]:
                 yield Finding("care", text)
 
 
-def _of_features(remarkable: Sheet) -> Iterator[Finding]:
+def _of_columns(domains: Domains, remarkable: Sheet, min_cell: int) -> Iterator[Finding]:
     for kind, advice in ADVICE.items():
         names = [row["feature"] for row in remarkable.rows() if row["kind"] == kind]
         if names:
             is_grave = kind in ("heavy-tailed", "mostly missing")
             yield Finding("care" if is_grave else "note", f"{kind}: {listing(names)}.", advice)
-
-
-def _of_missing(domains: Domains, min_cell: int) -> Iterator[Finding]:
     for name, count in domains.missing.items():
         if count:
             yield Finding("note", f"{name} is missing in {number_of(count, min_cell)} rows.")
@@ -261,16 +256,16 @@ def _associations(
     """Tell how strongly every confounder is associated with the domain."""
     for confounder in domains.confounders:
         name = confounder.name
-        if confounder.values is None:
-            counts = _by_side(domains, confounder.codes, len(confounder.levels))
-            association = cramers_v(counts), difference_of_shares(counts)
+        if confounder.values is not None:
+            kind, v, difference = "continuous", None, _mean_difference(domains, confounder.values)
         else:
-            association = None, _difference_of_means(domains, confounder.values)
+            counts = _by_side(domains, confounder.codes, len(confounder.levels))
+            kind, v, difference = "categorical", cramers_v(counts), share_difference(counts)
         yield {
             "confounder": name,
-            "kind": "categorical" if confounder.values is None else "continuous",
-            "cramers_v": association[0],
-            "difference_sd": association[1],
+            "kind": kind,
+            "cramers_v": v,
+            "difference_sd": difference,
             "overlap": None if overlap is None else overlap.by_confounder[name],
             "outside": None if overlap is None else overlap.outside.get(name),
             "missing": hidden_counts(np.array([domains.missing.get(name, 0)]), min_cell)[0],
@@ -284,7 +279,7 @@ def cramers_v(counts: Array) -> float:
     return float(np.sqrt(((counts - expected)[seen] ** 2 / expected[seen]).sum() / counts.sum()))
 
 
-def difference_of_shares(counts: Array) -> float:
+def share_difference(counts: Array) -> float:
     r"""Return the distance between the shares of levels in standard deviations.
 
     :math:`\sqrt{\Delta' S^{+} \Delta}` with the difference of shares :math:`\Delta` and the mean S
@@ -301,14 +296,14 @@ def difference_of_shares(counts: Array) -> float:
     return float(np.sqrt(max(delta @ np.linalg.pinv(S, hermitian=True) @ delta, 0.0)))
 
 
-def _difference_of_means(domains: Domains, values: Array) -> float:
+def _mean_difference(domains: Domains, values: Array) -> float:
     r"""Return :math:`(\bar z_q - \bar z_r) / \sqrt{(s_q^2 + s_r^2) / 2}`."""
-    weights, means, variances = _weights(domains), [], []
+    weights, moments = _weights(domains), []
     for side in (domains.is_query, ~domains.is_query):
         z, w = np.nan_to_num(values[side]), weights[side] / weights[side].sum()
-        means.append(w @ z)
-        variances.append(w @ (z - means[-1]) ** 2)
-    difference, spread = means[0] - means[1], np.sqrt(np.mean(variances))
+        moments.append((w @ z, w @ (z - w @ z) ** 2))
+    (mean_query, var_query), (mean_reference, var_reference) = moments
+    difference, spread = mean_query - mean_reference, np.sqrt((var_query + var_reference) / 2)
     if spread == 0:
         return 0.0 if difference == 0 else float(np.inf)
     return float(difference / spread)
@@ -333,26 +328,23 @@ def _cells(domains: Domains, strata: Strata) -> Iterator[tuple[list[str], Array]
         yield cell_names(strata.names, strata.levels), counts
     for confounder in domains.continuous:
         assert confounder.values is not None
-        edges = _bin_edges(confounder.values[domains.kept()])
+        names, edges = _bins(confounder.name, confounder.values[domains.kept()])
         place = np.searchsorted(edges, confounder.values, "right")
-        yield _bin_names(confounder.name, edges), _by_side(domains, place, len(edges) + 1)
+        yield names, _by_side(domains, place, len(names))
 
 
-def _bin_edges(values: Array) -> Array:
-    """Return inner edges of bins with about equal numbers of rows."""
+def _bins(name: str, values: Array) -> tuple[list[str], Array]:
+    """Return names and inner edges of bins with about equal numbers of rows."""
+    lowest, highest = float(values.min()), float(values.max())
     inner = np.quantile(values, np.linspace(0, 1, _N_BINS + 1)[1:-1])
-    spread = float(values.max() - values.min())
-    digits = 2 - int(np.floor(np.log10(spread))) if spread > 0 else 0
+    digits = 2 - int(np.floor(np.log10(highest - lowest))) if highest > lowest else 0
     edges = np.unique(np.round(inner, digits))
-    return edges[(edges > values.min()) & (edges <= values.max())]
-
-
-def _bin_names(name: str, edges: Array) -> list[str]:
+    edges = edges[(edges > lowest) & (edges <= highest)]
     if len(edges) == 0:
-        return [name]
+        return [name], edges
     shown = [f"{edge:.12g}" for edge in edges]
     between = [f"{name} {a} to {b}" for a, b in zip(shown, shown[1:])]
-    return [f"{name} below {shown[0]}", *between, f"{name} from {shown[-1]}"]
+    return [f"{name} below {shown[0]}", *between, f"{name} from {shown[-1]}"], edges
 
 
 def _strata_sheet(domains: Domains, strata: Strata, min_cell: int) -> Sheet:

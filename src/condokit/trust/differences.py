@@ -90,7 +90,6 @@ def silhouettes(rows: ComparableRows, X: Array) -> dict[str, float | None]:
     part = (X[chosen] - X[chosen].mean(axis=0)) / unit  # distances of large numbers are inexact
     out: dict[str, float | None] = {}
     for name, labels in (("domain", rows.is_query[chosen]), ("confounders", rows.category[chosen])):
-        n_labels = len(np.unique(labels))
-        usable = 1 < n_labels < len(labels)
-        out[name] = float(silhouette_score(part, labels)) if usable else None
+        usable = 1 < len(np.unique(labels)) < len(labels)
+        out[f"silhouette_{name}"] = float(silhouette_score(part, labels)) if usable else None
     return out

@@ -36,6 +36,12 @@ _NEGLIGIBLE = 0.05  # standard deviations, or area under the curve beyond chance
 _SMALL = 0.1  # standard deviations
 _LARGE = 0.5
 _MOST_DENSITIES = 100
+_MADE_ALIKE = (
+    "The map made the domains alike where they should differ: fit it given these confounders."
+)
+_UNEXPLAINED = said(
+    "A richer map ({@map='auto'}) or a confounder that was not recorded may explain it."
+)
 _VERDICTS = {
     "good": "Good: no shift is found given the confounders, and real differences are kept.",
     "with care": "With care: the map helps, but see the reasons.",
@@ -178,18 +184,16 @@ def evaluate(
     adapter = adapter_or_map if isinstance(adapter_or_map, ConDoAdapter) else None
     affine = adapter_or_map if adapter is None else getattr(adapter, "map_", None)
     if not isinstance(affine, AffineMap):
-        raise ValueError(
-            "'adapter_or_map' must be a fitted ConDoAdapter or an AffineMap. Got "
-            f"{'one that is not fitted' if adapter else type(adapter_or_map).__name__}."
-        )
+        got = "one that is not fitted" if adapter else type(adapter_or_map).__name__
+        must = "'adapter_or_map' must be a fitted ConDoAdapter or an AffineMap."
+        raise ValueError(f"{must} Got {got}.")
     if affine.is_rectangular:
         raise ValueError("A map between different features cannot be evaluated in one table.")
     settings = ConDoAdapter() if adapter is None else adapter
     reference = settings.reference if reference is None else reference
     categorical = settings.categorical if categorical is None else categorical
-    missing = missing or settings.missing
-    roles = domain, confounders, features, groups, sample_weight
-    domains = read_for_map(affine, X, *roles, reference, categorical, missing)
+    roles = domain, confounders, features, groups, sample_weight, reference, categorical
+    domains = read_for_map(affine, X, *roles, missing or settings.missing)
     return evaluate_domains(
         domains, affine, adapter, models, labels, pairs, n_permutations, min_cell, seed
     )
@@ -205,34 +209,9 @@ class _Version:
     auc: float
 
     @classmethod
-    def of(cls, rows: ComparableRows, X: Array) -> _Version:
-        R = rows.residuals(X)
-        auc = Permutations(rows, X, R).predictability()[0]
-        return cls(X, measure_shift(rows, R), kept_differences(rows, X), auc)
-
-
-@dataclass(frozen=True)
-class _Tests:
-    """What chance has to say of the shift that a map left."""
-
-    p: Array
-    adjusted: Array
-    p_joint: float
-    auc: float
-    chance: float
-
-    @property
-    def p_features(self) -> float:
-        return float(self.adjusted.min())
-
-    @property
-    def p_value(self) -> float:
-        """Of both tests together, by Bonferroni."""
-        return min(1.0, 2 * min(self.p_features, self.p_joint))
-
-    def told(self, digits: str) -> str:
-        p, each, joint = (format(p, digits) for p in (self.p_value, self.p_features, self.p_joint))
-        return f"p = {p} of two tests: {each} by feature, {joint} jointly"
+    def of(cls, tests: Permutations) -> _Version:
+        rows, X = tests.rows, tests.X
+        return cls(X, measure_shift(rows, tests.R), kept_differences(rows, X), tests.auc)
 
 
 @threads(1)  # the matrices are small: threads would only wait for each other
@@ -255,24 +234,19 @@ def evaluate_domains(
     strata = cell_names(support.names, support.levels)
     rows = ComparableRows.of(domains, comparison, affine)
     errors, known_from = _errors(affine, adapter, domains)
-    left = rows.residuals(rows.after)
-    permutations = Permutations(rows, rows.after, left, n_permutations, errors, seed)
-    p, adjusted = permutations.test()
-    auc, chance, p_joint = permutations.predictability()
-    tests = _Tests(p, adjusted, p_joint, auc, chance)
-    kept = kept_differences(rows, rows.after)
+    tests = Permutations(rows, rows.after, n_permutations, errors, seed)
     versions = {
-        "as is": _Version.of(rows, rows.before),
-        "moment matching": _Version.of(rows, _moments_matched(rows)),
-        "this map": _Version(rows.after, measure_shift(rows, left), kept, auc),
+        "as is": _Version.of(Permutations(rows, rows.before)),
+        "moment matching": _Version.of(Permutations(rows, _moments_matched(rows))),
+        "this map": _Version.of(tests),
     }
     features = _features_sheet(names, versions, tests)
     findings = gravest_first(_findings(features, versions, tests))
     by_stratum, calibration = model_sheets(
         models, labels, rows, strata, domains.tables[0], min_cell
     )
-    shift_before = np.abs(versions["as is"].shift.difference)
-    shown = np.lexsort((-shift_before, adjusted))[:_MOST_DENSITIES]
+    shift_before = np.abs(features["shift_before"])
+    shown = np.lexsort((-shift_before, tests.adjusted))[:_MOST_DENSITIES]
     drawn = replace(rows, before=rows.before[:, shown], after=rows.after[:, shown])
     return Evaluation(
         verdict=_verdict(versions, findings),
@@ -282,10 +256,10 @@ def evaluate_domains(
         versions=_versions_sheet(rows, versions),
         features=features,
         p_features=tests.p_features,
-        p_joint=p_joint,
+        p_joint=tests.p_joint,
         p_value=tests.p_value,
-        auc=auc,
-        auc_chance=chance,
+        auc=tests.auc,
+        auc_chance=tests.chance,
         map_known_from=known_from,
         models=by_stratum,
         calibration=calibration,
@@ -336,23 +310,23 @@ def _moments_matched(rows: ComparableRows) -> Array:
 
 
 def _versions_sheet(rows: ComparableRows, versions: dict[str, _Version]) -> Sheet:
-    table = []
-    for name, version in versions.items():
-        scores = silhouettes(rows, version.X)
-        row = {
+    table = [
+        {
             "data": name,
             "shift_sd": version.shift.size[0],
             "log_sd_ratio": version.shift.size[1],
             "domain_auc": max(version.auc, 0.5),  # below chance is what overfitting leaves
             "explained": variance_explained(rows, version.X),
             "kept": version.kept.share,
+            **silhouettes(rows, version.X),
         }
-        table.append(row | {f"silhouette_{name}": score for name, score in scores.items()})
+        for name, version in versions.items()
+    ]
     columns = Sheet.of_rows(table).columns
     return Sheet({name: v for name, v in columns.items() if any(x is not None for x in v)})
 
 
-def _features_sheet(names: list[str], versions: dict[str, _Version], tests: _Tests) -> Sheet:
+def _features_sheet(names: list[str], versions: dict[str, _Version], tests: Permutations) -> Sheet:
     before, after = versions["as is"].shift, versions["this map"].shift
     kept = versions["this map"].kept
     share = np.where(kept.is_real, kept.observed / ones_for_zeros(np.abs(kept.expected)), np.nan)
@@ -371,22 +345,17 @@ def _features_sheet(names: list[str], versions: dict[str, _Version], tests: _Tes
     )
 
 
-def _findings(sheet: Sheet, versions: dict[str, _Version], tests: _Tests) -> Iterator[Finding]:
+def _findings(
+    sheet: Sheet, versions: dict[str, _Version], tests: Permutations
+) -> Iterator[Finding]:
     before, matched, after = versions.values()
-    if after.kept.share is None:
-        text = "the confounders explain no difference between the domains that could be lost."
-    else:
-        text = (
-            f"{after.kept.share:.0%} of the difference that confounders explain is kept (moment "
-            f"matching: {round(matched.kept.share or 0.0, 2) + 0.0:.0%})."
-        )
+    text = "the confounders explain no difference between the domains that could be lost."
+    if after.kept.share is not None:
+        otherwise = round(matched.kept.share or 0.0, 2) + 0.0
+        text = f"{after.kept.share:.0%} of the difference that confounders explain is kept (moment "
+        text += f"matching: {otherwise:.0%})."
     if after.kept.are_too_few:
-        yield Finding(
-            "care",
-            f"over-corrected: only {text}",
-            "The map made the domains alike where they should differ: fit it given these "
-            "confounders.",
-        )
+        yield Finding("care", f"over-corrected: only {text}", _MADE_ALIKE)
     else:
         yield Finding("note", text)
     sizes = f"{before.shift.size[0]:.2g} to {after.shift.size[0]:.2g} sd"
@@ -395,19 +364,13 @@ def _findings(sheet: Sheet, versions: dict[str, _Version], tests: _Tests) -> Ite
     if largest < _NEGLIGIBLE and after.auc < 0.5 + _NEGLIGIBLE:
         yield Finding("note", f"{change}; no feature is off by more than {_NEGLIGIBLE} sd.")
     elif tests.p_value > _LEVEL:
-        text = f"{change}; what is left is within chance ({tests.told('.2g')})."
-        yield Finding("note", text)
+        yield Finding("note", f"{change}; what is left is within chance ({tests.told('.2g')}).")
     else:
         hit = [n for n, p in zip(sheet["feature"], sheet["p_adjusted"]) if p <= _LEVEL]
-        yield Finding(
-            "care",
-            f"{change}, and what is left{f' in {listing(hit)}' if hit else ''} is more than chance "
-            f"({tests.told('.3g')}; domain told with an area under the curve of "
-            f"{tests.auc:.2f}, chance {tests.chance:.2f}).",
-            said(
-                "A richer map ({@map='auto'}) or a confounder that was not recorded may explain it."
-            ),
-        )
+        where = f" in {listing(hit)}" if hit else ""
+        told = f"domain told with an area under the curve of {tests.auc:.2f}, chance "
+        text = f"{change}, and what is left{where} is more than chance ({tests.told('.3g')}; "
+        yield Finding("care", f"{text}{told}{tests.chance:.2f}).", _UNEXPLAINED)
 
 
 def _verdict(versions: dict[str, _Version], findings: list[Finding]) -> str:
