@@ -79,35 +79,34 @@ class Sheet:
         """Return a data frame of "pandas", "polars" or "pyarrow"."""
         import narwhals.stable.v2 as nw
 
-        columns = {
-            name: [str(v) if isinstance(v, tuple | list | dict) else v for v in values]
-            if len({type(v) for v in values} - {type(None)}) < 2
-            else [None if v is None else str(v) for v in values]
-            for name, values in self.to_dict().items()
-        }
+        columns = self.to_dict()
+        for name, values in columns.items():
+            kinds = {type(v) for v in values} - {type(None)}
+            if len(kinds) > 1 or kinds & {list, dict}:
+                columns[name] = [None if v is None else str(v) for v in values]
         return nw.from_dict(columns, backend=backend).to_native()
 
+    def _cells(self) -> list[list[str]]:
+        """Return the rows that are printed, names first."""
+        columns = [[str(n), *map(show, values[:_MOST_ROWS])] for n, values in self.columns.items()]
+        return [list(row) for row in zip(*columns)]
+
     def __repr__(self) -> str:
-        cells = [
-            [str(name), *map(show, values[:_MOST_ROWS])] for name, values in self.columns.items()
-        ]
-        widths = [max(map(len, column)) for column in cells]
-        lines = [
-            "  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in zip(*cells)
-        ]
+        cells = self._cells()
+        widths = [max(map(len, column)) for column in zip(*cells)]
+        lines = ["  ".join(map(str.rjust, row, widths)) for row in cells]
         if len(self) > _MOST_ROWS:
             lines.append(f"... and {len(self) - _MOST_ROWS} more rows")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(str(name))}</th>" for name in self.columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(show(v))}</td>" for v in row.values()) + "</tr>"
-            for row, _ in zip(self.rows(), range(_MOST_ROWS))
-        )
+        head, *body = self._cells() or [[]]
+        names = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+        rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in body]
+        lines = "".join(f"<tr>{row}</tr>" for row in rows)
         more = len(self) - _MOST_ROWS
         note = f"<p>... and {more} more rows</p>" if more > 0 else ""
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
+        return f"<table><thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table>{note}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,9 +147,6 @@ class Record:
         """
         raise NotImplementedError
 
-    def _shown(self) -> list[Part]:
-        return [(heading, content) for heading, content in self.parts() if len(content)]
-
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, text, lists and dicts, ready for JSON.
 
@@ -165,33 +161,30 @@ class Record:
 
     def __repr__(self) -> str:
         blocks = []
-        for heading, content in self._shown():
+        for heading, content in self.parts():
+            text = str(content)
             if isinstance(content, list):
-                content = "\n".join(f"- {item}" for item in content)
-            blocks.append(f"{heading}\n{content}" if heading else str(content))
+                text = "\n".join(f"- {item}" for item in content)
+            if len(content):
+                blocks.append(f"{heading}\n{text}" if heading else text)
         return "\n\n".join(blocks)
 
     def _repr_html_(self) -> str:
         blocks = []
-        for heading, content in self._shown():
-            if heading:
-                blocks.append(f"<h4>{html.escape(heading)}</h4>")
+        for heading, content in self.parts():
+            text = f"<p>{html.escape(str(content))}</p>"
             if isinstance(content, Sheet):
-                blocks.append(content._repr_html_())
+                text = content._repr_html_()
             elif isinstance(content, list):
                 items = "".join(f"<li>{html.escape(str(item))}</li>" for item in content)
-                blocks.append(f"<ul>{items}</ul>")
-            else:
-                blocks.append(f"<p>{html.escape(str(content))}</p>")
+                text = f"<ul>{items}</ul>"
+            if len(content):
+                blocks.append(f"<h4>{html.escape(heading)}</h4>{text}" if heading else text)
         return f'{_STYLE}<div class="condokit">{"".join(blocks)}</div>'
 
 
 def show(value: Any) -> str:
     """Return a value as a reader wants to see it."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool | np.bool_):
-        return str(bool(value))
     if isinstance(value, float | np.floating):
         number = float(value)
         if not np.isfinite(number):
@@ -200,7 +193,7 @@ def show(value: Any) -> str:
             return "0"
         whole = number.is_integer() and 1 < abs(number) < 1e15
         return f"{number:.0f}" if whole else f"{number:.3g}"
-    return str(value)
+    return "-" if value is None else str(value)
 
 
 def plain(value: Any) -> Any:
