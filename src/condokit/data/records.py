@@ -141,23 +141,15 @@ class Record:
     """A frozen dataclass with one account of itself, for terminals, notebooks and files."""
 
     def parts(self) -> list[Part]:
-        """Return headings with their content: text, a list of findings or texts, or a Sheet.
-
-        Empty lists and sheets are not shown.
-        """
+        """Return headings with text, a list or a Sheet, which are not shown if they are empty."""
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, text, lists and dicts, ready for JSON.
-
-        Fields marked as private, which hold rows of subjects, are left out.
-        """
+        """Return everything as plain numbers, text, lists and dicts, ready for JSON."""
         assert dataclasses.is_dataclass(self)
-        return {
-            field.name: plain(getattr(self, field.name))
-            for field in dataclasses.fields(self)
-            if not field.metadata.get("private")
-        }
+        fields = dataclasses.fields(self)
+        public = [f.name for f in fields if not f.metadata.get("private")]  # no rows of subjects
+        return {name: plain(getattr(self, name)) for name in public}
 
     def __repr__(self) -> str:
         blocks = []

@@ -93,9 +93,9 @@ class Assessment(Record):
         rows = f"{self.n_query} query and {self.n_reference} reference rows"
         text = f"{_VERDICTS[self.verdict]} {rows}, {self.n_features} features."
         if self.overlap is not None:
-            worth = self.overlap.effective_query, self.overlap.effective_reference
-            text += f" Overlap of the confounders: {self.overlap.coefficient:.2f}, worth "
-            text += "{:.0f} and {:.0f} rows.".format(*worth)
+            worth = f"{self.overlap.effective_query:.0f} and {self.overlap.effective_reference:.0f}"
+            coefficient = f"{self.overlap.coefficient:.2f}"
+            text += f" Overlap of the confounders: {coefficient}, worth {worth} rows."
         return [
             ("", text),
             ("Reasons", self.findings),

@@ -152,11 +152,11 @@ def bootstrap_domains(
         draws = _by_rows(domains, recipe, n_resamples, seed, n_jobs)
     with threads(1):
         found, n_failed = _gathered(draws, n_resamples, verbose)
-    (scale, offset), *others = found  # the first is the plain map of all rows
     affine = adapter.map_
-    pull = (affine.scale - scale, affine.offset - offset) if is_diagonal else None
-    scales, offsets = zip(*others)
-    errors = DrawnErrors(np.stack(scales), np.stack(offsets), pull)
+    scales, offsets = (np.stack(part) for part in zip(*found))
+    # the first is the plain map of all rows
+    pull = (affine.scale - scales[0], affine.offset - offsets[0]) if is_diagonal else None
+    errors = DrawnErrors(scales[1:], offsets[1:], pull)
     result = _summary(adapter, domains, errors, n_failed)
     adapter.errors_ = errors
     return result

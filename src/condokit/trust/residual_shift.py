@@ -16,6 +16,7 @@ from condokit.divergences import ReverseKL
 from condokit.maps.families import LocationScale
 from condokit.summaries.moments import MomentPair
 from condokit.trust.blocks import ComparableRows
+from condokit.trust.differences import KeptDifferences, kept_differences
 
 _FEATURE_BATCH = 256
 _MOST_CLASSIFIED = 1500  # rows that a classifier of domains is trained on
@@ -64,8 +65,8 @@ def measure_shift(rows: ComparableRows, R: Array) -> ResidualShift:
     return ResidualShift(difference / weight, log_ratio / weight_ratio)
 
 
-class Permutations:
-    """Tests of a shift given the confounders, under labels as likely as the real ones by chance.
+class ShiftTests:
+    """What a map left of the shift, tested under labels as likely as the real ones by chance.
 
     A map that was learned from other rows carries its errors into these; one that was learned from
     these rows has followed their noise. Both are imitated: under permuted labels, query rows are
@@ -73,6 +74,8 @@ class Permutations:
     location-scale map. Row 0 of everything is the real labelling, which is not moved.
     """
 
+    left: ResidualShift
+    kept: KeptDifferences
     p: Array  # permutation p-values of the features
     adjusted: Array  # the same with control of the family-wise error over features
     auc: float  # how well the domain can be told by all features: 0.5 is chance, 1 is certain
@@ -90,6 +93,7 @@ class Permutations:
         rng = np.random.default_rng(seed)
         labels = rows.permuted(n_permutations, rng)
         self.rows, self.X, self.R, self.errors = rows, X, rows.residuals(X), errors
+        self.left, self.kept = measure_shift(rows, self.R), kept_differences(rows, X)
         self.labels = np.column_stack([rows.is_query, labels])
         self.shift, self.log_scale = np.zeros((2, n_permutations + 1, X.shape[1]))
         if errors is not None and errors.se_shift is not None and errors.se_log_scale is not None:
@@ -238,14 +242,12 @@ class _Classifier:
         for f in np.unique(self.fold):
             mine = self.fold == f
             inside = gram - Phi[mine].T @ Phi[mine] + ridge
-            beta = np.linalg.solve(inside, cross - Phi[mine].T @ y[mine])
-            predicted = Phi[mine] @ beta
+            predicted = Phi[mine] @ np.linalg.solve(inside, cross - Phi[mine].T @ y[mine])
             for k in np.unique(self.block[mine]):
                 here = self.block[mine] == k
-                query = labels[mine][here]
+                query, ranks = labels[mine][here], rankdata(predicted[here], axis=0)
                 n_query = query.sum(axis=0)
                 n_pairs = n_query * (here.sum() - n_query)
-                ranks = rankdata(predicted[here], axis=0)
                 won = (ranks * query).sum(axis=0) - n_query * (n_query + 1) / 2
                 wins, pairs = wins + np.where(n_pairs > 0, won, 0.0), pairs + n_pairs
         return np.where(pairs > 0, wins / np.maximum(pairs, 1), 0.5)
