@@ -26,12 +26,7 @@ _STYLE = (
 
 @dataclasses.dataclass(frozen=True)
 class Sheet:
-    """A small table: named columns of one length.
-
-    Attributes
-    ----------
-    columns : dict of str to list
-        The values, given as lists or arrays; None where something is not known or not shown.
+    """A small table: named columns of one length; None where something is not known or shown.
 
     Examples
     --------
@@ -111,21 +106,11 @@ class Sheet:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Something a reader should know.
+    """Something a reader should know."""
 
-    Attributes
-    ----------
-    level : {"stop", "care", "note"}
-        How serious it is.
-    text : str
-        What was found.
-    advice : str
-        What to do about it.
-    """
-
-    level: Literal["stop", "care", "note"]
-    text: str
-    advice: str = ""
+    level: Literal["stop", "care", "note"]  # how serious it is
+    text: str  # what was found
+    advice: str = ""  # what to do about it
 
     def __str__(self) -> str:  # in an f-string a Sentence speaks to the reader
         mark = {"stop": "not possible: ", "care": "care: ", "note": ""}[self.level]

@@ -361,16 +361,15 @@ def _strata_sheet(domains: Domains, strata: Strata, min_cell: int) -> Sheet:
 
 def _wanted(domains: Domains, strata: Strata, goal: float) -> list[str]:
     """Name the rows that would bring the overlap of every confounder to a goal."""
-    asked: dict[str, float] = {}
+    asked: list[tuple[float, str]] = []
     sides = [f"{domains.labels[0]!r} (query)", f"{domains.labels[1]!r} (reference)"]
     if domains.labels == ("query", "reference"):
         sides = ["the query", "the reference"]
     for names, counts in _cells(domains, strata) if goal else ():
         more = _additions(counts, goal)
-        for side, k in zip(*np.nonzero(more)):
-            asked[f"{names[k]} in {sides[side]}"] = more[side, k]
-    largest = sorted(asked, key=lambda cell: -asked[cell])[:_MOST_WANTED]
-    return [f"about {asked[cell]:.0f} more rows with {cell}" for cell in largest]
+        asked += [(more[s, k], f"{names[k]} in {sides[s]}") for s, k in np.argwhere(more)]
+    largest = sorted(asked, key=lambda item: -item[0])[:_MOST_WANTED]
+    return [f"about {n:.0f} more rows with {cell}" for n, cell in largest]
 
 
 def _additions(counts: Array, goal: float) -> Array:
