@@ -24,27 +24,23 @@ _INTERVAL = 1.96
 
 def overlap(assessment: Assessment) -> Any:
     """Draw the share of each domain's rows by confounder values; hidden counts are left open."""
-    sheet = assessment.strata
+    sheet, note = assessment.strata, ""
     names = sheet["rows with"][:_MOST_ROWS]
     if not names:
         raise ValueError("There are no confounders to draw.")
     figure, (axis,) = _figure(7, 1.2 + 0.42 * len(names))
-    note = ""
-    for key, total, colour, label, step in (
-        ("n_query", assessment.n_query, BEFORE, "query", -0.2),
-        ("n_reference", assessment.n_reference, REFERENCE, "reference", 0.2),
-    ):
+    for side, colour, step in (("query", BEFORE, -0.2), ("reference", REFERENCE, 0.2)):
         place = np.arange(len(names)) + step
-        sizes, hidden = (np.array(x) for x in zip(*map(size_of, sheet[key][:_MOST_ROWS])))
+        counts, total = sheet[f"n_{side}"][:_MOST_ROWS], getattr(assessment, f"n_{side}")
+        sizes, hidden = (np.array(x) for x in zip(*map(size_of, counts)))
         share = sizes / max(total, 1)
-        axis.barh(place, np.where(hidden, 0, share), 0.38, color=colour, label=label)
+        axis.barh(place, np.where(hidden, 0, share), 0.38, color=colour, label=side)
         if hidden.any():
             note = " (dotted: fewer rows than may be shown)"
             axis.barh(place[hidden], share[hidden], 0.38, fill=False, edgecolor=colour, ls=":")
     _name_rows(axis, names)
-    axis.set_xlabel(f"share of the domain's rows{note}")
     coefficient = "none" if assessment.overlap is None else f"{assessment.overlap.coefficient:.2f}"
-    axis.set_title(f"Overlap of the confounders: {coefficient}", loc="left")
+    _label(axis, f"Overlap of the confounders: {coefficient}", f"share of the domain's rows{note}")
     axis.legend(frameon=False)
     return figure
 
@@ -62,10 +58,9 @@ def love(evaluation: Evaluation) -> Any:
     axis.axvline(0.1, color=REFERENCE, ls=":", lw=1)
     _name_rows(axis, [sheet["feature"][i] for i in rows])
     axis.set_xlim(left=0)
-    axis.set_xlabel("difference between domains given the confounders, in standard deviations")
     more = len(before) - len(rows)
-    title = "Shift by feature" + (f" (the largest; {more} more)" if more else "")
-    axis.set_title(title, loc="left")
+    title = f"Shift by feature (the largest; {more} more)" if more else "Shift by feature"
+    _label(axis, title, "difference between domains given the confounders, in standard deviations")
     axis.legend(frameon=False)
     return figure
 
@@ -88,8 +83,7 @@ def map_intervals(adapter: ConDoAdapter) -> Any:
         bars = None if errors is None else _INTERVAL * errors[key][rows]
         place = np.arange(len(rows))
         axis.errorbar(values[rows], place, xerr=bars, fmt="o", color=AFTER, ms=4, capsize=2)
-        axis.set_title(key, loc="left")
-        axis.set_xlabel(unit)
+        _label(axis, key, unit)
     _name_rows(axes[0], [names[i] for i in rows])
     return figure
 
@@ -136,9 +130,9 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
         axis.axhline(value, color=BEFORE, ls=style, lw=1)
         where = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
         axis.annotate(f"{key} {value:.3g}", (1, value), fontsize=8, **where)
-    axis.set_xlabel("mean of mapped and reference value")
     axis.set_ylabel("mapped minus reference")
-    axis.set_title(f"{_literal(feature)}: {agreement.n_pairs} pairs", loc="left")
+    title = f"{_literal(feature)}: {agreement.n_pairs} pairs"
+    _label(axis, title, "mean of mapped and reference value")
     return figure
 
 
@@ -156,6 +150,11 @@ def _figure(width: float, height: float, n_axes: int = 1, **options: Any) -> tup
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(length=0)
     return figure, axes[0]
+
+
+def _label(axis: Any, title: str, below: str) -> None:
+    axis.set_title(title, loc="left")
+    axis.set_xlabel(below)
 
 
 def _name_rows(axis: Any, names: list[str]) -> None:

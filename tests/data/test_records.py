@@ -49,8 +49,6 @@ def test_figures_of_few_rows_are_not_told():
     values = np.array([1.0, 2.0, np.nan, 3.0])
     assert disclosure.mean_of(values, 3) == 2.0
     assert disclosure.mean_of(values, 4) is None
-    blank = disclosure.blanked(np.array([1.0, 2.0, 3.0]), np.array([0, 4, 5]))
-    np.testing.assert_array_equal(blank, [np.nan, np.nan, 3.0])
     assert disclosure.shares_of_few({"a": 0.0, "b": 0.04, "c": 0.05}, 100) == {"b"}
     assert [disclosure.rounded_beside(n, 90) for n in (87, 90, 85)] == ["~85", 90, 85]
     assert [disclosure.share_of(n, 10) for n in (4, 5)] == ["a few", "50%"]

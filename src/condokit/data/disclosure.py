@@ -15,21 +15,12 @@ def told(sentence: str) -> str:
     """Return what may be kept of a sentence in a file: numbers of few rows are hidden."""
     if not isinstance(sentence, Sentence):
         return sentence
-
-    def rows(count: Any) -> str:
-        return f"<{MIN_CELL}" if 0 < count < MIN_CELL else whole(count)
-
-    return sentence.told(rows=rows)
+    return sentence.told(rows=lambda n: f"<{MIN_CELL}" if small_cells(n) else f"{n:g}")
 
 
 def too_few(count: Any, least: int = MIN_CELL) -> Any:
     """Tell where there are too few rows for figures of them to be shown, or none."""
     return np.asarray(count) < least
-
-
-def blanked(figures: Array, counts: Array, least: int = MIN_CELL) -> Array:
-    """Return figures with NaN for those of too few rows."""
-    return np.where(too_few(counts, least), np.nan, figures)
 
 
 def mean_of(values: Array, least: int = MIN_CELL) -> float | None:
@@ -44,12 +35,9 @@ def small_cells(counts: Any, least: int = MIN_CELL) -> Any:
 
 
 def hidden_cells(counts: Array, least: int = MIN_CELL) -> Array:
-    """Mark the cells whose means are not shown beside that of all rows.
-
-    Small cells, and the next larger one if together they have too few rows, or are just one: the
-    mean of all would tell theirs.
-    """
+    """Mark the cells whose means are not shown beside that of all rows."""
     hidden = small_cells(counts, least)
+    # the next larger one too, if the mean of all would tell theirs
     if hidden.any() and (hidden.sum() == 1 or counts[hidden].sum() < least):
         hidden[np.where(counts >= least, counts, np.inf).argmin()] = True
     return hidden
@@ -76,18 +64,13 @@ def rounded_beside(count: float, total: float, least: int = MIN_CELL) -> Any:
 
 
 def hidden_counts(counts: Array, least: int = MIN_CELL) -> list[Any]:
-    """Return counts for a table, without those of small cells.
-
-    If there are any, the next larger count is rounded: the total would tell otherwise.
-    """
-    counts = np.asarray(counts)
-    small = small_cells(counts, least)
+    """Return counts for a table, without those of small cells."""
+    small, larger = small_cells(counts, least), counts >= least
     shown = [
         f"<{least}" if hide else int(n) if float(n).is_integer() else float(n)
         for n, hide in zip(counts.tolist(), small)
     ]
-    larger = counts >= least
-    if small.any() and larger.any():
+    if small.any() and larger.any():  # the total would tell: the next larger count is rounded
         next_one = int(np.where(larger, counts, np.inf).argmin())
         shown[next_one] = f"~{least * round(float(counts[next_one]) / least)}"
     return shown

@@ -26,12 +26,7 @@ _STYLE = (
 
 @dataclasses.dataclass(frozen=True)
 class Sheet:
-    """A small table: named columns of one length.
-
-    Attributes
-    ----------
-    columns : dict of str to list
-        The values, given as lists or arrays; None where something is not known or not shown.
+    """A small table: named columns of one length; None where something is not known or shown.
 
     Examples
     --------
@@ -50,9 +45,9 @@ class Sheet:
         object.__setattr__(self, "columns", lists)
 
     @classmethod
-    def of_rows(cls, rows: Iterable[dict[str, Any]], names: Sequence[str] = ()) -> Sheet:
-        """Return the table of rows that have the same names, given in case there is no row."""
-        rows = list(rows)
+    def of_rows(cls, rows: Iterable[Any], names: Sequence[str] = ()) -> Sheet:
+        """Return the table of rows: dicts with the same names, or the values of these names."""
+        rows = [row if isinstance(row, dict) else dict(zip(names, row)) for row in rows]
         return cls({name: [row[name] for row in rows] for name in (rows[0] if rows else names)})
 
     def __len__(self) -> int:
@@ -79,54 +74,43 @@ class Sheet:
         """Return a data frame of "pandas", "polars" or "pyarrow"."""
         import narwhals.stable.v2 as nw
 
-        columns = {
-            name: [str(v) if isinstance(v, tuple | list | dict) else v for v in values]
-            if len({type(v) for v in values} - {type(None)}) < 2
-            else [None if v is None else str(v) for v in values]
-            for name, values in self.to_dict().items()
-        }
+        columns = self.to_dict()
+        for name, values in columns.items():
+            kinds = {type(v) for v in values} - {type(None)}
+            if len(kinds) > 1 or kinds & {list, dict}:
+                columns[name] = [None if v is None else str(v) for v in values]
         return nw.from_dict(columns, backend=backend).to_native()
 
+    def _cells(self) -> list[list[str]]:
+        """Return the rows that are printed, names first."""
+        columns = [[str(n), *map(show, values[:_MOST_ROWS])] for n, values in self.columns.items()]
+        return [list(row) for row in zip(*columns)]
+
     def __repr__(self) -> str:
-        cells = [
-            [str(name), *map(show, values[:_MOST_ROWS])] for name, values in self.columns.items()
-        ]
-        widths = [max(map(len, column)) for column in cells]
-        lines = [
-            "  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in zip(*cells)
-        ]
+        cells = self._cells()
+        widths = [max(map(len, column)) for column in zip(*cells)]
+        lines = ["  ".join(map(str.rjust, row, widths)) for row in cells]
         if len(self) > _MOST_ROWS:
             lines.append(f"... and {len(self) - _MOST_ROWS} more rows")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(str(name))}</th>" for name in self.columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(show(v))}</td>" for v in row.values()) + "</tr>"
-            for row, _ in zip(self.rows(), range(_MOST_ROWS))
-        )
+        head, *body = self._cells() or [[]]
+        names = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+        rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in body]
+        lines = "".join(f"<tr>{row}</tr>" for row in rows)
         more = len(self) - _MOST_ROWS
         note = f"<p>... and {more} more rows</p>" if more > 0 else ""
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
+        return f"<table><thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table>{note}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Something a reader should know.
+    """Something a reader should know."""
 
-    Attributes
-    ----------
-    level : {"stop", "care", "note"}
-        How serious it is.
-    text : str
-        What was found.
-    advice : str
-        What to do about it.
-    """
-
-    level: Literal["stop", "care", "note"]
-    text: str
-    advice: str = ""
+    level: Literal["stop", "care", "note"]  # how serious it is
+    text: str  # what was found
+    advice: str = ""  # what to do about it
 
     def __str__(self) -> str:  # in an f-string a Sentence speaks to the reader
         mark = {"stop": "not possible: ", "care": "care: ", "note": ""}[self.level]
@@ -142,56 +126,42 @@ class Record:
     """A frozen dataclass with one account of itself, for terminals, notebooks and files."""
 
     def parts(self) -> list[Part]:
-        """Return headings with their content: text, a list of findings or texts, or a Sheet.
-
-        Empty lists and sheets are not shown.
-        """
+        """Return headings with text, a list or a Sheet, which are not shown if they are empty."""
         raise NotImplementedError
 
-    def _shown(self) -> list[Part]:
-        return [(heading, content) for heading, content in self.parts() if len(content)]
-
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, text, lists and dicts, ready for JSON.
-
-        Fields marked as private, which hold rows of subjects, are left out.
-        """
+        """Return everything as plain numbers, text, lists and dicts, ready for JSON."""
         assert dataclasses.is_dataclass(self)
-        return {
-            field.name: plain(getattr(self, field.name))
-            for field in dataclasses.fields(self)
-            if not field.metadata.get("private")
-        }
+        fields = dataclasses.fields(self)
+        public = [f.name for f in fields if not f.metadata.get("private")]  # no rows of subjects
+        return {name: plain(getattr(self, name)) for name in public}
 
     def __repr__(self) -> str:
         blocks = []
-        for heading, content in self._shown():
+        for heading, content in self.parts():
+            text = str(content)
             if isinstance(content, list):
-                content = "\n".join(f"- {item}" for item in content)
-            blocks.append(f"{heading}\n{content}" if heading else str(content))
+                text = "\n".join(f"- {item}" for item in content)
+            if len(content):
+                blocks.append(f"{heading}\n{text}" if heading else text)
         return "\n\n".join(blocks)
 
     def _repr_html_(self) -> str:
         blocks = []
-        for heading, content in self._shown():
-            if heading:
-                blocks.append(f"<h4>{html.escape(heading)}</h4>")
+        for heading, content in self.parts():
+            text = f"<p>{html.escape(str(content))}</p>"
             if isinstance(content, Sheet):
-                blocks.append(content._repr_html_())
+                text = content._repr_html_()
             elif isinstance(content, list):
                 items = "".join(f"<li>{html.escape(str(item))}</li>" for item in content)
-                blocks.append(f"<ul>{items}</ul>")
-            else:
-                blocks.append(f"<p>{html.escape(str(content))}</p>")
+                text = f"<ul>{items}</ul>"
+            if len(content):
+                blocks.append(f"<h4>{html.escape(heading)}</h4>{text}" if heading else text)
         return f'{_STYLE}<div class="condokit">{"".join(blocks)}</div>'
 
 
 def show(value: Any) -> str:
     """Return a value as a reader wants to see it."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool | np.bool_):
-        return str(bool(value))
     if isinstance(value, float | np.floating):
         number = float(value)
         if not np.isfinite(number):
@@ -200,7 +170,7 @@ def show(value: Any) -> str:
             return "0"
         whole = number.is_integer() and 1 < abs(number) < 1e15
         return f"{number:.0f}" if whole else f"{number:.3g}"
-    return str(value)
+    return "-" if value is None else str(value)
 
 
 def plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from condokit.adapter import ConDoAdapter
-from condokit.checks import Array, said
+from condokit.checks import said
 from condokit.data.disclosure import rounded_beside, shares_of_few
 from condokit.data.domains import Domains
 from condokit.data.records import LEVELS, Finding, Sheet, plain
@@ -29,6 +29,24 @@ _FEW_DIGITS = 4  # of what is said about it
 _MOST_NOTES = 100  # features that are described in words
 _MOST_ENTRIES = 20  # of a matrix
 _LARGE_MATRIX = 2000  # features beyond which no square array is formed
+_NOT_TWICE = ("findings", "features", "densities", "n_query", "n_reference")  # of an evaluation
+_OF_BOOTSTRAP = ("n_resamples", "n_failed", "stability", "other_modes")
+_VERDICTS = {  # level, word, sentence
+    "not possible": "poor | Not possible | These data do not allow a comparison of like with like: "
+    "do not use the map before the findings are resolved.",
+    "not evaluated": "care | Not evaluated | The map joins different features, so that what it "
+    "leaves of the shift cannot be measured here.",
+    "poor": "poor | Poor | The map does not make the two data sets comparable; do not use it as it "
+    "is.",
+    "with care": "care | With care | The map helps, but a difference is left that chance does not "
+    "explain.",
+    "with care, but weak data": "care | With care | The map helps, but a difference is left that "
+    "chance does not explain, and the data have weaknesses.",
+    "good, but weak data": "care | With care | No shift is found after the map, but the data have "
+    "weaknesses that such a test may not see.",
+    "good": "good | Good | After the map no shift is found given the confounders, and real "
+    "differences are kept.",
+}
 _EXACT = {"scale", "own", "offset", "image_of_mean", "mean", "grid", "parameters"}
 
 
@@ -77,29 +95,49 @@ def build(
     >>> record["verdict"]["word"], record["compared"]["n_query"]
     ('Good', 400)
     """
-    affine = adapter.map_
+    affine, dof = adapter.map_, degrees_of_freedom(adapter)
     if not (affine.is_rectangular or domains.is_rectangular):
         with threads(adapter.n_jobs):
             if assessment is None:
                 assessment = assess_domains(domains, adapter.warn_overlap, adapter.min_overlap)
             if evaluation is None:
                 evaluation = evaluate_domains(domains, affine, adapter)
-    features = _features(adapter, domains, evaluation, uncertainty)
-    record = {
+    if inputs is not None and not isinstance(inputs, Mapping):
+        inputs = {os.fspath(path): sha256(path) for path in inputs}
+    inward = [str(name) for name in affine.feature_names or domains.tables[0].labels]
+    outward = inward
+    if affine.is_rectangular:
+        outward = [str(name) for name in affine.outputs(domains.tables[0].columns) or ()]
+    features = _features(adapter, outward, evaluation, uncertainty)
+    record: dict[str, Any] = {
         "format": FORMAT,
         "schema": SCHEMA,
         "verdict": _verdict(assessment, evaluation),
         "compared": _compared(adapter, domains),
         "findings": _findings(adapter, assessment, evaluation),
         "assessment": None if assessment is None else _assessment(assessment),
-        "evaluation": None if evaluation is None else _evaluation(evaluation),
-        "map": _map(adapter, domains, uncertainty),
+        "evaluation": None if evaluation is None else evaluation.to_dict(),
+        "map": _map(adapter, inward, outward, uncertainty),
         "fit": _fit(adapter),
-        "uncertainty": _uncertainty(adapter, uncertainty),
+        "uncertainty": {
+            "how": "none" if adapter.map_se_ is None else "formula",
+            "strength_one_error": robustness_value(1.0, dof),
+            "strength_two_errors": robustness_value(2.0, dof),
+        },
         "features": features.to_dict(),
-        "densities": [] if evaluation is None else _densities(evaluation, features["feature"]),
-        "reproduce": _reproduce(adapter, command, inputs),
+        "densities": [] if evaluation is None else list(_densities(evaluation, features)),
+        "reproduce": {
+            "command": command,
+            "versions": versions(),
+            "inputs": dict(inputs or {}),
+            "parameters": {k: setting(v) for k, v in adapter.get_params(deep=False).items()},
+        },
     }
+    for shown_elsewhere in _NOT_TWICE if evaluation is not None else ():
+        del record["evaluation"][shown_elsewhere]
+    if uncertainty is not None:
+        facts = {name: getattr(uncertainty, name) for name in _OF_BOOTSTRAP}
+        record["uncertainty"] |= {"how": "bootstrap", **facts}
     return _tidy(plain(record))
 
 
@@ -113,10 +151,7 @@ def _tidy(value: Any, digits: int = _FEW_DIGITS) -> Any:
     if isinstance(value, list):
         return [_tidy(item, digits) for item in value]
     if isinstance(value, dict):
-        return {
-            _tidy(key): _tidy(item, _DIGITS if key in _EXACT else digits)
-            for key, item in value.items()
-        }
+        return {_tidy(k): _tidy(v, _DIGITS if k in _EXACT else digits) for k, v in value.items()}
     return value
 
 
@@ -124,47 +159,22 @@ def _verdict(assessment: Assessment | None, evaluation: Evaluation | None) -> di
     """Say in a sentence whether the mapped data may be used."""
     before = None if assessment is None else assessment.verdict
     after = None if evaluation is None else evaluation.verdict
-    reserved = before == "go with care"
     if before == "not possible":
-        level, word = "poor", "Not possible"
-        sentence = (
-            "These data do not allow a comparison of like with like: do not use the map before "
-            "the findings are resolved."
-        )
+        verdict = "not possible"
     elif after is None:
-        level, word = "care", "Not evaluated"
-        sentence = (
-            "The map joins different features, so that what it leaves of the shift cannot be "
-            "measured here."
-        )
-    elif after == "poor":
-        level, word = "poor", "Poor"
-        sentence = "The map does not make the two data sets comparable; do not use it as it is."
-    elif after == "with care":
-        level, word = "care", "With care"
-        sentence = "The map helps, but a difference is left that chance does not explain"
-        sentence += ", and the data have weaknesses." if reserved else "."
-    elif reserved:
-        level, word = "care", "With care"
-        sentence = (
-            "No shift is found after the map, but the data have weaknesses that such a test may "
-            "not see."
-        )
+        verdict = "not evaluated"
+    elif before == "go with care" and after != "poor":
+        verdict = f"{after}, but weak data"
     else:
-        level, word = "good", "Good"
-        sentence = (
-            "After the map no shift is found given the confounders, and real differences are kept."
-        )
+        verdict = after
+    level, word, sentence = _VERDICTS[verdict].split(" | ")
     return {"level": level, "word": word, "sentence": sentence}
 
 
 def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
-    kept, facts = domains.kept(), adapter.report_
-    totals = {
-        "query": int((domains.is_query & kept).sum()),
-        "reference": int((~domains.is_query & kept).sum()),
-    }
-    compared = {side: facts.get(f"rows_{side}", total) for side, total in totals.items()}
+    sides = {"query": domains.is_query, "reference": ~domains.is_query}
+    totals = {side: int((mine & domains.kept()).sum()) for side, mine in sides.items()}
+    compared = {side: adapter.report_.get(f"rows_{side}", total) for side, total in totals.items()}
     return {
         **{side: str(label) for side, label in zip(totals, domains.labels)},
         **{f"n_{side}": total for side, total in totals.items()},
@@ -216,49 +226,34 @@ def _assessment(assessment: Assessment) -> dict[str, Any]:
         outside, sheet = record["overlap"]["outside"], record["confounders"]
         for name in shares_of_few(outside, assessment.n_query):  # they tell how many
             outside[name] = sheet["outside"][sheet["confounder"].index(name)] = None
-    notes = record["features"]
     record["n_notes"] = len(assessment.features)
-    record["features"] = {name: values[:_MOST_NOTES] for name, values in notes.items()}
+    record["features"] = assessment.features.take(range(record["n_notes"])[:_MOST_NOTES])
     return record
-
-
-def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
-    elsewhere = ("findings", "features", "densities", "n_query", "n_reference")
-    return {k: v for k, v in evaluation.to_dict().items() if k not in elsewhere}
-
-
-def _names(adapter: ConDoAdapter, domains: Domains) -> list[str]:
-    """Return the names of the map's outputs."""
-    affine = adapter.map_
-    if affine.is_rectangular:
-        return [str(name) for name in affine.outputs(domains.tables[0].columns) or ()]
-    return [str(name) for name in affine.feature_names or domains.tables[0].labels]
 
 
 def _features(
     adapter: ConDoAdapter,
-    domains: Domains,
+    names: list[str],
     evaluation: Evaluation | None,
     uncertainty: Bootstrap | None,
 ) -> Sheet:
     """Return the map and its evaluation feature by feature, in the order to show them in."""
-    columns = {"feature": _names(adapter, domains), **_parameters(adapter, uncertainty)}
+    columns = {"feature": names, **_parameters(adapter, uncertainty)}
     if evaluation is None:
         return Sheet(columns)
     found = evaluation.features
-    columns |= {name: values for name, values in found.columns.items() if name != "feature"}
     order = np.lexsort((-np.abs(found["shift_before"]), found["p_adjusted"]))
-    return Sheet(columns).take(order)
+    return Sheet(columns | found.columns | {"feature": names}).take(order)
 
 
 def _parameters(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[str, Any]:
     """Return scale and offset with 95% intervals, or the image of the mean under a matrix."""
     affine, errors = adapter.map_, adapter.map_se_
+    columns: dict[str, Any] = {}
     if affine.kind == "diagonal":
         if uncertainty is not None:
             sheet = uncertainty.features.columns
             return {n: v for n, v in sheet.items() if n != "feature" and not n.endswith("_se")}
-        columns: dict[str, Any] = {}
         for name, values in (("scale", affine.scale), ("offset", affine.offset)):
             columns[name] = values
             if errors is not None:
@@ -268,43 +263,38 @@ def _parameters(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[st
     if affine.fitted_on is None:
         return {"offset": affine.offset}
     mean = affine.fitted_on.mean
-    columns = {} if affine.is_rectangular else {"own": _diagonal(affine), "mean": mean}
+    if not affine.is_rectangular:
+        columns = {"own": affine.matrix.diagonal(), "mean": mean}
     columns["image_of_mean"] = affine(mean[None])[0]
     if uncertainty is not None and "se" in uncertainty.features.columns:
         columns["image_se"] = uncertainty.features["se"]
     return columns
 
 
-def _diagonal(affine: AffineMap) -> Array:
-    if affine.left is None or affine.right is None:
-        return np.diagonal(affine.scale)
-    return affine.scale + (affine.left * affine.right).sum(axis=1)
-
-
-def _map(adapter: ConDoAdapter, domains: Domains, uncertainty: Bootstrap | None) -> dict[str, Any]:
+def _map(
+    adapter: ConDoAdapter, inward: list[str], outward: list[str], uncertainty: Bootstrap | None
+) -> dict[str, Any]:
     affine = adapter.map_
+    has_errors = adapter.map_se_ is not None or uncertainty is not None
     record: dict[str, Any] = {
         "kind": affine.kind,
         "n_in": affine.n_features_in_,
         "n_out": len(affine.offset),
         "links": sum(link is not None for link in affine.links or ()),
-        "has_intervals": affine.kind == "diagonal"
-        and (adapter.map_se_ is not None or uncertainty is not None),
+        "has_intervals": affine.kind == "diagonal" and has_errors,
     }
     if affine.kind == "diagonal":
         scale = np.abs(affine.scale)
-        record["smallest_scale"], record["largest_scale"] = scale.min(), scale.max()
-        return record
+        return record | {"smallest_scale": scale.min(), "largest_scale": scale.max()}
     if affine.left is not None:
         record["rank"] = affine.left.shape[1]
     if affine.n_features_in_ <= _LARGE_MATRIX:
         record["condition"] = float(np.linalg.cond(affine.A))
-        inputs = [str(name) for name in affine.feature_names or domains.tables[0].labels]
-        record["entries"] = _largest(affine, inputs, _names(adapter, domains))
+        record["entries"] = _largest(affine, inward, outward)
     return record
 
 
-def _largest(affine: AffineMap, inputs: list[str], outputs: list[str]) -> dict[str, Any]:
+def _largest(affine: AffineMap, inward: list[str], outward: list[str]) -> dict[str, Any]:
     """Return the entries of a matrix that move outputs most, beside those of a feature to itself.
 
     The weight of an entry is the change of the output, in its own units, for a change of the input
@@ -319,8 +309,8 @@ def _largest(affine: AffineMap, inputs: list[str], outputs: list[str]) -> dict[s
     largest = np.argsort(-size, axis=None, kind="stable")[:_MOST_ENTRIES]
     to, origin = np.unravel_index(largest[size.ravel()[largest] > 0], A.shape)
     return {
-        "from": [inputs[j] for j in origin],
-        "to": [outputs[i] for i in to],
+        "from": [inward[j] for j in origin],
+        "to": [outward[i] for i in to],
         "entry": A[to, origin],
         "standardised": np.sign(A[to, origin]) * size[to, origin],
     }
@@ -345,43 +335,10 @@ def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
     }
 
 
-def _uncertainty(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[str, Any]:
-    """Return where the errors come from, and how strong an unrecorded confounder must be."""
-    dof = degrees_of_freedom(adapter)
-    record: dict[str, Any] = {
-        "how": "none" if adapter.map_se_ is None else "formula",
-        "strength_one_error": robustness_value(1.0, dof),
-        "strength_two_errors": robustness_value(2.0, dof),
-    }
-    if uncertainty is not None:
-        record["how"] = "bootstrap"
-        for name in ("n_resamples", "n_failed", "stability", "other_modes"):
-            record[name] = getattr(uncertainty, name)
-    return record
-
-
-def _densities(evaluation: Evaluation, names: list[str]) -> list[dict[str, Any]]:
-    """Return curves by feature in the order shown; the grid is its ends, evenly divided."""
-    known = evaluation.densities
-    return [
-        {
-            "feature": name,
-            "grid": [known[name]["grid"][0], known[name]["grid"][-1]],
-            "strata": [
-                {"stratum": stratum, **curves} for stratum, curves in known[name]["strata"].items()
-            ],
-        }
-        for name in names
-        if name in known
-    ]
-
-
-def _reproduce(adapter: ConDoAdapter, command: str | None, inputs: Any) -> dict[str, Any]:
-    if inputs is not None and not isinstance(inputs, Mapping):
-        inputs = {os.fspath(path): sha256(path) for path in inputs}
-    return {
-        "command": command,
-        "versions": versions(),
-        "inputs": dict(inputs or {}),
-        "parameters": {k: setting(v) for k, v in adapter.get_params(deep=False).items()},
-    }
+def _densities(evaluation: Evaluation, features: Sheet) -> Iterator[dict[str, Any]]:
+    """Yield curves by feature in the order shown; the grid is its ends, evenly divided."""
+    for name in features["feature"]:
+        if name in evaluation.densities:
+            grid, strata = evaluation.densities[name].values()
+            curves = [{"stratum": stratum, **curves} for stratum, curves in strata.items()]
+            yield {"feature": name, "grid": [grid[0], grid[-1]], "strata": curves}

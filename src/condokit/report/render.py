@@ -55,7 +55,7 @@ def render(record: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(number=number, count=count, percent=percent)
-    script = _file("report.js")
+    script, features = _file("report.js"), record["features"]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html.jinja").render(
         **record,
@@ -64,8 +64,8 @@ def render(record: dict[str, Any]) -> str:
         script_hash=digest,
         data=Markup(_embedded({name: record[name] for name in _EXPLORED})),
         bars=_bars(record),
-        top=_top(record["features"]),
-        love=_love(record["features"]),
+        top=[dict(zip(features, row)) for row in zip(*features.values())][:TOP],
+        love=_love(features),
         columns=_COLUMNS,
         version_names=_VERSIONS,
         n_shown=TOP,
@@ -114,15 +114,15 @@ def _embedded(value: Any) -> str:
 
 def _bars(record: dict[str, Any]) -> dict[str, Any]:
     """Return shares of rows by stratum, in percent of the longest bar."""
-    found = record["assessment"]
-    sheet = {} if found is None else found["strata"]
-    names = sheet.get("rows with", [])
-    totals = {side: max(record["compared"][f"n_{side}"], 1) for side in ("query", "reference")}
-    rows = [
-        {"name": name} | {s: _bar(sheet[f"n_{s}"][k], total) for s, total in totals.items()}
-        for k, name in enumerate(names[:_MOST_STRATA])
-    ]
-    bars = [row[side] for row in rows for side in totals]
+    sheet = (record["assessment"] or {"strata": {}})["strata"]
+    names, bars = sheet.get("rows with", []), []
+    rows: list[dict[str, Any]] = [{"name": name} for name in names[:_MOST_STRATA]]
+    for side in ("query", "reference"):
+        total = max(record["compared"][f"n_{side}"], 1)
+        for row, shown in zip(rows, sheet.get(f"n_{side}", [])):
+            size, hidden = size_of(shown)
+            row[side] = {"count": shown, "share": size / total, "hidden": hidden}
+            bars.append(row[side])
     longest = max((bar["share"] for bar in bars), default=1) or 1
     for bar in bars:
         bar["width"] = round(100 * bar["share"] / longest, 2)
@@ -130,33 +130,21 @@ def _bars(record: dict[str, Any]) -> dict[str, Any]:
     return {"rows": rows, "hidden": hidden, "more": max(len(names) - _MOST_STRATA, 0)}
 
 
-def _bar(shown: Any, total: float) -> dict[str, Any]:
-    size, hidden = size_of(shown)
-    return {"count": shown, "share": size / total, "hidden": hidden}
-
-
-def _top(features: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    return [
-        {name: values[j] for name, values in features.items()}
-        for j in range(min(TOP, len(features["feature"])))
-    ]
-
-
 def _love(features: dict[str, list[Any]]) -> list[dict[str, Any]]:
     """Return the features with the largest shifts before or after, placed on an axis from zero."""
     if "shift_before" not in features:
         return []
-    before, after = ([abs(x or 0) for x in features[f"shift_{k}"]] for k in ("before", "after"))
-    order = sorted(range(len(before)), key=lambda j: -max(before[j], after[j]))[:TOP]
-    end = max((max(before[j], after[j]) for j in order), default=1) or 1
+    shifts = (map(abs, (x or 0 for x in features[f"shift_{k}"])) for k in ("before", "after"))
+    rows = sorted(zip(features["feature"], *shifts), key=lambda row: -max(row[1:]))[:TOP]
+    end = max((max(row[1:]) for row in rows), default=1) or 1
     return [
         {
-            "feature": features["feature"][j],
-            "before": before[j],
-            "after": after[j],
-            "x_before": round(2 + 94 * before[j] / end, 2),
-            "x_after": round(2 + 94 * after[j] / end, 2),
+            "feature": feature,
+            "before": before,
+            "after": after,
+            "x_before": round(2 + 94 * before / end, 2),
+            "x_after": round(2 + 94 * after / end, 2),
             "x_small": round(2 + 94 * 0.1 / end, 2) if end > 0.1 else None,
         }
-        for j in order
+        for feature, before, after in rows
     ]

@@ -44,10 +44,8 @@ class Agreement(Record):
     difference: Array = field(metadata={"private": True})
 
     def parts(self) -> list[Part]:  # noqa: D102
-        text = (
-            f"{self.n_pairs} pairs: the difference to the reference goes from "
-            f"{self.error_before:.2f} to {self.error_after:.2f} standard deviations."
-        )
+        change = f"from {self.error_before:.2f} to {self.error_after:.2f} standard deviations"
+        text = f"{self.n_pairs} pairs: the difference to the reference goes {change}."
         return [("", text), ("By feature", self.features)]
 
 
@@ -56,8 +54,11 @@ def agreement(pairs: Any, domains: Domains, affine: AffineMap, min_cell: int) ->
 
     Features that fewer than `min_cell` pairs know have no figures.
     """
-    rows = _paired_rows(pairs, domains.is_query, min_cell)
-    before, reference = (domains.rows(np.unique(r))[_places(r)] for r in rows)
+    tables = []
+    for numbers in _paired_rows(pairs, domains.is_query, min_cell):
+        distinct, place = np.unique(numbers, return_inverse=True)
+        tables.append(domains.rows(distinct)[place])
+    before, reference = tables
     after = affine(before)
     hidden = np.isnan(after) | np.isnan(reference)
     hidden |= too_few((~hidden).sum(axis=0), min_cell)
@@ -70,9 +71,8 @@ def agreement(pairs: Any, domains: Domains, affine: AffineMap, min_cell: int) ->
     def rms(gap: Any) -> Any:
         return np.ma.sqrt((gap**2).mean(axis=0))
 
-    centred = [values - values.mean(axis=0) for values in (after, reference)]
-    together = (centred[0] * centred[1]).mean(axis=0)
-    apart = ones_for_zeros((centred[0].std(axis=0) * centred[1].std(axis=0)).filled(0.0))
+    together = ((after - after.mean(axis=0)) * (reference - reference.mean(axis=0))).mean(axis=0)
+    apart = ones_for_zeros((after.std(axis=0) * reference.std(axis=0)).filled(0.0))
     columns = {
         "feature": domains.tables[0].labels,
         "bias": bias,
@@ -93,34 +93,25 @@ def agreement(pairs: Any, domains: Domains, affine: AffineMap, min_cell: int) ->
     )
 
 
-def _places(rows: Array) -> Array:
-    """Return the place of every row among the distinct ones."""
-    return np.unique(rows, return_inverse=True)[1]
-
-
 def _paired_rows(pairs: Any, is_query: Array, fewest: int) -> tuple[Array, Array]:
     """Return the row numbers of query and reference; refuse what are no pairs."""
     try:
         query, reference = (np.asarray(side) for side in pairs)
     except (TypeError, ValueError):
         raise ValueError("'pairs' must be two lists of row numbers of X.") from None
-    n_rows = len(is_query)
+    n, n_rows = len(query), len(is_query)
     for name, side, is_here in (("query", query, is_query), ("reference", reference, ~is_query)):
         if side.ndim != 1 or side.dtype.kind not in "iu" or len(side) == 0:
             raise ValueError(f"'pairs' must list row numbers of {name} rows.")
         if side.min() < 0 or side.max() >= n_rows:
             raise ValueError(f"'pairs' names a row that X, with {n_rows} rows, does not have.")
-        strange = side[~is_here[side]]
-        if len(strange):
-            raise ValueError(
-                f"'pairs' lists row {strange[0]} as a {name} row, but its domain says otherwise."
-            )
-    if len(query) != len(reference):
-        raise ValueError(
-            f"'pairs' lists {len(query)} query rows but {len(reference)} reference rows."
-        )
-    if too_few(len(query), fewest):
-        raise ValueError(
-            f"'pairs' must list at least {fewest} pairs: the figures of fewer are not shown."
-        )
+        if not is_here[side].all():
+            row = side[~is_here[side]][0]
+            what = f"row {row} as a {name} row, but its domain says otherwise."
+            raise ValueError(f"'pairs' lists {what}")
+    if n != len(reference):
+        raise ValueError(f"'pairs' lists {n} query rows but {len(reference)} reference rows.")
+    if too_few(n, fewest):
+        must = f"must list at least {fewest} pairs: the figures of fewer are not shown."
+        raise ValueError(f"'pairs' {must}")
     return query, reference

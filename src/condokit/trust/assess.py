@@ -14,7 +14,7 @@ from condokit.compare.comparison import Comparison, compare
 from condokit.compare.overlap import Overlap
 from condokit.conditionals import Stratified
 from condokit.data.disclosure import MIN_CELL, hidden_counts, number_of, share_of, shares_of_few
-from condokit.data.domains import Confounder, Domains, Strata, cell_names
+from condokit.data.domains import Domains, Strata, cell_names
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.roles import from_table
 from condokit.data.subsets import subsample_sides
@@ -36,6 +36,18 @@ _VERDICTS = {
     "go with care": "Go with care: the domains can be compared, with reservations.",
     "not possible": "Not possible: these data do not allow the comparison.",
 }
+_ROTATION = said(
+    "Without confounders that differ, a matrix is determined up to a rotation only; "
+    "{@divergence='ot'} takes the symmetric one."
+)
+_FEW_FOR_MATRIX = (
+    "{rows:.0f} rows in the smaller domain are few for {d} features (about {wanted} are needed): a "
+    "matrix would fit noise. {@map='auto'} will see."
+)
+_ALIKE = said(
+    "The strata are too much alike: rotations that they hardly tell apart are as good. Use "
+    "{@map='location-scale'}, or {@divergence='ot'}."
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,11 +93,9 @@ class Assessment(Record):
         rows = f"{self.n_query} query and {self.n_reference} reference rows"
         text = f"{_VERDICTS[self.verdict]} {rows}, {self.n_features} features."
         if self.overlap is not None:
-            text += (
-                f" Overlap of the confounders: {self.overlap.coefficient:.2f}, worth "
-                f"{self.overlap.effective_query:.0f} and {self.overlap.effective_reference:.0f} "
-                "rows."
-            )
+            worth = f"{self.overlap.effective_query:.0f} and {self.overlap.effective_reference:.0f}"
+            coefficient = f"{self.overlap.coefficient:.2f}"
+            text += f" Overlap of the confounders: {coefficient}, worth {worth} rows."
         return [
             ("", text),
             ("Reasons", self.findings),
@@ -145,40 +155,33 @@ def assess(
 
 
 def assess_domains(
-    domains: Domains,
-    warn_overlap: float = 0.4,
-    min_overlap: float = 0.05,
-    min_cell: int = 5,
+    domains: Domains, warn_overlap: float = 0.4, min_overlap: float = 0.05, min_cell: int = 5
 ) -> Assessment:
     """Assess domains that have been read already."""
     check_number("warn_overlap", warn_overlap, 0, 1)
     check_number("min_overlap", min_overlap, 0, 1)
     check_integer("min_cell", min_cell, 1)
     strata, kept = domains.strata(), domains.kept()
-    findings: list[Finding] = []
     comparison, overlap = None, None
     try:
         comparison = compare(domains, quiet=True, measured=True)
     except NoOverlapError as error:
-        findings.append(Finding("stop", str(error).split("\n")[0]))
-    if comparison is not None:
-        n_query = float(strata.count_query.sum())
-        overlap = comparison.overlap
-        findings += _of_overlap(overlap, warn_overlap, min_overlap, n_query, min_cell)
-        findings += _of_rows(domains, comparison)
+        findings = [Finding("stop", str(error).split("\n")[0])]
+    else:
+        overlap, n_query = comparison.overlap, float(strata.count_query.sum())
+        findings = [
+            *_of_overlap(overlap, warn_overlap, min_overlap, n_query, min_cell),
+            *_of_rows(domains, comparison),
+        ]
         few = shares_of_few(overlap.outside, n_query, min_cell)
-        overlap = replace(
-            overlap, outside={k: v for k, v in overlap.outside.items() if k not in few}
-        )
+        shown = {name: share for name, share in overlap.outside.items() if name not in few}
+        overlap = replace(overlap, outside=shown)
     remarkable = describe_features(domains)
-    findings = gravest_first(
-        [*findings, *_of_features(remarkable), *_of_missing(domains, min_cell)]
-    )
-    levels = {finding.level for finding in findings}
-    bad, weak = "stop" in levels, "care" in levels
-    goal = max(warn_overlap, 0.5) if bad or weak else 0.0
+    findings = gravest_first([*findings, *_of_columns(domains, remarkable, min_cell)])
+    gravest = findings[0].level if findings else "note"
+    goal = 0.0 if gravest == "note" else max(warn_overlap, 0.5)
     return Assessment(
-        verdict="not possible" if bad else "go with care" if weak else "go",
+        verdict={"stop": "not possible", "care": "go with care", "note": "go"}[gravest],
         findings=findings,
         wanted=_wanted(domains, strata, goal),
         n_query=int((domains.is_query & kept).sum()),
@@ -187,7 +190,7 @@ def assess_domains(
         overlap=overlap,
         confounders=Sheet.of_rows(_associations(domains, overlap, min_cell)),
         strata=_strata_sheet(domains, strata, min_cell),
-        features=_features_sheet(remarkable),
+        features=remarkable,
         affine=dict(zip(("identifiable", "why"), _identifies_matrix(domains, comparison))),
     )
 
@@ -223,11 +226,8 @@ def _of_rows(domains: Domains, comparison: Comparison) -> Iterator[Finding]:
             yield Finding("care", f"fewer than {_FEW_ROWS} {name} rows can be compared.")
         lost = sum(row[f"n_{name}"] for row in support.dropped)
         if lost > _MUCH_DROPPED * (total + lost):
-            yield Finding(
-                "care",
-                f"{share_of(lost, total + lost)} of the {name} rows have confounder values "
-                "that the other domain lacks, and are not compared.",
-            )
+            text = f"{share_of(lost, total + lost)} of the {name} rows have confounder values "
+            yield Finding("care", f"{text}that the other domain lacks, and are not compared.")
         few = [names[k] for k in np.flatnonzero((cells < _FEW_ROWS) & (support.weights > 0.02))]
         if few and total >= _FEW_ROWS:
             yield Finding("care", f"fewer than {_FEW_ROWS} {name} rows with {listing(few)}.")
@@ -239,46 +239,74 @@ def _of_rows(domains: Domains, comparison: Comparison) -> Iterator[Finding]:
                 yield Finding("care", text)
 
 
-def _of_features(remarkable: dict[str, dict[str, str]]) -> list[Finding]:
-    by_kind: dict[str, list[str]] = {}
-    for name, notes in remarkable.items():
-        for kind in notes:
-            by_kind.setdefault(kind, []).append(name)
-    return [
-        Finding(
-            "care" if kind in ("heavy-tailed", "mostly missing") else "note",
-            f"{kind}: {listing(by_kind[kind])}.",
-            advice,
-        )
-        for kind, advice in ADVICE.items()
-        if kind in by_kind
-    ]
-
-
-def _of_missing(domains: Domains, min_cell: int) -> list[Finding]:
-    return [
-        Finding("note", f"{name} is missing in {number_of(count, min_cell)} rows.")
-        for name, count in domains.missing.items()
-        if count
-    ]
+def _of_columns(domains: Domains, remarkable: Sheet, min_cell: int) -> Iterator[Finding]:
+    for kind, advice in ADVICE.items():
+        names = [row["feature"] for row in remarkable.rows() if row["kind"] == kind]
+        if names:
+            is_grave = kind in ("heavy-tailed", "mostly missing")
+            yield Finding("care" if is_grave else "note", f"{kind}: {listing(names)}.", advice)
+    for name, count in domains.missing.items():
+        if count:
+            yield Finding("note", f"{name} is missing in {number_of(count, min_cell)} rows.")
 
 
 def _associations(
     domains: Domains, overlap: Overlap | None, min_cell: int
 ) -> Iterator[dict[str, Any]]:
     """Tell how strongly every confounder is associated with the domain."""
-    weights, is_query = _weights(domains), domains.is_query
     for confounder in domains.confounders:
         name = confounder.name
+        if confounder.values is not None:
+            kind, v, difference = "continuous", None, _mean_difference(domains, confounder.values)
+        else:
+            counts = _by_side(domains, confounder.codes, len(confounder.levels))
+            kind, v, difference = "categorical", cramers_v(counts), share_difference(counts)
         yield {
             "confounder": name,
-            "kind": "categorical" if confounder.values is None else "continuous",
-            "cramers_v": cramers_v(confounder, is_query, weights),
-            "difference_sd": standardised_difference(confounder, is_query, weights),
+            "kind": kind,
+            "cramers_v": v,
+            "difference_sd": difference,
             "overlap": None if overlap is None else overlap.by_confounder[name],
             "outside": None if overlap is None else overlap.outside.get(name),
             "missing": hidden_counts(np.array([domains.missing.get(name, 0)]), min_cell)[0],
         }
+
+
+def cramers_v(counts: Array) -> float:
+    r"""Return :math:`\sqrt{\chi^2 / n}` between domain and categories."""
+    expected = counts.sum(axis=0) * counts.sum(axis=1, keepdims=True) / counts.sum()
+    seen = expected > 0
+    return float(np.sqrt(((counts - expected)[seen] ** 2 / expected[seen]).sum() / counts.sum()))
+
+
+def share_difference(counts: Array) -> float:
+    r"""Return the distance between the shares of levels in standard deviations.
+
+    :math:`\sqrt{\Delta' S^{+} \Delta}` with the difference of shares :math:`\Delta` and the mean S
+    of their multinomial covariances (Yang and Dalton 2012).
+    """
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    if shares.shape[1] == 1:
+        return 0.0
+    # no level in common: the difference is infinite, which the pseudo-inverse would hide
+    if not shares.min(axis=0).any():
+        return float(np.inf)
+    delta = (shares[0] - shares[1])[1:]
+    S = np.mean([np.diag(p[1:]) - np.outer(p[1:], p[1:]) for p in shares], axis=0)
+    return float(np.sqrt(max(delta @ np.linalg.pinv(S, hermitian=True) @ delta, 0.0)))
+
+
+def _mean_difference(domains: Domains, values: Array) -> float:
+    r"""Return :math:`(\bar z_q - \bar z_r) / \sqrt{(s_q^2 + s_r^2) / 2}`."""
+    weights, moments = _weights(domains), []
+    for side in (domains.is_query, ~domains.is_query):
+        z, w = np.nan_to_num(values[side]), weights[side] / weights[side].sum()
+        moments.append((w @ z, w @ (z - w @ z) ** 2))
+    (mean_query, var_query), (mean_reference, var_reference) = moments
+    difference, spread = mean_query - mean_reference, np.sqrt((var_query + var_reference) / 2)
+    if spread == 0:
+        return 0.0 if difference == 0 else float(np.inf)
+    return float(difference / spread)
 
 
 def _weights(domains: Domains) -> Array:
@@ -286,48 +314,10 @@ def _weights(domains: Domains) -> Array:
     return np.where(domains.kept(), 1.0 if domains.weights is None else domains.weights, 0.0)
 
 
-def cramers_v(confounder: Confounder, is_query: Array, weights: Array) -> float | None:
-    r"""Return :math:`\sqrt{\chi^2 / n}` between domain and categories; None if continuous."""
-    if confounder.values is not None:
-        return None
-    table = _by_side(confounder.codes, len(confounder.levels), is_query, weights)
-    expected = table.sum(axis=0) * table.sum(axis=1, keepdims=True) / table.sum()
-    seen = expected > 0
-    return float(np.sqrt(((table - expected)[seen] ** 2 / expected[seen]).sum() / table.sum()))
-
-
-def standardised_difference(confounder: Confounder, is_query: Array, weights: Array) -> float:
-    r"""Return the difference between the domains in standard deviations, query minus reference.
-
-    Numbers: :math:`(\bar z_q - \bar z_r) / \sqrt{(s_q^2 + s_r^2) / 2}`. Categories, as a distance:
-    :math:`\sqrt{\Delta' S^{+} \Delta}` with the difference of shares :math:`\Delta` and the mean S
-    of their multinomial covariances (Yang and Dalton 2012).
-    """
-    if confounder.values is not None:
-        means, variances = np.empty((2, 2))
-        for k, side in enumerate((is_query, ~is_query)):
-            z, w = np.nan_to_num(confounder.values[side]), weights[side] / weights[side].sum()
-            means[k] = w @ z
-            variances[k] = w @ (z - means[k]) ** 2
-        difference, spread = means[0] - means[1], np.sqrt(variances.mean())
-        if spread == 0:
-            return 0.0 if difference == 0 else float(np.inf)
-        return float(difference / spread)
-    shares = _by_side(confounder.codes, len(confounder.levels), is_query, weights)
-    shares /= shares.sum(axis=1, keepdims=True)
-    delta = (shares[0] - shares[1])[1:]
-    S = np.mean([np.diag(p[1:]) - np.outer(p[1:], p[1:]) for p in shares], axis=0)
-    if len(delta) == 0:
-        return 0.0
-    # no level in common: the difference is infinite, which the pseudo-inverse would hide
-    if not np.minimum(shares[0], shares[1]).any():
-        return float(np.inf)
-    return float(np.sqrt(max(delta @ np.linalg.pinv(S, hermitian=True) @ delta, 0.0)))
-
-
-def _by_side(cell: Array, n_cells: int, is_query: Array, weights: Array) -> Array:
+def _by_side(domains: Domains, cell: Array, n_cells: int) -> Array:
     """Count rows of (query, reference) by cell; those of cell -1 are left out."""
-    sides = ((cell >= 0) & side for side in (is_query, ~is_query))
+    weights = _weights(domains)
+    sides = ((cell >= 0) & side for side in (domains.is_query, ~domains.is_query))
     return np.stack([np.bincount(cell[side], weights[side], n_cells) for side in sides])
 
 
@@ -338,62 +328,48 @@ def _cells(domains: Domains, strata: Strata) -> Iterator[tuple[list[str], Array]
         yield cell_names(strata.names, strata.levels), counts
     for confounder in domains.continuous:
         assert confounder.values is not None
-        edges = bin_edges(confounder.values[domains.kept()])
+        names, edges = _bins(confounder.name, confounder.values[domains.kept()])
         place = np.searchsorted(edges, confounder.values, "right")
-        counts = _by_side(place, len(edges) + 1, domains.is_query, _weights(domains))
-        yield _bin_names(confounder.name, edges), counts
+        yield names, _by_side(domains, place, len(names))
 
 
-def bin_edges(values: Array) -> Array:
-    """Return inner edges of bins with about equal numbers of rows."""
+def _bins(name: str, values: Array) -> tuple[list[str], Array]:
+    """Return names and inner edges of bins with about equal numbers of rows."""
+    lowest, highest = float(values.min()), float(values.max())
     inner = np.quantile(values, np.linspace(0, 1, _N_BINS + 1)[1:-1])
-    spread = float(values.max() - values.min())
-    digits = 2 - int(np.floor(np.log10(spread))) if spread > 0 else 0
+    digits = 2 - int(np.floor(np.log10(highest - lowest))) if highest > lowest else 0
     edges = np.unique(np.round(inner, digits))
-    return edges[(edges > values.min()) & (edges <= values.max())]
-
-
-def _bin_names(name: str, edges: Array) -> list[str]:
+    edges = edges[(edges > lowest) & (edges <= highest)]
     if len(edges) == 0:
-        return [name]
+        return [name], edges
     shown = [f"{edge:.12g}" for edge in edges]
     between = [f"{name} {a} to {b}" for a, b in zip(shown, shown[1:])]
-    return [f"{name} below {shown[0]}", *between, f"{name} from {shown[-1]}"]
+    return [f"{name} below {shown[0]}", *between, f"{name} from {shown[-1]}"], edges
 
 
 def _strata_sheet(domains: Domains, strata: Strata, min_cell: int) -> Sheet:
-    columns: dict[str, list[Any]] = {"rows with": [], "n_query": [], "n_reference": []}
     if domains.weights is not None:  # a heavy row is one row
         domains = replace(domains, weights=None)
         strata = domains.strata()
-    for names, counts in _cells(domains, strata):
-        columns["rows with"] += names
-        columns["n_query"] += hidden_counts(counts[0], min_cell)
-        columns["n_reference"] += hidden_counts(counts[1], min_cell)
-    return Sheet(columns)
-
-
-def _features_sheet(remarkable: dict[str, dict[str, str]]) -> Sheet:
     rows = [
-        {"feature": name, "kind": kind, "because": text}
-        for name, notes in remarkable.items()
-        for kind, text in notes.items()
+        row
+        for names, counts in _cells(domains, strata)
+        for row in zip(names, *(hidden_counts(side, min_cell) for side in counts))
     ]
-    return Sheet.of_rows(rows, ("feature", "kind", "because"))
+    return Sheet.of_rows(rows, ("rows with", "n_query", "n_reference"))
 
 
 def _wanted(domains: Domains, strata: Strata, goal: float) -> list[str]:
     """Name the rows that would bring the overlap of every confounder to a goal."""
-    asked: dict[str, float] = {}
+    asked: list[tuple[float, str]] = []
     sides = [f"{domains.labels[0]!r} (query)", f"{domains.labels[1]!r} (reference)"]
     if domains.labels == ("query", "reference"):
         sides = ["the query", "the reference"]
     for names, counts in _cells(domains, strata) if goal else ():
         more = _additions(counts, goal)
-        for side, k in zip(*np.nonzero(more)):
-            asked[f"{names[k]} in {sides[side]}"] = more[side, k]
-    largest = sorted(asked, key=lambda cell: -asked[cell])[:_MOST_WANTED]
-    return [f"about {asked[cell]:.0f} more rows with {cell}" for cell in largest]
+        asked += [(more[s, k], f"{names[k]} in {sides[s]}") for s, k in np.argwhere(more)]
+    largest = sorted(asked, key=lambda item: -item[0])[:_MOST_WANTED]
+    return [f"about {n:.0f} more rows with {cell}" for n, cell in largest]
 
 
 def _additions(counts: Array, goal: float) -> Array:
@@ -427,26 +403,16 @@ def _coefficient(counts: Array) -> float:
 
 def _identifies_matrix(domains: Domains, comparison: Comparison | None) -> tuple[bool | None, str]:
     """Tell whether these rows and strata determine a full matrix, and why."""
-    d = domains.n_features
     if comparison is None:
         return False, "Nothing can be compared."
+    support, d = comparison.support, domains.n_features
     if d == 1:
         return True, "With one feature a matrix is a scale."
-    support = comparison.support
     if len(support.weights) == 1 and not domains.continuous:
-        return False, said(
-            "Without confounders that differ, a matrix is determined up to a rotation only; "
-            "{@divergence='ot'} takes the symmetric one."
-        )
+        return False, _ROTATION
     rows = min(support.count_query.sum(), support.count_reference.sum())
     if rows < MANY_ROWS * d:
-        return False, said(
-            "{rows:.0f} rows in the smaller domain are few for {d} features (about {wanted} are "
-            "needed): a matrix would fit noise. {@map='auto'} will see.",
-            rows=rows,
-            d=d,
-            wanted=MANY_ROWS * d,
-        )
+        return False, said(_FEW_FOR_MATRIX, rows=rows, d=d, wanted=MANY_ROWS * d)
     if d > _MOST_FEATURES or domains.continuous or domains.gaps is not None:
         return None, said("There are rows enough; {@map='auto'} decides on held-out rows.")
     keep = np.zeros(len(domains.is_query), dtype=bool)
@@ -458,7 +424,4 @@ def _identifies_matrix(domains: Domains, comparison: Comparison | None) -> tuple
         return False, "No matrix fits these strata: some have too few rows."
     if is_determined:
         return True, "There are rows enough, and the strata differ enough."
-    return False, said(
-        "The strata are too much alike: rotations that they hardly tell apart are as good. Use "
-        "{@map='location-scale'}, or {@divergence='ot'}."
-    )
+    return False, _ALIKE

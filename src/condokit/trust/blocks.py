@@ -37,10 +37,7 @@ class ComparableRows:
 
     @classmethod
     def of(cls, domains: Domains, comparison: Comparison, affine: AffineMap) -> ComparableRows:
-        """Gather at most 5000 rows of each domain, evenly taken by weight, and map the query's.
-
-        A missing value is replaced by that of another row of its block and domain.
-        """
+        """Gather at most 5000 rows of each domain, evenly taken by weight, and map the query's."""
         place = comparison.support.place(comparison.strata)
         row_number = _evenly_taken(domains, place >= 0)
         is_query = domains.is_query[row_number]
@@ -60,11 +57,7 @@ class ComparableRows:
         return cls(before, after, is_query, block, category, covariates, groups, row_number)
 
     def residuals(self, X: Array) -> Array:
-        r"""Return features without what continuous confounders explain, in their own units.
-
-        :math:`(x - \mu(z)) \bar\sigma / \sigma(z)` with one curve for both domains. Categories are
-        left to the blocks.
-        """
+        r"""Return :math:`(x - \mu(z)) \bar\sigma / \sigma(z)` with one curve for both domains."""
         if self.covariates is None:
             return X
         at = Splines().moments_at(X, self.covariates, self.covariates)
@@ -78,11 +71,10 @@ class ComparableRows:
         if self.covariates is not None:
             known = self.covariates.take(there)
             return Splines().moments_at(X, known, self.covariates).mean
-        n_blocks = int(self.block.max()) + 1
-        count = np.bincount(self.block[there], minlength=n_blocks)
-        sums = np.zeros((n_blocks, X.shape[1]))
-        np.add.at(sums, self.block[there], X)
-        return (sums / np.maximum(count, 1)[:, None])[self.block]
+        means = np.zeros((int(self.block.max()) + 1, X.shape[1]))
+        for k in np.unique(self.block[there]):
+            means[k] = X[self.block[there] == k].mean(axis=0)
+        return means[self.block]
 
     def shared_blocks(self) -> list[Array]:
         """Return the places of the rows of every block that both domains have."""
@@ -100,16 +92,11 @@ class ComparableRows:
         _, first, subject = np.unique(self.groups, return_index=True, return_inverse=True)
         share = np.bincount(subject, self.is_query) / np.bincount(subject)
         both = (share > 0) & (share < 1)
-        label = self.is_query[first]
         # subjects change places with subjects of the same block; those in both domains turn
         kind = np.where(both, -1, self.block[first])
-        turned = _shuffled(label, kind, n_permutations, rng)
-        coins = rng.random((len(label), n_permutations)) < 0.5
-        turned[both] = coins[both]
-        labels = turned[subject]
-        mixed = both[subject]
-        labels[mixed] ^= self.is_query[mixed, None]
-        return labels
+        turned = _shuffled(self.is_query[first], kind, n_permutations, rng)
+        turned[both] = (rng.random(turned.shape) < 0.5)[both]
+        return turned[subject] ^ (both[subject] & self.is_query)[:, None]
 
 
 def _evenly_taken(domains: Domains, compared: Array) -> Array:
@@ -126,10 +113,7 @@ def _evenly_taken(domains: Domains, compared: Array) -> Array:
 
 
 def _fill_gaps(before: Array, after: Array, cell: Array) -> None:
-    """Give missing values those of other rows of the same block and domain, in both versions.
-
-    Drawing keeps means and spreads as they are; where a cell knows nothing, any row will do.
-    """
+    """Give missing values those of other rows of the same block and domain (else of the domain)."""
     rng = np.random.default_rng(0)
     for j in np.flatnonzero(np.isnan(after).any(axis=0)):
         known = ~np.isnan(after[:, j])

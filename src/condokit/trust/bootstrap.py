@@ -143,7 +143,8 @@ def bootstrap_domains(
     recipe = adapter.chosen_.recipe
     is_diagonal = isinstance(recipe.family, DiagonalFamily)
     domains = replace(domains, links=check_links(recipe.family.links, domains.tables[0].labels))
-    if _has_moments(recipe, domains):
+    by_moments = recipe.family.form == "diagonal" and recipe.needs == "moments"
+    if by_moments and not recipe.conditional.is_smooth and not domains.continuous:
         draws = _by_moments(domains, recipe, n_resamples, seed)
     else:
         if is_diagonal:
@@ -151,47 +152,37 @@ def bootstrap_domains(
         draws = _by_rows(domains, recipe, n_resamples, seed, n_jobs)
     with threads(1):
         found, n_failed = _gathered(draws, n_resamples, verbose)
-    (scale, offset), *others = found  # the first is the plain map of all rows
     affine = adapter.map_
-    pull = (affine.scale - scale, affine.offset - offset) if is_diagonal else None
-    scales, offsets = zip(*others)
-    errors = DrawnErrors(np.stack(scales), np.stack(offsets), pull)
+    scales, offsets = (np.stack(part) for part in zip(*found))
+    # the first is the plain map of all rows
+    pull = (affine.scale - scales[0], affine.offset - offsets[0]) if is_diagonal else None
+    errors = DrawnErrors(scales[1:], offsets[1:], pull)
     result = _summary(adapter, domains, errors, n_failed)
     adapter.errors_ = errors
     return result
 
 
-def _has_moments(recipe: Recipe, domains: Domains) -> bool:
-    """Tell whether a map is learned from moments of strata alone."""
-    by_moments = recipe.family.form == "diagonal" and recipe.needs == "moments"
-    return by_moments and not recipe.conditional.is_smooth and not domains.continuous
-
-
 def _gathered(
     draws: Iterator[_Draw | None], n_resamples: int, verbose: bool
 ) -> tuple[list[_Draw], int]:
-    """Collect refits, with progress and ready for Ctrl-C."""
+    """Collect refits and count those that failed, with progress and ready for Ctrl-C."""
     found: list[_Draw] = []
-    n_failed = 0
+    n_tried = 0
     try:
         with progress("refits", n_resamples + 1, verbose) as advance:
-            for draw in draws:
-                if draw is None:
-                    n_failed += 1
-                else:
-                    found.append(draw)
-                advance(len(found) + n_failed, "")
+            for n_tried, draw in enumerate(draws, start=1):
+                found += [] if draw is None else [draw]
+                advance(n_tried, "")
     except KeyboardInterrupt:
         if len(found) < _FEWEST_DRAWS:
             raise
-        text = "Interrupted: errors come from {n} refits."
-        warn("interrupted", text, UserWarning, n=len(found))
+        warn("interrupted", "Interrupted: errors come from {n} refits.", UserWarning, n=len(found))
     if len(found) < _FEWEST_DRAWS:
         raise ValueError(
             f"Only {len(found)} of {n_resamples} refits to resampled rows succeeded: there are too "
             "few rows for this map."
         )
-    return found, n_failed
+    return found, n_tried - len(found)
 
 
 @dataclass(frozen=True)
@@ -204,13 +195,11 @@ class _Units:
     are_subjects: bool
 
     def draw(self, rng: np.random.Generator) -> Array:
-        """Return how often every one is drawn.
-
-        A subject of both domains is drawn for both, so that what it has in common cancels. Of n
-        units n - 1 are drawn, which makes the variance of their mean unbiased.
-        """
+        """Return how often every one is drawn."""
         kind, place = self.cell, np.arange(len(self.cell))
-        if self.are_subjects:
+        if (
+            self.are_subjects
+        ):  # one of both domains is drawn for both: what it has in common cancels
             subjects, place = np.unique(self.number, return_inverse=True)
             kind, is_query = np.zeros(len(subjects), dtype=int), self.cell < self.n_query_cells
             kind[place[is_query]] += 1
@@ -218,6 +207,7 @@ class _Units:
         times = np.zeros(len(kind))
         for k in np.unique(kind):
             n = int((kind == k).sum())
+            # one fewer than there are: the variance of their mean is unbiased
             times[kind == k] = rng.multinomial(max(n - 1, 1), np.full(n, 1 / n))
         return times[place]
 
@@ -235,7 +225,6 @@ def _by_moments(
     for rows, chunk in domains.chunks():
         weights = None if domains.weights is None else domains.weights[rows]
         stats.update(chunk, parcel[rows], weights)
-    weights = comparison.weights
     drawn = np.ones(len(units.cell))
     independent = _merged(stats, units.cell, 2 * n_values, drawn)[0]
     for k in range(n_resamples + 1):
@@ -250,9 +239,9 @@ def _by_moments(
             moments_from(independent[half], mean[half], squares[half], independent[half])
             for half in (slice(None, n_values), slice(n_values, None))
         )
+        shared, scaled = recipe.shrinkage == "auto", recipe.family.has_scale
         try:
-            shared, scaled = recipe.shrinkage == "auto", recipe.family.has_scale
-            pair = paired(query, reference, weights, shared, scaled)
+            pair = paired(query, reference, comparison.weights, shared, scaled)
             found = solve_moments(recipe.family, recipe.divergence, pair)
         except (ValueError, FloatingPointError):
             yield None
@@ -264,20 +253,16 @@ def _by_moments(
 def _parcels(
     domains: Domains, cell: Array, n_values: int, rng: np.random.Generator
 ) -> tuple[Array, _Units]:
-    """Deal rows to parcels that are drawn as one; return each row's, and the parcels.
-
-    Without subjects, the rows of a cell go to at most 500 parcels at random, and a parcel is a
-    unit. Subjects are dealt to at most 500 units, which have a parcel in every cell.
-    """
+    """Deal the rows of a cell, or subjects, to at most 500 parcels; return each row's, and all."""
     used = np.flatnonzero(cell >= 0)
-    if domains.groups is None:
+    if domains.groups is not None:
+        n_subjects = int(domains.groups.max()) + 1
+        unit = rng.permutation(n_subjects)[domains.groups] % _MOST_PARCELS
+    else:
         unit = np.zeros(len(cell), dtype=np.int64)
         for c in np.unique(cell[used]):
             rows = used[cell[used] == c]
             unit[rows] = rng.permutation(len(rows)) % _MOST_PARCELS
-    else:
-        subjects = int(domains.groups.max()) + 1
-        unit = rng.permutation(subjects)[domains.groups] % _MOST_PARCELS
     crossed = cell[used].astype(np.int64) * _MOST_PARCELS + unit[used]
     parcel = np.full(len(cell), -1, dtype=np.int64)
     distinct, parcel[used] = np.unique(crossed, return_inverse=True)
@@ -319,31 +304,24 @@ def _by_rows(
 
 
 def _refit_rows(
-    domains: Domains,
-    recipe: Recipe,
-    used: Array,
-    units: _Units,
-    seed: np.random.SeedSequence | None,
+    domains: Domains, recipe: Recipe, used: Array, units: _Units, seed: Any
 ) -> _Draw | None:
     """Refit to the rows used as often as they are drawn; once each without a seed."""
     weights = np.zeros(len(domains.is_query))
     weights[used] = 1.0 if seed is None else units.draw(np.random.default_rng(seed))
-    if domains.weights is not None:
-        weights *= domains.weights
+    weights *= 1.0 if domains.weights is None else domains.weights
     try:
-        fit = fit_quietly(replace(domains, weights=weights, keep=weights > 0), recipe)
+        affine = fit_quietly(replace(domains, weights=weights, keep=weights > 0), recipe).map
     except (ValueError, FloatingPointError, np.linalg.LinAlgError):
         return None
-    affine = fit.map
     return (affine.scale if affine.kind == "diagonal" else affine.A), affine.offset
 
 
 def _summary(
     adapter: ConDoAdapter, domains: Domains, errors: DrawnErrors, n_failed: int
 ) -> Bootstrap:
-    affine = adapter.map_
-    n_draws = len(errors.offsets)
-    middle, sd = affine.fitted_on.mean, ones_for_zeros(affine.fitted_on.sd)  # type: ignore[union-attr]
+    affine, n_draws = adapter.map_, len(errors.offsets)
+    mean, sd = affine.fitted_on.mean[None], ones_for_zeros(affine.fitted_on.sd)  # type: ignore[union-attr]
     is_matrix = affine.kind != "diagonal"
     matrix = affine.A if is_matrix else affine.scale
     # entries in units that make every feature's spread one
@@ -351,14 +329,13 @@ def _summary(
     change = (errors.scales - errors.scales.mean(axis=0)) * unit
     size = np.sqrt(np.sum((matrix * unit) ** 2))
     moved = np.sqrt(np.sum(change.reshape(n_draws, -1) ** 2, axis=1)) / max(size, 1e-300)
-    columns: dict[str, Any] = {"feature": domains.tables[0].labels}
     if is_matrix:
-        columns["image_of_mean"] = affine.linear(middle[None])[0]
-        columns["se"] = errors.std(middle[None])[0]
+        figures = {"image_of_mean": affine.linear(mean)[0], "se": errors.std(mean)[0]}
     else:
-        columns |= _intervals(adapter, errors)
+        figures = _intervals(adapter, errors)
     other_modes = float(np.mean(moved > _OTHER_MODE)) if is_matrix else 0.0
-    return Bootstrap(n_draws, n_failed, Sheet(columns), rms(moved), other_modes, errors)
+    features = Sheet({"feature": domains.tables[0].labels, **figures})
+    return Bootstrap(n_draws, n_failed, features, rms(moved), other_modes, errors)
 
 
 def _intervals(adapter: ConDoAdapter, errors: DrawnErrors) -> dict[str, Array]:

@@ -30,15 +30,12 @@ def densities(
     out: dict[str, dict[str, Any]] = {}
     for name, before, after in zip(names, rows.before.T, rows.after.T):
         grid = _grid(np.minimum(before, after), np.maximum(before, after))
-        curves = {
-            label: {
-                "reference": _density(after[mine & ~rows.is_query], grid, min_cell),
-                "before": _density(before[mine & rows.is_query], grid, min_cell),
-                "after": _density(after[mine & rows.is_query], grid, min_cell),
-            }
-            for label, mine in cells.items()
-        }
-        out[name] = {"grid": grid.tolist(), "strata": curves}
+        out[name] = {"grid": grid.tolist(), "strata": {}}
+        for label, mine in cells.items():
+            query, reference = mine & rows.is_query, mine & ~rows.is_query
+            shown = {"reference": after[reference], "before": before[query], "after": after[query]}
+            curves = {key: _density(values, grid, min_cell) for key, values in shown.items()}
+            out[name]["strata"][label] = curves
     return out
 
 
@@ -52,10 +49,7 @@ def _grid(lowest: Array, highest: Array) -> Array:
 
 
 def _density(values: Array, grid: Array, min_cell: int) -> list[float] | None:
-    """Return a Gaussian kernel density on a grid; None for too few rows.
-
-    Rows are counted on a finer grid first, so that the work does not grow with them.
-    """
+    """Return a Gaussian kernel density on a grid, of rows counted first; None for too few."""
     known = values[np.isfinite(values)]
     if too_few(len(known), min_cell):
         return None

@@ -46,11 +46,10 @@ def kept_differences(rows: ComparableRows, X: Array) -> KeptDifferences:
     made alike.
     """
     query = rows.is_query
-    expected_rows = rows.expected
-    residual = rows.after[~query] - expected_rows[~query]
-    unit = ones_for_zeros(residual.std(axis=0))
-    expected = (expected_rows[query].mean(axis=0) - expected_rows[~query].mean(axis=0)) / unit
-    observed = (X[query].mean(axis=0) - X[~query].mean(axis=0)) / unit
+    unit = ones_for_zeros((rows.after - rows.expected)[~query].std(axis=0))
+    expected, observed = (
+        (x[query].mean(axis=0) - x[~query].mean(axis=0)) / unit for x in (rows.expected, X)
+    )
     # the noise of e, from the weights that rows of the reference have in it
     n_query, n_reference = query.sum(), (~query).sum()
     n_blocks = int(rows.block.max()) + 1
@@ -72,15 +71,13 @@ def kept_differences(rows: ComparableRows, X: Array) -> KeptDifferences:
 
 def variance_explained(rows: ComparableRows, X: Array) -> float | None:
     """Return the mean share of the features' variance that blocks of equal confounders explain."""
-    if len(np.unique(rows.block)) < 2:
-        return None
-    total = ((X - X.mean(axis=0)) ** 2).sum(axis=0)
-    within = np.zeros(X.shape[1])
-    for k in np.unique(rows.block):
-        part = X[rows.block == k]
-        within += ((part - part.mean(axis=0)) ** 2).sum(axis=0)
+    parts = [X[rows.block == k] for k in np.unique(rows.block)]
+    total = len(X) * X.var(axis=0)
+    within = sum(len(part) * part.var(axis=0) for part in parts)
     varies = total > 0
-    return float((1 - within[varies] / total[varies]).mean()) if varies.any() else None
+    if len(parts) < 2 or not varies.any():
+        return None
+    return float((1 - within[varies] / total[varies]).mean())
 
 
 def silhouettes(rows: ComparableRows, X: Array) -> dict[str, float | None]:
@@ -90,7 +87,6 @@ def silhouettes(rows: ComparableRows, X: Array) -> dict[str, float | None]:
     part = (X[chosen] - X[chosen].mean(axis=0)) / unit  # distances of large numbers are inexact
     out: dict[str, float | None] = {}
     for name, labels in (("domain", rows.is_query[chosen]), ("confounders", rows.category[chosen])):
-        n_labels = len(np.unique(labels))
-        usable = 1 < n_labels < len(labels)
-        out[name] = float(silhouette_score(part, labels)) if usable else None
+        usable = 1 < len(np.unique(labels)) < len(labels)
+        out[f"silhouette_{name}"] = float(silhouette_score(part, labels)) if usable else None
     return out

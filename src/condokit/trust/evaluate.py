@@ -20,15 +20,10 @@ from condokit.solvers.lbfgs import threads
 from condokit.trust.agreement import Agreement, agreement
 from condokit.trust.blocks import ComparableRows
 from condokit.trust.densities import densities
-from condokit.trust.differences import (
-    KeptDifferences,
-    kept_differences,
-    silhouettes,
-    variance_explained,
-)
+from condokit.trust.differences import silhouettes, variance_explained
 from condokit.trust.models import model_sheets
 from condokit.trust.reading import in_map_order, read_for_map
-from condokit.trust.residual_shift import MapErrors, Permutations, ResidualShift, measure_shift
+from condokit.trust.residual_shift import MapErrors, ShiftTests
 
 _LEVEL = 0.05
 _FEWEST_PERMUTATIONS = 39  # with fewer, no p-value of two tests is below the level
@@ -36,6 +31,12 @@ _NEGLIGIBLE = 0.05  # standard deviations, or area under the curve beyond chance
 _SMALL = 0.1  # standard deviations
 _LARGE = 0.5
 _MOST_DENSITIES = 100
+_MADE_ALIKE = (
+    "The map made the domains alike where they should differ: fit it given these confounders."
+)
+_UNEXPLAINED = said(
+    "A richer map ({@map='auto'}) or a confounder that was not recorded may explain it."
+)
 _VERDICTS = {
     "good": "Good: no shift is found given the confounders, and real differences are kept.",
     "with care": "With care: the map helps, but see the reasons.",
@@ -178,61 +179,19 @@ def evaluate(
     adapter = adapter_or_map if isinstance(adapter_or_map, ConDoAdapter) else None
     affine = adapter_or_map if adapter is None else getattr(adapter, "map_", None)
     if not isinstance(affine, AffineMap):
-        raise ValueError(
-            "'adapter_or_map' must be a fitted ConDoAdapter or an AffineMap. Got "
-            f"{'one that is not fitted' if adapter else type(adapter_or_map).__name__}."
-        )
+        got = "one that is not fitted" if adapter else type(adapter_or_map).__name__
+        must = "'adapter_or_map' must be a fitted ConDoAdapter or an AffineMap."
+        raise ValueError(f"{must} Got {got}.")
     if affine.is_rectangular:
         raise ValueError("A map between different features cannot be evaluated in one table.")
     settings = ConDoAdapter() if adapter is None else adapter
     reference = settings.reference if reference is None else reference
     categorical = settings.categorical if categorical is None else categorical
-    missing = missing or settings.missing
-    roles = domain, confounders, features, groups, sample_weight
-    domains = read_for_map(affine, X, *roles, reference, categorical, missing)
+    roles = domain, confounders, features, groups, sample_weight, reference, categorical
+    domains = read_for_map(affine, X, *roles, missing or settings.missing)
     return evaluate_domains(
         domains, affine, adapter, models, labels, pairs, n_permutations, min_cell, seed
     )
-
-
-@dataclass(frozen=True)
-class _Version:
-    """The data as they are, or after a map: what is left of the shift, and what was kept of it."""
-
-    X: Array
-    shift: ResidualShift
-    kept: KeptDifferences
-    auc: float
-
-    @classmethod
-    def of(cls, rows: ComparableRows, X: Array) -> _Version:
-        R = rows.residuals(X)
-        auc = Permutations(rows, X, R).predictability()[0]
-        return cls(X, measure_shift(rows, R), kept_differences(rows, X), auc)
-
-
-@dataclass(frozen=True)
-class _Tests:
-    """What chance has to say of the shift that a map left."""
-
-    p: Array
-    adjusted: Array
-    p_joint: float
-    auc: float
-    chance: float
-
-    @property
-    def p_features(self) -> float:
-        return float(self.adjusted.min())
-
-    @property
-    def p_value(self) -> float:
-        """Of both tests together, by Bonferroni."""
-        return min(1.0, 2 * min(self.p_features, self.p_joint))
-
-    def told(self, digits: str) -> str:
-        p, each, joint = (format(p, digits) for p in (self.p_value, self.p_features, self.p_joint))
-        return f"p = {p} of two tests: {each} by feature, {joint} jointly"
 
 
 @threads(1)  # the matrices are small: threads would only wait for each other
@@ -255,37 +214,32 @@ def evaluate_domains(
     strata = cell_names(support.names, support.levels)
     rows = ComparableRows.of(domains, comparison, affine)
     errors, known_from = _errors(affine, adapter, domains)
-    left = rows.residuals(rows.after)
-    permutations = Permutations(rows, rows.after, left, n_permutations, errors, seed)
-    p, adjusted = permutations.test()
-    auc, chance, p_joint = permutations.predictability()
-    tests = _Tests(p, adjusted, p_joint, auc, chance)
-    kept = kept_differences(rows, rows.after)
     versions = {
-        "as is": _Version.of(rows, rows.before),
-        "moment matching": _Version.of(rows, _moments_matched(rows)),
-        "this map": _Version(rows.after, measure_shift(rows, left), kept, auc),
+        "as is": ShiftTests(rows, rows.before),
+        "moment matching": ShiftTests(rows, _moments_matched(rows)),
+        "this map": ShiftTests(rows, rows.after, n_permutations, errors, seed),
     }
-    features = _features_sheet(names, versions, tests)
-    findings = gravest_first(_findings(features, versions, tests))
+    before, matched, after = versions.values()
+    features = _features_sheet(names, before, after)
+    findings = gravest_first(_findings(features, before, matched, after))
     by_stratum, calibration = model_sheets(
         models, labels, rows, strata, domains.tables[0], min_cell
     )
-    shift_before = np.abs(versions["as is"].shift.difference)
-    shown = np.lexsort((-shift_before, adjusted))[:_MOST_DENSITIES]
+    shift_before = np.abs(features["shift_before"])
+    shown = np.lexsort((-shift_before, after.adjusted))[:_MOST_DENSITIES]
     drawn = replace(rows, before=rows.before[:, shown], after=rows.after[:, shown])
     return Evaluation(
-        verdict=_verdict(versions, findings),
+        verdict=_verdict(before, after, findings),
         findings=findings,
         n_query=int(support.count_query.sum()),
         n_reference=int(support.count_reference.sum()),
-        versions=_versions_sheet(rows, versions),
+        versions=_versions_sheet(versions),
         features=features,
-        p_features=tests.p_features,
-        p_joint=p_joint,
-        p_value=tests.p_value,
-        auc=auc,
-        auc_chance=chance,
+        p_features=after.p_features,
+        p_joint=after.p_joint,
+        p_value=after.p_value,
+        auc=after.auc,
+        auc_chance=after.chance,
         map_known_from=known_from,
         models=by_stratum,
         calibration=calibration,
@@ -335,85 +289,71 @@ def _moments_matched(rows: ComparableRows) -> Array:
     return X
 
 
-def _versions_sheet(rows: ComparableRows, versions: dict[str, _Version]) -> Sheet:
-    table = []
-    for name, version in versions.items():
-        scores = silhouettes(rows, version.X)
-        row = {
+def _versions_sheet(versions: dict[str, ShiftTests]) -> Sheet:
+    table = [
+        {
             "data": name,
-            "shift_sd": version.shift.size[0],
-            "log_sd_ratio": version.shift.size[1],
+            "shift_sd": version.left.size[0],
+            "log_sd_ratio": version.left.size[1],
             "domain_auc": max(version.auc, 0.5),  # below chance is what overfitting leaves
-            "explained": variance_explained(rows, version.X),
+            "explained": variance_explained(version.rows, version.X),
             "kept": version.kept.share,
+            **silhouettes(version.rows, version.X),
         }
-        table.append(row | {f"silhouette_{name}": score for name, score in scores.items()})
+        for name, version in versions.items()
+    ]
     columns = Sheet.of_rows(table).columns
     return Sheet({name: v for name, v in columns.items() if any(x is not None for x in v)})
 
 
-def _features_sheet(names: list[str], versions: dict[str, _Version], tests: _Tests) -> Sheet:
-    before, after = versions["as is"].shift, versions["this map"].shift
-    kept = versions["this map"].kept
+def _features_sheet(names: list[str], before: ShiftTests, after: ShiftTests) -> Sheet:
+    kept = after.kept
     share = np.where(kept.is_real, kept.observed / ones_for_zeros(np.abs(kept.expected)), np.nan)
     return Sheet(
         {
             "feature": names,
-            "shift_before": before.difference,
-            "shift_after": after.difference,
-            "sd_ratio_before": np.exp(before.log_ratio),
-            "sd_ratio_after": np.exp(after.log_ratio),
-            "p": tests.p,
-            "p_adjusted": tests.adjusted,
+            "shift_before": before.left.difference,
+            "shift_after": after.left.difference,
+            "sd_ratio_before": np.exp(before.left.log_ratio),
+            "sd_ratio_after": np.exp(after.left.log_ratio),
+            "p": after.p,
+            "p_adjusted": after.adjusted,
             "explained_difference": kept.expected,
             "kept": plain(share * np.sign(kept.expected)),
         }
     )
 
 
-def _findings(sheet: Sheet, versions: dict[str, _Version], tests: _Tests) -> Iterator[Finding]:
-    before, matched, after = versions.values()
-    if after.kept.share is None:
-        text = "the confounders explain no difference between the domains that could be lost."
-    else:
-        text = (
-            f"{after.kept.share:.0%} of the difference that confounders explain is kept (moment "
-            f"matching: {round(matched.kept.share or 0.0, 2) + 0.0:.0%})."
-        )
+def _findings(
+    sheet: Sheet, before: ShiftTests, matched: ShiftTests, after: ShiftTests
+) -> Iterator[Finding]:
+    text = "the confounders explain no difference between the domains that could be lost."
+    if after.kept.share is not None:
+        otherwise = round(matched.kept.share or 0.0, 2) + 0.0
+        text = f"{after.kept.share:.0%} of the difference that confounders explain is kept (moment "
+        text += f"matching: {otherwise:.0%})."
     if after.kept.are_too_few:
-        yield Finding(
-            "care",
-            f"over-corrected: only {text}",
-            "The map made the domains alike where they should differ: fit it given these "
-            "confounders.",
-        )
+        yield Finding("care", f"over-corrected: only {text}", _MADE_ALIKE)
     else:
         yield Finding("note", text)
-    sizes = f"{before.shift.size[0]:.2g} to {after.shift.size[0]:.2g} sd"
+    sizes = f"{before.left.size[0]:.2g} to {after.left.size[0]:.2g} sd"
     change = f"the shift given the confounders goes from {sizes}"
-    largest = max(np.abs(after.shift.difference).max(), np.abs(after.shift.log_ratio).max())
+    largest = max(np.abs(after.left.difference).max(), np.abs(after.left.log_ratio).max())
     if largest < _NEGLIGIBLE and after.auc < 0.5 + _NEGLIGIBLE:
         yield Finding("note", f"{change}; no feature is off by more than {_NEGLIGIBLE} sd.")
-    elif tests.p_value > _LEVEL:
-        text = f"{change}; what is left is within chance ({tests.told('.2g')})."
-        yield Finding("note", text)
+    elif after.p_value > _LEVEL:
+        yield Finding("note", f"{change}; what is left is within chance ({after.told('.2g')}).")
     else:
         hit = [n for n, p in zip(sheet["feature"], sheet["p_adjusted"]) if p <= _LEVEL]
-        yield Finding(
-            "care",
-            f"{change}, and what is left{f' in {listing(hit)}' if hit else ''} is more than chance "
-            f"({tests.told('.3g')}; domain told with an area under the curve of "
-            f"{tests.auc:.2f}, chance {tests.chance:.2f}).",
-            said(
-                "A richer map ({@map='auto'}) or a confounder that was not recorded may explain it."
-            ),
-        )
+        where = f" in {listing(hit)}" if hit else ""
+        told = f"domain told with an area under the curve of {after.auc:.2f}, chance "
+        text = f"{change}, and what is left{where} is more than chance ({after.told('.3g')}; "
+        yield Finding("care", f"{text}{told}{after.chance:.2f}).", _UNEXPLAINED)
 
 
-def _verdict(versions: dict[str, _Version], findings: list[Finding]) -> str:
+def _verdict(before: ShiftTests, after: ShiftTests, findings: list[Finding]) -> str:
     if not any(finding.level == "care" for finding in findings):
         return "good"
-    before, _, after = versions.values()
-    helps = np.hypot(*after.shift.size) < max(np.hypot(*before.shift.size), _SMALL)
-    poor = after.kept.are_too_few or not helps or after.shift.size[0] > _LARGE
+    helps = np.hypot(*after.left.size) < max(np.hypot(*before.left.size), _SMALL)
+    poor = after.kept.are_too_few or not helps or after.left.size[0] > _LARGE
     return "poor" if poor else "with care"

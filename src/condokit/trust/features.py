@@ -9,6 +9,7 @@ import numpy as np
 from condokit.checks import Array, said
 from condokit.data.disclosure import too_few
 from condokit.data.domains import Domains
+from condokit.data.records import Sheet
 from condokit.data.subsets import subsample_sides
 
 _MOST_ROWS = 4000  # of a domain that are looked at
@@ -30,8 +31,8 @@ ADVICE = {
 }
 
 
-def describe_features(domains: Domains) -> dict[str, dict[str, str]]:
-    """Return what is remarkable about features: {feature: {kind: explanation}}.
+def describe_features(domains: Domains) -> Sheet:
+    """Return what is remarkable about features: of what kind they are, and because of what.
 
     Looks at no more than 4000 rows of each domain; only a suspected constant is read in full.
     """
@@ -47,21 +48,19 @@ def describe_features(domains: Domains) -> dict[str, dict[str, str]]:
             found[labels[j]]["mostly missing"] = f"{much} missing in {name}"
         for j in _constant(domains, everyone & kept, part):
             found[labels[j]]["constant"] = f"one value in {name}"
-    if len(X) >= _FEWEST_ROWS:
-        for label, x in zip(labels, X.T):
-            if "constant" not in found.get(label, {}) and (notes := _distribution(x, is_query)):
-                found[label].update(notes)
-    return dict(found)
+    for label, x in zip(labels, X.T):
+        if "constant" not in found[label]:
+            found[label] |= _distribution(x, is_query)
+    notes = [(label, *note) for label, notes in found.items() for note in notes.items()]
+    return Sheet.of_rows(notes, ("feature", "kind", "because"))
 
 
 def _constant(domains: Domains, side: Array, part: Array) -> Array:
     """Return the features that are constant in all rows of one side, of which we have a part."""
     low, high = _extremes(part)
     suspects = np.flatnonzero(low == high)
-    if len(suspects) == 0:
-        return suspects
     low, high = low[suspects], high[suspects]
-    for rows, chunk in domains.chunks():
+    for rows, chunk in domains.chunks() if len(suspects) else ():
         lowest, highest = _extremes(chunk[side[rows]][:, suspects])
         low, high = np.minimum(low, lowest), np.maximum(high, highest)
     return suspects[low == high]
@@ -69,9 +68,8 @@ def _constant(domains: Domains, side: Array, part: Array) -> Array:
 
 def _extremes(X: Array) -> tuple[Array, Array]:
     """Return the lowest and highest known value of every feature; low > high if there is none."""
-    missing = np.isnan(X)
-    low = np.where(missing, np.inf, X).min(axis=0, initial=np.inf)
-    return low, np.where(missing, -np.inf, X).max(axis=0, initial=-np.inf)
+    low = np.fmin.reduce(X, axis=0, initial=np.inf)
+    return low, np.fmax.reduce(X, axis=0, initial=-np.inf)
 
 
 def _distribution(x: Array, is_query: Array) -> dict[str, str]:

@@ -27,8 +27,7 @@ class _Outputs:
     kind: str  # P(class) or "prediction"
     before: Array
     after: Array
-    truth: Array | None  # the same if the model were right; NaN where it is not known
-    is_classifier: bool
+    truth: Array  # the same if the model were right; NaN where it is not known
 
 
 def model_sheets(
@@ -43,26 +42,25 @@ def model_sheets(
         models = {type(models).__name__: models}
     if not isinstance(labels, dict):
         labels = {} if labels is None else dict.fromkeys(models, labels)
-    strange = [name for name in labels if name not in models]
-    if strange:
+    if strange := [name for name in labels if name not in models]:
         raise ValueError(f"'labels' names {listing(strange)}, which is not among the models.")
     outputs = [
         _outputs(name, model, labels.get(name), rows, table) for name, model in models.items()
     ]
     by_stratum = _by_stratum(outputs, strata, rows, bool(labels), min_cell)
-    keys = ("model", "version", "predicted", "true", "n_rows")
-    return Sheet.of_rows(by_stratum), Sheet.of_rows(_calibration(outputs, rows, min_cell), keys)
+    names = ("model", "version", "predicted", "true", "n_rows")
+    return Sheet.of_rows(by_stratum), Sheet.of_rows(_calibration(outputs, rows, min_cell), names)
 
 
 def _outputs(name: str, model: Any, labels: Any, rows: ComparableRows, table: Table) -> _Outputs:
     (before, kind), (after, _) = (
         _predictions(name, model, _as_trained(model, X, table)) for X in (rows.before, rows.after)
     )
-    classes, truth = list(getattr(model, "classes_", [])), None
+    truth = np.full(len(before), np.nan)
     if labels is not None:
         values = np.asarray(column_values(table, "labels", labels))[rows.row_number]
-        truth = _true_values(name, values, classes)
-    return _Outputs(name, kind, before, after, truth, bool(classes))
+        truth = _true_values(name, values, list(getattr(model, "classes_", [])))
+    return _Outputs(name, kind, before, after, truth)
 
 
 def _as_trained(model: Any, values: Array, table: Table) -> Any:
@@ -98,20 +96,16 @@ def _predictions(name: str, model: Any, X: Any) -> tuple[Array, str]:
 def _true_values(name: str, values: Array, classes: list[Any]) -> Array:
     """Return labels as numbers, of a classifier 1 for its second class; NaN where missing."""
     missing = np.array([v is None or v != v for v in values.tolist()])
+    must = f"'labels' of the model {name!r} must be"
     if not classes:
         try:
             return np.where(missing, np.nan, values).astype(float)
         except (TypeError, ValueError):
-            raise ValueError(
-                f"'labels' of the model {name!r} must be numbers. Got {values.dtype}."
-            ) from None
+            raise ValueError(f"{must} numbers. Got {values.dtype}.") from None
     known = values[~missing]
     strange = known[~np.isin(known, classes)] if len(known) else known
     if len(strange):
-        raise ValueError(
-            f"'labels' of the model {name!r} must be its classes, {listing(classes)}. Got "
-            f"{strange[0]!r}."
-        )
+        raise ValueError(f"{must} its classes, {listing(classes)}. Got {strange[0]!r}.")
     return np.where(missing, np.nan, values == classes[1]).astype(float)
 
 
@@ -125,48 +119,39 @@ def _by_stratum(
     """
     sides = (rows.is_query, ~rows.is_query)
     counts = [np.bincount(rows.category[side], minlength=len(strata)) for side in sides]
-    shown = [~hidden_cells(count, min_cell) for count in counts]
+    shown = [side & ~hidden_cells(n, min_cell)[rows.category] for side, n in zip(sides, counts)]
     cells = [("all", *sides)]
-    for k, stratum in enumerate(strata):
-        here = rows.category == k
-        cells.append((stratum, sides[0] & here & shown[0][k], sides[1] & here & shown[1][k]))
+    cells += [
+        (stratum, *(side & (rows.category == k) for side in shown))
+        for k, stratum in enumerate(strata)
+    ]
     for one in outputs:
+        error_before, error_after = (one.before - one.truth) ** 2, (one.after - one.truth) ** 2
         for stratum, query, reference in cells:
-            row = {
-                "model": one.model,
-                "output": one.kind,
-                "rows with": stratum,
-                "reference": mean_of(one.after[reference], min_cell),
-                "query_before": mean_of(one.before[query], min_cell),
-                "query_after": mean_of(one.after[query], min_cell),
+            figures = {
+                "reference": one.after[reference],
+                "query_before": one.before[query],
+                "query_after": one.after[query],
             }
             if labelled:
-                y = np.full(len(query), np.nan) if one.truth is None else one.truth
-                row |= {
-                    "query_truth": mean_of(y[query], min_cell),
-                    "error_before": mean_of((one.before - y)[query] ** 2, min_cell),
-                    "error_after": mean_of((one.after - y)[query] ** 2, min_cell),
-                    "error_reference": mean_of((one.after - y)[reference] ** 2, min_cell),
+                figures |= {
+                    "query_truth": one.truth[query],
+                    "error_before": error_before[query],
+                    "error_after": error_after[query],
+                    "error_reference": error_after[reference],
                 }
-            yield row
+            means = {name: mean_of(values, min_cell) for name, values in figures.items()}
+            yield {"model": one.model, "output": one.kind, "rows with": stratum, **means}
 
 
-def _calibration(
-    outputs: list[_Outputs], rows: ComparableRows, min_cell: int
-) -> Iterator[dict[str, Any]]:
+def _calibration(outputs: list[_Outputs], rows: ComparableRows, min_cell: int) -> Iterator[Any]:
     """Compare predicted with true shares of query rows, in bins of the prediction."""
     for one in outputs:
-        if one.truth is None or not one.is_classifier:
-            continue
         known = rows.is_query & ~np.isnan(one.truth)
-        for version in ("before", "after"):
+        is_classifier = one.kind != "prediction"
+        for version in ("before", "after") if is_classifier else ():
             p, t = getattr(one, version)[known], one.truth[known]
             for part in np.array_split(np.argsort(p, kind="stable"), _N_BINS):
                 if not too_few(len(part), min_cell):
-                    yield {
-                        "model": one.model,
-                        "version": version,
-                        "predicted": float(p[part].mean()),
-                        "true": float(t[part].mean()),
-                        "n_rows": len(part),
-                    }
+                    shares = float(p[part].mean()), float(t[part].mean())
+                    yield one.model, version, *shares, len(part)

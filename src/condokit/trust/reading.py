@@ -15,10 +15,7 @@ from condokit.maps.affine import AffineMap
 
 
 def read_as_fitted(adapter: ConDoAdapter, X: Any, *roles: Any) -> Domains:
-    """Read a table as a fitted adapter did.
-
-    The roles are domain, confounders, features, groups and sample_weight of `ConDoAdapter.fit`.
-    """
+    """Read a table as a fitted adapter did; `roles` are those of `ConDoAdapter.fit`."""
     if not isinstance(adapter, ConDoAdapter) or not hasattr(adapter, "map_"):
         raise ValueError("'adapter' must be a fitted ConDoAdapter.")
     settings = adapter.reference, adapter.categorical, adapter.missing
@@ -43,8 +40,7 @@ def in_map_order(domains: Domains, affine: AffineMap) -> Domains:
         if lacking:
             raise ValueError(f"'features' lacks {listing(lacking)}, which the map takes.")
         return domains.of(np.array([place[name] for name in affine.feature_names]))
-    if table.n_features != affine.n_features_in_:
-        raise ValueError(
-            f"There are {table.n_features} features, but the map takes {affine.n_features_in_}."
-        )
+    n, n_taken = table.n_features, affine.n_features_in_
+    if n != n_taken:
+        raise ValueError(f"There are {n} features, but the map takes {n_taken}.")
     return domains

@@ -16,6 +16,7 @@ from condokit.divergences import ReverseKL
 from condokit.maps.families import LocationScale
 from condokit.summaries.moments import MomentPair
 from condokit.trust.blocks import ComparableRows
+from condokit.trust.differences import KeptDifferences, kept_differences
 
 _FEATURE_BATCH = 256
 _MOST_CLASSIFIED = 1500  # rows that a classifier of domains is trained on
@@ -41,11 +42,7 @@ class ResidualShift:
 
 @dataclass(frozen=True)
 class MapErrors:
-    """What is known of the errors of a map, in the reference's units.
-
-    Of a map that was learned from other rows, standard errors; of one that was learned from these
-    rows, how closely it followed them.
-    """
+    """What is known of a map's errors, in the reference's units, or how it followed these rows."""
 
     centre: Array  # where scale and shift are learned independently, after mapping
     se_shift: Array | None = None  # standard error of the image of the centre
@@ -54,10 +51,7 @@ class MapErrors:
 
 
 def measure_shift(rows: ComparableRows, R: Array) -> ResidualShift:
-    """Return the size of the shift between query and reference residuals, block by block.
-
-    Blocks weigh by the rows that compare, n_q n_r / (n_q + n_r).
-    """
+    """Return the size of the shift within blocks, weighed by their n_q n_r / (n_q + n_r)."""
     difference, log_ratio = np.zeros((2, R.shape[1]))
     weight = weight_ratio = 1e-300
     for block in rows.shared_blocks():
@@ -71,66 +65,85 @@ def measure_shift(rows: ComparableRows, R: Array) -> ResidualShift:
     return ResidualShift(difference / weight, log_ratio / weight_ratio)
 
 
-class Permutations:
-    """Labels as likely as the real ones if nothing but chance is left, and what the map adds.
+class ShiftTests:
+    """What a map left of the shift, tested under labels as likely as the real ones by chance.
 
     A map that was learned from other rows carries its errors into these; one that was learned from
     these rows has followed their noise. Both are imitated: under permuted labels, query rows are
     moved at random by the map's standard errors, or towards the reference by a refitted
-    location-scale map. Row 0 of everything is the real labelling, which is not moved. R are the
-    residuals of X.
+    location-scale map. Row 0 of everything is the real labelling, which is not moved.
     """
+
+    left: ResidualShift
+    kept: KeptDifferences
+    p: Array  # permutation p-values of the features
+    adjusted: Array  # the same with control of the family-wise error over features
+    auc: float  # how well the domain can be told by all features: 0.5 is chance, 1 is certain
+    chance: float  # its mean under permuted labels
+    p_joint: float  # the share of these that are as good
 
     def __init__(
         self,
         rows: ComparableRows,
         X: Array,
-        R: Array,
         n_permutations: int = 0,
         errors: MapErrors | None = None,
         seed: int = 0,
     ) -> None:
         rng = np.random.default_rng(seed)
         labels = rows.permuted(n_permutations, rng)
-        self.rows, self.X, self.R, self.errors = rows, X, R, errors
+        self.rows, self.X, self.R, self.errors = rows, X, rows.residuals(X), errors
+        self.left, self.kept = measure_shift(rows, self.R), kept_differences(rows, X)
         self.labels = np.column_stack([rows.is_query, labels])
-        self.blocks = rows.shared_blocks()
-        shape = (n_permutations + 1, X.shape[1])
-        self.shift, self.log_scale = np.zeros(shape), np.zeros(shape)
+        self.shift, self.log_scale = np.zeros((2, n_permutations + 1, X.shape[1]))
         if errors is not None and errors.se_shift is not None and errors.se_log_scale is not None:
-            self.shift[1:] = rng.standard_normal((n_permutations, shape[1])) * errors.se_shift
-            noise = rng.standard_normal((n_permutations, shape[1]))
-            self.log_scale[1:] = noise * errors.se_log_scale
+            noise = rng.standard_normal((2, n_permutations, X.shape[1]))
+            self.shift[1:], self.log_scale[1:] = (
+                noise[0] * errors.se_shift,
+                noise[1] * errors.se_log_scale,
+            )
+        if n_permutations:
+            self._test_features()
+        self._tell_domains()
 
-    def test(self) -> tuple[Array, Array]:
+    @property
+    def p_features(self) -> float:
+        """The smallest adjusted p-value of a feature."""
+        return float(self.adjusted.min())
+
+    @property
+    def p_value(self) -> float:
+        """Of both tests together, by Bonferroni."""
+        return min(1.0, 2 * min(self.p_features, self.p_joint))
+
+    def told(self, digits: str) -> str:
+        """Word the p-values."""
+        p, each, joint = (format(p, digits) for p in (self.p_value, self.p_features, self.p_joint))
+        return f"p = {p} of two tests: {each} by feature, {joint} jointly"
+
+    def _test_features(self) -> None:
         r"""Test every feature for a shift given the confounders.
 
         The statistic sums over blocks :math:`h [\Delta^2 / s^2 + 2 \log^2(s_q / s_r)]` with
-        :math:`h = n_q n_r / (n_q + n_r)`, so it sees means and spreads.
-
-        Returns
-        -------
-        p, adjusted : ndarray of shape (n_features,)
-            Permutation p-values, and the same with control of the family-wise error over features
-            (Westfall and Young's maximum, of statistics in units of their permuted spread).
+        :math:`h = n_q n_r / (n_q + n_r)`, so it sees means and spreads. Adjusted by Westfall and
+        Young's maximum, of statistics in units of their permuted spread.
         """
         n, d = self.shift.shape
-        p, standard = np.empty(d), np.empty((n, d))
+        self.p, standard = np.empty(d), np.empty((n, d))
         for start in range(0, d, _FEATURE_BATCH):
             batch = slice(start, min(start + _FEATURE_BATCH, d))
             statistic = self._statistic(batch)
             tolerance = 1e-9 * (1 + np.abs(statistic[0]))
-            p[batch] = (statistic >= statistic[0] - tolerance).mean(axis=0)
+            self.p[batch] = (statistic >= statistic[0] - tolerance).mean(axis=0)
             null = statistic[1:]
             standard[:, batch] = (statistic - null.mean(axis=0)) / ones_for_zeros(null.std(axis=0))
-        largest = standard.max(axis=1)
-        adjusted = (largest[:, None] >= standard[0] - 1e-9).mean(axis=0)
-        return p, np.maximum(adjusted, p)
+        largest = standard.max(axis=1)[:, None]
+        self.adjusted = np.maximum((largest >= standard[0] - 1e-9).mean(axis=0), self.p)
 
     def _statistic(self, batch: slice) -> Array:
         """Return the statistic of some features under all labellings, each after its own map."""
         blocks = []
-        for rows in self.blocks:
+        for rows in self.rows.shared_blocks():
             X, R = self.X[rows, batch], self.R[rows, batch]
             base = (X - R).mean(axis=0) + R.mean(axis=0)
             blocks.append((_BlockMoments.of(R, self.labels[rows]), base))
@@ -150,18 +163,12 @@ class Permutations:
             statistic += 2 * block.weight[:, None] * ratio**2
         return statistic
 
-    def predictability(self) -> tuple[float, float, float]:
-        r"""Tell how well the domain can be told from all features within blocks.
+    def _tell_domains(self) -> None:
+        """Tell the domain from all features within blocks.
 
         The area under the curve of a cross-fitted ridge classifier on the leading principal
         components and random Fourier features of them, comparing query with reference rows of the
         same block and fold only.
-
-        Returns
-        -------
-        auc, chance, p : float
-            The area (0.5 is chance for a map known beforehand, 1 is certain), its mean under
-            permuted labels, and the share of these that are as good.
         """
         n_labels, d = self.shift.shape
         chosen = subsample(len(self.X), _MOST_CLASSIFIED)
@@ -181,37 +188,31 @@ class Permutations:
             axes = axes / unit[:, None]
             from_centre = self.X[chosen] - self.errors.centre
             auc = np.empty(n_labels)
-            for b in range(n_labels):
-                mine = labels[:, b]
-                moved = projected.copy()
-                stretch = np.expm1(self.log_scale[b])
-                moved[mine] += from_centre[mine] @ (stretch[:, None] * axes) + self.shift[b] @ axes
-                auc[b] = classify(_centred(moved, block), labels[:, [b]])[0]
-        chance = float(auc[1:].mean()) if n_labels > 1 else 0.5
-        return float(auc[0]), chance, float((auc >= auc[0] - 1e-12).mean())
+            for b, mine in enumerate(labels.T):
+                stretch, moved = np.expm1(self.log_scale[b])[:, None], projected.copy()
+                moved[mine] += from_centre[mine] @ (stretch * axes) + self.shift[b] @ axes
+                auc[b] = classify(_centred(moved, block), mine[:, None])[0]
+        self.auc, self.p_joint = float(auc[0]), float((auc >= auc[0] - 1e-12).mean())
+        self.chance = float(auc[1:].mean()) if n_labels > 1 else 0.5
 
 
 def _refitted_maps(
     blocks: list[tuple[_BlockMoments, Array]], centre: Array | float
 ) -> tuple[Array | float, Array | float]:
-    """Fit a location-scale map under every permuted labelling, all as features of one fit.
-
-    Returns their offsets at the centre and the logarithms of their scales.
-    """
+    """Return offsets at the centre and log-scales of maps refitted under permuted labels."""
     usable = [(block, base) for block, base in blocks if block.compares_spread.all()]
     if not usable:
         return 0.0, 0.0
-
-    sides = []
+    shape = usable[0][0].mean[0, 1:].shape  # every labelling of a feature is a feature of one fit
+    sides, ones = [], np.ones(len(usable))
     for k in (0, 1):
         mean = np.stack([(block.mean[k, 1:] + base - centre).ravel() for block, base in usable])
         var = ones_for_zeros(np.stack([block.var[k, 1:].ravel() for block, _ in usable]))
-        sides.append(Moments(mean, var, 1 / var, np.ones(len(usable)), np.ones(len(usable))))
+        sides.append(Moments(mean, var, 1 / var, ones, ones))
     weights = np.array([block.weight[0] for block, _ in usable])
-    none = np.zeros(sides[0].mean.shape[1], dtype=bool)
+    none = np.zeros(np.prod(shape), dtype=bool)
     pair = MomentPair(sides[0], sides[1], weights / weights.sum(), none)
     found = ReverseKL().solve(LocationScale(), pair)
-    shape = usable[0][0].mean[0, 1:].shape
     return found.offset.reshape(shape), np.log(found.scale).reshape(shape)
 
 
@@ -241,14 +242,12 @@ class _Classifier:
         for f in np.unique(self.fold):
             mine = self.fold == f
             inside = gram - Phi[mine].T @ Phi[mine] + ridge
-            beta = np.linalg.solve(inside, cross - Phi[mine].T @ y[mine])
-            predicted = Phi[mine] @ beta
+            predicted = Phi[mine] @ np.linalg.solve(inside, cross - Phi[mine].T @ y[mine])
             for k in np.unique(self.block[mine]):
                 here = self.block[mine] == k
-                query = labels[mine][here]
+                query, ranks = labels[mine][here], rankdata(predicted[here], axis=0)
                 n_query = query.sum(axis=0)
                 n_pairs = n_query * (here.sum() - n_query)
-                ranks = rankdata(predicted[here], axis=0)
                 won = (ranks * query).sum(axis=0) - n_query * (n_query + 1) / 2
                 wins, pairs = wins + np.where(n_pairs > 0, won, 0.0), pairs + n_pairs
         return np.where(pairs > 0, wins / np.maximum(pairs, 1), 0.5)
@@ -264,13 +263,10 @@ def _centred(X: Array, block: Array) -> Array:
 
 @dataclass(frozen=True)
 class _BlockMoments:
-    """Moments of query and reference rows of one block under several labellings.
-
-    Means (of centred rows) and variances have the shape (2, n_labellings, n_features).
-    """
+    """Moments of query and reference rows of one block under several labellings."""
 
     weight: Array
-    mean: Array
+    mean: Array  # of centred rows: (2, n_labellings, n_features)
     var: Array
     spread: Array  # of all rows
     compares_spread: Array

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from sklearn.base import clone
 from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, NoOverlapError, check_integer, check_seed, quietly
 from condokit.data.arrays import ones_for_zeros, rms
-from condokit.data.domains import Domains
+from condokit.data.domains import Confounder, Domains
 from condokit.data.records import Part, Record, Sheet
 from condokit.data.subsets import subsample
 from condokit.maps.profile import profile
@@ -22,6 +22,7 @@ _MOST_ROWS = 10_000  # that strengths are measured on
 _LARGE = 2.0  # standard errors
 _MUCH = 0.1  # standard deviations
 _FEWEST_ROWS = 20  # of a domain that is split for a placebo
+_LEFT_OUT = ("without", "moved_sd", "largest_sd", "moved_errors", "note")
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,12 +58,9 @@ class Sensitivity(Record):
     placebo: Sheet
 
     def parts(self) -> list[Part]:  # noqa: D102
-        text = (
-            "An unrecorded confounder that explains "
-            f"{self.strength_one_error:.1%} of both the domain and a feature, beyond the recorded "
-            "ones, would move the feature's map by one standard error; "
-            f"{self.strength_two_errors:.1%} by two."
-        )
+        text = f"An unrecorded confounder that explains {self.strength_one_error:.1%} of both the "
+        text += "domain and a feature, beyond the recorded ones, would move the feature's map by "
+        text += f"one standard error; {self.strength_two_errors:.1%} by two."
         features = self.features
         if len(features):
             features = features.take(np.argsort(features["strength"], kind="stable")[:10])
@@ -114,12 +112,17 @@ def sensitivity(
     domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
     dof = degrees_of_freedom(adapter)
     fitted = _Fitted.of(adapter, domains)
+    by_feature: dict[str, Any] = {}
+    if fitted.errors is not None:
+        t = np.abs(fitted.shift) / fitted.errors
+        by_feature = {"feature": domains.tables[0].labels, "shift_sd": fitted.shift / fitted.unit}
+        by_feature |= {"shift_errors": t, "strength": robustness_value(t, dof)}
     return Sensitivity(
-        left_out=Sheet.of_rows(_left_out(fitted)),
+        left_out=Sheet.of_rows(_left_out(fitted), _LEFT_OUT if domains.confounders else ()),
         recorded=Sheet.of_rows(_recorded(domains, dof)),
         strength_one_error=robustness_value(1.0, dof),
         strength_two_errors=robustness_value(2.0, dof),
-        features=_features(fitted, dof),
+        features=Sheet(by_feature),
         placebo=_placebo(fitted, n_splits, np.random.default_rng(seed)),
     )
 
@@ -166,24 +169,21 @@ class _Fitted:
             return clone(self.adapter).set_params(min_overlap=0.0).fit_domains(domains)
 
 
-def _left_out(fitted: _Fitted) -> Iterator[dict[str, Any]]:
+def _left_out(fitted: _Fitted) -> Iterator[Any]:
     """Compare the map with those without one of the confounders."""
-    everyone = fitted.domains.confounders
-    for k, confounder in enumerate(everyone):
-        row: dict[str, Any] = dict.fromkeys(("without", "moved_sd", "largest_sd", "moved_errors"))
-        row["without"] = confounder.name
+    for confounder in fitted.domains.confounders:
+        others = [other for other in fitted.domains.confounders if other is not confounder]
         try:
-            others = [*everyone[:k], *everyone[k + 1 :]]
             other = fitted.refit(replace(fitted.domains, confounders=others))
         except NoOverlapError as error:
-            yield row | {"note": str(error).split("\n")[0]}
+            yield confounder.name, None, None, None, str(error).split("\n")[0]
             continue
         images = (adapter.map_.linear(fitted.mean)[0] for adapter in (fitted.adapter, other))
         moved = np.abs(np.subtract(*images))
-        row["moved_sd"] = rms(moved / fitted.unit)
-        row["largest_sd"] = float((moved / fitted.unit).max())
-        row["moved_errors"] = None if fitted.errors is None else rms(moved / fitted.errors)
-        yield row | {"note": "matters" if row["moved_sd"] > _MUCH else "hardly matters"}
+        moved_sd, largest_sd = rms(moved / fitted.unit), float((moved / fitted.unit).max())
+        moved_errors = None if fitted.errors is None else rms(moved / fitted.errors)
+        note = "matters" if moved_sd > _MUCH else "hardly matters"
+        yield confounder.name, moved_sd, largest_sd, moved_errors, note
 
 
 def _recorded(domains: Domains, dof: float) -> Iterator[dict[str, Any]]:
@@ -195,9 +195,8 @@ def _recorded(domains: Domains, dof: float) -> Iterator[dict[str, Any]]:
         X[mine] -= np.nanmean(X[mine], axis=0)
     X = np.nan_to_num(X)
     for confounder in domains.confounders:
-        design = _design(confounder, rows)
-        of_domain = float(_explained(design, is_query[:, None].astype(float))[0])
-        of_features = _explained(design, X)
+        explained = _explained(confounder, rows, np.column_stack([is_query, X]))
+        of_domain, of_features = float(explained[0]), explained[1:]
         odds = of_domain / max(1 - of_domain, 1e-9)
         yield {
             "confounder": confounder.name,
@@ -208,37 +207,19 @@ def _recorded(domains: Domains, dof: float) -> Iterator[dict[str, Any]]:
         }
 
 
-def _design(confounder: Any, rows: Array) -> Array:
-    """Return the columns of a confounder: indicators of its levels, or a cubic."""
+def _explained(confounder: Confounder, rows: Array, Y: Array) -> Array:
+    """Return the share of the variance of every column that a confounder explains, adjusted."""
     if confounder.values is None:
-        return np.eye(len(confounder.levels))[confounder.codes[rows]]
-    z = confounder.values[rows]
-    z = (z - z.mean()) / max(float(z.std()), 1e-300)
-    return np.column_stack([np.ones(len(z)), z, z**2, z**3])
-
-
-def _explained(design: Array, Y: Array) -> Array:
-    """Return the share of the variance of every column that a design explains, adjusted."""
+        design = np.eye(len(confounder.levels))[confounder.codes[rows]]
+    else:
+        z = confounder.values[rows]
+        z = (z - z.mean()) / max(float(z.std()), 1e-300)
+        design = np.column_stack([np.ones(len(z)), z, z**2, z**3])
     Y = Y - Y.mean(axis=0)
-    fitted = design @ np.linalg.lstsq(design, Y, rcond=None)[0]
+    left = ((Y - design @ np.linalg.lstsq(design, Y, rcond=None)[0]) ** 2).sum(axis=0)
     total = ones_for_zeros((Y**2).sum(axis=0))
-    left = ((Y - fitted) ** 2).sum(axis=0)
     n, p = len(Y), np.linalg.matrix_rank(design)
     return np.clip(1 - left / max(n - p, 1) / (total / max(n - 1, 1)), 0.0, 1.0)
-
-
-def _features(fitted: _Fitted, dof: float) -> Sheet:
-    if fitted.errors is None:
-        return Sheet({})
-    t = np.abs(fitted.shift) / fitted.errors
-    return Sheet(
-        {
-            "feature": fitted.domains.tables[0].labels,
-            "shift_sd": fitted.shift / fitted.unit,
-            "shift_errors": t,
-            "strength": robustness_value(t, dof),
-        }
-    )
 
 
 def _placebo(fitted: _Fitted, n_splits: int, rng: np.random.Generator) -> Sheet:
@@ -246,7 +227,6 @@ def _placebo(fitted: _Fitted, n_splits: int, rng: np.random.Generator) -> Sheet:
     if n_splits == 0:
         return Sheet({})
     domains, rows = fitted.domains, []
-    measures = ("shift_sd", "log_scale", "beyond_2_errors")
     for name, side in (("reference", ~domains.is_query), ("query", domains.is_query)):
         mine = side & domains.kept()
         if mine.sum() < 2 * _FEWEST_ROWS:
@@ -260,12 +240,13 @@ def _placebo(fitted: _Fitted, n_splits: int, rng: np.random.Generator) -> Sheet:
                 except (ValueError, np.linalg.LinAlgError):
                     continue
             if found:
-                row: dict[str, Any] = {"domain": name, "split": split}
-                for measure, values in zip(measures, zip(*found)):
-                    known = [value for value in values if value is not None]
-                    row[measure] = float(np.median(known)) if known else None
-                rows.append(row)
-    return Sheet.of_rows(rows, ("domain", "split", *measures))
+                rows.append((name, split, *(_median(values) for values in zip(*found))))
+    return Sheet.of_rows(rows, ("domain", "split", "shift_sd", "log_scale", "beyond_2_errors"))
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
 
 
 def _chances(domains: Domains, name: str) -> dict[str, Array]:
