@@ -1,43 +1,23 @@
-"""A map applied to a file, in batches."""
+"""A map applied to a file, in batches, and column by column where the map allows it."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from condokit.checks import FileError
-from condokit.cli.map_arrow import map_batch, some_rows
-from condokit.cli.printing import tell
+from condokit.checks import Array, FileError
+from condokit.cli.outputs import tell
 from condokit.cli.tables import check_label, labels_of, refuse_text, refuse_unknown
+from condokit.data.tables import Table
 from condokit.io import is_text, open_writer, read_table, replace_h5ad, scan_table
+from condokit.io.extras import arrow
 from condokit.io.progress import progress
 from condokit.maps.affine import AffineMap
 from condokit.maps.profile import Monitor
 
+pa = arrow()
 _MOST_WATCHED = 100_000  # rows of a file that are all checked for drift; beyond, every tenth
-
-
-class _Reference(NamedTuple):
-    """Which rows are of the reference and stay as they are, if there is a column that tells."""
-
-    column: str | None
-    label: str | None
-
-    def split(self, path: str, table: Any) -> tuple[Any, Any]:
-        """Return a mark for every row that stays, and the other rows."""
-        if self.column is None:
-            return None, table
-        refuse_unknown(path, [self.column], table.column_names)
-        stays = np.array([label == self.label for label in labels_of(table.column(self.column))])
-        return stays, table.filter(~stays)
-
-    def tell(self, n_stay: int) -> None:
-        if self.column is not None:
-            tell(
-                f"{n_stay:,} rows with {self.column} = {self.label} are of the reference, "
-                "and stay as they are."
-            )
 
 
 def apply_to_file(
@@ -51,53 +31,137 @@ def apply_to_file(
     output_format: str | None = None,
     **reading: Any,
 ) -> Any:
-    """Map a file in batches, watching for drift; return what was noticed.
+    """Map a file, watching for drift; return what was noticed.
 
     With a column of domains, rows of the reference stay as they are. From text to text, all other
     columns stay as they are written.
     """
     check_label(domain, reference_label)
-    reference = _Reference(domain, reference_label)
+
+    def split(table: Any) -> tuple[Array | None, Any]:
+        """Return a mark for every row of the reference, and the other rows."""
+        if domain is None:
+            return None, table
+        refuse_unknown(incoming, [domain], table.column_names)
+        stays = np.array([label == reference_label for label in labels_of(table.column(domain))])
+        return stays, table.filter(~stays)
+
     if output.endswith(".h5ad"):
-        return _apply_to_h5ad(affine, incoming, output, force, reference)
-    names = affine.feature_names
-    if is_text(incoming, reading["format"]):
-        verbatim = names is not None and is_text(output, output_format)
-        reading |= {"texts": None if verbatim else [domain], "numbers": names or ()}
-    with (
-        scan_table(incoming, **reading) as scan,
-        open_writer(output, format=output_format, force=force) as writer,
-        progress("rows", scan.n_rows) as advance,
-    ):
-        n_features, profile = affine.n_features_in_, affine.fitted_on
-        monitor = Monitor(names, n_features, profile, scan.names, len(scan.names))
-        stops = [finding.text for finding in monitor.findings if finding.level == "stop"]
-        if stops:
-            raise FileError(f"{incoming}: {stops[0]}")
-        refuse_text(incoming, names or scan.names, scan.schema, scan, reading["decimal"])
-        n_rows = n_mapped = 0
+        n_rows, found = _apply_to_h5ad(affine, incoming, output, force, split)
+    else:
+        if is_text(incoming, reading["format"]):
+            names = affine.feature_names
+            verbatim = names is not None and is_text(output, output_format)
+            reading |= {"texts": None if verbatim else [domain], "numbers": names or ()}
+        with (
+            scan_table(incoming, **reading) as scan,
+            open_writer(output, format=output_format, force=force) as writer,
+        ):
+            n_rows, found = _apply_in_batches(affine, scan, writer, split, reading["decimal"])
+    if domain is not None:
+        tell(
+            f"{n_rows - found.n_rows:,} rows with {domain} = {reference_label} are of the "
+            "reference, and stay as they are."
+        )
+    return found
+
+
+def _apply_in_batches(
+    affine: AffineMap, scan: Any, writer: Any, split: Any, decimal: str
+) -> tuple[int, Any]:
+    """Map the batches of a file; return its number of rows, and what was noticed."""
+    names, profile = affine.feature_names, affine.fitted_on
+    monitor = Monitor(names, affine.n_features_in_, profile, scan.names, len(scan.names))
+    stops = [finding.text for finding in monitor.findings if finding.level == "stop"]
+    if stops:
+        raise FileError(f"{scan.path}: {stops[0]}")
+    refuse_text(scan.path, names or scan.names, scan.schema, scan, decimal)
+    n_rows = n_mapped = 0
+    with progress("rows", scan.n_rows) as advance:
         for batch in scan:
-            stays, moved = reference.split(incoming, batch)
+            stays, moved = split(batch)
             writer.write(map_batch(affine, batch, stays))
             if monitor.can_compare:
                 monitor.update(some_rows(affine, moved, 1 if n_rows < _MOST_WATCHED else 10))
             n_rows, n_mapped = n_rows + batch.num_rows, n_mapped + moved.num_rows
             advance(n_rows)
-    reference.tell(n_rows - n_mapped)
-    return monitor.result(n_mapped)
+    return n_rows, monitor.result(n_mapped)
 
 
 def _apply_to_h5ad(
-    affine: AffineMap, incoming: str, output: str, force: bool, reference: _Reference
-) -> Any:
+    affine: AffineMap, incoming: str, output: str, force: bool, split: Any
+) -> tuple[int, Any]:
     """Map the features of an AnnData file, and keep all else that is in it."""
     if not incoming.endswith(".h5ad"):
         raise FileError(f"{output}: .h5ad can only be written from .h5ad; choose .parquet.")
     table = read_table(incoming)
-    stays, moved = reference.split(incoming, table)
+    stays, moved = split(table)
     found = affine.check(moved)
     if found.verdict == "stop":
         raise FileError(f"{incoming}: {found.findings[0].text}")
     replace_h5ad(incoming, output, map_batch(affine, table, stays), force)
-    reference.tell(len(table) - len(moved))
-    return found
+    return len(table), found
+
+
+def map_batch(affine: AffineMap, batch: Any, as_is: Array | None = None) -> Any:
+    """Return an Arrow table with its features mapped, save in rows that `as_is` marks.
+
+    Other columns, the order of columns and null values stay; a map between different features
+    puts its outputs last.
+    """
+    fields = {field.name: field for field in batch.schema}
+    columns = dict(zip(batch.column_names, batch.columns))
+    names = list(affine.feature_names or columns)
+    outputs = list(affine.outputs(names) or names)
+    if affine.kind == "diagonal" and affine.links is None:
+        parts = zip(names, affine.scale, affine.offset)
+        mapped = [_scaled(columns[name], scale, offset, name) for name, scale, offset in parts]
+    else:
+        values = np.empty((0, len(outputs)))
+        if batch.num_rows:
+            values = affine.apply(_matched(affine, batch))
+        mapped = [pa.array(column, from_pandas=True) for column in values.T]
+    if as_is is not None and as_is.any():
+        if outputs != names:
+            raise ValueError("Rows cannot pass a map between different features as they are.")
+        kept = [columns[name].cast(new.type) for name, new in zip(names, mapped)]
+        mapped = [pa.compute.if_else(as_is, old, new) for old, new in zip(kept, mapped)]
+    if outputs != names:
+        columns = {name: column for name, column in columns.items() if name not in names}
+    for name, column in zip(outputs, mapped):
+        single = name in fields and pa.types.is_float32(fields[name].type)
+        columns[name] = column.cast(pa.float32()) if single else column
+    made = [
+        fields[name].with_type(column.type) if name in fields else (name, column.type)
+        for name, column in columns.items()
+    ]
+    return pa.table(list(columns.values()), pa.schema(made, metadata=batch.schema.metadata))
+
+
+def some_rows(affine: AffineMap, batch: Any, step: int) -> Array:
+    """Return the features of every row, or of one row per `step`, for a look at drift."""
+    part = batch if step == 1 else batch.take(np.arange(0, batch.num_rows, step))
+    chunks = [chunk for _, chunk in _matched(affine, part).chunks()]
+    return np.concatenate(chunks) if chunks else np.empty((0, affine.n_features_in_))
+
+
+def _matched(affine: AffineMap, batch: Any) -> Table:
+    return Table(batch).match(affine.feature_names, affine.n_features_in_, "the map")
+
+
+def _scaled(column: Any, scale: float, offset: float, name: str) -> Any:
+    """Return scale x + offset of a column of numbers, in its precision if it is floating."""
+    if column.type not in (pa.float64(), pa.float32()):
+        column = column.cast(pa.float64())
+    chunks = column.chunks or [pa.array([], column.type)]
+    array = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+    x = array.to_numpy(zero_copy_only=False)
+    y = np.multiply(x, scale, dtype=np.float64)
+    y += offset
+    y = y.astype(x.dtype, copy=False)
+    if not np.isfinite(y.sum()) and np.isinf(y).any():
+        count = int(np.isinf(x).sum())
+        what = f"has {count} infinite values" if count else "becomes too large for its precision"
+        raise ValueError(f"Column {name!r} {what}.")
+    gaps = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    return pa.array(y, type=array.type, mask=gaps)

@@ -17,8 +17,7 @@ import click
 import condokit
 from condokit.checks import NoOverlapError, naming
 from condokit.cli import options as shared
-from condokit.cli.outputs import check_outputs, load_map, save_map
-from condokit.cli.printing import answer, as_option, show_result, tell
+from condokit.cli.outputs import answer, as_option, check_outputs, load_map, show_result, tell
 
 _EXAMPLES = """
 \b
@@ -85,47 +84,33 @@ def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -
 @shared.data
 @shared.fitting
 @click.option("--output", "-o", required=True, help="The map file to write (JSON), or -.")
-@click.option("--report", "report_path", help="The report to write (HTML).")
+@click.option("--report", help="The report to write (HTML).")
 @click.option("--adapted", help="Also write NEW, mapped, to this table.")
 @shared.force
 @shared.verbose
 @shared.json
 @click.pass_obj
 def fit(
-    arguments: list[str],
-    /,
-    output: str,
-    report_path: str | None,
-    adapted: str | None,
-    force: bool,
-    verbose: bool,
-    as_json: bool,
-    **options: Any,
+    arguments: list[str], /, output: str, report: str | None, adapted: str | None, **options: Any
 ) -> None:
     """Learn the map from NEW to OLD, and write it."""
     from condokit.cli.apply_file import apply_to_file
-    from condokit.cli.fit_adapter import fit_adapter, fit_record, summary
-    from condokit.cli.reproduce import Making
+    from condokit.cli.fit_adapter import Fitted
 
-    outputs, new = (output, report_path, adapted), options["new"]
+    outputs = [path for path in (output, report, adapted) if path]
+    new, force, as_json = options["new"], options["force"], options["as_json"]
     check_outputs(outputs, force, as_json, inputs=(new, options["reference"]))
     if adapted is not None and new == "-":
         raise click.UsageError("--adapted reads NEW again: save it to a file, or use apply.")
-    adapter, domains, said = fit_adapter(verbose, options)
-    making = Making(arguments, (new, options["reference"]))
-    affine = making.remembered_by(adapter.map_, domains)
-    save_map(affine, output, force)
-    record: dict[str, Any] = {}
-    if report_path is not None:
-        written = ("map.json", "--report", "report.html")
-        record = making.write_report(adapter, domains, report_path, force, *written)
+    fitted, record = Fitted(arguments, options), {}
+    affine = fitted.save_map(output)
+    if report is not None:
+        record = fitted.write_report(report, "map.json", "--report", "report.html")
     if adapted is not None:
-        apply_to_file(
-            affine, new, adapted, force, **{name: options[name] for name in shared.APPLIED}
-        )
-    facts = fit_record(adapter, output, report_path, said) | {"report": record}
-    wrote = ", ".join(path for path in outputs if path)
-    answer(as_json, facts, f"{summary(adapter)}\nWrote {wrote}.")
+        reading = {name: options[name] for name in shared.APPLIED}
+        apply_to_file(affine, new, adapted, force, **reading)
+    facts = {"map": output, "report_path": report, **fitted.record(), "report": record}
+    answer(as_json, facts, f"{fitted.summary()}\nWrote {', '.join(outputs)}.")
 
 
 @cli.command("apply")
@@ -138,15 +123,7 @@ def fit(
 @shared.reading
 @shared.force
 @shared.json
-def apply_(
-    map_file: str,
-    incoming: str,
-    output: str,
-    inverse: bool,
-    force: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: Any) -> None:
     """Map the features of INCOMING, and keep all other columns and the order of rows.
 
     From text to text other values stay exactly as they are written; else text becomes numbers,
@@ -154,16 +131,14 @@ def apply_(
     """
     from condokit.cli.apply_file import apply_to_file
 
-    check_outputs([output], force, as_json, inputs=[map_file])
+    as_json = options.pop("as_json")
+    check_outputs([output], options["force"], as_json, inputs=[map_file])
     affine = load_map(map_file)
     if inverse:
         affine = affine.pseudo_inverse() if affine.is_rectangular else affine.inverse()
-    found = apply_to_file(affine, incoming, output, force, **options)
-    lines = [
-        f"warning: {finding.text} {finding.advice}".rstrip()
-        for finding in found.findings
-        if finding.level == "care"
-    ]
+    found = apply_to_file(affine, incoming, output, **options)
+    cares = [finding for finding in found.findings if finding.level == "care"]
+    lines = [f"warning: {care.text} {care.advice}".rstrip() for care in cares]
     lines.append(f"Mapped {found.n_rows:,} rows to {output}.")
     answer(as_json, {"output": output, **found.to_dict()}, "\n".join(lines))
 
@@ -176,19 +151,14 @@ def apply_(
 @shared.verbose
 @shared.json
 @click.pass_obj
-def report(
-    arguments: list[str], /, output: str, force: bool, verbose: bool, as_json: bool, **options: Any
-) -> None:
+def report(arguments: list[str], /, output: str, **options: Any) -> None:
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
-    from condokit.cli.fit_adapter import fit_adapter
-    from condokit.cli.reproduce import Making
+    from condokit.cli.fit_adapter import Fitted
 
     inputs = (options["new"], options["reference"])
-    check_outputs([output], force, as_json, inputs)
-    adapter, domains, _ = fit_adapter(verbose, options)
-    making = Making(arguments, inputs)
-    record = making.write_report(adapter, domains, output, force, "report.html")
-    answer(as_json, record, f"Wrote {output}.")
+    check_outputs([output], options["force"], options["as_json"], inputs)
+    record = Fitted(arguments, options).write_report(output, "report.html")
+    answer(options["as_json"], record, f"Wrote {output}.")
 
 
 @cli.command()
@@ -199,31 +169,31 @@ def show(map_file: str, as_json: bool) -> None:
     from condokit.data.records import Sheet, plain
 
     affine = load_map(map_file)
-    names = list(affine.feature_names or [f"column {j}" for j in range(affine.n_features_in_)])
-    n_rows = None if affine.fitted_on is None else affine.fitted_on.n_rows
-    is_diagonal = affine.kind == "diagonal"
-    record: dict[str, Any] = {
-        "kind": affine.kind,
-        "n_features": affine.n_features_in_,
-        "feature_names": names,
-        "offset": affine.offset,
-        "links": affine.links,
-        "fitted_on_rows": n_rows,
-        "provenance": affine.provenance,
-        **({"scale": affine.scale} if is_diagonal else {}),
-    }
+    record: dict[str, Any] = plain(
+        {
+            "kind": affine.kind,
+            "n_features": affine.n_features_in_,
+            "feature_names": affine.feature_names
+            or [f"column {j}" for j in range(affine.n_features_in_)],
+            "offset": affine.offset,
+            "links": affine.links,
+            "fitted_on_rows": None if affine.fitted_on is None else affine.fitted_on.n_rows,
+            "provenance": affine.provenance,
+            **({"scale": affine.scale} if affine.kind == "diagonal" else {}),
+        }
+    )
     if as_json:
-        show_result(plain(record))
+        show_result(record)
         return
-    lines = [f"A {affine.kind} map of {len(names)} features."]
-    if n_rows is not None:
-        lines.append(f"Fitted on {n_rows:,} query rows.")
-    if is_diagonal:
-        columns = {"feature": names, "scale": affine.scale.tolist()}
-        columns |= {"offset": affine.offset.tolist()}
-        columns |= {} if affine.links is None else {"link": list(affine.links)}
+    lines = [f"A {affine.kind} map of {affine.n_features_in_} features."]
+    if affine.fitted_on is not None:
+        lines.append(f"Fitted on {affine.fitted_on.n_rows:,} query rows.")
+    if "scale" in record:
+        columns = {"feature": record["feature_names"]}
+        columns |= {name: record[name] for name in ("scale", "offset")}
+        columns |= {"link": record["links"]} if affine.links else {}
         lines += ["", repr(Sheet(columns))]
-    for key, value in (plain(affine.provenance) or {}).items():
+    for key, value in (record["provenance"] or {}).items():
         is_simple = isinstance(value, str | int | float)
         lines.append(f"{key}: {value if is_simple else json.dumps(value)}")
     show_result("\n".join(lines))
@@ -240,36 +210,28 @@ def show(map_file: str, as_json: bool) -> None:
 @click.option("--keep", multiple=True, help="With --sql: other columns to keep; repeatable.")
 @shared.force
 @shared.json
-def export(
-    map_file: str,
-    onnx: str | None,
-    sql: str | None,
-    python: str | None,
-    table: str,
-    keep: tuple[str, ...],
-    force: bool,
-    as_json: bool,
-) -> None:
+def export(map_file: str, force: bool, as_json: bool, **options: Any) -> None:
     """Write a map for other systems: ONNX, SQL or plain Python."""
     from condokit import export as exports
     from condokit.io import write_bytes
 
-    if not (onnx or sql or python):
+    paths = {language: options[language] for language in ("onnx", "sql", "python")}
+    if not any(paths.values()):
         raise click.UsageError("Say what to write: --onnx, --sql or --python.")
-    check_outputs((onnx, sql, python), force, as_json, inputs=[map_file])
+    check_outputs(paths.values(), force, as_json, inputs=[map_file])
     affine = load_map(map_file)
     made: dict[str, bytes] = {}
-    if onnx:
-        made[onnx] = exports.to_onnx(affine)
-    if sql:
-        parts = next(csv.reader([table], delimiter="."))
-        made[sql] = exports.to_sql(affine, parts, keep=list(keep)).encode()
-    if python:
-        made[python] = exports.to_python(affine).encode()
+    if paths["onnx"]:
+        made[paths["onnx"]] = exports.to_onnx(affine)
+    if paths["sql"]:
+        table = next(csv.reader([options["table"]], delimiter="."))
+        made[paths["sql"]] = exports.to_sql(affine, table, keep=list(options["keep"])).encode()
+    if paths["python"]:
+        made[paths["python"]] = exports.to_python(affine).encode()
     for path, content in made.items():
         write_bytes(path, content, force)
     if as_json:
-        show_result({"onnx": onnx, "sql": sql, "python": python})
+        show_result(paths)
     elif wrote := [f"Wrote {path}." for path in made if path != "-"]:
         tell("\n".join(wrote))
 
@@ -287,14 +249,13 @@ def demo(folder: str, force: bool, as_json: bool) -> None:
     place.mkdir(parents=True, exist_ok=True)
     names = ("new.csv", "old.csv", "map.json", "report.html", "adapted.csv")
     new, old, *out = paths = [str(place / name) for name in names]
-    check_outputs(paths, force)
+    check_outputs(paths, force, as_json, inputs=())
     columns = datasets.make_eeg(random_state=0).columns()
     device = columns.pop("device")
     for label, path in (("v2", new), ("v1", old)):
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*(values[device == label].tolist() for values in columns.values())))
+        rows = zip(*(values[device == label].tolist() for values in columns.values()))
+        csv.writer(text, lineterminator="\n").writerows([columns, *rows])
         write_text(path, text.getvalue(), force)
     data = [new, "--reference", old, "-c", "seizure", "-f", "eeg_*"]
     again = ["--force"] if force else []
@@ -326,20 +287,16 @@ def completion(shell: str, as_json: bool) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; every failure is one line on standard error, and an exit code."""
     with naming(as_option):
-        sys.exit(_run(arguments))
-
-
-def _run(arguments: list[str] | None) -> int:
-    try:
-        result = cli.main(arguments, prog_name="condokit", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return 2
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        tell("Interrupted.")
-        return 130
-    except (ValueError, ImportError, OSError, MemoryError, TypeError) as error:
-        text = str(error) or type(error).__name__
-        tell(click.style("error: ", fg="red", bold=True) + text)
-        return 3 if isinstance(error, NoOverlapError) else 2
-    return result if isinstance(result, int) else 0
+        try:
+            result = cli.main(arguments, prog_name="condokit", standalone_mode=False)
+            sys.exit(result if isinstance(result, int) else 0)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(2)
+        except (click.exceptions.Abort, KeyboardInterrupt):
+            tell("Interrupted.")
+            sys.exit(130)
+        except (ValueError, ImportError, OSError, MemoryError, TypeError) as error:
+            text = str(error) or type(error).__name__
+            tell(click.style("error: ", fg="red", bold=True) + text)
+            sys.exit(3 if isinstance(error, NoOverlapError) else 2)

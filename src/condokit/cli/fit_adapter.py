@@ -1,79 +1,118 @@
-"""The fit of the command line: from options to a fitted adapter, and what is said of it."""
+"""The fit of the command line: from options to a map that knows its making, and its report."""
 
 from __future__ import annotations
 
+import io
+import shlex
 import warnings
+from pathlib import Path
 from typing import Any
 
 import click
 
 from condokit.adapter import ConDoAdapter
 from condokit.cli.options import DATA
-from condokit.cli.printing import tell
+from condokit.cli.outputs import tell
 from condokit.cli.tables import read_domains
-from condokit.data.domains import Domains
 from condokit.data.records import plain
+from condokit.io import sha256, write_bytes, write_text
+from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, LowRank
+from condokit.maps.provenance import fingerprint
+
+_OUTPUTS = ("-o", "--output", "--report", "--adapted")
+_NO_MATTER = ("--force", "--json", "-v", "--verbose")
 
 
-def fit_adapter(verbose: bool, options: dict[str, Any]) -> tuple[ConDoAdapter, Domains, list[str]]:
-    """Read the data, fit the map, and return what was warned of."""
-    domains = read_domains(**{name: options[name] for name in DATA})
-    adapter = ConDoAdapter(
-        _family(options["map_"], options["links"]),
-        divergence=options["divergence"],
-        shrinkage=_shrinkage(options["shrinkage"]),
-        warn_overlap=options["warn_overlap"],
-        min_overlap=options["min_overlap"],
-        random_state=options["seed"],
-        verbose=verbose,
-        n_jobs=-1,
-    )
-    said: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        adapter.fit_domains(domains)
-        if options["n_resamples"]:
-            from condokit.trust.bootstrap import bootstrap_domains
+class Fitted:
+    """An adapter as a command fits it, with its data, what was warned of, and how it was made."""
 
-            n_resamples, seed = options["n_resamples"], options["seed"]
-            bootstrap_domains(adapter, domains, n_resamples, None, verbose, seed)
-    for warning in caught:
-        text = str(warning.message)
-        if issubclass(warning.category, UserWarning) and text not in said:
-            said.append(text)
+    def __init__(self, arguments: list[str], options: dict[str, Any]) -> None:
+        self.arguments, self.force = arguments, options["force"]
+        self.domains = read_domains(**{name: options[name] for name in DATA})
+        verbose, seed = options["verbose"], options["seed"]
+        self.adapter = ConDoAdapter(
+            _family(options["map_"], options["links"]),
+            divergence=options["divergence"],
+            shrinkage=_shrinkage(options["shrinkage"]),
+            warn_overlap=options["warn_overlap"],
+            min_overlap=options["min_overlap"],
+            random_state=seed,
+            verbose=verbose,
+            n_jobs=-1,
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self.adapter.fit_domains(self.domains)
+            if n_resamples := options["n_resamples"]:
+                from condokit.trust.bootstrap import bootstrap_domains
+
+                bootstrap_domains(self.adapter, self.domains, n_resamples, None, verbose, seed)
+        ours = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+        self.warnings = list(dict.fromkeys(ours))
+        for text in self.warnings:
             tell(f"warning: {text}")
-    return adapter, domains, said
+        read = [path for path in (options["new"], options["reference"]) if path not in (None, "-")]
+        self.hashes = [(path, sha256(path)) for path in read]
 
+    def command(self, *written: str) -> list[str]:
+        """Return the command with plain names for what it writes, which do not change the map."""
+        kept, skip = ["condokit"], False
+        for argument in self.arguments:
+            name, sign, _ = argument.partition("=")
+            attached = argument.startswith("-o") and argument != "-o"
+            if not (skip or name in _OUTPUTS or attached or argument in _NO_MATTER):
+                kept.append(argument)
+            skip = name in _OUTPUTS and not sign and not skip
+        return [*kept, "-o", *written]
 
-def fit_record(
-    adapter: ConDoAdapter, output: str, report_path: str | None, said: list[str]
-) -> dict[str, Any]:
-    """Return what was fitted and written, for machines."""
-    affine = adapter.map_
-    return {
-        "map": output,
-        "report_path": report_path,
-        "kind": affine.kind,
-        "n_features": affine.n_features_in_,
-        "divergence": str(adapter.divergence_),
-        "chosen": adapter.report_.get("chosen_map", str(adapter.map)),
-        "rows_query": adapter.report_["rows_query"],
-        "rows_reference": adapter.report_["rows_reference"],
-        "overlap": plain(adapter.overlap_),
-        "warnings": said,
-    }
+    def save_map(self, path: str) -> AffineMap:
+        """Write the map, which knows the command, the files and the rows it comes from."""
+        affine, content = self.adapter.map_, io.BytesIO()
+        facts = {
+            **(affine.provenance or {}),
+            "data": fingerprint(self.domains),
+            "command": self.command("map.json"),
+            "files": [{"name": Path(p).name, "sha256": found} for p, found in self.hashes],
+        }
+        affine = affine.with_origin(affine.fitted_on, facts)
+        affine.save(content)
+        write_bytes(path, content.getvalue(), self.force)
+        return affine
 
+    def write_report(self, path: str, *written: str) -> dict[str, Any]:
+        """Write the report, and return its record."""
+        from condokit.report import build, render
 
-def summary(adapter: ConDoAdapter) -> str:
-    """Return what was fitted, in a sentence."""
-    affine, facts = adapter.map_, adapter.report_
-    chosen = ", the simplest that predicts rows as well as any," if "chosen_map" in facts else ""
-    return (
-        f"A {affine.kind} map of {affine.n_features_in_} features{chosen} "
-        f"from {facts['rows_query']:,.0f} query and {facts['rows_reference']:,.0f} reference "
-        f"rows; overlap of the confounders {adapter.overlap_.coefficient:.2f}."
-    )
+        command = shlex.join(self.command(*written))
+        record = build(self.adapter, self.domains, command=command, inputs=dict(self.hashes))
+        write_text(path, render(record), self.force)
+        return record
+
+    def record(self) -> dict[str, Any]:
+        """Return what was fitted, for machines."""
+        adapter, facts = self.adapter, self.adapter.report_
+        return {
+            "kind": adapter.map_.kind,
+            "n_features": adapter.map_.n_features_in_,
+            "divergence": str(adapter.divergence_),
+            "chosen": facts.get("chosen_map", str(adapter.map)),
+            "rows_query": facts["rows_query"],
+            "rows_reference": facts["rows_reference"],
+            "overlap": plain(adapter.overlap_),
+            "warnings": self.warnings,
+        }
+
+    def summary(self) -> str:
+        """Return what was fitted, in a sentence."""
+        affine, facts = self.adapter.map_, self.adapter.report_
+        is_chosen = "chosen_map" in facts
+        chosen = ", the simplest that predicts rows as well as any," if is_chosen else ""
+        return (
+            f"A {affine.kind} map of {affine.n_features_in_} features{chosen} "
+            f"from {facts['rows_query']:,.0f} query and {facts['rows_reference']:,.0f} reference "
+            f"rows; overlap of the confounders {self.adapter.overlap_.coefficient:.2f}."
+        )
 
 
 def _family(name: str, links: tuple[str, ...]) -> Any:

@@ -1,24 +1,56 @@
-"""What a command writes, checked before any work, and what it reads or writes as a map."""
+"""What a command says and writes: results to standard output, messages to standard error."""
 
 from __future__ import annotations
 
-import io
+import json
 import os
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from condokit.maps.affine import AffineMap
 
+_SAME = ("confounders", "divergence", "features", "map", "min_overlap", "missing", "shrinkage")
+_OPTIONS = {name: "--" + name.replace("_", "-") for name in (*_SAME, "warn_overlap")} | {
+    "n_resamples": "--bootstrap",
+    "random_state": "--seed",
+    "sample_weight": "--weights",
+    "list it in `categorical`": "declare it with :cat",
+}
+
+
+def show_result(what: Any) -> None:
+    """Print a result: text, or a record as JSON."""
+    click.echo(what if isinstance(what, str) else json.dumps(what, allow_nan=False, indent=1))
+
+
+def tell(text: str) -> None:
+    """Say something to people."""
+    click.echo(text, err=True)
+
+
+def answer(as_json: bool, record: Any, text: str) -> None:
+    """Print a record for machines, or say it to people."""
+    if as_json:
+        show_result(record)
+    else:
+        tell(text)
+
+
+def as_option(argument: str) -> str:
+    """Return what an argument of Python, or its setting, is called on the command line."""
+    name, sign, value = argument.partition("=")
+    option = _OPTIONS.get(name.strip("`'"), _OPTIONS.get(name))
+    if option is None:
+        return argument
+    return option + (f" {value.strip(chr(39))}" if sign else "")
+
 
 def check_outputs(
-    outputs: Iterable[str | None],
-    force: bool,
-    as_json: bool = False,
-    inputs: Iterable[str | None] = (),
+    outputs: Iterable[str | None], force: bool, as_json: bool, inputs: Iterable[str | None]
 ) -> None:
     """Refuse outputs that cannot be written, that collide, or that would replace an input."""
     from condokit.io import check_target
@@ -42,12 +74,3 @@ def load_map(path: str) -> AffineMap:
     from condokit.maps.affine import AffineMap
 
     return AffineMap.load(sys.stdin.buffer if path == "-" else path)
-
-
-def save_map(affine: AffineMap, path: str, force: bool) -> None:
-    """Write a map; "-" is standard output."""
-    from condokit.io import write_bytes
-
-    content = io.BytesIO()
-    affine.save(content)
-    write_bytes(path, content.getvalue(), force)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from condokit.checks import FileError, did_you_mean, listing
-from condokit.cli.printing import tell
+from condokit.cli.outputs import tell
 from condokit.data.domains import Domains
 from condokit.data.roles import from_pair, from_table
 from condokit.io import OBSERVED, is_number, read_table

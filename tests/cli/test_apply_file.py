@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from condokit import AffineMap
-from condokit.cli.map_arrow import map_batch, some_rows
+from condokit.cli.apply_file import map_batch, some_rows
 
 
 @pytest.fixture
