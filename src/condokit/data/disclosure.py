@@ -15,7 +15,7 @@ def told(sentence: str) -> str:
     """Return what may be kept of a sentence in a file: numbers of few rows are hidden."""
     if not isinstance(sentence, Sentence):
         return sentence
-    return sentence.told(rows=lambda n: f"<{MIN_CELL}" if small_cells(n) else f"{n:g}")
+    return sentence.told(rows=lambda n: f"<{MIN_CELL}" if small_cells(n) else whole(n))
 
 
 def too_few(count: Any, least: int = MIN_CELL) -> Any:

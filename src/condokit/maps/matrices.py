@@ -95,6 +95,10 @@ class Matrix:
         """Return one row of the matrix."""
         return self.transposed_product(np.eye(1, self.shape[0], j))[0]
 
+    def diagonal(self) -> Array:
+        """Return the diagonal of a square matrix."""
+        return np.diag(self.scale)
+
     def array(self) -> Array:
         """Return the whole matrix, made on request."""
         return self.scale
@@ -157,6 +161,9 @@ class DiagonalPlusLowRank(Matrix):
 
     def take(self, order: Sequence[int]) -> Matrix:  # noqa: D102
         return DiagonalPlusLowRank(self.scale[order], self.left[order], self.right[order])
+
+    def diagonal(self) -> Array:  # noqa: D102
+        return self.scale + (self.left * self.right).sum(axis=1)
 
     def array(self) -> Array:  # noqa: D102
         return np.diag(self.scale) + self.left @ self.right.T

@@ -1,7 +1,7 @@
 """One way to call the general minimiser of smooth functions: watched, and stopped by Ctrl-C."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -31,10 +31,12 @@ _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 _pools = cache(ThreadpoolController)
 
 
-def threads(n_jobs: int | None) -> AbstractContextManager[Any]:
+@contextmanager
+def threads(n_jobs: int | None) -> Iterator[None]:
     """Run linear algebra with so many threads: None is 1, -1 all there are."""
     limit = 1 if n_jobs is None else None if n_jobs == -1 else int(n_jobs)
-    return _pools().limit(limits=limit, user_api="blas")
+    with _pools().limit(limits=limit, user_api="blas"):
+        yield
 
 
 @contextmanager
