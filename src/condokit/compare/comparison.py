@@ -30,12 +30,8 @@ class Comparison:
     used: Array  # the numbers of the rows that are compared, where rows are asked for
     is_query: Array  # of these rows
     covariates: Covariates  # of these rows
+    place: Array  # of every row among the values compared, -1 for rows that are not
     observed: tuple[Array, Array] | None = None  # rows of every feature, where values are missing
-
-    @cached_property
-    def place(self) -> Array:
-        """The place of every row among the values compared, -1 for rows that are not."""
-        return self.support.place(self.strata)
 
     @cached_property
     def points(self) -> tuple[Array, Array]:
@@ -57,7 +53,7 @@ class Comparison:
     def n_rows(self) -> Any:
         """The number of rows compared, of every feature where values are missing."""
         counts = self.observed or (self.support.count_query, self.support.count_reference)
-        return counts[0].sum(axis=0) + counts[1].sum(axis=0)
+        return sum(count.sum(axis=0) for count in counts)
 
     @property
     def fewest_rows(self) -> float:
@@ -88,20 +84,17 @@ def compare(
     if support.dropped and not quiet:
         _warn_dropped(support)
     used, covariates = np.empty(0, dtype=np.intp), Covariates(np.empty((0, 0)), np.empty(0), 1)
-    place = support.place(strata)
+    place, n_values = support.place(strata), len(support.levels)
     if domains.continuous or by_rows or conditional.is_smooth:
         used = np.flatnonzero(place >= 0)
-        n_categories = len(support.index)
-        covariates = Covariates.of(domains, used, place[used], n_categories, kernel is not None)
+        covariates = Covariates.of(domains, used, place[used], n_values, kernel is not None)
     is_query, overlap = domains.is_query[used], Overlap(np.nan)
     if measured or not quiet:
         overlap = measure_overlap(domains, strata, covariates, is_query)
     if not quiet:
         _check_overlap(overlap, *limits)
-    observed = None
-    if domains.gaps is not None:
-        observed = observed_counts(domains, place, len(support.levels))
-    return Comparison(prior, strata, support, overlap, used, is_query, covariates, observed)
+    observed = None if domains.gaps is None else observed_counts(domains, place, n_values)
+    return Comparison(prior, strata, support, overlap, used, is_query, covariates, place, observed)
 
 
 def _user_kernel(prior: Prior, conditional: Conditional) -> Any:
@@ -133,20 +126,13 @@ def _warn_dropped(support: Support) -> None:
 def _check_overlap(overlap: Overlap, warn_below: float, refuse_below: float) -> None:
     """Refuse or warn if there is little to compare, naming the confounders to blame."""
     worst = [f"{name} {c:.2f}" for name, c in overlap.by_confounder.items() if c < warn_below]
-    facts: dict[str, Any] = {
-        "coefficient": overlap.coefficient,
-        "blame": f" (alone: {', '.join(worst)})" if worst else "",
-        "least": refuse_below,
-    }
+    blame = f" (alone: {', '.join(worst)})" if worst else ""
+    facts = dict[str, Any](coefficient=overlap.coefficient, blame=blame, least=refuse_below)
     text = "the overlap coefficient of the confounders is {coefficient:.2f}{blame}"
     if overlap.coefficient < refuse_below:
-        raise NoOverlapError(
-            said(
-                text + ", below {@min_overlap=}{least}. Adaptation compares like with like: leave "
-                "a confounder out, add samples, or lower {@min_overlap}.",
-                **facts,
-            )
-        )
+        text += ", below {@min_overlap=}{least}. Adaptation compares like with like: leave a "
+        text += "confounder out, add samples, or lower {@min_overlap}."
+        raise NoOverlapError(said(text, **facts))
     if overlap.coefficient < warn_below:
         warn(
             "low-overlap",

@@ -10,7 +10,7 @@ from scipy.special import expit
 
 from condokit.checks import Array
 from condokit.conditionals.curves import Basis, Products, directions
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains, Strata
 from condokit.data.subsets import folds, subsample
@@ -77,11 +77,13 @@ def measure_overlap(
         coefficient, effective = _of_shares(shares, totals)
     else:
         kept = domains.is_query if domains.keep is None else domains.is_query[domains.keep]
-        used = [part.sum() / whole.sum() for part, whole in zip(_sides(is_query), _sides(kept))]
+        used = [is_query.sum() / kept.sum(), (~is_query).sum() / (~kept).sum()]
         coefficient, effective = _from_propensity(covariates, is_query, used)
     is_only_one = covariates.Z.shape[1] == covariates.n_categories == 1
     for confounder, z in zip(domains.continuous, covariates.Z.T):
-        inside = [_share_between(z[side], z[~side]) for side in _sides(is_query)]
+        # the rows in the range of the other domain are the most that two domains can share
+        ranges = [(side, z[~side].min(), z[~side].max()) for _, side in sides(is_query)]
+        inside = [float(((z[a] >= low) & (z[a] <= high)).mean()) for a, low, high in ranges]
         outside[confounder.name] = 1 - inside[0]
         found = coefficient
         if not is_only_one:
@@ -90,15 +92,6 @@ def measure_overlap(
         by_confounder[confounder.name] = min(found, *inside)
         coefficient = min(coefficient, *inside)
     return Overlap(coefficient, by_confounder, effective[0], effective[1], outside)
-
-
-def _sides(is_query: Array) -> tuple[Array, Array]:
-    return is_query, ~is_query
-
-
-def _share_between(z: Array, others: Array) -> float:
-    """Return the share of values in the range of others, the most that two domains can share."""
-    return float(((z >= others.min()) & (z <= others.max())).mean())
 
 
 def _of_shares(shares: Array, totals: Array) -> tuple[float, list[float]]:
@@ -113,13 +106,13 @@ def _from_propensity(
     covariates: Covariates, is_query: Array, used: list[float]
 ) -> tuple[float, list[float]]:
     """Return the coefficient and the effective rows; `used` is the share of rows seen here."""
-    n_rows = [side.sum() for side in _sides(is_query)]
+    n_rows = [side.sum() for _, side in sides(is_query)]
     if len(is_query) > _MOST_ROWS:
         kept = subsample(len(is_query), _MOST_ROWS, seed=0)
         covariates, is_query = covariates.take(kept), is_query[kept]
     e = propensity(covariates, is_query)
     coefficient, effective = 0.0, []
-    for k, (side, chance) in enumerate(zip(_sides(is_query), (e, 1 - e))):
+    for k, (side, chance) in enumerate([(is_query, e), (~is_query, 1 - e)]):
         share = covariates.counts[side] / covariates.counts[side].sum()
         both = np.minimum(chance, 1 - chance)[side]
         part = both / chance[side]
@@ -138,7 +131,7 @@ def propensity(covariates: Covariates, is_query: Array) -> Array:
     leading = directions(covariates, (y - y.mean())[:, None])
     Phi = Basis(covariates, 8, leading)(covariates)
     weights = covariates.counts * len(y)
-    for side in _sides(is_query):
+    for _, side in sides(is_query):
         weights[side] *= 0.5 / covariates.counts[side].sum()
     order = np.lexsort([*covariates.Z.T, covariates.category])
     fold = folds(is_query, _FOLDS, order=order)  # every third row in order of the confounders

@@ -11,16 +11,9 @@ from sklearn.base import BaseEstimator
 
 from condokit.checks import Array, NoOverlapError
 from condokit.compare.support import Support, no_overlap
+from condokit.data import kernels
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains, Strata
-from condokit.data.kernels import (
-    NOTHING,
-    Kernel,
-    check_kernel,
-    column_widths,
-    density,
-    likelihood_factor,
-)
 from condokit.data.subsets import subsample_sides
 
 _MOST_POINTS = 1000  # support points of continuous confounders
@@ -50,22 +43,17 @@ class Prior(BaseEstimator, ABC):
             raise no_overlap(strata)
         shares = (counts / counts.sum() for counts in (n_query, n_reference, n_rows))
         weights = self.weigh(*shares)[common]
-        dropped = [
-            {
-                **dict(zip(strata.names, strata.levels[k])),
-                "n_query": n_query[k].item(),
-                "n_reference": n_reference[k].item(),
-            }
-            for k in np.flatnonzero(~in_both & (n_rows > 0))
-        ]
+        columns = [*strata.names, "n_query", "n_reference"]
+        cells = list(zip(strata.levels, n_query.tolist(), n_reference.tolist()))
+        alone = [cells[k] for k in np.flatnonzero(~in_both & (n_rows > 0))]
         return Support(
             strata.names,
             [strata.levels[k] for k in common],
             weights / weights.sum(),
             n_query[common],
             n_reference[common],
-            dropped,
-            common,
+            dropped=[dict(zip(columns, (*level, q, r))) for level, q, r in alone],
+            index=common,
         )
 
 
@@ -92,7 +80,7 @@ class ProductPrior(Prior):
     def __init__(
         self,
         variant: str = "product",
-        kernel: Kernel | None = None,
+        kernel: kernels.Kernel | None = None,
         bandwidth: float | str | None = None,
     ) -> None:
         self.variant = variant
@@ -106,16 +94,16 @@ class ProductPrior(Prior):
         at = covariates.take(rows)
         domains = covariates.take(is_query), covariates.take(~is_query)
         f_query, f_reference = (
-            density(at, domain, self._widths(domain), self.kernel) for domain in domains
+            kernels.density(at, data, self._widths(data), self.kernel) for data in domains
         )
         here, paper = is_query[rows], self._is_paper()
         weights = f_query * f_reference if paper else np.where(here, f_reference, f_query)
         weights = weights * at.counts
-        if not weights.max() > NOTHING:
+        if not weights.max() > kernels.NOTHING:
             raise NoOverlapError("The confounders of the two domains do not overlap at all.")
         if not paper:
             for side in (here, ~here):
-                weights[side] /= max(weights[side].sum(), NOTHING)
+                weights[side] /= max(weights[side].sum(), kernels.NOTHING)
         return rows, weights / weights.sum()
 
     def weigh(self, share_query: Array, share_reference: Array, share_pooled: Array) -> Array:  # noqa: D102
@@ -124,13 +112,13 @@ class ProductPrior(Prior):
 
     def _widths(self, covariates: Covariates) -> Array:
         """Return the bandwidths of one domain's density."""
-        width = column_widths(covariates)
-        if str(self.bandwidth) == "likelihood":
-            check_kernel(self.kernel, None)
+        width = kernels.column_widths(covariates)
+        if self.bandwidth == "likelihood":
+            kernels.check_kernel(self.kernel, None)
             if self.kernel is not None:
                 raise ValueError("bandwidth='likelihood' cannot be used with a kernel of your own.")
-            return likelihood_factor(covariates, width) * width
-        check_kernel(self.kernel, self.bandwidth)
+            return kernels.likelihood_factor(covariates, width) * width
+        kernels.check_kernel(self.kernel, self.bandwidth)
         return width if self.bandwidth is None else float(self.bandwidth) * width
 
     def _is_paper(self) -> bool:

@@ -49,13 +49,9 @@ class Support:
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Return the table as columns, ready for a data frame."""
-        return _columns(
-            self.names,
-            self.levels,
-            weight=self.weights.tolist(),
-            n_query=self.count_query.tolist(),
-            n_reference=self.count_reference.tolist(),
-        )
+        query, reference = self.count_query.tolist(), self.count_reference.tolist()
+        counts = {"weight": self.weights.tolist(), "n_query": query, "n_reference": reference}
+        return _columns(self.names, self.levels, counts)
 
     def __repr__(self) -> str:
         columns = self.to_dict()
@@ -72,11 +68,9 @@ class Support:
 
 def no_overlap(strata: Strata) -> NoOverlapError:
     """Word the error for domains that share no stratum, with the table of counts."""
-    counts = {
-        "n_query": hidden_counts(strata.count_query),
-        "n_reference": hidden_counts(strata.count_reference),
-    }
-    columns = _columns(strata.names, strata.levels, **counts)
+    query, reference = hidden_counts(strata.count_query), hidden_counts(strata.count_reference)
+    counts = {"n_query": query, "n_reference": reference}
+    columns = _columns(strata.names, strata.levels, counts)
     if len(strata.names) == 1:
         what = f"confounder {strata.names[0]!r} has no level in both domains"
     else:
@@ -88,7 +82,7 @@ def no_overlap(strata: Strata) -> NoOverlapError:
 
 
 def _columns(
-    names: list[str], levels: list[tuple[Any, ...]], **counts: list[Any]
+    names: list[str], levels: list[tuple[Any, ...]], counts: dict[str, list[Any]]
 ) -> dict[str, list[Any]]:
     """Return one column per confounder, renamed if another column has its name, and counts."""
     columns = {}

@@ -24,6 +24,7 @@ def weak_points(
     domains: Domains, strata: Strata, support: Support, observed: tuple[Array, Array] | None
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield code, template and fields of what makes the map unreliable, if anything."""
+    table = domains.tables[0]
     for name, counts in (("query", support.count_query), ("reference", support.count_reference)):
         if counts.sum() < _FEW_ROWS:
             yield (
@@ -39,7 +40,7 @@ def weak_points(
                 "mostly-missing",
                 "Mostly missing, with fewer than {least} values of a domain to compare: {names}. "
                 "Their maps are guesses.",
-                {"least": _FEW_ROWS, "names": _named(domains, np.flatnonzero(rare))},
+                {"least": _FEW_ROWS, "names": listing(table.take(np.flatnonzero(rare)).labels)},
             )
     compared = support.place(strata) >= 0
     for name, side in sides(domains.is_query):
@@ -50,12 +51,8 @@ def weak_points(
                 "Values of {names} in the {side} rows are more than {far:g} robust standard "
                 "deviations away from the others, and decide the map alone. Correct or leave out "
                 "these rows, or transform the feature.",
-                {"names": _named(domains, places), "side": name, "far": _FAR_AWAY},
+                {"names": listing(table.take(places).labels), "side": name, "far": _FAR_AWAY},
             )
-
-
-def _named(domains: Domains, places: Array) -> str:
-    return listing(domains.tables[0].take(places).labels)
 
 
 def outlying_features(domains: Domains, side: Array) -> Array:

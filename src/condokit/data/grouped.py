@@ -8,7 +8,7 @@ from scipy import sparse
 from condokit.checks import Array
 from condokit.data.arrays import columns, ones_for_zeros
 
-_OUTER_NUMBERS = 4_000_000  # in outer products at a time
+_FEW_FEATURES = 8  # so that outer products of all rows are faster than a product for each group
 
 
 class GroupedMoments:
@@ -174,32 +174,22 @@ def _sorted_rows(groups: Array, weights: Array | None) -> tuple[Array, Array, Ar
     rows = np.flatnonzero(used)
     rows = rows[np.argsort(groups[rows], kind="stable")]
     groups = groups[rows]
+    weights = np.ones(len(rows)) if weights is None else weights[rows]
     first = np.flatnonzero(np.diff(groups, prepend=-1))
     sizes = np.diff(first, append=len(groups))
-    return (
-        rows,
-        groups[first],
-        first,
-        sizes,
-        np.ones(len(rows)) if weights is None else weights[rows],
-    )
+    return rows, groups[first], first, sizes, weights
 
 
 def _scatters(rows: Array, weights: Array, first: Array) -> Array:
     """Return the scatter matrices of groups of sorted rows that begin at `first`."""
-    d, ends = rows.shape[1], np.append(first, len(rows))
+    d = rows.shape[1]
+    if d <= _FEW_FEATURES and len(first) * d >= len(rows):  # many small groups
+        weighted = weights[:, None] * rows
+        return np.add.reduceat(weighted[:, :, None] * rows[:, None, :], first)
     result = np.empty((len(first), d, d))
-    if len(first) * d < len(rows):  # large groups: one product each
-        for k, (start, stop) in enumerate(zip(first, ends[1:])):
-            part = rows[start:stop]
-            result[k] = (part.T * weights[start:stop]) @ part
-        return result
-    # many small groups: sums of outer products, some groups at a time
-    step = max(1, _OUTER_NUMBERS // (d * d * max(1, len(rows) // len(first))))
-    for k in range(0, len(first), step):
-        here = slice(ends[k], ends[min(k + step, len(first))])
-        outer = (weights[here, None] * rows[here])[:, :, None] * rows[here, None, :]
-        result[k : k + step] = np.add.reduceat(outer, first[k : k + step] - first[k])
+    for k, (start, stop) in enumerate(zip(first, [*first[1:], len(rows)])):
+        part = rows[start:stop]
+        result[k] = (part.T * weights[start:stop]) @ part
     return result
 
 

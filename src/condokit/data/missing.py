@@ -40,13 +40,9 @@ def with_gaps(domains: Domains) -> Domains:
         n_rows = int((mine & kept).sum())
         nothing = np.asarray(table.labels, dtype=object)[count == n_rows]
         if len(nothing):
-            raise ValueError(
-                said(
-                    f"No value of {{names}} is known in the {n_rows} {name} rows. Leave "
-                    "features without values out with {@`features`}.",
-                    names=listing(nothing),
-                )
-            )
+            text = f"No value of {{names}} is known in the {n_rows} {name} rows. Leave features "
+            text += "without values out with {@`features`}."
+            raise ValueError(said(text, names=listing(nothing)))
     if empty.any():
         domains = replace(domains, keep=kept & ~empty)
     return replace(domains, gaps=(counts[0], counts[1]))

@@ -8,15 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import (
-    Array,
-    check_length,
-    check_weights,
-    did_you_mean,
-    listing,
-    said,
-    unknown_columns,
-)
+from condokit.checks import Array, check_length, check_weights, did_you_mean, listing, said
 from condokit.data.arrays import sides
 from condokit.data.domains import PART, Confounder, Domains
 from condokit.data.missing import with_gaps
@@ -46,15 +38,13 @@ def from_table(
     reserved: list[str] = []
     labels = _column(table, "domain", domain, reserved)
     columns = _confounders(table, confounders, reserved, "confounders")
-    group_codes = None if groups is None else _group_codes([table], [groups], [reserved])
+    group_codes = _group_codes([table], [groups], [reserved])
     if isinstance(sample_weight, str):
         sample_weight = _column(table, "sample_weight", sample_weight, reserved)
-    weights = None if sample_weight is None else _weights([table], [sample_weight])
-    if features is None:
-        hint = "Name the feature columns with `features=`, for example features=['eeg_*']."
-        features_table = table.select(None, reserved, hint, flags=False)
-    else:
-        features_table = table.select(features, reserved)
+    weights = _weights([table], [sample_weight])
+    hint = "Name the feature columns with `features=`, for example features=['eeg_*']."
+    unnamed: dict[str, Any] = {"hint": hint, "flags": False} if features is None else {}
+    features_table = table.select(features, reserved, **unnamed)
     features_table.refuse_empty()
     levels, codes = _factorize([labels], "domain")
     query_label, reference_label = _name_domains(levels, len(codes), reference)
@@ -92,9 +82,7 @@ def from_pair(
     reserved: list[list[str]] = [[], []]
     query = _confounders(tables[0], Z_query, reserved[0], "Z_query")
     reference = _confounders(tables[1], Z_reference, reserved[1], "Z_reference")
-    group_codes = None
-    if groups is not None:
-        group_codes = _group_codes(tables, _pair("groups", groups), reserved)
+    group_codes = _group_codes(tables, _pair("groups", groups), reserved)
     tables = _select_features(tables, reserved, any_features)
     for table in tables:
         table.refuse_empty()
@@ -105,9 +93,7 @@ def from_pair(
             f"{listing(name for name, _ in reference)}; they must be the same confounders."
         )
     reference = [(name, by_name[name]) for name in names]
-    weights = None
-    if sample_weight is not None:
-        weights = _weights(tables, _pair("sample_weight", sample_weight))
+    weights = _weights(tables, _pair("sample_weight", sample_weight))
     is_query = np.repeat([True, False], [table.n_rows for table in tables])
     domains = Domains(tuple(tables), is_query, [], weights=weights, groups=group_codes)
     return _with_confounders(domains, [query, reference], categorical, missing)
@@ -155,13 +141,19 @@ def _name_domains(labels: list[Any], n_rows: int, reference: Any) -> tuple[Any, 
 
 
 def _pair(argument: str, value: Any) -> Sequence[Any]:
+    if value is None:
+        return None, None
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise ValueError(f"'{argument}' must be a pair (query, reference) in fit_pair.")
     return value
 
 
-def _group_codes(tables: list[Table], groups: Sequence[Any], reserved: list[list[str]]) -> Array:
+def _group_codes(
+    tables: list[Table], groups: Sequence[Any], reserved: list[list[str]]
+) -> Array | None:
     """Return the number of each row's subject; the same label in two tables is one subject."""
+    if all(given is None for given in groups):
+        return None
     labels = [
         _column(table, "groups", given, taken)
         if given is not None
@@ -171,12 +163,12 @@ def _group_codes(tables: list[Table], groups: Sequence[Any], reserved: list[list
     return _factorize(labels, "groups")[1]
 
 
-def _weights(tables: list[Table], weights: Sequence[Any]) -> Array:
-    """Return the weights of all rows, ones for a table without."""
-    given = zip(tables, weights)
-    return np.concatenate(
-        [check_weights(1.0 if w is None else w, t.n_rows, t.name) for t, w in given]
-    )
+def _weights(tables: list[Table], weights: Sequence[Any]) -> Array | None:
+    """Return the weights of all rows, ones for a table that has none beside one that has."""
+    if all(given is None for given in weights):
+        return None
+    pairs = [(table, 1.0 if given is None else given) for table, given in zip(tables, weights)]
+    return np.concatenate([check_weights(w, table.n_rows, table.name) for table, w in pairs])
 
 
 def _select_features(
@@ -188,13 +180,9 @@ def _select_features(
         if query.n_features != reference.n_features and not any_features:
             turned = query.n_rows == reference.n_rows < min(query.n_features, reference.n_features)
             hint = " The tables look transposed: samples are rows." if turned else ""
-            raise ValueError(
-                said(
-                    f"X_query has {query.n_features} features and X_reference has "
-                    f"{reference.n_features}; they must be the same features, or else use "
-                    f"{{@map='affine'}} with {{@divergence='mmd'}}.{hint}"
-                )
-            )
+            text = f"X_query has {query.n_features} features and X_reference has "
+            text += f"{reference.n_features}; they must be the same features, or else use "
+            raise ValueError(said(text + "{@map='affine'} with {@divergence='mmd'}." + hint))
     else:
         left = [column for column in query.columns if column not in reserved[0]]
         right = [column for column in reference.columns if column not in reserved[1]]
@@ -257,14 +245,10 @@ def _confounders(table: Table, given: Any, reserved: list[str], argument: str) -
     if isinstance(given, list | tuple):
         are_names = [isinstance(value, str) for value in given]
         if all(are_names):
-            names, known = list(dict.fromkeys(given)), table.columns or []
-            unknown = [name for name in names if name not in known]
-            if not unknown:
+            names = list(dict.fromkeys(given))
+            if len(given) != table.n_rows or set(names).issubset(table.columns or ()):
+                table.refuse_unknown(argument, names)
                 return [(name, _column(table, argument, name, reserved)) for name in names]
-            if len(given) != table.n_rows:  # otherwise: one value per row
-                if table.columns is None:
-                    table.column(argument, names[0])
-                raise unknown_columns(argument, unknown, known)
         elif any(are_names) and all(hasattr(value, "__len__") for value in given):
             raise ValueError(
                 f"'{argument}' mixes column names with columns of values. List names only, or pass "
@@ -328,12 +312,9 @@ def _with_confounders(
         if total == 0:
             raise ValueError(said(f"{{@'sample_weight'}} is zero for all {side} rows."))
         if total <= 1:
-            raise ValueError(
-                said(
-                    f"{{@'sample_weight'}} sums to {total:g} over the {side} rows. Weights count "
-                    "rows (2 stands for two equal rows): scale them to a mean of about one."
-                )
-            )
+            text = f"{{@'sample_weight'}} sums to {total:g} over the {side} rows. Weights count "
+            text += "rows (2 stands for two equal rows): scale them to a mean of about one."
+            raise ValueError(said(text))
     if weights is not None:
         keep &= weights > 0
     kept = None if keep.all() else keep
@@ -344,14 +325,9 @@ def _check_gaps(name: str, gaps: Array, missing: str, is_query: Array) -> None:
     """Refuse missing values of a confounder, or too many of them to be filled in."""
     n_missing = int(gaps.sum())
     if missing == "raise":
-        raise ValueError(
-            said(
-                f"Confounder {{name!r}} has {n_missing} missing values (of {len(gaps)}). "
-                "Use {@missing='drop'} to leave these rows out or {@missing='impute'} to "
-                "fill them in.",
-                name=name,
-            )
-        )
+        text = f"Confounder {{name!r}} has {n_missing} missing values (of {len(gaps)}). Use "
+        text += "{@missing='drop'} to leave these rows out or {@missing='impute'} to fill them in."
+        raise ValueError(said(text, name=name))
     if n_missing == len(gaps):
         raise ValueError(f"Confounder {name!r} has no values: all {n_missing} are missing.")
     for side, mine in sides(is_query):
@@ -411,19 +387,15 @@ def _declared(categorical: Any, names: list[str]) -> set[str]:
                 "confounders."
             )
         return {name for name, want in zip(names, wanted) if want}
-    declared = set()
-    for want in wanted:
-        if isinstance(want, int | np.integer) and -len(names) <= want < len(names):
-            declared.add(names[int(want)])
-        elif want in names:
-            declared.add(want)
-        else:
-            raise ValueError(
-                f"'categorical' lists {want!r}, which is not a confounder. "
-                + (f"The confounders are {listing(names)}." if names else "There are none.")
-                + did_you_mean(want, names)
-            )
-    return declared
+    known = [*names, *range(-len(names), len(names))]
+    unknown = [want for want in wanted if want not in known]
+    if unknown:
+        confounders = f"The confounders are {listing(names)}." if names else "There are none."
+        raise ValueError(
+            f"'categorical' lists {unknown[0]!r}, which is not a confounder. {confounders}"
+            f"{did_you_mean(unknown[0], names)}"
+        )
+    return {want if want in names else names[int(want)] for want in wanted}
 
 
 def _kind(column: Any) -> str:

@@ -54,14 +54,8 @@ class Table:
         return None if self.columns is None else self.labels
 
     def column(self, argument: str, name: str) -> nw.Series[Any]:
-        """Return the named column as a series; `argument` is what the user called it."""
-        if self.columns is None:
-            raise ValueError(
-                f"'{argument}' is the column name {name!r}, but {self.name} has no column names. "
-                f"Pass `{argument}` as an array with one entry per row."
-            )
-        if name not in self._place:
-            raise unknown_columns(argument, [name], self.columns)
+        """Return the named column as a series."""
+        self.refuse_unknown(argument, [name])
         return self._data[name]
 
     def select(
@@ -71,12 +65,11 @@ class Table:
 
         `hint` is what to do about text columns; `flags` admits boolean columns.
         """
+        chosen, taken = self.positions, set(reserved)
         if features is not None:
-            chosen = self._find(features, set(reserved))
-        elif self.columns is not None and reserved:
-            chosen = [i for i in self.positions if self.columns[i] not in reserved]
-        else:
-            chosen = self.positions
+            chosen = self._find(features, taken)
+        elif self.columns is not None and taken:
+            chosen = [i for i in chosen if self.columns[i] not in taken]
         if not chosen:
             raise ValueError(
                 f"Found array with 0 feature(s) (shape=({self.n_rows}, 0)) while a minimum of 1 is "
@@ -129,6 +122,17 @@ class Table:
         for start in range(0, self.n_rows, step):
             rows = slice(start, min(start + step, self.n_rows))
             yield rows, self._read(rows)
+
+    def refuse_unknown(self, argument: str, names: list[str]) -> None:
+        """Refuse names that are not columns; `argument` is what the user called them."""
+        if names and self.columns is None:
+            raise ValueError(
+                f"'{argument}' is the column name {names[0]!r}, but {self.name} has no column "
+                f"names. Pass `{argument}` as an array with one entry per row."
+            )
+        unknown = [name for name in names if name not in self._place]
+        if unknown:
+            raise unknown_columns(argument, unknown, self.columns or [])
 
     def refuse_empty(self) -> None:
         """Raise an error if there are no rows."""
@@ -188,8 +192,8 @@ class Table:
         part = self._data[rows] if whole else self._data[rows, list(self.positions)]
         values = part.to_numpy()
         if values.dtype.kind not in "fiub":  # nullable columns
-            columns = [column.cast(nw.Float64).to_numpy() for column in part.iter_columns()]
-            values = np.column_stack(columns)
+            floats = (column.cast(nw.Float64) for column in part.iter_columns())
+            values = np.column_stack([column.to_numpy() for column in floats])
         return np.asarray(values, dtype=np.float64)
 
     def _dtypes(self) -> list[nw.dtypes.DType]:
@@ -199,10 +203,10 @@ class Table:
     def _find(self, features: Any, reserved: set[str]) -> Sequence[int]:
         if isinstance(features, range):
             return features
-        several = np.iterable(features) and not isinstance(features, str)
+        is_list = np.iterable(features) and not isinstance(features, str)
         chosen: dict[int, None] = {}
         missing: list[Any] = []
-        for want in features if several else [features]:
+        for want in features if is_list else [features]:
             if isinstance(want, str):
                 if self.columns is None:
                     raise ValueError(
@@ -222,21 +226,15 @@ class Table:
                     )
                 chosen[int(want) % self.n_features] = None
             else:
-                template = (
-                    "{@'features'} must list column names, patterns or numbers. Got {want!r}."
-                )
-                raise ValueError(said(template, want=want))
+                text = "{@'features'} must list column names, patterns or numbers. Got {want!r}."
+                raise ValueError(said(text, want=want))
         if missing:
             raise unknown_columns("features", missing, self.columns or [])
         both = [self.columns[i] for i in chosen if self.columns and self.columns[i] in reserved]
         if both:
-            raise ValueError(
-                said(
-                    "{@'features'} lists {both}, which is also the domain, a confounder or the "
-                    "groups. A column is one or the other.",
-                    both=listing(both),
-                )
-            )
+            text = "{@'features'} lists {both}, which is also the domain, a confounder or the "
+            text += "groups. A column is one or the other."
+            raise ValueError(said(text, both=listing(both)))
         return list(chosen)
 
 
