@@ -127,11 +127,7 @@ def _check_overlap(overlap: Overlap, warn_below: float, refuse_below: float) -> 
     """Refuse or warn if there is little to compare, naming the confounders to blame."""
     worst = [f"{name} {c:.2f}" for name, c in overlap.by_confounder.items() if c < warn_below]
     blame = f" (alone: {', '.join(worst)})" if worst else ""
-    facts: dict[str, Any] = {
-        "coefficient": overlap.coefficient,
-        "blame": blame,
-        "least": refuse_below,
-    }
+    facts = dict[str, Any](coefficient=overlap.coefficient, blame=blame, least=refuse_below)
     text = "the overlap coefficient of the confounders is {coefficient:.2f}{blame}"
     if overlap.coefficient < refuse_below:
         text += ", below {@min_overlap=}{least}. Adaptation compares like with like: leave a "

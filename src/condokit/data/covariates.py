@@ -36,7 +36,7 @@ class Covariates:
         return Covariates(self.Z[rows], self.category[rows], self.n_categories, objects, weights)
 
     def thinned(self, most: int) -> Array:
-        """Return the numbers of at most so many rows, evenly taken; all rows if there are fewer."""
+        """Return the numbers of at most so many rows, evenly taken."""
         return subsample(len(self.Z), most, self.weights)
 
     @classmethod

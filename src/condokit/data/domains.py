@@ -70,10 +70,13 @@ class Domains:
 
     def rows(self, used: Array) -> Array:
         """Return the features of the rows with these increasing numbers, as a new array."""
-        X = np.empty((len(used), self.n_features))
+        # each domain may have features of its own, and then all these rows are of one domain
+        table = self.tables[0 if self.is_query[used[:1]].any() else -1]
+        X = np.empty((len(used), table.n_features))
         for rows, chunk in self.chunks():
             first, last = np.searchsorted(used, [rows.start, rows.stop])
-            X[first:last] = chunk[used[first:last] - rows.start]
+            if first < last:
+                X[first:last] = chunk[used[first:last] - rows.start]
         return X
 
     def kept(self) -> Array:
@@ -82,11 +85,7 @@ class Domains:
 
     def side(self, query: bool, used: Array) -> Array:
         """Return the features of those rows that are of one domain, which may have its own."""
-        asked = np.zeros(len(self.is_query), dtype=bool)
-        asked[used] = self.is_query[used] == query
-        return np.concatenate(
-            [chunk[asked[rows]] for rows, chunk in self.chunks() if asked[rows].any()]
-        )
+        return self.rows(used[self.is_query[used] == query])
 
     @property
     def is_rectangular(self) -> bool:

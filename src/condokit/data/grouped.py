@@ -8,8 +8,7 @@ from scipy import sparse
 from condokit.checks import Array
 from condokit.data.arrays import columns, ones_for_zeros
 
-# of small groups, for which outer products of all rows are faster than one product each
-_FEW_FEATURES, _FEW_ROWS = 8, 16
+_FEW_FEATURES = 8  # so that outer products of all rows are faster than a product for each group
 
 
 class GroupedMoments:
@@ -184,7 +183,7 @@ def _sorted_rows(groups: Array, weights: Array | None) -> tuple[Array, Array, Ar
 def _scatters(rows: Array, weights: Array, first: Array) -> Array:
     """Return the scatter matrices of groups of sorted rows that begin at `first`."""
     d = rows.shape[1]
-    if d <= _FEW_FEATURES and len(rows) < _FEW_ROWS * len(first):
+    if d <= _FEW_FEATURES and len(first) * d >= len(rows):  # many small groups
         weighted = weights[:, None] * rows
         return np.add.reduceat(weighted[:, :, None] * rows[:, None, :], first)
     result = np.empty((len(first), d, d))
