@@ -3,8 +3,6 @@
 Both are empirical Bayes: how much comes from the data, and it fades as rows are added.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

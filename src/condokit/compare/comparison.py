@@ -1,7 +1,5 @@
 """What the two domains have in common: refused, or warned of, where it is little."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """Whether there is anything to compare: the overlap of the two domains' confounders."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The prior over confounders: which values are compared, and with what weight."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The confounder values that are compared, with their weights and the rows behind them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What an estimator of features given confounders offers, and what it finds."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Features given confounders of any kind, by the chained imputation of the paper."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Features given confounders of any kind, by local lines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Features given confounders of any kind, by penalised curves."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from condokit.checks import Array

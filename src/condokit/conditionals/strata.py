@@ -1,7 +1,5 @@
 """Features given categories: means and variances within strata."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small arithmetic that several layers share: averages, quantiles, and the two domains."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from condokit.checks import Array

@@ -1,7 +1,5 @@
 """What may be shown of few rows: everything that is printed or saved passes through here."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

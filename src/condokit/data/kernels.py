@@ -1,7 +1,5 @@
 """Kernels on confounders: RBF times delta, bandwidths, and densities without large matrices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Links: features are mapped on another scale, so that positive and bounded ones stay so."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

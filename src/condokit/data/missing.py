@@ -1,7 +1,5 @@
 """Missing values in features: counted, looked up by row, by feature and by stratum."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

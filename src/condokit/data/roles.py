@@ -1,7 +1,5 @@
 """From what the user passes to `Domains`: the checks and conversions of fit and fit_pair."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any

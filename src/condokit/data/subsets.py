@@ -1,7 +1,5 @@
 """Some of the rows: the one way to take fewer of them, and the one way to deal them to folds."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from condokit.checks import Array

@@ -1,7 +1,5 @@
 """Curves of continuous confounders: residuals of them, and a few points to compare them at."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from condokit.checks import Array
