@@ -72,8 +72,7 @@ def _apply_in_batches(
     """Map the batches of a file; return its number of rows, and what was noticed."""
     names, profile = affine.feature_names, affine.fitted_on
     monitor = Monitor(names, affine.n_features_in_, profile, scan.names, len(scan.names))
-    stops = [finding.text for finding in monitor.findings if finding.level == "stop"]
-    if stops:
+    if stops := [finding.text for finding in monitor.findings if finding.level == "stop"]:
         raise FileError(f"{scan.path}: {stops[0]}")
     refuse_text(scan.path, names or scan.names, scan.schema, scan, decimal)
     n_rows = n_mapped = 0
@@ -117,9 +116,8 @@ def map_batch(affine: AffineMap, batch: Any, as_is: Array | None = None) -> Any:
         parts = zip(names, affine.scale, affine.offset)
         mapped = [_scaled(columns[name], scale, offset, name) for name, scale, offset in parts]
     else:
-        values = np.empty((0, len(outputs)))
-        if batch.num_rows:
-            values = affine.apply(_matched(affine, batch))
+        table = _matched(affine, batch)
+        values = affine.apply(table) if batch.num_rows else np.empty((0, len(outputs)))
         mapped = [pa.array(column, from_pandas=True) for column in values.T]
     if as_is is not None and as_is.any():
         if outputs != names:

@@ -86,10 +86,7 @@ def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -
 @click.option("--output", "-o", required=True, help="The map file to write (JSON), or -.")
 @click.option("--report", help="The report to write (HTML).")
 @click.option("--adapted", help="Also write NEW, mapped, to this table.")
-@shared.force
-@shared.verbose
-@shared.json
-@click.pass_obj
+@shared.running
 def fit(
     arguments: list[str], /, output: str, report: str | None, adapted: str | None, **options: Any
 ) -> None:
@@ -97,7 +94,7 @@ def fit(
     from condokit.cli.apply_file import apply_to_file
     from condokit.cli.fit_adapter import Fitted
 
-    outputs = [path for path in (output, report, adapted) if path]
+    outputs = [path for path in (output, report, adapted) if path is not None]
     new, force, as_json = options["new"], options["force"], options["as_json"]
     check_outputs(outputs, force, as_json, inputs=(new, options["reference"]))
     if adapted is not None and new == "-":
@@ -121,8 +118,7 @@ def fit(
 @click.option("--output-format", help="Format of output, if its name does not tell.")
 @shared.domain
 @shared.reading
-@shared.force
-@shared.json
+@shared.writing
 def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: Any) -> None:
     """Map the features of INCOMING, and keep all other columns and the order of rows.
 
@@ -147,10 +143,7 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
 @shared.data
 @shared.fitting
 @click.option("--output", "-o", required=True, help="The report to write (HTML).")
-@shared.force
-@shared.verbose
-@shared.json
-@click.pass_obj
+@shared.running
 def report(arguments: list[str], /, output: str, **options: Any) -> None:
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
     from condokit.cli.fit_adapter import Fitted
@@ -169,19 +162,18 @@ def show(map_file: str, as_json: bool) -> None:
     from condokit.data.records import Sheet, plain
 
     affine = load_map(map_file)
-    record: dict[str, Any] = plain(
-        {
-            "kind": affine.kind,
-            "n_features": affine.n_features_in_,
-            "feature_names": affine.feature_names
-            or [f"column {j}" for j in range(affine.n_features_in_)],
-            "offset": affine.offset,
-            "links": affine.links,
-            "fitted_on_rows": None if affine.fitted_on is None else affine.fitted_on.n_rows,
-            "provenance": affine.provenance,
-            **({"scale": affine.scale} if affine.kind == "diagonal" else {}),
-        }
-    )
+    names = affine.feature_names or [f"column {j}" for j in range(affine.n_features_in_)]
+    facts = {
+        "kind": affine.kind,
+        "n_features": affine.n_features_in_,
+        "feature_names": names,
+        "offset": affine.offset,
+        "links": affine.links,
+        "fitted_on_rows": None if affine.fitted_on is None else affine.fitted_on.n_rows,
+        "provenance": affine.provenance,
+        **({"scale": affine.scale} if affine.kind == "diagonal" else {}),
+    }
+    record = plain(facts)
     if as_json:
         show_result(record)
         return
@@ -189,8 +181,7 @@ def show(map_file: str, as_json: bool) -> None:
     if affine.fitted_on is not None:
         lines.append(f"Fitted on {affine.fitted_on.n_rows:,} query rows.")
     if "scale" in record:
-        columns = {"feature": record["feature_names"]}
-        columns |= {name: record[name] for name in ("scale", "offset")}
+        columns = {"feature": list(names), "scale": record["scale"], "offset": record["offset"]}
         columns |= {"link": record["links"]} if affine.links else {}
         lines += ["", repr(Sheet(columns))]
     for key, value in (record["provenance"] or {}).items():
@@ -204,12 +195,9 @@ def show(map_file: str, as_json: bool) -> None:
 @click.option("--onnx", metavar="PATH", help="Write an ONNX model.")
 @click.option("--sql", metavar="PATH", help="Write a SELECT; - is standard output.")
 @click.option("--python", metavar="PATH", help="Write a function without dependencies; or -.")
-@click.option(
-    "--table", default="incoming", show_default=True, help="With --sql: the table, or SCHEMA.TABLE."
-)
+@shared.setting("--table", default="incoming", help="With --sql: the table, or SCHEMA.TABLE.")
 @click.option("--keep", multiple=True, help="With --sql: other columns to keep; repeatable.")
-@shared.force
-@shared.json
+@shared.writing
 def export(map_file: str, force: bool, as_json: bool, **options: Any) -> None:
     """Write a map for other systems: ONNX, SQL or plain Python."""
     from condokit import export as exports
@@ -238,8 +226,7 @@ def export(map_file: str, force: bool, as_json: bool, **options: Any) -> None:
 
 @cli.command()
 @click.argument("folder", default="condokit-demo")
-@shared.force
-@shared.json
+@shared.writing
 def demo(folder: str, force: bool, as_json: bool) -> None:
     """Make example data in FOLDER and run check, fit and apply on them."""
     from condokit import datasets

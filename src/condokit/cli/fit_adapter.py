@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from condokit.adapter import ConDoAdapter
-from condokit.cli.options import DATA
 from condokit.cli.outputs import tell
 from condokit.cli.tables import read_domains
 from condokit.data.records import plain
@@ -29,12 +28,13 @@ class Fitted:
 
     def __init__(self, arguments: list[str], options: dict[str, Any]) -> None:
         self.arguments, self.force = arguments, options["force"]
-        self.domains = read_domains(**{name: options[name] for name in DATA})
+        self.domains = read_domains(**options)
         verbose, seed = options["verbose"], options["seed"]
+        is_plain = options["shrinkage"].lower() == "none"
         self.adapter = ConDoAdapter(
             _family(options["map_"], options["links"]),
             divergence=options["divergence"],
-            shrinkage=_shrinkage(options["shrinkage"]),
+            shrinkage=None if is_plain else _number("--shrinkage", options["shrinkage"], "auto"),
             warn_overlap=options["warn_overlap"],
             min_overlap=options["min_overlap"],
             random_state=seed,
@@ -127,7 +127,7 @@ def _family(name: str, links: tuple[str, ...]) -> Any:
         feature, sign, kind = link.rpartition("=")
         if not sign:
             raise click.UsageError(f"--link {link}: write FEATURE=log, FEATURE=logit or a power.")
-        found[feature] = kind if kind in ("log", "logit") else _number("--link", kind)
+        found[feature] = _number("--link", kind, "log", "logit")
     if name == "low-rank":
         if rank and not rank.isdecimal():
             raise click.UsageError(f"--map {name}:{rank}: the rank must be a whole number.")
@@ -137,14 +137,9 @@ def _family(name: str, links: tuple[str, ...]) -> Any:
     return MAPS[name](links=found)
 
 
-def _shrinkage(value: str) -> Any:
-    if value == "auto":
-        return value
-    return None if value.lower() == "none" else _number("--shrinkage", value)
-
-
-def _number(option: str, value: str) -> float:
+def _number(option: str, value: str, *words: str) -> Any:
+    """Return the number that an option gives, or one of some words."""
     try:
-        return float(value)
+        return value if value in words else float(value)
     except ValueError:
         raise click.UsageError(f"{option}: {value!r} is not a number.") from None

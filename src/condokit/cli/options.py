@@ -9,11 +9,9 @@ from typing import Any
 import click
 from click import IntRange, option
 
-_READING = ("format", "delimiter", "na_values", "encoding", "decimal")
-_ROLES = ("domain", "reference_label", "confounders", "features", "groups", "weights", "missing")
-DATA = ("new", "reference", *_ROLES, *_READING)
+READING = ("format", "delimiter", "na_values", "encoding", "decimal")
 _MISSING = click.Choice(["raise", "drop", "impute"])
-APPLIED = ("domain", "reference_label", *_READING)
+APPLIED = ("domain", "reference_label", *READING)
 
 
 def _together(*options: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,6 +33,8 @@ overlap = _together(
     setting("--min-overlap", type=float, default=0.05),
 )
 force = option("--force", is_flag=True, help="Replace existing files.")
+writing = _together(force, json)
+running = _together(force, verbose, json, click.pass_obj)
 reading = _together(
     option("--format", help="Format of input, if its name does not tell."),
     option("--delimiter", help="Delimiter of text tables; detected by default."),

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from condokit.checks import FileError, did_you_mean, listing
+from condokit.cli.options import READING
 from condokit.cli.outputs import tell
 from condokit.data.domains import Domains
 from condokit.data.roles import from_pair, from_table
@@ -22,30 +23,23 @@ pa = arrow()
 
 
 def read_domains(
-    new: str,
-    reference: str | None,
-    domain: str | None,
-    reference_label: str | None,
-    confounders: tuple[str, ...],
-    features: tuple[str, ...],
-    groups: str | None,
-    weights: str | None,
-    missing: str,
-    **reading: Any,
+    new: str, reference: str | None, domain: str | None, reference_label: str | None, **options: Any
 ) -> Domains:
-    """Read one table or two, and tell features from the rest."""
+    """Read one table or two, and tell features from the rest; other options are ignored."""
     if (reference is None) == (domain is None):
         raise click.UsageError("Give --reference OLD for two tables, or --domain for one.")
     check_label(domain, reference_label)
     if new == reference == "-":
         raise click.UsageError("Standard input can be NEW or OLD, but not both.")
+    groups, weights, missing = (options[name] for name in ("groups", "weights", "missing"))
     paths = [path for path in (new, reference) if path is not None]
-    tables = [_table(path, reading, [domain]) for path in paths]
-    kinds = _confounders(confounders, tables[0].column_names)
+    reading = {name: options[name] for name in READING}
+    tables = [_table(path, texts=[domain], **reading) for path in paths]
+    kinds = _confounders(options["confounders"], tables[0].column_names)
     roles = [name for name in (*kinds, domain, groups, weights) if name is not None]
     for path, table in zip(paths, tables):
         refuse_unknown(path, roles, table.column_names)
-    chosen = _features(features, paths, tables, roles, reading["decimal"])
+    chosen = _features(options["features"], paths, tables, roles, options["decimal"])
     columns = {
         name: _alike(name, kind, paths, [table.column(name) for table in tables])
         for name, kind in kinds.items()
@@ -154,8 +148,7 @@ def _features(
                     f"The columns are {listing(free, 10)}."
                 )
             chosen.update(dict.fromkeys(hits))
-        both = [name for name in chosen if name in roles]
-        if both:
+        if both := [name for name in chosen if name in roles]:
             raise ValueError(f"--features names {listing(both)}, which has another role.")
         for path, table in zip(paths, tables):
             refuse_unknown(path, list(chosen), table.column_names)
@@ -171,8 +164,7 @@ def _features(
             "No numeric column that every table has is left for features; name them with "
             f"--features. The columns are {listing(free, 10)}."
         )
-    left = [name for name in free if name not in numeric]
-    if left:
+    if left := [name for name in free if name not in numeric]:
         tell(f"Not features (text, about rows, or in one table only): {listing(left, 10)}.")
     return list(numeric)
 
@@ -214,10 +206,8 @@ def _first_other(columns: Iterable[Any], kind: Any, decimal: str = ".") -> str:
     return "whole numbers with too many digits, or padded codes"
 
 
-def _table(path: str, reading: dict[str, Any], texts: list[str | None]) -> Any:
+def _table(path: str, **reading: Any) -> Any:
     """Read a table, with decimals as the numbers that they are."""
-    table = read_table(path, texts=texts, **reading)
-    kinds = [
-        (f.name, pa.float64() if pa.types.is_decimal(f.type) else f.type) for f in table.schema
-    ]
+    table, is_decimal = read_table(path, **reading), pa.types.is_decimal
+    kinds = [(f.name, pa.float64() if is_decimal(f.type) else f.type) for f in table.schema]
     return table.cast(pa.schema(kinds, metadata=table.schema.metadata))

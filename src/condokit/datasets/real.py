@@ -69,24 +69,15 @@ def load_ansur() -> Ansur:
     """Load ANSUR II: 93 measurements, gender (Male, Female), self-reported height in inches."""
     columns = _columns("ansur2.csv.gz")
     names = list(columns)[1:94]
-    return Ansur(
-        np.column_stack([np.array(columns[name], float) for name in names]),
-        names,
-        np.array(columns["Gender"]),
-        np.array(columns["Heightin"], float),
-    )
+    X = np.column_stack([np.array(columns[name], float) for name in names])
+    return Ansur(X, names, np.array(columns["Gender"]), np.array(columns["Heightin"], float))
 
 
 def load_bladderbatch() -> Bladder:
     """Load bladderbatch: 57 samples of 22,283 genes, their batch and result (Cancer, NonCancer)."""
-    people = _columns("bladderbatch_pheno.csv")
-    arrays = _arrays("bladderbatch_expr.npz")
-    return Bladder(
-        arrays["expr"],
-        [str(name) for name in arrays["gene_id"]],
-        np.array(people["result"]),
-        np.array(people["batch"], int),
-    )
+    people, arrays = _columns("bladderbatch_pheno.csv"), _arrays("bladderbatch_expr.npz")
+    result, batch = np.array(people["result"]), np.array(people["batch"], int)
+    return Bladder(arrays["expr"], [str(name) for name in arrays["gene_id"]], result, batch)
 
 
 def load_snareseq() -> Snare:
@@ -103,17 +94,12 @@ def load_california_housing() -> Housing:
 
 
 def load_photo(name: str) -> Photo:
-    """Load a photo of the paper and its regions.
+    """Load a photo of the paper: pixels (rows, columns, 3) within [0, 1), and their regions.
 
     Parameters
     ----------
     name : {"day", "sunset", "beach"}
         Which. "beach" has sky, water and sand, the others sky and water.
-
-    Returns
-    -------
-    Photo
-        Pixels of shape (rows, columns, 3) within [0, 1), and their regions.
     """
     files = {"day": "ocean_day.jpg", "sunset": "ocean_sunset.jpg", "beach": "cape_cod.jpg"}
     if name not in files:

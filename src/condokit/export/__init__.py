@@ -21,14 +21,7 @@ from condokit.maps.affine import AffineMap
 def export(affine: AffineMap, path: str | os.PathLike[str], **options: Any) -> None:
     """Write a map in the format that the ending of a file asks for: .onnx, .sql or .py.
 
-    Parameters
-    ----------
-    affine : AffineMap
-        The map.
-    path : str or path
-        Where to write it.
-    **options
-        Passed to `to_onnx`, `to_sql` or `to_python`.
+    Options are passed to `to_onnx`, `to_sql` or `to_python`.
     """
     formats: dict[str, Any] = {".onnx": to_onnx, ".sql": to_sql, ".py": to_python}
     ending = Path(path).suffix.lower()

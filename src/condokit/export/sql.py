@@ -21,7 +21,7 @@ def to_sql(
     keep: Sequence[str] = (),
     names: Sequence[str] | None = None,
 ) -> str:
-    """Return a SELECT that maps the columns of a table.
+    """Return a SELECT, without a semicolon, that maps the columns of a table.
 
     It keeps to what most databases understand. Numbers are exact, names are quoted, and NULL stays
     NULL. A dense matrix becomes one sum per output, which databases are slow to plan: beyond some
@@ -38,11 +38,6 @@ def to_sql(
     names : sequence of str or None, default=None
         Columns of the features, for a map that does not know their names.
 
-    Returns
-    -------
-    str
-        The query, without a semicolon.
-
     Examples
     --------
     >>> from condokit import AffineMap
@@ -56,10 +51,8 @@ def to_sql(
     <BLANKLINE>
     """
     inputs, outputs = _sql_names(affine, keep, names)
-    parts = [table] if isinstance(table, str) else list(table)
-    rows = ".".join(_quoted(part) for part in parts)
-    kept = [_quoted(name) for name in keep]
-    columns = [_quoted(name) for name in inputs]
+    rows = ".".join(map(_quoted, [table] if isinstance(table, str) else table))
+    kept, columns = [_quoted(name) for name in keep], [_quoted(name) for name in inputs]
     if affine.links is not None or affine.kind == "low-rank":
         # in steps, with names of their own that nothing can clash with
         links = affine.links or [None] * len(columns)
@@ -83,9 +76,7 @@ def to_sql(
     return _select(rows, dict(zip(made, [*kept, *mapped]))) + "\n"
 
 
-def _sql_names(
-    affine: AffineMap, keep: Sequence[str], names: Sequence[str] | None
-) -> tuple[Sequence[str], Sequence[str]]:
+def _sql_names(affine: AffineMap, keep: Sequence[str], names: Any) -> Any:
     """Return the columns that are read and made."""
     inputs = affine.feature_names or names
     if inputs is None:
@@ -101,8 +92,7 @@ def _sql_names(
         raise ValueError(f"'keep' must be a list of columns. Got {keep!r}.")
     outputs = affine.outputs(inputs) or inputs
     for columns in (inputs, [*keep, *outputs]):
-        twice = [name for name, n in Counter(columns).items() if n > 1]
-        if twice:
+        if twice := [name for name, n in Counter(columns).items() if n > 1]:
             raise ValueError(f"Columns must have different names. Got {listing(twice)} twice.")
     return inputs, outputs
 

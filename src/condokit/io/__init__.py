@@ -7,12 +7,9 @@ from condokit.io.formats import is_number as is_number
 from condokit.io.formats import is_text as is_text
 from condokit.io.h5ad import OBSERVED as OBSERVED
 from condokit.io.h5ad import replace_h5ad as replace_h5ad
-from condokit.io.reading import Scan as Scan
 from condokit.io.reading import read_table as read_table
 from condokit.io.reading import scan_table as scan_table
 from condokit.io.reading import sha256 as sha256
-from condokit.io.text import MISSING as MISSING
-from condokit.io.writing import Writer as Writer
 from condokit.io.writing import check_target as check_target
 from condokit.io.writing import open_writer as open_writer
 from condokit.io.writing import write_bytes as write_bytes

@@ -15,8 +15,7 @@ from typing import IO
 
 @contextmanager
 def whole_file(
-    path: str | os.PathLike[str],
-    worded: Callable[[], AbstractContextManager[None]] = nullcontext,
+    path: str | os.PathLike[str], worded: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> Iterator[IO[bytes]]:
     """Open a file that takes its name when all is written; a pipe or device is written at once.
 

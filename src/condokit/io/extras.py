@@ -24,8 +24,3 @@ def arrow() -> Any:
     except ModuleNotFoundError:
         return need("pyarrow", "Files need pyarrow", "files")
     return pyarrow
-
-
-def anndata() -> Any:
-    """Return anndata."""
-    return need("anndata", "An .h5ad file needs anndata", "anndata")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,16 +31,12 @@ class Request(NamedTuple):
     files: ExitStack
     columns: Sequence[str] | None
     batch_rows: int | None  # None: about 16 MB
+    is_piped: bool  # whether it is standard input
+    is_whole: bool  # whether all is read at once
 
-    @property
-    def is_piped(self) -> bool:
-        """Whether it is standard input."""
-        return str(self.path) == "-"
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all is read at once."""
-        return self.batch_rows == sys.maxsize
+    def select(self, names: Sequence[str]) -> list[str]:
+        """Return the names of the columns to read; see `select`."""
+        return select(self.path, names, self.columns)
 
     def rows_of_batch(self, n_columns: int) -> int:
         """Return the most rows of a batch."""
@@ -111,12 +106,10 @@ def worded(path: PathLike, task: str = "read") -> Iterator[None]:
 
 def select(path: PathLike, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
     """Return the wanted names, having refused duplicates and unknown ones."""
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise FileError(f"{shown(path)} has duplicate column names: {listing(twice)}.")
     known = set(names)
-    unknown = [name for name in columns or () if name not in known]
-    if unknown:
+    if unknown := [name for name in columns or () if name not in known]:
         hint = did_you_mean(unknown[0], names)
         raise FileError(f"{shown(path)} has no column {listing(unknown)}.{hint}")
     return list(names if columns is None else columns)

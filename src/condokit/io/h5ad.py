@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from condokit.checks import FileError
-from condokit.io.extras import anndata, arrow
+from condokit.io.extras import arrow, need
 from condokit.io.formats import Content, PathLike, Request, select, worded
 from condokit.io.writing import check_target, opened
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OBSERVED = b"condokit.observed"  # in a schema's metadata: columns that describe rows, as JSON
+_ANNDATA = ("anndata", "An .h5ad file needs anndata", "anndata")
 _SLACK = 1 << 16  # bytes by which an HDF5 file may be larger than what is in it
 
 
@@ -32,7 +33,7 @@ def read_h5ad(request: Request) -> Content:
     pa = arrow()
     if request.is_piped:
         raise FileError("An .h5ad file cannot be read from standard input; give its name.")
-    data = anndata().read_h5ad(request.path, backed="r")
+    data = need(*_ANNDATA).read_h5ad(request.path, backed="r")
     request.files.callback(data.file.close)
     needed, memory = 8 * data.n_obs * data.n_vars, _memory()
     if request.is_whole and needed > memory / 2:
@@ -46,7 +47,7 @@ def read_h5ad(request: Request) -> Content:
     obs = data.obs.rename_axis(data.obs.index.name or "obs_names").reset_index()
     variables = [] if X is None else list(data.var_names)
     observed = [str(name) for name in obs.columns]
-    names = select(request.path, [*observed, *variables], request.columns)
+    names = request.select([*observed, *variables])
 
     def part(start: int, stop: int) -> Any:
         table = pa.Table.from_pandas(obs.iloc[start:stop], preserve_index=False)
@@ -68,16 +69,10 @@ def replace_h5ad(
 ) -> None:
     """Copy an .h5ad file with new values in X; obs, var, uns and all else stay.
 
-    Parameters
-    ----------
-    path_in, path_out : str or path
-        The files; they may be the same if `force`.
-    table : pyarrow.Table
-        One row per observation, in order, and one column per variable; others are ignored.
-    force : bool, default=False
-        Replace an existing file.
+    The table has one row per observation, in order, and one column per variable; others are
+    ignored. With `force`, an existing file is replaced, which may be the one that is read.
     """
-    read = anndata().read_h5ad
+    read = need(*_ANNDATA).read_h5ad
     import h5py  # which anndata brings
     from anndata.io import write_elem
 
@@ -99,9 +94,8 @@ def replace_h5ad(
         with h5py.File(path_in) as old, h5py.File(file, "w") as new:
             _reserve(file, os.path.getsize(path_in) + values.nbytes + _SLACK)
             new.attrs.update(old.attrs)
-            for key in old:
-                if key != "X":
-                    old.copy(key, new)
+            for key in set(old) - {"X"}:
+                old.copy(key, new)
             write_elem(new, "X", values)
 
 

@@ -1,4 +1,4 @@
-"""Delimited text as tables, parsed in blocks of whole rows.
+"""Delimited text as tables, parsed in blocks of whole rows in UTF-8.
 
 Text has no types, so they come from the whole file: whole numbers are int64, or float64 if any row
 has a fraction; a column that mixes numbers and text is text, and so is one of whole numbers that
@@ -14,17 +14,20 @@ whole numbers beyond int64, and take the types of a stream from its first block.
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from condokit.checks import FileError
 from condokit.io.extras import arrow
-from condokit.io.formats import DELIMITERS, Content, PathLike, Request, select, shown
-from condokit.io.text_blocks import Block, find_delimiter, first_row, line_of, read_blocks
+from condokit.io.formats import DELIMITERS, Content, PathLike, Request, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,57 +41,49 @@ _SAVE_IT = "Save the table to a file first, of which all rows are examined."
 _WIDE = 1000  # columns from which one thread parses faster than several
 
 
-class TextOptions(TypedDict, total=False):
-    """How text is to be read; `read_table` tells what each means."""
+class Block(NamedTuple):
+    """Some rows as they are written, and the line of the file with which they begin."""
 
-    delimiter: str | None
-    na_values: Sequence[str] | None
-    encoding: str
-    decimal: str
-    numbers: Collection[str]
-    texts: Collection[str | None] | None
+    content: bytes
+    line: int
 
 
+@dataclass
 class Text:
-    """A file of delimited text, parsed in blocks of whole rows."""
+    """A file of delimited text, parsed in blocks, and how it is to be read."""
 
-    def __init__(
-        self,
-        path: PathLike,
-        kind: str,
-        zipped: bool,
-        *,
-        delimiter: str | None = None,
-        na_values: Sequence[str] | None = None,
-        encoding: str = "utf-8",
-        decimal: str = ".",
-        numbers: Collection[str] = (),
-        texts: Collection[str | None] | None = (),
-    ) -> None:
-        self.path, self.kind, self.zipped = path, kind, zipped
-        self.delimiter = delimiter or ("\t" if kind == "tsv" else "")
-        self.marks = list(MISSING if na_values is None else na_values)
-        dashes = _DASHES if na_values is None else set()
+    kind: str
+    zipped: bool
+    _: KW_ONLY
+    delimiter: Any = None  # tab in .tsv, else found among comma, tab, semicolon and bar
+    na_values: Sequence[str] | None = None  # what is missing; None: `MISSING`
+    encoding: str = "utf-8"
+    decimal: str = "."
+    numbers: Collection[str] = ()  # columns of numbers, even if they look like codes
+    texts: Collection[str | None] | None = ()  # stay as they are written; None: all but `numbers`
+
+    def __post_init__(self) -> None:
+        self.delimiter = self.delimiter or ("\t" if self.kind == "tsv" else "")
+        self.marks = list(MISSING if self.na_values is None else self.na_values)
+        dashes = _DASHES if self.na_values is None else set()
         self.text_marks = [mark for mark in self.marks if mark not in dashes]
-        self.encoding, self.decimal = encoding, decimal
-        self.numbers = frozenset(numbers)
-        self.texts = None if texts is None else frozenset(texts)
+        self.numbers = frozenset(self.numbers)
+        self.texts = None if self.texts is None else frozenset(self.texts)
         self.names: list[str] = []
         self.columns: list[str] = []
 
     def open(self, request: Request) -> Content:
         """Find the types of the columns, and open the file for its tables."""
         pa = arrow()
-        size = None if request.is_whole else _BYTES
-        opened = (request, self.zipped, self.encoding, size)
-        blocks = read_blocks(*opened)
+        self.path = request.path
+        blocks = self.blocks(request)
         first, second = next(blocks, Block(b"", 1)), next(blocks, None)
-        types = self.examine(first.content, request.columns)
+        types = self.examine(first.content, request)
         table = self.infer(first, types)
         n_rows, again = None, chain([first], [second] if second else [], blocks)
         if second is not None and not request.is_piped and Path(self.path).is_file():
             n_rows = len(table) + sum(len(self.infer(b, types)) for b in chain([second], blocks))
-            again = chain(read_blocks(*opened))
+            again = chain(self.blocks(request))
         # a column without any value has the type of measurements
         types = {n: pa.float64() if t == pa.null() else t for n, t in types.items()}
         schema = pa.schema(types.items())
@@ -97,16 +92,42 @@ class Text:
         same = table.schema.equals(schema)
         return Content(schema, len(table), iter([table if same else table.cast(schema)]))
 
-    def examine(self, content: bytes, columns: Sequence[str] | None) -> _Types:
+    def blocks(self, request: Request) -> Iterator[Block]:
+        """Yield the file in pieces that end where a row ends, or as one."""
+        size = None if request.is_whole else _BYTES
+        file: Any = sys.stdin.buffer
+        if not request.is_piped:
+            file = request.files.enter_context(open(self.path, "rb"))  # noqa: SIM115
+        if self.zipped or file.peek(2)[:2] == b"\x1f\x8b":
+            file = gzip.GzipFile(fileobj=file)
+        encoded = self.encoding.casefold().replace("_", "-") not in ("utf-8", "utf8", "utf-8-sig")
+        if encoded:
+            file = io.TextIOWrapper(file, self.encoding, newline="")
+            request.files.callback(file.detach)
+        position, line, rest, ended = 0, 1, b"", False
+        while not ended:
+            piece = file.read(size)
+            ended = not piece
+            rest += piece.encode() if encoded else piece
+            end = _end_of_row(rest) if size and not ended else len(rest)
+            if not end and size and len(rest) > 8 * size:
+                end = rest.rfind(b"\n") + 1  # a quote in the middle of a field, never closed
+            if end:
+                content, rest = rest[:end], rest[end:]
+                _check_utf8(self.path, content, position)
+                yield Block(content, line)
+                position, line = position + end, line + content.count(b"\n")
+
+    def examine(self, content: bytes, request: Request) -> _Types:
         """Learn delimiter and names, the types that were declared, and a guess at others."""
         pa = arrow()
         end = content.rfind(b"\n", 0, _SAMPLE) + 1
         sample = content[:end] if end and len(content) > _SAMPLE else content
         if not sample.strip(b"\r\n\xef\xbb\xbf"):
             raise FileError(f"{shown(self.path)} is empty.")
-        self.delimiter = self.delimiter or find_delimiter(sample, DELIMITERS[self.kind])
-        self.names = self.parse(Block(first_row(sample), 1), {}).column_names
-        self.columns = select(self.path, self.names, columns)
+        self.delimiter = self.delimiter or _find_delimiter(sample, DELIMITERS[self.kind])
+        self.names = self.parse(Block(_first_row(sample), 1), {}).column_names
+        self.columns = request.select(self.names)
         texts = dict.fromkeys(filter(self.stays, self.columns), pa.string())
         fractions = dict.fromkeys(self.fractions(sample), pa.float64())
         return dict.fromkeys(self.columns, pa.null()) | fractions | texts
@@ -145,22 +166,20 @@ class Text:
     def codes(self, block: Block, before: _Types, found: _Types) -> list[str]:
         """Name the columns of whole numbers that would lose digits as numbers."""
         pa = arrow()
-        start = rb'[\r\n"' + re.escape(self.delimiter.encode()) + b"]"
-        if not re.search(start + rb"[-+]?(?:0[0-9]|[0-9]{19})", b"\n" + block.content):
-            return []
         kinds = {
             name: kind
             for name, kind in found.items()
             if name not in self.numbers
             and (kind == pa.int64() or (kind == pa.float64() and before[name] != kind))
         }
-        if not kinds:
+        start = rb'[\r\n"' + re.escape(self.delimiter.encode()) + b"]"
+        long = start + rb"[-+]?(?:0[0-9]|[0-9]{19})"
+        if not kinds or not re.search(long, b"\n" + block.content):
             return []
         texts = self.parse(block, found | dict.fromkeys(kinds, pa.string()))
-        columns = dict(zip(texts.column_names, texts.columns))
 
         def some(name: str, pattern: str) -> bool:
-            matches = pa.compute.match_substring_regex(columns[name], pattern)
+            matches = pa.compute.match_substring_regex(texts.column(name), pattern)
             return bool(pa.compute.any(matches).as_py())
 
         def is_code(name: str) -> bool:
@@ -239,7 +258,7 @@ class Text:
     def explained(self, error: Exception, block: Block, ragged: list[Any]) -> Exception:
         """Return an error that tells where the file is wrong."""
         if ragged:
-            line, bad = min((line_of(row.text, block), i) for i, row in enumerate(ragged))
+            line, bad = min((_line_of(row.text, block), i) for i, row in enumerate(ragged))
             return FileError(
                 f"{shown(self.path)}, line {line:,}: {ragged[bad].actual_columns} fields instead "
                 f"of {ragged[bad].expected_columns} (delimiter {self.delimiter!r})."
@@ -271,3 +290,56 @@ def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     if one in times and other in times:
         return times[max(times.index(one), times.index(other))]
     return pa.string()
+
+
+def _check_utf8(path: PathLike, content: bytes, position: int) -> None:
+    if content.isascii():
+        return
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        byte = f"byte {position + error.start:,}: 0x{content[error.start]:02x}"
+        guess = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin-1"
+        raise FileError(
+            f"{shown(path)} is not UTF-8 ({byte}). "
+            f"Convert it, or give its encoding, perhaps {guess!r}."
+        ) from None
+
+
+def _end_of_row(content: bytes) -> int:
+    """Return the place after the last line that ends outside quotes, or 0."""
+    end = content.rfind(b"\n") + 1
+    quotes = content.count(b'"', 0, end)
+    while end and quotes % 2:
+        before = content.rfind(b"\n", 0, end - 1) + 1
+        quotes -= content.count(b'"', before, end)
+        end = before
+    return end
+
+
+def _first_row(content: bytes) -> bytes:
+    """Return all up to the end of the first row that is not blank."""
+    end = len(content) - len(content.lstrip(b"\r\n"))
+    while True:
+        end = content.find(b"\n", end) + 1 or len(content)
+        if end == len(content) or content.count(b'"', 0, end) % 2 == 0:
+            return content[:end]
+
+
+def _line_of(row: str, block: Block) -> int:
+    """Return the line of the file that a row is on."""
+    pattern = rb"(?:^|[\r\n])(%s)(?:[\r\n]|$)" % re.escape(row.encode())
+    found = re.search(pattern, block.content)
+    return block.line + (block.content.count(b"\n", 0, found.start(1)) if found else 0)
+
+
+def _find_delimiter(sample: bytes, default: str) -> str:
+    """Return what divides the first lines into equally many fields, and most of them."""
+    lines = sample.decode("utf-8-sig").splitlines()[:6]
+    best, most = default, 1
+    for delimiter in (default, *(set(",\t;|") - {default})):
+        with suppress(csv.Error):  # a field of more than 128 kB
+            counts = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]
+            if counts and min(counts) == max(counts) > most:
+                best, most = delimiter, counts[0]
+    return best

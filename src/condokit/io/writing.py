@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
-import io
 import os
 import sys
 from collections.abc import Iterator
@@ -29,22 +29,8 @@ def open_writer(
 ) -> AbstractContextManager[Writer]:
     """Open a table for writing in batches; the file appears when the `with` block ends well.
 
-    Until then it has another name in the same folder, which is removed upon any exception,
-    interrupt or SIGTERM.
-
-    Parameters
-    ----------
-    path : str or path
-        The file, whose suffix tells the format, or "-" for standard output.
-    format : str, default=None
-        The format if the suffix does not tell; "csv" for standard output.
-    force : bool, default=False
-        Replace an existing file. Otherwise it is refused at once.
-
-    Returns
-    -------
-    context manager of a Writer
-        Whose ``write(table)`` appends the rows of a `pyarrow.Table`.
+    `path` and `format` are as in `read_table`; an existing file is refused unless `force`.
+    ``write(table)`` of the result appends the rows of a `pyarrow.Table`.
     """
     kind, zipped = format_of(path, format)
     if kind == "h5ad":
@@ -52,6 +38,24 @@ def open_writer(
     arrow()
     check_target(path, force)
     return _writing(path, kind, zipped)
+
+
+@contextmanager
+def _writing(path: PathLike, kind: str, zipped: bool) -> Iterator[Writer]:
+    with opened(path) as file:
+        # no name and no time, so that equal tables give equal files
+        packed = gzip.GzipFile("", "wb", 6, file, mtime=0) if zipped else None
+        writer = Writer(packed or file, path, kind)
+        try:
+            yield writer
+            writer.finish()
+            with worded(path, "written"):
+                if packed:
+                    packed.close()
+        except BaseException:
+            with suppress(Exception):
+                writer._sink.close()
+            raise
 
 
 def write_text(path: PathLike, text: str, force: bool = False) -> None:
@@ -84,7 +88,7 @@ def check_target(path: PathLike, force: bool) -> None:
 class Writer:
     """Takes the batches of one table; see `open_writer`."""
 
-    def __init__(self, file: IO[bytes], path: PathLike, format: str) -> None:
+    def __init__(self, file: Any, path: PathLike, format: str) -> None:
         self.path, self.format, self._file = path, format, file
         self._sink: Any = None
         self._schema: pa.Schema = None
@@ -128,9 +132,8 @@ class Writer:
             new = pa.ipc.new_stream if str(self.path) == "-" else pa.ipc.new_file
             return new(self._file, self._schema, options=options)
         delimiter = DELIMITERS[self.format]
-        header = io.StringIO()
-        csv.writer(header, delimiter=delimiter, lineterminator="\n").writerow(self._schema.names)
-        self._file.write(header.getvalue().encode())
+        text = codecs.getwriter("utf-8")(self._file)
+        csv.writer(text, delimiter=delimiter, lineterminator="\n").writerow(self._schema.names)
         coded = pa.types.is_dictionary
         kinds = [f.type.value_type if coded(f.type) else f.type for f in self._schema]
         self._schema = pa.schema(zip(self._schema.names, kinds))
@@ -171,35 +174,16 @@ class _Lines(NamedTuple):
     def write_table(self, table: pa.Table, _: int | None) -> None:
         from pyarrow import csv as arrow_csv
 
-        compute, special = arrow().compute, f'[{self.delimiter}"\r\n]'
+        compute, mark = arrow().compute, self.delimiter
+        special = f'[{mark}"\r\n]'
         texts = [c for c in table.columns if str(c.type) in ("string", "large_string")]
         found = (compute.any(compute.match_substring_regex(c, special)).as_py() for c in texts)
         style = "needed" if any(found) else "none"
-        options = arrow_csv.WriteOptions(
-            include_header=False, delimiter=self.delimiter, quoting_style=style
-        )
+        options = arrow_csv.WriteOptions(include_header=False, delimiter=mark, quoting_style=style)
         arrow_csv.write_csv(table, self.file, options)
 
     def close(self) -> None:
         """Leave the file to whoever opened it."""
-
-
-@contextmanager
-def _writing(path: PathLike, kind: str, zipped: bool) -> Iterator[Writer]:
-    with opened(path) as file:
-        # no name and no time, so that equal tables give equal files
-        packed = gzip.GzipFile("", "wb", 6, file, mtime=0) if zipped else None
-        writer = Writer(packed or file, path, kind)  # type: ignore[arg-type]
-        try:
-            yield writer
-            writer.finish()
-            with worded(path, "written"):
-                if packed:
-                    packed.close()
-        except BaseException:
-            with suppress(Exception):
-                writer._sink.close()
-            raise
 
 
 @contextmanager
