@@ -1,7 +1,5 @@
 """The estimator in which map, prior, conditional and divergence meet."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -164,7 +162,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         features: Any = None,
         groups: Any = None,
         sample_weight: Any = None,
-    ) -> ConDoAdapter:
+    ) -> "ConDoAdapter":
         """Learn the map from one table whose rows belong to two domains.
 
         Parameters
@@ -215,7 +213,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         pairs: Any = None,
         groups: Any = None,
         sample_weight: Any = None,
-    ) -> ConDoAdapter:
+    ) -> "ConDoAdapter":
         """Learn the map from two tables, one for each domain.
 
         Parameters
@@ -343,7 +341,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         domains: Domains,
         columns: list[int] | None = None,
         pairs: tuple[Array, Array] | None = None,
-    ) -> ConDoAdapter:
+    ) -> "ConDoAdapter":
         """Learn the map from domains that have been read already, as `fit` and `fit_pair` do."""
         if self.n_jobs is not None and self.n_jobs != -1:
             check_integer("n_jobs", self.n_jobs, 1)

@@ -1,7 +1,5 @@
 """Our exceptions and warnings, and the checks that word them."""
 
-from __future__ import annotations
-
 import difflib
 import sys
 import warnings
@@ -16,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-_notes: ContextVar[list[Note] | None] = ContextVar("notes", default=None)
+_notes: "ContextVar[list[Note] | None]" = ContextVar("notes", default=None)
 _naming: ContextVar[Callable[[str], str]] = ContextVar("naming", default=str)
 
 
@@ -44,7 +42,7 @@ class Sentence(str):
     fields: dict[str, Any]
     code: str  # what kind of message it is, for programs
 
-    def __new__(cls, template: str, fields: dict[str, Any], code: str = "") -> Sentence:
+    def __new__(cls, template: str, fields: dict[str, Any], code: str = "") -> "Sentence":
         """Keep the template and its fields, and be the text that they make in Python."""
         self = super().__new__(cls, _Words(str, whole).vformat(template, (), fields))
         self.template, self.fields, self.code = template, fields, code

@@ -1,7 +1,5 @@
 """Everything that "auto" means: the rules, the candidates, and the choice among them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

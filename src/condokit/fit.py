@@ -1,7 +1,5 @@
 """From two domains and the ingredients to a fitted map: compare, summarise, solve, shrink."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -71,7 +69,7 @@ class Recipe:
         """What the divergence needs to know of the data."""
         return self.divergence.needs(self.family)
 
-    def checked(self) -> Recipe:
+    def checked(self) -> "Recipe":
         """Refuse what cannot be fitted, before anything is computed; ingredients are copied."""
         check_number("warn_overlap", self.warn_overlap, 0, 1)
         check_number("min_overlap", self.min_overlap, 0, 1)
@@ -92,7 +90,7 @@ class Recipe:
             quiet=quiet,
         )
 
-    def diagonal(self, domains: Domains) -> Recipe:
+    def diagonal(self, domains: Domains) -> "Recipe":
         """Return the recipe of a location-scale map in place of one with a matrix."""
         divergence = self.divergence
         if divergence.forms.get("diagonal") != "moments":

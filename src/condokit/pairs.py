@@ -1,7 +1,5 @@
 """Rows measured in both domains: a fitted map refined by regression on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

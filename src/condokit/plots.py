@@ -3,8 +3,6 @@
 Every function draws from a record, computes nothing of its own, and returns a matplotlib figure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

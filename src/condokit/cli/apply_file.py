@@ -1,7 +1,5 @@
 """A map applied to a file, in batches, and column by column where the map allows it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

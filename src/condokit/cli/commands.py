@@ -1,7 +1,5 @@
 """The commands: parse, call the library, print; what does the work is imported where it is used."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The fit of the command line: from options to a map that knows its making, and its report."""
 
-from __future__ import annotations
-
 import io
 import shlex
 import warnings

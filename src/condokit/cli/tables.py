@@ -1,7 +1,5 @@
 """Tables of the command line as domains: which columns are what."""
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import re

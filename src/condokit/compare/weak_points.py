@@ -1,7 +1,5 @@
 """Data on which a map rests too lightly: very few rows, or values far from all others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -5,8 +5,6 @@ variance of each block's coefficients comes from the data (empirical Bayes), so 
 needed vanish. All features share the basis, which makes the work a few matrix products.
 """
 
-from __future__ import annotations
-
 from copy import copy
 from functools import cached_property
 
@@ -145,7 +143,7 @@ class CurveRegression:
         self.block = basis.block
         self.tau2 = np.full((n_features, basis.n_blocks), start)
 
-    def of(self, chosen: Array) -> CurveRegression:
+    def of(self, chosen: Array) -> "CurveRegression":
         """Return the regression of some of the features."""
         part, own = copy(self), {k: v[chosen] for k, v in vars(self).items() if k != "block"}
         vars(part).update(own)

@@ -1,7 +1,5 @@
 """Confounders as numbers: continuous columns in standard units, and the crossed category."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +27,7 @@ class Covariates:
         """How many rows each row counts for."""
         return np.ones(len(self.Z)) if self.weights is None else self.weights
 
-    def take(self, rows: Array | slice) -> Covariates:
+    def take(self, rows: Array | slice) -> "Covariates":
         """Return some of the rows."""
         objects = None if self.objects is None else self.objects[rows]
         weights = None if self.weights is None else self.weights[rows]
@@ -42,7 +40,7 @@ class Covariates:
     @classmethod
     def of(
         cls, domains: Domains, used: Array, category: Array, n_categories: int, as_given: bool
-    ) -> Covariates:
+    ) -> "Covariates":
         """Return the confounders of some rows, or also as they were given, for a user's kernel."""
         Z, objects = np.empty((len(used), 0)), None
         if as_given:

@@ -1,7 +1,5 @@
 """Both domains as they were read: tables, confounders, and what is known of their rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,7 +32,7 @@ class Domains:
 
     tables: tuple[Table, ...]
     is_query: Array
-    confounders: list[Confounder]
+    confounders: "list[Confounder]"
     labels: tuple[Any, Any] = ("query", "reference")
     weights: Array | None = None
     groups: Array | None = None
@@ -48,7 +46,7 @@ class Domains:
         """Number of features."""
         return self.tables[0].n_features
 
-    def of(self, places: Array) -> Domains:
+    def of(self, places: Array) -> "Domains":
         """Return the domains with some of the features."""
         links, gaps = None, None
         if self.links is not None:
@@ -96,7 +94,7 @@ class Domains:
         return one.labels != other.labels
 
     @property
-    def continuous(self) -> list[Confounder]:
+    def continuous(self) -> "list[Confounder]":
         """The confounders that are numbers."""
         return [c for c in self.confounders if c.values is not None]
 

@@ -1,7 +1,5 @@
 """Means, variances and covariances by group: gathered in chunks, merged without loss."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import sparse
 
@@ -70,7 +68,7 @@ class GroupedMoments:
         np.maximum(squares, 0.0, out=squares)
         self._add(present, count, mean, squares)
 
-    def merge(self, other: GroupedMoments) -> None:
+    def merge(self, other: "GroupedMoments") -> None:
         """Add what another object has gathered."""
         present = np.flatnonzero(columns(other.count).any(axis=1))
         self._add(present, other.count[present], other.mean[present], other.squares[present])
@@ -139,7 +137,7 @@ class GroupedScatter:
         X -= np.repeat(shift, sizes, axis=0)
         self._add(present, count, origin + shift, _scatters(X, weights, first))
 
-    def merge(self, other: GroupedScatter) -> None:
+    def merge(self, other: "GroupedScatter") -> None:
         """Add what another object has gathered."""
         present = np.flatnonzero(other.count)
         self._add(present, other.count[present], other.mean[present], other.scatter[present])
@@ -152,7 +150,7 @@ class GroupedScatter:
         self.mean[present] += delta * (count / total)[:, None]
         self.count[present] = total
 
-    def without(self, fold: int, n_folds: int) -> GroupedScatter:
+    def without(self, fold: int, n_folds: int) -> "GroupedScatter":
         """Return the groups (fold, stratum) merged over all folds but one; -1 leaves none out."""
         rest = GroupedScatter(len(self.count) // n_folds, self.mean.shape[1])
         for f in range(n_folds):
@@ -160,7 +158,7 @@ class GroupedScatter:
                 rest.merge(self.fold(f, n_folds))
         return rest
 
-    def fold(self, fold: int, n_folds: int) -> GroupedScatter:
+    def fold(self, fold: int, n_folds: int) -> "GroupedScatter":
         """Return the strata of one fold."""
         n_strata = len(self.count) // n_folds
         part, here = GroupedScatter(0, 0), slice(fold * n_strata, (fold + 1) * n_strata)

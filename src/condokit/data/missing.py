@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from condokit.checks import Array, listing, said
+from condokit.checks import Array, listing, refusal
 from condokit.data.arrays import sides
 from condokit.data.domains import Domains
 
@@ -40,7 +40,7 @@ def with_gaps(domains: Domains) -> Domains:
         if len(nothing):
             text = f"No value of {{names}} is known in the {n_rows} {name} rows. Leave features "
             text += "without values out with {@`features`}."
-            raise ValueError(said(text, names=listing(nothing)))
+            raise refusal(text, names=listing(nothing))
     if empty.any():
         domains = replace(domains, keep=kept & ~empty)
     return replace(domains, gaps=(counts[0], counts[1]))

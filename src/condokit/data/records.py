@@ -1,7 +1,5 @@
 """Plain records of what was found: tables and findings that print well, here and in notebooks."""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,7 +43,7 @@ class Sheet:
         object.__setattr__(self, "columns", lists)
 
     @classmethod
-    def of_rows(cls, rows: Iterable[Any], names: Sequence[str] = ()) -> Sheet:
+    def of_rows(cls, rows: Iterable[Any], names: Sequence[str] = ()) -> "Sheet":
         """Return the table of rows: dicts with the same names, or the values of these names."""
         rows = [row if isinstance(row, dict) else dict(zip(names, row)) for row in rows]
         return cls({name: [row[name] for row in rows] for name in (rows[0] if rows else names)})
@@ -61,7 +59,7 @@ class Sheet:
         for values in zip(*self.columns.values()):
             yield dict(zip(self.columns, values))
 
-    def take(self, places: Sequence[int] | Array) -> Sheet:
+    def take(self, places: Sequence[int] | Array) -> "Sheet":
         """Return some of the rows, in this order."""
         chosen = [int(i) for i in places]
         return Sheet({name: [v[i] for i in chosen] for name, v in self.columns.items()})

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, check_length, check_weights, did_you_mean, listing, said
+from condokit.checks import Array, check_length, check_weights, did_you_mean, listing, refusal
 from condokit.data.arrays import sides
 from condokit.data.domains import PART, Confounder, Domains
 from condokit.data.missing import with_gaps
@@ -180,7 +180,7 @@ def _select_features(
             hint = " The tables look transposed: samples are rows." if turned else ""
             text = f"X_query has {query.n_features} features and X_reference has "
             text += f"{reference.n_features}; they must be the same features, or else use "
-            raise ValueError(said(text + "{@map='affine'} with {@divergence='mmd'}." + hint))
+            raise refusal(text + "{@map='affine'} with {@divergence='mmd'}." + hint)
     else:
         left = [column for column in query.columns if column not in reserved[0]]
         right = [column for column in reference.columns if column not in reserved[1]]
@@ -308,11 +308,11 @@ def _with_confounders(
             )
         total = np.inf if weights is None else weights[mine].sum()
         if total == 0:
-            raise ValueError(said(f"{{@'sample_weight'}} is zero for all {side} rows."))
+            raise refusal(f"{{@'sample_weight'}} is zero for all {side} rows.")
         if total <= 1:
             text = f"{{@'sample_weight'}} sums to {total:g} over the {side} rows. Weights count "
             text += "rows (2 stands for two equal rows): scale them to a mean of about one."
-            raise ValueError(said(text))
+            raise refusal(text)
     if weights is not None:
         keep &= weights > 0
     kept = None if keep.all() else keep
@@ -325,7 +325,7 @@ def _check_gaps(name: str, gaps: Array, missing: str, is_query: Array) -> None:
     if missing == "raise":
         text = f"Confounder {{name!r}} has {n_missing} missing values (of {len(gaps)}). Use "
         text += "{@missing='drop'} to leave these rows out or {@missing='impute'} to fill them in."
-        raise ValueError(said(text, name=name))
+        raise refusal(text, name=name)
     if n_missing == len(gaps):
         raise ValueError(f"Confounder {name!r} has no values: all {n_missing} are missing.")
     for side, mine in sides(is_query):

@@ -1,7 +1,5 @@
 """Tables in, tables out: pandas, polars, pyarrow and NumPy seen through one small class."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +9,7 @@ from typing import Any
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from condokit.checks import Array, did_you_mean, infinite, listing, said, unknown_columns
+from condokit.checks import Array, did_you_mean, infinite, listing, refusal, unknown_columns
 
 _CHUNK_ELEMENTS = 1 << 17  # a chunk and its square stay in cache
 _MIN_CHUNK_ROWS = 256
@@ -60,7 +58,7 @@ class Table:
 
     def select(
         self, features: Any, reserved: Sequence[str] = (), hint: str = _CONVERT, flags: bool = True
-    ) -> Table:
+    ) -> "Table":
         """Keep the features: given by name, pattern or position, or all that are not reserved.
 
         `hint` is what to do about text columns; `flags` admits boolean columns.
@@ -87,16 +85,16 @@ class Table:
             )
         return table
 
-    def take(self, places: Iterable[int]) -> Table:
+    def take(self, places: Iterable[int]) -> "Table":
         """Return the table with some of its selected columns, by their place among them."""
         return self._with([self.positions[j] for j in places])
 
-    def _with(self, positions: Sequence[int]) -> Table:
+    def _with(self, positions: Sequence[int]) -> "Table":
         table = copy(self)
         table.positions = positions
         return table
 
-    def match(self, names: Sequence[str] | None, n_features: int, owner: str) -> Table:
+    def match(self, names: Sequence[str] | None, n_features: int, owner: str) -> "Table":
         """Find the fitted features again: by name where both sides have names, else by place."""
         if names is not None and self.columns is not None:
             missing = [name for name in names if name not in self._place]
@@ -227,14 +225,14 @@ class Table:
                 chosen[int(want) % self.n_features] = None
             else:
                 text = "{@'features'} must list column names, patterns or numbers. Got {want!r}."
-                raise ValueError(said(text, want=want))
+                raise refusal(text, want=want)
         if missing:
             raise unknown_columns("features", missing, self.columns or [])
         both = [self.columns[i] for i in chosen if self.columns and self.columns[i] in reserved]
         if both:
             text = "{@'features'} lists {both}, which is also the domain, a confounder or the "
             text += "groups. A column is one or the other."
-            raise ValueError(said(text, both=listing(both)))
+            raise refusal(text, both=listing(both))
         return list(chosen)
 
 

@@ -1,7 +1,5 @@
 """The paper's real data, looked for in `CONDOKIT_DATA` and in the user's cache."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import os

@@ -5,8 +5,6 @@ its ten simulations. A `RandomState` may be given and is advanced, as where one 
 draws several settings from one stream.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -4,8 +4,6 @@ All three yield what `AffineMap` does, and leave missing what is missing. Values
 not admit, which the map refuses, come out as NaN or NULL where an error cannot be raised.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

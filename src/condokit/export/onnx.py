@@ -1,7 +1,5 @@
 """Maps as ONNX models."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Maps as Python source; `adapt.py.jinja` is what they have in common."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

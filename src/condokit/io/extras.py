@@ -1,7 +1,5 @@
 """Packages that not every user has: imported where they are used, or named with their extra."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

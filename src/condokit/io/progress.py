@@ -1,7 +1,5 @@
 """The one progress line: on the error stream, a few times a second, gone when done."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

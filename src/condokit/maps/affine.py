@@ -1,7 +1,5 @@
 """The affine map x -> A x + b, its matrix in the form it has."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -123,7 +121,7 @@ class AffineMap(Map):
         """Return log |det A|, minus infinity if the matrix is singular."""
         return self.matrix.log_det()
 
-    def inverse(self) -> AffineMap:
+    def inverse(self) -> "AffineMap":
         """Return the map from reference features back to query features."""
         if self.is_rectangular:
             raise ValueError(
@@ -136,11 +134,11 @@ class AffineMap(Map):
             raise ValueError(f"The map has no inverse: the scale of {flat} is 0.")
         return self._back(self.matrix.inverse())
 
-    def pseudo_inverse(self) -> AffineMap:
+    def pseudo_inverse(self) -> "AffineMap":
         """Return the map back that is shortest where there are many, and nearest where none."""
         return self._back(Matrix(np.linalg.pinv(self.A)))
 
-    def _back(self, matrix: Matrix) -> AffineMap:
+    def _back(self, matrix: Matrix) -> "AffineMap":
         with np.errstate(over="ignore", invalid="ignore"):
             offset = -matrix.product(self.offset[None])[0]
         refuse_infinity(offset)
@@ -150,7 +148,7 @@ class AffineMap(Map):
         """Map every row back."""
         return (self.pseudo_inverse() if self.is_rectangular else self.inverse())(X)
 
-    def compose(self, other: AffineMap) -> AffineMap:
+    def compose(self, other: "AffineMap") -> "AffineMap":
         """Return the map that applies `other` first and then this one.
 
         Features are matched by name when both maps have names.

@@ -1,7 +1,5 @@
 """What every fitted map is: immutable, a transformer that is always fitted, and a file."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -84,11 +82,11 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         return marked
 
     @abstractmethod
-    def inverse(self) -> Map:
+    def inverse(self) -> "Map":
         """Return the map from reference features back to query features."""
 
     @abstractmethod
-    def compose(self, other: Any) -> Map:
+    def compose(self, other: Any) -> "Map":
         """Return the map that applies `other` first and then this one."""
 
     @abstractmethod
@@ -229,7 +227,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         """Whether outputs differ from the features in number or name."""
         return self.is_rectangular or self.output_names is not None
 
-    def joined(self, other: Map) -> tuple[list[int], dict[str, Any]]:
+    def joined(self, other: "Map") -> tuple[list[int], dict[str, Any]]:
         """Return where this map's features are in another's outputs, and both maps' names.
 
         The names are arguments of a constructor. Unless one of the maps has its own outputs, the

@@ -4,8 +4,6 @@
 them; its number rises if they would apply the map wrongly. Files of all schemas are read for ever.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The matrix of an affine map in the form it has: diagonal, diagonal plus low rank, or dense."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +52,7 @@ class Matrix:
         """Return A' x for every row x."""
         return X @ self.scale
 
-    def inverse(self) -> Matrix:
+    def inverse(self) -> "Matrix":
         """Return the inverse in the same form; raise a ValueError if there is none."""
         try:
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
@@ -64,18 +62,18 @@ class Matrix:
         refuse_infinity(*inverse.arrays().values())
         return inverse
 
-    def _inverse(self) -> Matrix:
+    def _inverse(self) -> "Matrix":
         return Matrix(np.linalg.inv(self.scale))
 
-    def compose(self, other: Matrix) -> Matrix:
+    def compose(self, other: "Matrix") -> "Matrix":
         """Return the product A B with another matrix B; it is dense only if one of them is."""
         return Matrix(other.transposed_product(self.scale))
 
-    def scaled(self, factors: Array) -> Matrix:
+    def scaled(self, factors: Array) -> "Matrix":
         """Return the matrix with every output multiplied by a factor of its own."""
         return Matrix(factors[:, None] * self.scale)
 
-    def plus(self, left: Array, right: Array) -> Matrix:
+    def plus(self, left: Array, right: Array) -> "Matrix":
         """Return A + left right'."""
         return Matrix(self.scale + left @ right.T)
 
@@ -87,7 +85,7 @@ class Matrix:
         """Mark the outputs that depend on any of the marked inputs, row by row."""
         return marked.astype(np.float64) @ (self.scale != 0).T > 0
 
-    def take(self, order: Sequence[int]) -> Matrix:
+    def take(self, order: Sequence[int]) -> "Matrix":
         """Return the matrix with its features, inputs and outputs alike, in another order."""
         return Matrix(self.scale[np.ix_(order, order)])
 

@@ -1,7 +1,5 @@
 """What the data looked like that a map was fitted on, and whether new data still do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -38,7 +36,7 @@ _ADVICE = {
 }
 
 
-def profile(domains: Domains) -> Profile:
+def profile(domains: Domains) -> "Profile":
     """Return range and moments of the query's features, from at most 5000 of the rows."""
     query = np.flatnonzero(domains.kept() & domains.is_query)
     rows = query[subsample(len(query), MOST_ROWS)]
@@ -59,7 +57,7 @@ class Profile:
     high: Array | None = None
 
     @classmethod
-    def of(cls, X: Array, n_rows: int) -> Profile:
+    def of(cls, X: Array, n_rows: int) -> "Profile":
         """Describe rows that stand for `n_rows` of them; NaN is missing."""
         gaps = np.isnan(X)
         known = len(X) - gaps.sum(axis=0)
@@ -77,7 +75,7 @@ class Profile:
             high = np.where(enough, -np.partition(-X, k, axis=0)[k], np.inf)
         return cls(n_rows, first + shift, sd, 1 - known / max(len(X), 1), low, high)
 
-    def matches(self, other: Profile) -> bool:
+    def matches(self, other: "Profile") -> bool:
         """Tell whether two profiles are of the same rows."""
         return (
             self.n_rows == other.n_rows
@@ -96,7 +94,7 @@ class Profile:
         }
 
     @classmethod
-    def from_dict(cls, content: Any, n_features: int) -> Profile:
+    def from_dict(cls, content: Any, n_features: int) -> "Profile":
         """Read what `to_dict` wrote; raise a ValueError for anything else."""
         if type(content) is not dict or set(content) != set(cls.__annotations__):
             raise ValueError("'fitted_on' must hold " + listing(cls.__annotations__, 9) + ".")

@@ -1,7 +1,5 @@
 """How a map came about, as plain facts that cannot be changed: text, numbers, lists and dicts."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import platform

@@ -1,7 +1,5 @@
 """Standard errors of maps, and of the values that they give."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +55,7 @@ class DiagonalErrors(StandardErrors):
     pull: tuple[Array, Array]  # by how much scale and offset were pulled
 
     @classmethod
-    def of(cls, plain: Any, settled: Any) -> DiagonalErrors | None:
+    def of(cls, plain: Any, settled: Any) -> "DiagonalErrors | None":
         """Return the errors of a solution that was pulled from a plain one, if they are known."""
         if plain.se_log_scale is None or plain.se_image is None:
             return None

@@ -1,7 +1,5 @@
 """The report: everything known of a map as one plain record, and as one page for scientists."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

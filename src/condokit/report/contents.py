@@ -1,7 +1,5 @@
 """What a report says, as plain numbers, text, lists and dicts; nothing is drawn here."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A report's record as one page of HTML that needs no network; nothing is computed here."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

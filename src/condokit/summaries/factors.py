@@ -1,7 +1,5 @@
 """Both domains as Gaussians with few factors, for maps of very many features."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +26,7 @@ class FactorGaussian:
     noise: Array  # (n_features,): the diagonal
     factors: Array  # (n_features, n_factors)
 
-    def moved(self, mean: Array, var: Array) -> FactorGaussian:
+    def moved(self, mean: Array, var: Array) -> "FactorGaussian":
         """Return the Gaussian with another mean, of features with so many times the variance."""
         return FactorGaussian(mean, self.noise * var, self.factors * np.sqrt(var)[:, None])
 

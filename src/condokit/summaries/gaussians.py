@@ -1,7 +1,5 @@
 """Both domains as Gaussians at the compared confounder values, for maps with a full matrix."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,7 +7,7 @@ from functools import partial
 import numpy as np
 from scipy.stats import skew
 
-from condokit.checks import Array, said
+from condokit.checks import Array, refusal
 from condokit.compare.comparison import Comparison
 from condokit.conditionals import Conditional
 from condokit.data.domains import Domains
@@ -45,7 +43,7 @@ class Gaussians:
     cov: Array  # (n_values, n_features, n_features)
     count: Array  # (n_values,): rows behind them
 
-    def of(self, features: Array) -> Gaussians:
+    def of(self, features: Array) -> "Gaussians":
         """Return the marginal law of some of the features."""
         cov = self.cov[:, features[:, None], features]
         return Gaussians(self.mean[:, features], cov, self.count)
@@ -80,11 +78,11 @@ class GaussianPair:
         """Return the identity, and the offset that brings the balanced means together."""
         return np.eye(self.n_features), self.weights @ (self.reference.mean - self.query.mean)
 
-    def of(self, features: Array) -> GaussianPair:
+    def of(self, features: Array) -> "GaussianPair":
         """Return the marginal laws of some of the features."""
         return GaussianPair(self.query.of(features), self.reference.of(features), self.weights)
 
-    def swapped(self) -> GaussianPair:
+    def swapped(self) -> "GaussianPair":
         """Return the pair with query and reference exchanged."""
         skewness = self.skewness
         back = skewness and (lambda left, right: skewness(right, left)[::-1])
@@ -167,11 +165,9 @@ def gaussian_pair(
     place, support = comparison.place, comparison.support
     n_values, d = len(support.levels), domains.n_features
     if n_values * d * d > _MOST_NUMBERS:
-        raise ValueError(
-            said(
-                f"A full matrix needs a covariance of {d} x {d} features in each of {n_values} "
-                "strata, which is too much. Use {@map='low-rank'} or 'blocks', or fewer strata."
-            )
+        raise refusal(
+            f"A full matrix needs a covariance of {d} x {d} features in each of {n_values} "
+            "strata, which is too much. Use {@map='low-rank'} or 'blocks', or fewer strata."
         )
     n_folds, cell = 1, place
     if regularised:

@@ -1,14 +1,12 @@
 """Moments of both domains at the compared confounder values, for diagonal maps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.special import digamma, ndtri, polygamma, stdtrit
 
-from condokit.checks import Array, listing, said
+from condokit.checks import Array, listing, refusal
 from condokit.compare.comparison import Comparison
 from condokit.conditionals import Conditional, Moments
 from condokit.conditionals.strata import moments_from
@@ -38,7 +36,7 @@ class MomentPair:
         """The reference's spread given the confounders."""
         return np.sqrt(average(self.weights, self.reference.var))
 
-    def swapped(self) -> MomentPair:
+    def swapped(self) -> "MomentPair":
         """Return the pair with query and reference exchanged."""
         return replace(self, query=self.reference, reference=self.query)
 
@@ -54,18 +52,14 @@ def moment_pair(
     used, covariates, is_query = comparison.used, comparison.covariates, comparison.is_query
     weighted = domains.weights is not None and len(set(domains.weights[used])) > 1
     if weighted and not conditional.takes_weights:
-        raise ValueError(
-            said(
-                "{@'sample_weight'} cannot be used with {kind}; use {@divergence='likelihood'}.",
-                kind=type(conditional).__name__,
-            )
+        raise refusal(
+            "{@'sample_weight'} cannot be used with {kind}; use {@divergence='likelihood'}.",
+            kind=type(conditional).__name__,
         )
     if comparison.fewest_rows < 2:
-        raise ValueError(
-            said(
-                "A domain has only 1 sample, so its spread cannot be learned. Add rows, or use "
-                "{@divergence='likelihood'} with {@map='shift'}."
-            )
+        raise refusal(
+            "A domain has only 1 sample, so its spread cannot be learned. Add rows, or use "
+            "{@divergence='likelihood'} with {@map='shift'}."
         )
     rows, weights = comparison.points
     X, at = domains.rows(used), covariates.take(rows)
@@ -151,13 +145,11 @@ def refuse_huge(squares: Array) -> None:
 def refuse_continuous(domains: Domains) -> None:
     """Refuse continuous confounders where strata are compared."""
     if domains.continuous:
-        raise ValueError(
-            said(
-                "This divergence with conditional='stratified' needs categorical confounders, but "
-                "{names} is continuous. Use {@divergence='likelihood'}, conditional='kernel', or "
-                "{@list it in `categorical`}.",
-                names=listing([c.name for c in domains.continuous]),
-            )
+        raise refusal(
+            "This divergence with conditional='stratified' needs categorical confounders, but "
+            "{names} is continuous. Use {@divergence='likelihood'}, conditional='kernel', or "
+            "{@list it in `categorical`}.",
+            names=listing([c.name for c in domains.continuous]),
         )
 
 
@@ -173,12 +165,10 @@ def without_flat(
     sides = {"query": query, "reference": reference}
     single = [name for name, moments in sides.items() if not (moments.dof > 0).any()]
     if single and scaled:
-        raise ValueError(
-            said(
-                "The {names} domain has only 1 sample in each stratum compared, so a scale cannot "
-                "be learned. Add rows, merge strata, or use {@map='shift'}.",
-                names=" and the ".join(single),
-            )
+        raise refusal(
+            "The {names} domain has only 1 sample in each stratum compared, so a scale cannot "
+            "be learned. Add rows, merge strata, or use {@map='shift'}.",
+            names=" and the ".join(single),
         )
     flat = is_flat(query.mean, query.var) | is_flat(reference.mean, reference.var)
     if flat.any():

@@ -1,7 +1,5 @@
 """The rows of both domains themselves, seen by solvers a block at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -41,7 +39,7 @@ class Rows:
     groups: Array | None = None  # subjects; one that is in both domains is two
 
     @classmethod
-    def read(cls, domains: Domains, comparison: Comparison, scaled: bool) -> Rows:
+    def read(cls, domains: Domains, comparison: Comparison, scaled: bool) -> "Rows":
         """Gather the compared rows; `scaled` if spreads are needed."""
         # strata only tell what is constant, and whether there are rows enough
         query, reference = moments_in_strata(domains, comparison)
@@ -63,7 +61,7 @@ class Rows:
         units = stats.mean[0], unit[0], stats.mean[1], unit[1]
         return cls(X, is_query, weights, comparison.covariates, *units, flat, spread, groups)
 
-    def reduce(self, kernel: Callable[[Rows], tuple[Array, ...]]) -> tuple[Array, ...]:
+    def reduce(self, kernel: "Callable[[Rows], tuple[Array, ...]]") -> tuple[Array, ...]:
         """Return the sums over blocks of rows of what a kernel returns for each."""
         total: tuple[Array, ...] = ()
         for start in range(0, len(self.X), _BLOCK_ROWS):
@@ -71,19 +69,19 @@ class Rows:
             total = tuple(map(np.add, total, sums)) if total else sums
         return total
 
-    def of(self, features: Array) -> Rows:
+    def of(self, features: Array) -> "Rows":
         """Return some of the features."""
         units = ("query_mean", "query_unit", "reference_mean", "reference_unit")
         parts = {name: getattr(self, name)[features] for name in (*units, "flat", "spread")}
         return replace(self, X=self.X[:, features], **parts)
 
-    def take(self, rows: Array | slice) -> Rows:
+    def take(self, rows: Array | slice) -> "Rows":
         """Return some of the rows."""
         parts = {name: getattr(self, name)[rows] for name in ("X", "is_query", "weights")}
         groups = None if self.groups is None else self.groups[rows]
         return replace(self, **parts, covariates=self.covariates.take(rows), groups=groups)
 
-    def discounted(self, correlation: float) -> Rows:
+    def discounted(self, correlation: float) -> "Rows":
         r"""Count rows of the same subject for less, by what they are worth.
 
         The mean of n rows with correlation :math:`\rho` has the variance of
@@ -94,7 +92,7 @@ class Rows:
         others = np.bincount(self.groups, self.weights)[self.groups] - self.weights
         return replace(self, weights=self.weights / (1 + np.maximum(others, 0.0) * correlation))
 
-    def thinned(self, max_rows: int) -> Rows:
+    def thinned(self, max_rows: int) -> "Rows":
         """Return at most so many rows, taken at random from each domain, or all."""
         if len(self.X) <= max_rows:
             return self

@@ -1,14 +1,12 @@
 """Rows of both domains at the compared confounder values, for divergences between samples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, said
+from condokit.checks import Array, refusal
 from condokit.compare.comparison import Comparison
 from condokit.conditionals import Conditional, Moments
 from condokit.data.arrays import ones_for_zeros
@@ -39,7 +37,7 @@ class Samples:
     n_rows: int | None = None  # of the smaller domain, where rows are not observed but drawn
     is_rectangular: bool = False  # whether the domains have different features
 
-    def half(self, which: int) -> Samples:
+    def half(self, which: int) -> "Samples":
         """Return the rows of every other subject, to learn from or to judge by.
 
         Where subjects are not known, equal rows, which weights make, are of one.
@@ -49,23 +47,23 @@ class Samples:
         chosen = numbers[np.argsort(first)][which::2]
         return self._take([[np.isin(who, chosen) for who in side] for side in (query, reference)])
 
-    def of(self, features: Array) -> Samples:
+    def of(self, features: Array) -> "Samples":
         """Return some of the features."""
         return self.each(lambda rows: rows[:, features], lambda rows: rows[:, features])
 
-    def thinned(self, most: int) -> Samples:
+    def thinned(self, most: int) -> "Samples":
         """Return at most so many rows of each, evenly taken."""
         sides = (self.query, self.reference)
         return self._take([[subsample(len(rows), most) for rows in side] for side in sides])
 
     def each(
         self, of_query: Callable[[Array], Array], of_reference: Callable[[Array], Array]
-    ) -> Samples:
+    ) -> "Samples":
         """Return the samples with other features."""
         query, reference = map(of_query, self.query), map(of_reference, self.reference)
         return replace(self, query=list(query), reference=list(reference))
 
-    def _take(self, chosen: list[list[Array]]) -> Samples:
+    def _take(self, chosen: list[list[Array]]) -> "Samples":
         def of(sides: Sides) -> list[list[Array]]:
             return [[part[rows] for part, rows in zip(*both)] for both in zip(sides, chosen)]
 
@@ -104,11 +102,9 @@ def _in_strata(domains: Domains, comparison: Comparison, max_rows: int) -> Sampl
     if domains.weights is not None:
         counts = np.rint(domains.weights).astype(np.intp)
         if not np.array_equal(counts, domains.weights):
-            raise ValueError(
-                said(
-                    "{@'sample_weight'} must hold whole numbers for divergences between samples, "
-                    "which repeat rows. Round the weights, or use {@divergence='likelihood'}."
-                )
+            raise refusal(
+                "{@'sample_weight'} must hold whole numbers for divergences between samples, "
+                "which repeat rows. Round the weights, or use {@divergence='likelihood'}."
             )
 
     def side(query: bool) -> Sides:

@@ -1,7 +1,5 @@
 """Agreement of mapped values with the reference, where the same subjects were measured in both."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,27 +17,18 @@ _LIMITS = 1.96
 
 @dataclass(frozen=True, repr=False)
 class Agreement(Record):
-    """How far paired measurements agree, before and after a map.
+    """How far paired measurements agree, before and after a map."""
 
-    Attributes
-    ----------
-    n_pairs : int
-        Pairs.
-    error_before, error_after : float
-        Root mean squared difference over all features, in standard deviations of the reference.
-    features : Sheet
-        For every feature, in its own units: bias (mean of mapped minus reference), its standard
-        error, limits of agreement (bias +- 1.96 standard deviations), root mean squared
-        differences before and after, and the correlation of the pairs.
-    mean, difference : ndarray of shape (n_pairs, n_features)
-        What a Bland-Altman picture shows: means and differences of mapped and reference values.
-        Not saved or printed.
-    """
-
-    n_pairs: int
+    n_pairs: int  # pairs
+    # root mean squared difference over all features, in standard deviations of the reference
     error_before: float
     error_after: float
+    # for every feature, in its own units: bias (mean of mapped minus reference), its standard
+    # error, limits of agreement (bias +- 1.96 standard deviations), root mean squared differences
+    # before and after, and the correlation of the pairs
     features: Sheet
+    # (n_pairs, n_features): what a Bland-Altman picture shows: means and differences of mapped and
+    # reference values. Not saved or printed
     mean: Array = field(metadata={"private": True})
     difference: Array = field(metadata={"private": True})
 

@@ -1,7 +1,5 @@
 """Before fitting: whether two domains can be compared, and what data would help."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -52,41 +50,24 @@ _ALIKE = said(
 
 @dataclass(frozen=True, repr=False)
 class Assessment(Record):
-    """Whether two domains can be compared given their confounders; see `assess`.
+    """Whether two domains can be compared given their confounders; see `assess`."""
 
-    Attributes
-    ----------
-    verdict : {"go", "go with care", "not possible"}
-        In a word.
-    findings : list of Finding
-        The reasons, the gravest first.
-    wanted : list of str
-        Data that would help most.
-    n_query, n_reference, n_features : int
-        Rows of each domain and features.
-    overlap : Overlap or None
-        How far the confounders overlap, and the rows that the common part is worth.
-    confounders : Sheet
-        Association of every confounder with the domain: Cramer's V of categories, differences in
-        standard deviations, the overlap of it alone, the share of query rows beyond the reference.
-    strata : Sheet
-        Rows by combination of categories, and by range of continuous confounders.
-    features : Sheet
-        Features that are constant, discrete, bounded, skewed, heavy-tailed or mostly missing.
-    affine : dict
-        Whether a full matrix is "identifiable" with these rows and strata, and "why".
-    """
-
-    verdict: str
-    findings: list[Finding]
-    wanted: list[str]
+    verdict: str  # in a word
+    findings: list[Finding]  # the reasons, the gravest first
+    wanted: list[str]  # data that would help most
+    # rows of each domain and features
     n_query: int
     n_reference: int
     n_features: int
+    # how far the confounders overlap, and the rows that the common part is worth
     overlap: Overlap | None
+    # association of every confounder with the domain: Cramer's V of categories, differences in
+    # standard deviations, the overlap of it alone, the share of query rows beyond the reference
     confounders: Sheet
-    strata: Sheet
+    strata: Sheet  # rows by combination of categories, and by range of continuous confounders
+    # features that are constant, discrete, bounded, skewed, heavy-tailed or mostly missing
     features: Sheet
+    # whether a full matrix is "identifiable" with these rows and strata, and "why"
     affine: dict[str, Any]
 
     def parts(self) -> list[Part]:  # noqa: D102

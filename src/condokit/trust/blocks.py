@@ -1,7 +1,5 @@
 """Comparable rows: those of both domains in blocks of equal confounders, and their permutations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -36,7 +34,7 @@ class ComparableRows:
     row_number: Array  # in the table
 
     @classmethod
-    def of(cls, domains: Domains, comparison: Comparison, affine: AffineMap) -> ComparableRows:
+    def of(cls, domains: Domains, comparison: Comparison, affine: AffineMap) -> "ComparableRows":
         """Gather at most 5000 rows of each domain, evenly taken by weight, and map the query's."""
         place = comparison.support.place(comparison.strata)
         row_number = _evenly_taken(domains, place >= 0)

@@ -1,7 +1,5 @@
 """How sure we are of a map: refits to resampled rows, by reweighted moments where possible."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,30 +33,20 @@ _Draw = tuple[Array, Array]  # scale or matrix, and offset
 
 @dataclass(frozen=True, repr=False)
 class Bootstrap(Record):
-    """Standard errors and intervals of a map from resampled rows; see `bootstrap`.
+    """Standard errors and intervals of a map from resampled rows; see `bootstrap`."""
 
-    Attributes
-    ----------
-    n_resamples, n_failed : int
-        Maps that were refitted, and those that could not be.
-    features : Sheet
-        Of a diagonal map: scale and offset of every feature with standard errors and 95% intervals.
-        Of a matrix: the standard error of the image of the query's mean.
-    stability : float
-        Root mean squared change of the matrix relative to its size, in standard units; of a
-        diagonal map the same of its scales.
-    other_modes : float
-        Share of refits that are more than half the size of the matrix away: another solution.
-    errors : DrawnErrors
-        The maps. Not printed.
-    """
-
+    # maps that were refitted, and those that could not be
     n_resamples: int
     n_failed: int
+    # of a diagonal map: scale and offset of every feature with standard errors and 95% intervals.
+    # Of a matrix: the standard error of the image of the query's mean
     features: Sheet
+    # root mean squared change of the matrix relative to its size, in standard units; of a diagonal
+    # map the same of its scales
     stability: float
+    # share of refits that are more than half the size of the matrix away: another solution
     other_modes: float
-    errors: DrawnErrors = field(metadata={"private": True})
+    errors: DrawnErrors = field(metadata={"private": True})  # the maps. Not printed
 
     def parts(self) -> list[Part]:  # noqa: D102
         text = f"{self.n_resamples} refits to resampled rows"

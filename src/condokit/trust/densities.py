@@ -1,7 +1,5 @@
 """Densities of features by stratum, before and after a map, safe to show."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

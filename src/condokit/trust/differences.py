@@ -1,7 +1,5 @@
 """Whether real differences were kept: what the confounders explain, before and after a map."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

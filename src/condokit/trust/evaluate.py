@@ -1,7 +1,5 @@
 """After fitting: what is left of the shift, what was kept, and what it means for models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,57 +44,38 @@ _VERDICTS = {
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(Record):
-    """What a map changed, and what it left; see `evaluate`.
+    """What a map changed, and what it left; see `evaluate`."""
 
-    Attributes
-    ----------
-    verdict : {"good", "with care", "poor"}
-        In a word.
-    findings : list of Finding
-        The reasons.
-    n_query, n_reference : int
-        Rows compared (at most 5000 of each domain are looked at).
-    versions : Sheet
-        The data as they are, after plain moment matching, and after this map: the shift given the
-        confounders (root mean square over features, in standard deviations), the log-ratio of
-        standard deviations, how well the domain can be told from the features within strata, the
-        variance that confounders explain, the share of real differences kept, and silhouettes.
-    features : Sheet
-        For every feature: shift in standard deviations and ratio of standard deviations given the
-        confounders, before and after; permutation p-value, plain and adjusted for many features;
-        the difference that confounders explain and the share of it kept.
-    p_features, p_joint, p_value : float
-        The smallest adjusted p-value of a feature, that of telling the domains apart by all
-        features together, and twice the smaller: that of the two tests together.
-    auc, auc_chance : float
-        How well the domain can be told within strata after the map, and what chance gives.
-    map_known_from : {"these rows", "other rows", "elsewhere"}
-        Where the map came from, which the tests allow for: learned from these rows, from other rows
-        with known standard errors, or taken as given.
-    models, calibration : Sheet
-        Outputs of frozen models by stratum, before and after; and predicted against true shares.
-    agreement : Agreement or None
-        Of paired measurements.
-    densities : dict
-        Densities by feature and stratum for plots and reports. Not printed.
-    """
-
-    verdict: str
-    findings: list[Finding]
+    verdict: str  # in a word
+    findings: list[Finding]  # the reasons
+    # rows compared (at most 5000 of each domain are looked at)
     n_query: int
     n_reference: int
+    # the data as they are, after plain moment matching, and after this map: the shift given the
+    # confounders (root mean square over features, in standard deviations), the log-ratio of
+    # standard deviations, how well the domain can be told from the features within strata, the
+    # variance that confounders explain, the share of real differences kept, and silhouettes
     versions: Sheet
+    # for every feature: shift in standard deviations and ratio of standard deviations given the
+    # confounders, before and after; permutation p-value, plain and adjusted for many features; the
+    # difference that confounders explain and the share of it kept
     features: Sheet
+    # the smallest adjusted p-value of a feature, that of telling the domains apart by all features
+    # together, and twice the smaller: that of the two tests together
     p_features: float
     p_joint: float
     p_value: float
+    # how well the domain can be told within strata after the map, and what chance gives
     auc: float
     auc_chance: float
+    # where the map came from, which the tests allow for: learned from these rows, from other rows
+    # with known standard errors, or taken as given
     map_known_from: str
+    # outputs of frozen models by stratum, before and after; and predicted against true shares
     models: Sheet
     calibration: Sheet
-    agreement: Agreement | None
-    densities: dict[str, Any]
+    agreement: Agreement | None  # of paired measurements
+    densities: dict[str, Any]  # densities by feature and stratum for plots and reports. Not printed
 
     def parts(self) -> list[Part]:  # noqa: D102
         rows = f"{self.n_query} query and {self.n_reference} reference rows"

@@ -1,7 +1,5 @@
 """What a feature looks like: constant, discrete, bounded, heavy-tailed or mostly missing."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Models that cannot be retrained: what they say of each stratum, before and after a map."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables read as a fitted map needs them: its features by name, in its order."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is left of the shift given the confounders: sizes, and permutation tests of each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -197,7 +195,7 @@ class ShiftTests:
 
 
 def _refitted_maps(
-    blocks: list[tuple[_BlockMoments, Array]], centre: Array | float
+    blocks: "list[tuple[_BlockMoments, Array]]", centre: Array | float
 ) -> tuple[Array | float, Array | float]:
     """Return offsets at the centre and log-scales of maps refitted under permuted labels."""
     usable = [(block, base) for block, base in blocks if block.compares_spread.all()]
@@ -277,7 +275,7 @@ class _BlockMoments:
         return 0.5 * np.log(ones_for_zeros(self.var[0]) / ones_for_zeros(self.var[1]))
 
     @classmethod
-    def of(cls, R: Array, labels: Array) -> _BlockMoments:
+    def of(cls, R: Array, labels: Array) -> "_BlockMoments":
         n, R, L = len(R), R - R.mean(axis=0), labels.T.astype(float)
         sums, squares, total = L @ R, L @ R**2, (R**2).sum(axis=0)
         count = np.stack([L.sum(axis=1), n - L.sum(axis=1)])

@@ -1,7 +1,5 @@
 """How far a map depends on the confounders that were recorded, and on one that was not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,34 +25,25 @@ _LEFT_OUT = ("without", "moved_sd", "largest_sd", "moved_errors", "note")
 
 @dataclass(frozen=True, repr=False)
 class Sensitivity(Record):
-    """How a map depends on its confounders; see `sensitivity`.
+    """How a map depends on its confounders; see `sensitivity`."""
 
-    Attributes
-    ----------
-    left_out : Sheet
-        The map without each confounder: by how much mapped values move, in standard deviations of
-        the reference (root mean square and largest over features) and in standard errors.
-    recorded : Sheet
-        How strong each recorded confounder is: the share of the domain and of the features it
-        explains, alone, and by how many standard errors a confounder like it, if it were
-        missing, would move the map at most.
-    strength_one_error, strength_two_errors : float
-        Share of both the domain and a feature that an unrecorded confounder would have to explain,
-        beyond the recorded ones, to move the map of the feature by one or two standard errors.
-    features : Sheet
-        For every feature: its shift in standard deviations and standard errors, and the strength
-        that would explain all of it away. Empty where standard errors are not known.
-    placebo : Sheet
-        Maps fitted between two halves of one domain, which should be the identity: the median over
-        splits of the root mean squared shift (in standard deviations) and log-scale, and the share
-        of features farther than two standard errors off.
-    """
-
+    # the map without each confounder: by how much mapped values move, in standard deviations of the
+    # reference (root mean square and largest over features) and in standard errors
     left_out: Sheet
+    # how strong each recorded confounder is: the share of the domain and of the features it
+    # explains, alone, and by how many standard errors a confounder like it, if it were missing,
+    # would move the map at most
     recorded: Sheet
+    # share of both the domain and a feature that an unrecorded confounder would have to explain,
+    # beyond the recorded ones, to move the map of the feature by one or two standard errors
     strength_one_error: float
     strength_two_errors: float
+    # for every feature: its shift in standard deviations and standard errors, and the strength that
+    # would explain all of it away. Empty where standard errors are not known
     features: Sheet
+    # maps fitted between two halves of one domain, which should be the identity: the median over
+    # splits of the root mean squared shift (in standard deviations) and log-scale, and the share of
+    # features farther than two standard errors off
     placebo: Sheet
 
     def parts(self) -> list[Part]:  # noqa: D102
@@ -156,7 +145,7 @@ class _Fitted:
     errors: Array | None  # standard errors of the image of the mean
 
     @classmethod
-    def of(cls, adapter: ConDoAdapter, domains: Domains) -> _Fitted:
+    def of(cls, adapter: ConDoAdapter, domains: Domains) -> "_Fitted":
         mean = profile(domains).mean[None]
         turned = profile(replace(domains, is_query=~domains.is_query))
         shift = (adapter.map_.linear(mean) - mean)[0]
