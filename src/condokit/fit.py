@@ -7,15 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from condokit.checks import (
-    Array,
-    check_integer,
-    check_number,
-    listing,
-    quietly,
-    refusal,
-    warn,
-)
+from condokit.checks import Array, check_integer, check_number, listing, quietly, refusal, warn
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.overlap import Overlap
 from condokit.compare.priors import Prior
@@ -34,12 +26,7 @@ from condokit.shrinkage import CANDIDATES, settle
 from condokit.solvers.solution import Solution, joined, only_shifted
 from condokit.solvers.starts import nearest_rigid
 from condokit.summaries.factors import Factors
-from condokit.summaries.gaussians import (
-    GaussianPair,
-    gaussian_pair,
-    is_singular,
-    without_constant,
-)
+from condokit.summaries.gaussians import GaussianPair, gaussian_pair, is_singular, without_constant
 from condokit.summaries.moments import MomentPair, moment_pair
 from condokit.summaries.rows import Rows
 from condokit.summaries.samples import as_moments, sample_rows
