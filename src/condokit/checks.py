@@ -164,10 +164,7 @@ def warn(
     noted: str | None = None,
     **fields: Any,
 ) -> None:
-    """Warn at the line of the user's code that led here.
-
-    `noted` is what may be kept of a message that names values of subjects.
-    """
+    """Warn at the line of the user's code that led here; `noted` is what may be kept of it."""
     sentence = Sentence(template, fields, code)
     notes = _notes.get()
     if notes is not None:

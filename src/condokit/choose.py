@@ -184,18 +184,16 @@ def takes_any_features(map: Any, divergence: Any) -> bool:
 
 
 def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidate]:
-    r"""Fit the first candidate that is as good as the best on held-out rows.
-
-    The score of a candidate is the mean over held-out query rows of
-    :math:`-\log p_r(A x + b \mid z) - \log|\det A|`: the likelihood of the row under the
-    reference's conditional law, learned from other rows, so that neither shrinking data to their
-    mean nor noise in a large matrix pays. A candidate is as good as the best if its score is worse
-    by at most two standard errors of the paired difference plus one nat for each of the
-    :math:`d^2` numbers in a matrix, shared by the N query rows: :math:`d^2 / N`, but no more than
-    0.05 nats per feature. Candidates that leave less than 80% or more than 125% of the reference's
-    variance within strata, beyond sampling noise, are out; all matrices are searched only with 8
-    rows per feature, and with fewer than 20 rows in a domain nothing but the first is tried.
-    """
+    """Fit the first candidate that is as good as the best on held-out rows."""
+    # The score of a candidate is the mean over held-out query rows of
+    # `-log p_r(A x + b | z) - log|det A|`: their likelihood under the reference's conditional law,
+    # learned from other rows: neither shrinking data to their mean nor a noisy matrix pays. A
+    # candidate is as good as the best if its score is worse by at most two standard errors of the
+    # paired difference plus one nat for each of the `d^2` numbers in a matrix, shared by the N
+    # query rows: `d^2 / N`, but no more than 0.05 nats per feature. Candidates that leave less than
+    # 80% or more than 125% of the reference's variance within strata, beyond sampling noise, are
+    # out; all matrices are searched only with 8 rows per feature, and with fewer than 20 rows in a
+    # domain nothing but the first is tried.
     first = fit_map(domains, candidates[0].recipe)  # says what is wrong with the data, if anything
     if len(candidates) == 1:
         return first, candidates[0]
@@ -353,10 +351,8 @@ def _independent(pair: GaussianPair) -> Array:
 
 
 def _not_tried(candidate: Candidate, n_rows: float, n_features: int) -> str:
-    """Say why a candidate is not tried, if it is not.
-
-    Matching axes stands in for the search among all matrices where rows are too few for that.
-    """
+    """Say why a candidate is not tried, if it is not."""
+    # matching axes stands in for the search among all matrices where rows are too few for that
     family, divergence = candidate.recipe.family, candidate.recipe.divergence
     many = n_rows >= MANY_ROWS * n_features
     if family.form == "low-rank" and n_features < _LOW_RANK_FEATURES:
@@ -448,11 +444,8 @@ def account(
     chosen: Candidate,
     notes: Sequence[Note],
 ) -> dict[str, Any]:
-    """Tell how a map was fitted, without anything that a file may not give away.
-
-    There are no times and no addresses in it, so that the same fit yields the same file, and no
-    counts of few rows.
-    """
+    """Tell how a map was fitted, without anything that a file may not give away."""
+    # no times and no addresses, so that the same fit yields the same file; no counts of few rows
     labels = dict(zip(("query", "reference"), map(str, domains.labels)))
     return {
         "versions": versions(),

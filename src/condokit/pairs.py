@@ -156,11 +156,9 @@ class _Choices:
 
 
 def _folds(query: Array, reference: Array, values: Array) -> tuple[Array, int]:
-    """Return a fold for each pair, and the number of subjects, each of which stays in one fold.
-
-    A subject is what pairs connect: rows, or groups of rows. Subjects are dealt out in the order
-    of their values, so that the order in which rows and pairs are listed does not matter.
-    """
+    """Return a fold for each pair, and the number of subjects, each of which stays in one fold."""
+    # A subject is what pairs connect: rows, or groups of rows. Subjects are dealt out in the order
+    # of their values, so that the order in which rows and pairs are listed does not matter.
     size = int(max(query.max(), reference.max())) + 1
     graph = sparse.coo_array((np.ones(len(query)), (query, reference)), shape=(size, size))
     label = sparse.csgraph.connected_components(graph, directed=False)[1][query]
@@ -172,10 +170,8 @@ def _folds(query: Array, reference: Array, values: Array) -> tuple[Array, int]:
 
 
 def _weights(loss: Array, n_subjects: int, n_pairs: int, many: bool) -> Array:
-    """Return the weights of all choices, the first of which is the map learned without pairs.
-
-    Pairs that seem not to belong together count for nothing against a map learned from many rows.
-    """
+    """Return the weights of all choices, the first of which is the map learned without pairs."""
+    # pairs that seem not to belong together count for nothing against a map learned from many rows
     unmoved = np.eye(len(loss))[0]
     if n_subjects < _ENOUGH:
         warn(
@@ -211,10 +207,7 @@ def _alike(X: Array) -> bool:
 
 
 class _PairRegression:
-    """Least squares on pairs, with another map standing in for rows without a partner.
-
-    With features in standard units, or as they are: a ridge then favours those that vary most.
-    """
+    """Least squares on pairs, with another map standing in for rows without a partner."""
 
     def __init__(self, family: MapFamily, everyone: Array, unit: Array, standard: bool) -> None:
         self.family = family
@@ -226,10 +219,8 @@ class _PairRegression:
         self.cov = np.cov(everyone.T, bias=True).reshape(len(self.middle), -1)
 
     def solve(self, A: Array, b: Array, X: Array, Y: Array, trust: float) -> tuple[Array, Array]:
-        """Return the map; pseudo-pairs (x, A x + b) have the moments of all query rows.
-
-        Around a constant map, `trust` is the strength of plain ridge instead.
-        """
+        """Return the map; pseudo-pairs (x, A x + b) have the moments of all query rows."""
+        # around a constant map, `trust` is the strength of plain ridge instead
         if np.isinf(trust):
             return A, b
         A, b = A * self.query_unit / self.unit[:, None], b / self.unit

@@ -29,11 +29,8 @@ def apply_to_file(
     output_format: str | None = None,
     **reading: Any,
 ) -> Any:
-    """Map a file, watching for drift; return what was noticed.
-
-    With a column of domains, rows of the reference stay as they are. From text to text, all other
-    columns stay as they are written.
-    """
+    """Map a file, watching for drift, and return what was noticed; rows of the reference stay."""
+    # from text to text, all other columns stay as they are written
     check_label(domain, reference_label)
 
     def split(table: Any) -> tuple[Array | None, Any]:
@@ -101,11 +98,9 @@ def _apply_to_h5ad(
 
 
 def map_batch(affine: AffineMap, batch: Any, as_is: Array | None = None) -> Any:
-    """Return an Arrow table with its features mapped, save in rows that `as_is` marks.
-
-    Other columns, the order of columns and null values stay; a map between different features
-    puts its outputs last.
-    """
+    """Return an Arrow table with its features mapped, save in rows that `as_is` marks."""
+    # Other columns, the order of columns and null values stay; a map between different features
+    # puts its outputs last.
     fields = {field.name: field for field in batch.schema}
     columns = dict(zip(batch.column_names, batch.columns))
     names = list(affine.feature_names or columns)

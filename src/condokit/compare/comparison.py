@@ -69,12 +69,10 @@ def compare(
     quiet: bool = False,
     measured: bool = False,
 ) -> Comparison:
-    """Find what the domains have in common, and refuse or warn if it is little.
-
-    With `by_rows` the rows are needed themselves, also if all confounders are categories. `limits`
-    are the overlap coefficients below which to warn, and to refuse. Quietly, nothing is refused or
-    said, and the overlap is not known unless it is measured.
-    """
+    """Find what the domains have in common, and refuse or warn if it is little."""
+    # With `by_rows` the rows are needed themselves, also if all confounders are categories.
+    # `limits` are the overlap coefficients below which to warn, and to refuse. Quietly, nothing is
+    # refused or said, and the overlap is not known unless it is measured.
     prior, conditional = prior or ProductPrior(), conditional or Stratified()
     kernel = _user_kernel(prior, conditional)
     strata = (domains if kernel is None else replace(domains, confounders=[])).strata()

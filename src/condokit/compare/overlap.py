@@ -21,24 +21,13 @@ _MOST_STEPS = 25
 
 @dataclass(frozen=True)
 class Overlap:
-    """How far the confounders of the two domains overlap.
+    """How far the confounders of the two domains overlap."""
 
-    Attributes
-    ----------
-    coefficient : float
-        From 0, nothing in common, to 1, the same distribution.
-    by_confounder : dict of str to float
-        The same for each confounder alone.
-    effective_query, effective_reference : float
-        Rows of each domain that the common part is worth.
-    outside : dict of str to float
-        Share of query rows beyond the reference's range, or in levels it does not have.
-    """
-
-    coefficient: float
-    by_confounder: dict[str, float] = field(default_factory=dict)
-    effective_query: float = 0.0
+    coefficient: float  # from 0, nothing in common, to 1, the same distribution
+    by_confounder: dict[str, float] = field(default_factory=dict)  # the same for each alone
+    effective_query: float = 0.0  # rows of each domain that the common part is worth
     effective_reference: float = 0.0
+    # share of query rows beyond the reference's range, or in levels it does not have
     outside: dict[str, float] = field(default_factory=dict)
 
     def __float__(self) -> float:
@@ -52,13 +41,11 @@ class Overlap:
 def measure_overlap(
     domains: Domains, strata: Strata, covariates: Covariates, is_query: Array
 ) -> Overlap:
-    """Measure the overlap of all confounders together and of each alone.
-
-    For categories, the sum of the smaller of both shares. With continuous columns, the mean over
-    both domains of 2 min(e, 1 - e), where e(z) is the cross-fitted probability that a row
-    with these confounders is a query row, the domains having equal weight; but no more than the
-    share of either domain's rows in the range of the other, column by column.
-    """
+    """Measure the overlap of all confounders together and of each alone."""
+    # For categories, the sum of the smaller of both shares. With continuous columns, the mean over
+    # both domains of 2 min(e, 1 - e), where e(z) is the cross-fitted probability that a row with
+    # these confounders is a query row, the domains having equal weight; but no more than the share
+    # of either domain's rows in the range of the other, column by column.
     counts = np.stack([strata.count_query, strata.count_reference]).astype(float)
     totals = counts.sum(axis=1)
     shares = counts / totals[:, None]
@@ -121,10 +108,8 @@ def _from_propensity(
 
 
 def propensity(covariates: Covariates, is_query: Array) -> Array:
-    """Return the cross-fitted probability of being a query row, domains weighted equally.
-
-    By penalised logistic regression; the penalty with the highest held-out likelihood is taken.
-    """
+    """Return the cross-fitted probability of being a query row, domains weighted equally."""
+    # penalised logistic regression; the penalty with the highest held-out likelihood is taken
     y = is_query.astype(float)
     leading = directions(covariates, (y - y.mean())[:, None])
     Phi = Basis(covariates, 8, leading)(covariates)
@@ -143,10 +128,8 @@ def propensity(covariates: Covariates, is_query: Array) -> Array:
 
 
 def _logistic(Phi: Array, y: Array, weights: Array) -> Array:
-    """Fit ridge logistic regressions, one for every column of weights, by Newton's method.
-
-    The folds of the first penalty come first; the first function is not penalised.
-    """
+    """Fit ridge logistic regressions, one for every column of weights, by Newton's method."""
+    # the folds of the first penalty come first; the first function is not penalised
     ridge = np.tile(np.repeat(_PENALTIES, _FOLDS), (Phi.shape[1], 1))
     ridge[0] = 1e-8
     diagonal = np.arange(len(ridge))

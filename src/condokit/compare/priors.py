@@ -22,10 +22,8 @@ class Prior(BaseEstimator, ABC):
 
     @abstractmethod
     def weigh(self, share_query: Array, share_reference: Array, share_pooled: Array) -> Array:
-        """Return weights >= 0 of strata, given their shares in each domain and in all rows.
-
-        Arrays of shape (n_strata,), or (n_strata, n_features) where values are missing.
-        """
+        """Return weights >= 0 of strata, given their shares in each domain and in all rows."""
+        # arrays of shape (n_strata,), or (n_strata, n_features) where values are missing
 
     @abstractmethod
     def points(self, covariates: Covariates, is_query: Array) -> tuple[Array, Array]:

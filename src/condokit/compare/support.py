@@ -13,30 +13,16 @@ from condokit.data.records import Sheet
 
 @dataclass(frozen=True)
 class Support:
-    """The confounder values that are compared, with their weights and the rows behind them.
+    """The confounder values that are compared, with their weights and the rows behind them."""
 
-    Attributes
-    ----------
-    names : list of str
-        The confounders.
-    levels : list of tuple
-        One combination of confounder values per row of this table.
-    weights : ndarray of shape (n_values,)
-        Prior weights; they sum to one.
-    count_query, count_reference : ndarray of shape (n_values,)
-        Rows of each domain (sums of `sample_weight` if given).
-    dropped : list of dict
-        Confounder values seen in one domain only, with their counts: not compared.
-    index : ndarray of shape (n_values,)
-        Place of each value among all strata.
-    """
-
-    names: list[str]
-    levels: list[tuple[Any, ...]]
-    weights: Array
-    count_query: Array
+    names: list[str]  # the confounders
+    levels: list[tuple[Any, ...]]  # combinations of confounder values, (n_values,) as all below
+    weights: Array  # prior weights; they sum to one
+    count_query: Array  # rows of each domain (sums of `sample_weight` if given)
     count_reference: Array
+    # confounder values seen in one domain only, with their counts: not compared
     dropped: list[dict[str, Any]] = field(default_factory=list)
+    # place of each value among all strata
     index: Array = field(default_factory=lambda: np.empty(0, dtype=np.intp), repr=False)
 
     def place(self, strata: Strata) -> Array:

@@ -51,11 +51,9 @@ def rbf_delta(left: Covariates, right: Covariates, width: Array) -> Array:
 
 
 def density(at: Covariates, data: Covariates, width: Array, kernel: Kernel | None) -> Array:
-    """Return the kernel density of `data` at some points, up to a constant factor.
-
-    In one dimension by binning and a fast Fourier transform (error below 1e-4 of the peak); beyond,
-    in blocks, with at most 5000 centres drawn from the data. Never a large matrix.
-    """
+    """Return the kernel density of `data` at some points, up to a constant factor."""
+    # In one dimension by binning and a fast Fourier transform (error below 1e-4 of the peak);
+    # beyond, in blocks, with at most 5000 centres drawn from the data. Never a large matrix.
     one_column = kernel is None and data.Z.shape[1] == 1 and data.n_categories == 1
     if one_column and len(at.Z) * len(data.Z) > _MOST_ELEMENTS:
         return _binned(at.Z[:, 0], data.Z[:, 0], float(width[0]), data.counts)
@@ -73,14 +71,12 @@ def density(at: Covariates, data: Covariates, width: Array, kernel: Kernel | Non
 
 
 def likelihood_factor(data: Covariates, width: Array) -> float:
-    r"""Return the factor of all bandwidths under which the rows are likeliest, each left out once.
-
-    The greatest of :math:`\sum_i \log \sum_{j \ne i} K_f(z_i, z_j) - n p \log f` for kernels of
-    bandwidths f times `width`, found among powers of the root of two from 1/32 to 4 and a parabola
-    through the best three. Of many rows, 2000 with the bandwidths that suit as many: factors of
-    Silverman's bandwidth hardly depend on the number of rows. A row that has no neighbours counts
-    as if it had a trillionth of one, so that outliers do not decide alone.
-    """
+    """Return the factor of all bandwidths that makes the rows likeliest, each left out once."""
+    # The greatest of `\sum_i \log \sum_{j \ne i} K_f(z_i, z_j) - n p \log f` for kernels of
+    # bandwidths f times `width`, found among powers of the root of two from 1/32 to 4 and a
+    # parabola through the best three. Of many rows, 2000 with the bandwidths that suit as many:
+    # factors of Silverman's bandwidth hardly depend on the number of rows. A row that has no
+    # neighbours counts as if it had a trillionth of one, so that outliers do not decide alone.
     n, p = data.counts.sum(), data.Z.shape[1]
     if p == 0 or n < 3:
         return 1.0

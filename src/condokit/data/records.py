@@ -172,10 +172,7 @@ def show(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Turn arrays, tuples and records into lists, dicts and numbers; NaN and infinity into None.
-
-    Sentences become text for users of Python.
-    """
+    """Turn records into lists, dicts, text and numbers; NaN and infinity into None."""
     if hasattr(value, "to_dict"):
         return plain(value.to_dict())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -7,11 +7,9 @@ from condokit.data.arrays import sides
 
 
 def subsample(n: int, most: int, weights: Array | None = None, seed: int | None = None) -> Array:
-    """Return the numbers of at most so many of n rows, in order; all if there are no more.
-
-    Evenly spaced, or at random with a seed. Of weighted rows, each is taken in proportion to its
-    weight, perhaps several times, so that those taken count alike.
-    """
+    """Return the numbers of at most so many of n rows, in order; all if there are no more."""
+    # Evenly spaced, or at random with a seed. Of weighted rows, each is taken in proportion to its
+    # weight, perhaps several times, so that those taken count alike.
     if n <= most:
         return np.arange(n)
     if seed is not None:
@@ -40,10 +38,7 @@ def folds(
     order: Array | None = None,
     seed: int = 0,
 ) -> Array:
-    """Deal rows to folds, evenly within every cell; rows of one subject go together.
-
-    At random, or in turn within cells in a given order.
-    """
+    """Deal rows to folds, at random or in order, evenly within cells; a subject's go together."""
     rng = np.random.default_rng(seed)
     if groups is not None:
         if order is not None:

@@ -17,13 +17,10 @@ _CONVERT = "Convert them to numbers, for example with .astype(float), or leave t
 
 
 class Table:
-    """The feature columns of a user's table, which is never changed nor copied as a whole.
-
-    `name` is what error messages call it.
-    """
+    """The feature columns of a user's table, which is never changed nor copied as a whole."""
 
     def __init__(self, X: Any, name: str = "X") -> None:
-        self.name = name
+        self.name = name  # what error messages call it
         self.native = X
         frame = _as_frame(X, name)
         self._is_frame = frame is not None
@@ -59,10 +56,8 @@ class Table:
     def select(
         self, features: Any, reserved: Sequence[str] = (), hint: str = _CONVERT, flags: bool = True
     ) -> "Table":
-        """Keep the features: given by name, pattern or position, or all that are not reserved.
-
-        `hint` is what to do about text columns; `flags` admits boolean columns.
-        """
+        """Keep the features: given by name, pattern or position, or all that are not reserved."""
+        # `hint` is what to do about text columns; `flags` admits boolean columns
         chosen, taken = self.positions, set(reserved)
         if features is not None:
             chosen = self._find(features, taken)

@@ -15,12 +15,10 @@ from typing import IO
 def whole_file(
     path: str | os.PathLike[str], worded: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> Iterator[IO[bytes]]:
-    """Open a file that takes its name when all is written; a pipe or device is written at once.
-
-    Until then it has another name in the same folder, which is removed upon any exception,
-    interrupt, SIGTERM or SIGHUP. What is done here, but not the `with` block, runs within
-    `worded()`, which may turn errors into others.
-    """
+    """Open a file that takes its name when all is written; a pipe or device is written at once."""
+    # Until then it has another name in the same folder, which is removed upon any exception,
+    # interrupt, SIGTERM or SIGHUP. What is done here, but not the `with` block, runs within
+    # `worded()`, which may turn errors into others.
     place = Path(os.path.realpath(path))  # a link stays a link
     is_file = place.is_file() or not place.exists()
     with ExitStack() as stack:

@@ -67,11 +67,9 @@ def read_h5ad(request: Request) -> Content:
 def replace_h5ad(
     path_in: PathLike, path_out: PathLike, table: pa.Table, force: bool = False
 ) -> None:
-    """Copy an .h5ad file with new values in X; obs, var, uns and all else stay.
-
-    The table has one row per observation, in order, and one column per variable; others are
-    ignored. With `force`, an existing file is replaced, which may be the one that is read.
-    """
+    """Copy an .h5ad file with new values in X; obs, var, uns and all else stay."""
+    # The table has one row per observation, in order, and one column per variable; others are
+    # ignored. With `force`, an existing file is replaced, which may be the one that is read.
     read = need(*_ANNDATA).read_h5ad
     import h5py  # which anndata brings
     from anndata.io import write_elem

@@ -9,11 +9,8 @@ from contextlib import contextmanager
 def progress(
     unit: str, total: int | None = None, shown: bool | None = None
 ) -> Iterator[Callable[..., None]]:
-    """Show how far work has come; call the result with what is done and a remark.
-
-    `total` is how many units there will be, if that is known; `shown` is None for "where a person
-    watches".
-    """
+    """Show how far work has come; call the result with what is done and a remark."""
+    # `total` is the number of units, if known; `shown` is None for "where a person watches"
     if not (sys.stderr.isatty() if shown is None else shown):
         yield lambda done, remark="": None
         return

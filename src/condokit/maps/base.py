@@ -174,10 +174,8 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         return self.output_names or (self.feature_names if columns else None)
 
     def apply(self, table: Table) -> Array:
-        """Map the rows of a table whose columns are in order; refuse infinity.
-
-        An output is NaN where it depends on a missing value: where its entry in A is not zero.
-        """
+        """Map the rows of a table whose columns are in order; refuse infinity."""
+        # an output is NaN where it depends on a missing value: where its entry in A is not zero
         out = table.output(self.shape[0])
         for rows, chunk in table.chunks():
             result = out[rows]
@@ -228,11 +226,9 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         return self.is_rectangular or self.output_names is not None
 
     def joined(self, other: "Map") -> tuple[list[int], dict[str, Any]]:
-        """Return where this map's features are in another's outputs, and both maps' names.
-
-        The names are arguments of a constructor. Unless one of the maps has its own outputs, the
-        features of the other are meant to be reordered too, and names come with links.
-        """
+        """Return where this map's features are in another's outputs, and both maps' names."""
+        # The names are arguments of a constructor. Unless one of the maps has its own outputs, the
+        # features of the other are meant to be reordered too, and names come with links.
         n, there = self.n_features_in_, other.shape[0]
         own = self.has_own_outputs or other.has_own_outputs
         if own and there != n:

@@ -44,10 +44,8 @@ def write(path: Place, content: dict[str, Any]) -> None:
 
 
 def read(place: Place, wanted: Any) -> Any:
-    """Return the map in a file, of the class that is wanted, or the one that reads its kind.
-
-    Raise a `MapFileError` that says what is wrong. Nothing in the file is ever executed.
-    """
+    """Return the map in a file, of the class that is wanted, or the one that reads its kind."""
+    # a `MapFileError` says what is wrong; nothing in the file is ever executed
     path = place if isinstance(place, str | os.PathLike) else getattr(place, "name", "The map")
     document = _parse(place, path)
     try:

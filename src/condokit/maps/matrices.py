@@ -11,10 +11,7 @@ from condokit.checks import Array
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """A matrix A with all its entries, maybe of other numbers of outputs and inputs; immutable.
-
-    Matrices of a shorter form write the same algebra in their own way.
-    """
+    """A matrix A with all its entries, maybe of other numbers of outputs and inputs; immutable."""
 
     scale: Array  # all of the matrix, or its diagonal in a shorter form
 

@@ -120,29 +120,16 @@ class Profile:
 
 @dataclass(frozen=True, repr=False)
 class Check(Record):
-    """Whether new data look like those a map was fitted on; see `AffineMap.check`.
+    """Whether new data look like those a map was fitted on; see `AffineMap.check`."""
 
-    Attributes
-    ----------
-    verdict : {"as fitted", "look", "unknown", "stop"}
-        In a word; "unknown" if the map does not say what it was fitted on.
-    findings : list of Finding
-        The reasons.
-    n_rows : int
-        Rows that were checked.
-    missing_columns, extra_columns : list of str
-        Features that the map needs and X lacks, and columns that it does not know.
-    features : Sheet
-        For every feature: the change of its mean in standard deviations, the ratio of standard
-        deviations, the share of rows outside the range and of missing values, and what is wrong.
-        Figures of fewer than five values are left out.
-    """
-
-    verdict: str
-    findings: list[Finding]
-    n_rows: int
-    missing_columns: list[str]
-    extra_columns: list[str]
+    verdict: str  # "as fitted", "look", "stop"; "unknown" if there is nothing to compare with
+    findings: list[Finding]  # the reasons
+    n_rows: int  # rows that were checked
+    missing_columns: list[str]  # features that the map needs and X lacks
+    extra_columns: list[str]  # columns that the map does not know
+    # for every feature: the change of its mean in standard deviations, the ratio of standard
+    # deviations, the shares of rows outside the range and missing, and what is wrong; figures of
+    # fewer than five values are left out
     features: Sheet
 
     def parts(self) -> list[Part]:  # noqa: D102
@@ -167,18 +154,14 @@ def check(X: Any, names: Sequence[str] | None, n_features: int, profile: Profile
 
 
 class Monitor:
-    """Compares rows with a profile as they pass by, a chunk at a time.
-
-    `names` and their number are those of the map's features, `columns` those of the new table;
-    None if there are no names.
-    """
+    """Compares rows with a profile as they pass by, a chunk at a time."""
 
     def __init__(
         self,
-        names: Sequence[str] | None,
+        names: Sequence[str] | None,  # of the map's features
         n_features: int,
         profile: Profile | None,
-        columns: Sequence[str] | None,
+        columns: Sequence[str] | None,  # of the new table
         n_columns: int,
     ) -> None:
         self.profile = profile

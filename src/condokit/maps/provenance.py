@@ -98,12 +98,10 @@ def versions() -> dict[str, str]:
 
 
 def fingerprint(domains: Domains) -> dict[str, str]:
-    """Return SHA-256 of the rows of "query" and "reference": features and confounders, in order.
-
-    It tells whether a map was fitted on the same data, whatever file, container or precision they
-    came in. Names of features are not part of it. One hash covers both, since that of a few
-    categories alone could be guessed.
-    """
+    """Return SHA-256 of the rows of "query" and "reference": features and confounders, in order."""
+    # It tells whether a map was fitted on the same data, whatever file, container or precision they
+    # came in. Names of features are not part of it. One hash covers both, since that of a few
+    # categories alone could be guessed.
     sides = {"query": domains.is_query, "reference": ~domains.is_query}
     hashes = {name: hashlib.sha256() for name in sides}
     start = 0
