@@ -10,8 +10,7 @@ from sklearn.base import clone
 from condokit.checks import Array, check_integer, check_number, listing, quietly, refusal, warn
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.overlap import Overlap
-from condokit.compare.priors import Prior
-from condokit.compare.support import Support
+from condokit.compare.priors import Prior, Support
 from condokit.compare.weak_points import weak_points
 from condokit.conditionals import Conditional
 from condokit.data.domains import Domains

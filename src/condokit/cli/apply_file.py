@@ -9,7 +9,7 @@ from condokit.cli.outputs import tell
 from condokit.cli.tables import check_label, labels_of, refuse_text, refuse_unknown
 from condokit.data.tables import Table
 from condokit.io import is_text, open_writer, read_table, replace_h5ad, scan_table
-from condokit.io.extras import arrow
+from condokit.io.formats import arrow
 from condokit.io.progress import progress
 from condokit.maps.affine import AffineMap
 from condokit.maps.profile import Monitor

@@ -15,7 +15,7 @@ from condokit.cli.outputs import tell
 from condokit.data.domains import Domains
 from condokit.data.roles import from_pair, from_table
 from condokit.io import OBSERVED, is_number, read_table
-from condokit.io.extras import arrow
+from condokit.io.formats import arrow
 
 pa = arrow()
 

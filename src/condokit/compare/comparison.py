@@ -8,8 +8,7 @@ import numpy as np
 
 from condokit.checks import Array, LowOverlapWarning, NoOverlapError, listing, said, warn
 from condokit.compare.overlap import Overlap, measure_overlap
-from condokit.compare.priors import Prior, ProductPrior
-from condokit.compare.support import Support
+from condokit.compare.priors import Prior, ProductPrior, Support
 from condokit.conditionals.base import Conditional
 from condokit.conditionals.strata import Stratified
 from condokit.data.covariates import Covariates

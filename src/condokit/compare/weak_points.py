@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, listing
-from condokit.compare.support import Support
+from condokit.compare.priors import Support
 from condokit.data.arrays import sides
 from condokit.data.domains import Domains, Strata
 from condokit.data.subsets import subsample
@@ -57,8 +57,8 @@ def outlying_features(domains: Domains, side: Array) -> Array:
     """Return the features that have a value very far from the others on one side."""
     # Far from the median, in units of the distance that 19 in 20 rows keep, over its normal value.
     # To save sorting, this looks only at features whose extremes are far out in standard deviations
-    # of at most 2000 rows: with one value at k robust ones among n normal ones, by about `k /
-    # \sqrt{1 + k^2 / n}`.
+    # of at most 2000 rows: with one value at k robust ones among n normal ones, by about
+    # `k / \sqrt{1 + k^2 / n}`.
     everyone = np.flatnonzero(side)
     if len(everyone) < _FEWEST_OTHERS:
         return np.empty(0, dtype=np.intp)

@@ -13,7 +13,7 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.io import sha256
-from condokit.io.extras import need
+from condokit.io.formats import need
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import condokit
 from condokit.checks import Array
 from condokit.data.links import LEAST_SHARE, MOST_SHARE
-from condokit.io.extras import need
+from condokit.io.formats import need
 from condokit.maps.affine import AffineMap
 
 _OPSET = 13

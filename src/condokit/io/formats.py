@@ -1,4 +1,4 @@
-"""What a file is by its name, and one line for whatever is wrong with it."""
+"""What a file is by its name, what it takes to read it, and one line for whatever is wrong."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from condokit.checks import FileError, did_you_mean, listing
-from condokit.io.extras import arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,3 +119,23 @@ def is_number(kind: Any) -> bool:
     """Tell whether a type of Arrow is of numbers."""
     types = arrow().types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
+def need(module: str, why: str, extra: str) -> Any:
+    """Return a module, or say which extra of condokit brings it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            f"{why}: install condokit with the extra '{extra}', condokit[{extra}]."
+        ) from None
+
+
+def arrow() -> Any:
+    """Return pyarrow; asked for every column, so that the usual case is a mere import."""
+    try:
+        import pyarrow
+        import pyarrow.compute
+    except ModuleNotFoundError:
+        return need("pyarrow", "Files need pyarrow", "files")
+    return pyarrow

@@ -16,8 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from condokit.checks import FileError
-from condokit.io.extras import arrow, need
-from condokit.io.formats import Content, PathLike, Request, select, worded
+from condokit.io.formats import Content, PathLike, Request, arrow, need, select, worded
 from condokit.io.writing import check_target, opened
 
 if TYPE_CHECKING:

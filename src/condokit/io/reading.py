@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from condokit.checks import FileError
-from condokit.io.extras import arrow
-from condokit.io.formats import DELIMITERS, Content, PathLike, Request, format_of, shown, worded
+from condokit.io.formats import Content, PathLike, Request, arrow, format_of, shown, worded
 from condokit.io.h5ad import read_h5ad
 from condokit.io.text import Text
 
@@ -54,12 +53,12 @@ class Scan:
         piped, whole = str(path) == "-", batch_rows == sys.maxsize
         request = Request(path, self._files, columns, batch_rows, piped, whole)
         readers = {"parquet": _parquet, "arrow": _ipc, "h5ad": read_h5ad}
-        readers |= dict.fromkeys(DELIMITERS, Text(self.format, zipped, **text).open)
+        read = readers.get(self.format, Text(self.format, zipped, **text).open)
         try:
             with worded(path):
                 if not piped and (Path(path).is_file() or not Path(path).exists()):
                     open(path, "rb").close()  # for Python's own errors
-                self.schema, self.n_rows, self._tables = readers[self.format](request)
+                self.schema, self.n_rows, self._tables = read(request)
                 if self.n_rows == 0:  # None: not known before the end
                     raise FileError(f"{shown(path)} has no rows.")
         except BaseException:

@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from condokit.checks import FileError
-from condokit.io.extras import arrow
-from condokit.io.formats import DELIMITERS, Content, PathLike, Request, shown
+from condokit.io.formats import DELIMITERS, Content, PathLike, Request, arrow, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,8 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from condokit.checks import FileError
 from condokit.io.atomic import whole_file
-from condokit.io.extras import arrow
-from condokit.io.formats import DELIMITERS, PathLike, format_of, shown, worded
+from condokit.io.formats import DELIMITERS, PathLike, arrow, format_of, shown, worded
 
 if TYPE_CHECKING:
     import pyarrow as pa
