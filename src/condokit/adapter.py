@@ -284,7 +284,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             The mapped features, in the container of X; with `return_std` a pair of these.
         """
         check_is_fitted(self)
-        as_array = self._sklearn_wants_container()
+        configured = getattr(self, "_sklearn_output_config", {}).get("transform")
+        # set_output will put the result into a container of its own
+        as_array = (configured or get_config()["transform_output"]) != "default"
         if not return_std:
             return self._apply(self.map_, X, domain, as_array)
         if self.errors_ is None:
@@ -431,9 +433,3 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 mine = unchanged[rows]
                 result[rows][mine] = chunk[mine] if what is affine else 0.0
         return result if as_array else table.rebuild(result, affine.outputs(table.columns))
-
-    def _sklearn_wants_container(self) -> bool:
-        """Tell whether set_output will put the result into a container."""
-        configured = getattr(self, "_sklearn_output_config", {})
-        wanted = configured.get("transform") or get_config()["transform_output"]
-        return bool(wanted != "default")

@@ -247,8 +247,7 @@ class _Trial:
 
     def __init__(self, domains: Domains, candidates: list[Candidate]) -> None:
         self.candidates = candidates
-        recipe = replace(candidates[-1].recipe, min_overlap=0.0)
-        self.recipe = recipe
+        self.recipe = recipe = replace(candidates[-1].recipe, min_overlap=0.0)
         links = check_links(recipe.family.links, domains.tables[0].labels)
         self.domains = replace(domains, links=links, keep=_some_rows(domains))
         self.whole = recipe.compare(self.domains)
@@ -256,9 +255,8 @@ class _Trial:
         self.weights = np.ones(1)
         # a constant or collinear feature would decide the scores by the noise it has not
         kept = _independent(self.pair)
-        self.trial_domains = self.domains
-        if len(kept) < domains.n_features:
-            self.trial_domains = self.domains.of(kept)
+        some = len(kept) < domains.n_features
+        self.trial_domains = self.domains.of(kept) if some else self.domains
 
     def scores(self) -> list[_Score]:
         """Fit every candidate on all folds but one, and score it there, in turn."""

@@ -146,7 +146,9 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
     links = recipe.family.links
     if links is not None and not domains.is_rectangular:
         domains = replace(domains, links=check_links(links, domains.tables[0].labels))
-    usable = _usable_rows(domains, recipe)
+    # rows with missing values are left out unless every feature, or block, is fitted by itself
+    alone = recipe.family.form in ("diagonal", "blocks") and recipe.needs != "samples"
+    usable = domains if domains.gaps is None or alone else _without_gaps(domains)
     comparison = recipe.compare(usable)
     found = _FITS[recipe.family.form, recipe.needs](usable, recipe, comparison)
     if found is None:  # too few rows for a matrix
@@ -186,12 +188,6 @@ def fit_quietly(domains: Domains, recipe: Recipe) -> Fit:
     """Fit a part of the data again, without repeating what was said of all of it."""
     with quietly():
         return fit_map(domains, replace(recipe, min_overlap=0.0))
-
-
-def _usable_rows(domains: Domains, recipe: Recipe) -> Domains:
-    """Leave out rows with missing values unless every feature, or block, is fitted by itself."""
-    alone = recipe.family.form in ("diagonal", "blocks") and recipe.needs != "samples"
-    return domains if domains.gaps is None or alone else _without_gaps(domains)
 
 
 def _without_gaps(domains: Domains) -> Domains:

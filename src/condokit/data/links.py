@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, logit
 
-from condokit.checks import Array, did_you_mean, listing
+from condokit.checks import Array, did_you_mean, is_number, listing
 
 Link = str | float | None
 NAMES = ("log", "logit")
@@ -42,8 +42,7 @@ def check_links(links: Any, labels: Sequence[str]) -> tuple[Link, ...] | None:
 def _check(link: Any) -> Link:
     if link is None or (isinstance(link, str) and link in NAMES):
         return link
-    is_number = isinstance(link, int | float | np.number) and not isinstance(link, bool)
-    if is_number and 0 < link <= np.finfo(float).max:
+    if is_number(link) and 0 < link <= np.finfo(float).max:
         return float(link)
     raise ValueError(f"A link must be 'log', 'logit', a power above 0 or None. Got {link!r}.")
 

@@ -11,7 +11,7 @@ from condokit.checks import Array, listing
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.disclosure import MIN_CELL
 from condokit.data.domains import Domains
-from condokit.data.records import Finding, Part, Record, Sheet
+from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 
@@ -214,8 +214,7 @@ class Monitor:
         is_known = self.profile is not None and np.isfinite(self.profile.mean).any()
         verdict = "as fitted" if is_known else "unknown"
         verdict = "stop" if "stop" in levels else "look" if "care" in levels else verdict
-        findings.sort(key=lambda finding: ("stop", "care", "note").index(finding.level))
-        return Check(verdict, findings, n_rows, self.lacking, self.extra, sheet)
+        return Check(verdict, gravest_first(findings), n_rows, self.lacking, self.extra, sheet)
 
     def _sheet(self) -> tuple[Sheet, list[Finding]]:
         """Return what is known of every feature, and what is wrong with some."""

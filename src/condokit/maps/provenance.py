@@ -5,6 +5,7 @@ import math
 import platform
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -104,14 +105,11 @@ def fingerprint(domains: Domains) -> dict[str, str]:
     # categories alone could be guessed.
     sides = {"query": domains.is_query, "reference": ~domains.is_query}
     hashes = {name: hashlib.sha256() for name in sides}
-    start = 0
-    for table in domains.tables:
-        for rows, chunk in table.chunks():
-            for name, side in sides.items():
-                mine = side[start + rows.start : start + rows.stop]
-                if mine.any():
-                    hashes[name].update(_bytes(chunk if mine.all() else chunk[mine]))
-        start += table.n_rows
+    for rows, chunk in replace(domains, links=None).chunks():
+        for name, side in sides.items():
+            mine = side[rows]
+            if mine.any():
+                hashes[name].update(_bytes(chunk if mine.all() else chunk[mine]))
     for name, side in sides.items():
         for confounder in domains.confounders:
             for part in _confounder_bytes(confounder, side):
