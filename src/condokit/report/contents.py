@@ -15,9 +15,9 @@ from condokit.io import sha256
 from condokit.maps.affine import AffineMap
 from condokit.maps.provenance import setting, versions
 from condokit.solvers.lbfgs import threads
-from condokit.trust.assess import Assessment, assess_domains
+from condokit.trust.assess import Assessment, assess
 from condokit.trust.bootstrap import Bootstrap
-from condokit.trust.evaluate import Evaluation, evaluate_domains
+from condokit.trust.evaluate import Evaluation, evaluate
 from condokit.trust.sensitivity import degrees_of_freedom, robustness_value
 
 FORMAT, SCHEMA = "condokit-report", 1
@@ -97,9 +97,10 @@ def build(
     if not (affine.is_rectangular or domains.is_rectangular):
         with threads(adapter.n_jobs):
             if assessment is None:
-                assessment = assess_domains(domains, adapter.warn_overlap, adapter.min_overlap)
+                limits = {name: getattr(adapter, name) for name in ("warn_overlap", "min_overlap")}
+                assessment = assess(domains, domain=None, **limits)
             if evaluation is None:
-                evaluation = evaluate_domains(domains, affine, adapter)
+                evaluation = evaluate(adapter, domains, domain=None)
     if inputs is not None and not isinstance(inputs, Mapping):
         inputs = {os.fspath(path): sha256(path) for path in inputs}
     inward = [str(name) for name in affine.feature_names or domains.tables[0].labels]

@@ -108,7 +108,7 @@ def assess(
     Parameters
     ----------
     X, domain, confounders, features, groups, sample_weight
-        Rows of both domains, as in `ConDoAdapter.fit`.
+        Rows of both domains, as in `ConDoAdapter.fit`; or `Domains`, which hold all of it, as X.
     reference, categorical, missing, warn_overlap, min_overlap
         As in `ConDoAdapter`.
     min_cell : int, default=5
@@ -129,16 +129,8 @@ def assess(
     >>> found.verdict
     'go'
     """
-    domains = from_table(
-        X, domain, confounders, features, groups, sample_weight, reference, categorical, missing
-    )
-    return assess_domains(domains, warn_overlap, min_overlap, min_cell)
-
-
-def assess_domains(
-    domains: Domains, warn_overlap: float = 0.4, min_overlap: float = 0.05, min_cell: int = 5
-) -> Assessment:
-    """Assess domains that have been read already."""
+    roles = domain, confounders, features, groups, sample_weight, reference, categorical, missing
+    domains = X if isinstance(X, Domains) else from_table(X, *roles)
     check_number("warn_overlap", warn_overlap, 0, 1)
     check_number("min_overlap", min_overlap, 0, 1)
     check_integer("min_cell", min_cell, 1)

@@ -22,7 +22,7 @@ from condokit.maps.families import DiagonalFamily
 from condokit.maps.standard_errors import DrawnErrors
 from condokit.solvers.lbfgs import threads
 from condokit.summaries.moments import cells, paired
-from condokit.trust.reading import in_map_order, read_as_fitted
+from condokit.trust.blocks import read_as_fitted
 
 _MOST_PARCELS = 500  # into which the rows of a cell are dealt, to be resampled
 _FEWEST_DRAWS = 20
@@ -85,7 +85,7 @@ def bootstrap(
     adapter : ConDoAdapter
         A fitted adapter; the map that it chose is refitted, the choice is not repeated.
     X, domain, confounders, features, groups, sample_weight
-        The table that it was fitted on, as in `ConDoAdapter.fit`.
+        The table that it was fitted on, as in `ConDoAdapter.fit`; or its `Domains` as X.
     n_resamples : int, default=200
         Refits.
     n_jobs : int or None, default=None
@@ -111,23 +111,10 @@ def bootstrap(
     (200, 'eeg_delta_F3')
     """
     domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
-    return bootstrap_domains(adapter, domains, n_resamples, n_jobs, verbose, random_state)
-
-
-def bootstrap_domains(
-    adapter: ConDoAdapter,
-    domains: Domains,
-    n_resamples: int = 200,
-    n_jobs: int | None = None,
-    verbose: bool = False,
-    random_state: int | None = None,
-) -> Bootstrap:
-    """Refit a map to resampled rows of domains that have been read already."""
     check_integer("n_resamples", n_resamples, _FEWEST_DRAWS)
     seed = check_seed(random_state)
     if "pairs" in adapter.report_:
         raise ValueError("A map that was refined by pairs cannot be refitted without them.")
-    domains = in_map_order(domains, adapter.map_)
     recipe = adapter.chosen_.recipe
     is_diagonal = isinstance(recipe.family, DiagonalFamily)
     domains = replace(domains, links=check_links(recipe.family.links, domains.tables[0].labels))

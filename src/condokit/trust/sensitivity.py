@@ -14,7 +14,7 @@ from condokit.data.domains import Confounder, Domains
 from condokit.data.records import Part, Record, Sheet
 from condokit.data.subsets import subsample
 from condokit.maps.profile import profile
-from condokit.trust.reading import read_as_fitted
+from condokit.trust.blocks import read_as_fitted
 
 _MOST_ROWS = 10_000  # that strengths are measured on
 _LARGE = 2.0  # standard errors
