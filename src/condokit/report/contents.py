@@ -107,7 +107,8 @@ def build(
     outward = inward
     if affine.is_rectangular:
         outward = [str(name) for name in affine.outputs(domains.tables[0].columns) or ()]
-    features = _features(adapter, outward, evaluation, uncertainty)
+    parameters = _parameters(adapter, uncertainty)
+    features = _features({"feature": outward, **parameters}, evaluation)
     record: dict[str, Any] = {
         "format": FORMAT,
         "schema": SCHEMA,
@@ -205,8 +206,7 @@ def _findings(
 def _of_fit(adapter: ConDoAdapter) -> Iterator[Finding]:
     facts = adapter.report_
     if "fallback" in facts:
-        why = facts["fallback"]
-        yield Finding("care", said("another map than asked for: {why}.", why=why))
+        yield Finding("care", said("another map than asked for: {why}.", why=facts["fallback"]))
     if facts.get("interrupted"):
         yield Finding("care", "the search was interrupted.", "Fit again to the end.")
     if dropped := adapter.support_.dropped:
@@ -230,19 +230,13 @@ def _assessment(assessment: Assessment) -> dict[str, Any]:
     return record
 
 
-def _features(
-    adapter: ConDoAdapter,
-    names: list[str],
-    evaluation: Evaluation | None,
-    uncertainty: Bootstrap | None,
-) -> Sheet:
+def _features(columns: dict[str, Any], evaluation: Evaluation | None) -> Sheet:
     """Return the map and its evaluation feature by feature, in the order to show them in."""
-    columns = {"feature": names, **_parameters(adapter, uncertainty)}
     if evaluation is None:
         return Sheet(columns)
     found = evaluation.features
     order = np.lexsort((-np.abs(found["shift_before"]), found["p_adjusted"]))
-    return Sheet(columns | found.columns | {"feature": names}).take(order)
+    return Sheet(columns | found.columns | {"feature": columns["feature"]}).take(order)
 
 
 def _parameters(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[str, Any]:
@@ -294,11 +288,7 @@ def _map(
 
 
 def _largest(affine: AffineMap, inward: list[str], outward: list[str]) -> dict[str, Any]:
-    """Return the entries of a matrix that move outputs most, beside those of a feature to itself.
-
-    The weight of an entry is the change of the output, in its own units, for a change of the input
-    by one standard deviation.
-    """
+    """Return entries that move outputs most for a standard deviation, but of a feature itself."""
     A = affine.A
     sd = np.ones(A.shape[1]) if affine.fitted_on is None else affine.fitted_on.sd
     size = np.abs(A * sd)
@@ -321,10 +311,10 @@ def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
     for name, value in report.items():
         if name in ("missing_features", "constant_features"):
             facts[name] = len(value)
+        elif name in ("rows_query", "rows_reference"):  # shown elsewhere
+            continue
         elif name == "candidates" or isinstance(value, str | bool | int | float | np.number):
             facts[name] = value
-    for shown_elsewhere in ("rows_query", "rows_reference"):
-        facts.pop(shown_elsewhere, None)
     return {
         "divergence": setting(adapter.divergence_),
         "conditional": setting(adapter.conditional_),

@@ -117,11 +117,7 @@ class ComparableRows:
         return [rows for rows in found if 0 < self.is_query[rows].sum() < len(rows)]
 
     def permuted(self, n_permutations: int, rng: np.random.Generator) -> Array:
-        """Return labels as likely as the real ones if the domains do not differ given confounders.
-
-        Shape (n_rows, n_permutations). Labels change places within blocks; rows of a subject stay
-        together, and of a subject seen in both domains all labels are turned or none.
-        """
+        """Return (n_rows, n_permutations) labels, changed within blocks; subjects stay together."""
         if self.groups is None:
             return _shuffled(self.is_query, self.block, n_permutations, rng)
         _, first, subject = np.unique(self.groups, return_index=True, return_inverse=True)

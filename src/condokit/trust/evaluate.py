@@ -177,11 +177,8 @@ def evaluate(
     before, matched, after = versions.values()
     features = _features_sheet(names, before, after)
     findings = gravest_first(_findings(features, before, matched, after))
-    by_stratum, calibration = model_sheets(
-        models, labels, rows, strata, domains.tables[0], min_cell
-    )
-    shift_before = np.abs(features["shift_before"])
-    shown = np.lexsort((-shift_before, after.adjusted))[:_MOST_DENSITIES]
+    sheets = model_sheets(models, labels, rows, strata, domains.tables[0], min_cell)
+    shown = np.lexsort((-np.abs(features["shift_before"]), after.adjusted))[:_MOST_DENSITIES]
     drawn = replace(rows, before=rows.before[:, shown], after=rows.after[:, shown])
     return Evaluation(
         verdict=_verdict(before, after, findings),
@@ -196,8 +193,8 @@ def evaluate(
         auc=after.auc,
         auc_chance=after.chance,
         map_known_from=known_from,
-        models=by_stratum,
-        calibration=calibration,
+        models=sheets[0],
+        calibration=sheets[1],
         agreement=None if pairs is None else agreement(pairs, domains, affine, max(min_cell, 2)),
         densities=_densities(drawn, strata, [names[j] for j in shown], min_cell),
     )
@@ -229,10 +226,9 @@ def _errors(
     errors = adapter.errors_
     if errors is None or affine.kind != "diagonal":
         return None, "elsewhere"
-    middle = getattr(errors, "centre", now.mean)
-    error = errors.std(middle[None])[0]
-    scale = ones_for_zeros(np.abs(affine.scale))
-    return MapErrors(affine(middle[None])[0], error, errors.scale / scale), "other rows"
+    middle = getattr(errors, "centre", now.mean)[None]
+    log_scale = errors.scale / ones_for_zeros(np.abs(affine.scale))
+    return MapErrors(affine(middle)[0], errors.std(middle)[0], log_scale), "other rows"
 
 
 def _share_followed(adapter: ConDoAdapter) -> tuple[float, float]:
@@ -329,12 +325,7 @@ def _verdict(before: ShiftTests, after: ShiftTests, findings: list[Finding]) -> 
 def _densities(
     rows: ComparableRows, strata: list[str], names: list[str], min_cell: int
 ) -> dict[str, dict[str, Any]]:
-    """Return, for every feature, a grid and densities of reference, query and mapped query rows.
-
-    `{feature: {"grid": [...], "strata": {stratum: {"reference": [...], "before": [...],
-    "after": [...]}}}}`, with "all" first and the largest strata after it. A cell of fewer than
-    `min_cell` rows has None instead of a density, and the grid ends where five rows are left.
-    """
+    """Return a grid and densities by feature and stratum, "all" first; None for too few rows."""
     largest = np.argsort(-np.bincount(rows.category, minlength=len(strata)), kind="stable")
     cells: dict[str, Array] = {"all": np.ones(len(rows.is_query), dtype=bool)}
     if len(strata) > 1:

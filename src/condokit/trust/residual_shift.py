@@ -86,14 +86,7 @@ class KeptDifferences:
 
 
 def kept_differences(rows: ComparableRows, X: Array) -> KeptDifferences:
-    r"""Compare the domains' difference with the one that their confounders explain.
-
-    With the reference's mean :math:`\mu_r(z)`, the confounders explain
-    :math:`e = \operatorname{mean}_q \mu_r(z) - \operatorname{mean}_r \mu_r(z)` of the difference
-    :math:`o = \operatorname{mean}_q x - \operatorname{mean}_r x`. The share kept is
-    :math:`\sum e o / \sum e^2`: 1 if only the technical part was removed, 0 if the domains were
-    made alike.
-    """
+    r"""Return the share :math:`\sum e o / \sum e^2` of explained differences e among observed o."""
     query = rows.is_query
     unit = ones_for_zeros((rows.after - rows.expected)[~query].std(axis=0))
     expected, observed = (
@@ -144,10 +137,8 @@ def silhouettes(rows: ComparableRows, X: Array) -> dict[str, float | None]:
 class ShiftTests:
     """What a map left of the shift, tested under labels as likely as the real ones by chance.
 
-    A map that was learned from other rows carries its errors into these; one that was learned from
-    these rows has followed their noise. Both are imitated: under permuted labels, query rows are
-    moved at random by the map's standard errors, or towards the reference by a refitted
-    location-scale map. Row 0 of everything is the real labelling, which is not moved.
+    Under permuted labels, query rows are moved by the errors of a map from other rows, or by a
+    refitted one, as a map from these rows followed their noise. Row 0 is the real labelling.
     """
 
     left: ResidualShift
@@ -174,10 +165,8 @@ class ShiftTests:
         self.shift, self.log_scale = np.zeros((2, n_permutations + 1, X.shape[1]))
         if errors is not None and errors.se_shift is not None and errors.se_log_scale is not None:
             noise = rng.standard_normal((2, n_permutations, X.shape[1]))
-            self.shift[1:], self.log_scale[1:] = (
-                noise[0] * errors.se_shift,
-                noise[1] * errors.se_log_scale,
-            )
+            self.shift[1:] = noise[0] * errors.se_shift
+            self.log_scale[1:] = noise[1] * errors.se_log_scale
         if n_permutations:
             self._test_features()
         self._tell_domains()
@@ -198,12 +187,7 @@ class ShiftTests:
         return f"p = {p} of two tests: {each} by feature, {joint} jointly"
 
     def _test_features(self) -> None:
-        r"""Test every feature for a shift given the confounders.
-
-        The statistic sums over blocks :math:`h [\Delta^2 / s^2 + 2 \log^2(s_q / s_r)]` with
-        :math:`h = n_q n_r / (n_q + n_r)`, so it sees means and spreads. Adjusted by Westfall and
-        Young's maximum, of statistics in units of their permuted spread.
-        """
+        """Test means and spreads of every feature; adjusted by Westfall and Young's maximum."""
         n, d = self.shift.shape
         self.p, standard = np.empty(d), np.empty((n, d))
         for start in range(0, d, _FEATURE_BATCH):
@@ -217,7 +201,7 @@ class ShiftTests:
         self.adjusted = np.maximum((largest >= standard[0] - 1e-9).mean(axis=0), self.p)
 
     def _statistic(self, batch: slice) -> Array:
-        """Return the statistic of some features under all labellings, each after its own map."""
+        r"""Return sums over blocks of :math:`h [\Delta^2 / s^2 + 2 \log^2(s_q / s_r)]`."""
         blocks = []
         for rows in self.rows.shared_blocks():
             X, R = self.X[rows, batch], self.R[rows, batch]
@@ -240,12 +224,7 @@ class ShiftTests:
         return statistic
 
     def _tell_domains(self) -> None:
-        """Tell the domain from all features within blocks.
-
-        The area under the curve of a cross-fitted ridge classifier on the leading principal
-        components and random Fourier features of them, comparing query with reference rows of the
-        same block and fold only.
-        """
+        """Tell the domain from the leading components of all features within blocks and folds."""
         n_labels, d = self.shift.shape
         chosen = subsample(len(self.X), _MOST_CLASSIFIED)
         block, labels = self.rows.block[chosen], self.labels[chosen]
