@@ -309,10 +309,10 @@ def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
     """Return how the map was chosen and found; counts of single features are summed up."""
     report, facts = adapter.report_, {}
     for name, value in report.items():
+        if name in ("rows_query", "rows_reference"):  # shown elsewhere
+            continue
         if name in ("missing_features", "constant_features"):
             facts[name] = len(value)
-        elif name in ("rows_query", "rows_reference"):  # shown elsewhere
-            continue
         elif name == "candidates" or isinstance(value, str | bool | int | float | np.number):
             facts[name] = value
     return {

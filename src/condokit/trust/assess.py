@@ -208,8 +208,9 @@ def _of_rows(domains: Domains, comparison: Comparison) -> Iterator[Finding]:
         compared = support.place(comparison.strata) >= 0
         for name, mine in (("query", domains.is_query), ("reference", ~domains.is_query)):
             if len(np.unique(domains.groups[mine & compared])) < _FEW_SUBJECTS:
-                text = f"the {name} rows are of fewer than {_FEW_SUBJECTS} subjects."
-                yield Finding("care", text)
+                yield Finding(
+                    "care", f"the {name} rows are of fewer than {_FEW_SUBJECTS} subjects."
+                )
 
 
 def _of_columns(domains: Domains, remarkable: Sheet, min_cell: int) -> Iterator[Finding]:

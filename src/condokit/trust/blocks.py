@@ -104,8 +104,7 @@ class ComparableRows:
         there = ~self.is_query
         X = self.after[there]
         if self.covariates is not None:
-            known = self.covariates.take(there)
-            return Splines().moments_at(X, known, self.covariates).mean
+            return Splines().moments_at(X, self.covariates.take(there), self.covariates).mean
         means = np.zeros((int(self.block.max()) + 1, X.shape[1]))
         for k in np.unique(self.block[there]):
             means[k] = X[self.block[there] == k].mean(axis=0)

@@ -221,8 +221,7 @@ def _parcels(domains: Domains, cell: Array, n_values: int, rng: Any) -> tuple[Ar
     """Deal the rows of a cell, or subjects, to at most 500 parcels; return each row's, and all."""
     used = np.flatnonzero(cell >= 0)
     if domains.groups is not None:
-        n_subjects = int(domains.groups.max()) + 1
-        unit = rng.permutation(n_subjects)[domains.groups] % _MOST_PARCELS
+        unit = rng.permutation(int(domains.groups.max()) + 1)[domains.groups] % _MOST_PARCELS
     else:
         unit = np.zeros(len(cell), dtype=np.int64)
         for c in np.unique(cell[used]):
@@ -259,8 +258,7 @@ def _by_rows(
     cell = cells(domains, comparison)
     used = np.flatnonzero(cell >= 0)
     number = used if domains.groups is None else domains.groups[used]
-    n_values = len(comparison.support.levels)
-    units = _Units(number, cell[used], n_values, domains.groups is not None)
+    units = _Units(number, cell[used], len(comparison.support.levels), domains.groups is not None)
     seeds = [None, *np.random.SeedSequence(seed).spawn(n_resamples)]
     jobs = (delayed(_refit_rows)(domains, recipe, used, units, seed) for seed in seeds)
     yield from Parallel(n_jobs=n_jobs or 1, return_as="generator")(jobs)

@@ -272,19 +272,18 @@ def _versions_sheet(versions: dict[str, ShiftTests]) -> Sheet:
 def _features_sheet(names: list[str], before: ShiftTests, after: ShiftTests) -> Sheet:
     kept = after.kept
     share = np.where(kept.is_real, kept.observed / ones_for_zeros(np.abs(kept.expected)), np.nan)
-    return Sheet(
-        {
-            "feature": names,
-            "shift_before": before.left.difference,
-            "shift_after": after.left.difference,
-            "sd_ratio_before": np.exp(before.left.log_ratio),
-            "sd_ratio_after": np.exp(after.left.log_ratio),
-            "p": after.p,
-            "p_adjusted": after.adjusted,
-            "explained_difference": kept.expected,
-            "kept": plain(share * np.sign(kept.expected)),
-        }
-    )
+    columns = {
+        "feature": names,
+        "shift_before": before.left.difference,
+        "shift_after": after.left.difference,
+        "sd_ratio_before": np.exp(before.left.log_ratio),
+        "sd_ratio_after": np.exp(after.left.log_ratio),
+        "p": after.p,
+        "p_adjusted": after.adjusted,
+        "explained_difference": kept.expected,
+        "kept": plain(share * np.sign(kept.expected)),
+    }
+    return Sheet(columns)
 
 
 def _findings(

@@ -100,8 +100,7 @@ def kept_differences(rows: ComparableRows, X: Array) -> KeptDifferences:
     error_expected = np.sqrt((shares**2 / np.maximum(counts[1], 1)).sum())
     doubt = _REAL + np.sqrt(2 * np.log(len(expected)))  # of the largest of so many features
     real = np.abs(expected) > max(doubt * error_expected, _NOTABLE)
-    differ = np.abs(shares).sum() / 2 > _NOTABLE
-    if not real.any() or not differ:
+    if not real.any() or np.abs(shares).sum() / 2 <= _NOTABLE:
         return KeptDifferences(expected, observed, real, None, None)
     e, o = expected[real], observed[real]
     noise = np.sqrt(1 / n_query + 1 / n_reference + error_expected**2)
@@ -145,6 +144,7 @@ class ShiftTests:
     kept: KeptDifferences
     p: Array  # permutation p-values of the features
     adjusted: Array  # the same with control of the family-wise error over features
+    p_features: float  # the smallest of these
     auc: float  # how well the domain can be told by all features: 0.5 is chance, 1 is certain
     chance: float  # its mean under permuted labels
     p_joint: float  # the share of these that are as good
@@ -172,11 +172,6 @@ class ShiftTests:
         self._tell_domains()
 
     @property
-    def p_features(self) -> float:
-        """The smallest adjusted p-value of a feature."""
-        return float(self.adjusted.min())
-
-    @property
     def p_value(self) -> float:
         """Of both tests together, by Bonferroni."""
         return min(1.0, 2 * min(self.p_features, self.p_joint))
@@ -199,6 +194,7 @@ class ShiftTests:
             standard[:, batch] = (statistic - null.mean(axis=0)) / ones_for_zeros(null.std(axis=0))
         largest = standard.max(axis=1)[:, None]
         self.adjusted = np.maximum((largest >= standard[0] - 1e-9).mean(axis=0), self.p)
+        self.p_features = float(self.adjusted.min())
 
     def _statistic(self, batch: slice) -> Array:
         r"""Return sums over blocks of :math:`h [\Delta^2 / s^2 + 2 \log^2(s_q / s_r)]`."""
