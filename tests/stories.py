@@ -7,7 +7,7 @@ import pytest
 from condokit import AffineMap, ConDoAdapter
 from condokit.data.roles import from_table
 from condokit.report import build
-from condokit.trust.evaluate import evaluate_domains
+from condokit.trust.evaluate import evaluate
 
 ROLES = {"domain": "domain", "confounders": ["sick"]}
 
@@ -58,7 +58,7 @@ def report(frame, map="location-scale", **more):
     domains = read(frame)
     divergence = "ot" if map == "affine" else "auto"  # two strata determine no matrix
     adapter = ConDoAdapter(map, divergence=divergence, reference="old").fit_domains(domains)
-    evaluation = evaluate_domains(domains, adapter.map_, adapter, n_permutations=19)
+    evaluation = evaluate(adapter, domains, domain=None, n_permutations=39)
     return build(adapter, domains, evaluation=evaluation, **more)
 
 

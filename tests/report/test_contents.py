@@ -11,7 +11,7 @@ from condokit import ConDoAdapter, bootstrap
 from condokit.data.roles import from_pair, from_table
 from condokit.report import build, render
 from condokit.report.render import number
-from condokit.trust.evaluate import evaluate_domains
+from condokit.trust.evaluate import evaluate
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_continuous_confounders_no_confounders_and_arrays(rng):
     for confounders in ({"age": age}, None):
         domains = from_table(X, domain, confounders, None, None, None, None, None, "raise")
         adapter = ConDoAdapter().fit_domains(domains)
-        evaluation = evaluate_domains(domains, adapter.map_, adapter, n_permutations=19)
+        evaluation = evaluate(adapter, domains, domain=None, n_permutations=39)
         page = render(build(adapter, domains, evaluation=evaluation))
         assert ("<bdi>age</bdi>" in page) == (confounders is not None)
         assert "Query made comparable with reference" in page
@@ -179,7 +179,7 @@ def test_resampled_errors_are_used():
     domains = read(frame)
     adapter = ConDoAdapter(reference="old").fit_domains(domains)
     errors = bootstrap(adapter, frame, domain="domain", confounders=["sick"], n_resamples=30)
-    evaluation = evaluate_domains(domains, adapter.map_, adapter, n_permutations=19)
+    evaluation = evaluate(adapter, domains, domain=None, n_permutations=39)
     found = build(adapter, domains, evaluation=evaluation, uncertainty=errors)
     places = [errors.features["feature"].index(n) for n in found["features"]["feature"]]
     expected = np.array(errors.features["scale_low"])[places]

@@ -184,7 +184,7 @@ def test_a_map_refined_by_pairs_is_not_refitted_without_them(rng):
     domains = from_pair(X, 2 * X, None, None, None, None, None, "raise")
     adapter = ConDoAdapter().fit_pair(X, 2 * X, pairs=(range(60), range(60)))
     with pytest.raises(ValueError, match="refined by pairs"):
-        uncertainty.bootstrap_domains(adapter, domains)
+        bootstrap(adapter, domains, domain=None)
 
 
 @pytest.mark.parametrize("look", [bootstrap, sensitivity])

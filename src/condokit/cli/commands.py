@@ -69,10 +69,10 @@ def cli() -> None:
 def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -> None:
     """Say whether NEW can be compared with OLD at all, before anything is fitted."""
     from condokit.cli.tables import read_domains
-    from condokit.trust.assess import assess_domains
+    from condokit.trust.assess import assess
 
     domains = read_domains(**data)
-    found = assess_domains(domains, warn_overlap, min_overlap)
+    found = assess(domains, domain=None, warn_overlap=warn_overlap, min_overlap=min_overlap)
     show_result(found.to_dict() if as_json else repr(found))
     if found.verdict == "not possible":
         raise SystemExit(3)

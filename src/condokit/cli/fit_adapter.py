@@ -43,9 +43,10 @@ class Fitted:
             warnings.simplefilter("always")
             self.adapter.fit_domains(self.domains)
             if n_resamples := options["n_resamples"]:
-                from condokit.trust.bootstrap import bootstrap_domains
+                from condokit.trust.bootstrap import bootstrap
 
-                bootstrap_domains(self.adapter, self.domains, n_resamples, None, verbose, seed)
+                how = {"n_resamples": n_resamples, "verbose": verbose, "random_state": seed}
+                bootstrap(self.adapter, self.domains, domain=None, **how)
         ours = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
         self.warnings = list(dict.fromkeys(ours))
         for text in self.warnings:

@@ -7,8 +7,8 @@ from condokit.adapter import ConDoAdapter
 from condokit.io import write_text
 from condokit.report.contents import build
 from condokit.report.render import render
+from condokit.trust.blocks import read_as_fitted
 from condokit.trust.bootstrap import Bootstrap
-from condokit.trust.reading import read_as_fitted
 
 __all__ = ["build", "render", "save"]
 

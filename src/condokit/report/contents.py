@@ -15,9 +15,9 @@ from condokit.io import sha256
 from condokit.maps.affine import AffineMap
 from condokit.maps.provenance import setting, versions
 from condokit.solvers.lbfgs import threads
-from condokit.trust.assess import Assessment, assess_domains
+from condokit.trust.assess import Assessment, assess
 from condokit.trust.bootstrap import Bootstrap
-from condokit.trust.evaluate import Evaluation, evaluate_domains
+from condokit.trust.evaluate import Evaluation, evaluate
 from condokit.trust.sensitivity import degrees_of_freedom, robustness_value
 
 FORMAT, SCHEMA = "condokit-report", 1
@@ -97,16 +97,18 @@ def build(
     if not (affine.is_rectangular or domains.is_rectangular):
         with threads(adapter.n_jobs):
             if assessment is None:
-                assessment = assess_domains(domains, adapter.warn_overlap, adapter.min_overlap)
+                limits = {name: getattr(adapter, name) for name in ("warn_overlap", "min_overlap")}
+                assessment = assess(domains, domain=None, **limits)
             if evaluation is None:
-                evaluation = evaluate_domains(domains, affine, adapter)
+                evaluation = evaluate(adapter, domains, domain=None)
     if inputs is not None and not isinstance(inputs, Mapping):
         inputs = {os.fspath(path): sha256(path) for path in inputs}
     inward = [str(name) for name in affine.feature_names or domains.tables[0].labels]
     outward = inward
     if affine.is_rectangular:
         outward = [str(name) for name in affine.outputs(domains.tables[0].columns) or ()]
-    features = _features(adapter, outward, evaluation, uncertainty)
+    parameters = _parameters(adapter, uncertainty)
+    features = _features({"feature": outward, **parameters}, evaluation)
     record: dict[str, Any] = {
         "format": FORMAT,
         "schema": SCHEMA,
@@ -204,8 +206,7 @@ def _findings(
 def _of_fit(adapter: ConDoAdapter) -> Iterator[Finding]:
     facts = adapter.report_
     if "fallback" in facts:
-        why = facts["fallback"]
-        yield Finding("care", said("another map than asked for: {why}.", why=why))
+        yield Finding("care", said("another map than asked for: {why}.", why=facts["fallback"]))
     if facts.get("interrupted"):
         yield Finding("care", "the search was interrupted.", "Fit again to the end.")
     if dropped := adapter.support_.dropped:
@@ -229,19 +230,13 @@ def _assessment(assessment: Assessment) -> dict[str, Any]:
     return record
 
 
-def _features(
-    adapter: ConDoAdapter,
-    names: list[str],
-    evaluation: Evaluation | None,
-    uncertainty: Bootstrap | None,
-) -> Sheet:
+def _features(columns: dict[str, Any], evaluation: Evaluation | None) -> Sheet:
     """Return the map and its evaluation feature by feature, in the order to show them in."""
-    columns = {"feature": names, **_parameters(adapter, uncertainty)}
     if evaluation is None:
         return Sheet(columns)
     found = evaluation.features
     order = np.lexsort((-np.abs(found["shift_before"]), found["p_adjusted"]))
-    return Sheet(columns | found.columns | {"feature": names}).take(order)
+    return Sheet(columns | found.columns | {"feature": columns["feature"]}).take(order)
 
 
 def _parameters(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[str, Any]:
@@ -293,11 +288,7 @@ def _map(
 
 
 def _largest(affine: AffineMap, inward: list[str], outward: list[str]) -> dict[str, Any]:
-    """Return the entries of a matrix that move outputs most, beside those of a feature to itself.
-
-    The weight of an entry is the change of the output, in its own units, for a change of the input
-    by one standard deviation.
-    """
+    """Return entries that move outputs most for a standard deviation, but of a feature itself."""
     A = affine.A
     sd = np.ones(A.shape[1]) if affine.fitted_on is None else affine.fitted_on.sd
     size = np.abs(A * sd)
@@ -318,12 +309,12 @@ def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
     """Return how the map was chosen and found; counts of single features are summed up."""
     report, facts = adapter.report_, {}
     for name, value in report.items():
+        if name in ("rows_query", "rows_reference"):  # shown elsewhere
+            continue
         if name in ("missing_features", "constant_features"):
             facts[name] = len(value)
         elif name == "candidates" or isinstance(value, str | bool | int | float | np.number):
             facts[name] = value
-    for shown_elsewhere in ("rows_query", "rows_reference"):
-        facts.pop(shown_elsewhere, None)
     return {
         "divergence": setting(adapter.divergence_),
         "conditional": setting(adapter.conditional_),

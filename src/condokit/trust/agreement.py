@@ -39,10 +39,7 @@ class Agreement(Record):
 
 
 def agreement(pairs: Any, domains: Domains, affine: AffineMap, min_cell: int) -> Agreement:
-    """Compare query rows, before and after mapping, with reference rows of the same subjects.
-
-    Features that fewer than `min_cell` pairs know have no figures.
-    """
+    """Compare query rows with reference rows of the same subjects; features of few pairs hide."""
     tables = []
     for numbers in _paired_rows(pairs, domains.is_query, min_cell):
         distinct, place = np.unique(numbers, return_inverse=True)
@@ -95,12 +92,11 @@ def _paired_rows(pairs: Any, is_query: Array, fewest: int) -> tuple[Array, Array
         if side.min() < 0 or side.max() >= n_rows:
             raise ValueError(f"'pairs' names a row that X, with {n_rows} rows, does not have.")
         if not is_here[side].all():
-            row = side[~is_here[side]][0]
-            what = f"row {row} as a {name} row, but its domain says otherwise."
-            raise ValueError(f"'pairs' lists {what}")
+            what = f"row {side[~is_here[side]][0]} as a {name} row"
+            raise ValueError(f"'pairs' lists {what}, but its domain says otherwise.")
     if n != len(reference):
         raise ValueError(f"'pairs' lists {n} query rows but {len(reference)} reference rows.")
     if too_few(n, fewest):
-        must = f"must list at least {fewest} pairs: the figures of fewer are not shown."
-        raise ValueError(f"'pairs' {must}")
+        why = "the figures of fewer are not shown."
+        raise ValueError(f"'pairs' must list at least {fewest} pairs: {why}")
     return query, reference

@@ -108,7 +108,7 @@ def assess(
     Parameters
     ----------
     X, domain, confounders, features, groups, sample_weight
-        Rows of both domains, as in `ConDoAdapter.fit`.
+        Rows of both domains, as in `ConDoAdapter.fit`; or `Domains`, which hold all of it, as X.
     reference, categorical, missing, warn_overlap, min_overlap
         As in `ConDoAdapter`.
     min_cell : int, default=5
@@ -129,16 +129,8 @@ def assess(
     >>> found.verdict
     'go'
     """
-    domains = from_table(
-        X, domain, confounders, features, groups, sample_weight, reference, categorical, missing
-    )
-    return assess_domains(domains, warn_overlap, min_overlap, min_cell)
-
-
-def assess_domains(
-    domains: Domains, warn_overlap: float = 0.4, min_overlap: float = 0.05, min_cell: int = 5
-) -> Assessment:
-    """Assess domains that have been read already."""
+    roles = domain, confounders, features, groups, sample_weight, reference, categorical, missing
+    domains = X if isinstance(X, Domains) else from_table(X, *roles)
     check_number("warn_overlap", warn_overlap, 0, 1)
     check_number("min_overlap", min_overlap, 0, 1)
     check_integer("min_cell", min_cell, 1)
@@ -216,8 +208,9 @@ def _of_rows(domains: Domains, comparison: Comparison) -> Iterator[Finding]:
         compared = support.place(comparison.strata) >= 0
         for name, mine in (("query", domains.is_query), ("reference", ~domains.is_query)):
             if len(np.unique(domains.groups[mine & compared])) < _FEW_SUBJECTS:
-                text = f"the {name} rows are of fewer than {_FEW_SUBJECTS} subjects."
-                yield Finding("care", text)
+                yield Finding(
+                    "care", f"the {name} rows are of fewer than {_FEW_SUBJECTS} subjects."
+                )
 
 
 def _of_columns(domains: Domains, remarkable: Sheet, min_cell: int) -> Iterator[Finding]:
@@ -231,9 +224,7 @@ def _of_columns(domains: Domains, remarkable: Sheet, min_cell: int) -> Iterator[
             yield Finding("note", f"{name} is missing in {number_of(count, min_cell)} rows.")
 
 
-def _associations(
-    domains: Domains, overlap: Overlap | None, min_cell: int
-) -> Iterator[dict[str, Any]]:
+def _associations(domains: Domains, overlap: Overlap | None, min_cell: int) -> Iterator[Any]:
     """Tell how strongly every confounder is associated with the domain."""
     for confounder in domains.confounders:
         name = confounder.name
@@ -261,11 +252,7 @@ def cramers_v(counts: Array) -> float:
 
 
 def share_difference(counts: Array) -> float:
-    r"""Return the distance between the shares of levels in standard deviations.
-
-    :math:`\sqrt{\Delta' S^{+} \Delta}` with the difference of shares :math:`\Delta` and the mean S
-    of their multinomial covariances (Yang and Dalton 2012).
-    """
+    r"""Return :math:`\sqrt{\Delta' S^{+} \Delta}` of shares of levels (Yang and Dalton 2012)."""
     shares = counts / counts.sum(axis=1, keepdims=True)
     if shares.shape[1] == 1:
         return 0.0
@@ -283,8 +270,8 @@ def _mean_difference(domains: Domains, values: Array) -> float:
     for side in (domains.is_query, ~domains.is_query):
         z, w = np.nan_to_num(values[side]), weights[side] / weights[side].sum()
         moments.append((w @ z, w @ (z - w @ z) ** 2))
-    (mean_query, var_query), (mean_reference, var_reference) = moments
-    difference, spread = mean_query - mean_reference, np.sqrt((var_query + var_reference) / 2)
+    means, variances = zip(*moments)
+    difference, spread = means[0] - means[1], np.sqrt((variances[0] + variances[1]) / 2)
     if spread == 0:
         return 0.0 if difference == 0 else float(np.inf)
     return float(difference / spread)
@@ -332,11 +319,9 @@ def _strata_sheet(domains: Domains, strata: Strata, min_cell: int) -> Sheet:
     if domains.weights is not None:  # a heavy row is one row
         domains = replace(domains, weights=None)
         strata = domains.strata()
-    rows = [
-        row
-        for names, counts in _cells(domains, strata)
-        for row in zip(names, *(hidden_counts(side, min_cell) for side in counts))
-    ]
+    rows: list[Any] = []
+    for names, counts in _cells(domains, strata):
+        rows += zip(names, *(hidden_counts(side, min_cell) for side in counts))
     return Sheet.of_rows(rows, ("rows with", "n_query", "n_reference"))
 
 
@@ -354,11 +339,7 @@ def _wanted(domains: Domains, strata: Strata, goal: float) -> list[str]:
 
 
 def _additions(counts: Array, goal: float) -> Array:
-    """Return the rows to add to (query, reference) cells, best first, for an overlap of `goal`.
-
-    Cells that one domain has and the other hardly has get five. All are multiples of five: what is
-    wanted must not tell the count of a small cell.
-    """
+    """Return rows to add to cells for an overlap of `goal`, in fives: they tell no small count."""
     asked = np.zeros(counts.shape)
     step = np.maximum(np.ceil(0.02 * counts.sum(axis=1)), 1.0)
     seen = [(side, k) for side in (0, 1) for k in np.flatnonzero(counts.any(axis=0))]

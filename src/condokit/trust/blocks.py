@@ -1,4 +1,4 @@
-"""Comparable rows: those of both domains in blocks of equal confounders, and their permutations."""
+"""Tables read as a map needs them, and their comparable rows in blocks of equal confounders."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,18 +6,55 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array
+from condokit.adapter import ConDoAdapter
+from condokit.checks import Array, listing
 from condokit.compare.comparison import Comparison
 from condokit.compare.overlap import propensity
 from condokit.conditionals.splines import Splines
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
+from condokit.data.roles import from_table
 from condokit.data.subsets import subsample_sides
+from condokit.data.tables import Table
 from condokit.maps.affine import AffineMap
 
 _MOST_ROWS = 5000  # of a domain that are looked at
 _ROWS_PER_BLOCK = 40
 _MOST_BINS = 10
+
+
+def read_as_fitted(adapter: ConDoAdapter, X: Any, *roles: Any) -> Domains:
+    """Read a table as a fitted adapter did; `roles` are those of `ConDoAdapter.fit`."""
+    if not isinstance(adapter, ConDoAdapter) or not hasattr(adapter, "map_"):
+        raise ValueError("'adapter' must be a fitted ConDoAdapter.")
+    settings = adapter.reference, adapter.categorical, adapter.missing
+    return read_for_map(adapter.map_, X, *roles, *settings)
+
+
+def read_for_map(
+    affine: AffineMap, X: Any, domain: Any, confounders: Any, features: Any, *others: Any
+) -> Domains:
+    """Read a table, unless it is read; without `features` those of the map, if it names them."""
+    if isinstance(X, Domains):
+        return _in_map_order(X, affine)
+    if features is None and affine.feature_names is not None and Table(X).columns is not None:
+        features = list(affine.feature_names)
+    return _in_map_order(from_table(X, domain, confounders, features, *others), affine)
+
+
+def _in_map_order(domains: Domains, affine: AffineMap) -> Domains:
+    """Return the domains with the features of a map, in its order."""
+    table = domains.tables[0]
+    if affine.feature_names is not None and table.columns is not None:
+        place = {name: j for j, name in enumerate(table.labels)}
+        lacking = [name for name in affine.feature_names if name not in place]
+        if lacking:
+            raise ValueError(f"'features' lacks {listing(lacking)}, which the map takes.")
+        return domains.of(np.array([place[name] for name in affine.feature_names]))
+    n, n_taken = table.n_features, affine.n_features_in_
+    if n != n_taken:
+        raise ValueError(f"There are {n} features, but the map takes {n_taken}.")
+    return domains
 
 
 @dataclass(frozen=True)
@@ -67,8 +104,7 @@ class ComparableRows:
         there = ~self.is_query
         X = self.after[there]
         if self.covariates is not None:
-            known = self.covariates.take(there)
-            return Splines().moments_at(X, known, self.covariates).mean
+            return Splines().moments_at(X, self.covariates.take(there), self.covariates).mean
         means = np.zeros((int(self.block.max()) + 1, X.shape[1]))
         for k in np.unique(self.block[there]):
             means[k] = X[self.block[there] == k].mean(axis=0)
@@ -80,11 +116,7 @@ class ComparableRows:
         return [rows for rows in found if 0 < self.is_query[rows].sum() < len(rows)]
 
     def permuted(self, n_permutations: int, rng: np.random.Generator) -> Array:
-        """Return labels as likely as the real ones if the domains do not differ given confounders.
-
-        Shape (n_rows, n_permutations). Labels change places within blocks; rows of a subject stay
-        together, and of a subject seen in both domains all labels are turned or none.
-        """
+        """Return (n_rows, n_permutations) labels, changed within blocks; subjects stay together."""
         if self.groups is None:
             return _shuffled(self.is_query, self.block, n_permutations, rng)
         _, first, subject = np.unique(self.groups, return_index=True, return_inverse=True)

@@ -22,13 +22,14 @@ from condokit.maps.families import DiagonalFamily
 from condokit.maps.standard_errors import DrawnErrors
 from condokit.solvers.lbfgs import threads
 from condokit.summaries.moments import cells, paired
-from condokit.trust.reading import in_map_order, read_as_fitted
+from condokit.trust.blocks import read_as_fitted
 
 _MOST_PARCELS = 500  # into which the rows of a cell are dealt, to be resampled
 _FEWEST_DRAWS = 20
 _LEVEL = 0.95
 _OTHER_MODE = 0.5  # of the size of a matrix, beyond which a draw found another one
 _Draw = tuple[Array, Array]  # scale or matrix, and offset
+_Draws = Iterator[_Draw | None]  # None if a refit failed
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,7 +86,7 @@ def bootstrap(
     adapter : ConDoAdapter
         A fitted adapter; the map that it chose is refitted, the choice is not repeated.
     X, domain, confounders, features, groups, sample_weight
-        The table that it was fitted on, as in `ConDoAdapter.fit`.
+        The table that it was fitted on, as in `ConDoAdapter.fit`; or its `Domains` as X.
     n_resamples : int, default=200
         Refits.
     n_jobs : int or None, default=None
@@ -111,23 +112,10 @@ def bootstrap(
     (200, 'eeg_delta_F3')
     """
     domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
-    return bootstrap_domains(adapter, domains, n_resamples, n_jobs, verbose, random_state)
-
-
-def bootstrap_domains(
-    adapter: ConDoAdapter,
-    domains: Domains,
-    n_resamples: int = 200,
-    n_jobs: int | None = None,
-    verbose: bool = False,
-    random_state: int | None = None,
-) -> Bootstrap:
-    """Refit a map to resampled rows of domains that have been read already."""
     check_integer("n_resamples", n_resamples, _FEWEST_DRAWS)
     seed = check_seed(random_state)
     if "pairs" in adapter.report_:
         raise ValueError("A map that was refined by pairs cannot be refitted without them.")
-    domains = in_map_order(domains, adapter.map_)
     recipe = adapter.chosen_.recipe
     is_diagonal = isinstance(recipe.family, DiagonalFamily)
     domains = replace(domains, links=check_links(recipe.family.links, domains.tables[0].labels))
@@ -140,8 +128,7 @@ def bootstrap_domains(
         draws = _by_rows(domains, recipe, n_resamples, seed, n_jobs)
     with threads(1):
         found, n_failed = _gathered(draws, n_resamples, verbose)
-    affine = adapter.map_
-    scales, offsets = (np.stack(part) for part in zip(*found))
+    affine, (scales, offsets) = adapter.map_, (np.stack(part) for part in zip(*found))
     # the first is the plain map of all rows
     pull = (affine.scale - scales[0], affine.offset - offsets[0]) if is_diagonal else None
     errors = DrawnErrors(scales[1:], offsets[1:], pull)
@@ -150,9 +137,7 @@ def bootstrap_domains(
     return result
 
 
-def _gathered(
-    draws: Iterator[_Draw | None], n_resamples: int, verbose: bool
-) -> tuple[list[_Draw], int]:
+def _gathered(draws: _Draws, n_resamples: int, verbose: bool) -> tuple[list[_Draw], int]:
     """Collect refits and count those that failed, with progress and ready for Ctrl-C."""
     found: list[_Draw] = []
     n_tried = 0
@@ -166,10 +151,8 @@ def _gathered(
             raise
         warn("interrupted", "Interrupted: errors come from {n} refits.", UserWarning, n=len(found))
     if len(found) < _FEWEST_DRAWS:
-        raise ValueError(
-            f"Only {len(found)} of {n_resamples} refits to resampled rows succeeded: there are too "
-            "few rows for this map."
-        )
+        what = f"{len(found)} of {n_resamples} refits to resampled rows succeeded"
+        raise ValueError(f"Only {what}: there are too few rows for this map.")
     return found, n_tried - len(found)
 
 
@@ -185,9 +168,7 @@ class _Units:
     def draw(self, rng: np.random.Generator) -> Array:
         """Return how often every one is drawn."""
         kind, place = self.cell, np.arange(len(self.cell))
-        if (
-            self.are_subjects
-        ):  # one of both domains is drawn for both: what it has in common cancels
+        if self.are_subjects:  # one of both domains is drawn for both: what is common cancels
             subjects, place = np.unique(self.number, return_inverse=True)
             kind, is_query = np.zeros(len(subjects), dtype=int), self.cell < self.n_query_cells
             kind[place[is_query]] += 1
@@ -200,9 +181,7 @@ class _Units:
         return times[place]
 
 
-def _by_moments(
-    domains: Domains, recipe: Recipe, n_resamples: int, seed: int
-) -> Iterator[_Draw | None]:
+def _by_moments(domains: Domains, recipe: Recipe, n_resamples: int, seed: int) -> _Draws:
     """Refit from moments of parcels of rows: all of them first, then reweighted."""
     comparison = recipe.compare(domains, quiet=True)
     n_values = len(comparison.support.levels)
@@ -238,14 +217,11 @@ def _by_moments(
         yield (found.scale, found.offset) if is_known else None
 
 
-def _parcels(
-    domains: Domains, cell: Array, n_values: int, rng: np.random.Generator
-) -> tuple[Array, _Units]:
+def _parcels(domains: Domains, cell: Array, n_values: int, rng: Any) -> tuple[Array, _Units]:
     """Deal the rows of a cell, or subjects, to at most 500 parcels; return each row's, and all."""
     used = np.flatnonzero(cell >= 0)
     if domains.groups is not None:
-        n_subjects = int(domains.groups.max()) + 1
-        unit = rng.permutation(n_subjects)[domains.groups] % _MOST_PARCELS
+        unit = rng.permutation(int(domains.groups.max()) + 1)[domains.groups] % _MOST_PARCELS
     else:
         unit = np.zeros(len(cell), dtype=np.int64)
         for c in np.unique(cell[used]):
@@ -258,9 +234,7 @@ def _parcels(
     return parcel, _Units(number, cell_of_parcel, n_values, domains.groups is not None)
 
 
-def _merged(
-    stats: GroupedMoments, cell: Array, n_cells: int, drawn: Array
-) -> tuple[Array, Array, Array]:
+def _merged(stats: GroupedMoments, cell: Array, n_cells: int, drawn: Array) -> tuple[Array, ...]:
     """Return count, mean and sum of squares of cells from parcels that count so often."""
     count = np.zeros((n_cells, *stats.count.shape[1:]))
     mean, squares = np.zeros((2, n_cells, stats.mean.shape[1]))
@@ -278,14 +252,13 @@ def _merged(
 
 def _by_rows(
     domains: Domains, recipe: Recipe, n_resamples: int, seed: int, n_jobs: int | None
-) -> Iterator[_Draw | None]:
+) -> _Draws:
     """Refit from all rows and from reweighted ones, in parallel if asked."""
     comparison = recipe.compare(domains, quiet=True)
     cell = cells(domains, comparison)
     used = np.flatnonzero(cell >= 0)
     number = used if domains.groups is None else domains.groups[used]
-    n_values = len(comparison.support.levels)
-    units = _Units(number, cell[used], n_values, domains.groups is not None)
+    units = _Units(number, cell[used], len(comparison.support.levels), domains.groups is not None)
     seeds = [None, *np.random.SeedSequence(seed).spawn(n_resamples)]
     jobs = (delayed(_refit_rows)(domains, recipe, used, units, seed) for seed in seeds)
     yield from Parallel(n_jobs=n_jobs or 1, return_as="generator")(jobs)

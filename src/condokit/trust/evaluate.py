@@ -10,18 +10,16 @@ from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, check_integer, check_seed, listing, said
 from condokit.compare.comparison import compare
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.disclosure import MIN_CELL, too_few
 from condokit.data.domains import Domains, cell_names
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first, plain
 from condokit.maps.affine import AffineMap
 from condokit.maps.profile import profile
 from condokit.solvers.lbfgs import threads
 from condokit.trust.agreement import Agreement, agreement
-from condokit.trust.blocks import ComparableRows
-from condokit.trust.densities import densities
-from condokit.trust.differences import silhouettes, variance_explained
+from condokit.trust.blocks import ComparableRows, read_for_map
 from condokit.trust.models import model_sheets
-from condokit.trust.reading import in_map_order, read_for_map
-from condokit.trust.residual_shift import MapErrors, ShiftTests
+from condokit.trust.residual_shift import MapErrors, ShiftTests, silhouettes, variance_explained
 
 _LEVEL = 0.05
 _FEWEST_PERMUTATIONS = 39  # with fewer, no p-value of two tests is below the level
@@ -29,6 +27,8 @@ _NEGLIGIBLE = 0.05  # standard deviations, or area under the curve beyond chance
 _SMALL = 0.1  # standard deviations
 _LARGE = 0.5
 _MOST_DENSITIES = 100
+_N_POINTS = 64  # of a density
+_MOST_STRATA = 6  # with densities of their own
 _MADE_ALIKE = (
     "The map made the domains alike where they should differ: fit it given these confounders."
 )
@@ -94,6 +94,7 @@ class Evaluation(Record):
         return parts
 
 
+@threads(1)  # the matrices are small: threads would only wait for each other
 def evaluate(
     adapter_or_map: ConDoAdapter | AffineMap,
     X: Any,
@@ -121,7 +122,7 @@ def evaluate(
         A fitted adapter, or any map from the query's to the reference's features.
     X, domain, confounders, features, groups, sample_weight
         As in `ConDoAdapter.fit`: rows of both domains as recorded, which are mapped here. Without
-        `features`, those of the map if they have names.
+        `features`, those of the map if they have names. Or `Domains` as X.
     reference, categorical, missing
         As in `ConDoAdapter`; default: those of the adapter.
     models : fitted model, or dict of str to fitted models, default=None
@@ -156,37 +157,12 @@ def evaluate(
     check_integer("min_cell", min_cell, 1)
     seed = check_seed(random_state)
     adapter = adapter_or_map if isinstance(adapter_or_map, ConDoAdapter) else None
-    affine = adapter_or_map if adapter is None else getattr(adapter, "map_", None)
-    if not isinstance(affine, AffineMap):
-        got = "one that is not fitted" if adapter else type(adapter_or_map).__name__
-        must = "'adapter_or_map' must be a fitted ConDoAdapter or an AffineMap."
-        raise ValueError(f"{must} Got {got}.")
-    if affine.is_rectangular:
-        raise ValueError("A map between different features cannot be evaluated in one table.")
+    affine = _map_of(adapter_or_map)
     settings = ConDoAdapter() if adapter is None else adapter
     reference = settings.reference if reference is None else reference
     categorical = settings.categorical if categorical is None else categorical
     roles = domain, confounders, features, groups, sample_weight, reference, categorical
     domains = read_for_map(affine, X, *roles, missing or settings.missing)
-    return evaluate_domains(
-        domains, affine, adapter, models, labels, pairs, n_permutations, min_cell, seed
-    )
-
-
-@threads(1)  # the matrices are small: threads would only wait for each other
-def evaluate_domains(
-    domains: Domains,
-    affine: AffineMap,
-    adapter: ConDoAdapter | None = None,
-    models: Any = None,
-    labels: Any = None,
-    pairs: Any = None,
-    n_permutations: int = 200,
-    min_cell: int = 5,
-    seed: int = 0,
-) -> Evaluation:
-    """Evaluate a map on domains that have been read already; `adapter` is what learned it."""
-    domains = in_map_order(domains, affine)
     names = domains.tables[0].labels
     comparison = compare(domains, quiet=True)
     support = comparison.support
@@ -201,11 +177,8 @@ def evaluate_domains(
     before, matched, after = versions.values()
     features = _features_sheet(names, before, after)
     findings = gravest_first(_findings(features, before, matched, after))
-    by_stratum, calibration = model_sheets(
-        models, labels, rows, strata, domains.tables[0], min_cell
-    )
-    shift_before = np.abs(features["shift_before"])
-    shown = np.lexsort((-shift_before, after.adjusted))[:_MOST_DENSITIES]
+    sheets = model_sheets(models, labels, rows, strata, domains.tables[0], min_cell)
+    shown = np.lexsort((-np.abs(features["shift_before"]), after.adjusted))[:_MOST_DENSITIES]
     drawn = replace(rows, before=rows.before[:, shown], after=rows.after[:, shown])
     return Evaluation(
         verdict=_verdict(before, after, findings),
@@ -220,11 +193,23 @@ def evaluate_domains(
         auc=after.auc,
         auc_chance=after.chance,
         map_known_from=known_from,
-        models=by_stratum,
-        calibration=calibration,
+        models=sheets[0],
+        calibration=sheets[1],
         agreement=None if pairs is None else agreement(pairs, domains, affine, max(min_cell, 2)),
-        densities=densities(drawn, strata, [names[j] for j in shown], min_cell),
+        densities=_densities(drawn, strata, [names[j] for j in shown], min_cell),
     )
+
+
+def _map_of(adapter_or_map: Any) -> AffineMap:
+    is_adapter = isinstance(adapter_or_map, ConDoAdapter)
+    affine = getattr(adapter_or_map, "map_", None) if is_adapter else adapter_or_map
+    if not isinstance(affine, AffineMap):
+        got = "one that is not fitted" if is_adapter else type(adapter_or_map).__name__
+        must = "'adapter_or_map' must be a fitted ConDoAdapter or an AffineMap."
+        raise ValueError(f"{must} Got {got}.")
+    if affine.is_rectangular:
+        raise ValueError("A map between different features cannot be evaluated in one table.")
+    return affine
 
 
 def _errors(
@@ -241,10 +226,9 @@ def _errors(
     errors = adapter.errors_
     if errors is None or affine.kind != "diagonal":
         return None, "elsewhere"
-    middle = getattr(errors, "centre", now.mean)
-    error = errors.std(middle[None])[0]
-    scale = ones_for_zeros(np.abs(affine.scale))
-    return MapErrors(affine(middle[None])[0], error, errors.scale / scale), "other rows"
+    middle = getattr(errors, "centre", now.mean)[None]
+    log_scale = errors.scale / ones_for_zeros(np.abs(affine.scale))
+    return MapErrors(affine(middle)[0], errors.std(middle)[0], log_scale), "other rows"
 
 
 def _share_followed(adapter: ConDoAdapter) -> tuple[float, float]:
@@ -288,19 +272,18 @@ def _versions_sheet(versions: dict[str, ShiftTests]) -> Sheet:
 def _features_sheet(names: list[str], before: ShiftTests, after: ShiftTests) -> Sheet:
     kept = after.kept
     share = np.where(kept.is_real, kept.observed / ones_for_zeros(np.abs(kept.expected)), np.nan)
-    return Sheet(
-        {
-            "feature": names,
-            "shift_before": before.left.difference,
-            "shift_after": after.left.difference,
-            "sd_ratio_before": np.exp(before.left.log_ratio),
-            "sd_ratio_after": np.exp(after.left.log_ratio),
-            "p": after.p,
-            "p_adjusted": after.adjusted,
-            "explained_difference": kept.expected,
-            "kept": plain(share * np.sign(kept.expected)),
-        }
-    )
+    columns = {
+        "feature": names,
+        "shift_before": before.left.difference,
+        "shift_after": after.left.difference,
+        "sd_ratio_before": np.exp(before.left.log_ratio),
+        "sd_ratio_after": np.exp(after.left.log_ratio),
+        "p": after.p,
+        "p_adjusted": after.adjusted,
+        "explained_difference": kept.expected,
+        "kept": plain(share * np.sign(kept.expected)),
+    }
+    return Sheet(columns)
 
 
 def _findings(
@@ -336,3 +319,48 @@ def _verdict(before: ShiftTests, after: ShiftTests, findings: list[Finding]) -> 
     helps = np.hypot(*after.left.size) < max(np.hypot(*before.left.size), _SMALL)
     poor = after.kept.are_too_few or not helps or after.left.size[0] > _LARGE
     return "poor" if poor else "with care"
+
+
+def _densities(
+    rows: ComparableRows, strata: list[str], names: list[str], min_cell: int
+) -> dict[str, dict[str, Any]]:
+    """Return a grid and densities by feature and stratum, "all" first; None for too few rows."""
+    largest = np.argsort(-np.bincount(rows.category, minlength=len(strata)), kind="stable")
+    cells: dict[str, Array] = {"all": np.ones(len(rows.is_query), dtype=bool)}
+    if len(strata) > 1:
+        cells |= {strata[k]: rows.category == k for k in sorted(largest[:_MOST_STRATA])}
+    out: dict[str, dict[str, Any]] = {}
+    for name, before, after in zip(names, rows.before.T, rows.after.T):
+        grid = _grid(np.minimum(before, after), np.maximum(before, after))
+        out[name] = {"grid": grid.tolist(), "strata": {}}
+        for label, mine in cells.items():
+            query, reference = mine & rows.is_query, mine & ~rows.is_query
+            shown = {"reference": after[reference], "before": before[query], "after": after[query]}
+            curves = {key: _density(values, grid, min_cell) for key, values in shown.items()}
+            out[name]["strata"][label] = curves
+    return out
+
+
+def _grid(lowest: Array, highest: Array) -> Array:
+    """Return points between the fifth rows from below and above, and a little beyond."""
+    lowest, highest = (np.sort(values[np.isfinite(values)]) for values in (lowest, highest))
+    k = min(MIN_CELL - 1, max(len(lowest) - 1, 0) // 2)
+    low, high = (lowest[k], highest[-1 - k]) if len(lowest) else (0.0, 1.0)
+    margin = 0.1 * (high - low) or 0.5
+    return np.linspace(low - margin, high + margin, _N_POINTS)
+
+
+def _density(values: Array, grid: Array, min_cell: int) -> list[float] | None:
+    """Return a Gaussian kernel density on a grid, of rows counted first; None for too few."""
+    known = values[np.isfinite(values)]
+    if too_few(len(known), min_cell):
+        return None
+    spread = min(known.std(ddof=1), np.subtract(*np.quantile(known, [0.75, 0.25])) / 1.349)
+    spread = spread if spread > 0 else known.std(ddof=1)
+    width = max(0.9 * spread * len(known) ** -0.2, grid[1] - grid[0])
+    fine = np.linspace(grid[0] - 3 * width, grid[-1] + 3 * width, 512)
+    counts, edges = np.histogram(known, bins=fine)
+    centres = (edges[:-1] + edges[1:]) / 2
+    kernel = np.exp(-0.5 * ((grid[:, None] - centres) / width) ** 2)
+    height = kernel @ counts / (len(known) * width * np.sqrt(2 * np.pi))
+    return [float(f"{h:.4g}") for h in height]

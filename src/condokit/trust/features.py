@@ -30,10 +30,7 @@ ADVICE = {
 
 
 def describe_features(domains: Domains) -> Sheet:
-    """Return what is remarkable about features: of what kind they are, and because of what.
-
-    Looks at no more than 4000 rows of each domain; only a suspected constant is read in full.
-    """
+    """Return what is remarkable about features in at most 4000 rows of a domain, and why."""
     kept, labels = domains.kept(), domains.tables[0].labels
     rows = np.sort(subsample_sides(domains.is_query, _MOST_ROWS, kept))
     X, is_query = domains.rows(rows), domains.is_query[rows]

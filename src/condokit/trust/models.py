@@ -42,18 +42,15 @@ def model_sheets(
         labels = {} if labels is None else dict.fromkeys(models, labels)
     if strange := [name for name in labels if name not in models]:
         raise ValueError(f"'labels' names {listing(strange)}, which is not among the models.")
-    outputs = [
-        _outputs(name, model, labels.get(name), rows, table) for name, model in models.items()
-    ]
+    outputs = [_outputs(name, m, labels.get(name), rows, table) for name, m in models.items()]
     by_stratum = _by_stratum(outputs, strata, rows, bool(labels), min_cell)
     names = ("model", "version", "predicted", "true", "n_rows")
     return Sheet.of_rows(by_stratum), Sheet.of_rows(_calibration(outputs, rows, min_cell), names)
 
 
 def _outputs(name: str, model: Any, labels: Any, rows: ComparableRows, table: Table) -> _Outputs:
-    (before, kind), (after, _) = (
-        _predictions(name, model, _as_trained(model, X, table)) for X in (rows.before, rows.after)
-    )
+    taken = (_as_trained(model, X, table) for X in (rows.before, rows.after))
+    (before, kind), (after, _) = (_predictions(name, model, X) for X in taken)
     truth = np.full(len(before), np.nan)
     if labels is not None:
         values = np.asarray(column_values(table, "labels", labels))[rows.row_number]
@@ -110,34 +107,22 @@ def _true_values(name: str, values: Array, classes: list[Any]) -> Array:
 def _by_stratum(
     outputs: list[_Outputs], strata: list[str], rows: ComparableRows, labelled: bool, min_cell: int
 ) -> Iterator[dict[str, Any]]:
-    """Lay out mean outputs of every model by stratum, for reference rows and query rows.
-
-    With labels also their mean and the mean squared error (the Brier score of a probability).
-    Cells of fewer than `min_cell` rows are not shown, nor those that would tell them.
-    """
+    """Yield mean outputs by model and stratum, with labels also errors; small cells are hidden."""
     sides = (rows.is_query, ~rows.is_query)
     counts = [np.bincount(rows.category[side], minlength=len(strata)) for side in sides]
     shown = [side & ~hidden_cells(n, min_cell)[rows.category] for side, n in zip(sides, counts)]
     cells = [("all", *sides)]
-    cells += [
-        (stratum, *(side & (rows.category == k) for side in shown))
-        for k, stratum in enumerate(strata)
-    ]
+    for k, stratum in enumerate(strata):
+        cells.append((stratum, *(side & (rows.category == k) for side in shown)))
     for one in outputs:
         error_before, error_after = (one.before - one.truth) ** 2, (one.after - one.truth) ** 2
         for stratum, query, reference in cells:
-            figures = {
-                "reference": one.after[reference],
-                "query_before": one.before[query],
-                "query_after": one.after[query],
-            }
+            figures = {"reference": one.after[reference]}
+            figures |= {"query_before": one.before[query], "query_after": one.after[query]}
             if labelled:
-                figures |= {
-                    "query_truth": one.truth[query],
-                    "error_before": error_before[query],
-                    "error_after": error_after[query],
-                    "error_reference": error_after[reference],
-                }
+                figures |= {"query_truth": one.truth[query], "error_before": error_before[query]}
+                figures |= {"error_after": error_after[query]}
+                figures |= {"error_reference": error_after[reference]}
             means = {name: mean_of(values, min_cell) for name, values in figures.items()}
             yield {"model": one.model, "output": one.kind, "rows with": stratum, **means}
 
@@ -146,8 +131,7 @@ def _calibration(outputs: list[_Outputs], rows: ComparableRows, min_cell: int) -
     """Compare predicted with true shares of query rows, in bins of the prediction."""
     for one in outputs:
         known = rows.is_query & ~np.isnan(one.truth)
-        is_classifier = one.kind != "prediction"
-        for version in ("before", "after") if is_classifier else ():
+        for version in ("before", "after") if one.kind != "prediction" else ():
             p, t = getattr(one, version)[known], one.truth[known]
             for part in np.array_split(np.argsort(p, kind="stable"), _N_BINS):
                 if not too_few(len(part), min_cell):

@@ -1,10 +1,11 @@
-"""What is left of the shift given the confounders: sizes, and permutation tests of each."""
+"""What is left of the shift given the confounders, with tests, and what is kept of differences."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
 from scipy.stats import rankdata
+from sklearn.metrics import silhouette_score
 
 from condokit.checks import Array
 from condokit.conditionals import Moments
@@ -14,8 +15,11 @@ from condokit.divergences import ReverseKL
 from condokit.maps.families import LocationScale
 from condokit.summaries.moments import MomentPair
 from condokit.trust.blocks import ComparableRows
-from condokit.trust.differences import KeptDifferences, kept_differences
 
+_REAL = 3.0  # standard errors above which a difference that confounders explain is real
+_LEAST_KEPT = 0.8  # share of the differences
+_NOTABLE = 0.1  # standard deviations, and share of rows, below which a difference is of no account
+_MOST_SILHOUETTES = 1000  # rows
 _FEATURE_BATCH = 256
 _MOST_CLASSIFIED = 1500  # rows that a classifier of domains is trained on
 _FOLDS = 5
@@ -63,19 +67,84 @@ def measure_shift(rows: ComparableRows, R: Array) -> ResidualShift:
     return ResidualShift(difference / weight, log_ratio / weight_ratio)
 
 
+@dataclass(frozen=True)
+class KeptDifferences:
+    """How much of the difference that confounders explain is still there, by feature and in all."""
+
+    expected: Array  # difference that the domains' confounders explain, in standard deviations
+    observed: Array  # difference that there is
+    is_real: Array  # whether the expected difference is beyond doubt, and of account
+    share: float | None  # observed over expected, over features with a real difference if any
+    error: float | None  # standard error of the share
+
+    @property
+    def are_too_few(self) -> bool:
+        """Whether the map made the domains alike where they should differ, beyond doubt."""
+        if self.share is None or self.error is None:
+            return False
+        return self.share + 2 * self.error < _LEAST_KEPT
+
+
+def kept_differences(rows: ComparableRows, X: Array) -> KeptDifferences:
+    r"""Return the share :math:`\sum e o / \sum e^2` of explained differences e among observed o."""
+    query = rows.is_query
+    unit = ones_for_zeros((rows.after - rows.expected)[~query].std(axis=0))
+    expected, observed = (
+        (x[query].mean(axis=0) - x[~query].mean(axis=0)) / unit for x in (rows.expected, X)
+    )
+    # the noise of e, from the weights that rows of the reference have in it
+    n_query, n_reference = query.sum(), (~query).sum()
+    n_blocks = int(rows.block.max()) + 1
+    counts = [np.bincount(rows.block[side], minlength=n_blocks) for side in (query, ~query)]
+    shares = counts[0] / n_query - counts[1] / n_reference
+    error_expected = np.sqrt((shares**2 / np.maximum(counts[1], 1)).sum())
+    doubt = _REAL + np.sqrt(2 * np.log(len(expected)))  # of the largest of so many features
+    real = np.abs(expected) > max(doubt * error_expected, _NOTABLE)
+    if not real.any() or np.abs(shares).sum() / 2 <= _NOTABLE:
+        return KeptDifferences(expected, observed, real, None, None)
+    e, o = expected[real], observed[real]
+    noise = np.sqrt(1 / n_query + 1 / n_reference + error_expected**2)
+    share = float(e @ o / (e @ e))
+    # features go together, so their errors do not average out
+    error = float(np.abs(e).sum() * noise / (e @ e))
+    return KeptDifferences(expected, observed, real, share, error)
+
+
+def variance_explained(rows: ComparableRows, X: Array) -> float | None:
+    """Return the mean share of the features' variance that blocks of equal confounders explain."""
+    parts = [X[rows.block == k] for k in np.unique(rows.block)]
+    total = len(X) * X.var(axis=0)
+    within = sum(len(part) * part.var(axis=0) for part in parts)
+    varies = total > 0
+    if len(parts) < 2 or not varies.any():
+        return None
+    return float((1 - within[varies] / total[varies]).mean())
+
+
+def silhouettes(rows: ComparableRows, X: Array) -> dict[str, float | None]:
+    """Return silhouettes by domain and by combination of categories, of at most 1000 rows."""
+    chosen = subsample(len(X), _MOST_SILHOUETTES)
+    unit = ones_for_zeros(rows.after[~rows.is_query].std(axis=0))
+    part = (X[chosen] - X[chosen].mean(axis=0)) / unit  # distances of large numbers are inexact
+    out: dict[str, float | None] = {}
+    for name, labels in (("domain", rows.is_query[chosen]), ("confounders", rows.category[chosen])):
+        usable = 1 < len(np.unique(labels)) < len(labels)
+        out[f"silhouette_{name}"] = float(silhouette_score(part, labels)) if usable else None
+    return out
+
+
 class ShiftTests:
     """What a map left of the shift, tested under labels as likely as the real ones by chance.
 
-    A map that was learned from other rows carries its errors into these; one that was learned from
-    these rows has followed their noise. Both are imitated: under permuted labels, query rows are
-    moved at random by the map's standard errors, or towards the reference by a refitted
-    location-scale map. Row 0 of everything is the real labelling, which is not moved.
+    Under permuted labels, query rows are moved by the errors of a map from other rows, or by a
+    refitted one, as a map from these rows followed their noise. Row 0 is the real labelling.
     """
 
     left: ResidualShift
     kept: KeptDifferences
     p: Array  # permutation p-values of the features
     adjusted: Array  # the same with control of the family-wise error over features
+    p_features: float  # the smallest of these
     auc: float  # how well the domain can be told by all features: 0.5 is chance, 1 is certain
     chance: float  # its mean under permuted labels
     p_joint: float  # the share of these that are as good
@@ -96,18 +165,11 @@ class ShiftTests:
         self.shift, self.log_scale = np.zeros((2, n_permutations + 1, X.shape[1]))
         if errors is not None and errors.se_shift is not None and errors.se_log_scale is not None:
             noise = rng.standard_normal((2, n_permutations, X.shape[1]))
-            self.shift[1:], self.log_scale[1:] = (
-                noise[0] * errors.se_shift,
-                noise[1] * errors.se_log_scale,
-            )
+            self.shift[1:] = noise[0] * errors.se_shift
+            self.log_scale[1:] = noise[1] * errors.se_log_scale
         if n_permutations:
             self._test_features()
         self._tell_domains()
-
-    @property
-    def p_features(self) -> float:
-        """The smallest adjusted p-value of a feature."""
-        return float(self.adjusted.min())
 
     @property
     def p_value(self) -> float:
@@ -120,12 +182,7 @@ class ShiftTests:
         return f"p = {p} of two tests: {each} by feature, {joint} jointly"
 
     def _test_features(self) -> None:
-        r"""Test every feature for a shift given the confounders.
-
-        The statistic sums over blocks :math:`h [\Delta^2 / s^2 + 2 \log^2(s_q / s_r)]` with
-        :math:`h = n_q n_r / (n_q + n_r)`, so it sees means and spreads. Adjusted by Westfall and
-        Young's maximum, of statistics in units of their permuted spread.
-        """
+        """Test means and spreads of every feature; adjusted by Westfall and Young's maximum."""
         n, d = self.shift.shape
         self.p, standard = np.empty(d), np.empty((n, d))
         for start in range(0, d, _FEATURE_BATCH):
@@ -137,9 +194,10 @@ class ShiftTests:
             standard[:, batch] = (statistic - null.mean(axis=0)) / ones_for_zeros(null.std(axis=0))
         largest = standard.max(axis=1)[:, None]
         self.adjusted = np.maximum((largest >= standard[0] - 1e-9).mean(axis=0), self.p)
+        self.p_features = float(self.adjusted.min())
 
     def _statistic(self, batch: slice) -> Array:
-        """Return the statistic of some features under all labellings, each after its own map."""
+        r"""Return sums over blocks of :math:`h [\Delta^2 / s^2 + 2 \log^2(s_q / s_r)]`."""
         blocks = []
         for rows in self.rows.shared_blocks():
             X, R = self.X[rows, batch], self.R[rows, batch]
@@ -162,12 +220,7 @@ class ShiftTests:
         return statistic
 
     def _tell_domains(self) -> None:
-        """Tell the domain from all features within blocks.
-
-        The area under the curve of a cross-fitted ridge classifier on the leading principal
-        components and random Fourier features of them, comparing query with reference rows of the
-        same block and fold only.
-        """
+        """Tell the domain from the leading components of all features within blocks and folds."""
         n_labels, d = self.shift.shape
         chosen = subsample(len(self.X), _MOST_CLASSIFIED)
         block, labels = self.rows.block[chosen], self.labels[chosen]

@@ -1,6 +1,6 @@
 """How far a map depends on the confounders that were recorded, and on one that was not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from condokit.data.domains import Confounder, Domains
 from condokit.data.records import Part, Record, Sheet
 from condokit.data.subsets import subsample
 from condokit.maps.profile import profile
-from condokit.trust.reading import read_as_fitted
+from condokit.trust.blocks import read_as_fitted
 
 _MOST_ROWS = 10_000  # that strengths are measured on
 _LARGE = 2.0  # standard errors
@@ -124,10 +124,7 @@ def degrees_of_freedom(adapter: ConDoAdapter) -> float:
 
 
 def robustness_value(t: Any, dof: float) -> Any:
-    r"""Return the share s with :math:`s^2 / (1 - s) = t^2 / \mathrm{dof}`.
-
-    A confounder that explains s of both the domain and a feature may undo t standard errors.
-    """
+    r"""Return s with :math:`s^2 / (1 - s) = t^2 / \mathrm{dof}`, which may undo t errors."""
     f2 = np.asarray(t, dtype=float) ** 2 / dof
     value = 0.5 * (np.sqrt(f2**2 + 4 * f2) - f2)
     return value if value.ndim else float(value)
@@ -229,13 +226,10 @@ def _placebo(fitted: _Fitted, n_splits: int, rng: np.random.Generator) -> Sheet:
                 except (ValueError, np.linalg.LinAlgError):
                     continue
             if found:
-                rows.append((name, split, *(_median(values) for values in zip(*found))))
+                known = ([x for x in values if x is not None] for values in zip(*found))
+                medians = (float(np.median(values)) if values else None for values in known)
+                rows.append((name, split, *medians))
     return Sheet.of_rows(rows, ("domain", "split", "shift_sd", "log_scale", "beyond_2_errors"))
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.median(known)) if known else None
 
 
 def _chances(domains: Domains, name: str) -> dict[str, Array]:
