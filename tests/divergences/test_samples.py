@@ -21,7 +21,7 @@ from condokit import (
 )
 from condokit.divergences import samples as module
 from condokit.divergences.samples import SampleObjective, _squared
-from condokit.solvers.descent import descend
+from condokit.solvers.lbfgs import descend
 from condokit.summaries.samples import Samples
 
 DIVERGENCES = [MMD(), MMD(scales=(1.0,)), Energy(), SlicedWasserstein(n_directions=20)]

@@ -10,8 +10,8 @@ from condokit.conditionals import Moments
 from condokit.data.arrays import columns
 from condokit.divergences.base import GaussianDivergence, variance_of_mean, variance_of_variance
 from condokit.maps.families import DiagonalFamily, LocationScale, MapFamily, MatrixFamily
-from condokit.solvers.descent import Evaluation, Objective, added
 from condokit.solvers.gaussian_kl import KLObjective
+from condokit.solvers.lbfgs import Evaluation, Objective, added
 from condokit.solvers.low_rank import minimise_low_rank
 from condokit.solvers.matrices import minimise
 from condokit.solvers.solution import Solution, decorrelated, no_change, only_shifted

@@ -12,8 +12,8 @@ from condokit.checks import Array, check_number
 from condokit.conditionals.curves import Basis, CurveRegression, Products, curve_bases, fit_noise
 from condokit.divergences.base import Divergence, GaussianDivergence
 from condokit.maps.families import DiagonalFamily
-from condokit.solvers.descent import Evaluation, infinite
 from condokit.solvers.gaussian_kl import log_det_inverse
+from condokit.solvers.lbfgs import Evaluation, infinite
 from condokit.solvers.matrices import minimise
 from condokit.solvers.solution import Solution, decorrelated, joined, no_change
 from condokit.solvers.units import Units

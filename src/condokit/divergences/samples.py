@@ -15,9 +15,9 @@ from condokit.divergences.base import Divergence
 from condokit.divergences.kl import ReverseKL
 from condokit.maps.coordinates import AllMatrices
 from condokit.maps.families import MapFamily, MatrixFamily
-from condokit.solvers.descent import Evaluation, descend
+from condokit.solvers.lbfgs import Evaluation, descend
+from condokit.solvers.matrices import Start, matrix_starts, nearest_rigid, rectangular_starts
 from condokit.solvers.solution import Solution
-from condokit.solvers.starts import Start, matrix_starts, nearest_rigid, rectangular_starts
 from condokit.solvers.units import FeatureUnits, Units, decoded
 from condokit.summaries.samples import Samples, as_gaussians, as_moments
 

@@ -10,8 +10,7 @@ from scipy.special import digamma
 
 from condokit.checks import Array
 from condokit.maps.coordinates import AllMatrices
-from condokit.solvers.descent import Evaluation, descend, infinite, keeping_orientation
-from condokit.solvers.lbfgs import lbfgs
+from condokit.solvers.lbfgs import Evaluation, descend, infinite, keeping_orientation, lbfgs
 from condokit.solvers.solution import Solution
 from condokit.solvers.units import Units
 from condokit.summaries.gaussians import GaussianPair

@@ -10,7 +10,7 @@ from condokit.conditionals import Conditional
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
-from condokit.summaries.curves import few_points, residuals
+from condokit.summaries.gaussians import few_points, residuals
 from condokit.summaries.moments import MomentPair
 
 _MOST_FACTORS = 10

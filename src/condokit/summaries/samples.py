@@ -13,8 +13,14 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.subsets import subsample
-from condokit.summaries.curves import few_points, residuals
-from condokit.summaries.gaussians import GaussianPair, Shares, gaussians_of, regularise
+from condokit.summaries.gaussians import (
+    GaussianPair,
+    Shares,
+    few_points,
+    gaussians_of,
+    regularise,
+    residuals,
+)
 from condokit.summaries.moments import MomentPair, is_flat, refuse_continuous
 
 _MOST_IMPUTED = 2000  # support points at which rows are imputed
