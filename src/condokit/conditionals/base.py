@@ -2,9 +2,8 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
 from sklearn.base import BaseEstimator
 
 from condokit.checks import Array
@@ -33,24 +32,9 @@ class Conditional(BaseEstimator, ABC):
     # compared are strata
     is_smooth: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = False  # whether rows may have weights
-    # whether it draws rows itself, `n_draws` with the seed `random_state`
+    # whether it draws rows itself (`sample_at`), `n_draws` with the seed `random_state`
     imputes_rows: ClassVar[bool] = False
 
     @abstractmethod
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:
         """Return the moments of features X, known at `covariates`, at other confounder values."""
-
-    def sample_at(
-        self, X: Array, covariates: Covariates, at: Covariates, n_draws: int, rng: Any
-    ) -> Array:
-        r"""Draw features at other confounder values, shape (n_values, n_draws, n_features).
-
-        Whole rows of standardised residuals, :math:`\mu(z) + \sigma(z) \epsilon_i`, which keeps the
-        correlations between features.
-        """
-        here = self.moments_at(X, covariates, covariates)
-        there = self.moments_at(X, covariates, at)
-        residual = (X - here.mean) / np.sqrt(here.var)
-        share = covariates.counts / covariates.counts.sum()
-        rows = rng.choice(len(X), (len(at.Z), n_draws), p=share)
-        return there.mean[:, None] + np.sqrt(there.var)[:, None] * residual[rows]

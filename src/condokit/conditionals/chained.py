@@ -61,9 +61,10 @@ class Chained(Conditional):
         count = np.full(len(at.Z), float(self.n_draws))
         return Moments(draws.mean(axis=1), var, precision, count, count - 1)
 
-    def sample_at(  # noqa: D102
+    def sample_at(
         self, X: Array, covariates: Covariates, at: Covariates, n_draws: int, rng: Any
     ) -> Array:
+        """Draw features at other confounder values, shape (n_values, n_draws, n_features)."""
         try:
             import lightgbm
         except ModuleNotFoundError:
