@@ -10,8 +10,7 @@ from condokit.checks import Array, LowOverlapWarning, NoOverlapError, listing, s
 from condokit.compare.overlap import Overlap, measure_overlap
 from condokit.compare.priors import Prior, ProductPrior
 from condokit.compare.support import Support
-from condokit.conditionals.base import Conditional
-from condokit.conditionals.strata import Stratified
+from condokit.conditionals.base import Conditional, Stratified
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains, Strata
 from condokit.data.missing import observed_counts

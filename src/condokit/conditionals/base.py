@@ -1,13 +1,16 @@
-"""What an estimator of features given confounders offers, and what it finds."""
+"""What an estimator of features given confounders offers and finds; that of strata."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 from sklearn.base import BaseEstimator
 
 from condokit.checks import Array
+from condokit.data.arrays import columns
 from condokit.data.covariates import Covariates
+from condokit.data.grouped import GroupedMoments
 
 VARIANCE_FLOOR = 1e-4  # of the feature's pooled within-stratum variance
 
@@ -38,3 +41,37 @@ class Conditional(BaseEstimator, ABC):
     @abstractmethod
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:
         """Return the moments of features X, known at `covariates`, at other confounder values."""
+
+
+class Stratified(Conditional):
+    r"""Means and variances within each stratum, in one pass over the rows.
+
+    Variances have the divisor n - 1. A stratum with one row borrows the pooled within-stratum
+    variance of its domain, and no variance is taken below 1e-4 of that. With `groups`, rows of one
+    subject count for less (see `condokit.data.grouped.effective_counts`). Where values are missing,
+    each feature has the moments of its own rows in the strata where both domains have some.
+    """
+
+    is_smooth = False
+    takes_weights = True
+
+    def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
+        stats = GroupedMoments(covariates.n_categories, X.shape[1])
+        stats.update(X, covariates.category, covariates.weights)
+        found = moments_from(stats.count, stats.mean, stats.squares, stats.count)
+        return replace(found, **{name: part[at.category] for name, part in vars(found).items()})
+
+
+def moments_from(count: Array, mean: Array, squares: Array, independent: Array) -> Moments:
+    """Turn grouped sums into moments, with borrowed and floored variances."""
+    dof = count - 1
+    lone = dof < 0.5
+    some = ~lone if lone.ndim == 1 else ~lone.all(axis=1)
+    pooled = np.where(columns(lone), 0.0, squares)[some].sum(axis=0)
+    pooled /= np.maximum(np.where(lone, 0.0, dof)[some].sum(axis=0), 1e-300)
+    var = np.where(columns(lone), pooled, squares / columns(np.where(lone, 1.0, dof)))
+    var = np.maximum(var, VARIANCE_FLOOR * pooled)
+    # one subject with many rows still has a variance, if a poor one
+    poor = np.where(lone, 0.0, np.maximum(independent - 1, 0.5))
+    with np.errstate(divide="ignore"):
+        return Moments(mean, var, 1 / var, independent, poor)

@@ -44,12 +44,8 @@ class Chained(Conditional):
         fraction: float = 1.0,
         random_state: int = 0,
     ) -> None:
-        self.n_draws = n_draws
-        self.n_iter = n_iter
-        self.n_neighbors = n_neighbors
-        self.n_estimators = n_estimators
-        self.fraction = fraction
-        self.random_state = random_state
+        self.n_draws, self.n_iter, self.n_neighbors = n_draws, n_iter, n_neighbors
+        self.n_estimators, self.fraction, self.random_state = n_estimators, fraction, random_state
 
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
         rng = np.random.default_rng(self.random_state)

@@ -166,9 +166,8 @@ class Jeffreys(GaussianDivergence):
     """The sum of the reverse and the forward KL divergence, which treats both domains alike."""
 
     def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:  # noqa: D102
-        back, forth = ReverseKL(), ForwardKL()
         sides = query, reference, weights
-        return added(back.value_and_grad(*sides), forth.value_and_grad(*sides))
+        return added(ReverseKL().value_and_grad(*sides), ForwardKL().value_and_grad(*sides))
 
     def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:  # noqa: D102
         def both(units: Units) -> Objective:

@@ -64,10 +64,7 @@ def lbfgs(
     ftol: float = 1e-13,  # relative decrease of the value to stop at
     gtol: float = 1e-8,  # largest entry of the gradient to stop at
 ) -> Any:
-    """Minimise a function that returns value and gradient; infinite values cut the step.
-
-    Within `watched`, Ctrl-C ends this search, and all later ones, at the best point so far.
-    """
+    """Minimise a function of value and gradient; Ctrl-C keeps the best point, if `watched`."""
     watch = _watch.get()
     worst, n_evaluations = 0.0, 0
     best: dict[str, Any] | None = None

@@ -31,10 +31,7 @@ def minimise(
     pair: GaussianPair,
     make_objective: Callable[[Units], Objective] | None = None,
 ) -> Solution:
-    """Find the best matrix of a family for an objective; without any, for reverse KL.
-
-    Among all matrices, reverse KL explores the starts; for other objectives where that is cheap.
-    """
+    """Find the best matrix of a family for an objective; without any, for reverse KL."""
     units, n_starts = Units(pair, family.search.units), family.search.n_starts
     few, max_iter = pair.n_features <= MOST_DENSE, int(family.search.max_iter)
     objective: Objective
@@ -175,10 +172,7 @@ def transport_matrix(cov_query: Array, cov_reference: Array) -> Array:
 
 
 def principal_axes(gaussians: Gaussians, weights: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the balanced mean, sizes and axes of its covariance, and where strata are on these.
-
-    The smallest axis is first.
-    """
+    """Return the balanced mean, sizes and axes (smallest first), and where strata are on these."""
     mean, cov = gaussians.balanced(weights)
     size, axes = np.linalg.eigh(cov)
     size = np.sqrt(np.maximum(size, TINY * size[-1]))

@@ -51,10 +51,7 @@ class Gaussians:
         return Gaussians(self.mean[:, features], cov, self.count)
 
     def balanced(self, weights: Array) -> tuple[Array, Array]:
-        r"""Return the mean M and the covariance of the mixture with these weights.
-
-        :math:`\sum_n w_n [\Sigma_n + (\mu_n - M)(\mu_n - M)']`.
-        """
+        r"""Return M and the covariance :math:`\sum_n w_n [\Sigma_n + (\mu_n - M)(\mu_n - M)']`."""
         mean, within = weights @ self.mean, np.tensordot(weights, self.cov, axes=1)
         between = self.mean - mean
         return mean, within + (between.T * weights) @ between
@@ -222,11 +219,7 @@ def _skewness(
 def _along_curves(
     domains: Domains, comparison: Comparison, conditional: Conditional, regularised: bool
 ) -> GaussianPair:
-    r"""Return means and covariances :math:`D(z) R D(z)` at a bounded number of support points.
-
-    :math:`D(z)` are the standard deviations of the conditional estimator, R the correlation of
-    the residuals in units of these, one for all z.
-    """
+    r"""Return means and :math:`D(z) R D(z)` at a few points; R is the correlation of residuals."""
     used, covariates = comparison.used, comparison.covariates
     X, n_folds = domains.rows(used), _FOLDS if regularised else 1
     at, weights, nearest = few_points(comparison)
@@ -298,17 +291,14 @@ def residuals(
 
 
 def few_points(comparison: Comparison) -> tuple[Covariates, Array, Array]:
-    """Return a few support points, their weights, and each row's nearest, -1 if it has none.
-
-    Categories are kept apart; the points of one are centres of its rows, found by k-means.
-    """
+    """Return a few support points, their weights, and the nearest of every row, -1 for none."""
     from sklearn.cluster import KMeans  # slow to import
 
     covariates, (rows, weights) = comparison.covariates, comparison.points
     centres, categories, shares = [], [], []
     nearest = np.full(len(covariates.Z), -1, dtype=np.intp)
     n_centres = 0
-    for category in np.unique(covariates.category):
+    for category in np.unique(covariates.category):  # each with centres of its own
         mine = covariates.category[rows] == category
         everyone = np.flatnonzero(covariates.category == category)
         if not weights[mine].sum() > 0:
