@@ -22,8 +22,8 @@ from condokit.maps.affine import AffineMap
 from condokit.maps.families import Affine, Identity, LocationScale, MapFamily, Shift
 from condokit.maps.standard_errors import DiagonalErrors
 from condokit.shrinkage import CANDIDATES, settle
+from condokit.solvers.matrices import nearest_rigid
 from condokit.solvers.solution import Solution, joined, only_shifted
-from condokit.solvers.starts import nearest_rigid
 from condokit.summaries.factors import Factors
 from condokit.summaries.gaussians import GaussianPair, gaussian_pair, is_singular, without_constant
 from condokit.summaries.moments import MomentPair, moment_pair

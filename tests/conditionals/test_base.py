@@ -60,19 +60,6 @@ def test_maps_with_weights_are_those_of_repeated_rows(conditional, prior):
     assert abs(plain.scale[0] / repeated.scale[0] - 1) > 2 * rtol
 
 
-def test_samples_keep_the_correlations_between_features():
-    rng = np.random.default_rng(0)
-    z = rng.uniform(-1, 1, 400)
-    noise = rng.multivariate_normal([0, 0], [[1, 0.8], [0.8, 1]], 400)
-    X = np.column_stack([z, -z]) * 3 + noise
-    for smoother in (KernelSmoother(), Splines()):
-        draws = smoother.sample_at(X, points(z), points(np.array([-0.5, 0.5])), 500, rng)
-        assert draws.shape == (2, 500, 2)
-        np.testing.assert_allclose(draws.mean(axis=1), [[-1.5, 1.5], [1.5, -1.5]], atol=0.35)
-        for k in range(2):
-            assert np.corrcoef(draws[k].T)[0, 1] == pytest.approx(0.8, abs=0.1)
-
-
 @pytest.mark.parametrize("conditional", ["kernel", "splines"])
 @pytest.mark.parametrize("divergence", ["reverse-kl", "ot"])
 def test_the_map_is_found_given_a_continuous_confounder(divergence, conditional):

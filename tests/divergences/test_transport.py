@@ -8,7 +8,7 @@ from protocols import ansur, rmse
 from scipy.stats import ortho_group
 
 from condokit import Affine, ConDoAdapter, GaussianOT, LocationScale
-from condokit.solvers.starts import transport_matrix
+from condokit.solvers.matrices import transport_matrix
 
 
 def test_transport_without_confounders_is_the_classical_map():

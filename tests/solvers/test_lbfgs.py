@@ -2,9 +2,14 @@ import time
 
 import numpy as np
 import pytest
+from problems import random_pair
 
 from condokit import ConDoAdapter, Energy
-from condokit.solvers.lbfgs import lbfgs, watched
+from condokit.divergences.likelihood import GaussianLikelihood
+from condokit.maps.coordinates import AllMatrices
+from condokit.solvers.gaussian_kl import KLObjective
+from condokit.solvers.lbfgs import descend, keeping_orientation, lbfgs, watched
+from condokit.solvers.units import Units
 
 
 def valley(v):
@@ -88,3 +93,17 @@ def test_threads_and_seeds_are_checked_and_change_nothing_else():
         ConDoAdapter(n_jobs=0).fit_pair(*data)
     with pytest.raises(ValueError, match="'random_state' must be a whole number"):
         ConDoAdapter(random_state=-1).fit_pair(*data)
+
+
+def test_a_search_never_crosses_singular_matrices():
+    pair = random_pair(4, 3, 3)
+    units = Units(pair, "white")
+    turned = np.diag([-1.0, 1.0, 1.0])
+    for begin in (np.eye(3), turned):
+        sign = np.linalg.det(begin)
+        likelihood = keeping_orientation(GaussianLikelihood(units), begin)
+        for found in (
+            KLObjective(units).solve(begin, np.zeros(3)),
+            descend(likelihood, AllMatrices(begin, np.zeros(3)), 500),
+        ):
+            assert np.sign(np.linalg.det(found.scale)) == sign

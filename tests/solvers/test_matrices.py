@@ -16,7 +16,7 @@ from condokit import (
     Similarity,
 )
 from condokit.solvers.gaussian_kl import KLObjective
-from condokit.solvers.starts import starts
+from condokit.solvers.matrices import starts
 from condokit.solvers.units import Units
 from condokit.summaries.gaussians import GaussianPair
 

@@ -9,8 +9,7 @@ import numpy as np
 from condokit.checks import Array, LowOverlapWarning, NoOverlapError, listing, said, warn
 from condokit.compare.overlap import Overlap, measure_overlap
 from condokit.compare.priors import Prior, ProductPrior, Support
-from condokit.conditionals.base import Conditional
-from condokit.conditionals.strata import Stratified
+from condokit.conditionals.base import Conditional, Stratified
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains, Strata
 from condokit.data.missing import observed_counts

@@ -2,10 +2,10 @@
 
 from condokit.conditionals.base import Conditional as Conditional
 from condokit.conditionals.base import Moments as Moments
+from condokit.conditionals.base import Stratified as Stratified
 from condokit.conditionals.chained import Chained
 from condokit.conditionals.kernel import KernelSmoother
 from condokit.conditionals.splines import Splines
-from condokit.conditionals.strata import Stratified as Stratified
 
 CONDITIONALS: dict[str, type[Conditional]] = {
     "stratified": Stratified,

@@ -1,14 +1,16 @@
-"""What an estimator of features given confounders offers, and what it finds."""
+"""What an estimator of features given confounders offers and finds; that of strata."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from condokit.checks import Array
+from condokit.data.arrays import columns
 from condokit.data.covariates import Covariates
+from condokit.data.grouped import GroupedMoments
 
 VARIANCE_FLOOR = 1e-4  # of the feature's pooled within-stratum variance
 
@@ -33,24 +35,43 @@ class Conditional(BaseEstimator, ABC):
     # compared are strata
     is_smooth: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = False  # whether rows may have weights
-    # whether it draws rows itself, `n_draws` with the seed `random_state`
+    # whether it draws rows itself (`sample_at`), `n_draws` with the seed `random_state`
     imputes_rows: ClassVar[bool] = False
 
     @abstractmethod
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:
         """Return the moments of features X, known at `covariates`, at other confounder values."""
 
-    def sample_at(
-        self, X: Array, covariates: Covariates, at: Covariates, n_draws: int, rng: Any
-    ) -> Array:
-        r"""Draw features at other confounder values, shape (n_values, n_draws, n_features).
 
-        Whole rows of standardised residuals, :math:`\mu(z) + \sigma(z) \epsilon_i`, which keeps the
-        correlations between features.
-        """
-        here = self.moments_at(X, covariates, covariates)
-        there = self.moments_at(X, covariates, at)
-        residual = (X - here.mean) / np.sqrt(here.var)
-        share = covariates.counts / covariates.counts.sum()
-        rows = rng.choice(len(X), (len(at.Z), n_draws), p=share)
-        return there.mean[:, None] + np.sqrt(there.var)[:, None] * residual[rows]
+class Stratified(Conditional):
+    r"""Means and variances within each stratum, in one pass over the rows.
+
+    Variances have the divisor n - 1. A stratum with one row borrows the pooled within-stratum
+    variance of its domain, and no variance is taken below 1e-4 of that. With `groups`, rows of one
+    subject count for less (see `condokit.data.grouped.effective_counts`). Where values are missing,
+    each feature has the moments of its own rows in the strata where both domains have some.
+    """
+
+    is_smooth = False
+    takes_weights = True
+
+    def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
+        stats = GroupedMoments(covariates.n_categories, X.shape[1])
+        stats.update(X, covariates.category, covariates.weights)
+        found = moments_from(stats.count, stats.mean, stats.squares, stats.count)
+        return replace(found, **{name: part[at.category] for name, part in vars(found).items()})
+
+
+def moments_from(count: Array, mean: Array, squares: Array, independent: Array) -> Moments:
+    """Turn grouped sums into moments, with borrowed and floored variances."""
+    dof = count - 1
+    lone = dof < 0.5
+    some = ~lone if lone.ndim == 1 else ~lone.all(axis=1)
+    pooled = np.where(columns(lone), 0.0, squares)[some].sum(axis=0)
+    pooled /= np.maximum(np.where(lone, 0.0, dof)[some].sum(axis=0), 1e-300)
+    var = np.where(columns(lone), pooled, squares / columns(np.where(lone, 1.0, dof)))
+    var = np.maximum(var, VARIANCE_FLOOR * pooled)
+    # one subject with many rows still has a variance, if a poor one
+    poor = np.where(lone, 0.0, np.maximum(independent - 1, 0.5))
+    with np.errstate(divide="ignore"):
+        return Moments(mean, var, 1 / var, independent, poor)

@@ -44,12 +44,8 @@ class Chained(Conditional):
         fraction: float = 1.0,
         random_state: int = 0,
     ) -> None:
-        self.n_draws = n_draws
-        self.n_iter = n_iter
-        self.n_neighbors = n_neighbors
-        self.n_estimators = n_estimators
-        self.fraction = fraction
-        self.random_state = random_state
+        self.n_draws, self.n_iter, self.n_neighbors = n_draws, n_iter, n_neighbors
+        self.n_estimators, self.fraction, self.random_state = n_estimators, fraction, random_state
 
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
         rng = np.random.default_rng(self.random_state)
@@ -61,9 +57,10 @@ class Chained(Conditional):
         count = np.full(len(at.Z), float(self.n_draws))
         return Moments(draws.mean(axis=1), var, precision, count, count - 1)
 
-    def sample_at(  # noqa: D102
+    def sample_at(
         self, X: Array, covariates: Covariates, at: Covariates, n_draws: int, rng: Any
     ) -> Array:
+        """Draw features at other confounder values, shape (n_values, n_draws, n_features)."""
         try:
             import lightgbm
         except ModuleNotFoundError:

@@ -22,11 +22,7 @@ _INDICES = 3  # and curves of this many linear combinations
 
 
 class Basis:
-    """Functions of the confounders in blocks: constant, linear, categories, curves, surfaces.
-
-    Some rows place the knots and set the units; `directions` are linear combinations of many
-    columns which deserve curves.
-    """
+    """Functions of the confounders in blocks: constant, linear, categories, curves, surfaces."""
 
     def __init__(self, covariates: Covariates, n_knots: int, directions: Array | None) -> None:
         axes = _axes(covariates.Z, directions)
@@ -63,10 +59,7 @@ class Basis:
 
 
 class _Radial:
-    r"""A low-rank thin-plate curve or surface: :math:`\sum_k c_k |u - \kappa_k|^3`, rotated.
-
-    The linear part is taken out, the rest is turned so that coefficients are independent a priori.
-    """
+    r"""A low-rank thin-plate curve or surface: :math:`\sum_k c_k |u - \kappa_k|^3`, rotated."""
 
     def __init__(self, covariates: Covariates, axes: Array, n_knots: int) -> None:
         self.axes = axes
@@ -102,11 +95,7 @@ def _axes(Z: Array, directions: Array | None) -> list[Array]:
 
 
 def directions(covariates: Covariates, Y: Array, is_query: Array | None = None) -> Array | None:
-    """Return the linear combinations of many columns along which the features vary most.
-
-    Ridge regression of all features on all columns, with an offset for the domain; the leading
-    left singular vectors of the coefficients. None where every column has a curve of its own.
-    """
+    """Return combinations of many columns along which features vary most, by ridge regression."""
     Z = covariates.Z
     p = Z.shape[1]
     if p <= _ADDITIVE:
@@ -159,10 +148,8 @@ class CurveRegression:
         return self.cov
 
     def update_prior(self, beta: Array) -> None:
-        r"""Renew the prior variances: :math:`\tau_b^2 = |\beta_b|^2 / \gamma_b`.
-
-        :math:`\gamma_b` is the number of coefficients that the data determine (MacKay 1992).
-        """
+        r"""Renew the prior variances: :math:`\tau_b^2 = |\beta_b|^2 / \gamma_b`."""
+        # gamma_b is the number of coefficients that the data determine (MacKay 1992)
         variance = np.einsum("drr->dr", self.cov)
         for b in range(self.tau2.shape[1]):
             mine = self.block == b
@@ -211,18 +198,14 @@ class Products:
 def fit_noise(
     noise: CurveRegression, Psi: Array, weights: Array, square: Array, log_var: Array | None
 ) -> tuple[Array, Array, Array]:
-    r"""Regress log-variances :math:`\Psi \gamma` on squared residuals, and renew their prior.
-
-    Two steps of Fisher scoring of a gamma likelihood with log link, from the present log-variances
-    or from a constant. Returns gamma, the log-variances and their bounds for every feature.
-    """
+    r"""Regress log-variances :math:`\Psi \gamma` on squares; return gamma, these, their bounds."""
     typical = np.log(np.maximum(weights @ square / weights.sum(), 1e-300))
     bounds = typical + np.array([[-7.0], [4.0]])  # no row may rule alone
     log_var = np.broadcast_to(typical, square.shape) if log_var is None else log_var
     weighted = Psi * (0.5 * weights[:, None])
     gram = weighted.T @ Psi
     cov = noise.posterior(np.broadcast_to(gram, (square.shape[1], *gram.shape)))
-    for _ in range(2):
+    for _ in range(2):  # Fisher scoring of a gamma likelihood with log link
         excess = np.clip(square * np.exp(-log_var) - 1, -1.0, 20.0)
         gamma = np.einsum("drs,sd->dr", cov, weighted.T @ (log_var + excess))
         log_var = np.clip(Psi @ gamma.T, *bounds)

@@ -37,8 +37,7 @@ class KernelSmoother(Conditional):
     takes_weights = True
 
     def __init__(self, bandwidth: float | None = None, kernel: Kernel | None = None) -> None:
-        self.bandwidth = bandwidth
-        self.kernel = kernel
+        self.bandwidth, self.kernel = bandwidth, kernel
 
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
         check_kernel(self.kernel, self.bandwidth)

@@ -28,8 +28,7 @@ class Splines(Conditional):
     takes_weights = True
 
     def __init__(self, n_knots: int = 12, max_iter: int = 10) -> None:
-        self.n_knots = n_knots
-        self.max_iter = max_iter
+        self.n_knots, self.max_iter = n_knots, max_iter
 
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
         counts = covariates.counts

@@ -11,7 +11,7 @@ from condokit.checks import Array, said
 from condokit.conditionals import Moments
 from condokit.data.arrays import average, columns
 from condokit.maps.families import DiagonalFamily, MapFamily, MatrixFamily
-from condokit.solvers.descent import Evaluation, descend
+from condokit.solvers.lbfgs import Evaluation, descend
 from condokit.solvers.solution import Solution
 from condokit.summaries.gaussians import GaussianPair
 from condokit.summaries.moments import MomentPair

@@ -10,8 +10,8 @@ from condokit.conditionals import Moments
 from condokit.data.arrays import columns
 from condokit.divergences.base import GaussianDivergence, variance_of_mean, variance_of_variance
 from condokit.maps.families import DiagonalFamily, LocationScale, MapFamily, MatrixFamily
-from condokit.solvers.descent import Evaluation, Objective, added
 from condokit.solvers.gaussian_kl import KLObjective
+from condokit.solvers.lbfgs import Evaluation, Objective, added
 from condokit.solvers.low_rank import minimise_low_rank
 from condokit.solvers.matrices import minimise
 from condokit.solvers.solution import Solution, decorrelated, no_change, only_shifted
@@ -166,9 +166,8 @@ class Jeffreys(GaussianDivergence):
     """The sum of the reverse and the forward KL divergence, which treats both domains alike."""
 
     def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:  # noqa: D102
-        back, forth = ReverseKL(), ForwardKL()
         sides = query, reference, weights
-        return added(back.value_and_grad(*sides), forth.value_and_grad(*sides))
+        return added(ReverseKL().value_and_grad(*sides), ForwardKL().value_and_grad(*sides))
 
     def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:  # noqa: D102
         def both(units: Units) -> Objective:

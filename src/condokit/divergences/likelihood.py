@@ -12,8 +12,8 @@ from condokit.checks import Array, check_number
 from condokit.conditionals.curves import Basis, CurveRegression, Products, curve_bases, fit_noise
 from condokit.divergences.base import Divergence, GaussianDivergence
 from condokit.maps.families import DiagonalFamily
-from condokit.solvers.descent import Evaluation, infinite
 from condokit.solvers.gaussian_kl import log_det_inverse
+from condokit.solvers.lbfgs import Evaluation, infinite
 from condokit.solvers.matrices import minimise
 from condokit.solvers.solution import Solution, decorrelated, joined, no_change
 from condokit.solvers.units import Units
@@ -156,15 +156,19 @@ class _SharedLaw:
         self.n_rows = float(rows.weights.sum())
 
     def alternate(self, max_iter: int, in_groups: bool) -> Iterator[tuple[Array, Self]]:
-        """Renew map, curves and noise in turn; yield features whose map stands still.
-
-        With `in_groups`, as soon as a good part of them does; otherwise all together.
-        """
+        """Renew map, curves and noise in turn; yield what stands still, in groups or at once."""
         place = np.arange(len(self.m))
         for self.n_iter in range(1, max_iter + 1):
             before = self.m, self.b
-            self._update_map_and_mean()
-            self._update_noise(first=self.n_iter == 1)
+            W = np.exp(-self.log_var) * self.rows.weights[:, None]
+            self._renew(*_sums(self.rows, self.products, W))
+            self.mean.update_prior(self.beta)
+            # log-variances from squared residuals, freed of what the curve took from them
+            square = self._residuals(self.rows, self.products, self.log_var) ** 2
+            log_var = None if self.n_iter == 1 else self.log_var
+            self.gamma, self.log_var, self.bounds = fit_noise(
+                self.noise, self.Psi, self.rows.weights, square, log_var
+            )
             if self.sample.groups is not None and self.n_iter <= _CORRELATION_STEPS:
                 self._update_correlation()
             error = self.standard_errors()
@@ -189,11 +193,6 @@ class _SharedLaw:
         for name in ("log_var", "bounds"):
             setattr(part, name, getattr(self, name)[:, chosen])
         return part
-
-    def _update_map_and_mean(self) -> None:
-        W = np.exp(-self.log_var) * self.rows.weights[:, None]
-        self._renew(*_sums(self.rows, self.products, W))
-        self.mean.update_prior(self.beta)
 
     def _renew(self, gram: Array, cross: Array, G: Array) -> None:
         """Find the map and the mean curves, given sums over rows."""
@@ -229,20 +228,8 @@ class _SharedLaw:
         _, _, G02, _, G12, G22 = self._sides()
         return -G12 / G22, -G02 / G22
 
-    def _update_noise(self, first: bool) -> None:
-        """Regress log-variances on squared residuals, freed of what the curve took from them."""
-        square = self._residuals(self.rows, self.products, self.log_var) ** 2
-        start = None if first else self.log_var
-        self.gamma, self.log_var, self.bounds = fit_noise(
-            self.noise, self.Psi, self.rows.weights, square, start
-        )
-
     def _residuals(self, rows: Rows, products: Products, log_var: Array) -> Array:
-        r"""Return residuals over the root of one minus the leverage of their row.
-
-        Of query rows, the map takes what the curve leaves: one for the offset, and for the scale
-        the share of its information that does not come from the spread.
-        """
+        r"""Return residuals over the root of one minus the leverage of their row, map included."""
         q = rows.is_query[:, None]
         mapped = np.where(q, self.m * rows.X + self.b, rows.X)
         leverage = products.variances(self.mean.cov) * np.exp(-log_var)
@@ -270,14 +257,12 @@ class _SharedLaw:
         self._discount(float(np.clip(correlation, 0.0, 1.0).mean()))
 
     def standard_errors(self) -> tuple[Array, Array, Array]:
-        """Return the errors of log m and of b, and the covariance of m with b, given the curves.
-
-        The noise curve is shared, so that only a part q of the N_q query rows informs on the scale.
-        """
+        """Return the errors of log m and of b, and the covariance of m with b, given the curves."""
         _, _, _, G11, G12, G22 = self._sides()
         none = np.zeros_like(self.m)
         if not self.family.has_scale:
             return none, 1 / np.sqrt(G22), none
+        # the noise curve is shared, so that only a part of the query rows informs on the scale
         shared = 2 * np.einsum("r,drs,s->d", self.query_pull, self.noise.cov, self.query_pull)
         informative = np.maximum(self.n_query - shared, 1.0)
         info_m = G11 + (2 * informative - self.n_query) / self.m**2

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, check_integer
-from condokit.divergences.samples import Distance, SampleDivergence, gradient_in_map, mapped
+from condokit.divergences.samples import RowDivergence, gradient_in_map, mapped
 from condokit.maps.families import MapFamily
 from condokit.solvers.solution import Solution
 from condokit.summaries.samples import Samples
 
 
-class StochasticMMD(SampleDivergence):
+class StochasticMMD(RowDivergence):
     r"""The paper's minibatch MMD, for comparison: slow, and far from the minimum by default.
 
     Pairs of sets of rows are drawn once: a confounder value from the prior, then `n_samples` rows
@@ -52,14 +52,6 @@ class StochasticMMD(SampleDivergence):
         self.random_state = random_state
 
     max_rows = 10**9
-    max_iter = None
-
-    def distances(self, samples: Samples) -> Distance:  # noqa: D102
-        def distance(k: int, Z: Array) -> tuple[float, Array]:
-            value, gradient = _mmd_of_sets(Z[None], samples.reference[k][None])
-            return value, gradient[0]
-
-        return distance
 
     def supports(self, family: MapFamily) -> str | None:  # noqa: D102
         if family.form == "matrix" and not family.is_free:

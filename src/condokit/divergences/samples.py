@@ -15,9 +15,9 @@ from condokit.divergences.base import Divergence
 from condokit.divergences.kl import ReverseKL
 from condokit.maps.coordinates import AllMatrices
 from condokit.maps.families import MapFamily, MatrixFamily
-from condokit.solvers.descent import Evaluation, descend
+from condokit.solvers.lbfgs import Evaluation, descend
+from condokit.solvers.matrices import Start, matrix_starts, nearest_rigid, rectangular_starts
 from condokit.solvers.solution import Solution
-from condokit.solvers.starts import Start, matrix_starts, nearest_rigid, rectangular_starts
 from condokit.solvers.units import FeatureUnits, Units, decoded
 from condokit.summaries.samples import Samples, as_gaussians, as_moments
 
@@ -31,13 +31,11 @@ Distance = Callable[[int, Array], tuple[float, Array]]
 KernelProfile = Callable[[Array, Array], tuple[Array, Array]]
 
 
-class SampleDivergence(Divergence):
-    """A divergence between rows of mapped query and reference in every stratum."""
+class RowDivergence(Divergence):
+    """A divergence between rows, at most `max_rows` in every stratum, that has a way of its own."""
 
     forms: ClassVar[dict[str, str]] = {"diagonal": "samples", "matrix": "samples"}
     max_rows: int
-    max_iter: int | None
-    precision: type[np.floating[Any]] = np.float64  # the numbers to compute with
 
     def refusal(self, family: MapFamily) -> str:  # noqa: D102
         return said(
@@ -46,6 +44,13 @@ class SampleDivergence(Divergence):
             mine=type(self).__name__,
             family=type(family).__name__,
         )
+
+
+class SampleDivergence(RowDivergence):
+    """A divergence between rows of mapped query and reference in every stratum."""
+
+    max_iter: int | None
+    precision: type[np.floating[Any]] = np.float64  # the numbers to compute with
 
     @abstractmethod
     def distances(self, samples: Samples) -> Distance:
@@ -384,7 +389,7 @@ class SlicedWasserstein(SampleDivergence):
         return distance
 
 
-class Procrustes(SampleDivergence):
+class Procrustes(RowDivergence):
     r"""Mean squared distance of rows paired by optimal transport within strata; rigid maps only.
 
     Alternates the pairing, an assignment problem in every stratum, with the best rotation for it,
@@ -401,16 +406,6 @@ class Procrustes(SampleDivergence):
     def __init__(self, max_rows: int = 300, max_iter: int = 50) -> None:
         self.max_rows, self.max_iter = max_rows, max_iter
 
-    def distances(self, samples: Samples) -> Distance:  # noqa: D102
-        def distance(k: int, Z: Array) -> tuple[float, Array]:
-            Y = samples.reference[k]
-            rows, partners = linear_sum_assignment(_squared(Z, Y))
-            error = np.zeros_like(Z)
-            error[rows] = Z[rows] - Y[partners]
-            return float((error**2).sum() / len(rows)), 2 * error / len(rows)
-
-        return distance
-
     def supports(self, family: MapFamily) -> str | None:  # noqa: D102
         if family.form in self.forms and not family.is_rigid:
             return said(
@@ -424,7 +419,7 @@ class Procrustes(SampleDivergence):
         for name, start in problem(family, summary)[1]:
             A, b = nearest_rigid(start.scale, family.has_scale), start.offset
             n_iter, last, value = 0, np.inf, np.inf
-            while n_iter < (self.max_iter or 1) and (n_iter < 2 or last - value > 1e-9 * value):
+            while n_iter < self.max_iter and (n_iter < 2 or last - value > 1e-9 * value):
                 n_iter, last = n_iter + 1, value
                 A, b, value = _turned(summary, A, b, family.has_scale)
             found[name] = Solution.of(A, b, objective=value, n_iter=n_iter)

@@ -14,10 +14,10 @@ from condokit.divergences.base import (
     variance_of_variance,
 )
 from condokit.maps.families import DiagonalFamily, MapFamily, MatrixFamily
-from condokit.solvers.descent import Evaluation
 from condokit.solvers.gaussian_kl import gap
+from condokit.solvers.lbfgs import Evaluation
+from condokit.solvers.matrices import match_axes, nearest_rigid, transport_matrix
 from condokit.solvers.solution import Solution, decorrelated, no_change
-from condokit.solvers.starts import match_axes, nearest_rigid, transport_matrix
 from condokit.summaries.gaussians import GaussianPair
 from condokit.summaries.moments import MomentPair
 

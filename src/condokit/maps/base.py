@@ -114,8 +114,9 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied map, read-only as before."""
         self.__dict__.update(state)
-        for array in self.arrays().values():
-            array.flags.writeable = False
+        for value in state.values():
+            if hasattr(value, "flags"):
+                value.flags.writeable = False
 
     def with_origin(
         self, fitted_on: Profile | None, provenance: Mapping[str, Any] | None = None

@@ -10,8 +10,7 @@ from scipy.special import digamma
 
 from condokit.checks import Array
 from condokit.maps.coordinates import AllMatrices
-from condokit.solvers.descent import Evaluation, descend, infinite, keeping_orientation
-from condokit.solvers.lbfgs import lbfgs
+from condokit.solvers.lbfgs import Evaluation, descend, infinite, keeping_orientation, lbfgs
 from condokit.solvers.solution import Solution
 from condokit.solvers.units import Units
 from condokit.summaries.gaussians import GaussianPair
@@ -92,10 +91,7 @@ class KLObjective:
         return 0.5 * float(self.weights @ twice)
 
     def enough(self) -> float:
-        """Return a value that only chance could improve upon: what is expected after a fit.
-
-        A matrix and an offset take their share of the degrees of freedom of all strata.
-        """
+        """Return the value expected after a fit, upon which only chance could improve."""
         n_values, d = self.mean.shape
         if min(rows.min() for rows in self.counts) < _ENOUGH_ROWS * d + 3:
             return -np.inf  # too few to tell
@@ -137,10 +133,7 @@ class KLObjective:
         return Solution.of(B, c, objective=value, n_iter=n_iter, gradient_norm=norm)
 
     def _on_operator(self, B: Array) -> Callable[[Array], tuple[float, Array]]:
-        """Return the divergence as a function of vec(B), but for a constant, and its gradient.
-
-        Its cost does not depend on the support values. Infinite where det B has another sign.
-        """
+        """Return the divergence of vec(B), but for a constant; infinite if det B changes sign."""
         Q, g = self._quadratic
         sign = np.linalg.slogdet(B)[0]
 
@@ -156,10 +149,7 @@ class KLObjective:
 
     @cached_property
     def _quadratic(self) -> tuple[Array, Array]:
-        r"""Q and g of :math:`L = \tfrac12 v' Q v - g' v - \log|\det B| + k`, v = vec(B).
-
-        One matrix product over the support values; afterwards their number does not matter.
-        """
+        r"""Q and g of :math:`L = \tfrac12 v' Q v - g' v - \log|\det B| + k`, v = vec(B)."""
         n_values, d = self.mean.shape
         second = self.cov + self.mean[:, :, None] * self.mean[:, None, :]
         flat = self.weighted.reshape(n_values, -1).T @ second.reshape(n_values, -1)

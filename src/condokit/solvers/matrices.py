@@ -1,23 +1,28 @@
-"""The search of full matrices: from many starts, the best of which is polished."""
+"""The search of full matrices: starts in closed form or at random, the best of them polished."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from scipy import linalg
 
 from condokit.checks import Array
 from condokit.maps.coordinates import AllMatrices
 from condokit.maps.families import MatrixFamily
-from condokit.solvers.descent import Objective, descend, keeping_orientation
 from condokit.solvers.gaussian_kl import MOST_DENSE, KLObjective
+from condokit.solvers.lbfgs import Objective, descend, keeping_orientation
 from condokit.solvers.solution import Solution
-from condokit.solvers.starts import FLIP_FEE, Start, starts
-from condokit.solvers.units import Units, decoded
-from condokit.summaries.gaussians import GaussianPair
+from condokit.solvers.units import TINY, Units, decoded
+from condokit.summaries.gaussians import GaussianPair, Gaussians
 
+_MODES = 5  # maps that other divergences suggest as starts
+_MODE_SEARCHES = 20
+_FLIP_FEE = 5.0  # nats that the data must give for a reflection
 _FLIP_FEE_PER_ROW = 0.01
 
+Start = tuple[str, Solution]
 Solver = Callable[[Array, Array], Solution]
 
 
@@ -26,10 +31,7 @@ def minimise(
     pair: GaussianPair,
     make_objective: Callable[[Units], Objective] | None = None,
 ) -> Solution:
-    """Find the best matrix of a family for an objective; without any, for reverse KL.
-
-    Among all matrices, reverse KL explores the starts; for other objectives where that is cheap.
-    """
+    """Find the best matrix of a family for an objective; without any, for reverse KL."""
     units, n_starts = Units(pair, family.search.units), family.search.n_starts
     few, max_iter = pair.n_features <= MOST_DENSE, int(family.search.max_iter)
     objective: Objective
@@ -66,12 +68,12 @@ def best_of(
 ) -> Solution:
     """Solve from every start and keep the best, polished; a reflection must be worth its fee.
 
-    That is `FLIP_FEE` nats in all, and `_FLIP_FEE_PER_ROW` nats per row and feature: rows are
+    That is `_FLIP_FEE` nats in all, and `_FLIP_FEE_PER_ROW` nats per row and feature: rows are
     neither Gaussian nor independent, and most instruments do not turn the world inside out. Starts
     are no longer tried after a map that keeps the orientation has a value below `enough`.
     """
     n_rows = max(float(units.query.count.sum()), 1.0)
-    fee = max(FLIP_FEE / n_rows, _FLIP_FEE_PER_ROW * units.n_features)
+    fee = max(_FLIP_FEE / n_rows, _FLIP_FEE_PER_ROW * units.n_features)
 
     def cost(solution: Solution) -> float:
         return solution.objective + fee * solution.is_reflection
@@ -96,3 +98,115 @@ def best_of(
         close = [rival for rival in rivals if cost(rival) < cost(best) + max(1.0, fee)]
         best = min((solved(polish, rival) for rival in close), key=cost)
     return replace(best, starts={name: s.objective for name, s in found.items()})
+
+
+def matrix_starts(pair: GaussianPair, n_starts: int | None = None) -> list[Start]:
+    """Return full matrices to start from: the best few that Gaussian divergences suggest."""
+    n_starts = n_starts or _MODE_SEARCHES
+    units = Units(pair, "white")
+    if pair.n_features > MOST_DENSE or len(pair.weights) == 1:
+        return list(starts(units, pair, min(n_starts, 3)))
+    objective = KLObjective(units)
+    found: list[Start] = []
+    for name, start in starts(units, pair, min(n_starts, _MODE_SEARCHES)):
+        mode = objective.explore(*units.encode(start.scale, start.offset))
+        value = mode.objective
+        if all(abs(value - other.objective) > 1e-3 * max(1.0, abs(value)) for _, other in found):
+            found.append((name, decoded(units, mode)))
+    return sorted(found, key=lambda item: item[1].objective)[:_MODES]
+
+
+def rectangular_starts(pair: GaussianPair) -> list[Start]:
+    """Return maps between different features: from stratum means, and from principal axes."""
+    weights = pair.weights
+    mean_q, size_q, axes_q, along_q = principal_axes(pair.query, weights)
+    mean_r, size_r, axes_r, along_r = principal_axes(pair.reference, weights)
+    between_q, between_r = pair.query.mean - mean_q, pair.reference.mean - mean_r
+    cov_q, cov_r = (axes_q * size_q**2) @ axes_q.T, (axes_r * size_r**2) @ axes_r.T
+    # the regression of the reference's stratum means on the query's, kept small by its spread
+    A_means = (between_r.T * weights) @ between_q
+    A_means = A_means @ np.linalg.inv((between_q.T * weights) @ between_q + 0.05 * cov_q)
+    p = min(len(size_q), len(size_r))
+    lead_q, lead_r = slice(len(size_q) - p, None), slice(len(size_r) - p, None)
+    agreement = (weights[:, None] * along_q[:, lead_q] * along_r[:, lead_r]).sum(axis=0)
+    sign = np.where(agreement < 0, -1.0, 1.0)
+    A_axes = (axes_r[:, lead_r] * (sign * size_r[lead_r] / size_q[lead_q])) @ axes_q[:, lead_q].T
+    # the means' map brought to the reference's spread by transport
+    cov = A_means @ cov_q @ A_means.T + 1e-3 * np.diag(np.diag(cov_r))
+    A_moved = transport_matrix(cov, cov_r) @ A_means
+    maps = {"means": A_means, "axes": A_axes, "moved means": A_moved}
+    return [(name, Solution.of(A, mean_r - A @ mean_q)) for name, A in maps.items()]
+
+
+def starts(units: Units, pair: GaussianPair, n: int) -> Iterator[Start]:
+    """Yield n maps to start from: diagonal, transport, matched axes, then random rotations."""
+    mean_q, cov_q = pair.query.balanced(pair.weights)
+    mean_r, cov_r = pair.reference.balanced(pair.weights)
+    A = np.diag(np.sqrt(np.diag(cov_r) / np.diag(cov_q)))
+    yield "diagonal", Solution.of(A, mean_r - A @ mean_q)
+    if n > 1:
+        A = transport_matrix(cov_q, cov_r)
+        yield "transport", Solution.of(A, mean_r - A @ mean_q)
+    if n > 2:
+        yield "axes", Solution.of(*match_axes(pair))
+    rng, d = np.random.default_rng(0), units.n_features
+    for k in range(n - 3):
+        Q, R = np.linalg.qr(rng.normal(size=(d, d)))
+        Q = Q * np.sign(np.diag(R))
+        if (np.linalg.slogdet(Q)[0] < 0) != (k % 2 == 1):
+            Q[0] *= -1
+        name = f"{'reflection' if k % 2 else 'rotation'} {k // 2 + 1}"
+        yield name, Solution.of(*units.decode(Q, np.zeros(d)))
+
+
+def transport_matrix(cov_query: Array, cov_reference: Array) -> Array:
+    r"""Return the symmetric A with :math:`A C_q A = C_r`, the optimal transport of Gaussians.
+
+    :math:`C_q^{-1/2} (C_q^{1/2} C_r C_q^{1/2})^{1/2} C_q^{-1/2}`, computed as
+    :math:`L_r U V' L_q^{-1}` from Cholesky factors and :math:`L_r' L_q = U S V'`, which keeps its
+    accuracy when features have very different units.
+    """
+    left, right = _cholesky(cov_reference), _cholesky(cov_query)
+    U, _, V = np.linalg.svd(left.T @ right)
+    return left @ linalg.solve_triangular(right.T, (U @ V).T, lower=False).T
+
+
+def principal_axes(gaussians: Gaussians, weights: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the balanced mean, sizes and axes (smallest first), and where strata are on these."""
+    mean, cov = gaussians.balanced(weights)
+    size, axes = np.linalg.eigh(cov)
+    size = np.sqrt(np.maximum(size, TINY * size[-1]))
+    return mean, size, axes, (gaussians.mean - mean) @ axes / size
+
+
+def match_axes(pair: GaussianPair) -> tuple[Array, Array]:
+    """Return the map that aligns the principal axes; see `condokit.PCMatch`."""
+    query, reference = pair.query, pair.reference
+    mean_q, size_q, axes_q, along_q = principal_axes(query, pair.weights)
+    mean_r, size_r, axes_r, along_r = principal_axes(reference, pair.weights)
+    noise = 1 / np.maximum(query.count, 1e-9) + 1 / np.maximum(reference.count, 1e-9)
+    evidence = 2 * (along_q * along_r / noise[:, None]).sum(axis=0)
+    if pair.skewness is not None:
+        skew_q, skew_r = pair.skewness(axes_q, axes_r)
+        evidence += 2 * skew_q * skew_r / (6 / query.count.sum() + 6 / reference.count.sum())
+    sign = np.where(evidence < 0, -1.0, 1.0)
+    orientation = np.linalg.slogdet(axes_r)[0] * np.linalg.slogdet(axes_q)[0] * sign.prod()
+    least = int(np.argmin(np.abs(evidence)))
+    if orientation < 0 and abs(evidence[least]) < _FLIP_FEE:
+        sign[least] *= -1
+    A = (axes_r * (sign * size_r / size_q)) @ axes_q.T
+    return A, mean_r - A @ mean_q
+
+
+def nearest_rigid(A: Array, has_scale: bool) -> Array:
+    """Return the orthogonal matrix nearest to A, times the mean of its scales or one."""
+    left, size, right = np.linalg.svd(A)
+    return (float(np.exp(np.log(size).mean())) if has_scale else 1.0) * (left @ right)
+
+
+def _cholesky(cov: Array) -> Array:
+    """Return the Cholesky factor, of a slightly raised diagonal where there is none."""
+    for raised in (0.0, 1e-12, 1e-9, 1e-6):
+        with suppress(np.linalg.LinAlgError):
+            return np.linalg.cholesky(cov + raised * np.diag(np.diag(cov)))
+    raise FloatingPointError("a covariance is not positive")

@@ -72,10 +72,7 @@ class Units:
 
 
 class FeatureUnits:
-    """Features divided by the reference's spread, for diagonal maps: nothing is square.
-
-    Not `centred` at the balanced means for maps that have no offset.
-    """
+    """Features over the reference's spread, for diagonal maps; `centred` if these have offsets."""
 
     def __init__(self, pair: MomentPair, centred: bool = True) -> None:
         reference, weights = pair.reference, pair.weights

@@ -10,7 +10,7 @@ from condokit.conditionals import Conditional
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
-from condokit.summaries.curves import few_points, residuals
+from condokit.summaries.gaussians import few_points, residuals
 from condokit.summaries.moments import MomentPair
 
 _MOST_FACTORS = 10
@@ -50,11 +50,7 @@ class FactorGaussian:
 def factor_gaussians(
     residual: Array, place: Array, mean: Array, counts: Array | None = None
 ) -> list[FactorGaussian]:
-    r"""Return one Gaussian per stratum from residual rows, each half its own, half pooled.
-
-    The leading principal axes of the covariance are its factors, with what exceeds the average of
-    the others as their size; the rest of every feature's variance is noise.
-    """
+    r"""Return one Gaussian per stratum from residual rows, each half its own, half pooled."""
     d = residual.shape[1]
     counts = np.ones(len(residual)) if counts is None else counts
     residual, place, counts = residual[counts > 0], place[counts > 0], counts[counts > 0]
@@ -74,6 +70,7 @@ def factor_gaussians(
         size, axes = size[len(size) - q :], axes[:, len(axes) - q :]
         if len(rows) <= d:
             axes = rows.T @ axes / np.sqrt(np.maximum(size, 1e-300))
+        # the leading principal axes, of the size that exceeds the average of the others
         factors = axes * np.sqrt(np.maximum(size - rest, 0.0))
         noise = np.maximum(variance - (factors**2).sum(axis=1), _NOISE_FLOOR * variance)
         result.append(FactorGaussian(mean[k], np.maximum(noise, 1e-12), factors))

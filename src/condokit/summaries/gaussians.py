@@ -9,11 +9,12 @@ from scipy.stats import skew
 
 from condokit.checks import Array, refusal
 from condokit.compare.comparison import Comparison
-from condokit.conditionals import Conditional
+from condokit.conditionals import Conditional, Moments
+from condokit.data.arrays import ones_for_zeros
+from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedScatter
 from condokit.data.subsets import folds, subsample
-from condokit.summaries.curves import few_points, residuals
 from condokit.summaries.moments import is_flat, refuse_continuous, refuse_huge
 
 _POOLED: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
@@ -21,6 +22,7 @@ _DIAGONAL: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 _MANY_FEATURES = 200  # beyond, fewer candidates are tried
 _MOST_STRATA = 50  # on which the choice among them is made
 _FOLDS = 5
+_MOST_POINTS = 60  # support points of continuous confounders
 _MOST_NUMBERS = 50_000_000  # in all covariances of a domain
 _SINGULAR = 1e-10  # share of a variance that other features leave, below which it is none
 # from axes of the query and of the reference to the skewness along them
@@ -49,10 +51,7 @@ class Gaussians:
         return Gaussians(self.mean[:, features], cov, self.count)
 
     def balanced(self, weights: Array) -> tuple[Array, Array]:
-        r"""Return the mean M and the covariance of the mixture with these weights.
-
-        :math:`\sum_n w_n [\Sigma_n + (\mu_n - M)(\mu_n - M)']`.
-        """
+        r"""Return M and the covariance :math:`\sum_n w_n [\Sigma_n + (\mu_n - M)(\mu_n - M)']`."""
         mean, within = weights @ self.mean, np.tensordot(weights, self.cov, axes=1)
         between = self.mean - mean
         return mean, within + (between.T * weights) @ between
@@ -220,11 +219,7 @@ def _skewness(
 def _along_curves(
     domains: Domains, comparison: Comparison, conditional: Conditional, regularised: bool
 ) -> GaussianPair:
-    r"""Return means and covariances :math:`D(z) R D(z)` at a bounded number of support points.
-
-    :math:`D(z)` are the standard deviations of the conditional estimator, R the correlation of
-    the residuals in units of these, one for all z.
-    """
+    r"""Return means and :math:`D(z) R D(z)` at a few points; R is the correlation of residuals."""
     used, covariates = comparison.used, comparison.covariates
     X, n_folds = domains.rows(used), _FOLDS if regularised else 1
     at, weights, nearest = few_points(comparison)
@@ -285,3 +280,44 @@ def is_singular(pair: GaussianPair) -> bool:
     except np.linalg.LinAlgError:
         return True
     return bool((left < _SINGULAR * variances).any())
+
+
+def residuals(
+    conditional: Conditional, X: Array, own: Covariates, at: Covariates
+) -> tuple[Array, Moments, Moments]:
+    """Return residuals in units of their spread, and the moments at the rows and elsewhere."""
+    here, there = (conditional.moments_at(X, own, z) for z in (own, at))
+    return (X - here.mean) / np.sqrt(ones_for_zeros(here.var)), here, there
+
+
+def few_points(comparison: Comparison) -> tuple[Covariates, Array, Array]:
+    """Return a few support points, their weights, and the nearest of every row, -1 for none."""
+    from sklearn.cluster import KMeans  # slow to import
+
+    covariates, (rows, weights) = comparison.covariates, comparison.points
+    centres, categories, shares = [], [], []
+    nearest = np.full(len(covariates.Z), -1, dtype=np.intp)
+    n_centres = 0
+    for category in np.unique(covariates.category):  # each with centres of its own
+        mine = covariates.category[rows] == category
+        everyone = np.flatnonzero(covariates.category == category)
+        if not weights[mine].sum() > 0:
+            continue
+        Z = covariates.Z[rows[mine]]
+        n = min(max(2, round(_MOST_POINTS * len(Z) / len(rows))), len(np.unique(Z, axis=0)))
+        if Z.shape[1] == 0 or n == 1:
+            n, centre = 1, Z[:1]
+            place, labels = np.zeros(len(everyone)), np.zeros(len(Z), dtype=np.intp)
+        else:
+            # sorted, so that the order of rows does not matter
+            model = KMeans(n, n_init=1, random_state=0).fit(Z[np.lexsort(Z.T)])
+            centre = model.cluster_centers_
+            place, labels = model.predict(covariates.Z[everyone]), model.predict(Z)
+        nearest[everyone] = place + n_centres
+        n_centres += n
+        centres.append(centre)
+        categories += [category] * n
+        shares.append(np.bincount(labels, weights[mine], minlength=n))
+    share = np.concatenate(shares)
+    at = Covariates(np.concatenate(centres), np.array(categories), covariates.n_categories)
+    return at, share / share.sum(), nearest

@@ -9,7 +9,7 @@ from scipy.special import digamma, ndtri, polygamma, stdtrit
 from condokit.checks import Array, listing, refusal
 from condokit.compare.comparison import Comparison
 from condokit.conditionals import Conditional, Moments
-from condokit.conditionals.strata import moments_from
+from condokit.conditionals.base import moments_from
 from condokit.data.arrays import average, columns, ones_for_zeros
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments, ObservedMoments, effective_counts
@@ -180,11 +180,7 @@ def without_flat(
 
 
 def _widening(query: Moments, reference: Moments, shared: bool) -> Any:
-    """Return the factor of standard errors that makes 95% of them 1.96, with few rows too.
-
-    Student's quantile for the degrees of freedom of all variances, if they are shared; otherwise
-    for their harmonic mean, to which the least known one counts most.
-    """
+    """Return the factor that makes 1.96 errors a 95% interval: Student's, by the variances' dof."""
     dof = np.concatenate([query.dof, reference.dof])
     seen = np.concatenate([query.count, reference.count]) > 0
     known = np.where(seen, np.maximum(dof, 0.5), 0.0)

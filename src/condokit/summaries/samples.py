@@ -13,8 +13,14 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.subsets import subsample
-from condokit.summaries.curves import few_points, residuals
-from condokit.summaries.gaussians import GaussianPair, Shares, gaussians_of, regularise
+from condokit.summaries.gaussians import (
+    GaussianPair,
+    Shares,
+    few_points,
+    gaussians_of,
+    regularise,
+    residuals,
+)
 from condokit.summaries.moments import MomentPair, is_flat, refuse_continuous
 
 _MOST_IMPUTED = 2000  # support points at which rows are imputed
@@ -25,10 +31,7 @@ Sides = tuple[list[Array], list[Array]]
 
 @dataclass(frozen=True)
 class Samples:
-    """Rows of both domains at every support value, and the weights of these.
-
-    Rows are sorted, so that nothing depends on the order they were given in.
-    """
+    """Sorted rows of both domains at every support value, and the weights of these."""
 
     query: list[Array]
     reference: list[Array]
@@ -38,10 +41,7 @@ class Samples:
     is_rectangular: bool = False  # whether the domains have different features
 
     def half(self, which: int) -> "Samples":
-        """Return the rows of every other subject, to learn from or to judge by.
-
-        Where subjects are not known, equal rows, which weights make, are of one.
-        """
+        """Return every other subject; where these are unknown, equal rows are of one."""
         query, reference = self.subjects or self._distinct()
         numbers, first = np.unique(np.concatenate([*query, *reference]), return_index=True)
         chosen = numbers[np.argsort(first)][which::2]
@@ -121,10 +121,7 @@ def _in_strata(domains: Domains, comparison: Comparison, max_rows: int) -> Sampl
 
 
 def _along_curves(domains: Domains, comparison: Comparison, conditional: Conditional) -> Samples:
-    r"""Return rows :math:`\mu(z) + \sigma(z) \epsilon_i` at a bounded number of support points.
-
-    Whole rows of standardised residuals keep the correlations between features.
-    """
+    r"""Return whole rows :math:`\mu(z) + \sigma(z) \epsilon_i` at a bounded number of points."""
     used, groups = comparison.used, domains.groups
     at, weights, _ = few_points(comparison)
 

@@ -10,7 +10,7 @@ from scipy.special import stdtrit
 
 from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, check_integer, check_seed, warn
-from condokit.conditionals.strata import moments_from
+from condokit.conditionals.base import moments_from
 from condokit.data.arrays import columns, ones_for_zeros, rms
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments, ObservedMoments
