@@ -261,7 +261,8 @@ def _refitted_maps(
         var = ones_for_zeros(np.stack([block.var[k, 1:].ravel() for block, _ in usable]))
         sides.append(Moments(mean, var, 1 / var, ones, ones))
     weights = np.array([block.weight[0] for block, _ in usable])
-    pair = MomentPair(*sides, weights / weights.sum(), np.zeros(np.prod(shape), dtype=bool))
+    none = np.zeros(np.prod(shape), dtype=bool)
+    pair = MomentPair(sides[0], sides[1], weights / weights.sum(), none)
     found = ReverseKL().solve(LocationScale(), pair)
     return found.offset.reshape(shape), np.log(found.scale).reshape(shape)
 
