@@ -102,13 +102,12 @@ def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
                 axis.plot(grid, curves[key], color=colour, ls=style)
         if any(curve is None for curve in curves.values()):
             axis.set_xlabel("too few rows to show all", fontsize=8)
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
+    from matplotlib import lines, patches
 
     handles = [
-        Patch(color=REFERENCE, alpha=0.35, label="reference"),
-        Line2D([], [], color=BEFORE, ls="--", label="query, as recorded"),
-        Line2D([], [], color=AFTER, label="query, mapped"),
+        patches.Patch(color=REFERENCE, alpha=0.35, label="reference"),
+        lines.Line2D([], [], color=BEFORE, ls="--", label="query, as recorded"),
+        lines.Line2D([], [], color=AFTER, label="query, mapped"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(_literal(feature), x=0.01, ha="left")

@@ -107,8 +107,7 @@ def build(
     outward = inward
     if affine.is_rectangular:
         outward = [str(name) for name in affine.outputs(domains.tables[0].columns) or ()]
-    parameters = _parameters(adapter, uncertainty)
-    features = _features({"feature": outward, **parameters}, evaluation)
+    features = _features({"feature": outward, **_parameters(adapter, uncertainty)}, evaluation)
     record: dict[str, Any] = {
         "format": FORMAT,
         "schema": SCHEMA,

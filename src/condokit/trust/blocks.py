@@ -101,8 +101,7 @@ class ComparableRows:
     @cached_property
     def expected(self) -> Array:
         """The reference's mean of every feature given the confounders of each row."""
-        there = ~self.is_query
-        X = self.after[there]
+        there, X = ~self.is_query, self.after[~self.is_query]
         if self.covariates is not None:
             return Splines().moments_at(X, self.covariates.take(there), self.covariates).mean
         means = np.zeros((int(self.block.max()) + 1, X.shape[1]))

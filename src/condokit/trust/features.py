@@ -63,8 +63,7 @@ def _constant(domains: Domains, side: Array, part: Array) -> Array:
 
 def _extremes(X: Array) -> tuple[Array, Array]:
     """Return the lowest and highest known value of every feature; low > high if there is none."""
-    low = np.fmin.reduce(X, axis=0, initial=np.inf)
-    return low, np.fmax.reduce(X, axis=0, initial=-np.inf)
+    return np.fmin.reduce(X, axis=0, initial=np.inf), np.fmax.reduce(X, axis=0, initial=-np.inf)
 
 
 def _distribution(x: Array, is_query: Array) -> dict[str, str]:

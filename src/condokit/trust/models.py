@@ -122,7 +122,7 @@ def _by_stratum(
             if labelled:
                 figures |= {"query_truth": one.truth[query], "error_before": error_before[query]}
                 figures |= {"error_after": error_after[query]}
-                figures |= {"error_reference": error_after[reference]}
+                figures["error_reference"] = error_after[reference]
             means = {name: mean_of(values, min_cell) for name, values in figures.items()}
             yield {"model": one.model, "output": one.kind, "rows with": stratum, **means}
 
