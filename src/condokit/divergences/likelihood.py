@@ -160,15 +160,8 @@ class _SharedLaw:
         place = np.arange(len(self.m))
         for self.n_iter in range(1, max_iter + 1):
             before = self.m, self.b
-            W = np.exp(-self.log_var) * self.rows.weights[:, None]
-            self._renew(*_sums(self.rows, self.products, W))
-            self.mean.update_prior(self.beta)
-            # log-variances from squared residuals, freed of what the curve took from them
-            square = self._residuals(self.rows, self.products, self.log_var) ** 2
-            log_var = None if self.n_iter == 1 else self.log_var
-            self.gamma, self.log_var, self.bounds = fit_noise(
-                self.noise, self.Psi, self.rows.weights, square, log_var
-            )
+            self._update_map_and_mean()
+            self._update_noise(first=self.n_iter == 1)
             if self.sample.groups is not None and self.n_iter <= _CORRELATION_STEPS:
                 self._update_correlation()
             error = self.standard_errors()
@@ -182,6 +175,19 @@ class _SharedLaw:
                 yield place[still], self._of(still)
                 self.__dict__.update(self._of(~still).__dict__)
                 place = place[~still]
+
+    def _update_map_and_mean(self) -> None:
+        W = np.exp(-self.log_var) * self.rows.weights[:, None]
+        self._renew(*_sums(self.rows, self.products, W))
+        self.mean.update_prior(self.beta)
+
+    def _update_noise(self, first: bool) -> None:
+        """Regress log-variances on squared residuals, freed of what the curve took from them."""
+        square = self._residuals(self.rows, self.products, self.log_var) ** 2
+        log_var = None if first else self.log_var
+        self.gamma, self.log_var, self.bounds = fit_noise(
+            self.noise, self.Psi, self.rows.weights, square, log_var
+        )
 
     def _of(self, chosen: Array) -> Self:
         """Return the fit of some of the features."""
