@@ -82,8 +82,7 @@ def refine(
     prior p, 0.8 for an :math:`f_0` of many rows: few pairs move it only if they are clear. Pairs
     that share a row or a group are of one subject and held out together; with few rows `refit`
     then learns the first map again without that subject's. Pairs of fewer than three subjects
-    leave :math:`f_0` as it is, and so do, if it has many rows, pairs that no map predicts better
-    than a constant does.
+    leave :math:`f_0` as it is; so do, if it has many rows, pairs that a constant predicts as well.
     """
     n_query = domains.tables[0].n_rows
     everyone = domains.side(True, np.arange(n_query))

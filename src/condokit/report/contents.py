@@ -78,35 +78,26 @@ def build(
     Returns
     -------
     dict
-        Numbers, text, lists and dicts only. Tables are dicts of columns; the features are in order
-        of what is left of their shift, then of the shift that they had.
+        Plain values only; features in order of what is left of their shift, then of what it was.
 
     Examples
     --------
     >>> from condokit import ConDoAdapter, datasets
     >>> from condokit.data.roles import from_table
     >>> df = datasets.make_eeg(random_state=0).to_frame()
-    >>> domains = from_table(
-    ...     df, "device", ["seizure"], ["eeg_delta_*"], None, None, "v1", None, "raise"
-    ... )
+    >>> roles = "device", ["seizure"], ["eeg_delta_*"], None, None, "v1", None, "raise"
+    >>> domains = from_table(df, *roles)
     >>> record = build(ConDoAdapter(reference="v1").fit_domains(domains), domains)
     >>> record["verdict"]["word"], record["compared"]["n_query"]
     ('Good', 400)
     """
-    affine, dof = adapter.map_, degrees_of_freedom(adapter)
+    affine = adapter.map_
     if not (affine.is_rectangular or domains.is_rectangular):
+        limits = {name: getattr(adapter, name) for name in ("warn_overlap", "min_overlap")}
         with threads(adapter.n_jobs):
-            if assessment is None:
-                limits = {name: getattr(adapter, name) for name in ("warn_overlap", "min_overlap")}
-                assessment = assess(domains, domain=None, **limits)
-            if evaluation is None:
-                evaluation = evaluate(adapter, domains, domain=None)
-    if inputs is not None and not isinstance(inputs, Mapping):
-        inputs = {os.fspath(path): sha256(path) for path in inputs}
-    inward = [str(name) for name in affine.feature_names or domains.tables[0].labels]
-    outward = inward
-    if affine.is_rectangular:
-        outward = [str(name) for name in affine.outputs(domains.tables[0].columns) or ()]
+            assessment = assessment or assess(domains, domain=None, **limits)
+            evaluation = evaluation or evaluate(adapter, domains, domain=None)
+    inward, outward = _names(affine, domains)
     features = _features({"feature": outward, **_parameters(adapter, uncertainty)}, evaluation)
     record: dict[str, Any] = {
         "format": FORMAT,
@@ -118,26 +109,45 @@ def build(
         "evaluation": None if evaluation is None else evaluation.to_dict(),
         "map": _map(adapter, inward, outward, uncertainty),
         "fit": _fit(adapter),
-        "uncertainty": {
-            "how": "none" if adapter.map_se_ is None else "formula",
-            "strength_one_error": robustness_value(1.0, dof),
-            "strength_two_errors": robustness_value(2.0, dof),
-        },
+        "uncertainty": _uncertainty(adapter, uncertainty),
         "features": features.to_dict(),
         "densities": [] if evaluation is None else list(_densities(evaluation, features)),
-        "reproduce": {
-            "command": command,
-            "versions": versions(),
-            "inputs": dict(inputs or {}),
-            "parameters": {k: setting(v) for k, v in adapter.get_params(deep=False).items()},
-        },
+        "reproduce": _reproduce(adapter, command, inputs),
     }
     for shown_elsewhere in _NOT_TWICE if evaluation is not None else ():
         del record["evaluation"][shown_elsewhere]
-    if uncertainty is not None:
-        facts = {name: getattr(uncertainty, name) for name in _OF_BOOTSTRAP}
-        record["uncertainty"] |= {"how": "bootstrap", **facts}
     return _tidy(plain(record))
+
+
+def _names(affine: AffineMap, domains: Domains) -> tuple[list[str], list[str]]:
+    """Return the names of the features, and of what comes out."""
+    inward = [str(name) for name in affine.feature_names or domains.tables[0].labels]
+    if not affine.is_rectangular:
+        return inward, inward
+    return inward, [str(name) for name in affine.outputs(domains.tables[0].columns) or ()]
+
+
+def _uncertainty(adapter: ConDoAdapter, resampled: Bootstrap | None) -> dict[str, Any]:
+    dof = degrees_of_freedom(adapter)
+    facts: dict[str, Any] = {
+        "how": "none" if adapter.map_se_ is None else "formula",
+        "strength_one_error": robustness_value(1.0, dof),
+        "strength_two_errors": robustness_value(2.0, dof),
+    }
+    if resampled is not None:
+        facts |= {"how": "bootstrap"} | {n: getattr(resampled, n) for n in _OF_BOOTSTRAP}
+    return facts
+
+
+def _reproduce(adapter: ConDoAdapter, command: str | None, inputs: Any) -> dict[str, Any]:
+    if inputs is not None and not isinstance(inputs, Mapping):
+        inputs = {os.fspath(path): sha256(path) for path in inputs}
+    return {
+        "command": command,
+        "versions": versions(),
+        "inputs": dict(inputs or {}),
+        "parameters": {k: setting(v) for k, v in adapter.get_params(deep=False).items()},
+    }
 
 
 def _tidy(value: Any, digits: int = _FEW_DIGITS) -> Any:

@@ -123,10 +123,8 @@ def assess(
     --------
     >>> from condokit import assess, datasets
     >>> df = datasets.make_eeg(random_state=0).to_frame()
-    >>> found = assess(
-    ...     df, domain="device", reference="v1", confounders=["seizure"], features=["eeg_*"]
-    ... )
-    >>> found.verdict
+    >>> roles = {"domain": "device", "confounders": ["seizure"], "features": ["eeg_*"]}
+    >>> assess(df, reference="v1", **roles).verdict
     'go'
     """
     roles = domain, confounders, features, groups, sample_weight, reference, categorical, missing
@@ -142,10 +140,8 @@ def assess(
         findings = [Finding("stop", str(error).split("\n")[0])]
     else:
         overlap, n_query = comparison.overlap, float(strata.count_query.sum())
-        findings = [
-            *_of_overlap(overlap, warn_overlap, min_overlap, n_query, min_cell),
-            *_of_rows(domains, comparison),
-        ]
+        findings = list(_of_overlap(overlap, warn_overlap, min_overlap, n_query, min_cell))
+        findings += _of_rows(domains, comparison)
         few = shares_of_few(overlap.outside, n_query, min_cell)
         shown = {name: share for name, share in overlap.outside.items() if name not in few}
         overlap = replace(overlap, outside=shown)

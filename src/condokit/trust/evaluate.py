@@ -163,6 +163,21 @@ def evaluate(
     categorical = settings.categorical if categorical is None else categorical
     roles = domain, confounders, features, groups, sample_weight, reference, categorical
     domains = read_for_map(affine, X, *roles, missing or settings.missing)
+    asked = models, labels, pairs, n_permutations, min_cell, seed
+    return _evaluated(domains, affine, adapter, *asked)
+
+
+def _evaluated(
+    domains: Domains,
+    affine: AffineMap,
+    adapter: ConDoAdapter | None,
+    models: Any,
+    labels: Any,
+    pairs: Any,
+    n_permutations: int,
+    min_cell: int,
+    seed: int,
+) -> Evaluation:
     names = domains.tables[0].labels
     comparison = compare(domains, quiet=True)
     support = comparison.support
