@@ -238,3 +238,15 @@ def test_families_of_users_need_no_divergence_by_name():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert ConDoAdapter(Shears()).fit_pair(X, X + 1).divergence_ == "likelihood"
+
+
+def test_summaries_that_do_not_exist_are_refused():
+    class Odd(MomentDivergence):
+        forms = {"diagonal": "gaussians"}
+
+        def value_and_grad(self, query, reference, weights):
+            raise AssertionError
+
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    with pytest.raises(ValueError, match="No diagonal map is found from 'gaussians'"):
+        ConDoAdapter(divergence=Odd()).fit_pair(X, X)

@@ -60,6 +60,8 @@ class Recipe:
         check_number("warn_overlap", self.warn_overlap, 0, 1)
         check_number("min_overlap", self.min_overlap, 0, 1)
         reason = self.divergence.supports(self.family)
+        if reason is None and (self.family.form, self.needs) not in _FITS:
+            reason = f"No {self.family.form} map is found from {self.needs!r}; see `forms`."
         if reason is not None:
             raise ValueError(reason)
         names = ("family", "prior", "conditional", "divergence")
