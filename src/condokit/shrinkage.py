@@ -53,14 +53,16 @@ def settle(
 
 
 def average_candidates(solution: Solution, n_rows: float | Array) -> tuple[Solution, Array]:
-    """Return the maps of every feature averaged by evidence, and the weights of `CANDIDATES`."""
-    # The estimates of `\log m` and of the image of the centre are independent and nearly normal, so
-    # minus twice the log-likelihood that a candidate loses is the squared distance of its best
-    # point, in standard errors: nothing for location-scale, `z_m^2` for a shift, `z_m^2 + z_r^2`
-    # for the identity, and the least distance to the line through the origin for a gain. Each
-    # parameter costs 1; any change at all costs `\log n + 1.25` more, much as in the Bayesian
-    # information criterion. Weights are `\exp(-\mathrm{cost} / 2)`, so that evidence moves the
-    # result smoothly from the identity to the full map.
+    r"""Return the maps of every feature averaged by evidence, and the weights of `CANDIDATES`.
+
+    The estimates of :math:`\log m` and of the image of the centre are independent and nearly
+    normal, so minus twice the log-likelihood that a candidate loses is the squared distance of its
+    best point, in standard errors: nothing for location-scale, :math:`z_m^2` for a shift,
+    :math:`z_m^2 + z_r^2` for the identity, and the least distance to the line through the origin
+    for a gain. Each parameter costs 1; any change at all costs :math:`\log n + 1.25` more, much as
+    in the Bayesian information criterion. Weights are :math:`\exp(-\mathrm{cost} / 2)`, so that
+    evidence moves the result smoothly from the identity to the full map.
+    """
     if solution.se_log_scale is None or solution.se_image is None:
         raise refusal(
             "{@map='auto'} needs standard errors, which this divergence or conditional does "
@@ -124,11 +126,13 @@ def keep(solution: Solution, kept: KeptShares) -> Solution:
 
 
 def _kept_share(estimate: Array, error: Array, largest: float) -> Array:
-    """Return the posterior mean of every parameter, as a share of its estimate."""
-    # Estimates in units of their standard errors, `z_j \sim N(\theta_j, 1)`, share a prior
-    # `\theta_j \sim \sum_l \pi_l N(0, \tau_l^2)` of fixed scales whose shares `\pi` are fitted by
-    # expectation-maximisation with pseudo-counts. Given scale l, `\tau_l^2 / (1 + \tau_l^2)` is
-    # kept: features that moved a lot keep all, others little.
+    r"""Return the posterior mean of every parameter, as a share of its estimate.
+
+    Estimates in units of their standard errors, :math:`z_j \sim N(\theta_j, 1)`, share a prior
+    :math:`\theta_j \sim \sum_l \pi_l N(0, \tau_l^2)` of fixed scales whose shares :math:`\pi` are
+    fitted by expectation-maximisation with pseudo-counts. Given scale l, :math:`\tau_l^2 / (1 +
+    \tau_l^2)` is kept: features that moved a lot keep all, others little.
+    """
     free = error > 0
     if not free.all():
         share = np.ones(len(estimate))

@@ -54,11 +54,13 @@ def weak_points(
 
 
 def outlying_features(domains: Domains, side: Array) -> Array:
-    """Return the features that have a value very far from the others on one side."""
-    # Far from the median, in units of the distance that 19 in 20 rows keep, over its normal value.
-    # To save sorting, this looks only at features whose extremes are far out in standard deviations
-    # of at most 2000 rows: with one value at k robust ones among n normal ones, by about
-    # `k / \sqrt{1 + k^2 / n}`.
+    r"""Return the features that have a value very far from the others on one side.
+
+    Far from the median, in units of the distance that 19 in 20 rows keep, over its normal value. To
+    save sorting, this looks only at features whose extremes are far out in standard deviations of
+    at most 2000 rows: with one value at k robust ones among n normal ones, by about :math:`k /
+    \sqrt{1 + k^2 / n}`.
+    """
     everyone = np.flatnonzero(side)
     if len(everyone) < _FEWEST_OTHERS:
         return np.empty(0, dtype=np.intp)

@@ -194,13 +194,15 @@ def _scatters(rows: Array, weights: Array, first: Array) -> Array:
 def effective_counts(
     count: Array, squares: Array, clusters: GroupedMoments, stratum: Array
 ) -> Array:
-    """Return how many independent rows each stratum is worth when rows come in clusters."""
-    # With `n_g` rows of cluster g in a stratum of n rows and intra-class correlation `\rho`, the
-    # variance of a mean is `\sigma^2 [n (1 - \rho) + \rho \sum_g n_g^2] / n^2`, so the stratum is
-    # worth `n^2 / [n (1 - \rho) + \rho \sum_g n_g^2]` rows. `\rho` is the analysis-of-variance
-    # estimate, averaged over features and strata. `count`, perhaps of every feature, and `squares`
-    # are those of strata; `clusters` has the same rows by (stratum, cluster), and `stratum` tells
-    # the stratum of each.
+    r"""Return how many independent rows each stratum is worth when rows come in clusters.
+
+    With :math:`n_g` rows of cluster g in a stratum of n rows and intra-class correlation
+    :math:`\rho`, the variance of a mean is :math:`\sigma^2 [n (1 - \rho) + \rho \sum_g n_g^2] /
+    n^2`, so the stratum is worth :math:`n^2 / [n (1 - \rho) + \rho \sum_g n_g^2]` rows.
+    :math:`\rho` is the analysis-of-variance estimate, averaged over features and strata. `count`,
+    perhaps of every feature, and `squares` are those of strata; `clusters` has the same rows by
+    (stratum, cluster), and `stratum` tells the stratum of each.
+    """
     places = (np.ones(len(stratum)), (stratum, np.arange(len(stratum))))
     by_stratum = sparse.csr_array(places, shape=(len(count), len(stratum)))
     sum_sizes2 = by_stratum @ clusters.count**2

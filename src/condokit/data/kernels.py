@@ -71,12 +71,14 @@ def density(at: Covariates, data: Covariates, width: Array, kernel: Kernel | Non
 
 
 def likelihood_factor(data: Covariates, width: Array) -> float:
-    """Return the factor of all bandwidths that makes the rows likeliest, each left out once."""
-    # The greatest of `\sum_i \log \sum_{j \ne i} K_f(z_i, z_j) - n p \log f` for kernels of
-    # bandwidths f times `width`, found among powers of the root of two from 1/32 to 4 and a
-    # parabola through the best three. Of many rows, 2000 with the bandwidths that suit as many:
-    # factors of Silverman's bandwidth hardly depend on the number of rows. A row that has no
-    # neighbours counts as if it had a trillionth of one, so that outliers do not decide alone.
+    r"""Return the factor of all bandwidths that makes the rows likeliest, each left out once.
+
+    The greatest of :math:`\sum_i \log \sum_{j \ne i} K_f(z_i, z_j) - n p \log f` for kernels of
+    bandwidths f times `width`, found among powers of the root of two from 1/32 to 4 and a parabola
+    through the best three. Of many rows, 2000 with the bandwidths that suit as many: factors of
+    Silverman's bandwidth hardly depend on the number of rows. A row that has no neighbours counts
+    as if it had a trillionth of one, so that outliers do not decide alone.
+    """
     n, p = data.counts.sum(), data.Z.shape[1]
     if p == 0 or n < 3:
         return 1.0
