@@ -74,7 +74,8 @@ class Domains:
         for rows, chunk in self.chunks():
             first, last = np.searchsorted(used, [rows.start, rows.stop])
             if first < last:
-                X[first:last] = chunk[used[first:last] - rows.start]
+                here = used[first:last] - rows.start
+                np.take(chunk, here, axis=0, out=X[first:last], mode="clip")
         return X
 
     def kept(self) -> Array:

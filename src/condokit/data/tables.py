@@ -69,6 +69,8 @@ class Table:
                 f"required: {self.name} has no feature column left."
             )
         table = self._with(chosen)
+        if not self._types:  # an array
+            return table
         text = [
             f"{label} ({dtype})"
             for label, dtype in zip(table.labels, table._dtypes())
@@ -191,7 +193,7 @@ class Table:
 
     def _dtypes(self) -> list[nw.dtypes.DType]:
         """Return the types of the selected columns of a data frame."""
-        return [self._types[position] for position in self.positions if self._types]
+        return [self._types[position] for position in self.positions]
 
     def _find(self, features: Any, reserved: set[str]) -> Sequence[int]:
         if isinstance(features, range):

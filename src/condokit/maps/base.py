@@ -55,7 +55,9 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     ) -> None:
         names = _different("feature_names", feature_names, shape[1])
         outputs = _different("output_names", output_names, shape[0])
-        checked = linking.check_links(links, names or [f"column {j}" for j in range(shape[1])])
+        checked = None
+        if links is not None:
+            checked = linking.check_links(links, names or [f"column {j}" for j in range(shape[1])])
         rectangular = shape[0] != shape[1]
         if rectangular and checked is not None:
             raise ValueError("'links' need a map with as many outputs as features.")
