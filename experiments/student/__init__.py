@@ -1,0 +1,1 @@
+"""The pooled conditional likelihood of diagonal maps, and priors that features share."""

@@ -1,0 +1,232 @@
+"""Variance given the confounders: levels by empirical Bayes, columns by pooled evidence."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import sparse
+from scipy.special import digamma, polygamma
+
+from condokit.checks import Array
+from condokit.data.covariates import Covariates
+from student.design import NOISE_KNOTS, spline
+
+NOISE_EVIDENCE = 2.0
+
+
+@dataclass(frozen=True)
+class NoiseModel:
+    """log v = effect of the level + columns @ coefficients; both shrunk.
+
+    `prior` is the prior variance of each column's coefficient.
+    """
+
+    category: Array
+    n_categories: int
+    levels: bool
+    columns: Array
+    prior: Array
+    names: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether the variance is constant."""
+        return not self.levels and not self.columns.shape[1]
+
+    def group(self, values: Array) -> Array:
+        """Return sums over the rows of each level."""
+        n = len(values)
+        cells = sparse.csr_matrix(
+            (np.ones(n), (self.category, np.arange(n))), shape=(self.n_categories, n)
+        )
+        return cells @ values
+
+
+def share_levels(squares: Array, dof: Array, n_effective: float) -> tuple[Array, float]:
+    r"""Return log-variances of levels by empirical Bayes, and the prior precision.
+
+    With f degrees of freedom :math:`\log s_{jk}^2` is about normal around
+    :math:`\log \sigma_{jk}^2 + \psi(f/2) - \log(f/2)` with variance :math:`\psi'(f/2)`.
+    Log-variances differ between levels by a factor shared by all features (trusted as
+    d / (d + 10)) and by :math:`N(0, \omega^2)`, :math:`\omega^2` from their spread beyond that of
+    the noise.
+
+    Parameters
+    ----------
+    squares, dof : ndarray of shape (n_levels, n_features)
+        Sums of squared residuals, and their degrees of freedom.
+    n_effective : float
+        As how many independent features these count.
+    """
+    known = dof >= 0.9
+    half = np.where(known, dof, 2.0) / 2
+    pooled = squares.sum(0) / np.maximum(dof.sum(0), 1e-300)
+    floor = 1e-4 * np.maximum(pooled, 1e-300)
+    logs = np.log(np.maximum(squares / (2 * half), floor)) - digamma(half) + np.log(half)
+    noise = polygamma(1, half)
+    precision = np.where(known, 1 / (0.3 + noise), 0.0)
+    total = np.maximum(precision.sum(0), 1e-300)
+    typical = (precision * logs).sum(0) / total
+    away = np.where(known, logs - typical, 0.0)
+    trust = n_effective / (n_effective + 10)
+    weight = np.maximum(precision.sum(1, keepdims=True), 1e-300)
+    factor = trust * (precision * away).sum(1, keepdims=True) / weight
+    away = np.where(known, away - factor, 0.0)
+    # spread beyond the noise, each level weighted by what it knows; a weak prior of .1
+    gain = np.where(known, 1 / (0.1 + noise) ** 2, 0.0)
+    n_known = np.maximum(known.sum(0), 2)
+    inflate = n_known / (n_known - 1.0)
+    excess = (gain * (away**2 * inflate - noise)).sum() / max(float(gain.sum()), 1e-300)
+    # how well the spread is known, in features
+    own = gain.sum() ** 2 / max(float((gain**2 * 2 * (0.1 + noise) ** 2).sum()), 1e-300)
+    own *= n_effective / squares.shape[1]
+    error2 = 1 / max(own, 1e-300)
+    omega2 = (max(excess, 0.0) * 0.3 + 0.1 * error2) / (0.3 + error2)
+    omega2 = max(omega2, 1e-3)
+    keep = np.where(known, omega2 / (omega2 + noise), 0.0)
+    return typical + factor + keep * away - np.log(np.maximum(pooled, 1e-300)), 1 / omega2
+
+
+def choose_noise(
+    squares: Array,
+    at: Covariates,
+    weights: Array,
+    levels: bool,
+    n_effective: float,
+    index: Array | None = None,
+) -> NoiseModel:
+    r"""Choose what the variance depends on, by score evidence pooled over features.
+
+    `squares` are standardised squared residuals; :math:`u = r^2 - 1` over its standard deviation is
+    regressed on each continuous column, then on its spline: with eigenvalues l and turned scores c
+    of a block the evidence at share t is
+    :math:`\tfrac12 \sum c^2 t / (1 + t l) - \tfrac12 \sum \log(1 + t l)`.
+    """
+    n, p = at.Z.shape
+    u = np.clip(squares - 1, -1, 15)
+    model = NoiseModel(at.category, at.n_categories, levels, np.zeros((n, 0)), np.zeros(0))
+    if levels:
+        u = u - (model.group(u) / np.maximum(model.group(np.ones((n, 1))), 1))[at.category]
+    u = u - weights @ u / weights.sum()
+    spread = np.sqrt(np.maximum((weights @ u**2) / weights.sum(), 1e-300))
+    u = u / spread
+    columns, prior, names = [], [], []
+    axes = [(f"z{k}", axis) for k, axis in enumerate(np.eye(p))]
+    if index is not None:
+        axes.append(("index", index))
+    parts: list[tuple[str, Array]] = []
+    for name, axis in axes:
+        z = at.Z @ axis
+        z = z - weights @ z / weights.sum()
+        parts.append((name, z[:, None]))
+        curve = spline(axis, at, NOISE_KNOTS)
+        if curve is not None:  # without its linear part
+            values = curve(at)
+            values = values - np.outer(z, (weights * z) @ values / max(weights @ z**2, 1e-300))
+            parts.append((f"curve {name}", values - weights @ values / weights.sum()))
+    grid = np.logspace(-5, 0.5, 23)
+    for _ in range(4):
+        best = (NOISE_EVIDENCE + 0.5 * np.log(n_effective), "", np.zeros((n, 0)), 0.0)
+        for name, values in parts:
+            if name in names:
+                continue
+            square = float(weights @ (values**2).sum(1)) / weights.sum()
+            if square <= 0:
+                continue
+            values = values / np.sqrt(square)
+            value, vector = np.linalg.eigh((values * weights[:, None]).T @ values)
+            value = np.maximum(value, 0.0)
+            score = (vector.T @ ((values * weights[:, None]).T @ u)) ** 2
+            mean = score.mean(1)
+            gain = [0.5 * (mean * t / (1 + t * value) - np.log1p(t * value)).sum() for t in grid]
+            at_best = int(np.argmax(gain))
+            if gain[at_best] * n_effective > best[0]:
+                best = (gain[at_best] * n_effective, name, values, float(grid[at_best]))
+        if not best[1]:
+            break
+        _, name, values, share = best
+        names.append(name)
+        columns.append(values)
+        prior.append(np.full(values.shape[1], 2 * share))
+        A = (values * weights[:, None]).T @ values + np.eye(values.shape[1]) / share
+        u = u - values @ np.linalg.solve(A, (values * weights[:, None]).T @ u)
+    if columns:
+        model = replace(
+            model, columns=np.hstack(columns), prior=np.concatenate(prior), names=tuple(names)
+        )
+    return model
+
+
+def renew_noise(
+    noise: NoiseModel,
+    squares: Array,
+    log_v: Array,
+    gamma: Array,
+    weights: Array,
+    h: Array,
+    n_effective: float,
+) -> tuple[Array, Array, float]:
+    """Renew the log-variances from weighted squared residuals over s2 (with v still in them)."""
+    n, d = squares.shape
+    level = np.zeros((noise.n_categories, d))
+    precision = np.inf
+    curve = np.clip(noise.columns @ gamma, -6, 6) if noise.columns.shape[1] else np.zeros((n, d))
+    if noise.levels:
+        left = squares * np.exp(-curve) * (1 - h) * weights[:, None]
+        dof = noise.group(np.broadcast_to(weights[:, None] * (1 - h), (n, d)))
+        level, precision = share_levels(noise.group(left), dof, n_effective)
+    if noise.columns.shape[1]:
+        own = level[noise.category] if noise.levels else 0.0
+        A = 0.5 * (noise.columns * weights[:, None]).T @ noise.columns + np.diag(1 / noise.prior)
+        u = squares * np.exp(-curve - own)
+        middle = weights @ np.minimum(u, 20) / weights.sum()
+        u = np.clip(u / np.maximum(middle, 1e-300) - 1, -1, 15)
+        score = 0.5 * (noise.columns * weights[:, None]).T @ u - gamma / noise.prior[:, None]
+        gamma = gamma + np.linalg.solve(A, score)
+        curve = np.clip(noise.columns @ gamma, -6, 6)
+    total = curve + (level[noise.category] if noise.levels else 0.0)
+    total = total - weights @ total / weights.sum()
+    return total, gamma, precision
+
+
+def common_noise(
+    noise: NoiseModel, squares: Array, weights: Array, h: Array, n_effective: float
+) -> Array:
+    """Return the log-variance that the features have in common."""
+    mean = np.minimum(squares, 16).mean(1, keepdims=True)
+    log_v, gamma = np.zeros_like(mean), np.zeros((noise.columns.shape[1], 1))
+    for _ in range(8):
+        log_v, gamma, _ = renew_noise(noise, mean, log_v, gamma, weights, h, n_effective)
+    return log_v[:, 0]
+
+
+def noise_part(
+    curve: Array, wa: Array, r: Array, weights: Array, noise: NoiseModel | None, precision: float
+) -> tuple[Array, Array]:
+    """Return the multiple of t taken off each row's score, and what H loses, for the variance."""
+    n, d = r.shape
+    ka, kr = 0.5 * curve * wa, 0.25 * curve * r * weights[:, None]
+    if noise is None or noise.empty:
+        L, Q = ka.sum(0), np.maximum(kr.sum(0), 1e-12)
+        return np.broadcast_to(L / Q, (n, d)), L**2 / Q
+    P = np.column_stack([np.ones(n), noise.columns])
+    c = P.shape[1]
+    u = P.T @ ka
+    upper = np.triu_indices(c)
+    HPP = np.zeros((d, c, c))
+    HPP[:, upper[0], upper[1]] = kr.T @ (P[:, upper[0]] * P[:, upper[1]])
+    HPP[:, upper[1], upper[0]] = HPP[:, upper[0], upper[1]]
+    HPP[:, np.arange(1, c), np.arange(1, c)] += 1 / noise.prior
+    if noise.levels and np.isfinite(precision):
+        L, Q = noise.group(ka), np.maximum(noise.group(kr), 0.0) + precision
+        HkP = np.stack([noise.group(kr * P[:, [i]]) for i in range(c)])  # (c, K, d)
+        u = u - (HkP * (L / Q)).sum(1)
+        HPP = HPP - np.einsum("ikd,kd,jkd->dij", HkP, 1 / Q, HkP, optimize=True)
+    ridge = 1e-9 * np.trace(HPP, axis1=1, axis2=2)[:, None, None] * np.eye(c) + 1e-12 * np.eye(c)
+    x = np.linalg.solve(HPP + ridge, u.T[:, :, None])[:, :, 0].T  # (c, d)
+    freed = P @ x
+    drop = (u * x).sum(0)
+    if noise.levels and np.isfinite(precision):
+        own = (L - np.einsum("ikd,id->kd", HkP, x)) / Q
+        freed = freed + own[noise.category]
+        drop = drop + (L**2 / Q).sum(0)
+    return freed, drop
