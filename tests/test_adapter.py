@@ -24,7 +24,7 @@ def test_the_true_map_is_recovered(eeg):
     matching = ConDoAdapter(shrinkage=None).fit_pair(eeg.X_query, eeg.X_reference)
     assert error < 0.1
     assert error < 0.3 * rmse(matching.transform(eeg.X_query), eeg.truth)
-    assert adapter.divergence_ == "reverse-kl"
+    assert adapter.divergence_ == "likelihood"
     assert matching.divergence_ == "ot"
 
 
@@ -187,7 +187,7 @@ def test_repeated_rows_of_the_same_subjects_are_no_new_evidence():
     subjects = np.repeat(np.arange(30), 20)
     naive = ConDoAdapter().fit_pair(*twenty)
     grouped = ConDoAdapter().fit_pair(*twenty, groups=(subjects, subjects + 100))
-    np.testing.assert_allclose(grouped.map_se_["scale"], once.map_se_["scale"], rtol=0.05)
+    np.testing.assert_allclose(grouped.map_se_["scale"], once.map_se_["scale"], rtol=0.15)
     assert naive.report_["kept_log_scale"] > grouped.report_["kept_log_scale"] + 0.1
     assert grouped.report_["kept_log_scale"] == pytest.approx(
         once.report_["kept_log_scale"], abs=0.1

@@ -159,10 +159,13 @@ def test_a_feature_constant_in_one_stratum_only(data):
     X_query, X_reference, Z_query, Z_reference = data
     X_reference[Z_reference == "a", 0] = 1.0
     for shrinkage in ("auto", None):
-        adapter = ConDoAdapter(shrinkage=shrinkage).fit_pair(
-            X_query, X_reference, Z_query, Z_reference
-        )
+        with pytest.warns(IdentifiabilityWarning, match="values equal.*only shifted: 'column 0'"):
+            adapter = ConDoAdapter(shrinkage=shrinkage).fit_pair(
+                X_query, X_reference, Z_query, Z_reference
+            )
         assert np.isfinite(adapter.map_.offset).all()
+        assert adapter.map_.scale[0] == 1
+        assert adapter.report_.discrete_features == ["column 0"]
 
 
 def test_no_common_stratum(frame):
@@ -311,9 +314,10 @@ def test_boolean_columns_are_features_only_when_listed(frame):
     frame["smokes"] = frame["height"] > 0
     fit_refused("not numeric: 'smokes .Boolean", frame)
     listed = ["height", "smokes"]
-    adapter = ConDoAdapter(reference="v1").fit(
-        frame, domain="device", confounders="sex", features=listed
-    )
+    with pytest.warns(IdentifiabilityWarning, match="only shifted: 'smokes'"):
+        adapter = ConDoAdapter(reference="v1").fit(
+            frame, domain="device", confounders="sex", features=listed
+        )
     assert list(adapter.feature_names_in_) == listed
 
 
@@ -377,7 +381,7 @@ def test_one_subject_with_many_rows_is_not_one_sample():
     half = ConDoAdapter().fit_pair(
         X_query, X_reference, Z_query, Z_reference, groups=(subject[0], None)
     )
-    assert half.map_se_["scale"].mean() <= adapter.map_se_["scale"].mean() + 1e-12
+    assert half.map_se_["scale"].mean() <= 1.05 * adapter.map_se_["scale"].mean()
 
 
 def test_named_columns_in_fit_pair_are_no_features(frame):
@@ -432,8 +436,11 @@ def test_results_too_large_for_their_dtype():
     [
         ({"warn_overlap": None}, "'warn_overlap' must be a number from 0 to 1. Got None"),
         ({"min_overlap": 2}, "'min_overlap' must be a number"),
-        ({"divergence": PooledLikelihood(n_knots=1)}, "'n_knots' must be a number of at least 3"),
-        ({"divergence": PooledLikelihood(max_iter=0)}, "'max_iter' must be"),
+        (
+            {"divergence": PooledLikelihood(n_knots=1)},
+            "'n_knots' must be a whole number of at least 3",
+        ),
+        ({"divergence": PooledLikelihood(max_rows=10)}, "'max_rows' must be"),
         ({"conditional": KernelSmoother(bandwidth=-1)}, "'bandwidth' must be"),
         ({"conditional": "kernel", "prior": ProductPrior(bandwidth="x")}, "'bandwidth' must be"),
         (

@@ -31,7 +31,7 @@ _RULES = (
     ("rigid", "none", "pc-match"),
     ("own", "none", "likelihood"),  # a family of matrices of the user's
     ("any", "none", "ot"),
-    ("diagonal", "categories", "reverse-kl"),  # or continuous ones, with a conditional by name
+    ("diagonal", "moments", "reverse-kl"),  # a conditional was asked for by name
     ("any", "any", "likelihood"),
 )
 # What map="auto" tries beside an average of diagonal maps, from simple to rich; the first only
@@ -142,8 +142,7 @@ def _rule(family: MapFamily, domains: Domains, by_any_conditional: bool) -> str:
         kinds.add("penalised" if family.is_penalised else "rigid")
     elif family.form == "matrix" and not family.is_free:
         kinds.add("own")
-    smooth = bool(domains.continuous) and by_any_conditional
-    known = "none" if not domains.confounders else "continuous" if smooth else "categories"
+    known = "none" if not domains.confounders else "rows" if by_any_conditional else "moments"
     return next(rule for kind, given, rule in _RULES if kind in kinds and given in ("any", known))
 
 

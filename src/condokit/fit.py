@@ -34,6 +34,7 @@ _MOST_SQUARE = 5000
 _DETERMINED = 20.0  # curvature times rows; above 70 where maps are found again, below 8 if not
 _ENOUGH_ROWS = 2  # per feature in every stratum, from which covariances are left as they are
 _FEWEST_COMPLETE = 5  # rows of a domain without missing values, where only these can be used
+_FEW_OTHERS = 0.01  # share of features with scales far from one, up to which nothing is said
 _LONE = 1.5  # rows of a domain in every stratum, below which there is no spread
 
 
@@ -78,11 +79,11 @@ class Recipe:
             quiet=quiet,
         )
 
-    def diagonal(self, domains: Domains) -> "Recipe":
+    def diagonal(self) -> "Recipe":
         """Return the recipe of a location-scale map in place of one with a matrix."""
         divergence = self.divergence
         if divergence.forms.get("diagonal") != "moments":
-            divergence = PooledLikelihood() if domains.continuous else ReverseKL()
+            divergence = PooledLikelihood()
         return replace(self, family=LocationScale(), divergence=divergence)
 
 
@@ -105,6 +106,11 @@ class FitReport(Mapping[str, Any]):
     kept_log_scale: float | None = None  # mean share of the plain estimate that shrinkage kept
     kept_shift: float | None = None
     constant_features: list[str] | None = None  # within strata in a domain, so only shifted
+    mean_terms: list[str] | None = None  # of features given confounders, beyond straight lines
+    variance_terms: list[str] | None = None  # what the spread of features depends on
+    heavy_tailed_features: list[str] | None = None  # with Student's t residuals
+    discrete_features: list[str] | None = None  # with values nearly all equal, so only shifted
+    subject_ratio: float | None = None  # variance between subjects over that within
     candidates: dict[str, float] | None = None  # with map="auto": mean weights of diagonal maps
     chosen: dict[str, str] | None = None  # the heaviest of them for every feature
     candidate_weights: Array | None = None
@@ -154,7 +160,7 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
     comparison = recipe.compare(usable)
     found = _FITS[recipe.family.form, recipe.needs](usable, recipe, comparison)
     if found is None:  # too few rows for a matrix
-        recipe, usable, overlap = recipe.diagonal(domains), domains, comparison.overlap
+        recipe, usable, overlap = recipe.diagonal(), domains, comparison.overlap
         comparison = replace(recipe.compare(usable, quiet=True), overlap=overlap)
         found = _fit_diagonal(usable, recipe, comparison)
         found[1].setdefault("fallback", "location-scale")
@@ -244,21 +250,51 @@ def _fit_diagonal(domains: Domains, recipe: Recipe, comparison: Comparison) -> F
     """Return a diagonal map, shrunk or averaged as asked, with its errors."""
     table = domains.tables[0]
     plain, unit, flat = _solve_diagonal(domains, recipe, comparison)
-    solution, kept, chances = settle(
-        plain, unit, recipe.averages, recipe.shrinkage, comparison.n_rows
-    )
+    settled = settle(plain, unit, recipe.averages, recipe.shrinkage, comparison.n_rows)
+    solution, chances = settled.solution, settled.chances
     facts = {
         "n_iter": solution.n_iter,
-        "kept_log_scale": float(kept.log_scale.mean()),
-        "kept_shift": float(kept.shift.mean()),
+        "kept_log_scale": float(settled.kept.log_scale.mean()),
+        "kept_shift": float(settled.kept.shift.mean()),
         "constant_features": _names(table, flat),
+        **_law(table, plain),
     }
+    # a few of many thousands are no matter of units
+    if settled.other_units is not None and settled.other_units.mean() > _FEW_OTHERS:
+        warn(
+            "other-units",
+            "Scales far from one: {names}. Are these features in other units (mV and V)? Such "
+            "scales are estimated without a pull towards one.",
+            names=listing(_names(table, settled.other_units)),
+        )
     if chances is not None:
         heaviest = [CANDIDATES[k] for k in chances.argmax(axis=1)]
         facts["candidates"] = dict(zip(CANDIDATES, chances.mean(axis=0).tolist()))
         facts["chosen"] = dict(zip(table.labels, heaviest))
         facts["candidate_weights"] = chances
     return solution, facts, DiagonalErrors.of(plain, solution)
+
+
+def _law(table: Table, plain: Solution) -> dict[str, Any]:
+    """Return what was found of features given confounders; name those that are only shifted."""
+    law = plain.law
+    if not law:
+        return {}
+    discrete = _names(table, law["discrete"])
+    if discrete:
+        warn(
+            "discrete-features",
+            "Nearly all values equal, or too few others to learn a scale from, so only shifted: "
+            "{names}.",
+            names=listing(discrete),
+        )
+    return {
+        "mean_terms": law.get("mean", []),
+        "variance_terms": law.get("variance", []),
+        "heavy_tailed_features": _names(table, law["heavy_tails"]),
+        "discrete_features": discrete,
+        "subject_ratio": law.get("subjects"),
+    }
 
 
 def _solve_diagonal(
@@ -289,7 +325,7 @@ def _solve_together(
     family, divergence = recipe.family, recipe.divergence
     if recipe.needs == "rows":
         rows = Rows.read(domains, comparison, family.has_scale)
-        return only_shifted(divergence.solve(family, rows), rows.flat), rows.spread, rows.flat
+        return divergence.solve(family, rows), rows.spread, rows.flat
     pair = _moments(domains, recipe, comparison)
     return solve_moments(family, divergence, pair), pair.unit, pair.flat
 
@@ -405,7 +441,8 @@ def _fit_blocks(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fou
             "with {@`features`}."
         )
     blocks = recipe.family.places(domains.tables[0].labels)
-    plain = _solve_diagonal(domains, recipe.diagonal(domains), comparison)[0]
+    diagonal = recipe.diagonal()
+    plain = _solve_diagonal(domains, diagonal, diagonal.compare(domains, quiet=True))[0]
     A, b, facts = np.diag(plain.scale), plain.offset, []
     kind = "auto" if recipe.shrinkage == "auto" else None
     for block in blocks:

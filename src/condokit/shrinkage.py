@@ -9,21 +9,13 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, refusal
-from condokit.data.subsets import subsample
-from condokit.solvers.solution import Solution
+from condokit.data.arrays import ones_for_zeros
+from condokit.solvers.posterior import posterior
+from condokit.solvers.solution import Solution, best_gain
 
 CANDIDATES = ("identity", "shift", "gain", "location-scale")
 _PARAMETERS = np.array([0, 1, 1, 2])
 _ANY_CHANGE = 1.25  # fee of any change, beyond the logarithm of the number of rows
-# Prior standard deviations of what a map does: these, their halves, quarters and so on (and doubles
-# where data ask for them). The scale by a factor of two, the shift in units of the reference's
-# within-stratum standard deviation. The first counts as `_PSEUDO_FEATURES` features, each next one
-# as an eighth of the one before: a weak prior, felt only where features are few.
-_LARGEST_LOG_SCALE = float(np.log(2))
-_LARGEST_SHIFT = 8.0
-_OCTAVES = 8
-_PSEUDO_FEATURES = 3.0
-_MOST_FITTED = 200
 
 
 @dataclass(frozen=True)
@@ -34,22 +26,30 @@ class KeptShares:
     shift: Array
 
 
-def settle(
-    solution: Solution, unit: Array, averages: bool, shrinkage: Any, n_rows: Any
-) -> tuple[Solution, KeptShares, Array | None]:
-    """Average or shrink the plain map as asked; return also what was kept and candidate weights."""
+@dataclass(frozen=True)
+class Settled:
+    """A map that was averaged or pulled, and what became of the plain one."""
+
+    solution: Solution
+    kept: KeptShares
+    other_units: Array | None = None  # scales that no prior pulls towards one
+    chances: Array | None = None  # weights of `CANDIDATES` for every feature
+
+
+def settle(solution: Solution, unit: Array, averages: bool, shrinkage: Any, n_rows: Any) -> Settled:
+    """Average or shrink the plain map as asked."""
     all_of_it = np.ones(len(solution.scale))
     kept = KeptShares(all_of_it, all_of_it)
     if averages:
         solution, chances = average_candidates(solution, n_rows)
-        return solution, kept, chances
+        return Settled(solution, kept, chances=chances)
     if shrinkage == "auto":
-        solution, kept = shrink(solution, unit)
-    elif shrinkage:
+        return Settled(*shrink(solution, unit))
+    if shrinkage:
         share = (1 - shrinkage) * all_of_it
         kept = KeptShares(share, share)
         solution = keep(solution, kept)
-    return solution, kept, None
+    return Settled(solution, kept)
 
 
 def average_candidates(solution: Solution, n_rows: float | Array) -> tuple[Solution, Array]:
@@ -73,7 +73,7 @@ def average_candidates(solution: Solution, n_rows: float | Array) -> tuple[Solut
     known = solution.se_image > 0  # constant features are shifted, whatever the evidence
     se_image = np.where(known, solution.se_image, np.inf)
     z_scale, z_shift = log_scale / se_log, (image - centre) / se_image
-    log_gain = _gain(log_scale, se_log, centre, image, se_image)
+    log_gain = best_gain(log_scale, se_log, centre, image, se_image)
     gain_loss = ((log_gain - log_scale) / se_log) ** 2
     gain_loss += ((np.exp(log_gain) * centre - image) / se_image) ** 2
     loss = np.stack([z_scale**2 + z_shift**2, z_scale**2, gain_loss, np.zeros_like(z_scale)])
@@ -88,32 +88,23 @@ def average_candidates(solution: Solution, n_rows: float | Array) -> tuple[Solut
     return replace(solution, scale=scale, image=centre + moved), weights
 
 
-def _gain(log_scale: Array, se_log: Array, centre: Array, image: Array, se_image: Array) -> Array:
-    """Return the log of the best scale without offset, by Gauss-Newton steps."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = image / centre
-        log_gain = np.where(ratio > 0, np.log(np.where(ratio > 0, ratio, 1.0)), log_scale)
-    log_gain = np.clip(log_gain, -20, 20)
-    for _ in range(20):
-        mapped = np.exp(log_gain) * centre
-        gradient = (log_gain - log_scale) / se_log**2 + (mapped - image) * mapped / se_image**2
-        curvature = 1 / se_log**2 + (mapped / se_image) ** 2
-        step = gradient / np.maximum(curvature, 1e-300)
-        log_gain = np.clip(log_gain - np.clip(step, -1, 1), -20, 20)
-    return log_gain
-
-
-def shrink(solution: Solution, unit: Array) -> tuple[Solution, KeptShares]:
-    """Pull scale and shift towards the identity as far as the data of all features advise."""
+def shrink(solution: Solution, unit: Array) -> tuple[Solution, KeptShares, Array]:
+    """Pull scale and shift towards the identity; return also what was kept, and other units."""
+    one = np.ones(len(unit))
     if solution.se_log_scale is None or solution.se_image is None:
-        one = np.ones(len(unit))
-        return solution, KeptShares(one, one)
-    shift = solution.image - solution.centre
+        return solution, KeptShares(one, one), np.zeros(len(unit), dtype=np.bool_)
+    found = posterior(solution, unit)
+    settled = found.solution
     kept = KeptShares(
-        _kept_share(np.log(solution.scale), solution.se_log_scale, _LARGEST_LOG_SCALE),
-        _kept_share(shift / unit, solution.se_image / unit, _LARGEST_SHIFT),
+        _share(np.log(settled.scale), np.log(solution.scale)),
+        _share(settled.image - settled.centre, solution.image - solution.centre),
     )
-    return keep(solution, kept), kept
+    return settled, kept, found.other_units
+
+
+def _share(kept: Array, plain: Array) -> Array:
+    """Return the share of the plain estimate that was kept; all of nothing."""
+    return np.clip(np.where(plain == 0, 1.0, kept / ones_for_zeros(plain)), 0.0, 1.0)
 
 
 def keep(solution: Solution, kept: KeptShares) -> Solution:
@@ -123,50 +114,3 @@ def keep(solution: Solution, kept: KeptShares) -> Solution:
         scale=np.exp(kept.log_scale * np.log(solution.scale)),
         image=solution.centre + kept.shift * (solution.image - solution.centre),
     )
-
-
-def _kept_share(estimate: Array, error: Array, largest: float) -> Array:
-    r"""Return the posterior mean of every parameter, as a share of its estimate.
-
-    Estimates in units of their standard errors, :math:`z_j \sim N(\theta_j, 1)`, share a prior
-    :math:`\theta_j \sim \sum_l \pi_l N(0, \tau_l^2)` of fixed scales whose shares :math:`\pi` are
-    fitted by expectation-maximisation with pseudo-counts. Given scale l, :math:`\tau_l^2 / (1 +
-    \tau_l^2)` is kept: features that moved a lot keep all, others little.
-    """
-    free = error > 0
-    if not free.all():
-        share = np.ones(len(estimate))
-        if free.any():
-            share[free] = _kept_share(estimate[free], error[free], largest)
-        return share
-    z = np.abs(estimate) / error
-    largest /= float(np.median(error))
-    beyond = max(0, int(np.ceil(np.log2(max(float(z.max()) / largest, 1.0)))))
-    octave = np.arange(-beyond, _OCTAVES)  # as far up as the data need
-    tau2 = np.append((largest * 0.5**octave) ** 2, 0.0)
-    pseudo = np.append(np.where(octave >= 0, _PSEUDO_FEATURES * 0.125**octave, 0.0), 0.0)
-
-    grid = np.sort(z)[subsample(len(z), _MOST_FITTED)]
-    likelihood = _likelihood(grid, tau2)
-    share = np.full(len(tau2), 1 / len(tau2))
-    for _ in range(50):
-        responsible = likelihood.T @ (1 / (likelihood @ share)) * share
-        update = responsible * (len(z) / len(grid)) + pseudo
-        update /= update.sum()
-        moved = np.abs(update - share).max()
-        share = update
-        if moved < 1e-4:
-            break
-    # the share kept is a smooth curve of z: a table over log(1 + z), read by interpolation
-    far = float(np.log1p(grid[-1])) + 1e-9
-    weight = _likelihood(np.expm1(np.linspace(0.0, far, 512)), tau2) * share
-    curve = weight @ (tau2 / (1 + tau2)) / weight.sum(axis=1)
-    place = np.log1p(z) * (511 / far)
-    left = place.astype(np.intp).clip(0, 510)
-    return curve[left] + (place - left) * np.diff(curve)[left]
-
-
-def _likelihood(z: Array, tau2: Array) -> Array:
-    """Return N(z; 0, 1 + tau2), each row up to a factor."""
-    log = -0.5 * z[:, None] ** 2 / (1 + tau2) - 0.5 * np.log1p(tau2)
-    return np.exp(log - log.max(axis=1, keepdims=True))

@@ -145,7 +145,7 @@ def test_a_fitted_map_knows_how_it_was_fitted(eeg):
     assert facts["versions"]["numpy"] == np.__version__
     assert facts["adapter"]["random_state"] == 3
     assert "n_jobs" not in facts["adapter"]
-    assert (facts["map"], facts["divergence"]) == ("location-scale", "reverse-kl")
+    assert (facts["map"], facts["divergence"]) == ("location-scale", "likelihood")
     assert facts["confounders"] == {"seizure": "categorical"}
     assert facts["domains"] == {"query": "v2", "reference": "v1"}
     assert facts["rows"] == {"query": 400, "reference": 500}

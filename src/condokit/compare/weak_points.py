@@ -65,7 +65,7 @@ def outlying_features(domains: Domains, side: Array) -> Array:
     if len(everyone) < _FEWEST_OTHERS:
         return np.empty(0, dtype=np.intp)
     sample = domains.rows(everyone[subsample(len(everyone), _MOST_ROWS)])
-    profile = Profile.of(sample, len(everyone))
+    profile = Profile.of(sample, len(everyone), with_range=False)
     low = high = profile.mean
     known = np.zeros(domains.n_features)
     for rows, chunk in domains.chunks():

@@ -1,5 +1,7 @@
 """Means, variances and covariances by group: gathered in chunks, merged without loss."""
 
+from typing import Any
+
 import numpy as np
 from scipy import sparse
 
@@ -37,6 +39,22 @@ class GroupedMoments:
 
     def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
         """Add rows; `groups` holds the group number of each, negative numbers are left out."""
+        present, count, mean, difference, members = self._differences(X, groups, weights)
+        shift = members @ difference
+        np.multiply(difference, difference, out=difference)
+        squares = members @ difference
+        shift /= count[:, None]
+        mean += shift
+        shift *= shift
+        shift *= count[:, None]
+        squares -= shift
+        np.maximum(squares, 0.0, out=squares)
+        self._add(present, count, mean, squares)
+
+    def _differences(
+        self, X: Array, groups: Array, weights: Array | None
+    ) -> tuple[Array, Array, Array, Array, Any]:
+        """Return groups that occur, their counts and first rows, differences to these, and sums."""
         if groups.min(initial=0) < 0 or (weights is not None and weights.min(initial=1) == 0):
             keep = groups >= 0 if weights is None else (groups >= 0) & (weights > 0)
             X, groups = X[keep], groups[keep]
@@ -50,23 +68,14 @@ class GroupedMoments:
             groups, count = number[groups], count[present]
         first = np.empty(len(present), dtype=np.intp)
         first[groups[::-1]] = np.arange(n_rows)[::-1]
-        mean = X[first]
-        difference = mean[groups]
+        origin = X[first]
+        difference = origin[groups]
         np.subtract(X, difference, out=difference)
         members = sparse.csc_array(
             (np.ones(n_rows) if weights is None else weights, groups, np.arange(n_rows + 1)),
             shape=(len(present), n_rows),
         )
-        shift = members @ difference
-        np.multiply(difference, difference, out=difference)
-        squares = members @ difference
-        shift /= count[:, None]
-        mean += shift
-        shift *= shift
-        shift *= count[:, None]
-        squares -= shift
-        np.maximum(squares, 0.0, out=squares)
-        self._add(present, count, mean, squares)
+        return present, count, origin, difference, members
 
     def merge(self, other: "GroupedMoments") -> None:
         """Add what another object has gathered."""
@@ -84,6 +93,58 @@ class GroupedMoments:
         self.count[present] = total
         self.mean[present] += delta * share
         self.squares[present] += squares + delta * delta * (columns(before) * share)
+
+
+class GroupedPowers(GroupedMoments):
+    r"""The same with sums of third and fourth powers of deviations, for errors and tails.
+
+    Two parts combine as (Pébay 2008), with :math:`\delta` and n as above,
+
+    .. math::
+        T &= T_a + T_b + \delta^3 \frac{n_a n_b (n_a - n_b)}{n^2}
+            + 3 \delta \frac{n_a M_b - n_b M_a}{n}, \\
+        F &= F_a + F_b + \delta^4 \frac{n_a n_b (n_a^2 - n_a n_b + n_b^2)}{n^3}
+            + 6 \delta^2 \frac{n_a^2 M_b + n_b^2 M_a}{n^2} + 4 \delta \frac{n_a T_b - n_b T_a}{n}.
+    """
+
+    def __init__(self, n_groups: int, n_features: int) -> None:
+        super().__init__(n_groups, n_features)
+        self.third, self.fourth = np.zeros((2, n_groups, n_features))
+
+    def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
+        """Add rows; `groups` holds the group number of each, negative numbers are left out."""
+        present, count, origin, difference, members = self._differences(X, groups, weights)
+        power, sums = difference.copy(), []
+        for k in range(4):
+            sums.append(members @ power / count[:, None])
+            if k < 3:
+                power *= difference
+        shift, second, third, fourth = sums
+        squares = np.maximum(second - shift**2, 0.0)
+        cubes = third - 3 * shift * second + 2 * shift**3
+        fourth += -4 * shift * third + 6 * shift**2 * second - 3 * shift**4
+        parts = [squares, cubes, np.maximum(fourth, squares**2)]
+        self._add_powers(present, count, origin + shift, *(count[:, None] * p for p in parts))
+
+    def merge(self, other: "GroupedPowers") -> None:  # type: ignore[override]
+        """Add what another object of this class has gathered."""
+        at = np.flatnonzero(other.count)
+        tables = (other.mean, other.squares, other.third, other.fourth)
+        self._add_powers(at, other.count[at], *(table[at] for table in tables))
+
+    def _add_powers(
+        self, present: Array, count: Array, mean: Array, squares: Array, third: Array, fourth: Array
+    ) -> None:
+        before, old = self.count[present][:, None], self.squares[present]
+        new, delta = count[:, None], mean - self.mean[present]
+        n, cubes = before + new, self.third[present]
+        self.third[present] += third + delta**3 * (before * new * (before - new) / n**2)
+        self.third[present] += 3 * delta * (before * squares - new * old) / n
+        share = before * new * (before**2 - before * new + new**2) / n**3
+        self.fourth[present] += fourth + delta**4 * share
+        self.fourth[present] += 6 * delta**2 * (before**2 * squares + new**2 * old) / n**2
+        self.fourth[present] += 4 * delta * (before * third - new * cubes) / n
+        self._add(present, count, mean, squares)
 
 
 class ObservedMoments(GroupedMoments):

@@ -15,7 +15,9 @@ from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 
-MOST_ROWS = 5000  # that a profile looks at
+MOST_ROWS = 5000  # that a profile looks at,
+_MANY_VALUES = 2_000_000  # or fewer where features are very many,
+_ENOUGH_ROWS = 1000  # but at least these
 _ROWS_FOR_RANGE = 100  # below which no range is kept
 _FAR_AWAY = 10.0  # standard deviations
 _MUCH_OUTSIDE = 0.01  # share of rows
@@ -39,7 +41,8 @@ _ADVICE = {
 def profile(domains: Domains) -> "Profile":
     """Return range and moments of the query's features, from at most 5000 of the rows."""
     query = np.flatnonzero(domains.kept() & domains.is_query)
-    rows = query[subsample(len(query), MOST_ROWS)]
+    most = max(_ENOUGH_ROWS, min(MOST_ROWS, _MANY_VALUES // max(domains.n_features, 1)))
+    rows = query[subsample(len(query), most)]
     return Profile.of(domains.side(True, rows), len(query))
 
 
@@ -57,7 +60,7 @@ class Profile:
     high: Array | None = None
 
     @classmethod
-    def of(cls, X: Array, n_rows: int) -> "Profile":
+    def of(cls, X: Array, n_rows: int, with_range: bool = True) -> "Profile":
         """Describe rows that stand for `n_rows` of them; NaN is missing."""
         gaps = np.isnan(X)
         known = len(X) - gaps.sum(axis=0)
@@ -69,10 +72,11 @@ class Profile:
         squares = np.einsum("nd,nd->d", D, D) - count * shift**2
         sd = np.sqrt(np.maximum(squares, 0.0) / np.maximum(count - 1, 1))
         low = high = None
-        if len(X) >= _ROWS_FOR_RANGE:
+        if with_range and len(X) >= _ROWS_FOR_RANGE:
             enough, k = known >= _ROWS_FOR_RANGE, MIN_CELL - 1
-            low = np.where(enough, np.partition(X, k, axis=0)[k], -np.inf)  # NaN comes last
-            high = np.where(enough, -np.partition(-X, k, axis=0)[k], np.inf)
+            columns = np.ascontiguousarray(X.T)  # far faster to order than a column in place
+            least, most = (np.partition(s * columns, k)[:, k] for s in (1, -1))  # NaN comes last
+            low, high = np.where(enough, least, -np.inf), np.where(enough, -most, np.inf)
         return cls(n_rows, first + shift, sd, 1 - known / max(len(X), 1), low, high)
 
     def matches(self, other: "Profile") -> bool:

@@ -53,23 +53,27 @@ class DiagonalErrors(StandardErrors):
     sampled_image: Array  # and of the image of the centre,
     centre: Array  # the point whose image is learned independently of the scale
     pull: tuple[Array, Array]  # by how much scale and offset were pulled
+    covariance: Array | float = 0.0  # of the two errors, as far as it is not nothing
 
     @classmethod
     def of(cls, plain: Any, settled: Any) -> "DiagonalErrors | None":
         """Return the errors of a solution that was pulled from a plain one, if they are known."""
         if plain.se_log_scale is None or plain.se_image is None:
             return None
-        scale = plain.scale * plain.se_log_scale * plain.widening
+        scale = settled.scale * settled.se_log_scale * plain.widening
         pull = (settled.scale - plain.scale, settled.offset - plain.offset)
-        return cls(scale, plain.se_image * plain.widening, plain.centre, pull)
+        covariance = 0.0 if settled.covariance is None else settled.scale * settled.covariance
+        return cls(scale, settled.se_image * plain.widening, plain.centre, pull, covariance)
 
     @property
     def scale(self) -> Array:  # noqa: D102
         return np.hypot(self.sampled_scale, self.pull[0])
 
     def std(self, X: Array) -> Array:  # noqa: D102
-        sampled = np.hypot(self.sampled_image, (X - self.centre) * self.sampled_scale)
-        return np.hypot(sampled, X * self.pull[0] + self.pull[1])
+        away = X - self.centre
+        square = self.sampled_image**2 + (away * self.sampled_scale) ** 2
+        square = np.maximum(square + 2 * away * self.covariance, 0.0)
+        return np.hypot(np.sqrt(square), X * self.pull[0] + self.pull[1])
 
 
 @dataclass(frozen=True)

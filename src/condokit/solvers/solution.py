@@ -10,6 +10,21 @@ from condokit.data.arrays import ones_for_zeros
 
 
 @dataclass(frozen=True)
+class Evidence:
+    r"""What a likelihood knows of scales beyond their standard errors.
+
+    The profile likelihood of u = log m is
+    :math:`n u - \tfrac{dof}{2} \log(G_{00} + 2 e^u G_{01} + e^{2u} G_{11})`.
+    """
+
+    residual_sd: Array  # (n_features,), in units of the reference
+    n_effective: float  # as how many independent features these count
+    dof: Array  # (n_features,)
+    n_eff: Array  # (n_features,): n, query rows that inform on the scale
+    profile: Array  # (3, n_features): G00, G01 and G11 in units of the reference
+
+
+@dataclass(frozen=True)
 class Solution:
     r"""The best map of a family, written as :math:`x \mapsto r + A (x - c)`."""
 
@@ -23,6 +38,11 @@ class Solution:
     # independent of each other; None if unknown
     se_log_scale: Array | None = None
     se_image: Array | None = None
+    # (n_features,): covariance of log scale and image that skewed data leave; None if neglected
+    covariance: Array | None = None
+    evidence: Evidence | None = None
+    # what was found of the law of features given confounders, for the report
+    law: dict[str, Any] = field(default_factory=dict)
     # (n_features,): factor of standard errors for what few rows leave unknown of them
     widening: Any = 1.0
     objective: float = float("nan")  # what was made small, without penalties
@@ -86,6 +106,43 @@ def decorrelated(solution: Solution, covariance: Array) -> Solution:
     return replace(solution, centre=centre, image=image, se_image=se_image)
 
 
+def without_offset(solution: Solution) -> Solution:
+    """Return the best scale without offset, given estimates of scale and image, and its error."""
+    se_log, se_image = np.asarray(solution.se_log_scale), np.asarray(solution.se_image)
+    free = (se_log > 0) & (se_image > 0)  # not so for constants, which stay
+    se_log, se_image = np.where(free, se_log, 1.0), np.where(free, se_image, 1.0)
+    log_gain = best_gain(np.log(solution.scale), se_log, solution.centre, solution.image, se_image)
+    zero, scale = np.zeros(len(log_gain)), np.where(free, np.exp(log_gain), 1.0)
+    information = 1 / se_log**2 + (scale * solution.centre / se_image) ** 2
+    return replace(
+        solution,
+        scale=scale,
+        centre=zero,
+        image=zero,
+        se_log_scale=free / np.sqrt(information),
+        se_image=zero,
+        covariance=None,
+        evidence=None,
+    )
+
+
+def best_gain(
+    log_scale: Array, se_log: Array, centre: Array, image: Array, se_image: Array
+) -> Array:
+    """Return the log of the best scale without offset, by Gauss-Newton steps."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = image / centre
+        log_gain = np.where(ratio > 0, np.log(np.where(ratio > 0, ratio, 1.0)), log_scale)
+    log_gain = np.clip(log_gain, -20, 20)
+    for _ in range(20):
+        mapped = np.exp(log_gain) * centre
+        gradient = (log_gain - log_scale) / se_log**2 + (mapped - image) * mapped / se_image**2
+        curvature = 1 / se_log**2 + (mapped / se_image) ** 2
+        step = gradient / np.maximum(curvature, 1e-300)
+        log_gain = np.clip(log_gain - np.clip(step, -1, 1), -20, 20)
+    return log_gain
+
+
 def no_change(centre: Array) -> Solution:
     """Return the identity as a solution."""
     zero = np.zeros(len(centre))
@@ -106,9 +163,35 @@ def joined(results: list[tuple[Array, Solution]]) -> Solution:
     """Put the solutions of groups of features together in the order of the features."""
     features, parts = zip(*results)
     order = np.argsort(np.concatenate(features))
-    arrays: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts])[order]
-        for name in ("scale", "centre", "image", "se_log_scale", "se_image")
-        if getattr(parts[0], name) is not None
-    }
+
+    def together(records: Any, names: tuple[str, ...]) -> dict[str, Any]:
+        """Join what all records have."""
+        found = {name: [getattr(record, name) for record in records] for name in names}
+        return {
+            name: np.concatenate(values, axis=-1)[..., order]
+            for name, values in found.items()
+            if values[0] is not None
+        }
+
+    names = ("scale", "centre", "image", "se_log_scale", "se_image", "covariance")
+    arrays = together(parts, names)
+    known = [part.evidence for part in parts if part.evidence is not None]
+    if len(known) == len(parts):
+        own = together(known, ("residual_sd", "dof", "n_eff", "profile"))
+        arrays["evidence"] = Evidence(n_effective=_joint_number(parts), **own)
+        law = dict(parts[0].law)
+        for name in ("heavy_tails", "discrete"):
+            law[name] = np.concatenate([part.law[name] for part in parts])[order]
+        arrays["law"] = law
     return replace(parts[0], n_iter=max(part.n_iter for part in parts), **arrays)
+
+
+def _joint_number(parts: Any) -> float:
+    """Return as how many independent features those of all parts count."""
+    # the mean squared correlation of features, as far as some were fitted together
+    size = np.array([len(part.scale) for part in parts])
+    found = np.array([part.evidence.n_effective for part in parts])
+    alike = np.maximum(size / found - 1, 0.0) * size
+    r2 = min(float(alike.sum() / max((size * (size - 1)).sum(), 1)), 1.0)
+    total = size.sum()
+    return float(total / (1 + (total - 1) * r2))

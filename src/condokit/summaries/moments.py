@@ -85,7 +85,7 @@ def moments_in_strata(domains: Domains, comparison: Comparison) -> tuple[Moments
     """Return the moments of (query, reference) within strata, in one pass over the rows."""
     n_values = len(comparison.support.levels)
     cell = cells(domains, comparison)
-    stats = _gather(domains, cell, 2 * n_values)
+    stats = gather(domains, cell, 2 * n_values)
     if domains.gaps is not None:  # what one domain alone has is not compared
         common = (stats.count[:n_values] > 0) & (stats.count[n_values:] > 0)
         _leave_out(stats, ~np.concatenate([common, common]))
@@ -109,7 +109,7 @@ def _independent(domains: Domains, cell: Array, stats: GroupedMoments) -> Array:
     pairs = cell.astype(np.int64) * n_subjects + groups
     cluster = np.full(len(cell), -1, dtype=np.int64)
     distinct, cluster[used] = np.unique(pairs[used], return_inverse=True)
-    clusters, stratum = _gather(domains, cluster, len(distinct)), distinct // n_subjects
+    clusters, stratum = gather(domains, cluster, len(distinct)), distinct // n_subjects
     if domains.gaps is not None:
         _leave_out(clusters, stats.count[stratum] == 0)
     return effective_counts(stats.count, stats.squares, clusters, stratum)
@@ -121,9 +121,11 @@ def _leave_out(stats: GroupedMoments, places: Array) -> None:
         table[places] = 0.0
 
 
-def _gather(domains: Domains, groups: Array, n_groups: int) -> GroupedMoments:
-    """Read all rows once."""
-    kind = GroupedMoments if domains.gaps is None else ObservedMoments
+def gather(
+    domains: Domains, groups: Array, n_groups: int, kind: type[GroupedMoments] = GroupedMoments
+) -> GroupedMoments:
+    """Read all rows once, and return the moments of groups of them."""
+    kind = kind if domains.gaps is None else ObservedMoments
     stats = kind(n_groups, domains.n_features)
     for rows, chunk in domains.chunks():
         weights = None if domains.weights is None else domains.weights[rows]

@@ -1,104 +1,97 @@
-"""The rows of both domains themselves, seen by solvers a block at a time."""
+"""The compared rows of both domains, read when they are needed, and moments of their strata."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from condokit.checks import Array
 from condokit.compare.comparison import Comparison
+from condokit.conditionals.base import moments_from
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
-from condokit.data.grouped import GroupedMoments
-from condokit.data.subsets import subsample
-from condokit.summaries.moments import moments_in_strata, without_flat
-
-_BLOCK_ROWS = 1 << 12
+from condokit.data.grouped import GroupedMoments, GroupedPowers
+from condokit.summaries.moments import cells, gather, without_flat
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of both domains in units that make each domain's features standard.
+    """Rows of both domains, the query's first, in units that make each domain's features standard.
 
-    A solver sees many rows only through `reduce`, and learns curves from a bounded sample
-    (`thinned`); so whoever holds the rows (memory here; files read in batches, workers or sites
-    elsewhere) differs only in who runs the reduction.
+    Categories alone need no rows: `strata` has the sums of powers of every cell. Only `values`
+    reads rows, of the features that are asked for.
     """
 
-    X: Array  # the rows that are compared
-    is_query: Array
-    weights: Array  # how many rows each counts for
-    covariates: Covariates
-    query_mean: Array  # (n_features,): the units
-    query_unit: Array
-    reference_mean: Array
-    reference_unit: Array
+    domains: Domains
+    used: Array  # the numbers of the rows that are compared, increasing
+    order: Array  # that puts the query's first
+    n_query: int
+    covariates: Covariates  # of the ordered rows, with how many rows each counts for
+    strata: GroupedMoments  # of the query's strata, then of the reference's
+    mean: Array  # (2, n_features) of query and reference: the units
+    unit: Array
     flat: Array  # (n_features,): whether it is constant within strata in a domain
     spread: Array  # (n_features,): of the reference within strata
     groups: Array | None = None  # subjects; one that is in both domains is two
 
     @classmethod
     def read(cls, domains: Domains, comparison: Comparison, scaled: bool) -> "Rows":
-        """Gather the compared rows; `scaled` if spreads are needed."""
-        # strata only tell what is constant, and whether there are rows enough
-        query, reference = moments_in_strata(domains, comparison)
-        query, reference, flat = without_flat(query, reference, scaled)
-        spread = np.sqrt(comparison.support.weights @ reference.var)
-        used, is_query = comparison.used, comparison.is_query
-        X, weights = domains.rows(used), comparison.covariates.counts
-        stats, side = GroupedMoments(2, X.shape[1]), (~is_query).astype(np.int32)
-        parts = [slice(i, i + _BLOCK_ROWS) for i in range(0, len(X), _BLOCK_ROWS)]
-        for part in parts:
-            stats.update(X[part], side[part], weights[part])
-        unit = ones_for_zeros(np.sqrt(stats.squares / stats.count[:, None]))
-        for part in parts:
-            X[part] -= stats.mean[side[part]]
-            X[part] /= unit[side[part]]
+        """Gather what is known of the compared rows in one pass; `scaled` if spreads are needed."""
+        by_strata = not domains.continuous and domains.groups is None
+        kind = GroupedPowers if by_strata else GroupedMoments
+        n_values = len(comparison.support.levels)
+        stats = gather(domains, cells(domains, comparison), 2 * n_values, kind)
+        tables = (stats.count, stats.mean, stats.squares, stats.count)
+        query, reference = (moments_from(*half) for half in zip(*(np.split(t, 2) for t in tables)))
+        _, reference, flat = without_flat(query, reference, scaled)
+        # of each domain as a whole: strata with their means spread around the domain's
+        count, mean, squares = (np.stack(np.split(t, 2)) for t in tables[:3])
+        total = count.sum(axis=1)[:, None]
+        middle = np.einsum("sk,skd->sd", count, mean) / total
+        squares = squares.sum(axis=1) + np.einsum(
+            "sk,skd->sd", count, (mean - middle[:, None]) ** 2
+        )
+        unit = np.sqrt(squares / total)
+        unit = np.where(unit <= 1e-12 * np.abs(middle), unit[::-1], unit)
+        is_query = comparison.is_query
+        order = np.argsort(~is_query, kind="stable")
         groups = None
         if domains.groups is not None:
-            groups = np.unique(2 * domains.groups[used] + is_query, return_inverse=True)[1]
-        units = stats.mean[0], unit[0], stats.mean[1], unit[1]
-        return cls(X, is_query, weights, comparison.covariates, *units, flat, spread, groups)
+            subject = domains.groups[comparison.used][order]
+            groups = np.unique(2 * subject + is_query[order], return_inverse=True)[1]
+        return cls(
+            domains,
+            comparison.used,
+            order,
+            int(is_query.sum()),
+            comparison.covariates.take(order),
+            stats,
+            middle,
+            ones_for_zeros(unit),
+            flat,
+            np.sqrt(comparison.support.weights @ reference.var),
+            groups,
+        )
 
-    def reduce(self, kernel: "Callable[[Rows], tuple[Array, ...]]") -> tuple[Array, ...]:
-        """Return the sums over blocks of rows of what a kernel returns for each."""
-        total: tuple[Array, ...] = ()
-        for start in range(0, len(self.X), _BLOCK_ROWS):
-            sums = kernel(self.take(slice(start, start + _BLOCK_ROWS)))
-            total = tuple(map(np.add, total, sums)) if total else sums
-        return total
+    @property
+    def weights(self) -> Array:
+        """How many rows each counts for."""
+        return self.covariates.counts
 
-    def of(self, features: Array) -> "Rows":
-        """Return some of the features."""
-        units = ("query_mean", "query_unit", "reference_mean", "reference_unit")
-        parts = {name: getattr(self, name)[features] for name in (*units, "flat", "spread")}
-        return replace(self, X=self.X[:, features], **parts)
-
-    def take(self, rows: Array | slice) -> "Rows":
-        """Return some of the rows."""
-        parts = {name: getattr(self, name)[rows] for name in ("X", "is_query", "weights")}
-        groups = None if self.groups is None else self.groups[rows]
-        return replace(self, **parts, covariates=self.covariates.take(rows), groups=groups)
-
-    def discounted(self, correlation: float) -> "Rows":
-        r"""Count rows of the same subject for less, by what they are worth.
-
-        The mean of n rows with correlation :math:`\rho` has the variance of
-        :math:`n / (1 + (n - 1) \rho)` independent ones.
-        """
-        if self.groups is None:
-            return self
-        others = np.bincount(self.groups, self.weights)[self.groups] - self.weights
-        return replace(self, weights=self.weights / (1 + np.maximum(others, 0.0) * correlation))
-
-    def thinned(self, max_rows: int) -> "Rows":
-        """Return at most so many rows, taken at random from each domain, or all."""
-        if len(self.X) <= max_rows:
-            return self
-        kept = []
-        for side in (self.is_query, ~self.is_query):
-            rows = np.flatnonzero(side)
-            most = max(max_rows // 2, max_rows - int((~side).sum()))
-            kept.append(rows[subsample(len(rows), most, seed=0)])
-        return self.take(np.concatenate(kept))
+    def values(self, features: Array | None = None, rows: Array | None = None) -> Array:
+        """Return features in standard units, or some of them, of all rows or some."""
+        some = features is not None and len(features) < self.domains.n_features
+        domains = self.domains.of(features) if some and features is not None else self.domains
+        mine = features if some else slice(None)
+        place = self.order if rows is None else self.order[rows]
+        if (place[1:] > place[:-1]).all():
+            X = domains.rows(self.used[place])
+        else:  # rows are read from top to bottom
+            back = np.argsort(place, kind="stable")
+            X = np.empty((len(place), domains.n_features))
+            X[back] = domains.rows(self.used[place[back]])
+        n_query = self.n_query if rows is None else int((rows < self.n_query).sum())
+        for side, part in enumerate((slice(0, n_query), slice(n_query, None))):
+            X[part] -= self.mean[side, mine]
+            X[part] /= self.unit[side, mine]
+        return X

@@ -7,8 +7,8 @@ from scipy import sparse
 
 from condokit.checks import Array
 from condokit.data.covariates import Covariates
-from student.design import best_scale, level_columns
-from student.projections import BasisProjection, residual_variance
+from condokit.solvers.pooled.design import best_scale, level_columns
+from condokit.solvers.pooled.projections import BasisProjection, residual_variance
 
 MOST_LEVELS = 20  # whose means by subject may become columns
 

@@ -6,19 +6,19 @@ the query as its last column. Each block Phi_k has coefficients N(0, theta_k s2)
 variance. Blocks enter one at a time, while the features together speak for them (`select`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.linalg import null_space
 
 from condokit.checks import Array
+from condokit.data.arrays import quantiles
 from condokit.data.covariates import Covariates
 from condokit.data.subsets import subsample
 
 Function = Callable[[Covariates], Array]
 
-MEAN_KNOTS = 10
 NOISE_KNOTS = 6
 MOST_CURVES = 40  # continuous columns that get a curve of their own
 MOST_INTERACTING = 16  # continuous columns beyond which no kernel is tried
@@ -28,7 +28,6 @@ FEWEST_RANK = 40
 ROWS_PER_COLUMN = 4.0  # fewer rows than this per column of D: its columns are penalised too
 INDEX_COST = 0.25  # evidence per column of an index
 INDEX_STEPS = 1  # that bend the index
-BLOCK_VALUES = 1 << 19  # numbers handled at once
 _PAIRS = ((0, 0), (0, 1), (1, 1))
 
 
@@ -80,13 +79,6 @@ class Design:
         return np.column_stack([free, is_query.astype(float)])
 
 
-def row_blocks(n_rows: int, width: int) -> Iterator[slice]:
-    """Yield slices of rows of about `BLOCK_VALUES` numbers each."""
-    step = max(256, BLOCK_VALUES // max(width, 1))
-    for start in range(0, n_rows, step):
-        yield slice(start, min(start + step, n_rows))
-
-
 def spline(axis: Array, at: Covariates, n_knots: int) -> Function | None:
     r"""Return a natural cubic spline of ``Z @ axis`` without its linear part, or None.
 
@@ -99,8 +91,8 @@ def spline(axis: Array, at: Covariates, n_knots: int) -> Function | None:
     at_most = min(n_knots, len(values))
     knots = values
     if len(values) > at_most:
-        spread = np.quantile(at.Z @ axis, (np.arange(at_most) + 0.5) / at_most)
-        knots = np.unique(spread)
+        share = (np.arange(at_most) + 0.5) / at_most
+        knots = np.unique(quantiles((at.Z @ axis)[:, None], share, at.weights))
         if len(knots) < 3:
             knots = np.linspace(values[0], values[-1], at_most)
     free = null_space(np.stack([np.ones(len(knots)), knots]))
@@ -162,7 +154,7 @@ def free_columns(at: Covariates, is_query: Array) -> tuple[Design, list[Block]]:
     return Design(tuple(free), kept=kept), always
 
 
-def candidates(at: Covariates, index: Array | None) -> list[Block]:
+def candidates(at: Covariates, index: Array | None, n_knots: int) -> list[Block]:
     """Return the blocks that may be added: curves, an index, slopes by level, interactions."""
     n, p = at.Z.shape
     found: list[Block] = []
@@ -170,7 +162,7 @@ def candidates(at: Covariates, index: Array | None) -> list[Block]:
     if index is not None and p > 1:
         axes.append(("index", index))
     for name, axis in axes:
-        curve = spline(axis, at, MEAN_KNOTS)
+        curve = spline(axis, at, n_knots)
         if curve is not None:
             found.append(Block(name, curve, cost=INDEX_COST * (p - 1) * (name == "index")))
     K = at.n_categories
@@ -234,12 +226,12 @@ def _sums(U: Array, y: tuple[Array, Array], weights: Array) -> _Sums:
     return _Sums(weighted.T @ U, np.stack([weighted.T @ y[0], weighted.T @ y[1]]), np.stack(square))
 
 
-def effective_number(residuals: Array) -> float:
+def effective_number(residuals: Array, n_rows: float) -> float:
     r"""Return as how many independent features these count, :math:`d / (1 + (d - 1) r^2)`.
 
     :math:`r^2` is the mean squared correlation of residuals beyond the 1/n of independent ones.
     """
-    n, d = residuals.shape
+    d = residuals.shape[1]
     if d == 1:
         return 1.0
     size = np.sqrt((residuals**2).sum(0))
@@ -248,7 +240,7 @@ def effective_number(residuals: Array) -> float:
     if d < 2:
         return 1.0
     square = ((scaled.T @ scaled) ** 2).sum() - d
-    r2 = min(max(square / (d * (d - 1)) - 1 / max(n, 1), 0.0), 1.0)
+    r2 = min(max(square / (d * (d - 1)) - 1 / max(n_rows, 1.0), 0.0), 1.0)
     return d / (1 + (d - 1) * r2)
 
 
@@ -376,7 +368,7 @@ def select(
     weights: Array,
     precision: Array,
     fixed: Array,
-    threshold: float = 3.0,
+    n_knots: int,
     transform: Callable[[Array], Array] | None = None,
 ) -> tuple[Design, float]:
     """Choose the design from rows of a few features (query rows first, centred by domain).
@@ -401,10 +393,10 @@ def select(
     m = np.where(np.isnan(fixed), best_scale(G, n_eff, dof), fixed)
     mapped = np.where(is_query[:, None], X * m, X)
     residuals = mapped - D @ (beta[0] + m * beta[1])
-    n_effective = effective_number(residuals * np.sqrt(precision)[:, None])
+    n_effective = effective_number(residuals * np.sqrt(W)[:, None], total)
     index = _index(at, is_query, mapped, residuals, W) if transform is None else None
     design = replace(design, index=index)
-    blocks = always + candidates(at, index)
+    blocks = always + candidates(at, index, n_knots)
     scaled, parts = [], []
     for block in blocks:  # off D, in units of mean row variance 1
         values = free(block(at))
@@ -419,9 +411,7 @@ def select(
     edges = np.cumsum([0, *(part.shape[1] for part in parts)])
     columns = [np.arange(a, b) for a, b in zip(edges[:-1], edges[1:])]
     costs = np.array([block.cost for block in scaled])
-    selector = Selector(
-        sums.gram, sums.cross, G, dof, n_eff, n_effective, columns, fixed, costs, threshold
-    )
+    selector = Selector(sums.gram, sums.cross, G, dof, n_eff, n_effective, columns, fixed, costs)
     shares = selector.run([k for k, block in enumerate(scaled) if block.always])
     chosen = tuple(scaled[k] for k in shares)
     return replace(design, blocks=chosen, shares=tuple(shares.values())), n_effective

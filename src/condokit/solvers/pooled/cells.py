@@ -3,22 +3,19 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
 
 from condokit.checks import Array
-from condokit.data.subsets import subsample
-from student.design import best_scale, effective_number, row_blocks
-from student.noise import share_levels
-from student.projections import Reduced, residual_variance, strata_reduced
-from student.rowwise import LARGEST_LEVERAGE, Batch, blend
+from condokit.solvers.pooled.design import best_scale
+from condokit.solvers.pooled.noise import share_levels
+from condokit.solvers.pooled.projections import Reduced, residual_variance, strata_reduced
+from condokit.solvers.pooled.rowwise import LARGEST_LEVERAGE, Batch, blend
+from condokit.summaries.rows import Rows
 
-MOST_SELECTING = 256  # features that choose the design
-MOST_CHOOSING_ROWS = 4000  # rows that choose the design
 _IS_QUERY = np.array([1.0, 0.0])[:, None]
 
 
-@dataclass
-class CellMoments:
+@dataclass(frozen=True)
+class StrataMoments:
     """Counts, means and central sums of powers 2 to 4 of (level, side) cells; side 0 is the query.
 
     All but `count` have the shape (n_levels, 2, n_features), in standard units of each side.
@@ -27,80 +24,29 @@ class CellMoments:
     count: Array
     mean: Array
     powers: tuple[Array, Array, Array]
-    centre: Array
-    unit: Array
 
+    @classmethod
+    def of(cls, rows: Rows) -> "StrataMoments":
+        """Return the moments of the compared strata in standard units."""
+        stats, unit = rows.strata, rows.unit
 
-def cell_moments(
-    X: Array, is_query: Array, category: Array, n_categories: int, weights: Array
-) -> CellMoments:
-    """Gather the moments of cells in one pass over blocks of rows."""
-    n, d = X.shape
-    side = (~is_query).astype(np.int64)
-    cell = 2 * category + side
-    centre, unit = np.empty((2, d)), np.empty((2, d))
-    for s in (0, 1):
-        few = X[np.flatnonzero(side == s)[subsample(int((side == s).sum()), 2000)]]
-        centre[s] = few.mean(0)
-        unit[s] = few.std(0)
-    unit = positive_units(unit, centre)
-    total = np.zeros((4, 2 * n_categories, d))
-    for rows in row_blocks(n, d):
-        c, mine = cell[rows], side[rows]
-        size = len(c)
-        sums = sparse.csr_matrix(
-            (weights[rows], (c, np.arange(size))), shape=(2 * n_categories, size)
-        )
-        x = X[rows] - centre[mine]
-        x /= unit[mine]
-        power = x.copy()
-        total[0] += sums @ power
-        for k in (1, 2, 3):
-            power *= x
-            total[k] += sums @ power
-    count = np.bincount(cell, weights, minlength=2 * n_categories)[:, None]
-    s1, s2, s3, s4 = total
-    mean = s1 / np.maximum(count, 1e-300)
-    c2 = np.maximum(s2 - s1 * mean, 0.0)
-    c3 = s3 - 3 * mean * s2 + 2 * mean**2 * s1
-    c4 = s4 - 4 * mean * s3 + 6 * mean**2 * s2 - 3 * mean**3 * s1
-    c4 = np.maximum(c4, c2**2 / np.maximum(count, 1e-300))
-    shape = (n_categories, 2, d)
-    powers = c2.reshape(shape), c3.reshape(shape), c4.reshape(shape)
-    count = count.reshape(n_categories, 2, 1)
-    return CellMoments(count, mean.reshape(shape), powers, centre, unit)
+        def by_level(table: Array) -> Array:
+            return np.stack(np.split(table, 2), axis=1)
 
+        powers = (stats.squares, stats.third, stats.fourth)  # type: ignore[attr-defined]
+        scaled = [by_level(power) / unit**k for k, power in zip((2, 3, 4), powers)]
+        mean = (by_level(stats.mean) - rows.mean) / unit
+        return cls(by_level(stats.count[:, None]), mean, (scaled[0], scaled[1], scaled[2]))
 
-def positive_units(unit: Array, mean: Array) -> Array:
-    """Replace the unit of a feature that is constant in a domain by that of the other, or one."""
-    constant = unit <= 1e-13 * np.abs(mean) + 1e-300
-    unit = np.where(constant, unit[::-1], unit)
-    return np.where(constant & constant[::-1], 1.0, unit)
-
-
-def independent_features(X: Array, is_query: Array, category: Array, n_categories: int) -> float:
-    """Return as how many independent features these count, from residuals off the cells."""
-    d = X.shape[1]
-    if d == 1:
-        return 1.0
-    rows = subsample(len(X), MOST_CHOOSING_ROWS)
-    at = subsample(d, MOST_SELECTING)
-    part = X[np.ix_(rows, at)]
-    cell = 2 * category[rows] + ~is_query[rows]
-    sums = sparse.csr_matrix(
-        (np.ones(len(rows)), (cell, np.arange(len(rows)))), shape=(2 * n_categories, len(rows))
-    )
-    count = np.maximum(np.asarray(sums.sum(1)), 1)
-    part = part - (sums @ part / count)[cell]
-    for s in (True, False):
-        side = is_query[rows] == s
-        part[side] /= np.maximum(part[side].std(0), 1e-300)
-    found = effective_number(part)
-    return found / len(at) * d if len(at) < d and found > 0.5 * len(at) else found
+    @property
+    def dof(self) -> float:
+        """Rows less levels and the offset."""
+        total = self.count.sum(axis=1)
+        return max(float(total.sum()) - int((total > 0).sum()) - 1, 1.0)
 
 
 def fit_moments(
-    cells: CellMoments, fixed: Array, constant: Array, n_effective: float
+    cells: StrataMoments, fixed: Array, constant: Array, n_effective: float
 ) -> tuple[Batch, Array]:
     """Fit all features as normal, and return the kurtosis of their residuals.
 
@@ -111,7 +57,7 @@ def fit_moments(
     d = x.shape[2]
     total = n.sum(1)
     N = float(n.sum())
-    dof = max(N - int((total > 0).sum()) - 1, 1.0)
+    dof = cells.dof
     nq = np.asarray(n[:, 0].sum())
     share = n[:, 0] / np.maximum(total, 1e-300)
     m, v, precision, red = _alternate(cells, fixed, constant, n_effective, dof)
@@ -151,7 +97,7 @@ def fit_moments(
 
 
 def _alternate(
-    cells: CellMoments, fixed: Array, constant: Array, n_effective: float, dof: float
+    cells: StrataMoments, fixed: Array, constant: Array, n_effective: float, dof: float
 ) -> tuple[Array, Array, float, Reduced]:
     """Renew scales and variances of levels in turn; return also the prior precision of these."""
     n, x, c2 = cells.count, cells.mean, cells.powers[0]

@@ -6,7 +6,6 @@ import numpy as np
 from scipy import sparse
 
 from condokit.checks import Array
-from student.design import row_blocks
 
 PAIR_COLUMNS = 24  # up to this many columns, products of columns are kept
 FLOOR = 1e-8  # of a variance, relative to the feature's
@@ -125,11 +124,7 @@ class BasisProjection:
         self._pairs: Array | None = None
 
     def _gram(self, rows: slice) -> Array:
-        U, w = self.U[rows], self.weights[rows]
-        total = np.zeros((U.shape[1], U.shape[1]))
-        for part in row_blocks(len(U), U.shape[1]):
-            total += (U[part] * w[part, None]).T @ U[part]
-        return total
+        return (self.U[rows].T * self.weights[rows]) @ self.U[rows]
 
     def _left(self, query: Array, B: Array) -> float:
         taken = np.einsum("rs,sr->r", query, B)[self.free].sum()

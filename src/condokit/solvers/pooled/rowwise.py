@@ -7,9 +7,9 @@ from scipy import sparse
 from scipy.special import gammaln
 
 from condokit.checks import Array
-from student.design import best_scale
-from student.noise import NoiseModel, noise_part, renew_noise
-from student.projections import (
+from condokit.solvers.pooled.design import best_scale
+from condokit.solvers.pooled.noise import NoiseModel, noise_part, renew_noise
+from condokit.solvers.pooled.projections import (
     FLOOR,
     BasisProjection,
     Projection,
@@ -76,7 +76,7 @@ def fit_normal(
         V_b = (lever**2 / weights) @ square * s2
         y1 *= e
         cov = ((lever / rest) @ y1 + (lever / rest * known) @ e) * np.sqrt(s2)
-        count, together = N, np.ones(d)
+        count, together = N, np.ones((2, d))
     else:
         score = (y1 + known[:, None]) * (weights / rest)[:, None]
         image = e * lever[:, None] * np.sqrt(s2)
@@ -86,7 +86,8 @@ def fit_normal(
     quad = m**2 * red.G[2] / s2
     model = np.maximum(quad - n_eff, 0.0) + 2 * n_eff * max(1 - n_eff / dof, 0.02)
     H = np.maximum(quad + n_eff - 2 * n_eff * c, 0.25 * model)
-    V, V_image, cov = blend(V_sand / H**2, together / model, V_b, s2 / red.gqq, cov / H, count, dof)
+    V_model, V_b_model = together * np.stack([1 / model, s2 / red.gqq])
+    V, V_image, cov = blend(V_sand / H**2, V_model, V_b, V_b_model, cov / H, count, dof)
     red = replace(red, coefficients=())
     return Batch(m, red, s2, np.full(d, np.inf), V, V_image, cov), kurtosis, extreme
 
@@ -283,26 +284,30 @@ def _errors(
         V_sand = np.einsum("nd,nd->d", score, score / weights[:, None])
         V_b = np.einsum("nd,nd->d", image, image / weights[:, None])
         cov = np.einsum("nd,nd->d", score, image / weights[:, None])
-        count, together = N, np.ones(d)
+        count, together = N, np.ones((2, d))
     else:
         V_sand, V_b, cov, together, count = _clustered(score, image, t, weights, clusters)
-    return blend(V_sand / H**2, together / model, V_b, s2 / red.gqq / kappa, cov / H, count, dof)
+    V_model, V_b_model = together * np.stack([1 / model, s2 / red.gqq / kappa])
+    return blend(V_sand / H**2, V_model, V_b, V_b_model, cov / H, count, dof)
 
 
 def _clustered(
     score: Array, image: Array, excess: Array, weights: Array, clusters: Array
 ) -> tuple[Array, Array, Array, Array, float]:
-    """Return sums of squares over subjects, by how much squares cluster in them, and their number.
+    """Return sums of squares over subjects, how far rows go together in them, and their number.
 
-    Variances that differ between subjects make squared residuals alike within them.
+    Variances that differ between subjects make squared residuals alike within them; copies of rows
+    leave residuals alike.
     """
     n = len(score)
     total = sparse.csr_matrix((np.ones(n), (clusters, np.arange(n))))
     alone = np.maximum(weights @ excess**2, 1e-300)
     joint = ((total @ (weights[:, None] * excess)) ** 2).sum(0) / alone
-    together = np.clip(joint, 1.0, float(weights.sum()) / total.shape[0])
+    most = float(weights.sum()) / total.shape[0]
+    single = np.maximum((image**2).sum(0), 1e-300)
     score, image = total @ score, total @ image
     squares = (score**2).sum(0), (image**2).sum(0), (score * image).sum(0)
+    together = np.stack([np.clip(ratio, 1.0, most) for ratio in (joint, squares[1] / single)])
     return (*squares, together, float(total.shape[0]))
 
 

@@ -8,7 +8,7 @@ from scipy.special import digamma, polygamma
 
 from condokit.checks import Array
 from condokit.data.covariates import Covariates
-from student.design import NOISE_KNOTS, spline
+from condokit.solvers.pooled.design import NOISE_KNOTS, spline
 
 NOISE_EVIDENCE = 2.0
 

@@ -1,1 +1,0 @@
-"""The pooled conditional likelihood of diagonal maps, and priors that features share."""

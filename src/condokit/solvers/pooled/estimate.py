@@ -1,0 +1,368 @@
+r"""Pooled conditional likelihood of a diagonal map: one law for reference and mapped query rows.
+
+Per feature, with x centred in each domain, y0 = x on reference rows and y1 = x on query rows (zero
+elsewhere), q the indicator of the query:
+
+.. math:: y_0 + m y_1 + b q = U \beta + s \sqrt{v} \epsilon, \quad \epsilon \sim t_\nu,
+
+U the functions of the confounders (`design`), v their effect on the variance. With weights
+:math:`W = diag(w_i / v_i)`, :math:`A = U'WU + diag(0, 1/\theta_k)` and :math:`B = A^{-1}`,
+
+.. math::
+    G_{ab} = y_a' W y_b - (U' W y_a)' B (U' W y_b), \quad
+    N_{eff} = N_q - tr[(U_q' W_q U_q B)_{unpenalised}], \quad dof = N - rank D,
+
+m is the positive root of `design.best_scale`, :math:`b = b_0 + m b_1` with
+:math:`b_a = -(B U' W y_a)_q`, and :math:`s^2 = (G_{00} + 2 m G_{01} + m^2 G_{11}) / dof`. At
+:math:`x_0 = -b_1` the image :math:`b_0` is uncorrelated with m.
+
+All sums over rows come from functions of a block of rows whose results add up.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array
+from condokit.data.covariates import Covariates
+from condokit.data.subsets import subsample
+from condokit.solvers.pooled.cells import StrataMoments, fit_moments
+from condokit.solvers.pooled.design import (
+    Design,
+    best_scale,
+    effective_number,
+    level_columns,
+    select,
+)
+from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
+from condokit.solvers.pooled.projections import (
+    BasisProjection,
+    StrataProjection,
+    residual_variance,
+)
+from condokit.solvers.pooled.rowwise import (
+    LARGEST_LEVERAGE,
+    Batch,
+    fit_normal,
+    fit_rows,
+    heavy_tailed,
+)
+from condokit.solvers.pooled.subjects import (
+    subject_projection,
+    subject_ratio,
+    with_subject_means,
+    without_subject,
+)
+from condokit.solvers.solution import Evidence, Solution
+from condokit.summaries.rows import Rows
+
+FEATURE_VALUES = 1 << 17  # numbers of a batch of features
+MOST_SELECTING = 256  # features that choose the design
+_CORRELATED = 1000  # rows that tell how features go together
+_SCREENED = 64  # rows of a domain in which equal values are looked for
+LEVEL_ROWS = 10  # of a level whose variance is its own, among other confounders
+TIED = 0.2
+MODAL = 0.5
+RARE = 0.8
+FEWEST_OFF_MODE = 25
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """Features with many equal values, by the share of the most frequent one in either domain."""
+
+    tied: Array  # so many that a t distribution would shrink onto them: without t
+    modal: Array  # most: neither t nor a model of the variance
+    rare: Array  # nearly all, or too few others to learn a spread from: only shifted
+
+    @classmethod
+    def of(cls, rows: Rows) -> "Discrete":
+        """Count equal values of features that have some among 64 rows of a domain."""
+        d, n, nq = len(rows.flat), len(rows.order), rows.n_query
+        share, off = np.zeros(d), np.full(d, np.inf)
+        for first, size in ((0, nq), (nq, n - nq)):
+            few = np.sort(rows.values(rows=first + subsample(size, _SCREENED)), axis=0)
+            suspect = np.flatnonzero((np.diff(few, axis=0) == 0).any(axis=0) & ~rows.flat)
+            if not len(suspect):
+                continue
+            values = rows.values(suspect, np.arange(first, first + size))
+            for j, column in zip(suspect, values.T):
+                largest = np.unique(column, return_counts=True)[1].max()
+                share[j] = max(share[j], largest / size)
+                off[j] = min(off[j], size - largest)
+        modal = share > MODAL
+        return cls(share > TIED, modal, (share > RARE) | (modal & (off < FEWEST_OFF_MODE)))
+
+
+def fit_pooled(rows: Rows, has_scale: bool, n_knots: int, most_rows: int) -> Solution:
+    """Estimate the plain map of every feature.
+
+    `n_knots` are those of a curve; the design is chosen on at most `most_rows` rows.
+    """
+    discrete = Discrete.of(rows)
+    one = rows.unit[0] / rows.unit[1]  # the scale that changes nothing
+    fixed = np.where(rows.flat | discrete.rare | (not has_scale), one, np.nan)
+    if rows.covariates.Z.shape[1] or rows.groups is not None:
+        return _fit_design(rows, fixed, discrete, n_knots, most_rows)
+    return _fit_strata(rows, fixed, discrete)
+
+
+def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
+    """Fit with categories alone: normal features from moments, heavy tails from rows."""
+    at, d = rows.covariates, len(fixed)
+    strata = StrataMoments.of(rows)
+    n_effective = _independent_features(rows)
+    plain, kurtosis = fit_moments(strata, fixed, discrete.modal, n_effective)
+    dof = strata.dof
+    tails = heavy_tailed(kurtosis, np.zeros(d), max(dof, 4.0)) & ~discrete.tied & ~rows.flat
+    parts = [(np.arange(d), plain)]
+    if tails.any():
+        k, n = at.category, len(at.category)
+        projection = StrataProjection(k, at.n_categories, rows.n_query, at.counts)
+        noise = NoiseModel(k, at.n_categories, at.n_categories > 1, np.zeros((n, 0)), np.zeros(0))
+        for batch in _batches(np.flatnonzero(tails), n):
+            asked = np.ones(len(batch), dtype=np.bool_)
+            X = rows.values(batch)
+            part = fit_rows(projection, X, fixed[batch], noise, asked, None, n_effective)
+            parts.append((batch, part))
+    facts = {"variance": ["levels"]} if at.n_categories > 1 else {}
+    return _assemble(parts, rows, dof, fixed, discrete, n_effective, facts)
+
+
+def _independent_features(rows: Rows) -> float:
+    """Return as how many independent features these count, from some rows of some of them."""
+    d, at = len(rows.flat), rows.covariates
+    if d == 1:
+        return 1.0
+    few = np.flatnonzero(~rows.flat)
+    few = few[subsample(len(few), MOST_SELECTING)]
+    place = np.arange(len(at.category))
+    if len(place) > _CORRELATED:  # evenly by value, so that the order of rows does not matter
+        order = np.argsort(rows.values(few[:1])[:, 0], kind="stable")
+        place = np.sort(order[subsample(len(order), _CORRELATED)])
+    X, cell = rows.values(few, place), 2 * at.category[place] + (place < rows.n_query)
+    w = at.counts[place]
+    for k in np.unique(cell):
+        mine = cell == k
+        X[mine] -= w[mine] @ X[mine] / w[mine].sum()
+    found = effective_number(X * np.sqrt(w)[:, None], float(w.sum()))
+    return found / len(few) * d if len(few) < d and found > 0.5 * len(few) else found
+
+
+def _fit_design(
+    rows: Rows, fixed: Array, discrete: Discrete, n_knots: int, most_rows: int
+) -> Solution:
+    """Fit with any confounders and subjects."""
+    at, d, n = rows.covariates, len(fixed), len(rows.order)
+    if rows.groups is not None:
+        at = with_subject_means(at, rows.groups)
+    X = rows.values()
+    law = Law(X, rows, at, fixed, discrete, n_knots, most_rows)
+    law.choose()
+    projection, noise, subjects = law.projection(), law.noise, rows.groups
+    clean = without_subject(X, subjects, law.rho)
+    parts = []
+    dof = max(float(at.counts.sum()) - projection.rank, 1.0)
+    tails = np.zeros(d, dtype=np.bool_)
+    for batch in _batches(np.arange(d), n):
+        part, kurtosis, extreme = fit_normal(
+            projection, clean[:, batch[0] : batch[-1] + 1], fixed[batch], subjects
+        )
+        tails[batch] = heavy_tailed(kurtosis, extreme, dof)
+        parts.append((batch, part))
+    tails &= ~discrete.tied & ~rows.flat
+    for batch in _batches(np.flatnonzero(tails | (~discrete.modal & (noise is not None))), n):
+        part = fit_rows(
+            projection,
+            clean[:, batch],
+            fixed[batch],
+            noise,
+            tails[batch],
+            subjects,
+            law.n_effective,
+        )
+        parts.append((batch, part))
+    facts = {
+        "mean": [block.name for block in law.design.blocks],
+        "variance": [] if noise is None else [*(noise.levels * ["levels"]), *noise.names],
+        "subjects": law.rho,
+    }
+    return _assemble(parts, rows, dof, fixed, discrete, law.n_effective, facts)
+
+
+class Law:
+    """What mean and variance depend on, and how alike subjects are, chosen on some features."""
+
+    def __init__(
+        self,
+        X: Array,
+        rows: Rows,
+        at: Covariates,
+        fixed: Array,
+        discrete: Discrete,
+        n_knots: int,
+        most_rows: int,
+    ) -> None:
+        self.at, self.subjects, self.nq, self.weights = at, rows.groups, rows.n_query, at.counts
+        self.n_features, self.n_knots, self.most_rows = X.shape[1], n_knots, most_rows
+        few = np.flatnonzero(~discrete.rare & ~rows.flat)
+        few = few if len(few) else np.arange(X.shape[1])
+        few = few[subsample(len(few), MOST_SELECTING)]
+        self.X = _winsorised(X[:, few], rows.n_query, at)
+        self.fixed, self.usable = fixed[few], ~discrete.modal[few]
+        self.design, self.rho, self.n_effective = Design(()), 0.0, 1.0
+        self.noise: NoiseModel | None = None
+        self.precision = np.ones(len(X))
+
+    def choose(self) -> None:
+        """Choose the design, the ratio of variances of subjects and the noise in turn."""
+        for turn in range(2 if self.subjects is None else 3):
+            before = self.rho
+            self._choose_mean()
+            if turn == 0 and self.rho != before:
+                continue
+            if self.noise is not None or not self._choose_noise():
+                break
+
+    def projection(self) -> BasisProjection:
+        """Return the projection off the design."""
+        return subject_projection(
+            self.U, self.penalty, self.nq, self.weights, self.subjects, self.rho
+        )
+
+    def _choose_mean(self) -> None:
+        sample, apart = _sample_rows(self.at, self.nq, self.most_rows), None
+        if self.subjects is not None:
+            sample = np.arange(len(self.X))
+            apart = partial(without_subject, subjects=self.subjects, rho=self.rho)
+        self.design, self.n_effective = select(
+            without_subject(self.X, self.subjects, self.rho)[sample],
+            int((sample < self.nq).sum()),
+            self.at.take(sample),
+            self.weights[sample],
+            self.precision[sample],
+            self.fixed,
+            self.n_knots,
+            transform=apart,
+        )
+        few = self.X.shape[1]
+        if few < self.n_features and self.n_effective > 0.5 * few:
+            self.n_effective *= self.n_features / few
+        self.U, self.penalty = self.design.columns(self.at, np.arange(len(self.X)) < self.nq)
+        if self.subjects is not None:
+            W = self.weights * self.precision
+            self.rho = subject_ratio(
+                self.U, self.penalty, self.X, self.nq, W, self.subjects, self.fixed
+            )
+
+    def _choose_noise(self) -> bool:
+        """Choose what the variance depends on; return whether it depends on anything."""
+        at, w, projection = self.at, self.weights, self.projection()
+        clean = without_subject(self.X, self.subjects, self.rho)
+        red = projection.solve(clean, None)
+        dof = max(float(w.sum()) - projection.rank, 1.0)
+        m = np.where(np.isnan(self.fixed), best_scale(red.G, red.n_eff, dof), self.fixed)
+        h = np.minimum(projection.leverage * w[:, None], LARGEST_LEVERAGE)
+        square = projection.residuals(clean, red, m) ** 2
+        square /= residual_variance(red, m, dof) * (1 - h)
+        count = np.bincount(at.category, w, minlength=at.n_categories)
+        levels = at.n_categories > 1 and bool((count[count > 0] >= LEVEL_ROWS).all())
+        if not self.usable.any():
+            return False
+        square = square[:, self.usable]
+        pooled = min(self.n_effective, float(self.usable.sum()))
+        noise = choose_noise(square, at, w, levels, pooled, self.design.index)
+        if noise.empty:
+            return False
+        self.noise = noise
+        self.precision = np.exp(-common_noise(noise, square, w, h, self.n_effective))
+        return True
+
+
+def _sample_rows(at: Covariates, n_query: int, most_rows: int) -> Array:
+    """Return rows that choose the design: evenly taken by value from either domain."""
+    n = len(at.Z)
+    if n <= most_rows:
+        return np.arange(n)
+    order = np.lexsort((*at.Z.T, at.category))
+    kept = []
+    for side in (order[order < n_query], order[order >= n_query]):
+        most = max(most_rows // 2, most_rows - (n - len(side)))
+        kept.append(np.sort(side[subsample(len(side), most)]))
+    return np.concatenate(kept)
+
+
+def _winsorised(X: Array, nq: int, at: Covariates) -> Array:
+    """Return features with residuals of a linear fit cut at 5 robust standard deviations."""
+    out = X.copy()
+    D = np.column_stack(
+        [np.ones(len(X)), at.Z, level_columns(at) if at.n_categories <= 64 else at.Z[:, :0]]
+    )
+    for rows in (slice(0, nq), slice(nq, len(X))):
+        if D.shape[1] * 3 > len(D[rows]):
+            continue
+        beta = np.linalg.lstsq(D[rows], out[rows], rcond=None)[0]
+        e = out[rows] - D[rows] @ beta
+        square = e * e
+        kurtosis = (square * square).mean(0) / np.maximum(square.mean(0), 1e-300) ** 2
+        heavy = np.flatnonzero(kurtosis > 3 + 2 * np.sqrt(24 / len(e)))
+        if not len(heavy):
+            continue
+        e = e[:, heavy]
+        middle = np.median(e, axis=0)
+        spread = np.median(np.abs(e - middle), axis=0) / 0.6745
+        spread = np.where(spread > 0, 5 * spread, np.inf)
+        out[rows, heavy] -= e - np.clip(e, middle - spread, middle + spread)
+    return out
+
+
+def _assemble(
+    parts: list[tuple[Array, Batch]],
+    rows: Rows,
+    dof: float,
+    fixed: Array,
+    discrete: Discrete,
+    n_effective: float,
+    facts: dict[str, Any],
+) -> Solution:
+    """Put batches together, in the user's units."""
+    d = len(fixed)
+    m, s2, nu, V, Vi, cov, n_eff = (np.empty(d) for _ in range(7))
+    G, b = np.empty((3, d)), np.empty((2, d))
+    for at, part in parts:
+        m[at], s2[at], nu[at], V[at], Vi[at] = part.m, part.s2, part.nu, part.V, part.V_image
+        cov[at], n_eff[at] = part.covariance, part.red.n_eff
+        G[:, at], b[:, at] = part.red.G, part.red.b
+    uq, ur = rows.unit
+    free = np.isnan(fixed)
+    profile = np.stack([G[0], G[1] * uq / ur, G[2] * (uq / ur) ** 2]) / s2
+    evidence = Evidence(
+        residual_sd=np.sqrt(s2 * (1 + facts.get("subjects", 0.0))) * ur,
+        n_effective=n_effective,
+        dof=np.full(d, dof),
+        n_eff=n_eff,
+        profile=profile,
+    )
+    scale = np.where(free, m * ur / uq, 1.0)
+    facts = {
+        **facts,
+        "heavy_tails": np.isfinite(nu),
+        "discrete": discrete.rare & ~rows.flat,
+    }
+    return Solution(
+        scale=scale,
+        centre=rows.mean[0] - b[1] * uq,
+        image=rows.mean[1] + b[0] * ur,
+        se_log_scale=np.where(free, np.sqrt(V), 0.0),
+        se_image=np.where(rows.flat, 0.0, np.sqrt(Vi) * ur),
+        covariance=np.where(free, cov * ur, 0.0),
+        evidence=evidence,
+        law=facts,
+    )
+
+
+def _batches(at: Array, n_rows: int) -> list[Array]:
+    size = max(8, FEATURE_VALUES // max(n_rows, 1))
+    return [at[i : i + size] for i in range(0, len(at), size)]
