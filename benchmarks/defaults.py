@@ -28,7 +28,9 @@ def seconds(call, repeats=3):
 
 
 def show(name, ours, other, called, target):
-    print(f"{name:44} {ours:8.3f} s  {called} {other:8.3f} s  ratio {ours / other:6.2f}  ({target})")
+    print(
+        f"{name:44} {ours:8.3f} s  {called} {other:8.3f} s  ratio {ours / other:6.2f}  ({target})"
+    )
 
 
 def combat(X, batch, z):

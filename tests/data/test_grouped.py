@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from problems import scatter_of
 from sklearn.covariance import empirical_covariance
 
-from condokit.data.grouped import GroupedMoments, effective_counts
+from condokit.data.grouped import GroupedMoments, GroupedPowers, effective_counts
 from condokit.summaries.gaussians import gaussians_of
 
 
@@ -128,3 +128,22 @@ def test_weights_count_rows_in_scatters():
     other = gaussians_of(scatter_of(repeated, np.zeros(len(repeated), dtype=int), 1))
     np.testing.assert_allclose(one.cov, other.cov)
     assert one.count == other.count
+
+
+def test_powers_are_the_same_in_any_split():
+    rng = np.random.default_rng(0)
+    X, groups = 1e4 + rng.gamma(2, size=(200, 3)), rng.integers(-1, 4, 200)
+    weights = rng.integers(0, 4, 200).astype(float)
+    whole, parts, other = GroupedPowers(4, 3), GroupedPowers(4, 3), GroupedPowers(4, 3)
+    whole.update(X, groups, weights)
+    parts.update(X[:70], groups[:70], weights[:70])
+    other.update(X[70:120], groups[70:120], weights[70:120])
+    parts.update(X[120:], groups[120:], weights[120:])
+    parts.merge(other)
+    for k in range(4):
+        mine = np.repeat(X[groups == k], weights[groups == k].astype(int), axis=0)
+        away = mine - mine.mean(axis=0)
+        for power, name in ((2, "squares"), (3, "third"), (4, "fourth")):
+            expected = (away**power).sum(axis=0)
+            for stats in (whole, parts):
+                np.testing.assert_allclose(getattr(stats, name)[k], expected, rtol=1e-8)

@@ -116,7 +116,9 @@ def test_totals_do_not_tell_the_size_of_small_cells():
     assert found["compared"]["rows_query"] == "~85"
     assert not found["assessment"]["overlap"]["outside"].get("sick")
     assert found["assessment"]["confounders"]["outside"] == [None]
-    assert "87" not in re.findall(r"\b\d+\b(?!%)", json.dumps({**found, "densities": 0, "features": 0}))
+    assert "87" not in re.findall(
+        r"\b\d+\b(?!%)", json.dumps({**found, "densities": 0, "features": 0})
+    )
     assert "≈ 85" in render(found)
 
 

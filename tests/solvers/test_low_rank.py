@@ -6,7 +6,9 @@ from protocols import rmse
 from condokit import ConDoAdapter, IdentifiabilityWarning, LowRank
 from condokit.solvers.low_rank import LowRankKL
 
-pytestmark = pytest.mark.filterwarnings("ignore:Scales far from one:condokit.IdentifiabilityWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Scales far from one:condokit.IdentifiabilityWarning"
+)
 
 
 def test_the_value_is_the_divergence_and_gradients_agree_with_finite_differences():
