@@ -1,6 +1,6 @@
 """Tables read as a map needs them, and their comparable rows in blocks of equal confounders."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -165,8 +165,7 @@ def _shuffled(label: Array, block: Array, n_permutations: int, rng: Any) -> Arra
 
 def _blocks(covariates: Covariates, is_query: Array) -> Array:
     """Cut rows of every category into bins of the propensity, about 40 rows each."""
-    # only the order counts: folds of subjects, of which there are few, would disturb it
-    e = propensity(replace(covariates, groups=None), is_query)
+    e = propensity(covariates, is_query)
     block = np.empty(len(e), dtype=np.intp)
     n_blocks = 0
     for k in np.unique(covariates.category):
