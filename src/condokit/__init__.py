@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from condokit.checks import LowOverlapWarning as LowOverlapWarning
     from condokit.checks import MapFileError as MapFileError
     from condokit.checks import NoOverlapError as NoOverlapError
+    from condokit.compare.priors import OverlapPrior as OverlapPrior
     from condokit.compare.priors import ProductPrior as ProductPrior
     from condokit.compare.priors import UniformPrior as UniformPrior
     from condokit.conditionals.base import Stratified as Stratified
@@ -48,7 +49,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "adapter": "ConDoAdapter",
     "checks": "FileError IdentifiabilityWarning LowOverlapWarning MapFileError NoOverlapError",
-    "compare.priors": "ProductPrior UniformPrior",
+    "compare.priors": "OverlapPrior ProductPrior UniformPrior",
     "conditionals": "Chained KernelSmoother Splines Stratified",
     "divergences": "Energy ForwardKL GaussianOT Jeffreys MMD PCMatch "
     "PooledLikelihood Procrustes ReverseKL SlicedWasserstein StochasticMMD",

@@ -48,7 +48,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         any is continuous and "reverse-kl" otherwise for diagonal maps, "reverse-kl" for "low-rank"
         and "likelihood" for other matrices; but for "affine" with fewer than 8 rows per feature
         "ot", or "pc-match" if that is better on held-out rows.
-    prior : {"product", "paper", "uniform"} or Prior, default="product"
+    prior : {"product", "paper", "uniform", "overlap"} or Prior, default="product"
         The weight of each confounder value in the comparison.
     conditional : str or Conditional, default="auto"
         The estimator of features given confounders, for the divergences that need one:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from problems import points
 
-from condokit import NoOverlapError, ProductPrior
+from condokit import ConDoAdapter, NoOverlapError, OverlapPrior, ProductPrior
 from condokit.compare.priors import PRIORS
 from condokit.data.domains import Strata
 from condokit.data.kernels import column_widths, density, likelihood_factor
@@ -101,3 +101,43 @@ def test_weights_vanish_outside_the_overlap():
     z = np.r_[np.linspace(0, 1, 50), np.linspace(0.5, 9, 50)]
     rows, weights = ProductPrior().points(points(z), np.arange(100) < 50)
     assert weights[z[rows] > 2].sum() < 1e-6
+
+
+def test_overlap_weights_of_strata():
+    expected = np.array([10 * 60 / 70, 30 * 20 / 50])
+    support = PRIORS["overlap"]().support(None, strata())
+    np.testing.assert_allclose(support.weights, expected / expected.sum())
+
+
+@pytest.mark.parametrize("n_query", [2000, 200])
+def test_overlap_weights_of_points_agree_with_the_integral(n_query):
+    """Query N(1, 1), reference N(0, 1): density f_q f_r / (n_q f_q + n_r f_r)."""
+    rng = np.random.default_rng(0)
+    z = np.r_[rng.normal(1, 1, n_query), rng.normal(0, 1, 2000)]
+    rows, weights = OverlapPrior().points(points(z), np.arange(len(z)) < n_query)
+    grid = np.linspace(-6, 7, 2001)
+    f_query, f_reference = np.exp(-0.5 * (grid - 1) ** 2), np.exp(-0.5 * grid**2)
+    w = f_query * f_reference / (n_query * f_query + 2000 * f_reference)
+    mean = w @ grid / w.sum()
+    assert weights.sum() == pytest.approx(1)
+    assert weights @ z[rows] == pytest.approx(mean, abs=0.1)
+    spread = np.sqrt(w @ (grid - mean) ** 2 / w.sum())
+    assert np.sqrt(weights @ (z[rows] - mean) ** 2) == pytest.approx(spread, abs=0.1)
+
+
+def test_overlap_weights_are_better_where_sizes_differ():
+    errors = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        means, spread = 2 * rng.normal(size=(2, 8)), rng.uniform(0.6, 1.6, (2, 8))
+        scale, offset = rng.uniform(0.5, 2, 8), 2 * rng.normal(size=8)
+        Z = [np.repeat([0, 1], rows) for rows in ((16, 4), (1000, 4000), (1600, 400))]
+        query, reference, new = (means[z] + spread[z] * rng.normal(size=(len(z), 8)) for z in Z)
+        for name in ("product", "overlap"):
+            adapter = ConDoAdapter(
+                divergence="reverse-kl", prior=name, warn_overlap=0, min_overlap=0
+            ).fit_pair((query - offset) / scale, reference, *(z.astype(str) for z in Z[:2]))
+            left = adapter.transform((new - offset) / scale) - new
+            errors.append(np.mean((left / new.std(axis=0)) ** 2))
+    product, overlap = np.sqrt(np.reshape(errors, (-1, 2)).mean(axis=0))
+    assert overlap < 0.95 * product

@@ -83,7 +83,7 @@ def test_continuous_confounders_and_groups_are_taken_into_account(rng):
     roles = {"domain": "domain", "confounders": ["z"], "groups": "subject"}
     right = evaluate(AffineMap([2.0], [1.0], ["x"]), data, **roles, n_permutations=99)
     assert right.p_features > 0.05
-    wrong = evaluate(AffineMap([2.0], [3.0], ["x"]), data, **roles, n_permutations=99)
+    wrong = evaluate(AffineMap([2.0], [4.0], ["x"]), data, **roles, n_permutations=99)
     assert wrong.p_features <= 0.05
 
 

@@ -1,11 +1,22 @@
 """How far a map depends on recorded and unrecorded confounders."""
 
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 from stories import two_domains
 
 from condokit import ConDoAdapter, sensitivity
-from condokit.trust.sensitivity import robustness_value
+from condokit.data.roles import from_table
+from condokit.trust.sensitivity import (
+    _alarms,
+    _chances,
+    _draw,
+    degrees_of_freedom,
+    moved_at_most,
+    robustness_value,
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +39,34 @@ def test_placebo_maps_are_near_the_identity(found):
     assert set(found.placebo["split"]) == {"at random", "by confounders"}
     assert max(found.placebo["shift_sd"]) < 0.3
     assert max(found.placebo["beyond_2_errors"]) <= 0.25
+    assert np.mean(found.placebo["alarms"]) <= 0.15
+
+
+@pytest.mark.parametrize("kind", ["skewed", "continuous", "subjects"])
+def test_placebo_splits_alarm_at_their_nominal_rate(kind):
+    rng, rates = np.random.default_rng(0), []
+    is_query = np.arange(200) < 100
+    subject = np.arange(200) // (4 if kind == "subjects" else 1)
+    for _ in range(40):
+        z = rng.normal(size=200)[subject] + is_query
+        effect, noise = np.sin(z), rng.normal(size=(200, 5))
+        if kind == "subjects":
+            noise += rng.normal(size=(200, 5))[subject]
+        if kind == "skewed":
+            z = np.where(z > 0.5, "high", "low")
+            effect, noise = z == "high", rng.exponential(size=(200, 5))
+        frame = pd.DataFrame(effect[:, None] + noise).add_prefix("x").assign(z=z)
+        frame["domain"] = np.where(is_query, "query", "reference")
+        groups = subject if kind == "subjects" else None
+        domains = from_table(frame, "domain", "z", ["x*"], groups, *[None] * 3, "raise")
+        chances = _chances(domains, "reference")
+        assert list(chances) == ["at random", "by confounders"]
+        assert chances["by confounders"].std() > 0.1
+        for chance in chances.values():
+            half = replace(domains, is_query=_draw(domains, chance, rng), keep=~is_query)
+            rates.append(_alarms(half, rng))
+    # 40 data sets, 2 kinds of splits, 5 features: 400 tests
+    assert 0.02 < np.mean(rates) < 0.08
 
 
 def test_the_strength_solves_its_equation():
@@ -50,6 +89,51 @@ def test_a_confounder_of_that_strength_moves_the_map_by_one_standard_error():
         moves.append(gap / (2 * x.std() / np.sqrt(2 * n)))
     # cutting a normal variable at its median loses a little of the association
     assert np.mean(moves) == pytest.approx(np.sqrt(2 / np.pi), abs=0.15)
+
+
+@pytest.mark.parametrize("of_domain", [0.01, 0.1])
+@pytest.mark.parametrize("of_feature", [0.01, 0.3])
+def test_a_missing_confounder_moves_a_map_at_most_so_far(of_domain, of_feature):
+    """The truth of a hidden confounder with known strengths, and what it moves these data by."""
+    rng = np.random.default_rng(0)
+    n, held = 150, []
+    gap = 2 * np.sqrt(of_domain / (1 - of_domain))
+    effect = np.sqrt(of_feature / (1 - of_feature))
+    is_query = np.repeat([True, False], n)
+    for _ in range(40):
+        u = rng.normal(size=2 * n) + gap * is_query
+        z = rng.choice(["a", "b"], 2 * n)
+        X = (effect * u + (z == "a") + rng.normal(size=2 * n))[:, None]
+        X[is_query] = X[is_query] / 1.3 - 0.5
+        mean = X[is_query].mean(axis=0)[None]
+        data = X[is_query], X[~is_query]
+        without = ConDoAdapter().fit_pair(*data, z[is_query], z[~is_query])
+        Z = [{"z": z[side], "u": u[side]} for side in (is_query, ~is_query)]
+        images = [adapter.map_(mean) for adapter in (without, ConDoAdapter().fit_pair(*data, *Z))]
+        moved = abs(images[0] - images[1]).item()
+        most = moved_at_most(degrees_of_freedom(without), of_domain, of_feature)
+        most *= without.errors_.std(mean).item()
+        held.append((gap * effect <= most, moved <= most))
+    assert np.mean(held, axis=0).min() >= 0.95
+
+
+def test_a_recorded_confounder_moves_the_map_by_less_than_is_said():
+    rng = np.random.default_rng(0)
+    held = []
+    for _ in range(20):
+        is_query = np.repeat([True, False], 100)
+        z = rng.choice(["a", "b"], 200)
+        u = np.where(rng.random(200) < np.where(is_query, 0.65, 0.35), "p", "m")
+        X = (0.7 * (u == "p") + (z == "a"))[:, None] + rng.normal(size=(200, 3))
+        frame = pd.DataFrame(X).add_prefix("x").assign(z=z, u=u)
+        frame["domain"] = np.where(is_query, "query", "reference")
+        roles = {"domain": "domain", "confounders": ["z", "u"], "features": ["x*"]}
+        found = sensitivity(ConDoAdapter().fit(frame, **roles), frame, **roles, n_splits=0)
+        held += [
+            moved <= most
+            for moved, most in zip(found.left_out["moved_errors"], found.recorded["errors"])
+        ]
+    assert np.mean(held) >= 0.95
 
 
 def test_it_prints(found):

@@ -1,10 +1,11 @@
 """Whether there is anything to compare: the overlap of the two domains' confounders."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
+from scipy.optimize import minimize_scalar
+from scipy.special import betainc, expit, logit, xlogy
 
 from condokit.checks import Array
 from condokit.conditionals.curves import Basis, Products, directions
@@ -17,6 +18,10 @@ _MOST_ROWS = 20_000
 _FOLDS = 3
 _PENALTIES = (10.0, 1.0, 0.1)
 _MOST_STEPS = 25
+_STEEPEST = 5.0  # factor of the propensity's log-odds
+_CHANCES = np.sin(np.linspace(0, np.pi / 2, 21)) ** 2  # chances e that strata may have
+_MOST_ROUNDS = 1000
+_BY_CHANCE = 0.01  # chance that equal domains have as many rows out of each other's range
 
 
 @dataclass(frozen=True)
@@ -47,55 +52,144 @@ def measure_overlap(
     # these confounders is a query row, the domains having equal weight; but no more than the share
     # of either domain's rows in the range of the other, column by column.
     counts = np.stack([strata.count_query, strata.count_reference]).astype(float)
-    totals = counts.sum(axis=1)
-    shares = counts / totals[:, None]
+    coefficient, unseen = overlap_of_counts(counts, _rows_per_subject(domains, strata.codes))
     by_confounder: dict[str, float] = {}
     outside: dict[str, float] = {}
     for j, name in enumerate(strata.names):
-        levels: dict[Any, Array] = {}
-        for level, share in zip(strata.levels, shares.T):
-            levels[level[j]] = levels.get(level[j], 0) + share
-        query, reference = np.stack(list(levels.values()), axis=1)
-        by_confounder[name] = float(np.minimum(query, reference).sum())
-        outside[name] = float(query[reference == 0].sum())
-    if covariates.Z.shape[1] == 0:
-        coefficient, effective = _of_shares(shares, totals)
-    else:
+        number = {
+            level: k for k, level in enumerate(dict.fromkeys(row[j] for row in strata.levels))
+        }
+        of_stratum = np.array([number[row[j]] for row in strata.levels])
+        levels = np.stack([np.bincount(of_stratum, side) for side in counts])
+        per_subject = _rows_per_subject(domains, np.append(of_stratum, -1)[strata.codes])
+        by_confounder[name], _ = overlap_of_counts(levels, per_subject)
+        outside[name] = float(levels[0, levels[1] == 0].sum() / levels[0].sum())
+    effective = _effective_rows(counts)
+    if covariates.Z.shape[1]:
         kept = domains.is_query if domains.keep is None else domains.is_query[domains.keep]
-        used = [is_query.sum() / kept.sum(), (~is_query).sum() / (~kept).sum()]
+        used = np.array([is_query.sum() / kept.sum(), (~is_query).sum() / (~kept).sum()])
+        used = np.minimum(used + unseen, 1.0)
         coefficient, effective = _from_propensity(covariates, is_query, used)
     is_only_one = covariates.Z.shape[1] == covariates.n_categories == 1
     for confounder, z in zip(domains.continuous, covariates.Z.T):
-        # the rows in the range of the other domain are the most that two domains can share
-        ranges = [(side, z[~side].min(), z[~side].max()) for _, side in sides(is_query)]
-        inside = [float(((z[a] >= low) & (z[a] <= high)).mean()) for a, low, high in ranges]
-        outside[confounder.name] = 1 - inside[0]
+        outside[confounder.name], most = _ranges(z, covariates, is_query)
         found = coefficient
         if not is_only_one:
-            alone = Covariates(z[:, None], 0 * covariates.category, 1, weights=covariates.weights)
-            found, _ = _from_propensity(alone, is_query, [1.0, 1.0])
-        by_confounder[confounder.name] = min(found, *inside)
-        coefficient = min(coefficient, *inside)
+            alone = replace(covariates, Z=z[:, None], category=0 * is_query, n_categories=1)
+            found, _ = _from_propensity(alone, is_query, np.ones(2))
+        by_confounder[confounder.name] = min(found, most)
+        coefficient = min(coefficient, most)
     return Overlap(coefficient, by_confounder, effective[0], effective[1], outside)
 
 
-def _of_shares(shares: Array, totals: Array) -> tuple[float, list[float]]:
-    """Return the coefficient of strata with these shares, and the effective rows."""
+def overlap_of_counts(counts: Array, per_subject: Array | float = 1.0) -> tuple[float, float]:
+    r"""Return :math:`\sum_k \min(p_k, r_k)` of strata, and the part that one domain has not shown.
+
+    Of the n rows of a stratum, Binomial(n, pi) are query rows, with
+    :math:`\pi = N_q e / (N_q e + N_r (1 - e))` and e the chance of a query row if both domains
+    were of one size. The smaller of two counted shares is on average
+    :math:`n [\pi P(B < c) / N_q + (1 - \pi) P(B > c) / N_r]` with B binomial of n - 1 rows and
+    c = floor(n N_q / N), which is less than
+    :math:`\min(p, r) = n \min(e, 1 - e) / (N_q e + N_r (1 - e))`. The difference is averaged over
+    what is known of e, and added. Totals are given, so that counts vary less, by the root of
+    1 - n / N. `per_subject` rows are counted as one.
+    """
+    totals = counts.sum(axis=1)
+    plain = float((counts / totals[:, None]).min(axis=0).sum())
+    if plain == 0:
+        return 0.0, 0.0
+    counts, totals = counts / np.reshape(per_subject, (-1, 1)), totals / per_subject
+    cells, times = np.unique(counts, axis=1, return_counts=True)
+    n, total = cells.sum(axis=0)[:, None], totals.sum()
+    rate = totals[0] * _CHANCES + totals[1] * (1 - _CHANCES)
+    pi = totals[0] * _CHANCES / rate
+    known = _known_chances(cells, pi, times)
+    c = np.floor(n * totals[0] / total + 1e-9)
+    below, above = _binomial(c - 1, n - 1, pi), 1 - _binomial(c, n - 1, pi)
+    counted = n * (pi * below / totals[0] + (1 - pi) * above / totals[1])
+    smaller = n * np.minimum(_CHANCES, 1 - _CHANCES) / rate
+    deficit = (known * (smaller - counted)).sum(axis=1)
+    deficit *= times * np.sqrt(np.maximum(1 - n[:, 0] / total, 0.0))
+    unseen = (known * smaller).sum(axis=1)[~cells.all(axis=0)] @ times[~cells.all(axis=0)]
+    return min(plain + float(deficit.sum()), 1.0), float(unseen)
+
+
+def _known_chances(cells: Array, pi: Array, times: Array) -> Array:
+    """Return how likely every stratum has each of the chances, given all strata."""
+    # their distribution is of greatest likelihood (Kiefer and Wolfowitz 1956), by expectation and
+    # maximisation, with one more stratum at e = 1/2: domains differ on evidence only
+    log_likelihood = xlogy(cells[0][:, None], pi) + xlogy(cells[1][:, None], 1 - pi)
+    likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
+    share = np.full(len(pi), 1 / len(pi))
+    for _ in range(_MOST_ROUNDS):
+        before = share
+        share = (times / (likelihood @ share)) @ likelihood * share
+        share[len(pi) // 2] += 1
+        share = share / share.sum()
+        if np.abs(share - before).max() < 1e-6:
+            break
+    known = likelihood * share
+    return known / known.sum(axis=1, keepdims=True)
+
+
+def _binomial(k: Array, n: Array, pi: Array) -> Array:
+    """Return P(B <= k) of a binomial B, for n that need not be whole numbers too."""
+    inside = betainc(np.maximum(n - k, 1e-9), np.maximum(k + 1, 1e-9), 1 - pi)
+    return np.where(k < 0, 0.0, np.where(k >= n, 1.0, inside))
+
+
+def _rows_per_subject(domains: Domains, code: Array) -> Array | float:
+    """Return how many rows of a stratum come as one, by domain: those of the same subject."""
+    if domains.groups is None:
+        return 1.0
+    weights, per_subject = np.ones(len(code)), []
+    if domains.weights is not None:
+        weights = domains.weights
+    for _, side in sides(domains.is_query):
+        mine = side & (code >= 0)
+        cell = domains.groups[mine] * (int(code.max()) + 1) + code[mine]
+        rows = np.bincount(np.unique(cell, return_inverse=True)[1], weights[mine])
+        per_subject.append((rows**2).sum() / rows.sum())
+    return np.maximum(per_subject, 1.0)
+
+
+def _effective_rows(counts: Array) -> list[float]:
+    """Return the rows of each domain that the strata they share are worth."""
+    totals = counts.sum(axis=1)
+    shares = counts / totals[:, None]
     common = shares.min(axis=0)
-    coefficient = float(common.sum())
     squares = (common**2 / ones_for_zeros(shares)).sum(axis=1)
-    return coefficient, (totals * coefficient**2 / np.maximum(squares, 1e-300)).tolist()
+    return (totals * common.sum() ** 2 / np.maximum(squares, 1e-300)).tolist()
+
+
+def _ranges(z: Array, covariates: Covariates, is_query: Array) -> tuple[float, float]:
+    r"""Return the share of query rows out of the reference's range, and the most they can share.
+
+    The rows in the range of the other domain are the most that two domains have in common. Of equal
+    domains, more than :math:`\log(2 p / \alpha) / \log(N / n)` of n rows are outside with
+    probability about alpha in one of p columns: so many, or rows of so many subjects, do not count.
+    """
+    outside, most = [], []
+    level = np.log(2 * covariates.Z.shape[1] / _BY_CHANCE)
+    for _, side in sides(is_query):
+        inside = (z[side] >= z[~side].min()) & (z[side] <= z[~side].max())
+        allowed = level / np.log(len(z) / len(inside))
+        if covariates.groups is not None:
+            allowed *= len(inside) / len(np.unique(covariates.groups[side]))
+        outside.append(float(1 - inside.mean()))
+        most.append(float(inside.sum() / max(len(inside) - allowed, 1.0)))
+    return outside[0], min(*most, 1.0)
 
 
 def _from_propensity(
-    covariates: Covariates, is_query: Array, used: list[float]
+    covariates: Covariates, is_query: Array, used: Array
 ) -> tuple[float, list[float]]:
     """Return the coefficient and the effective rows; `used` is the share of rows seen here."""
     n_rows = [side.sum() for _, side in sides(is_query)]
     if len(is_query) > _MOST_ROWS:
         kept = subsample(len(is_query), _MOST_ROWS, seed=0)
         covariates, is_query = covariates.take(kept), is_query[kept]
-    e = propensity(covariates, is_query)
+    e = calibrated(propensity(covariates, is_query), covariates, is_query)
     coefficient, effective = 0.0, []
     for k, (side, chance) in enumerate([(is_query, e), (~is_query, 1 - e)]):
         share = covariates.counts[side] / covariates.counts[side].sum()
@@ -111,33 +205,63 @@ def propensity(covariates: Covariates, is_query: Array) -> Array:
     """Return the cross-fitted probability of being a query row, domains weighted equally."""
     # penalised logistic regression; the penalty with the highest held-out likelihood is taken
     y = is_query.astype(float)
-    leading = directions(covariates, (y - y.mean())[:, None])
-    Phi = Basis(covariates, 8, leading)(covariates)
-    weights = covariates.counts * len(y)
-    for _, side in sides(is_query):
-        weights[side] *= 0.5 / covariates.counts[side].sum()
-    order = np.lexsort([*covariates.Z.T, covariates.category])
-    fold = folds(is_query, _FOLDS, order=order)  # every third row in order of the confounders
-    trained = np.stack([fold != k for k in range(_FOLDS)], axis=1)
-    beta = _logistic(Phi, y, np.tile(weights[:, None] * trained, len(_PENALTIES)))
-    left_out = np.tile(~trained, len(_PENALTIES))
-    e = expit(Phi @ beta)[left_out].reshape(len(y), -1)  # of every penalty, from the other folds
+    weights, fold = _equal_weights(covariates, is_query), _folds(covariates, is_query)
+    e = np.empty((len(y), len(_PENALTIES)))
+    Phi = Basis(covariates, 8, None)(covariates)
+    for k in range(_FOLDS):
+        here, rest = fold == k, fold != k
+        leading = directions(covariates.take(rest), (y - y.mean())[rest, None])
+        if leading is not None:  # they may not know the labels of the rows left out
+            Phi = Basis(covariates, 8, leading)(covariates)
+        e[here] = expit(Phi[here] @ _logistic(Phi[rest], y[rest], weights[rest]))
     e = np.clip(e, 1e-6, 1 - 1e-6)
     value = weights @ np.where(is_query[:, None], np.log(e), np.log(1 - e))
     return e[:, int(value.argmax())]
 
 
+def calibrated(e: Array, covariates: Covariates, is_query: Array) -> Array:
+    """Return probabilities with the log-odds times the factor of highest held-out likelihood."""
+    # what was learned from noise would pass for a difference: the factor is then about 0
+    margin, weights = logit(e), _equal_weights(covariates, is_query)
+    signed = np.where(is_query, margin, -margin)
+
+    def loss(factor: float) -> float:
+        return float(weights @ np.logaddexp(0.0, -factor * signed))
+
+    found = minimize_scalar(loss, bounds=(0.0, _STEEPEST), method="bounded")
+    return expit(found.x * margin)
+
+
+def _equal_weights(covariates: Covariates, is_query: Array) -> Array:
+    """Return weights of rows that sum to half the rows in each domain."""
+    weights = covariates.counts * len(is_query)
+    for _, side in sides(is_query):
+        weights[side] *= 0.5 / covariates.counts[side].sum()
+    return weights
+
+
+def _folds(covariates: Covariates, is_query: Array) -> Array:
+    """Deal rows to folds at random, whatever their order; subjects stay together if there are."""
+    rng, groups = np.random.default_rng(0), covariates.groups
+    if groups is not None:
+        _, subject = np.unique(groups, return_inverse=True)
+        mostly = np.bincount(subject, is_query) / np.bincount(subject) > 0.5
+        if _FOLDS <= mostly.sum() <= len(mostly) - _FOLDS:
+            return folds(mostly, _FOLDS, order=rng.permutation(len(mostly)))[subject]
+    order = np.lexsort([is_query, *covariates.Z.T, covariates.category])
+    return folds(is_query, _FOLDS, order=order[rng.permutation(len(order))])
+
+
 def _logistic(Phi: Array, y: Array, weights: Array) -> Array:
-    """Fit ridge logistic regressions, one for every column of weights, by Newton's method."""
-    # the folds of the first penalty come first; the first function is not penalised
-    ridge = np.tile(np.repeat(_PENALTIES, _FOLDS), (Phi.shape[1], 1))
-    ridge[0] = 1e-8
+    """Fit ridge logistic regressions, one for every penalty, by Newton's method."""
+    ridge = np.tile(_PENALTIES, (Phi.shape[1], 1))
+    ridge[0] = 1e-8  # the constant
     diagonal = np.arange(len(ridge))
     products, beta = Products(Phi), np.zeros(ridge.shape)
     for _ in range(_MOST_STEPS):
         p = expit(Phi @ beta)
-        gradient = Phi.T @ (weights * (y[:, None] - p)) - ridge * beta
-        curvature = products.gram(weights * np.maximum(p * (1 - p), 1e-6))
+        gradient = Phi.T @ (weights[:, None] * (y[:, None] - p)) - ridge * beta
+        curvature = products.gram(weights[:, None] * np.maximum(p * (1 - p), 1e-6))
         curvature[:, diagonal, diagonal] += ridge.T
         step = np.linalg.solve(curvature, gradient.T[:, :, None])[:, :, 0].T
         beta += step

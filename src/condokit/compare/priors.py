@@ -9,7 +9,9 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from condokit.checks import Array, NoOverlapError, listing
+from condokit.compare.overlap import calibrated, propensity
 from condokit.data import kernels
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
 from condokit.data.disclosure import hidden_counts, small_cells
 from condokit.data.domains import Domains, Strata
@@ -178,10 +180,36 @@ class UniformPrior(Prior):
         return rows, counts / counts.sum()
 
 
+class OverlapPrior(Prior):
+    r"""Weight confounder values by what a comparison there can tell.
+
+    The variance of a difference of two means is :math:`1 / n_q + 1 / n_r`, so a stratum gets
+    :math:`w \propto n_q n_r / (n_q + n_r)`. Of continuous confounders, all rows are compared with
+    weights :math:`\pi (1 - \pi)`, where :math:`\pi(z)` is the cross-fitted probability of a query
+    row: the overlap weights of Li, Morgan and Zaslavsky (2018).
+    """
+
+    def weigh(self, share_query: Array, share_reference: Array, share_pooled: Array) -> Array:  # noqa: D102
+        return share_query * share_reference / ones_for_zeros(share_pooled)
+
+    def points(self, covariates: Covariates, is_query: Array) -> tuple[Array, Array]:  # noqa: D102
+        rows = subsample_sides(is_query, _MOST_POINTS // 2)
+        at, here = covariates.take(rows), is_query[rows]
+        e = calibrated(propensity(at, here), at, here)
+        weights, totals = at.counts.copy(), []
+        for side, mine in ((is_query, here), (~is_query, ~here)):
+            totals.append(covariates.counts[side].sum())
+            weights[mine] *= totals[-1] / weights[mine].sum()  # as many as there are
+        pi = totals[0] * e / (totals[0] * e + totals[1] * (1 - e))
+        weights = weights * pi * (1 - pi)
+        return rows, weights / weights.sum()
+
+
 PRIORS: dict[str, Any] = {
     "product": ProductPrior,
     "paper": partial(ProductPrior, "paper"),
     "uniform": UniformPrior,
+    "overlap": OverlapPrior,
 }
 
 

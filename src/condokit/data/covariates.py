@@ -21,6 +21,7 @@ class Covariates:
     n_categories: int
     objects: Array | None = None  # (n_rows, ...): confounders as given, for a user's kernel
     weights: Array | None = None  # (n_rows,): how many rows each row counts for; None is one
+    groups: Array | None = None  # (n_rows,): the subject of each row
 
     @property
     def counts(self) -> Array:
@@ -29,9 +30,9 @@ class Covariates:
 
     def take(self, rows: Array | slice) -> "Covariates":
         """Return some of the rows."""
-        objects = None if self.objects is None else self.objects[rows]
-        weights = None if self.weights is None else self.weights[rows]
-        return Covariates(self.Z[rows], self.category[rows], self.n_categories, objects, weights)
+        optional = (self.objects, self.weights, self.groups)
+        parts = (None if given is None else given[rows] for given in optional)
+        return Covariates(self.Z[rows], self.category[rows], self.n_categories, *parts)
 
     def thinned(self, most: int) -> Array:
         """Return the numbers of at most so many rows, evenly taken."""
@@ -51,7 +52,8 @@ class Covariates:
                 [_standard(np.asarray(c.values)[used]) for c in domains.continuous], axis=1
             )
         weights = None if domains.weights is None else domains.weights[used]
-        return cls(Z, category, n_categories, objects, weights)
+        groups = None if domains.groups is None else domains.groups[used]
+        return cls(Z, category, n_categories, objects, weights, groups)
 
 
 def _standard(z: Array) -> Array:
