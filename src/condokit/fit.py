@@ -18,9 +18,10 @@ from condokit.data.links import check_links
 from condokit.data.missing import complete_counts, complete_rows, missing_features, same_gaps
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
+from condokit.errors import matrix_errors
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import Affine, Identity, LocationScale, MapFamily, Shift
-from condokit.maps.standard_errors import DiagonalErrors
+from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
 from condokit.shrinkage import CANDIDATES, settle
 from condokit.solvers.matrices import nearest_rigid
 from condokit.solvers.solution import Solution, joined, only_shifted
@@ -49,6 +50,7 @@ class Recipe:
     shrinkage: Any
     warn_overlap: float
     min_overlap: float
+    finds_errors: bool = True  # whether to resample for standard errors that have no formula
 
     @property
     def needs(self) -> str:
@@ -133,13 +135,13 @@ class Fit:
     """A fitted map, and what is known of it."""
 
     map: AffineMap
-    errors: DiagonalErrors | None
+    errors: StandardErrors | None
     support: Support
     overlap: Overlap
     report: FitReport
 
 
-Found = tuple[Solution, dict[str, Any], DiagonalErrors | None]
+Found = tuple[Solution, dict[str, Any], StandardErrors | None]
 
 
 def fit_map(domains: Domains, recipe: Recipe) -> Fit:
@@ -189,7 +191,7 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
 def fit_quietly(domains: Domains, recipe: Recipe) -> Fit:
     """Fit a part of the data again, without repeating what was said of all of it."""
     with quietly():
-        return fit_map(domains, replace(recipe, min_overlap=0.0))
+        return fit_map(domains, replace(recipe, min_overlap=0.0, finds_errors=False))
 
 
 def _without_gaps(domains: Domains) -> Domains:
@@ -368,7 +370,11 @@ def _fit_matrix(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fou
             )
     facts["covariances"] = {name: asdict(share) for name, share in pair.shares.items()}
     facts["constant_features"] = _names(domains.tables[0], ~kept)
-    return _towards_identity(*start, recipe), facts, None
+    settled, errors = _towards_identity(*start, recipe), None
+    if recipe.finds_errors and kept.any():
+        how = divergence, recipe.family
+        errors = matrix_errors(domains, comparison, *how, pair, solution, settled)
+    return settled, facts, errors
 
 
 def _gaussians(domains: Domains, recipe: Recipe, comparison: Comparison) -> GaussianPair:

@@ -11,8 +11,9 @@ from condokit.checks import Array, said
 from condokit.conditionals import Moments
 from condokit.data.arrays import average, columns
 from condokit.maps.families import DiagonalFamily, MapFamily, MatrixFamily
-from condokit.solvers.lbfgs import Evaluation, descend
+from condokit.solvers.lbfgs import Evaluation, Objective, descend
 from condokit.solvers.solution import Solution
+from condokit.solvers.units import Units
 from condokit.summaries.gaussians import GaussianPair
 from condokit.summaries.moments import MomentPair
 
@@ -54,6 +55,10 @@ class Divergence(BaseEstimator, ABC):
     @abstractmethod
     def solve(self, family: Any, summary: Any) -> Solution:
         """Find the best map of a family, given what it needs to know of the data."""
+
+    def matrix_objective(self, units: Units) -> Objective | None:
+        """Return what matrices make small; None if there is none or no standard errors follow."""
+        return None
 
 
 class MomentDivergence(Divergence):

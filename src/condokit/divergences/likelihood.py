@@ -87,6 +87,9 @@ class PooledLikelihood(Divergence):
                 results.append((batch[place], done.solution()))
         return joined(results)
 
+    def matrix_objective(self, units: Units) -> "GaussianLikelihood":  # noqa: D102
+        return GaussianLikelihood(units)
+
 
 class GaussianLikelihood:
     r"""Minus the log-likelihood of one Gaussian per support value for both domains, per query row.

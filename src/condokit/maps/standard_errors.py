@@ -91,9 +91,36 @@ class DrawnErrors(StandardErrors):
             part = X[start : start + _FEW_ROWS]
             total = squares = first = np.zeros((len(part), out.shape[1]))
             for k, (scale, offset) in enumerate(zip(self.scales, self.offsets)):
-                value = (part * scale if scale.ndim == 1 else part @ scale.T) + offset
+                value = _times(part, scale) + offset
                 first = value if k == 0 else first
                 total, squares = total + (value - first), squares + (value - first) ** 2
             variance = (squares - total**2 / n) / (n - 1)
             out[start : start + _FEW_ROWS] = np.sqrt(np.maximum(variance, 0.0))
-        return out if self.pull is None else np.hypot(out, X * self.pull[0] + self.pull[1])
+        return out if self.pull is None else np.hypot(out, _times(X, self.pull[0]) + self.pull[1])
+
+
+@dataclass(frozen=True)
+class JoinedErrors(StandardErrors):
+    """Errors of a matrix that is made of blocks; what is in no block has none."""
+
+    n_features: int
+    parts: tuple[tuple[Array, StandardErrors], ...]  # features of a block, and its errors
+
+    @property
+    def scale(self) -> Array:  # noqa: D102
+        scale = np.zeros((self.n_features, self.n_features))
+        for features, errors in self.parts:
+            own = errors.scale
+            scale[np.ix_(features, features)] = np.diag(own) if own.ndim == 1 else own
+        return scale
+
+    def std(self, X: Array) -> Array:  # noqa: D102
+        out = np.zeros(X.shape)
+        for features, errors in self.parts:
+            out[:, features] = errors.std(X[:, features])
+        return out
+
+
+def _times(X: Array, scale: Array) -> Array:
+    """Return rows times scales, or times the transposed matrix."""
+    return X * scale if scale.ndim == 1 else X @ scale.T

@@ -1,5 +1,6 @@
 """Units that suit a solver, in which a map is y = B x + c, and the way there and back."""
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -44,6 +45,15 @@ class Units:
         self.log_dets = [
             float(np.linalg.slogdet(turn)[1]) for turn in (self._to_query, self._to_reference)
         ]
+        self._hold(pair)
+
+    def holding(self, pair: GaussianPair) -> "Units":
+        """Return another pair in the same units."""
+        other = copy(self)
+        other._hold(pair)
+        return other
+
+    def _hold(self, pair: GaussianPair) -> None:
         self.query, self.reference = (
             Gaussians(rows(side.mean), turn @ side.cov @ turn.T, side.count)
             for side, rows, turn in (

@@ -21,6 +21,7 @@ from condokit.io.progress import progress
 from condokit.maps.standard_errors import DrawnErrors
 from condokit.solvers.lbfgs import threads
 from condokit.summaries.moments import cells, paired
+from condokit.summaries.resampled import Parcels, parcels
 from condokit.trust.blocks import read_as_fitted
 
 _MOST_PARCELS = 500  # into which the rows of a cell are dealt, to be resampled
@@ -152,37 +153,12 @@ def _gathered(draws: _Draws, n_resamples: int, verbose: bool) -> tuple[list[_Dra
     return found, n_tried - len(found)
 
 
-@dataclass(frozen=True)
-class _Units:
-    """What is drawn with replacement: rows or parcels of rows in cells, or subjects of domains."""
-
-    number: Array  # the subject, or the number of a parcel
-    cell: Array  # that it lies in; those of the query come first
-    n_query_cells: int
-    are_subjects: bool
-
-    def draw(self, rng: np.random.Generator) -> Array:
-        """Return how often every one is drawn."""
-        kind, place = self.cell, np.arange(len(self.cell))
-        if self.are_subjects:  # one of both domains is drawn for both: what is common cancels
-            subjects, place = np.unique(self.number, return_inverse=True)
-            kind, is_query = np.zeros(len(subjects), dtype=int), self.cell < self.n_query_cells
-            kind[place[is_query]] += 1
-            kind[place[~is_query]] += 2
-        times = np.zeros(len(kind))
-        for k in np.unique(kind):
-            n = int((kind == k).sum())
-            # one fewer than there are: the variance of their mean is unbiased
-            times[kind == k] = rng.multinomial(max(n - 1, 1), np.full(n, 1 / n))
-        return times[place]
-
-
 def _by_moments(domains: Domains, recipe: Recipe, n_resamples: int, seed: int) -> _Draws:
     """Refit from moments of parcels of rows: all of them first, then reweighted."""
     comparison = recipe.compare(domains, quiet=True)
     n_values = len(comparison.support.levels)
     rng = np.random.default_rng(seed)
-    parcel, units = _parcels(domains, cells(domains, comparison), n_values, rng)
+    parcel, units = parcels(domains, cells(domains, comparison), n_values, rng, _MOST_PARCELS)
     kind = GroupedMoments if domains.gaps is None else ObservedMoments
     stats = kind(len(units.cell), domains.n_features)
     for rows, chunk in domains.chunks():
@@ -213,23 +189,6 @@ def _by_moments(domains: Domains, recipe: Recipe, n_resamples: int, seed: int) -
         yield (found.scale, found.offset) if is_known else None
 
 
-def _parcels(domains: Domains, cell: Array, n_values: int, rng: Any) -> tuple[Array, _Units]:
-    """Deal the rows of a cell, or subjects, to at most 500 parcels; return each row's, and all."""
-    used = np.flatnonzero(cell >= 0)
-    if domains.groups is not None:
-        unit = rng.permutation(int(domains.groups.max()) + 1)[domains.groups] % _MOST_PARCELS
-    else:
-        unit = np.zeros(len(cell), dtype=np.int64)
-        for c in np.unique(cell[used]):
-            rows = used[cell[used] == c]
-            unit[rows] = rng.permutation(len(rows)) % _MOST_PARCELS
-    crossed = cell[used].astype(np.int64) * _MOST_PARCELS + unit[used]
-    parcel = np.full(len(cell), -1, dtype=np.int64)
-    distinct, parcel[used] = np.unique(crossed, return_inverse=True)
-    cell_of_parcel, number = np.divmod(distinct, _MOST_PARCELS)
-    return parcel, _Units(number, cell_of_parcel, n_values, domains.groups is not None)
-
-
 def _merged(stats: GroupedMoments, cell: Array, n_cells: int, drawn: Array) -> tuple[Array, ...]:
     """Return count, mean and sum of squares of cells from parcels that count so often."""
     count = np.zeros((n_cells, *stats.count.shape[1:]))
@@ -254,14 +213,14 @@ def _by_rows(
     cell = cells(domains, comparison)
     used = np.flatnonzero(cell >= 0)
     number = used if domains.groups is None else domains.groups[used]
-    units = _Units(number, cell[used], len(comparison.support.levels), domains.groups is not None)
+    units = Parcels(number, cell[used], len(comparison.support.levels), domains.groups is not None)
     seeds = [None, *np.random.SeedSequence(seed).spawn(n_resamples)]
     jobs = (delayed(_refit_rows)(domains, recipe, used, units, seed) for seed in seeds)
     yield from Parallel(n_jobs=n_jobs or 1, return_as="generator")(jobs)
 
 
 def _refit_rows(
-    domains: Domains, recipe: Recipe, used: Array, units: _Units, seed: Any
+    domains: Domains, recipe: Recipe, used: Array, units: Parcels, seed: Any
 ) -> _Draw | None:
     """Refit to the rows used as often as they are drawn; once each without a seed."""
     weights = np.zeros(len(domains.is_query))
