@@ -1,7 +1,14 @@
-"""Standard errors of maps that have no formula for them, from resampled summaries of the data."""
+"""Standard errors of maps that have no formula for them, from resampled summaries of the data.
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+A summary of resampled rows is near that of all rows, and so is its map: found in closed form, or by
+one Newton step from the map that was found, which costs one gradient. The rows of a cell are drawn
+with replacement, subjects together. Where a penalty, an early end of the search or a share of the
+identity pulls the map from the plain estimate, that counts as an error of its own.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -10,103 +17,81 @@ from scipy.special import ndtri, stdtrit
 from condokit.checks import Array
 from condokit.compare.comparison import Comparison
 from condokit.data.domains import Domains
-from condokit.divergences import Divergence
-from condokit.maps.coordinates import AllMatrices
-from condokit.maps.standard_errors import DrawnErrors, JoinedErrors, StandardErrors
+from condokit.divergences.samples import EXPLORED_ROWS, SampleObjective, sample_units
+from condokit.maps.coordinates import AllMatrices, Coordinates
+from condokit.maps.standard_errors import DrawnErrors
 from condokit.solvers.gaussian_kl import MOST_DENSE
-from condokit.solvers.one_step import OneStep
+from condokit.solvers.low_rank import LowRankKL, after_own_diagonal, after_start, penalty_of, turns
+from condokit.solvers.one_step import Gradient, OneStep, in_coordinates
 from condokit.solvers.solution import Solution
-from condokit.solvers.units import Units
+from condokit.solvers.units import FeatureUnits, Units
+from condokit.summaries.factors import FactorPair, Factors
 from condokit.summaries.gaussians import GaussianPair, Skewness, without_constant
-from condokit.summaries.resampled import ResampledGaussians
+from condokit.summaries.moments import cells
+from condokit.summaries.resampled import ResampledGaussians, parcels
+from condokit.summaries.samples import Samples
 
 _DRAWS = 60
-# of what drawing does to the weights of rows: all of it makes errors of few rows too large (means
-# and covariances enter through their inverses), a tenth of it too small
+_ROW_DRAWS = 40  # where every draw looks at all rows
+# of what drawing does to the weights of rows: all of it makes errors of few rows too large, as
+# covariances enter through their inverses, and a tenth of it too small
 _AMOUNT = 0.5
-_MOST_FEATURES = 100  # of maps in closed form; of others MOST_DENSE
+_LITTLE = 0.25  # the same for maps of low rank, where products of two changes would count
+_FEWEST_DRAWS = 20
+_MOST_CLOSED = 100  # features of maps in closed form; of others MOST_DENSE
+_MOST_NUMBERS = 400  # that a map between samples, or one of low rank, may have
 _PARCELS = 100  # of rows in every cell
 _FEWEST_PARCELS = 20
-_MOST_NUMBERS = 5_000_000  # in the scatter matrices of all parcels
+_MOST_SCATTERED = 5_000_000  # numbers in the scatter matrices of all parcels
 _Map = tuple[Array, Array]  # A and b
-_Refit = Callable[[Any], _Map]  # of another summary; of None, the plain map
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A map and how it was found, of which the errors are asked for."""
+
+    divergence: Any
+    family: Any
+    found: Solution  # of the features that vary
+    settled: Solution  # of all features, pulled as was asked
+    kept: Array  # the features that vary
 
 
 def matrix_errors(
-    domains: Domains,
-    comparison: Comparison,
-    divergence: Divergence,
-    family: Any,
-    pair: GaussianPair,
-    found: Solution,  # of the features that vary
-    settled: Solution,  # of all features, pulled as was asked
-) -> StandardErrors | None:
+    fitted: Fitted, domains: Domains, comparison: Comparison, pair: GaussianPair
+) -> DrawnErrors | None:
     """Return the errors of a matrix that was found from Gaussians of strata, if they are known."""
-    d = domains.n_features
-    some, kept = without_constant(pair)
-    features = np.flatnonzero(kept)
-    most = min(_PARCELS, _MOST_NUMBERS // (2 * len(pair.weights) * d * d))
-    if domains.continuous or most < _FEWEST_PARCELS:
+    d, n_values, closed = domains.n_features, len(pair.weights), fitted.divergence.in_closed_form
+    most = min(_PARCELS, _MOST_SCATTERED // (2 * n_values * d * d))
+    if (
+        comparison.used.size
+        or most < _FEWEST_PARCELS
+        or d > (_MOST_CLOSED if closed else MOST_DENSE)
+    ):
         return None
-    if d > (_MOST_FEATURES if divergence.in_closed_form else MOST_DENSE):
+    some = without_constant(pair)[0]
+    refit = _solved(fitted, some) if closed else _stepped(fitted, some)
+    if refit is None:
         return None
-    rows = ResampledGaussians(domains, comparison, pair, most)
-    try:
-        refit = _refit_matrix(divergence, family, some, found)
-        if refit is None:
-            return None
-        draws = (refit(rows.draw(_AMOUNT).of(features)) for _ in range(_DRAWS))
-        part = settled.scale[np.ix_(kept, kept)], settled.offset[kept]
-        n_units = rows.parcels.fewest / len(pair.weights)
-        errors = _drawn(refit(None), draws, part, n_units)
-    except np.linalg.LinAlgError:
-        return None
-    return errors if kept.all() else JoinedErrors(d, ((features, errors),))
+    rows, features = (
+        ResampledGaussians(domains, comparison, pair, most),
+        np.flatnonzero(fitted.kept),
+    )
+    drawn = (rows.draw(_AMOUNT).of(features) for _ in range(_DRAWS))
+    return _errors(
+        fitted, map(refit, chain([some], drawn)), rows.parcels.fewest / n_values, _AMOUNT
+    )
 
 
-def _drawn(plain: _Map, draws: Iterator[_Map], settled: _Map, n_units: float) -> DrawnErrors:
-    """Return errors from maps drawn around a plain one, wider for few draws and rows."""
-    # Student's factor, by the draws and by the rows or subjects of a typical stratum
-    dof = 1 / (1 / (_DRAWS - 1) + 1 / max(n_units - 1, 1.0))
-    wider = float(stdtrit(dof, 0.975) / ndtri(0.975))
-    parts = [np.stack(part) for part in zip(*draws)]
-    scales, offsets = (old + wider * (new - old) for old, new in zip(plain, parts))
-    return DrawnErrors(scales, offsets, (settled[0] - plain[0], settled[1] - plain[1]))
+def _solved(fitted: Fitted, pair: GaussianPair) -> Callable[[GaussianPair], _Map]:
+    """Return what finds the map of another pair in closed form."""
+    skewness = pair.skewness and _remembered(pair.skewness)
 
+    def refit(other: GaussianPair) -> _Map:
+        found = fitted.divergence.solve(fitted.family, replace(other, skewness=skewness))
+        return found.scale, found.offset
 
-def _refit_matrix(
-    divergence: Any, family: Any, pair: GaussianPair, found: Solution
-) -> _Refit | None:
-    """Return what finds the map of another pair: in closed form, or by one step from the map."""
-    here = found.scale, found.offset
-    if divergence.in_closed_form:
-        known = replace(pair, skewness=pair.skewness and _remembered(pair.skewness))
-        divergence.solve(family, known)
-
-        def solved(other: GaussianPair | None) -> _Map:
-            if other is None:
-                return here
-            there = divergence.solve(family, replace(other, skewness=known.skewness))
-            A, b = there.scale - here[0], there.offset - here[1]
-            return here[0] + A / _AMOUNT, here[1] + b / _AMOUNT
-
-        return solved
-    if len(pair.weights) == 1:  # a rotation is not determined
-        return None
-    units = Units(pair, family.search.units)
-    objective = divergence.matrix_objective(units)
-    # penalties and bounds pull the map from the plain one, to which the step leads
-    around = AllMatrices if family.is_penalised else family.around
-    near = around(*units.encode(*here))
-    if objective is None or near.bounds is not None:
-        return None
-    step = OneStep(objective, near)
-
-    def stepped(other: GaussianPair | None) -> _Map:
-        goal = None if other is None else divergence.matrix_objective(units.holding(other))
-        return units.decode(*step(goal, _AMOUNT))
-
-    return stepped
+    return refit
 
 
 def _remembered(skewness: Skewness) -> Skewness:
@@ -123,3 +108,109 @@ def _remembered(skewness: Skewness) -> Skewness:
         return query, reference
 
     return near
+
+
+def _stepped(fitted: Fitted, pair: GaussianPair) -> Callable[[GaussianPair], _Map] | None:
+    """Return what finds the map of another pair by one step; None where nothing determines it."""
+    units = Units(pair, fitted.family.search.units)
+    near = _around(fitted, units)
+    objective = fitted.divergence.matrix_objective
+    # one stratum leaves a rotation open
+    if near is None or len(pair.weights) == 1 or (here := objective(units)) is None:
+        return None
+    try:
+        step = OneStep(in_coordinates(here, near), near.start)
+    except np.linalg.LinAlgError:
+        return None
+
+    def refit(other: GaussianPair) -> _Map:
+        gradient = in_coordinates(objective(units.holding(other)), near)
+        return units.decode(*near.unpack(step(gradient(near.start))))
+
+    return refit
+
+
+def sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
+    """Return the errors of a map that was found from rows in strata, if they are known."""
+    # `samples` are of the features that vary; rows that were drawn along curves do not tell
+    if not hasattr(fitted.divergence, "distances") or samples.n_rows is not None:
+        return None
+    units = sample_units(fitted.family, samples)
+    near = _around(fitted, units)
+    if near is None or len(near.start) > _MOST_NUMBERS:
+        return None
+
+    def gradient(some: Samples) -> Gradient:
+        inside = some.each(units.of_query, units.of_reference)
+        return in_coordinates(SampleObjective(inside, fitted.divergence), near)
+
+    try:
+        step = OneStep(gradient(samples.thinned(EXPLORED_ROWS)), near.start, between_rows=True)
+    except np.linalg.LinAlgError:
+        return None
+    rng = np.random.default_rng(0)
+    drawn = (samples.resampled(rng) for _ in range(_ROW_DRAWS))
+    sums = (some for some in chain([samples], drawn) if min(map(len, some.query + some.reference)))
+    maps = (units.decode(*near.unpack(step(gradient(some)(near.start)))) for some in sums)
+    fewest = min(sum(map(len, side)) for side in (samples.query, samples.reference))
+    return _errors(fitted, maps, fewest / len(samples.weights))
+
+
+def _around(fitted: Fitted, units: Units | FeatureUnits) -> Coordinates | None:
+    """Return coordinates without penalties and bounds, whose plain map the step leads to."""
+    family = fitted.family
+    around = AllMatrices if family.is_penalised else family.around
+    near = around(*units.encode(fitted.found.scale, fitted.found.offset))
+    return near if near.bounds is None and len(near.start) else None
+
+
+def low_rank_errors(fitted: Fitted, factors: Factors) -> DrawnErrors | None:
+    """Return the errors of a map of low rank, if they are known."""
+    found, rank, kept = fitted.found, fitted.family.rank, np.flatnonzero(fitted.kept)
+    if factors.conditional.is_smooth or len(found.scale) * (2 + 2 * rank) > _MOST_NUMBERS:
+        return None
+    domains, comparison = factors.domains, factors.comparison
+    pair = factors.after(found.scale, found.offset)
+    theta = after_own_diagonal(pair, found)
+
+    def gradient(some: FactorPair, penalty: float) -> Gradient:
+        objective = LowRankKL(some.query, some.reference, some.weights, penalty)
+        return lambda theta: objective.of_numbers(theta, rank)[1]
+
+    try:
+        step = OneStep(gradient(pair, penalty_of(pair)), theta, idle=turns(theta, rank))
+    except np.linalg.LinAlgError:
+        return None
+    rng, n_values = np.random.default_rng(0), len(comparison.support.levels)
+    parcel, units = parcels(domains, cells(domains, comparison), n_values, rng, _PARCELS)
+    once = np.ones(len(parcel)) if domains.weights is None else domains.weights
+
+    def drawn() -> FactorPair:
+        weights = once * np.append(units.weights(rng, _LITTLE), 0.0)[parcel]
+        resampled = replace(factors, domains=replace(domains, weights=weights))
+        return resampled.after(found.scale, found.offset, pair)
+
+    def refit(some: FactorPair) -> _Map:
+        result = after_start(pair, found, step(gradient(some, 0.0)(theta)), rank).dense()
+        return result.scale[np.ix_(kept, kept)], result.offset[kept]
+
+    maps = map(refit, chain([pair], (drawn() for _ in range(_ROW_DRAWS))))
+    whole = replace(fitted, settled=fitted.settled.dense())
+    return _errors(whole, maps, units.fewest / n_values, _LITTLE)
+
+
+def _errors(
+    fitted: Fitted, maps: Iterable[_Map], n_units: float, amount: float = 1.0
+) -> DrawnErrors | None:
+    """Return errors from the plain map and those of draws, which went only so far."""
+    plain, *draws = maps
+    if len(draws) < _FEWEST_DRAWS:
+        return None
+    # Student's factor, by the draws and by the rows or subjects of a typical stratum
+    dof = 1 / (1 / (len(draws) - 1) + 1 / max(n_units - 1, 1.0))
+    wider = float(stdtrit(dof, 0.975) / ndtri(0.975)) / amount
+    parts = (np.stack(part) for part in zip(*draws))
+    scales, offsets = (old + wider * (new - old) for old, new in zip(plain, parts))
+    A, b, kept = fitted.settled.scale, fitted.settled.offset, np.flatnonzero(fitted.kept)
+    A = A[kept] if A.ndim == 1 else A[np.ix_(kept, kept)]
+    return DrawnErrors(scales, offsets, (A - plain[0], b[kept] - plain[1])).among(fitted.kept)

@@ -18,10 +18,10 @@ from condokit.data.links import check_links
 from condokit.data.missing import complete_counts, complete_rows, missing_features, same_gaps
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
-from condokit.errors import matrix_errors
+from condokit.errors import Fitted, low_rank_errors, matrix_errors, sample_errors
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import Affine, Identity, LocationScale, MapFamily, Shift
-from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
+from condokit.maps.standard_errors import DiagonalErrors, JoinedErrors, StandardErrors
 from condokit.shrinkage import CANDIDATES, settle
 from condokit.solvers.matrices import nearest_rigid
 from condokit.solvers.solution import Solution, joined, only_shifted
@@ -372,8 +372,8 @@ def _fit_matrix(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fou
     facts["constant_features"] = _names(domains.tables[0], ~kept)
     settled, errors = _towards_identity(*start, recipe), None
     if recipe.finds_errors and kept.any():
-        how = divergence, recipe.family
-        errors = matrix_errors(domains, comparison, *how, pair, solution, settled)
+        fitted = Fitted(divergence, recipe.family, solution, settled, kept)
+        errors = matrix_errors(fitted, domains, comparison, pair)
     return settled, facts, errors
 
 
@@ -413,6 +413,9 @@ def _fit_blocks(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fou
     blocks = recipe.family.places(domains.tables[0].labels)
     plain = _solve_diagonal(domains, recipe.diagonal(domains), comparison)[0]
     A, b, facts = np.diag(plain.scale), plain.offset, []
+    errors: list[tuple[Array, StandardErrors | None]] = [
+        (np.arange(d), DiagonalErrors.of(plain, plain))
+    ]
     kind = "auto" if recipe.shrinkage == "auto" else None
     for block in blocks:
         part = replace(recipe, family=Affine(), shrinkage=kind)
@@ -424,7 +427,10 @@ def _fit_blocks(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fou
         if found is not None:
             A[np.ix_(block, block)], b[block] = found[0].scale, found[0].offset
             facts.append(found[1])
-    return _towards_identity(A, b, recipe), {"blocks": facts}, None
+            errors.append((block, found[2]))
+    settled = _towards_identity(A, b, recipe)
+    joined = JoinedErrors.of(errors, (settled.scale - A, settled.offset - b))
+    return settled, {"blocks": facts}, joined
 
 
 def _fit_samples(domains: Domains, recipe: Recipe, comparison: Comparison) -> Found:
@@ -453,7 +459,11 @@ def _fit_samples(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fo
         solution = divergence.solve(family, samples.of(kept))
         start, facts = _embedded(start, solution, kept), solution.search_facts()
     facts["constant_features"] = _names(domains.tables[0], ~kept)
-    return _towards_identity(*start, recipe), facts, None
+    settled, errors = _towards_identity(*start, recipe), None
+    if recipe.finds_errors and kept.any():
+        fitted = Fitted(divergence, family, solution, settled, kept)
+        errors = sample_errors(fitted, samples.of(kept))
+    return settled, facts, errors
 
 
 def _check_rectangular(recipe: Recipe) -> None:
@@ -489,15 +499,18 @@ def _fit_low_rank(domains: Domains, recipe: Recipe, comparison: Comparison) -> F
     factors = Factors(moments, domains, comparison, recipe.conditional)
     solution = recipe.divergence.solve(recipe.family, factors)
     facts = {name: getattr(solution, name) for name in ("objective", "n_iter", "gradient_norm")}
-    share = recipe.shrinkage
+    settled, errors, share = solution, None, recipe.shrinkage
     if isinstance(share, float):
-        solution = replace(
+        settled = replace(
             solution,
             scale=(1 - share) * solution.scale + share,
             image=(1 - share) * solution.image,
             left=(1 - share) * np.asarray(solution.left),
         )
-    return solution, facts, None
+    if recipe.finds_errors:
+        fitted = Fitted(recipe.divergence, recipe.family, solution, settled, ~moments.flat)
+        errors = low_rank_errors(fitted, factors)
+    return settled, facts, errors
 
 
 _FITS: dict[tuple[str, str], Any] = {

@@ -81,6 +81,13 @@ class DrawnErrors(StandardErrors):
     # by how much scale and offset of the map differ from the plain estimate that was refitted
     pull: tuple[Array, Array] | None = None
 
+    def among(self, kept: Array) -> "DrawnErrors":
+        """Return the errors of more features, of which these are kept; the others have none."""
+        if kept.all():
+            return self
+        pull = self.pull and (_put(self.pull[0], kept, 0), _put(self.pull[1], kept, 0))
+        return DrawnErrors(_put(self.scales, kept, 1), _put(self.offsets, kept, 1), pull)
+
     @property
     def scale(self) -> Array:  # noqa: D102
         return np.hypot(self.scales.std(axis=0, ddof=1), 0.0 if self.pull is None else self.pull[0])
@@ -101,26 +108,43 @@ class DrawnErrors(StandardErrors):
 
 @dataclass(frozen=True)
 class JoinedErrors(StandardErrors):
-    """Errors of a matrix that is made of blocks; what is in no block has none."""
+    """Errors of a matrix that is made of blocks."""
 
-    n_features: int
-    parts: tuple[tuple[Array, StandardErrors], ...]  # features of a block, and its errors
+    parts: tuple[tuple[Array, StandardErrors], ...]  # of all features, then of those in blocks
+    pull: tuple[Array, Array] | None  # of all of it
+
+    @classmethod
+    def of(cls, parts: Any, pull: tuple[Array, Array]) -> "JoinedErrors | None":
+        """Return the errors of all blocks, if they are known."""
+        if any(errors is None for _, errors in parts):
+            return None
+        return cls(tuple(parts), pull if pull[0].any() or pull[1].any() else None)
 
     @property
     def scale(self) -> Array:  # noqa: D102
-        scale = np.zeros((self.n_features, self.n_features))
+        n_features = len(self.parts[0][0])
+        scale = np.zeros((n_features, n_features))
         for features, errors in self.parts:
             own = errors.scale
             scale[np.ix_(features, features)] = np.diag(own) if own.ndim == 1 else own
-        return scale
+        return scale if self.pull is None else np.hypot(scale, self.pull[0])
 
     def std(self, X: Array) -> Array:  # noqa: D102
         out = np.zeros(X.shape)
         for features, errors in self.parts:
             out[:, features] = errors.std(X[:, features])
-        return out
+        return out if self.pull is None else np.hypot(out, _times(X, self.pull[0]) + self.pull[1])
 
 
 def _times(X: Array, scale: Array) -> Array:
     """Return rows times scales, or times the transposed matrix."""
     return X * scale if scale.ndim == 1 else X @ scale.T
+
+
+def _put(values: Array, kept: Array, n_before: int) -> Array:
+    """Put values into zeros at the places that are kept, along all axes but the first ones."""
+    n_axes = values.ndim - n_before
+    result = np.zeros(values.shape[:n_before] + (len(kept),) * n_axes)
+    places: Any = (..., *np.ix_(*[np.flatnonzero(kept)] * n_axes))
+    result[places] = values
+    return result

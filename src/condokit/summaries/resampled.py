@@ -117,9 +117,11 @@ class ResampledGaussians:
             mean, square = np.split(total[1:] / total[0], [d])
             drawn.mean[c] = self.middle[c] + mean
             drawn.scatter[c] = n * (square.reshape(d, d) - np.outer(mean, mean))
-        sides = {}
-        for k, name in enumerate(("query", "reference")):
-            side = gaussians_of(drawn.fold(k, 2))
-            share = self.pair.shares.get(name)
-            sides[name] = side if share is None else regularise(side, share)
-        return replace(self.pair, **sides)
+        query, reference = (
+            side if share is None else regularise(side, share)
+            for side, share in (
+                (gaussians_of(drawn.fold(k, 2)), self.pair.shares.get(name))
+                for k, name in enumerate(("query", "reference"))
+            )
+        )
+        return replace(self.pair, query=query, reference=reference)
