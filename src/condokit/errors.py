@@ -27,8 +27,8 @@ from condokit.solvers.solution import Solution
 from condokit.solvers.units import FeatureUnits, Units
 from condokit.summaries.factors import FactorPair, Factors
 from condokit.summaries.gaussians import GaussianPair, Skewness, without_constant
-from condokit.summaries.moments import cells
-from condokit.summaries.resampled import ResampledGaussians, parcels
+from condokit.summaries.moments import MomentPair, cells
+from condokit.summaries.resampled import ResampledGaussians, ResampledMoments, parcels
 from condokit.summaries.samples import Samples
 
 _DRAWS = 60
@@ -154,6 +154,37 @@ def sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
     maps = (units.decode(*near.unpack(step(gradient(some)(near.start)))) for some in sums)
     fewest = min(sum(map(len, side)) for side in (samples.query, samples.reference))
     return _errors(fitted, maps, fewest / len(samples.weights))
+
+
+def moment_errors(
+    fitted: Fitted, domains: Domains, comparison: Comparison, shared: bool
+) -> DrawnErrors | None:
+    """Return the errors of a diagonal map that was found from moments of strata, if possible."""
+    family, rng = fitted.family, np.random.default_rng(0)
+    makes = getattr(fitted.divergence, "moment_objective", None)
+    if makes is None or comparison.used.size or 2 * domains.n_features > _MOST_NUMBERS:
+        return None
+    rows = ResampledMoments(domains, comparison, shared, family.has_scale, rng, _PARCELS)
+    pair = rows.pair(np.ones(len(rows.parcels.cell)))
+    units = FeatureUnits(pair, family.has_offset)
+    near = _around(fitted, units)
+    if near is None:
+        return None
+
+    def gradient(some: MomentPair) -> Gradient:
+        return in_coordinates(makes(some, units), near)
+
+    def refit(some: MomentPair) -> _Map:
+        scale, offset = units.decode(*near.unpack(step(gradient(some)(near.start))))
+        return scale[fitted.kept], offset[fitted.kept]
+
+    try:
+        step = OneStep(gradient(pair), near.start)
+    except np.linalg.LinAlgError:
+        return None
+    drawn = (rows.pair(rows.parcels.weights(rng, _AMOUNT)) for _ in range(_DRAWS))
+    n_units = rows.parcels.fewest / len(comparison.support.weights)
+    return _errors(fitted, map(refit, chain([pair], drawn)), n_units, _AMOUNT)
 
 
 def _around(fitted: Fitted, units: Units | FeatureUnits) -> Coordinates | None:

@@ -18,7 +18,7 @@ from condokit.data.links import check_links
 from condokit.data.missing import complete_counts, complete_rows, missing_features, same_gaps
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
-from condokit.errors import Fitted, low_rank_errors, matrix_errors, sample_errors
+from condokit.errors import Fitted, low_rank_errors, matrix_errors, moment_errors, sample_errors
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import Affine, Identity, LocationScale, MapFamily, Shift
 from condokit.maps.standard_errors import DiagonalErrors, JoinedErrors, StandardErrors
@@ -260,7 +260,11 @@ def _fit_diagonal(domains: Domains, recipe: Recipe, comparison: Comparison) -> F
         facts["candidates"] = dict(zip(CANDIDATES, chances.mean(axis=0).tolist()))
         facts["chosen"] = dict(zip(table.labels, heaviest))
         facts["candidate_weights"] = chances
-    return solution, facts, DiagonalErrors.of(plain, solution)
+    errors: StandardErrors | None = DiagonalErrors.of(plain, solution)
+    if errors is None and recipe.finds_errors and recipe.needs == "moments":
+        fitted = Fitted(recipe.divergence, recipe.family, plain, solution, ~flat)
+        errors = moment_errors(fitted, domains, comparison, recipe.shrinkage == "auto")
+    return solution, facts, errors
 
 
 def _solve_diagonal(

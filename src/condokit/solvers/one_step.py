@@ -11,7 +11,7 @@ from condokit.solvers.lbfgs import Objective
 
 _STEP = 1e-5  # of differences of gradients, in the solver's units
 _WIDE_STEP = 0.03  # the same between rows
-_FLAT = 1e-7  # share of a curvature that other coordinates leave, below which it is none
+_FLAT = 1e-4  # share of a curvature that other coordinates leave, below which it is none
 Gradient = Callable[[Array], Array]  # at numbers theta that stand for a map
 
 

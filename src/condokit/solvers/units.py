@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from condokit.checks import Array
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.arrays import average, ones_for_zeros
 from condokit.solvers.solution import Solution
 from condokit.summaries.gaussians import GaussianPair, Gaussians
 from condokit.summaries.moments import MomentPair
@@ -86,23 +86,23 @@ class FeatureUnits:
 
     def __init__(self, pair: MomentPair, centred: bool = True) -> None:
         reference, weights = pair.reference, pair.weights
-        self._middle_query = (weights @ pair.query.mean) * centred
-        self._middle = (weights @ reference.mean) * centred
-        spread = weights @ (reference.var + (reference.mean - self._middle) ** 2)
-        self._size = ones_for_zeros(np.sqrt(spread))
+        self._middle_query = average(weights, pair.query.mean) * centred
+        self._middle = average(weights, reference.mean) * centred
+        spread = average(weights, reference.var + (reference.mean - self._middle) ** 2)
+        self.size = ones_for_zeros(np.sqrt(spread))
 
     def of_query(self, rows: Array) -> Array:  # noqa: D102
-        return (rows - self._middle_query) / self._size
+        return (rows - self._middle_query) / self.size
 
     def of_reference(self, rows: Array) -> Array:  # noqa: D102
-        return (rows - self._middle) / self._size
+        return (rows - self._middle) / self.size
 
     def encode(self, A: Array, b: Array) -> tuple[Array, Array]:
         """Return a diagonal map in these units; scales are the same."""
-        return A, (A * self._middle_query + b - self._middle) / self._size
+        return A, (A * self._middle_query + b - self._middle) / self.size
 
     def decode(self, B: Array, c: Array) -> tuple[Array, Array]:  # noqa: D102
-        return B, self._middle + self._size * c - B * self._middle_query
+        return B, self._middle + self.size * c - B * self._middle_query
 
 
 def decoded(units: Units | FeatureUnits, solution: Solution) -> Solution:

@@ -1,15 +1,18 @@
 """Rows drawn again: what is drawn together, and both domains as they are then summed up."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from condokit.checks import Array
 from condokit.compare.comparison import Comparison
+from condokit.conditionals.base import moments_from
+from condokit.data.arrays import columns, ones_for_zeros
 from condokit.data.domains import Domains
-from condokit.data.grouped import GroupedScatter
+from condokit.data.grouped import GroupedMoments, GroupedScatter, ObservedMoments
 from condokit.summaries.gaussians import GaussianPair, gaussians_of, regularise
-from condokit.summaries.moments import cells
+from condokit.summaries.moments import MomentPair, cells, paired
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Parcels:
     cell: Array  # that it lies in; those of the query come first
     n_query_cells: int
     are_subjects: bool
+    rows: Any = 1.0  # that a row in it stands for, where rows have weights
 
     @property
     def fewest(self) -> int:
@@ -41,9 +45,10 @@ class Parcels:
     def weights(self, rng: np.random.Generator, amount: float) -> Array:
         """Return weights, one on average, that go so far from one as drawing does."""
         kind, place = self._kinds()
-        n = np.unique(kind, return_inverse=True, return_counts=True)
-        n_alike = n[2][n[1]][place]
-        return 1 + amount * (self.draw(rng) * n_alike / np.maximum(n_alike - 1, 1) - 1)
+        _, of_kind, counts = np.unique(kind, return_inverse=True, return_counts=True)
+        n_alike = counts[of_kind][place]
+        change = self.draw(rng) * n_alike / np.maximum(n_alike - 1, 1) - 1
+        return 1 + amount / np.sqrt(self.rows) * change
 
     def _kinds(self) -> tuple[Array, Array]:
         """Return the kind of all that are drawn, each among its own, and the place of each here."""
@@ -75,13 +80,69 @@ def parcels(
     parcel = np.full(len(cell), -1, dtype=np.int64)
     distinct, parcel[used] = np.unique(crossed, return_inverse=True)
     cell_of_parcel, number = np.divmod(distinct, most)
-    return parcel, Parcels(number, cell_of_parcel, n_values, domains.groups is not None)
+    if domains.weights is None or domains.groups is not None:
+        return parcel, Parcels(number, cell_of_parcel, n_values, domains.groups is not None)
+    weights, inside = domains.weights[used], parcel[used]
+    rows = np.bincount(inside, weights**2) / ones_for_zeros(np.bincount(inside, weights))
+    return parcel, Parcels(number, cell_of_parcel, n_values, False, np.maximum(rows, 1.0))
 
 
 def _marks(domains: Domains) -> Array:
     """Return a number that depends on a row's values alone, so that the order of rows is none."""
     way = np.random.default_rng(0).normal(size=domains.n_features)
     return np.concatenate([np.nan_to_num(X) @ way for _, X in domains.chunks()])
+
+
+class ResampledMoments:
+    """Moments of reweighted rows in strata, from parcels of them; rows are read once."""
+
+    def __init__(
+        self,
+        domains: Domains,
+        comparison: Comparison,
+        shared: bool,  # as in `moment_pair`
+        scaled: bool,
+        rng: np.random.Generator,
+        most: int,
+    ) -> None:
+        self.weights, self.sharing = comparison.weights, (shared, scaled)
+        self.n_values, cell = len(comparison.support.levels), cells(domains, comparison)
+        parcel, self.parcels = parcels(domains, cell, self.n_values, rng, most)
+        kind = GroupedMoments if domains.gaps is None else ObservedMoments
+        self.stats = kind(len(self.parcels.cell), domains.n_features)
+        for rows, chunk in domains.chunks():
+            weights = None if domains.weights is None else domains.weights[rows]
+            self.stats.update(chunk, parcel[rows], weights)
+        self.count = self._merged(np.ones(len(self.parcels.cell)))[0]
+
+    def pair(self, drawn: Array) -> MomentPair:
+        """Return the moments of parcels that count so often."""
+        count, mean, squares = self._merged(drawn)
+        if ((count == 0) & (self.count > 0)).any():
+            raise ValueError("no rows of a stratum were drawn")
+        # draws are one short of the parcels, rows should count as before
+        squares = squares * columns(self.count / ones_for_zeros(count))
+        query, reference = (
+            moments_from(self.count[half], mean[half], squares[half], self.count[half])
+            for half in (slice(None, self.n_values), slice(self.n_values, None))
+        )
+        return paired(query, reference, self.weights, *self.sharing)
+
+    def _merged(self, drawn: Array) -> tuple[Array, ...]:
+        """Return count, mean and sum of squares of cells."""
+        stats, cell, n_cells = self.stats, self.parcels.cell, 2 * self.n_values
+        count = np.zeros((n_cells, *stats.count.shape[1:]))
+        mean, squares = np.zeros((2, n_cells, stats.mean.shape[1]))
+        for c in np.unique(cell[drawn > 0]):
+            mine = np.flatnonzero((cell == c) & (drawn > 0))
+            n = (stats.count[mine].T * drawn[mine]).T
+            count[c] = n.sum(axis=0)
+            centred = stats.mean[mine] - stats.mean[mine[0]]
+            middle = (columns(n) / ones_for_zeros(count[c]) * centred).sum(axis=0)
+            mean[c] = stats.mean[mine[0]] + middle
+            within = (drawn[mine, None] * stats.squares[mine]).sum(axis=0)
+            squares[c] = within + (columns(n) * (centred - middle) ** 2).sum(axis=0)
+        return count, mean, squares
 
 
 class ResampledGaussians:

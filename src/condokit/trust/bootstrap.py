@@ -10,18 +10,16 @@ from scipy.special import stdtrit
 
 from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, check_integer, check_seed, warn
-from condokit.conditionals.base import moments_from
-from condokit.data.arrays import columns, ones_for_zeros, rms
+from condokit.data.arrays import ones_for_zeros, rms
 from condokit.data.domains import Domains
-from condokit.data.grouped import GroupedMoments, ObservedMoments
 from condokit.data.links import check_links
 from condokit.data.records import Part, Record, Sheet
 from condokit.fit import Recipe, fit_quietly, solve_moments
 from condokit.io.progress import progress
 from condokit.maps.standard_errors import DrawnErrors
 from condokit.solvers.lbfgs import threads
-from condokit.summaries.moments import cells, paired
-from condokit.summaries.resampled import Parcels, parcels
+from condokit.summaries.moments import cells
+from condokit.summaries.resampled import Parcels, ResampledMoments
 from condokit.trust.blocks import read_as_fitted
 
 _MOST_PARCELS = 500  # into which the rows of a cell are dealt, to be resampled
@@ -155,54 +153,18 @@ def _gathered(draws: _Draws, n_resamples: int, verbose: bool) -> tuple[list[_Dra
 
 def _by_moments(domains: Domains, recipe: Recipe, n_resamples: int, seed: int) -> _Draws:
     """Refit from moments of parcels of rows: all of them first, then reweighted."""
-    comparison = recipe.compare(domains, quiet=True)
-    n_values = len(comparison.support.levels)
-    rng = np.random.default_rng(seed)
-    parcel, units = parcels(domains, cells(domains, comparison), n_values, rng, _MOST_PARCELS)
-    kind = GroupedMoments if domains.gaps is None else ObservedMoments
-    stats = kind(len(units.cell), domains.n_features)
-    for rows, chunk in domains.chunks():
-        weights = None if domains.weights is None else domains.weights[rows]
-        stats.update(chunk, parcel[rows], weights)
-    drawn = np.ones(len(units.cell))
-    independent = _merged(stats, units.cell, 2 * n_values, drawn)[0]
+    comparison, rng = recipe.compare(domains, quiet=True), np.random.default_rng(seed)
+    shared, scaled = recipe.shrinkage == "auto", recipe.family.has_scale
+    rows = ResampledMoments(domains, comparison, shared, scaled, rng, _MOST_PARCELS)
     for k in range(n_resamples + 1):
-        drawn = units.draw(rng) if k > 0 else drawn
-        count, mean, squares = _merged(stats, units.cell, 2 * n_values, drawn)
-        if ((count == 0) & (independent > 0)).any():
-            yield None
-            continue
-        # draws are one short of the parcels, rows should count as before
-        squares = squares * columns(independent / ones_for_zeros(count))
-        query, reference = (
-            moments_from(independent[half], mean[half], squares[half], independent[half])
-            for half in (slice(None, n_values), slice(n_values, None))
-        )
-        shared, scaled = recipe.shrinkage == "auto", recipe.family.has_scale
+        drawn = rows.parcels.draw(rng) if k > 0 else np.ones(len(rows.parcels.cell))
         try:
-            pair = paired(query, reference, comparison.weights, shared, scaled)
-            found = solve_moments(recipe.family, recipe.divergence, pair)
+            found = solve_moments(recipe.family, recipe.divergence, rows.pair(drawn))
         except (ValueError, FloatingPointError):
             yield None
             continue
         is_known = np.isfinite(found.scale).all() and np.isfinite(found.offset).all()
         yield (found.scale, found.offset) if is_known else None
-
-
-def _merged(stats: GroupedMoments, cell: Array, n_cells: int, drawn: Array) -> tuple[Array, ...]:
-    """Return count, mean and sum of squares of cells from parcels that count so often."""
-    count = np.zeros((n_cells, *stats.count.shape[1:]))
-    mean, squares = np.zeros((2, n_cells, stats.mean.shape[1]))
-    for c in np.unique(cell[drawn > 0]):
-        mine = np.flatnonzero((cell == c) & (drawn > 0))
-        n = (stats.count[mine].T * drawn[mine]).T
-        count[c] = n.sum(axis=0)
-        centred = stats.mean[mine] - stats.mean[mine[0]]
-        middle = (columns(n) / ones_for_zeros(count[c]) * centred).sum(axis=0)
-        mean[c] = stats.mean[mine[0]] + middle
-        within = (drawn[mine, None] * stats.squares[mine]).sum(axis=0)
-        squares[c] = within + (columns(n) * (centred - middle) ** 2).sum(axis=0)
-    return count, mean, squares
 
 
 def _by_rows(
