@@ -32,7 +32,8 @@ from condokit.summaries.resampled import ResampledGaussians, ResampledMoments, p
 from condokit.summaries.samples import Samples
 
 _DRAWS = 60
-_ROW_DRAWS = 40  # where every draw looks at all rows
+_ROW_DRAWS = 40  # where every draw looks at rows again
+_RESAMPLED_ROWS = 300  # of a stratum, of which divergences between samples are resampled
 # of what drawing does to the weights of rows: all of it makes errors of few rows too large, as
 # covariances enter through their inverses, and a tenth of it too small
 _AMOUNT = 0.5
@@ -135,6 +136,7 @@ def sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
     # `samples` are of the features that vary; rows that were drawn along curves do not tell
     if not hasattr(fitted.divergence, "distances") or samples.n_rows is not None:
         return None
+    samples = fitted.divergence.used(samples)
     units = sample_units(fitted.family, samples)
     near = _around(fitted, units)
     if near is None or len(near.start) > _MOST_NUMBERS:
@@ -144,14 +146,23 @@ def sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
         inside = some.each(units.of_query, units.of_reference)
         return in_coordinates(SampleObjective(inside, fitted.divergence), near)
 
+    few = samples.thinned(EXPLORED_ROWS)
+    share = min(1.0, _RESAMPLED_ROWS / max(map(len, samples.query + samples.reference)))
+    some = samples if share == 1 else samples.part(share)
+    if not min(map(len, some.query + some.reference)):
+        return None
     try:
-        step = OneStep(gradient(samples.thinned(EXPLORED_ROWS)), near.start, between_rows=True)
+        step = OneStep(gradient(few), near.start, between_rows=True)
     except np.linalg.LinAlgError:
         return None
+    whole, inside = (gradient(sample)(near.start) for sample in (samples, some))
     rng = np.random.default_rng(0)
-    drawn = (samples.resampled(rng) for _ in range(_ROW_DRAWS))
-    sums = (some for some in chain([samples], drawn) if min(map(len, some.query + some.reference)))
-    maps = (units.decode(*near.unpack(step(gradient(some)(near.start)))) for some in sums)
+    drawn = (some.resampled(rng) for _ in range(_ROW_DRAWS))
+    drawn = (sample for sample in drawn if min(map(len, sample.query + sample.reference)))
+    # the errors of all rows are smaller than those of some by the root of their share
+    changes = (np.sqrt(share) * (gradient(sample)(near.start) - inside) for sample in drawn)
+    steps = map(step, chain([whole], (whole + change for change in changes)))
+    maps = (units.decode(*near.unpack(theta)) for theta in steps)
     fewest = min(sum(map(len, side)) for side in (samples.query, samples.reference))
     return _errors(fitted, maps, fewest / len(samples.weights))
 

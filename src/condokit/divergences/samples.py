@@ -56,6 +56,10 @@ class SampleDivergence(RowDivergence):
     def distances(self, samples: Samples) -> Distance:
         """Return a function from (stratum, mapped rows) to the divergence and its gradient."""
 
+    def used(self, samples: Samples) -> Samples:
+        """Return the rows that are compared."""
+        return samples
+
     def solve(self, family: Any, summary: Samples) -> Solution:
         """Find the best map of a family, from each of several starts.
 
@@ -64,6 +68,7 @@ class SampleDivergence(RowDivergence):
         """
         if self.max_iter is not None:
             check_integer("max_iter", self.max_iter, 1)
+        summary = self.used(summary)
         units, starts = problem(family, summary)
         inside = summary.each(
             lambda rows: units.of_query(rows).astype(self.precision),
@@ -241,9 +246,8 @@ class MMD(_KernelDivergence):
         self.scales, self.max_rows, self.max_iter = scales, max_rows, max_iter
         self.n_fourier, self.random_state, self.kernel = n_fourier, random_state, kernel
 
-    def solve(self, family: Any, summary: Samples) -> Solution:  # noqa: D102
-        few = summary if self.kernel is None else summary.thinned(_EXACT_ROWS)
-        return super().solve(family, few)
+    def used(self, samples: Samples) -> Samples:  # noqa: D102
+        return samples if self.kernel is None else samples.thinned(_EXACT_ROWS)
 
     def _profile(self, reference: list[Array]) -> KernelProfile:
         widths = sorted(self._widths(reference), reverse=True)

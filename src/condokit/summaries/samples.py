@@ -57,6 +57,17 @@ class Samples:
         sides = (self.query, self.reference)
         return self._take([[subsample(len(rows), most) for rows in side] for side in sides])
 
+    def part(self, share: float) -> "Samples":
+        """Return about so many of the rows in every stratum, or of the subjects, evenly taken."""
+        sides = (self.query, self.reference)
+        if self.subjects is None:
+            return self._take(
+                [[subsample(n, max(2, round(share * n))) for n in map(len, side)] for side in sides]
+            )
+        numbers = np.unique(np.concatenate([*self.subjects[0], *self.subjects[1]]))
+        chosen = numbers[subsample(len(numbers), max(2, round(share * len(numbers))))]
+        return self._take([[np.isin(who, chosen) for who in side] for side in self.subjects])
+
     def resampled(self, rng: np.random.Generator) -> "Samples":
         """Return rows drawn with replacement, those of a subject together."""
         both = [*self.query, *self.reference]
