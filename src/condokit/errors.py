@@ -64,24 +64,17 @@ def matrix_errors(
     """Return the errors of a matrix that was found from Gaussians of strata, if they are known."""
     d, n_values, closed = domains.n_features, len(pair.weights), fitted.divergence.in_closed_form
     most = min(_PARCELS, _MOST_SCATTERED // (2 * n_values * d * d))
-    if (
-        comparison.used.size
-        or most < _FEWEST_PARCELS
-        or d > (_MOST_CLOSED if closed else MOST_DENSE)
-    ):
+    too_large = most < _FEWEST_PARCELS or d > (_MOST_CLOSED if closed else MOST_DENSE)
+    if too_large or comparison.used.size:  # along curves, every draw would need new ones
         return None
-    some = without_constant(pair)[0]
+    some, features = without_constant(pair)[0], np.flatnonzero(fitted.kept)
     refit = _solved(fitted, some) if closed else _stepped(fitted, some)
     if refit is None:
         return None
-    rows, features = (
-        ResampledGaussians(domains, comparison, pair, most),
-        np.flatnonzero(fitted.kept),
-    )
+    rows = ResampledGaussians(domains, comparison, pair, most)
     drawn = (rows.draw(_AMOUNT).of(features) for _ in range(_DRAWS))
-    return _errors(
-        fitted, map(refit, chain([some], drawn)), rows.parcels.fewest / n_values, _AMOUNT
-    )
+    n_units = rows.parcels.fewest / n_values
+    return _errors(fitted, map(refit, chain([some], drawn)), n_units, _AMOUNT)
 
 
 def _solved(fitted: Fitted, pair: GaussianPair) -> Callable[[GaussianPair], _Map]:
@@ -245,7 +238,7 @@ def _errors(
     fitted: Fitted, maps: Iterable[_Map], n_units: float, amount: float = 1.0
 ) -> DrawnErrors | None:
     """Return errors from the plain map and those of draws, which went only so far."""
-    plain, *draws = maps
+    plain, *draws = (found for found in maps if all(np.isfinite(part).all() for part in found))
     if len(draws) < _FEWEST_DRAWS:
         return None
     # Student's factor, by the draws and by the rows or subjects of a typical stratum
