@@ -98,8 +98,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         divergences of your own. They take a map for the one that was meant: that another solution
         is as good, or the sign of an axis wrong, is not in them. None, until `bootstrap` has found
         them, where resampling would take long or tell little: matrices and "mmd" and the like
-        given continuous confounders; more than 30 features (100 in closed form, 66 for rank 2);
-        different features; "procrustes" and "mmd-paper"; rows that do not determine the matrix;
+        given continuous confounders; more than 30 features (100 in closed form, 66 or two million
+        values for rank 2); different features; "procrustes" and "mmd-paper"; rows that do not determine the matrix;
         after `pairs`.
     errors_ : DiagonalErrors, DrawnErrors, JoinedErrors or None
         What `transform` computes the errors of single values from.

@@ -41,6 +41,7 @@ _LITTLE = 0.25  # the same for maps of low rank, where products of two changes w
 _FEWEST_DRAWS = 20
 _MOST_CLOSED = 100  # features of maps in closed form; of others MOST_DENSE
 _MOST_NUMBERS = 400  # that a map between samples, or one of low rank, may have
+_MOST_VALUES = 2_000_000  # of all features and rows, which every draw of low rank looks at
 _PARCELS = 100  # of rows in every cell
 _FEWEST_PARCELS = 20
 _MOST_SCATTERED = 5_000_000  # numbers in the scatter matrices of all parcels
@@ -202,9 +203,10 @@ def _around(fitted: Fitted, units: Units | FeatureUnits) -> Coordinates | None:
 def low_rank_errors(fitted: Fitted, factors: Factors) -> DrawnErrors | None:
     """Return the errors of a map of low rank, if they are known."""
     found, rank, kept = fitted.found, fitted.family.rank, np.flatnonzero(fitted.kept)
-    if factors.conditional.is_smooth or len(found.scale) * (2 + 2 * rank) > _MOST_NUMBERS:
+    domains, comparison, d = factors.domains, factors.comparison, len(found.scale)
+    too_large = d * (2 + 2 * rank) > _MOST_NUMBERS or d * len(domains.is_query) > _MOST_VALUES
+    if too_large or factors.conditional.is_smooth:
         return None
-    domains, comparison = factors.domains, factors.comparison
     pair = factors.after(found.scale, found.offset)
     theta = after_own_diagonal(pair, found)
 
@@ -238,7 +240,8 @@ def _errors(
     fitted: Fitted, maps: Iterable[_Map], n_units: float, amount: float = 1.0
 ) -> DrawnErrors | None:
     """Return errors from the plain map and those of draws, which went only so far."""
-    plain, *draws = (found for found in maps if all(np.isfinite(part).all() for part in found))
+    plain, *draws = maps
+    draws = [draw for draw in draws if np.isfinite(draw[0]).all() and np.isfinite(draw[1]).all()]
     if len(draws) < _FEWEST_DRAWS:
         return None
     # Student's factor, by the draws and by the rows or subjects of a typical stratum
