@@ -97,10 +97,10 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         strata: for matrices (of low rank: of all entries of A), divergences between samples and
         divergences of your own. They take a map for the one that was meant: that another solution
         is as good, or the sign of an axis wrong, is not in them. None, until `bootstrap` has found
-        them, where resampling would take long or tell little: matrices and "mmd" and the like
-        given continuous confounders; more than 30 features (100 in closed form, 66 or two million
-        values for rank 2); different features; "procrustes" and "mmd-paper"; rows that do not determine the matrix;
-        after `pairs`.
+        them, where resampling would take long or tell little: given continuous confounders (but
+        for diagonal maps by "likelihood"); matrices of more than 30 features (100 in closed form;
+        of rank 2, 66 or two million values); domains with different features; "procrustes" and
+        "mmd-paper"; rows that do not determine the matrix; after `pairs`.
     errors_ : DiagonalErrors, DrawnErrors, JoinedErrors or None
         What `transform` computes the errors of single values from.
     report_ : FitReport
