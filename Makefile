@@ -64,6 +64,7 @@ measure: $(VENV)/ready ## Measure accuracy on real and simulated data; writes ex
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/confounders.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/matrices.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/trust.py
+	OMP_NUM_THREADS=1 $(BIN)/python experiments/errors.py
 
 clean: ## Remove what the targets made
 	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

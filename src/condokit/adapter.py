@@ -93,8 +93,15 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         What was used; the names that "auto" stands for.
     map_se_ : dict of {"scale", "offset"} to ndarray, or None
         Standard errors: of sampling, and of the pull to the identity or of averaging, which
-        counts as an error of its own. None for matrices, until `bootstrap` has found them.
-    errors_ : DiagonalErrors, DrawnErrors or None
+        counts as an error of its own. From a formula, or from resampled moments and samples of
+        strata: for matrices (of low rank: of all entries of A), divergences between samples and
+        divergences of your own. They take a map for the one that was meant: that another solution
+        is as good, or the sign of an axis wrong, is not in them. None, until `bootstrap` has found
+        them, where resampling would take long or tell little: given continuous confounders (but
+        for diagonal maps by "likelihood"); matrices of more than 30 features (100 in closed form;
+        of rank 2, 66 or two million values); domains with different features; "procrustes" and
+        "mmd-paper"; rows that do not determine the matrix; after `pairs`.
+    errors_ : DiagonalErrors, DrawnErrors, JoinedErrors or None
         What `transform` computes the errors of single values from.
     report_ : FitReport
         Facts of the fit, by name or as items: rows compared, iterations, how much of the plain
@@ -291,7 +298,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             return self._apply(self.map_, X, domain, as_array)
         if self.errors_ is None:
             raise ValueError(
-                "The standard errors of this map are not known yet. Find them with "
+                "The standard errors of this map are not known. Find them with "
                 "condokit.bootstrap(adapter, X, ...)."
             )
         return tuple(self._apply(what, X, domain, as_array) for what in (self.map_, self.errors_))

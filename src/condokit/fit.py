@@ -18,9 +18,10 @@ from condokit.data.links import check_links
 from condokit.data.missing import complete_counts, complete_rows, missing_features, same_gaps
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
+from condokit.errors import Fitted, low_rank_errors, matrix_errors, moment_errors, sample_errors
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import Affine, Identity, LocationScale, MapFamily, Shift
-from condokit.maps.standard_errors import DiagonalErrors
+from condokit.maps.standard_errors import DiagonalErrors, JoinedErrors, StandardErrors
 from condokit.shrinkage import CANDIDATES, settle
 from condokit.solvers.matrices import nearest_rigid
 from condokit.solvers.solution import Solution, joined, only_shifted
@@ -50,6 +51,7 @@ class Recipe:
     shrinkage: Any
     warn_overlap: float
     min_overlap: float
+    finds_errors: bool = True  # whether to resample for standard errors that have no formula
 
     @property
     def needs(self) -> str:
@@ -139,13 +141,13 @@ class Fit:
     """A fitted map, and what is known of it."""
 
     map: AffineMap
-    errors: DiagonalErrors | None
+    errors: StandardErrors | None
     support: Support
     overlap: Overlap
     report: FitReport
 
 
-Found = tuple[Solution, dict[str, Any], DiagonalErrors | None]
+Found = tuple[Solution, dict[str, Any], StandardErrors | None]
 
 
 def fit_map(domains: Domains, recipe: Recipe) -> Fit:
@@ -195,7 +197,7 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
 def fit_quietly(domains: Domains, recipe: Recipe) -> Fit:
     """Fit a part of the data again, without repeating what was said of all of it."""
     with quietly():
-        return fit_map(domains, replace(recipe, min_overlap=0.0))
+        return fit_map(domains, replace(recipe, min_overlap=0.0, finds_errors=False))
 
 
 def _without_gaps(domains: Domains) -> Domains:
@@ -272,7 +274,11 @@ def _fit_diagonal(domains: Domains, recipe: Recipe, comparison: Comparison) -> F
         facts["candidates"] = dict(zip(CANDIDATES, chances.mean(axis=0).tolist()))
         facts["chosen"] = dict(zip(table.labels, heaviest))
         facts["candidate_weights"] = chances
-    return solution, facts, DiagonalErrors.of(plain, solution)
+    errors: StandardErrors | None = DiagonalErrors.of(plain, solution)
+    if errors is None and recipe.finds_errors and recipe.needs == "moments":
+        fitted = Fitted(recipe.divergence, recipe.family, plain, solution, ~flat)
+        errors = moment_errors(fitted, domains, comparison, recipe.shrinkage == "auto")
+    return solution, facts, errors
 
 
 def _law(table: Table, plain: Solution) -> dict[str, Any]:
@@ -404,7 +410,11 @@ def _fit_matrix(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fou
             )
     facts["covariances"] = {name: asdict(share) for name, share in pair.shares.items()}
     facts["constant_features"] = _names(domains.tables[0], ~kept)
-    return _towards_identity(*start, recipe), facts, None
+    settled, errors = _towards_identity(*start, recipe), None
+    if recipe.finds_errors and kept.any():
+        fitted = Fitted(divergence, recipe.family, solution, settled, kept)
+        errors = matrix_errors(fitted, domains, comparison, pair)
+    return settled, facts, errors
 
 
 def _gaussians(domains: Domains, recipe: Recipe, comparison: Comparison) -> GaussianPair:
@@ -444,6 +454,9 @@ def _fit_blocks(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fou
     diagonal = recipe.diagonal()
     plain = _solve_diagonal(domains, diagonal, diagonal.compare(domains, quiet=True))[0]
     A, b, facts = np.diag(plain.scale), plain.offset, []
+    errors: list[tuple[Array, StandardErrors | None]] = [
+        (np.arange(d), DiagonalErrors.of(plain, plain))
+    ]
     kind = "auto" if recipe.shrinkage == "auto" else None
     for block in blocks:
         part = replace(recipe, family=Affine(), shrinkage=kind)
@@ -455,7 +468,10 @@ def _fit_blocks(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fou
         if found is not None:
             A[np.ix_(block, block)], b[block] = found[0].scale, found[0].offset
             facts.append(found[1])
-    return _towards_identity(A, b, recipe), {"blocks": facts}, None
+            errors.append((block, found[2]))
+    settled = _towards_identity(A, b, recipe)
+    joined = JoinedErrors.of(errors, (settled.scale - A, settled.offset - b))
+    return settled, {"blocks": facts}, joined
 
 
 def _fit_samples(domains: Domains, recipe: Recipe, comparison: Comparison) -> Found:
@@ -484,7 +500,11 @@ def _fit_samples(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fo
         solution = divergence.solve(family, samples.of(kept))
         start, facts = _embedded(start, solution, kept), solution.search_facts()
     facts["constant_features"] = _names(domains.tables[0], ~kept)
-    return _towards_identity(*start, recipe), facts, None
+    settled, errors = _towards_identity(*start, recipe), None
+    if recipe.finds_errors and kept.any():
+        fitted = Fitted(divergence, family, solution, settled, kept)
+        errors = sample_errors(fitted, samples.of(kept))
+    return settled, facts, errors
 
 
 def _check_rectangular(recipe: Recipe) -> None:
@@ -520,15 +540,18 @@ def _fit_low_rank(domains: Domains, recipe: Recipe, comparison: Comparison) -> F
     factors = Factors(moments, domains, comparison, recipe.conditional)
     solution = recipe.divergence.solve(recipe.family, factors)
     facts = {name: getattr(solution, name) for name in ("objective", "n_iter", "gradient_norm")}
-    share = recipe.shrinkage
+    settled, errors, share = solution, None, recipe.shrinkage
     if isinstance(share, float):
-        solution = replace(
+        settled = replace(
             solution,
             scale=(1 - share) * solution.scale + share,
             image=(1 - share) * solution.image,
             left=(1 - share) * np.asarray(solution.left),
         )
-    return solution, facts, None
+    if recipe.finds_errors:
+        fitted = Fitted(recipe.divergence, recipe.family, solution, settled, ~moments.flat)
+        errors = low_rank_errors(fitted, factors)
+    return settled, facts, errors
 
 
 _FITS: dict[tuple[str, str], Any] = {

@@ -11,8 +11,9 @@ from condokit.checks import Array, said
 from condokit.conditionals import Moments
 from condokit.data.arrays import average, columns
 from condokit.maps.families import DiagonalFamily, MapFamily, MatrixFamily
-from condokit.solvers.lbfgs import Evaluation, descend
+from condokit.solvers.lbfgs import Evaluation, Objective, descend
 from condokit.solvers.solution import Solution
+from condokit.solvers.units import FeatureUnits, Units
 from condokit.summaries.gaussians import GaussianPair
 from condokit.summaries.moments import MomentPair
 
@@ -55,6 +56,10 @@ class Divergence(BaseEstimator, ABC):
     def solve(self, family: Any, summary: Any) -> Solution:
         """Find the best map of a family, given what it needs to know of the data."""
 
+    def matrix_objective(self, units: Units) -> Objective | None:
+        """Return what matrices make small; None if there is none or no standard errors follow."""
+        return None
+
 
 class MomentDivergence(Divergence):
     """A divergence between mapped query moments and reference moments, averaged over the prior.
@@ -75,19 +80,26 @@ class MomentDivergence(Divergence):
 
     def by_descent(self, family: DiagonalFamily, summary: MomentPair) -> Solution:
         """Find the best map of a family by L-BFGS, in units of the reference's spread."""
-        query, reference, weights = summary.query, summary.reference, summary.weights
-        # without an offset, zero must stay where it is
-        centre = average(weights, query.mean) * family.has_offset
-        middle = average(weights, reference.mean) * family.has_offset
-        unit = np.sqrt(average(weights, reference.var + (reference.mean - middle) ** 2))
+        units = FeatureUnits(summary, family.has_offset)
+        start = family.around(np.ones(len(summary.flat)), np.zeros(len(summary.flat)))
+        found = descend(self.moment_objective(summary, units), start, 1000, 1e-14, 1e-9)
+        centre = average(summary.weights, summary.query.mean) * family.has_offset
+        scale, offset = units.decode(found.scale, found.offset)
+        return Solution(scale, centre, offset + scale * centre, n_iter=found.n_iter)
+
+    def moment_objective(self, pair: MomentPair, units: FeatureUnits) -> Objective:
+        """Return the value as a function of a diagonal map, in units of features."""
         query, reference = (
             replace(
                 moments,
-                mean=(moments.mean - middle) / unit,
-                var=moments.var / unit**2,
-                precision=moments.precision * unit**2,
+                mean=place(moments.mean),
+                var=moments.var / units.size**2,
+                precision=moments.precision * units.size**2,
             )
-            for moments in (query, reference)
+            for moments, place in (
+                (pair.query, units.of_query),
+                (pair.reference, units.of_reference),
+            )
         )
 
         def objective(scale: Array, offset: Array) -> Evaluation:
@@ -97,14 +109,11 @@ class MomentDivergence(Divergence):
                 var=query.var * scale**2,
                 precision=query.precision / scale**2,
             )
-            value, d_mean, d_var = self.value_and_grad(mapped, reference, weights)
+            value, d_mean, d_var = self.value_and_grad(mapped, reference, pair.weights)
             per_value = d_mean * query.mean + 2 * d_var * query.var * scale
             return value, per_value.sum(axis=0), d_mean.sum(axis=0)
 
-        start = family.around(np.ones(len(unit)), np.zeros(len(unit)))
-        found = descend(objective, start, 1000, 1e-14, 1e-9)
-        image = middle + found.scale * (centre - middle) + found.offset * unit
-        return Solution(found.scale, centre, image, n_iter=found.n_iter)
+        return objective
 
     solve = by_descent  # a divergence with a closed form overrides this
 

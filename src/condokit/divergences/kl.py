@@ -80,6 +80,9 @@ class ReverseKL(GaussianDivergence):
     def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:  # noqa: D102
         return minimise(family, pair)
 
+    def matrix_objective(self, units: Units) -> Objective:  # noqa: D102
+        return KLObjective(units)
+
     def solve_diagonal(self, family: DiagonalFamily, pair: MomentPair) -> Solution:
         """Return the exact minimum; without an offset, with zeros for both weighted means."""
         query, reference, w = pair.query, pair.reference, columns(pair.weights)
@@ -156,10 +159,13 @@ class ForwardKL(GaussianDivergence):
 
     def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:  # noqa: D102
         if not (family.is_free or family.is_rigid):  # the inverse may not be in the family
-            return minimise(family, pair, lambda units: KLObjective(units, forward=True))
+            return minimise(family, pair, self.matrix_objective)
         back = minimise(family, pair.swapped())
         A = np.linalg.inv(back.scale)
         return replace(back, scale=A, image=-A @ back.offset)
+
+    def matrix_objective(self, units: Units) -> Objective:  # noqa: D102
+        return KLObjective(units, forward=True)
 
 
 class Jeffreys(GaussianDivergence):
@@ -170,8 +176,8 @@ class Jeffreys(GaussianDivergence):
         return added(ReverseKL().value_and_grad(*sides), ForwardKL().value_and_grad(*sides))
 
     def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:  # noqa: D102
-        def both(units: Units) -> Objective:
-            back, forth = KLObjective(units), KLObjective(units, forward=True)
-            return lambda B, c: added(back(B, c), forth(B, c))
+        return minimise(family, pair, self.matrix_objective)
 
-        return minimise(family, pair, both)
+    def matrix_objective(self, units: Units) -> Objective:  # noqa: D102
+        back, forth = KLObjective(units), KLObjective(units, forward=True)
+        return lambda B, c: added(back(B, c), forth(B, c))

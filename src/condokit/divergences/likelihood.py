@@ -55,6 +55,9 @@ class PooledLikelihood(Divergence):
         found = fit_pooled(summary, family.has_scale, self.n_knots, self.max_rows)
         return found if family.has_offset else without_offset(found)
 
+    def matrix_objective(self, units: Units) -> "GaussianLikelihood":  # noqa: D102
+        return GaussianLikelihood(units)
+
 
 class GaussianLikelihood:
     r"""Minus the log-likelihood of one Gaussian per support value for both domains, per query row.

@@ -22,7 +22,7 @@ from condokit.solvers.units import FeatureUnits, Units, decoded
 from condokit.summaries.samples import Samples, as_gaussians, as_moments
 
 _BUDGETS = (5, 15, 40)  # iterations to choose from
-_EXPLORED_ROWS = 200  # of a stratum, on which starts and budgets are compared
+EXPLORED_ROWS = 200  # of a stratum, on which starts and budgets are compared
 _ROUNDS = (5, 15, 30)  # iterations after which half of the starts are given up
 _EXACT_ROWS = 2000  # of a stratum, beyond which a kernel is approximated
 _FTOL, _GTOL = 1e-8, 1e-6  # below which single precision tells nothing
@@ -56,6 +56,10 @@ class SampleDivergence(RowDivergence):
     def distances(self, samples: Samples) -> Distance:
         """Return a function from (stratum, mapped rows) to the divergence and its gradient."""
 
+    def used(self, samples: Samples) -> Samples:
+        """Return the rows that are compared."""
+        return samples
+
     def solve(self, family: Any, summary: Samples) -> Solution:
         """Find the best map of a family, from each of several starts.
 
@@ -64,12 +68,13 @@ class SampleDivergence(RowDivergence):
         """
         if self.max_iter is not None:
             check_integer("max_iter", self.max_iter, 1)
+        summary = self.used(summary)
         units, starts = problem(family, summary)
         inside = summary.each(
             lambda rows: units.of_query(rows).astype(self.precision),
             lambda rows: units.of_reference(rows).astype(self.precision),
         )
-        few = inside.thinned(_EXPLORED_ROWS)
+        few = inside.thinned(EXPLORED_ROWS)
         begin = {name: Solution.of(*units.encode(s.scale, s.offset)) for name, s in starts}
         budget = self.max_iter or self._budget(family, few, begin)
         budget = min(budget, 5 * getattr(family, "max_iter", budget))
@@ -116,15 +121,21 @@ class SampleDivergence(RowDivergence):
 
 def problem(family: Any, samples: Samples) -> tuple[Units | FeatureUnits, list[Start]]:
     """Return the units that suit a family, and maps to start from."""
+    units = sample_units(family, samples)
     if family.form == "diagonal":
-        pair = as_moments(samples)
-        start = ReverseKL().solve_diagonal(family, pair)
-        return FeatureUnits(pair, family.has_offset), [("moments", start)]
+        return units, [("moments", ReverseKL().solve_diagonal(family, as_moments(samples)))]
     gaussians = as_gaussians(samples)
     if samples.is_rectangular:
-        return Units(gaussians, "samples"), rectangular_starts(gaussians)[: family.n_starts]
-    kind = "samples" if family.is_free else family.search.units
-    return Units(gaussians, kind), matrix_starts(gaussians, getattr(family, "n_starts", None))
+        return units, rectangular_starts(gaussians)[: family.n_starts]
+    return units, matrix_starts(gaussians, getattr(family, "n_starts", None))
+
+
+def sample_units(family: Any, samples: Samples) -> Units | FeatureUnits:
+    """Return the units that suit a family."""
+    if family.form == "diagonal":
+        return FeatureUnits(as_moments(samples), family.has_offset)
+    kind = "samples" if samples.is_rectangular or family.is_free else family.search.units
+    return Units(as_gaussians(samples), kind)
 
 
 class SampleObjective:
@@ -235,9 +246,8 @@ class MMD(_KernelDivergence):
         self.scales, self.max_rows, self.max_iter = scales, max_rows, max_iter
         self.n_fourier, self.random_state, self.kernel = n_fourier, random_state, kernel
 
-    def solve(self, family: Any, summary: Samples) -> Solution:  # noqa: D102
-        few = summary if self.kernel is None else summary.thinned(_EXACT_ROWS)
-        return super().solve(family, few)
+    def used(self, samples: Samples) -> Samples:  # noqa: D102
+        return samples if self.kernel is None else samples.thinned(_EXACT_ROWS)
 
     def _profile(self, reference: list[Array]) -> KernelProfile:
         widths = sorted(self._widths(reference), reverse=True)

@@ -85,6 +85,13 @@ class DrawnErrors(StandardErrors):
     # by how much scale and offset of the map differ from the plain estimate that was refitted
     pull: tuple[Array, Array] | None = None
 
+    def among(self, kept: Array) -> "DrawnErrors":
+        """Return the errors of more features, of which these are kept; the others have none."""
+        if kept.all():
+            return self
+        pull = self.pull and (_put(self.pull[0], kept, 0), _put(self.pull[1], kept, 0))
+        return DrawnErrors(_put(self.scales, kept, 1), _put(self.offsets, kept, 1), pull)
+
     @property
     def scale(self) -> Array:  # noqa: D102
         return np.hypot(self.scales.std(axis=0, ddof=1), 0.0 if self.pull is None else self.pull[0])
@@ -95,9 +102,53 @@ class DrawnErrors(StandardErrors):
             part = X[start : start + _FEW_ROWS]
             total = squares = first = np.zeros((len(part), out.shape[1]))
             for k, (scale, offset) in enumerate(zip(self.scales, self.offsets)):
-                value = (part * scale if scale.ndim == 1 else part @ scale.T) + offset
+                value = _times(part, scale) + offset
                 first = value if k == 0 else first
                 total, squares = total + (value - first), squares + (value - first) ** 2
             variance = (squares - total**2 / n) / (n - 1)
             out[start : start + _FEW_ROWS] = np.sqrt(np.maximum(variance, 0.0))
-        return out if self.pull is None else np.hypot(out, X * self.pull[0] + self.pull[1])
+        return out if self.pull is None else np.hypot(out, _times(X, self.pull[0]) + self.pull[1])
+
+
+@dataclass(frozen=True)
+class JoinedErrors(StandardErrors):
+    """Errors of a matrix that is made of blocks."""
+
+    parts: tuple[tuple[Array, StandardErrors], ...]  # of all features, then of those in blocks
+    pull: tuple[Array, Array] | None  # of all of it
+
+    @classmethod
+    def of(cls, parts: Any, pull: tuple[Array, Array]) -> "JoinedErrors | None":
+        """Return the errors of all blocks, if they are known."""
+        if any(errors is None for _, errors in parts):
+            return None
+        return cls(tuple(parts), pull if pull[0].any() or pull[1].any() else None)
+
+    @property
+    def scale(self) -> Array:  # noqa: D102
+        n_features = len(self.parts[0][0])
+        scale = np.zeros((n_features, n_features))
+        for features, errors in self.parts:
+            own = errors.scale
+            scale[np.ix_(features, features)] = np.diag(own) if own.ndim == 1 else own
+        return scale if self.pull is None else np.hypot(scale, self.pull[0])
+
+    def std(self, X: Array) -> Array:  # noqa: D102
+        out = np.zeros(X.shape)
+        for features, errors in self.parts:
+            out[:, features] = errors.std(X[:, features])
+        return out if self.pull is None else np.hypot(out, _times(X, self.pull[0]) + self.pull[1])
+
+
+def _times(X: Array, scale: Array) -> Array:
+    """Return rows times scales, or times the transposed matrix."""
+    return X * scale if scale.ndim == 1 else X @ scale.T
+
+
+def _put(values: Array, kept: Array, n_before: int) -> Array:
+    """Put values into zeros at the places that are kept, along all axes but the first ones."""
+    n_axes = values.ndim - n_before
+    result = np.zeros(values.shape[:n_before] + (len(kept),) * n_axes)
+    places: Any = (..., *np.ix_(*[np.flatnonzero(kept)] * n_axes))
+    result[places] = values
+    return result

@@ -14,6 +14,7 @@ from condokit.data.records import LEVELS, Finding, Sheet, plain
 from condokit.io import sha256
 from condokit.maps.affine import AffineMap
 from condokit.maps.provenance import setting, versions
+from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
 from condokit.solvers.lbfgs import threads
 from condokit.trust.assess import Assessment, assess
 from condokit.trust.bootstrap import Bootstrap
@@ -130,13 +131,19 @@ def _names(affine: AffineMap, domains: Domains) -> tuple[list[str], list[str]]:
 def _uncertainty(adapter: ConDoAdapter, resampled: Bootstrap | None) -> dict[str, Any]:
     dof = degrees_of_freedom(adapter)
     facts: dict[str, Any] = {
-        "how": "none" if adapter.map_se_ is None else "formula",
+        "how": _how(adapter.errors_),
         "strength_one_error": robustness_value(1.0, dof),
         "strength_two_errors": robustness_value(2.0, dof),
     }
     if resampled is not None:
         facts |= {"how": "bootstrap"} | {n: getattr(resampled, n) for n in _OF_BOOTSTRAP}
     return facts
+
+
+def _how(errors: StandardErrors | None) -> str:
+    if errors is None:
+        return "none"
+    return "formula" if isinstance(errors, DiagonalErrors) else "resampled"
 
 
 def _reproduce(adapter: ConDoAdapter, command: str | None, inputs: Any) -> dict[str, Any]:
@@ -270,6 +277,8 @@ def _parameters(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[st
     columns["image_of_mean"] = affine(mean[None])[0]
     if uncertainty is not None and "se" in uncertainty.features.columns:
         columns["image_se"] = uncertainty.features["se"]
+    elif adapter.errors_ is not None:
+        columns["image_se"] = adapter.errors_.of_mapped(mean[None], affine)[0]
     return columns
 
 

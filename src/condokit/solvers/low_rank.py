@@ -17,21 +17,58 @@ _PULL = 0.4  # of the noise in the gradient, sqrt(features / rows)
 
 def minimise_low_rank(pair: FactorPair, start: Solution, rank: int) -> Solution:
     """Return the best map of low rank beside a diagonal, after which the pair is given."""
-    unit, middle = pair.unit, pair.middle
-    penalty = _PULL * float(np.sqrt(len(unit) / pair.fewest_rows))
-    objective = LowRankKL(pair.query, pair.reference, pair.weights, penalty)
-    (m, U, V, c), best = objective.minimise(rank)
-    # y = unit (m x' + U V' x' + c) + middle with x' = (scale x + offset - middle) / unit
-    from_middle = (start.offset - middle) / unit
-    return Solution.of(
-        m * start.scale,
-        unit * (m * from_middle + U @ (V.T @ from_middle) + c) + middle,
-        left=U * unit[:, None],
-        right=V * (start.scale / unit)[:, None],
+    objective = LowRankKL(pair.query, pair.reference, pair.weights, penalty_of(pair))
+    best = objective.minimise(rank)
+    return replace(
+        after_start(pair, start, best.x, rank),
         objective=float(best.fun),
         n_iter=int(best.nit),
         gradient_norm=float(np.abs(best.jac).max()),
     )
+
+
+def penalty_of(pair: FactorPair) -> float:
+    """Return the weight of the penalty, which fades as rows are added."""
+    return _PULL * float(np.sqrt(len(pair.unit) / pair.fewest_rows))
+
+
+def after_start(pair: FactorPair, start: Solution, theta: Array, rank: int) -> Solution:
+    """Return the map that numbers (log m, U, V, c) stand for after a diagonal one."""
+    # y = unit (m x' + U V' x' + c) + middle with x' = (scale x + offset - middle) / unit
+    m, U, V, c = parts(theta, rank)
+    from_middle = (start.offset - pair.middle) / pair.unit
+    return Solution.of(
+        m * start.scale,
+        pair.unit * (m * from_middle + U @ (V.T @ from_middle) + c) + pair.middle,
+        left=U * pair.unit[:, None],
+        right=V * (start.scale / pair.unit)[:, None],
+    )
+
+
+def after_own_diagonal(pair: FactorPair, solution: Solution) -> Array:
+    """Return the numbers (log m, U, V, c) of a map of low rank after its own diagonal part."""
+    left, right = np.asarray(solution.left), np.asarray(solution.right)
+    U = left / pair.unit[:, None]
+    V = right * (pair.unit / solution.scale)[:, None]
+    c = -U @ (V.T @ ((solution.offset - pair.middle) / pair.unit))
+    return np.concatenate([np.zeros(len(c)), U.ravel(), V.ravel(), c])
+
+
+def turns(theta: Array, rank: int) -> Array:
+    """Return the directions in which numbers may change without changing the map."""
+    # U V' = (U + U K)(V - V K')' but for what is of the second order
+    m, U, V, c = parts(theta, rank)
+    rest = np.zeros(len(m))
+    changes = ((U @ K, -V @ K.T) for K in np.eye(rank**2).reshape(-1, rank, rank))
+    return np.array([np.concatenate([rest, u.ravel(), v.ravel(), rest]) for u, v in changes])
+
+
+def parts(theta: Array, rank: int) -> list[Array]:
+    """Return m, U, V and c from log m, U, V and c in one array."""
+    d = len(theta) // (2 + 2 * rank)
+    log_m, U, V, c = np.split(theta, np.cumsum([d, d * rank, d * rank]))
+    m: Array = np.exp(np.clip(log_m, -20, 20))
+    return [m, U.reshape(d, rank), V.reshape(d, rank), c]
 
 
 class LowRankKL:
@@ -105,25 +142,18 @@ class LowRankKL:
         start = 0.3 * np.sqrt(np.minimum(size, 1.0))
         return left * start, right.T * start
 
-    def minimise(self, rank: int, max_iter: int = 300) -> tuple[list[Array], Any]:
-        """Return m, U, V, c near the identity, and the result of the search."""
-        d = len(self.query[0].mean)
+    def of_numbers(self, theta: Array, rank: int) -> tuple[float, Array]:
+        """Return the value and the gradient in (log m, U, V, c)."""
+        value, gradient = self.value_and_grad(*parts(theta, rank))
+        return value, np.concatenate([g.ravel() for g in gradient]) if gradient else theta
+
+    def minimise(self, rank: int, max_iter: int = 300) -> Any:
+        """Return the result of a search for (log m, U, V, c) near the identity."""
         U, V = self.leading(rank)
-        ends = np.cumsum([d, d * rank, d * rank])
-
-        def parts(v: Array) -> list[Array]:
-            log_m, U, V, c = np.split(v, ends)
-            m = np.exp(np.clip(log_m, -20, 20))
-            return [m, U.reshape(d, rank), V.reshape(d, rank), c]
-
-        def function(v: Array) -> tuple[float, Array]:
-            value, gradient = self.value_and_grad(*parts(v))
-            return value, np.concatenate([g.ravel() for g in gradient]) if gradient else v
-
-        zero = np.zeros(d)
+        zero = np.zeros(len(U))
         start = np.concatenate([zero, U.ravel(), V.ravel(), zero])
-        best = lbfgs(function, start, max_iter=max_iter, ftol=1e-6, gtol=1e-6)
-        return parts(best.x), best
+        function = partial(self.of_numbers, rank=rank)
+        return lbfgs(function, start, max_iter=max_iter, ftol=1e-6, gtol=1e-6)
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,12 @@ class Solution:
             return self.image - self.scale * self.centre - self.left @ (self.right.T @ self.centre)
         return self.image - self.scale * self.centre
 
+    def dense(self) -> "Solution":
+        """Return a map of low rank with all of its matrix."""
+        if self.left is None or self.right is None:
+            return self
+        return Solution.of(np.diag(self.scale) + self.left @ self.right.T, self.offset)
+
     @property
     def is_reflection(self) -> bool:
         """Whether the map turns the orientation around."""

@@ -1,11 +1,12 @@
 """Units that suit a solver, in which a map is y = B x + c, and the way there and back."""
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
 
 from condokit.checks import Array
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.arrays import average, ones_for_zeros
 from condokit.solvers.solution import Solution
 from condokit.summaries.gaussians import GaussianPair, Gaussians
 from condokit.summaries.moments import MomentPair
@@ -44,6 +45,15 @@ class Units:
         self.log_dets = [
             float(np.linalg.slogdet(turn)[1]) for turn in (self._to_query, self._to_reference)
         ]
+        self._hold(pair)
+
+    def holding(self, pair: GaussianPair) -> "Units":
+        """Return another pair in the same units."""
+        other = copy(self)
+        other._hold(pair)
+        return other
+
+    def _hold(self, pair: GaussianPair) -> None:
         self.query, self.reference = (
             Gaussians(rows(side.mean), turn @ side.cov @ turn.T, side.count)
             for side, rows, turn in (
@@ -76,23 +86,23 @@ class FeatureUnits:
 
     def __init__(self, pair: MomentPair, centred: bool = True) -> None:
         reference, weights = pair.reference, pair.weights
-        self._middle_query = (weights @ pair.query.mean) * centred
-        self._middle = (weights @ reference.mean) * centred
-        spread = weights @ (reference.var + (reference.mean - self._middle) ** 2)
-        self._size = ones_for_zeros(np.sqrt(spread))
+        self._middle_query = average(weights, pair.query.mean) * centred
+        self._middle = average(weights, reference.mean) * centred
+        spread = average(weights, reference.var + (reference.mean - self._middle) ** 2)
+        self.size = ones_for_zeros(np.sqrt(spread))
 
     def of_query(self, rows: Array) -> Array:  # noqa: D102
-        return (rows - self._middle_query) / self._size
+        return (rows - self._middle_query) / self.size
 
     def of_reference(self, rows: Array) -> Array:  # noqa: D102
-        return (rows - self._middle) / self._size
+        return (rows - self._middle) / self.size
 
     def encode(self, A: Array, b: Array) -> tuple[Array, Array]:
         """Return a diagonal map in these units; scales are the same."""
-        return A, (A * self._middle_query + b - self._middle) / self._size
+        return A, (A * self._middle_query + b - self._middle) / self.size
 
     def decode(self, B: Array, c: Array) -> tuple[Array, Array]:  # noqa: D102
-        return B, self._middle + self._size * c - B * self._middle_query
+        return B, self._middle + self.size * c - B * self._middle_query
 
 
 def decoded(units: Units | FeatureUnits, solution: Solution) -> Solution:

@@ -98,8 +98,8 @@ class Factors:
     comparison: Comparison
     conditional: Conditional
 
-    def after(self, scale: Array, offset: Array) -> FactorPair:
-        """Return both domains after a diagonal map of the query."""
+    def after(self, scale: Array, offset: Array, like: FactorPair | None = None) -> FactorPair:
+        """Return both domains after a diagonal map of the query, perhaps in units of others."""
         domains, place = self.domains, self.comparison.place
         used = np.flatnonzero(place >= 0)
         X, is_query = domains.rows(used), domains.is_query[used]
@@ -108,6 +108,8 @@ class Factors:
         share = counts[~is_query] / counts[~is_query].sum()
         middle = share @ X[~is_query]
         unit = np.sqrt(ones_for_zeros(share @ (X[~is_query] - middle) ** 2))
+        if like is not None:
+            middle, unit = like.middle, like.unit
         X -= middle
         X /= unit
         weights, sides = self.comparison.support.weights, []

@@ -22,6 +22,7 @@ from condokit.summaries.gaussians import (
     residuals,
 )
 from condokit.summaries.moments import MomentPair, is_flat, refuse_continuous
+from condokit.summaries.resampled import Parcels
 
 _MOST_IMPUTED = 2000  # support points at which rows are imputed
 _DRAWS = 100  # rows at each support point of continuous confounders
@@ -55,6 +56,29 @@ class Samples:
         """Return at most so many rows of each, evenly taken."""
         sides = (self.query, self.reference)
         return self._take([[subsample(len(rows), most) for rows in side] for side in sides])
+
+    def part(self, share: float) -> "Samples":
+        """Return about so many of the rows in every stratum, or of the subjects, evenly taken."""
+        sides = (self.query, self.reference)
+        if self.subjects is None:
+            return self._take(
+                [[subsample(n, max(2, round(share * n))) for n in map(len, side)] for side in sides]
+            )
+        numbers = np.unique(np.concatenate([*self.subjects[0], *self.subjects[1]]))
+        chosen = numbers[subsample(len(numbers), max(2, round(share * len(numbers))))]
+        return self._take([[np.isin(who, chosen) for who in side] for side in self.subjects])
+
+    def resampled(self, rng: np.random.Generator) -> "Samples":
+        """Return rows drawn with replacement, those of a subject together."""
+        both = [*self.query, *self.reference]
+        cell = np.repeat(np.arange(len(both)), [len(rows) for rows in both])
+        number = np.arange(len(cell))
+        if self.subjects is not None:
+            number = np.concatenate([*self.subjects[0], *self.subjects[1]])
+        units = Parcels(number, cell, len(self.query), self.subjects is not None)
+        times = np.split(units.draw(rng).astype(np.intp), np.flatnonzero(np.diff(cell)) + 1)
+        rows = [np.repeat(np.arange(len(n)), n) for n in times]
+        return self._take([rows[: len(self.query)], rows[len(self.query) :]])
 
     def each(
         self, of_query: Callable[[Array], Array], of_reference: Callable[[Array], Array]

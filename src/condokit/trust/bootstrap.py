@@ -10,17 +10,16 @@ from scipy.special import stdtrit
 
 from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, check_integer, check_seed, warn
-from condokit.conditionals.base import moments_from
-from condokit.data.arrays import columns, ones_for_zeros, rms
+from condokit.data.arrays import ones_for_zeros, rms
 from condokit.data.domains import Domains
-from condokit.data.grouped import GroupedMoments, ObservedMoments
 from condokit.data.links import check_links
 from condokit.data.records import Part, Record, Sheet
 from condokit.fit import Recipe, fit_quietly, solve_moments
 from condokit.io.progress import progress
 from condokit.maps.standard_errors import DrawnErrors
 from condokit.solvers.lbfgs import threads
-from condokit.summaries.moments import cells, paired
+from condokit.summaries.moments import cells
+from condokit.summaries.resampled import Parcels, ResampledMoments
 from condokit.trust.blocks import read_as_fitted
 
 _MOST_PARCELS = 500  # into which the rows of a cell are dealt, to be resampled
@@ -152,98 +151,20 @@ def _gathered(draws: _Draws, n_resamples: int, verbose: bool) -> tuple[list[_Dra
     return found, n_tried - len(found)
 
 
-@dataclass(frozen=True)
-class _Units:
-    """What is drawn with replacement: rows or parcels of rows in cells, or subjects of domains."""
-
-    number: Array  # the subject, or the number of a parcel
-    cell: Array  # that it lies in; those of the query come first
-    n_query_cells: int
-    are_subjects: bool
-
-    def draw(self, rng: np.random.Generator) -> Array:
-        """Return how often every one is drawn."""
-        kind, place = self.cell, np.arange(len(self.cell))
-        if self.are_subjects:  # one of both domains is drawn for both: what is common cancels
-            subjects, place = np.unique(self.number, return_inverse=True)
-            kind, is_query = np.zeros(len(subjects), dtype=int), self.cell < self.n_query_cells
-            kind[place[is_query]] += 1
-            kind[place[~is_query]] += 2
-        times = np.zeros(len(kind))
-        for k in np.unique(kind):
-            n = int((kind == k).sum())
-            # one fewer than there are: the variance of their mean is unbiased
-            times[kind == k] = rng.multinomial(max(n - 1, 1), np.full(n, 1 / n))
-        return times[place]
-
-
 def _by_moments(domains: Domains, recipe: Recipe, n_resamples: int, seed: int) -> _Draws:
     """Refit from moments of parcels of rows: all of them first, then reweighted."""
-    comparison = recipe.compare(domains, quiet=True)
-    n_values = len(comparison.support.levels)
-    rng = np.random.default_rng(seed)
-    parcel, units = _parcels(domains, cells(domains, comparison), n_values, rng)
-    kind = GroupedMoments if domains.gaps is None else ObservedMoments
-    stats = kind(len(units.cell), domains.n_features)
-    for rows, chunk in domains.chunks():
-        weights = None if domains.weights is None else domains.weights[rows]
-        stats.update(chunk, parcel[rows], weights)
-    drawn = np.ones(len(units.cell))
-    independent = _merged(stats, units.cell, 2 * n_values, drawn)[0]
+    comparison, rng = recipe.compare(domains, quiet=True), np.random.default_rng(seed)
+    shared, scaled = recipe.shrinkage == "auto", recipe.family.has_scale
+    rows = ResampledMoments(domains, comparison, shared, scaled, rng, _MOST_PARCELS)
     for k in range(n_resamples + 1):
-        drawn = units.draw(rng) if k > 0 else drawn
-        count, mean, squares = _merged(stats, units.cell, 2 * n_values, drawn)
-        if ((count == 0) & (independent > 0)).any():
-            yield None
-            continue
-        # draws are one short of the parcels, rows should count as before
-        squares = squares * columns(independent / ones_for_zeros(count))
-        query, reference = (
-            moments_from(independent[half], mean[half], squares[half], independent[half])
-            for half in (slice(None, n_values), slice(n_values, None))
-        )
-        shared, scaled = recipe.shrinkage == "auto", recipe.family.has_scale
+        drawn = rows.parcels.draw(rng) if k > 0 else np.ones(len(rows.parcels.cell))
         try:
-            pair = paired(query, reference, comparison.weights, shared, scaled)
-            found = solve_moments(recipe.family, recipe.divergence, pair)
+            found = solve_moments(recipe.family, recipe.divergence, rows.pair(drawn))
         except (ValueError, FloatingPointError):
             yield None
             continue
         is_known = np.isfinite(found.scale).all() and np.isfinite(found.offset).all()
         yield (found.scale, found.offset) if is_known else None
-
-
-def _parcels(domains: Domains, cell: Array, n_values: int, rng: Any) -> tuple[Array, _Units]:
-    """Deal the rows of a cell, or subjects, to at most 500 parcels; return each row's, and all."""
-    used = np.flatnonzero(cell >= 0)
-    if domains.groups is not None:
-        unit = rng.permutation(int(domains.groups.max()) + 1)[domains.groups] % _MOST_PARCELS
-    else:
-        unit = np.zeros(len(cell), dtype=np.int64)
-        for c in np.unique(cell[used]):
-            rows = used[cell[used] == c]
-            unit[rows] = rng.permutation(len(rows)) % _MOST_PARCELS
-    crossed = cell[used].astype(np.int64) * _MOST_PARCELS + unit[used]
-    parcel = np.full(len(cell), -1, dtype=np.int64)
-    distinct, parcel[used] = np.unique(crossed, return_inverse=True)
-    cell_of_parcel, number = np.divmod(distinct, _MOST_PARCELS)
-    return parcel, _Units(number, cell_of_parcel, n_values, domains.groups is not None)
-
-
-def _merged(stats: GroupedMoments, cell: Array, n_cells: int, drawn: Array) -> tuple[Array, ...]:
-    """Return count, mean and sum of squares of cells from parcels that count so often."""
-    count = np.zeros((n_cells, *stats.count.shape[1:]))
-    mean, squares = np.zeros((2, n_cells, stats.mean.shape[1]))
-    for c in np.unique(cell[drawn > 0]):
-        mine = np.flatnonzero((cell == c) & (drawn > 0))
-        n = (stats.count[mine].T * drawn[mine]).T
-        count[c] = n.sum(axis=0)
-        centred = stats.mean[mine] - stats.mean[mine[0]]
-        middle = (columns(n) / ones_for_zeros(count[c]) * centred).sum(axis=0)
-        mean[c] = stats.mean[mine[0]] + middle
-        within = (drawn[mine, None] * stats.squares[mine]).sum(axis=0)
-        squares[c] = within + (columns(n) * (centred - middle) ** 2).sum(axis=0)
-    return count, mean, squares
 
 
 def _by_rows(
@@ -254,14 +175,14 @@ def _by_rows(
     cell = cells(domains, comparison)
     used = np.flatnonzero(cell >= 0)
     number = used if domains.groups is None else domains.groups[used]
-    units = _Units(number, cell[used], len(comparison.support.levels), domains.groups is not None)
+    units = Parcels(number, cell[used], len(comparison.support.levels), domains.groups is not None)
     seeds = [None, *np.random.SeedSequence(seed).spawn(n_resamples)]
     jobs = (delayed(_refit_rows)(domains, recipe, used, units, seed) for seed in seeds)
     yield from Parallel(n_jobs=n_jobs or 1, return_as="generator")(jobs)
 
 
 def _refit_rows(
-    domains: Domains, recipe: Recipe, used: Array, units: _Units, seed: Any
+    domains: Domains, recipe: Recipe, used: Array, units: Parcels, seed: Any
 ) -> _Draw | None:
     """Refit to the rows used as often as they are drawn; once each without a seed."""
     weights = np.zeros(len(domains.is_query))

@@ -1,0 +1,254 @@
+"""Standard errors of maps that have no formula for them, from resampled summaries of the data.
+
+A summary of resampled rows is near that of all rows, and so is its map: found in closed form, or by
+one Newton step from the map that was found, which costs one gradient. The rows of a cell are drawn
+with replacement, subjects together. Where a penalty, an early end of the search or a share of the
+identity pulls the map from the plain estimate, that counts as an error of its own.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri, stdtrit
+
+from condokit.checks import Array
+from condokit.compare.comparison import Comparison
+from condokit.data.domains import Domains
+from condokit.divergences.samples import EXPLORED_ROWS, SampleObjective, sample_units
+from condokit.maps.coordinates import AllMatrices, Coordinates
+from condokit.maps.standard_errors import DrawnErrors
+from condokit.solvers.gaussian_kl import MOST_DENSE
+from condokit.solvers.low_rank import LowRankKL, after_own_diagonal, after_start, penalty_of, turns
+from condokit.solvers.one_step import Gradient, OneStep, in_coordinates
+from condokit.solvers.solution import Solution
+from condokit.solvers.units import FeatureUnits, Units
+from condokit.summaries.factors import FactorPair, Factors
+from condokit.summaries.gaussians import GaussianPair, Skewness, without_constant
+from condokit.summaries.moments import MomentPair, cells
+from condokit.summaries.resampled import ResampledGaussians, ResampledMoments, parcels
+from condokit.summaries.samples import Samples
+
+_DRAWS = 60
+_ROW_DRAWS = 40  # where every draw looks at rows again
+_RESAMPLED_ROWS = 300  # of a stratum, of which divergences between samples are resampled
+# of what drawing does to the weights of rows: all of it makes errors of few rows too large, as
+# covariances enter through their inverses, and a tenth of it too small
+_AMOUNT = 0.5
+_LITTLE = 0.25  # the same for maps of low rank, where products of two changes would count
+_FEWEST_DRAWS = 20
+_MOST_CLOSED = 100  # features of maps in closed form; of others MOST_DENSE
+_MOST_NUMBERS = 400  # that a map between samples, or one of low rank, may have
+_MOST_VALUES = 2_000_000  # of all features and rows, which every draw of low rank looks at
+_PARCELS = 100  # of rows in every cell
+_FEWEST_PARCELS = 20
+_MOST_SCATTERED = 5_000_000  # numbers in the scatter matrices of all parcels
+_Map = tuple[Array, Array]  # A and b
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A map and how it was found, of which the errors are asked for."""
+
+    divergence: Any
+    family: Any
+    found: Solution  # of the features that vary
+    settled: Solution  # of all features, pulled as was asked
+    kept: Array  # the features that vary
+
+
+def matrix_errors(
+    fitted: Fitted, domains: Domains, comparison: Comparison, pair: GaussianPair
+) -> DrawnErrors | None:
+    """Return the errors of a matrix that was found from Gaussians of strata, if they are known."""
+    d, n_values, closed = domains.n_features, len(pair.weights), fitted.divergence.in_closed_form
+    most = min(_PARCELS, _MOST_SCATTERED // (2 * n_values * d * d))
+    too_large = most < _FEWEST_PARCELS or d > (_MOST_CLOSED if closed else MOST_DENSE)
+    if too_large or comparison.used.size:  # along curves, every draw would need new ones
+        return None
+    some, features = without_constant(pair)[0], np.flatnonzero(fitted.kept)
+    refit = _solved(fitted, some) if closed else _stepped(fitted, some)
+    if refit is None:
+        return None
+    rows = ResampledGaussians(domains, comparison, pair, most)
+    drawn = (rows.draw(_AMOUNT).of(features) for _ in range(_DRAWS))
+    n_units = rows.parcels.fewest / n_values
+    return _errors(fitted, map(refit, chain([some], drawn)), n_units, _AMOUNT)
+
+
+def _solved(fitted: Fitted, pair: GaussianPair) -> Callable[[GaussianPair], _Map]:
+    """Return what finds the map of another pair in closed form."""
+    skewness = pair.skewness and _remembered(pair.skewness)
+
+    def refit(other: GaussianPair) -> _Map:
+        found = fitted.divergence.solve(fitted.family, replace(other, skewness=skewness))
+        return found.scale, found.offset
+
+    return refit
+
+
+def _remembered(skewness: Skewness) -> Skewness:
+    """Return skewness along axes near those that are asked for first, without another look."""
+    known: list[tuple[Array, ...]] = []
+
+    def near(*axes: Array) -> tuple[Array, Array]:
+        if not known:
+            known.extend([axes, skewness(*axes)])
+        query, reference = (
+            value * np.sign((old * new).sum(axis=0))
+            for old, new, value in zip(known[0], axes, known[1])
+        )
+        return query, reference
+
+    return near
+
+
+def _stepped(fitted: Fitted, pair: GaussianPair) -> Callable[[GaussianPair], _Map] | None:
+    """Return what finds the map of another pair by one step; None where nothing determines it."""
+    units = Units(pair, fitted.family.search.units)
+    near = _around(fitted, units)
+    objective = fitted.divergence.matrix_objective
+    # one stratum leaves a rotation open
+    if near is None or len(pair.weights) == 1 or (here := objective(units)) is None:
+        return None
+    try:
+        step = OneStep(in_coordinates(here, near), near.start)
+    except np.linalg.LinAlgError:
+        return None
+
+    def refit(other: GaussianPair) -> _Map:
+        gradient = in_coordinates(objective(units.holding(other)), near)
+        return units.decode(*near.unpack(step(gradient(near.start))))
+
+    return refit
+
+
+def sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
+    """Return the errors of a map that was found from rows in strata, if they are known."""
+    # `samples` are of the features that vary; rows that were drawn along curves do not tell
+    if not hasattr(fitted.divergence, "distances") or samples.n_rows is not None:
+        return None
+    samples = fitted.divergence.used(samples)
+    units = sample_units(fitted.family, samples)
+    near = _around(fitted, units)
+    if near is None or len(near.start) > _MOST_NUMBERS:
+        return None
+
+    def gradient(some: Samples) -> Gradient:
+        inside = some.each(units.of_query, units.of_reference)
+        return in_coordinates(SampleObjective(inside, fitted.divergence), near)
+
+    few = samples.thinned(EXPLORED_ROWS)
+    share = min(1.0, _RESAMPLED_ROWS / max(map(len, samples.query + samples.reference)))
+    some = samples if share == 1 else samples.part(share)
+    if not min(map(len, some.query + some.reference)):
+        return None
+    try:
+        step = OneStep(gradient(few), near.start, between_rows=True)
+    except np.linalg.LinAlgError:
+        return None
+    whole, inside = (gradient(sample)(near.start) for sample in (samples, some))
+    rng = np.random.default_rng(0)
+    drawn = (some.resampled(rng) for _ in range(_ROW_DRAWS))
+    drawn = (sample for sample in drawn if min(map(len, sample.query + sample.reference)))
+    # the errors of all rows are smaller than those of some by the root of their share
+    changes = (np.sqrt(share) * (gradient(sample)(near.start) - inside) for sample in drawn)
+    steps = map(step, chain([whole], (whole + change for change in changes)))
+    maps = (units.decode(*near.unpack(theta)) for theta in steps)
+    fewest = min(sum(map(len, side)) for side in (samples.query, samples.reference))
+    return _errors(fitted, maps, fewest / len(samples.weights))
+
+
+def moment_errors(
+    fitted: Fitted, domains: Domains, comparison: Comparison, shared: bool
+) -> DrawnErrors | None:
+    """Return the errors of a diagonal map that was found from moments of strata, if possible."""
+    family, rng = fitted.family, np.random.default_rng(0)
+    makes = getattr(fitted.divergence, "moment_objective", None)
+    if makes is None or comparison.used.size or 2 * domains.n_features > _MOST_NUMBERS:
+        return None
+    rows = ResampledMoments(domains, comparison, shared, family.has_scale, rng, _PARCELS)
+    pair = rows.pair(np.ones(len(rows.parcels.cell)))
+    units = FeatureUnits(pair, family.has_offset)
+    near = _around(fitted, units)
+    if near is None:
+        return None
+
+    def gradient(some: MomentPair) -> Gradient:
+        return in_coordinates(makes(some, units), near)
+
+    def refit(some: MomentPair) -> _Map:
+        scale, offset = units.decode(*near.unpack(step(gradient(some)(near.start))))
+        return scale[fitted.kept], offset[fitted.kept]
+
+    try:
+        step = OneStep(gradient(pair), near.start)
+    except np.linalg.LinAlgError:
+        return None
+    drawn = (rows.pair(rows.parcels.weights(rng, _AMOUNT)) for _ in range(_DRAWS))
+    n_units = rows.parcels.fewest / len(comparison.support.weights)
+    return _errors(fitted, map(refit, chain([pair], drawn)), n_units, _AMOUNT)
+
+
+def _around(fitted: Fitted, units: Units | FeatureUnits) -> Coordinates | None:
+    """Return coordinates without penalties and bounds, whose plain map the step leads to."""
+    family = fitted.family
+    around = AllMatrices if family.is_penalised else family.around
+    near = around(*units.encode(fitted.found.scale, fitted.found.offset))
+    return near if near.bounds is None and len(near.start) else None
+
+
+def low_rank_errors(fitted: Fitted, factors: Factors) -> DrawnErrors | None:
+    """Return the errors of a map of low rank, if they are known."""
+    found, rank, kept = fitted.found, fitted.family.rank, np.flatnonzero(fitted.kept)
+    domains, comparison, d = factors.domains, factors.comparison, len(found.scale)
+    too_large = d * (2 + 2 * rank) > _MOST_NUMBERS or d * len(domains.is_query) > _MOST_VALUES
+    if too_large or factors.conditional.is_smooth:
+        return None
+    pair = factors.after(found.scale, found.offset)
+    theta = after_own_diagonal(pair, found)
+
+    def gradient(some: FactorPair, penalty: float) -> Gradient:
+        objective = LowRankKL(some.query, some.reference, some.weights, penalty)
+        return lambda theta: objective.of_numbers(theta, rank)[1]
+
+    try:
+        step = OneStep(gradient(pair, penalty_of(pair)), theta, idle=turns(theta, rank))
+    except np.linalg.LinAlgError:
+        return None
+    rng, n_values = np.random.default_rng(0), len(comparison.support.levels)
+    parcel, units = parcels(domains, cells(domains, comparison), n_values, rng, _PARCELS)
+    once = np.ones(len(parcel)) if domains.weights is None else domains.weights
+
+    def drawn() -> FactorPair:
+        weights = once * np.append(units.weights(rng, _LITTLE), 0.0)[parcel]
+        resampled = replace(factors, domains=replace(domains, weights=weights))
+        return resampled.after(found.scale, found.offset, pair)
+
+    def refit(some: FactorPair) -> _Map:
+        result = after_start(pair, found, step(gradient(some, 0.0)(theta)), rank).dense()
+        return result.scale[np.ix_(kept, kept)], result.offset[kept]
+
+    maps = map(refit, chain([pair], (drawn() for _ in range(_ROW_DRAWS))))
+    whole = replace(fitted, settled=fitted.settled.dense())
+    return _errors(whole, maps, units.fewest / n_values, _LITTLE)
+
+
+def _errors(
+    fitted: Fitted, maps: Iterable[_Map], n_units: float, amount: float = 1.0
+) -> DrawnErrors | None:
+    """Return errors from the plain map and those of draws, which went only so far."""
+    plain, *draws = maps
+    draws = [draw for draw in draws if np.isfinite(draw[0]).all() and np.isfinite(draw[1]).all()]
+    if len(draws) < _FEWEST_DRAWS:
+        return None
+    # Student's factor, by the draws and by the rows or subjects of a typical stratum
+    dof = 1 / (1 / (len(draws) - 1) + 1 / max(n_units - 1, 1.0))
+    wider = float(stdtrit(dof, 0.975) / ndtri(0.975)) / amount
+    parts = (np.stack(part) for part in zip(*draws))
+    scales, offsets = (old + wider * (new - old) for old, new in zip(plain, parts))
+    A, b, kept = fitted.settled.scale, fitted.settled.offset, np.flatnonzero(fitted.kept)
+    A = A[kept] if A.ndim == 1 else A[np.ix_(kept, kept)]
+    return DrawnErrors(scales, offsets, (A - plain[0], b[kept] - plain[1])).among(fitted.kept)

@@ -1,0 +1,63 @@
+"""Maps of resampled data by one Newton step each, from the map that was found."""
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy import linalg
+
+from condokit.checks import Array
+from condokit.maps.coordinates import Coordinates
+from condokit.solvers.lbfgs import Objective
+
+_STEP = 1e-5  # of differences of gradients, in the solver's units
+_WIDE_STEP = 0.03  # the same between rows
+_FLAT = 1e-4  # share of a curvature that other coordinates leave, below which it is none
+Gradient = Callable[[Array], Array]  # at numbers theta that stand for a map
+
+
+class OneStep:
+    r"""One Newton step from numbers theta to where another objective is least.
+
+    With H the derivative of the gradient at :math:`\theta`, a nearby objective whose gradient there
+    is :math:`g_b` is least at about :math:`\theta - H^{-1} g_b`. Objectives of resampled rows
+    differ only by their sampling errors, so what the step leaves is of the second order.
+    """
+
+    def __init__(
+        self,
+        gradient: Gradient,
+        theta: Array,
+        between_rows: bool = False,
+        idle: Array | None = None,  # directions that do not change the map
+    ) -> None:
+        # gradients between rows are smooth only on average, so wide differences to either side
+        size, H = _WIDE_STEP if between_rows else _STEP, np.empty((len(theta), len(theta)))
+        here = gradient(theta)
+        for j, step in enumerate(size * np.eye(len(theta))):
+            if between_rows:
+                H[j] = (gradient(theta + step) - gradient(theta - step)) / (2 * size)
+            else:
+                H[j] = (gradient(theta + step) - here) / size
+        H = (H + H.T) / 2
+        if idle is not None:
+            ways = np.linalg.svd(idle, full_matrices=False)[2]
+            H += np.trace(H) / len(H) * ways.T @ ways
+        self._theta, self._unit = theta, 1 / np.sqrt(np.maximum(np.diag(H), 1e-300))
+        self._root = linalg.cholesky(H * np.outer(self._unit, self._unit), lower=True)
+        if not (np.diag(self._root) ** 2 > _FLAT).all():
+            raise np.linalg.LinAlgError("the data do not determine the map")
+
+    def __call__(self, gradient: Array) -> Array:
+        """Return theta after the step, given a gradient there."""
+        step = linalg.cho_solve((self._root, True), self._unit * gradient)
+        return self._theta - self._unit * step
+
+
+def in_coordinates(objective: Objective, near: Coordinates) -> Gradient:
+    """Return the gradient of an objective in coordinates of maps."""
+
+    def gradient(theta: Array) -> Array:
+        _, d_A, d_b = objective(*near.unpack(theta))
+        return near.pull_back(theta, d_A, d_b)
+
+    return gradient

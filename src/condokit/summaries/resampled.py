@@ -1,0 +1,188 @@
+"""Rows drawn again: what is drawn together, and both domains as they are then summed up."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array
+from condokit.compare.comparison import Comparison
+from condokit.conditionals.base import moments_from
+from condokit.data.arrays import columns, ones_for_zeros
+from condokit.data.domains import Domains
+from condokit.data.grouped import GroupedMoments, GroupedScatter, ObservedMoments
+from condokit.summaries.gaussians import GaussianPair, gaussians_of, regularise
+from condokit.summaries.moments import MomentPair, cells, paired
+
+
+@dataclass(frozen=True)
+class Parcels:
+    """What is drawn with replacement: rows or parcels of rows in cells, or subjects of domains."""
+
+    number: Array  # the subject, or the number of a parcel
+    cell: Array  # that it lies in; those of the query come first
+    n_query_cells: int
+    are_subjects: bool
+    rows: Any = 1.0  # that a row in it stands for, where rows have weights
+
+    @property
+    def fewest(self) -> int:
+        """How many there are of the domain that has fewer."""
+        is_query = self.cell < self.n_query_cells
+        sides = self.number[is_query], self.number[~is_query]
+        return min(len(np.unique(side)) if self.are_subjects else len(side) for side in sides)
+
+    def draw(self, rng: np.random.Generator) -> Array:
+        """Return how often every one is drawn."""
+        kind, place = self._kinds()
+        times = np.zeros(len(kind))
+        for k in np.unique(kind):
+            n = int((kind == k).sum())
+            # one fewer than there are: the variance of their mean is unbiased
+            times[kind == k] = rng.multinomial(max(n - 1, 1), np.full(n, 1 / n))
+        return times[place]
+
+    def weights(self, rng: np.random.Generator, amount: float) -> Array:
+        """Return weights, one on average, that go so far from one as drawing does."""
+        kind, place = self._kinds()
+        _, of_kind, counts = np.unique(kind, return_inverse=True, return_counts=True)
+        n_alike = counts[of_kind][place]
+        change = self.draw(rng) * n_alike / np.maximum(n_alike - 1, 1) - 1
+        return 1 + amount / np.sqrt(self.rows) * change
+
+    def _kinds(self) -> tuple[Array, Array]:
+        """Return the kind of all that are drawn, each among its own, and the place of each here."""
+        if not self.are_subjects:
+            return self.cell, np.arange(len(self.cell))
+        # a subject of both domains is drawn for both: what is common cancels
+        subjects, place = np.unique(self.number, return_inverse=True)
+        kind, is_query = np.zeros(len(subjects), dtype=int), self.cell < self.n_query_cells
+        kind[place[is_query]] |= 1
+        kind[place[~is_query]] |= 2
+        return kind, place
+
+
+def parcels(
+    domains: Domains, cell: Array, n_values: int, rng: np.random.Generator, most: int
+) -> tuple[Array, Parcels]:
+    """Deal the rows of a cell, or subjects, to at most so many; return each row's, and all."""
+    used = np.flatnonzero(cell >= 0)
+    if domains.groups is not None:
+        unit = rng.permutation(int(domains.groups.max()) + 1)[domains.groups] % most
+    else:
+        unit = np.zeros(len(cell), dtype=np.int64)
+        mark = _marks(domains)
+        for c in np.unique(cell[used]):
+            rows = used[cell[used] == c]
+            rows = rows[np.argsort(mark[rows], kind="stable")]
+            unit[rows] = rng.permutation(len(rows)) % most
+    crossed = cell[used].astype(np.int64) * most + unit[used]
+    parcel = np.full(len(cell), -1, dtype=np.int64)
+    distinct, parcel[used] = np.unique(crossed, return_inverse=True)
+    cell_of_parcel, number = np.divmod(distinct, most)
+    if domains.weights is None or domains.groups is not None:
+        return parcel, Parcels(number, cell_of_parcel, n_values, domains.groups is not None)
+    weights, inside = domains.weights[used], parcel[used]
+    rows = np.bincount(inside, weights**2) / ones_for_zeros(np.bincount(inside, weights))
+    return parcel, Parcels(number, cell_of_parcel, n_values, False, np.maximum(rows, 1.0))
+
+
+def _marks(domains: Domains) -> Array:
+    """Return a number that depends on a row's values alone, so that the order of rows is none."""
+    way = np.random.default_rng(0).normal(size=domains.n_features)
+    return np.concatenate([np.nan_to_num(X) @ way for _, X in domains.chunks()])
+
+
+class ResampledMoments:
+    """Moments of reweighted rows in strata, from parcels of them; rows are read once."""
+
+    def __init__(
+        self,
+        domains: Domains,
+        comparison: Comparison,
+        shared: bool,  # as in `moment_pair`
+        scaled: bool,
+        rng: np.random.Generator,
+        most: int,
+    ) -> None:
+        self.weights, self.sharing = comparison.weights, (shared, scaled)
+        self.n_values, cell = len(comparison.support.levels), cells(domains, comparison)
+        parcel, self.parcels = parcels(domains, cell, self.n_values, rng, most)
+        kind = GroupedMoments if domains.gaps is None else ObservedMoments
+        self.stats = kind(len(self.parcels.cell), domains.n_features)
+        for rows, chunk in domains.chunks():
+            weights = None if domains.weights is None else domains.weights[rows]
+            self.stats.update(chunk, parcel[rows], weights)
+        self.count = self._merged(np.ones(len(self.parcels.cell)))[0]
+
+    def pair(self, drawn: Array) -> MomentPair:
+        """Return the moments of parcels that count so often."""
+        count, mean, squares = self._merged(drawn)
+        if ((count == 0) & (self.count > 0)).any():
+            raise ValueError("no rows of a stratum were drawn")
+        # draws are one short of the parcels, rows should count as before
+        squares = squares * columns(self.count / ones_for_zeros(count))
+        query, reference = (
+            moments_from(self.count[half], mean[half], squares[half], self.count[half])
+            for half in (slice(None, self.n_values), slice(self.n_values, None))
+        )
+        return paired(query, reference, self.weights, *self.sharing)
+
+    def _merged(self, drawn: Array) -> tuple[Array, ...]:
+        """Return count, mean and sum of squares of cells."""
+        stats, cell, n_cells = self.stats, self.parcels.cell, 2 * self.n_values
+        count = np.zeros((n_cells, *stats.count.shape[1:]))
+        mean, squares = np.zeros((2, n_cells, stats.mean.shape[1]))
+        for c in np.unique(cell[drawn > 0]):
+            mine = np.flatnonzero((cell == c) & (drawn > 0))
+            n = (stats.count[mine].T * drawn[mine]).T
+            count[c] = n.sum(axis=0)
+            centred = stats.mean[mine] - stats.mean[mine[0]]
+            middle = (columns(n) / ones_for_zeros(count[c]) * centred).sum(axis=0)
+            mean[c] = stats.mean[mine[0]] + middle
+            within = (drawn[mine, None] * stats.squares[mine]).sum(axis=0)
+            squares[c] = within + (columns(n) * (centred - middle) ** 2).sum(axis=0)
+        return count, mean, squares
+
+
+class ResampledGaussians:
+    """Both domains as Gaussians of reweighted rows, from parcels of them; rows are read once."""
+
+    def __init__(
+        self, domains: Domains, comparison: Comparison, pair: GaussianPair, most: int, seed: int = 0
+    ) -> None:
+        self.pair, self.rng = pair, np.random.default_rng(seed)
+        n_values, cell = len(comparison.support.levels), cells(domains, comparison)
+        parcel, self.parcels = parcels(domains, cell, n_values, self.rng, most)
+        stats = GroupedScatter(len(self.parcels.cell), domains.n_features)
+        for rows, chunk in domains.chunks():
+            weights = None if domains.weights is None else domains.weights[rows]
+            stats.update(chunk, parcel[rows], weights)
+        sides = pair.query, pair.reference
+        self.middle = np.concatenate([side.mean for side in sides])
+        self.count = np.concatenate([side.count for side in sides])
+        # sums over parcels of 1, x and x x', with x seen from the mean of the cell
+        mean = stats.mean - self.middle[self.parcels.cell]
+        square = stats.count[:, None, None] * mean[:, :, None] * mean[:, None, :] + stats.scatter
+        ones = stats.count[:, None]
+        self.sums = np.hstack([ones, ones * mean, square.reshape(len(mean), -1)])
+
+    def draw(self, amount: float) -> GaussianPair:
+        """Return the pair of rows with weights that go so far from one as drawing does."""
+        weights, d = self.parcels.weights(self.rng, amount), self.pair.n_features
+        drawn = GroupedScatter(len(self.count), d)
+        drawn.count[:] = self.count
+        for c, n in enumerate(self.count):
+            mine = self.parcels.cell == c
+            total = weights[mine] @ self.sums[mine]
+            mean, square = np.split(total[1:] / total[0], [d])
+            drawn.mean[c] = self.middle[c] + mean
+            drawn.scatter[c] = n * (square.reshape(d, d) - np.outer(mean, mean))
+        query, reference = (
+            side if share is None else regularise(side, share)
+            for side, share in (
+                (gaussians_of(drawn.fold(k, 2)), self.pair.shares.get(name))
+                for k, name in enumerate(("query", "reference"))
+            )
+        )
+        return replace(self.pair, query=query, reference=reference)
