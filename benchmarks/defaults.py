@@ -7,6 +7,7 @@ combatlearn and POT are compared where they are installed.
 
 import time
 import warnings
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -56,22 +57,26 @@ def continuous(rng, n, d, heavy=False):
     return X[:n], X[n:], z[:n], z[n:]
 
 
+def fit(*data, **options):
+    return lambda: ConDoAdapter(**options).fit_pair(*data)
+
+
 def main():
     rng = np.random.default_rng(0)
     for n, d in ((2000, 2000), (100_000, 20)):
         data = continuous(rng, n, d)
-        ours = seconds(lambda: ConDoAdapter().fit_pair(*data))
+        ours = seconds(fit(*data))
         other = combat(np.vstack(data[:2]), np.repeat([0, 1], n), np.concatenate(data[2:]))
         name = f"{n} + {n} x {d}, continuous"
         if other is not None:
             show(name, ours, seconds(other), "combatlearn", "1.0 wanted")
         heavy = continuous(rng, n, d, heavy=True)
-        tails = seconds(lambda: ConDoAdapter().fit_pair(*heavy), 1)
+        tails = seconds(fit(*heavy), 1)
         show(f"{name}, t_3", tails, ours, "normal data", "5 wanted")
     for n, d, target in ((2000, 2000, "3 wanted"), (500_000, 50, "0.8 wanted")):
         X, k = rng.normal(size=(2 * n, d)), rng.choice(["a", "b", "c"], 2 * n)
-        ours = seconds(lambda: ConDoAdapter().fit_pair(X[:n], X[n:], k[:n], k[n:]))
-        other = seconds(lambda: StandardScaler().fit(X))
+        ours = seconds(fit(X[:n], X[n:], k[:n], k[n:]))
+        other = seconds(partial(StandardScaler().fit, X))
         show(f"{n} + {n} x {d}, categories", ours, other, "StandardScaler", target)
     try:
         import ot
@@ -79,8 +84,8 @@ def main():
         return
     for n, d in ((1000, 30), (20_000, 50)):
         X, Y = rng.normal(size=(n, d)), rng.normal(size=(n, d))
-        ours = seconds(lambda: ConDoAdapter("affine", divergence="ot").fit_pair(X, Y))
-        other = seconds(lambda: ot.gaussian.empirical_bures_wasserstein_mapping(X, Y))
+        ours = seconds(fit(X, Y, map="affine", divergence="ot"))
+        other = seconds(partial(ot.gaussian.empirical_bures_wasserstein_mapping, X, Y))
         show(f"{n} + {n} x {d}, affine without confounders", ours, other, "POT", "1.2 wanted")
 
 

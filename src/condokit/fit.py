@@ -22,7 +22,7 @@ from condokit.errors import Fitted, low_rank_errors, matrix_errors, moment_error
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import Affine, Identity, LocationScale, MapFamily, Shift
 from condokit.maps.standard_errors import DiagonalErrors, JoinedErrors, StandardErrors
-from condokit.shrinkage import CANDIDATES, settle
+from condokit.shrinkage import settle
 from condokit.solvers.matrices import nearest_rigid
 from condokit.solvers.solution import Solution, joined, only_shifted
 from condokit.summaries.factors import Factors
@@ -35,7 +35,6 @@ _MOST_SQUARE = 5000
 _DETERMINED = 20.0  # curvature times rows; above 70 where maps are found again, below 8 if not
 _ENOUGH_ROWS = 2  # per feature in every stratum, from which covariances are left as they are
 _FEWEST_COMPLETE = 5  # rows of a domain without missing values, where only these can be used
-_FEW_OTHERS = 0.01  # share of features with scales far from one, up to which nothing is said
 _LONE = 1.5  # rows of a domain in every stratum, below which there is no spread
 
 
@@ -242,7 +241,7 @@ def _refuse_failure(solution: Solution, table: Table, support: Support) -> None:
             "No map could be found for {names} from {n_query:rows} query and "
             "{n_reference:rows} reference rows. Use {@map='shift'}, fewer confounders, or more "
             "rows.",
-            names=listing(_names(table, failed)),
+            names=listing(table.names_of(failed)),
             n_query=support.count_query.sum(),
             n_reference=support.count_reference.sum(),
         )
@@ -253,54 +252,13 @@ def _fit_diagonal(domains: Domains, recipe: Recipe, comparison: Comparison) -> F
     table = domains.tables[0]
     plain, unit, flat = _solve_diagonal(domains, recipe, comparison)
     settled = settle(plain, unit, recipe.averages, recipe.shrinkage, comparison.n_rows)
-    solution, chances = settled.solution, settled.chances
-    facts = {
-        "n_iter": solution.n_iter,
-        "kept_log_scale": float(settled.kept.log_scale.mean()),
-        "kept_shift": float(settled.kept.shift.mean()),
-        "constant_features": _names(table, flat),
-        **_law(table, plain),
-    }
-    # a few of many thousands are no matter of units
-    if settled.other_units is not None and settled.other_units.mean() > _FEW_OTHERS:
-        warn(
-            "other-units",
-            "Scales far from one: {names}. Are these features in other units (mV and V)? Such "
-            "scales are estimated without a pull towards one.",
-            names=listing(_names(table, settled.other_units)),
-        )
-    if chances is not None:
-        heaviest = [CANDIDATES[k] for k in chances.argmax(axis=1)]
-        facts["candidates"] = dict(zip(CANDIDATES, chances.mean(axis=0).tolist()))
-        facts["chosen"] = dict(zip(table.labels, heaviest))
-        facts["candidate_weights"] = chances
+    solution = settled.solution
+    facts = {"constant_features": table.names_of(flat), **settled.facts(plain, table)}
     errors: StandardErrors | None = DiagonalErrors.of(plain, solution)
     if errors is None and recipe.finds_errors and recipe.needs == "moments":
         fitted = Fitted(recipe.divergence, recipe.family, plain, solution, ~flat)
         errors = moment_errors(fitted, domains, comparison, recipe.shrinkage == "auto")
     return solution, facts, errors
-
-
-def _law(table: Table, plain: Solution) -> dict[str, Any]:
-    """Return what was found of features given confounders; name those that are only shifted."""
-    law = plain.law
-    if not law:
-        return {}
-    discrete = _names(table, law["discrete"])
-    if discrete:
-        warn(
-            "discrete-features",
-            "Nearly all values equal, or too few others to learn a scale from, so only shifted: "
-            "{names}.",
-            names=listing(discrete),
-        )
-    return {
-        "mean_terms": law.get("mean", []),
-        "variance_terms": law.get("variance", []),
-        "heavy_tailed_features": _names(table, law["heavy_tails"]),
-        "discrete_features": discrete,
-        "subject_ratio": law.get("subjects"),
-    }
 
 
 def _solve_diagonal(
@@ -314,7 +272,7 @@ def _solve_diagonal(
             raise refusal(
                 "Values of {names} are known in no stratum of both domains. Leave such "
                 "features out with {@`features`}, or a confounder out.",
-                names=listing(_names(domains.tables[0], nowhere)),
+                names=listing(domains.tables[0].names_of(nowhere)),
             )
         if recipe.needs == "rows" or recipe.conditional.is_smooth:
             solve = _solve_by_gaps
@@ -409,7 +367,7 @@ def _fit_matrix(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fou
                 "'auto'.",
             )
     facts["covariances"] = {name: asdict(share) for name, share in pair.shares.items()}
-    facts["constant_features"] = _names(domains.tables[0], ~kept)
+    facts["constant_features"] = domains.tables[0].names_of(~kept)
     settled, errors = _towards_identity(*start, recipe), None
     if recipe.finds_errors and kept.any():
         fitted = Fitted(divergence, recipe.family, solution, settled, kept)
@@ -499,7 +457,7 @@ def _fit_samples(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fo
     if kept.any():
         solution = divergence.solve(family, samples.of(kept))
         start, facts = _embedded(start, solution, kept), solution.search_facts()
-    facts["constant_features"] = _names(domains.tables[0], ~kept)
+    facts["constant_features"] = domains.tables[0].names_of(~kept)
     settled, errors = _towards_identity(*start, recipe), None
     if recipe.finds_errors and kept.any():
         fitted = Fitted(divergence, family, solution, settled, kept)
@@ -577,18 +535,13 @@ def determines_matrix(domains: Domains, comparison: Comparison, conditional: Con
     return bool(solution.curvature * comparison.fewest_rows >= _DETERMINED)
 
 
-def _names(table: Table, chosen: Array) -> list[str]:
-    """Return the names of the chosen features."""
-    return list(np.asarray(table.labels, dtype=object)[chosen]) if chosen.any() else []
-
-
 def _warn_constant(table: Table, flat: Array) -> None:
     """Name the features that are constant within strata, if there are any."""
     if flat.any():
         warn(
             "constant-features",
             "Constant within strata in a domain, so only shifted: {names}.",
-            names=listing(_names(table, flat)),
+            names=listing(table.names_of(flat)),
         )
 
 

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, refusal
+from condokit.checks import Array, listing, refusal, warn
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.tables import Table
 from condokit.solvers.posterior import posterior
 from condokit.solvers.solution import Solution, best_gain
 
 CANDIDATES = ("identity", "shift", "gain", "location-scale")
 _PARAMETERS = np.array([0, 1, 1, 2])
+_FEW_OTHERS = 0.01  # share of features with scales far from one, up to which nothing is said
 _ANY_CHANGE = 1.25  # fee of any change, beyond the logarithm of the number of rows
 
 
@@ -34,6 +36,49 @@ class Settled:
     kept: KeptShares
     other_units: Array | None = None  # scales that no prior pulls towards one
     chances: Array | None = None  # weights of `CANDIDATES` for every feature
+
+    def facts(self, plain: Solution, table: Table) -> dict[str, Any]:
+        """Return what the report tells; warn of features that are treated otherwise."""
+        found: dict[str, Any] = {
+            "n_iter": plain.n_iter,
+            "kept_log_scale": float(self.kept.log_scale.mean()),
+            "kept_shift": float(self.kept.shift.mean()),
+        }
+        # a few of many thousands are no matter of units
+        if self.other_units is not None and self.other_units.mean() > _FEW_OTHERS:
+            warn(
+                "other-units",
+                "Scales far from one: {names}. Are these features in other units (mV and V)? Such "
+                "scales are estimated without a pull towards one.",
+                names=listing(table.names_of(self.other_units)),
+            )
+        if self.chances is not None:
+            heaviest = [CANDIDATES[k] for k in self.chances.argmax(axis=1)]
+            found["candidates"] = dict(zip(CANDIDATES, self.chances.mean(axis=0).tolist()))
+            found["chosen"] = dict(zip(table.labels, heaviest))
+            found["candidate_weights"] = self.chances
+        return found | _law(plain.law, table)
+
+
+def _law(law: dict[str, Any], table: Table) -> dict[str, Any]:
+    """Return what was found of features given confounders; name those that are only shifted."""
+    if not law:
+        return {}
+    discrete = table.names_of(law["discrete"])
+    if discrete:
+        warn(
+            "discrete-features",
+            "Nearly all values equal, or too few others to learn a scale from, so only shifted: "
+            "{names}.",
+            names=listing(discrete),
+        )
+    return {
+        "mean_terms": law.get("mean", []),
+        "variance_terms": law.get("variance", []),
+        "heavy_tailed_features": table.names_of(law["heavy_tails"]),
+        "discrete_features": discrete,
+        "subject_ratio": law.get("subjects"),
+    }
 
 
 def settle(solution: Solution, unit: Array, averages: bool, shrinkage: Any, n_rows: Any) -> Settled:

@@ -82,6 +82,10 @@ class Table:
             )
         return table
 
+    def names_of(self, chosen: Array) -> list[str]:
+        """Return what the chosen features are called."""
+        return list(np.asarray(self.labels, dtype=object)[chosen]) if chosen.any() else []
+
     def take(self, places: Iterable[int]) -> "Table":
         """Return the table with some of its selected columns, by their place among them."""
         return self._with([self.positions[j] for j in places])

@@ -47,12 +47,16 @@ class StandardErrors(ABC):
 
 @dataclass(frozen=True)
 class DiagonalErrors(StandardErrors):
-    """Standard errors of a diagonal map; scale and image of the centre are independent."""
+    r"""Standard errors of a diagonal map, x to r + m (x - c).
 
-    sampled_scale: Array  # sampling errors of m
-    sampled_image: Array  # and of the image of the centre,
-    centre: Array  # the point whose image is learned independently of the scale
-    pull: tuple[Array, Array]  # by how much scale and offset were pulled
+    A pull is one of :math:`\log m` and one of r: :math:`\tilde m^2 [\mathrm{se}(\log m)^2 +
+    (\log \tilde m - \log m)^2]` and :math:`\mathrm{se}(r)^2 + (\tilde r - r)^2`, so that a plain
+    scale that few rows made absurd does not make the error of a sound one absurd.
+    """
+
+    of_scale: Array  # of m
+    of_image: Array  # of r
+    centre: Array  # c, the point whose image is learned independently of the scale
     covariance: Array | float = 0.0  # of the two errors, as far as it is not nothing
 
     @classmethod
@@ -60,20 +64,22 @@ class DiagonalErrors(StandardErrors):
         """Return the errors of a solution that was pulled from a plain one, if they are known."""
         if plain.se_log_scale is None or plain.se_image is None:
             return None
-        scale = settled.scale * settled.se_log_scale * plain.widening
-        pull = (settled.scale - plain.scale, settled.offset - plain.offset)
-        covariance = 0.0 if settled.covariance is None else settled.scale * settled.covariance
-        return cls(scale, settled.se_image * plain.widening, plain.centre, pull, covariance)
+        log_scale = np.hypot(
+            plain.se_log_scale * plain.widening, np.log(settled.scale / plain.scale)
+        )
+        at_centre = settled.image + settled.scale * (plain.centre - settled.centre)
+        image = np.hypot(plain.se_image * plain.widening, at_centre - plain.image)
+        covariance = 0.0 if plain.covariance is None else settled.scale * plain.covariance
+        return cls(settled.scale * log_scale, image, plain.centre, covariance)
 
     @property
     def scale(self) -> Array:  # noqa: D102
-        return np.hypot(self.sampled_scale, self.pull[0])
+        return self.of_scale
 
     def std(self, X: Array) -> Array:  # noqa: D102
         away = X - self.centre
-        square = self.sampled_image**2 + (away * self.sampled_scale) ** 2
-        square = np.maximum(square + 2 * away * self.covariance, 0.0)
-        return np.hypot(np.sqrt(square), X * self.pull[0] + self.pull[1])
+        square = self.of_image**2 + (away * self.of_scale) ** 2 + 2 * away * self.covariance
+        return np.sqrt(np.maximum(square, 0.0))
 
 
 @dataclass(frozen=True)

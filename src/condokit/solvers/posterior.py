@@ -21,7 +21,6 @@ import numpy as np
 from scipy.special import chdtri, fdtri, gammaincinv, ndtri
 
 from condokit.checks import Array
-from condokit.data.arrays import ones_for_zeros
 from condokit.data.subsets import subsample
 from condokit.solvers.solution import Evidence, Solution
 
@@ -48,7 +47,7 @@ _MOST_LEARNING = 512
 class Pulled:
     """A map that was pulled towards the identity."""
 
-    solution: Solution  # with standard deviations of the posterior as errors
+    solution: Solution
     # scales with intervals outside [1/3, 3], those of all features together
     other_units: Array
 
@@ -70,27 +69,19 @@ def posterior(solution: Solution, unit: Array) -> Pulled:
     far = 0.0
     if pulled.any():
         part = n_effective * float(pulled.mean())
-        shift[pulled], error[pulled], far = _posterior_shift(shift[pulled], error[pulled], part)
-    mean, se_log_plain, se_log = log_m.copy(), se_log, se_log.copy()
+        shift[pulled], far = _posterior_shift(shift[pulled], error[pulled], part)
+    mean = log_m.copy()
     learning = (se_log > 0) & ~no_pull
     if learning.any():
         prior = (1 - far) * _NEAR + far * _FAR
         centre = power * np.log(10.0)
-        found = _posterior_scale(solution, learning, centre, prior, n_effective)
-        mean[learning], se_log[learning] = found
-    covariance = solution.covariance
-    if covariance is not None:  # the correlation stays
-        sampled = ones_for_zeros(np.asarray(solution.se_log_scale) * se_image)
-        covariance = covariance * se_log * error * sd / sampled
+        mean[learning] = _posterior_scale(solution, learning, centre, prior, n_effective)
     settled = replace(
         solution,
         scale=np.exp(mean),
         image=np.where(pulled, ratio * solution.centre + shift * sd, solution.image),
-        se_log_scale=se_log,
-        se_image=error * sd,
-        covariance=covariance,
     )
-    power, no_pull = _units(log_m, se_log_plain, known, 0.025 / len(unit))
+    power, no_pull = _units(log_m, se_log, known, 0.025 / len(unit))
     return Pulled(settled, (power != 0) | no_pull)
 
 
@@ -126,8 +117,8 @@ def _units(log_m: Array, se: Array, known: Evidence | None, chance: float) -> tu
 
 def _posterior_scale(
     solution: Solution, at: Array, centre: Array, prior: Array, n_effective: float
-) -> tuple[Array, Array]:
-    r"""Return posterior means and standard deviations of log m.
+) -> Array:
+    r"""Return posterior means of log m.
 
     Component l is integrated by Gauss-Hermite nodes of its product with the normal approximation
     of the likelihood, each weighted by the ratio of the true product to that normal.
@@ -149,14 +140,11 @@ def _posterior_scale(
     value = np.exp(np.minimum(log_likelihood + log_prior - log_normal, 50.0)) * weight
     total = np.maximum(value.sum(2), 1e-300)  # evidence of each component
     first = (value * u).sum(2) / total
-    second = (value * u**2).sum(2) / total
     part = n_effective * float(at.mean())
     share = _learn(total.T, prior, _independent(away, np.sqrt(V), part))
     belief = total.T * share
     belief /= belief.sum(1, keepdims=True)
-    mean = (belief * first.T).sum(1)
-    var = (belief * second.T).sum(1) - mean**2
-    return mean + centre, np.sqrt(np.maximum(var, 1e-12))
+    return np.asarray((belief * first.T).sum(1) + centre)
 
 
 def _profile(u: Array, u0: Array, V: Array, known: Evidence, at: Array) -> Array:
@@ -177,8 +165,8 @@ def _profile(u: Array, u0: Array, V: Array, known: Evidence, at: Array) -> Array
     return temper[:, None] * (there - log(u0, G, n, dof)[:, None])
 
 
-def _posterior_shift(shift: Array, error: Array, n_effective: float) -> tuple[Array, Array, float]:
-    """Return posterior means and standard deviations of the shift, and how far devices are apart.
+def _posterior_shift(shift: Array, error: Array, n_effective: float) -> tuple[Array, float]:
+    """Return posterior means of the shift, and how far devices are apart.
 
     Each t_3 is a mixture of normals whose precisions are quantiles of its gamma distribution.
     Devices are apart by the chance, before learning, that shifts are of the widest one.
@@ -197,14 +185,11 @@ def _posterior_shift(shift: Array, error: Array, n_effective: float) -> tuple[Ar
     belief = each * np.repeat(share, _T_NODES)
     belief /= belief.sum(1, keepdims=True)
     keep = tau2 / spread
-    means = keep * shift[:, None]
-    mean = (belief * means).sum(1)
-    second = (belief * (keep * var + means**2)).sum(1)
+    mean = (belief * keep).sum(1) * shift
     # far out the few normals are no t any more: its pull fades as 1 / shift
     wide, beyond = _T_DEGREES * _SHIFT_SDS[-1] ** 2, np.abs(shift) > _BEYOND
     faint = shift * (1 - (_T_DEGREES + 1) * var[:, 0] / (wide + shift**2))
-    mean, second = np.where(beyond, faint, mean), np.where(beyond, var[:, 0] + faint**2, second)
-    return mean, np.sqrt(np.maximum(second - mean**2, 1e-24)), far
+    return np.where(beyond, faint, mean), far
 
 
 def _independent(estimate: Array, error: Array, n_effective: float) -> float:

@@ -61,6 +61,7 @@ from condokit.summaries.rows import Rows
 FEATURE_VALUES = 1 << 17  # numbers of a batch of features
 MOST_SELECTING = 256  # features that choose the design
 _CORRELATED = 1000  # rows that tell how features go together
+MANY_ROWS = 20_000  # rows that tell whether the variance depends on anything
 _SCREENED = 64  # rows of a domain in which equal values are looked for
 LEVEL_ROWS = 10  # of a level whose variance is its own, among other confounders
 TIED = 0.2
@@ -159,8 +160,7 @@ def _fit_design(
     if rows.groups is not None:
         at = with_subject_means(at, rows.groups)
     X = rows.values()
-    law = Law(X, rows, at, fixed, discrete, n_knots, most_rows)
-    law.choose()
+    law = _law(X, rows, at, fixed, discrete, n_knots, most_rows)
     projection, noise, subjects = law.projection(), law.noise, rows.groups
     clean = without_subject(X, subjects, law.rho)
     parts = []
@@ -192,32 +192,56 @@ def _fit_design(
     return _assemble(parts, rows, dof, fixed, discrete, law.n_effective, facts)
 
 
+def _law(
+    X: Array,
+    rows: Rows,
+    at: Covariates,
+    fixed: Array,
+    discrete: Discrete,
+    n_knots: int,
+    most_rows: int,
+) -> "Law":
+    """Choose what features depend on; if some of many rows tell of no noise model, from these."""
+    few = np.flatnonzero(~discrete.rare & ~rows.flat)
+    few = few if len(few) else np.arange(X.shape[1])
+    few = few[subsample(len(few), MOST_SELECTING)]
+    every = np.arange(len(X))
+    some = every if rows.groups is not None else _sample_rows(at, rows.n_query, MANY_ROWS)
+    for sample in [some, every] if len(some) < len(every) else [every]:
+        part, nq = at.take(sample), int((sample < rows.n_query).sum())
+        Y = X[:, few] if sample is every else X[np.ix_(sample, few)]
+        law = Law(Y, part, nq, rows.groups, fixed[few], ~discrete.modal[few], n_knots, most_rows)
+        law.choose(X.shape[1])
+        if law.noise is None or sample is every:
+            law.apply(at, rows.n_query)
+            return law
+    raise AssertionError
+
+
 class Law:
     """What mean and variance depend on, and how alike subjects are, chosen on some features."""
 
     def __init__(
         self,
         X: Array,
-        rows: Rows,
         at: Covariates,
+        n_query: int,
+        subjects: Array | None,
         fixed: Array,
-        discrete: Discrete,
+        usable: Array,
         n_knots: int,
         most_rows: int,
     ) -> None:
-        self.at, self.subjects, self.nq, self.weights = at, rows.groups, rows.n_query, at.counts
-        self.n_features, self.n_knots, self.most_rows = X.shape[1], n_knots, most_rows
-        few = np.flatnonzero(~discrete.rare & ~rows.flat)
-        few = few if len(few) else np.arange(X.shape[1])
-        few = few[subsample(len(few), MOST_SELECTING)]
-        self.X = _winsorised(X[:, few], rows.n_query, at)
-        self.fixed, self.usable = fixed[few], ~discrete.modal[few]
+        self.at, self.subjects, self.nq, self.weights = at, subjects, n_query, at.counts
+        self.n_knots, self.most_rows = n_knots, most_rows
+        self.X, self.fixed, self.usable = _winsorised(X, n_query, at), fixed, usable
         self.design, self.rho, self.n_effective = Design(()), 0.0, 1.0
         self.noise: NoiseModel | None = None
         self.precision = np.ones(len(X))
 
-    def choose(self) -> None:
+    def choose(self, n_features: int) -> None:
         """Choose the design, the ratio of variances of subjects and the noise in turn."""
+        few = self.X.shape[1]
         for turn in range(2 if self.subjects is None else 3):
             before = self.rho
             self._choose_mean()
@@ -225,6 +249,17 @@ class Law:
                 continue
             if self.noise is not None or not self._choose_noise():
                 break
+        if few < n_features and self.n_effective > 0.5 * few:
+            self.n_effective *= n_features / few
+
+    def apply(self, at: Covariates, n_query: int) -> None:
+        """Take the design to all rows."""
+        self.at, self.nq, self.weights = at, n_query, at.counts
+        self._columns()
+
+    def _columns(self) -> None:
+        is_query = np.arange(len(self.at.Z)) < self.nq
+        self.U, self.penalty = self.design.columns(self.at, is_query)
 
     def projection(self) -> BasisProjection:
         """Return the projection off the design."""
@@ -247,10 +282,7 @@ class Law:
             self.n_knots,
             transform=apart,
         )
-        few = self.X.shape[1]
-        if few < self.n_features and self.n_effective > 0.5 * few:
-            self.n_effective *= self.n_features / few
-        self.U, self.penalty = self.design.columns(self.at, np.arange(len(self.X)) < self.nq)
+        self._columns()
         if self.subjects is not None:
             W = self.weights * self.precision
             self.rho = subject_ratio(
