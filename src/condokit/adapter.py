@@ -13,9 +13,9 @@ from condokit.choose import Candidate, account, candidates, choose, takes_any_fe
 from condokit.data.domains import Domains
 from condokit.data.roles import from_pair, from_table, is_reference_row
 from condokit.data.tables import Table
-from condokit.fit import Fit, FitReport, fit_quietly
+from condokit.fit import Fit, FitReport
 from condokit.maps.affine import AffineMap
-from condokit.maps.families import LocationScale
+from condokit.maps.families import Affine, LocationScale
 from condokit.maps.profile import profile
 from condokit.maps.standard_errors import StandardErrors
 from condokit.pairs import check_pairs, refine
@@ -377,7 +377,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     ) -> Fit:
         """Refine a fitted map by pairs; its standard errors no longer hold."""
         family = chosen.recipe.family
-        if fit.map.kind == "low-rank" or family.form == "blocks":
+        if self.map == "auto" and fit.map.kind != "diagonal":
+            family = Affine()
+        elif fit.map.kind == "low-rank" or family.form == "blocks":
             raise refusal("'pairs' do not work with {@map='low-rank'} or 'blocks'.")
         if family.is_penalised:
             raise ValueError("'pairs' do not work with penalties or bounds on the matrix.")
@@ -392,7 +394,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
 
         def refit(keep: Array) -> AffineMap:
             try:
-                return fit_quietly(replace(domains, keep=keep), chosen.recipe).map
+                return chosen.refit(replace(domains, keep=keep))
             except (ValueError, FloatingPointError, np.linalg.LinAlgError):
                 return fit.map  # too few rows without these pairs
 

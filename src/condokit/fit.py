@@ -142,7 +142,7 @@ class Fit:
 Found = tuple[Solution, dict[str, Any], DiagonalErrors | None]
 
 
-def fit_map(domains: Domains, recipe: Recipe) -> Fit:
+def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
     """Compare the two domains given the confounders, and find the best map of the family."""
     recipe = recipe.checked()
     links = recipe.family.links
@@ -151,7 +151,7 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
     # rows with missing values are left out unless every feature, or block, is fitted by itself
     alone = recipe.family.form in ("diagonal", "blocks") and recipe.needs != "samples"
     usable = domains if domains.gaps is None or alone else _without_gaps(domains)
-    comparison = recipe.compare(usable)
+    comparison = recipe.compare(usable, quiet)
     found = _FITS[recipe.family.form, recipe.needs](usable, recipe, comparison)
     if found is None:  # too few rows for a matrix
         recipe, usable, overlap = recipe.diagonal(domains), domains, comparison.overlap
@@ -189,7 +189,7 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
 def fit_quietly(domains: Domains, recipe: Recipe) -> Fit:
     """Fit a part of the data again, without repeating what was said of all of it."""
     with quietly():
-        return fit_map(domains, replace(recipe, min_overlap=0.0))
+        return fit_map(domains, recipe, quiet=True)
 
 
 def _without_gaps(domains: Domains) -> Domains:
@@ -244,9 +244,7 @@ def _fit_diagonal(domains: Domains, recipe: Recipe, comparison: Comparison) -> F
     """Return a diagonal map, shrunk or averaged as asked, with its errors."""
     table = domains.tables[0]
     plain, unit, flat = _solve_diagonal(domains, recipe, comparison)
-    solution, kept, chances = settle(
-        plain, unit, recipe.averages, recipe.shrinkage, comparison.n_rows
-    )
+    solution, kept, chances = settle(plain, unit, recipe.averages, recipe.shrinkage)
     facts = {
         "n_iter": solution.n_iter,
         "kept_log_scale": float(kept.log_scale.mean()),

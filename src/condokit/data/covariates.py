@@ -33,6 +33,12 @@ class Covariates:
         weights = None if self.weights is None else self.weights[rows]
         return Covariates(self.Z[rows], self.category[rows], self.n_categories, objects, weights)
 
+    def joined(self, other: "Covariates") -> "Covariates":
+        """Return these rows, then others, without weights: points to ask for."""
+        Z = np.concatenate([self.Z, other.Z])
+        category = np.concatenate([self.category, other.category])
+        return Covariates(Z, category, self.n_categories)
+
     def thinned(self, most: int) -> Array:
         """Return the numbers of at most so many rows, evenly taken."""
         return subsample(len(self.Z), most, self.weights)

@@ -172,7 +172,9 @@ def gaussian_pair(
     if regularised:
         n_folds = _FOLDS if n_values * d * d * _FOLDS <= _MOST_NUMBERS else 2
         # one fold number per row; the fold is the slow index of a cell
-        dealt = folds(2 * place + ~domains.is_query, n_folds, domains.groups)
+        dealt = folds(
+            2 * place + ~domains.is_query, n_folds, domains.groups, values=domains.marks()
+        )
         cell = np.where(place < 0, -1, place + n_values * dealt)
     scatters = [GroupedScatter(n_folds * n_values, d) for _ in range(2)]
     for rows, chunk in domains.chunks():
@@ -231,7 +233,8 @@ def _along_curves(
         fold = np.zeros(len(residual), dtype=np.intp)
         if regularised:
             groups = None if domains.groups is None else domains.groups[used][side]
-            fold = folds(fold, n_folds, groups)
+            marks = domains.marks()[used][side]
+            fold = folds(fold, n_folds, groups, values=marks)
         scatter = GroupedScatter(n_folds, X.shape[1])
         scatter.update(residual, fold, own.counts)
         whole, share = _learned(scatter, n_folds)
@@ -286,7 +289,8 @@ def residuals(
     conditional: Conditional, X: Array, own: Covariates, at: Covariates
 ) -> tuple[Array, Moments, Moments]:
     """Return residuals in units of their spread, and the moments at the rows and elsewhere."""
-    here, there = (conditional.moments_at(X, own, z) for z in (own, at))
+    both = conditional.moments_at(X, own, own.joined(at))
+    here, there = both.of(slice(len(X))), both.of(slice(len(X), None))
     return (X - here.mean) / np.sqrt(ones_for_zeros(here.var)), here, there
 
 
