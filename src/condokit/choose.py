@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
 
 from condokit.checks import Array, Note, check_seed, is_number, pick, quietly
 from condokit.compare.comparison import Comparison
@@ -49,14 +48,14 @@ MANY_ROWS = 8  # rows per feature from which all matrices are searched
 _MOST_FEATURES = 300  # beyond, only diagonal maps are tried
 _MOST_ROWS = 20_000  # of a domain that the choice looks at
 _MOST_ON_CURVES, _MORE = 1000, 40  # the same with smooth conditionals, and more for every feature
-_TOLERANCE = 0.05  # most nats per feature by which a simpler map may be worse
+_TOLERANCE = 0.1  # most nats per feature by which a simpler map may be worse
+_FEW_ON_FOLDS = 1000  # rows of a domain from which two folds do
 _COLLINEAR = 1e-6  # share of its variance that others leave of a feature
 _LEAST_ROWS = 20  # of a domain, below which none are held out
 _LOW_RANK_FEATURES = 10  # from which a matrix of low rank differs from a full one
-_ERRORS = 3.0  # standard errors by which a score is as likely equal as not
-_STEEP = 1.0  # of how fast that changes, per standard error
-_LEAST_WEIGHT = 0.05
+_ERRORS = (1.0, 4.0)  # standard errors by which a score is equal, and by which it is not
 _MOST_WORSE = 1.0  # nats per feature by which a row may speak against a map
+_FAILURES = (ValueError, FloatingPointError, np.linalg.LinAlgError)
 _SPREAD = (0.8, 1.25)  # of the mapped query's variance within strata, over the reference's
 _NO_MATTER = ("verbose",)  # settings that do not change the map
 
@@ -202,8 +201,8 @@ def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidat
     # learned from other rows: neither shrinking data to their mean nor a noisy matrix pays.
     # Candidates that leave less than 80% or more than 125% of the reference's variance within
     # strata, beyond sampling noise, are out; with fewer than 8 rows per feature in both domains
-    # there is no matrix beside diagonal maps, with fewer in one of them not all are searched, and
-    # with fewer than 20 rows in a domain nothing but the first is tried.
+    # there is no matrix beside diagonal maps, with fewer than 16 in one of them not all are
+    # searched, and with fewer than 20 rows in a domain nothing but the first is tried.
     first = fit_map(domains, candidates[0].recipe)  # says what is wrong with the data, if anything
     if len(candidates) == 1:
         return first, candidates[0]
@@ -221,7 +220,7 @@ def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidat
         fits = {0: first}
         while True:
             weights = trial.weigh(scores)
-            used = np.flatnonzero(weights)
+            used = np.flatnonzero(weights).tolist()
             for k in used:
                 if k not in fits:
                     fits[k] = fit_map(domains, candidates[k].recipe, quiet=True)
@@ -231,7 +230,7 @@ def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidat
                 break
             for k in odd:
                 scores[k].failure = f"leaves {scores[k].spread:.0%} of the variance"
-    if used.any() and domains.gaps is not None and candidates[0].recipe.averages:
+    if any(used) and domains.gaps is not None and candidates[0].recipe.averages:
         warn_incomplete(domains)
     chosen = int(weights.argmax())
     table = _ladder(candidates, scores, weights)
@@ -278,6 +277,7 @@ class _Trial:
 
     def __init__(self, domains: Domains, candidates: list[Candidate]) -> None:
         self.candidates = candidates
+        self.recipes = [candidate.recipe for candidate in candidates]
         self.recipe = recipe = replace(candidates[-1].recipe, min_overlap=0.0)
         links = check_links(recipe.family.links, domains.tables[0].labels)
         domains, d = replace(domains, links=links), domains.n_features
@@ -298,10 +298,10 @@ class _Trial:
         d = domains.n_features
         assert domains.keep is not None
         place = self.whole.place
-        n_folds = 5 if d <= 30 else 2
+        n_folds = 5 if d <= 30 and self.whole.fewest_rows < _FEW_ON_FOLDS else 2
         cell = 2 * place + ~domains.is_query
         fold = folds(cell, n_folds, domains.groups, values=self.marks)
-        why_not = [self._not_tried(candidate) for candidate in self.candidates]
+        why_not = [self._why_not(k) for k in range(len(self.candidates))]
         nats: list[list[Array]] = [[] for _ in self.candidates]
         weights = []
         for f in range(n_folds):
@@ -312,12 +312,10 @@ class _Trial:
             except (ValueError, np.linalg.LinAlgError):
                 continue
             weights.append(judge.weights)
-            for k, candidate in enumerate(self.candidates):
-                if why_not[k]:
-                    continue
+            for k in [k for k, reason in enumerate(why_not) if not reason]:
                 try:
-                    nats[k].append(judge(fit_quietly(train, candidate.recipe).map))
-                except (ValueError, FloatingPointError, np.linalg.LinAlgError) as error:
+                    nats[k].append(judge(fit_quietly(train, self.recipes[k]).map))
+                except _FAILURES as error:
                     why_not[k] = str(error).splitlines()[0]
         if not weights:
             few = "too few rows to hold any out"
@@ -340,8 +338,8 @@ class _Trial:
         # matching axes stands in for the search among all matrices where rows are too few for that
         family, divergence = candidate.recipe.family, candidate.recipe.divergence
         d, fewest = self.trial_domains.n_features, self.whole.fewest_rows
-        total, many = float(self.whole.n_rows), fewest >= MANY_ROWS * d
         beside = self.candidates[0].recipe.family.form == "diagonal"
+        total, many = float(self.whole.n_rows), fewest >= (1 + beside) * MANY_ROWS * d
         if family.form != "diagonal" and beside and total < MANY_ROWS * d:
             return f"{total:g} rows are too few for a matrix of {d} features"
         if family.form == "low-rank" and d < _LOW_RANK_FEATURES:
@@ -352,30 +350,40 @@ class _Trial:
             return f"{fewest:g} rows are too few to search all matrices"
         return ""
 
+    def _why_not(self, k: int) -> str:
+        """Return why a candidate cannot be scored; prepare a search among matrices if it can."""
+        # from the map of all rows, so that folds do not end in other minima than that
+        reason, recipe = self._not_tried(self.candidates[k]), self.recipes[k]
+        if not reason and recipe.family.form == "matrix" and not recipe.divergence.in_closed_form:
+            try:
+                found = fit_quietly(self.trial_domains, recipe).map
+            except _FAILURES as error:
+                return str(error).splitlines()[0]
+            self.recipes[k] = replace(recipe, start=(found.A, found.b))
+        return reason
+
     def weigh(self, scores: list[_Score]) -> Array:
         r"""Return the weights of all candidates, which are smooth in their scores.
 
-        A candidate is as good as the best with the chance :math:`v_k = 1 / (1 + e^{2 (t_k - 2)})`,
-        :math:`t_k` being by how much its score is worse, less a tolerance, in standard errors of
-        the paired difference. The first that is as good is wanted: :math:`w_k = v_k \prod_{j < k}
-        (1 - v_j)`. The tolerance is one nat for each of the :math:`d^2` numbers in a matrix, shared
-        by the N query rows: :math:`d^2 / N`, but no more than 0.05 nats per feature. The weight
-        itself is 2% less, so that none is so small that its map is not worth fitting.
+        A candidate whose score is worse than the best by :math:`t_k` standard errors of the paired
+        difference, less a tolerance, is as good to the extent of :math:`v_k = (4 - t_k) / 3`, cut
+        at 0 and 1. The first that is as good is wanted: :math:`w_k = v_k \prod_{j < k} (1 - v_j)`.
+        The tolerance is two nats for each of the :math:`d^2` numbers in a matrix, shared by the N
+        query rows: :math:`2 d^2 / N`, but no more than 0.1 nats per feature.
         """
         weights = np.zeros(len(scores))
         alive = [k for k, score in enumerate(scores) if not score.failure] or [0]
         best = min(alive, key=lambda k: scores[k].mean)
         d, n_rows = self.domains.n_features, len(self.weights)
-        tolerance, left = min(_TOLERANCE * d, d**2 / n_rows), 1.0
+        tolerance, left = min(_TOLERANCE * d, 2 * d**2 / n_rows), 1.0
         for k in alive:
             difference = scores[k].nats - scores[best].nats
             gap = float(self.weights @ difference)
             error = float(np.sqrt(self.weights**2 @ (difference - gap) ** 2))
-            chance = expit(_STEEP * (_ERRORS - (gap - tolerance) / max(error, 1e-300)))
-            weights[k] = left * (1.0 if k == best else chance)
+            worse = (gap - tolerance) / max(error, 1e-300)
+            weights[k] = left * np.interp(worse, _ERRORS, (1.0, 0.0))
             left -= weights[k]
-        weights = np.maximum(weights - _LEAST_WEIGHT, 0.0)
-        return np.asarray(weights / weights.sum())
+        return weights
 
     def spread(self, affine: AffineMap) -> float:
         """Return the variance within strata of the mapped query over that of the reference."""

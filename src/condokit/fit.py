@@ -49,6 +49,7 @@ class Recipe:
     shrinkage: Any
     warn_overlap: float
     min_overlap: float
+    start: tuple[Array, Array] | None = None  # a matrix and offset to search from
 
     @property
     def needs(self) -> str:
@@ -343,7 +344,7 @@ def _fit_matrix(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fou
             n_strata=n_strata,
         )
         return None
-    pair = _gaussians(domains, recipe, comparison)
+    pair = replace(_gaussians(domains, recipe, comparison), start=recipe.start)
     if len(pair.weights) == 1 and not divergence.in_closed_form:
         warn(
             "one-stratum",

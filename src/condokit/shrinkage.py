@@ -60,10 +60,10 @@ def average_candidates(solution: Solution) -> tuple[Solution, Array]:
     normal, so minus twice the log-likelihood that a candidate loses is the squared distance of its
     best point, in standard errors: nothing for location-scale, :math:`z_m^2` for a shift and
     :math:`z_m^2 + z_r^2` for the identity. Each parameter costs 1, any change at all 2 more, and
-    weights are :math:`\exp(-\mathrm{cost} / 4)`, so that evidence moves the result smoothly from the
-    identity to the full map. With normal errors, the root mean squared error is then at most 1.17
-    times that of the full map, where both shift and log-scale are 2.5 standard errors, and 0.60
-    times without any change. A scale without offset is no candidate: it would depend on where
+    weights are :math:`\exp(-\mathrm{cost} / 4)`, so that evidence moves the result smoothly from
+    the identity to the full map. With normal errors, the root mean squared error is then at most
+    1.17 times that of the full map, where both shift and log-scale are 2.5 standard errors, and
+    0.60 times without any change. A scale without offset is no candidate: it would depend on where
     the zero of a feature is.
     """
     if solution.se_log_scale is None or solution.se_image is None:

@@ -194,8 +194,9 @@ def average(matrices: Sequence[Matrix], weights: Array) -> Matrix:
     scale = sum(w * matrix.scale for w, matrix in zip(weights, matrices))
     result: Matrix = DiagonalPlusLowRank(scale)
     for w, matrix in zip(weights, matrices):
-        if matrix.kind == "low-rank":
-            result = result.plus(w * matrix.left, matrix.right)
+        parts = matrix.arrays()
+        if "left" in parts:
+            result = result.plus(w * parts["left"], parts["right"])
     return result
 
 

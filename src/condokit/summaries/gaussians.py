@@ -67,6 +67,8 @@ class GaussianPair:
     skewness: Skewness | None = None
     # how the covariances of "query" and "reference" were regularised, if they were
     shares: dict[str, Shares] = field(default_factory=dict)
+    # matrix and offset to search from, where they are known nearly
+    start: tuple[Array, Array] | None = None
 
     @property
     def n_features(self) -> int:
@@ -79,7 +81,9 @@ class GaussianPair:
 
     def of(self, features: Array) -> "GaussianPair":
         """Return the marginal laws of some of the features."""
-        return GaussianPair(self.query.of(features), self.reference.of(features), self.weights)
+        start = self.start and (self.start[0][np.ix_(features, features)], self.start[1][features])
+        sides = self.query.of(features), self.reference.of(features)
+        return GaussianPair(*sides, self.weights, start=start)
 
     def swapped(self) -> "GaussianPair":
         """Return the pair with query and reference exchanged."""
