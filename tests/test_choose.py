@@ -36,7 +36,7 @@ def test_a_diagonal_truth_is_left_diagonal(scale, offset):
         auto = ConDoAdapter(map="auto").fit_pair(*data)
         assert auto.map_.kind == "diagonal"
         assert auto.report_["chosen_map"] == "diagonal"
-        assert set(auto.report_["candidates"]) == {"identity", "shift", "gain", "location-scale"}
+        assert set(auto.report_["candidates"]) == {"identity", "shift", "location-scale"}
 
 
 def test_a_named_divergence_is_the_only_one_tried():

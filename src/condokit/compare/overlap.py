@@ -11,7 +11,7 @@ from condokit.conditionals.curves import Basis, Products, directions
 from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains, Strata
-from condokit.data.subsets import folds, subsample
+from condokit.data.subsets import folds
 
 _MOST_ROWS = 20_000
 _FOLDS = 3
@@ -93,7 +93,7 @@ def _from_propensity(
     """Return the coefficient and the effective rows; `used` is the share of rows seen here."""
     n_rows = [side.sum() for _, side in sides(is_query)]
     if len(is_query) > _MOST_ROWS:
-        kept = subsample(len(is_query), _MOST_ROWS, seed=0)
+        kept = covariates.thinned(_MOST_ROWS, by_weight=False)
         covariates, is_query = covariates.take(kept), is_query[kept]
     e = propensity(covariates, is_query)
     coefficient, effective = 0.0, []
@@ -116,8 +116,9 @@ def propensity(covariates: Covariates, is_query: Array) -> Array:
     weights = covariates.counts * len(y)
     for _, side in sides(is_query):
         weights[side] *= 0.5 / covariates.counts[side].sum()
-    order = np.lexsort([*covariates.Z.T, covariates.category])
-    fold = folds(is_query, _FOLDS, order=order)  # every third row in order of the confounders
+    fold = folds(
+        is_query, _FOLDS, order=covariates.order()
+    )  # every third row in order of the confounders
     trained = np.stack([fold != k for k in range(_FOLDS)], axis=1)
     beta = _logistic(Phi, y, np.tile(weights[:, None] * trained, len(_PENALTIES)))
     left_out = np.tile(~trained, len(_PENALTIES))

@@ -24,12 +24,15 @@ def subsample(n: int, most: int, weights: Array | None = None, seed: int | None 
     return np.searchsorted(upto, (np.arange(most) + 0.5) / most * upto[-1])
 
 
-def subsample_sides(is_query: Array, most: int, kept: Array | None = None) -> Array:
+def subsample_sides(
+    is_query: Array, most: int, kept: Array | None = None, order: Array | None = None
+) -> Array:
     """Return the numbers of at most so many rows of each domain, query rows first, evenly taken."""
-    taken = []
+    # from top to bottom, or in another order
+    order, taken = np.arange(len(is_query)) if order is None else order, []
     for _, side in sides(is_query):
-        rows = np.flatnonzero(side if kept is None else side & kept)
-        taken.append(rows[subsample(len(rows), most)])
+        rows = order[(side if kept is None else side & kept)[order]]
+        taken.append(np.sort(rows[subsample(len(rows), most)]))
     return np.concatenate(taken)
 
 
