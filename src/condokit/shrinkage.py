@@ -13,9 +13,8 @@ from condokit.data.subsets import subsample
 from condokit.solvers.solution import Solution
 
 CANDIDATES = ("identity", "shift", "location-scale")
-_PARAMETERS = np.array([0, 1, 2])
-_ANY_CHANGE = 2.0  # fee of any change, beyond that of its parameters
-_SLOWLY = 4.0  # costs are divided by it: 2 is the likelihood's own, more makes weights smoother
+_FEES = np.array([0.0, 4.0, 1.5])  # in units of squared standard errors
+_SLOWLY = 3.0  # costs are divided by it: 2 is the likelihood's own, more makes weights smoother
 # Prior standard deviations of what a map does: these, their halves, quarters and so on (and doubles
 # where data ask for them). The scale by a factor of two, the shift in units of the reference's
 # within-stratum standard deviation. The first counts as `_PSEUDO_FEATURES` features, each next one
@@ -59,12 +58,12 @@ def average_candidates(solution: Solution) -> tuple[Solution, Array]:
     The estimates of :math:`\log m` and of the image of the centre are independent and nearly
     normal, so minus twice the log-likelihood that a candidate loses is the squared distance of its
     best point, in standard errors: nothing for location-scale, :math:`z_m^2` for a shift and
-    :math:`z_m^2 + z_r^2` for the identity. Each parameter costs 1, any change at all 2 more, and
-    weights are :math:`\exp(-\mathrm{cost} / 4)`, so that evidence moves the result smoothly from
-    the identity to the full map. With normal errors, the root mean squared error is then at most
-    1.17 times that of the full map, where both shift and log-scale are 2.5 standard errors, and
-    0.60 times without any change. A scale without offset is no candidate: it would depend on where
-    the zero of a feature is.
+    :math:`z_m^2 + z_r^2` for the identity. With fees of 0, 4 and 1.5 for identity, shift and
+    location-scale, weights are :math:`\exp(-\mathrm{cost} / 3)`: evidence moves the result smoothly
+    from the identity to the full map. With normal errors, the root mean squared error of the shift
+    is then at most 1.15 times that of the full map and 0.73 times without any change, of the scale
+    1.23 and 0.62 times, and neither changes by more than 1.5 times what the full map's does. A
+    scale without offset is no candidate: it would depend on where the zero of a feature is.
     """
     if solution.se_log_scale is None or solution.se_image is None:
         raise refusal(
@@ -77,7 +76,7 @@ def average_candidates(solution: Solution) -> tuple[Solution, Array]:
     se_image = np.where(known, solution.se_image, np.inf)
     z_scale, z_shift = log_scale / se_log, (image - centre) / se_image
     loss = np.stack([z_scale**2 + z_shift**2, z_scale**2, np.zeros_like(z_scale)])
-    cost = loss.T + _PARAMETERS + _ANY_CHANGE * (_PARAMETERS > 0)
+    cost = loss.T + _FEES
     weights = np.exp(-(cost - cost.min(axis=1, keepdims=True)) / _SLOWLY)
     weights /= weights.sum(axis=1, keepdims=True)
     weights[~known] = np.eye(len(CANDIDATES))[CANDIDATES.index("shift")]
