@@ -38,8 +38,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     map : str or MapFamily, default="location-scale"
         The family of maps to choose from: "identity", "shift", "location-scale", "affine",
         "orthogonal", "similarity", "low-rank", "blocks" (as `Blocks(groups)`). "auto" averages
-        identity, shift, gain (a scale without offset) and location-scale by their evidence for
-        every feature, and takes a matrix instead if that predicts held-out rows better; see
+        identity, shift and location-scale by their evidence for every feature, and these with
+        matrices by how well they predict held-out rows, if there are 8 rows per feature; see
         `report_`.
     divergence : str or Divergence, default="auto"
         What the map makes small: "reverse-kl", "forward-kl", "jeffreys", "likelihood", "ot",
@@ -99,7 +99,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     report_ : FitReport
         Facts of the fit, by name or as items: rows compared, iterations, how much of the plain
         estimate was kept, constant features, missing values; for matrices how the search went;
-        where several kinds of maps were tried, "ladder" lists them with scores and the choice.
+        where several kinds of maps were tried, "ladder" lists them with scores and weights.
     n_features_in_ : int
         Number of features; of columns, for an array with `features`.
     feature_names_in_ : ndarray of shape (n_features_in_,)

@@ -113,6 +113,7 @@ def candidates(settings: Mapping[str, Any], domains: Domains) -> list[Candidate]
     if not 2 <= domains.n_features <= _MOST_FEATURES:
         matrices = []
     others = [_candidate(settings, family, name, domains) for name, family in matrices]
+    others = [replace(one, recipe=replace(one.recipe, in_units=True)) for one in others]
     if first.recipe.divergence.supports(LocationScale()) is not None and others:
         return others
     return [first, *others]

@@ -50,6 +50,7 @@ class Recipe:
     warn_overlap: float
     min_overlap: float
     start: tuple[Array, Array] | None = None  # a matrix and offset to search from
+    in_units: bool = False  # whether a matrix is found in units that do not depend on the features'
 
     @property
     def needs(self) -> str:
@@ -355,7 +356,13 @@ def _fit_matrix(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fou
     _warn_constant(domains.tables[0], ~kept)
     start, facts = pair.means_only(), {}
     if kept.any():
-        solution = divergence.solve(recipe.family, some)
+        unit = np.ones(some.n_features)
+        if recipe.in_units:
+            unit = np.sqrt(np.diag(some.reference.balanced(some.weights)[1]))
+            some = some.in_units(unit)
+        found = divergence.solve(recipe.family, some)
+        A, b = found.scale * unit[:, None] / unit, found.offset * unit
+        solution = replace(found, scale=A, centre=np.zeros(len(b)), image=b)
         start, facts = _embedded(start, solution, kept), solution.search_facts()
         curvature = solution.curvature * comparison.fewest_rows
         if len(pair.weights) > 1 and curvature < _DETERMINED:

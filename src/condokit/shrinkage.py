@@ -13,7 +13,7 @@ from condokit.data.subsets import subsample
 from condokit.solvers.solution import Solution
 
 CANDIDATES = ("identity", "shift", "location-scale")
-_FEES = np.array([0.0, 4.0, 1.5])  # in units of squared standard errors
+_FEES = np.array([0.0, 4.0, 1.0])  # in units of squared standard errors
 _SLOWLY = 3.0  # costs are divided by it: 2 is the likelihood's own, more makes weights smoother
 # Prior standard deviations of what a map does: these, their halves, quarters and so on (and doubles
 # where data ask for them). The scale by a factor of two, the shift in units of the reference's
@@ -58,11 +58,11 @@ def average_candidates(solution: Solution) -> tuple[Solution, Array]:
     The estimates of :math:`\log m` and of the image of the centre are independent and nearly
     normal, so minus twice the log-likelihood that a candidate loses is the squared distance of its
     best point, in standard errors: nothing for location-scale, :math:`z_m^2` for a shift and
-    :math:`z_m^2 + z_r^2` for the identity. With fees of 0, 4 and 1.5 for identity, shift and
+    :math:`z_m^2 + z_r^2` for the identity. With fees of 0, 4 and 1 for identity, shift and
     location-scale, weights are :math:`\exp(-\mathrm{cost} / 3)`: evidence moves the result smoothly
     from the identity to the full map. With normal errors, the root mean squared error of the shift
-    is then at most 1.15 times that of the full map and 0.73 times without any change, of the scale
-    1.23 and 0.62 times, and neither changes by more than 1.5 times what the full map's does. A
+    is then at most 1.13 times that of the full map and 0.75 times without any change, of the scale
+    1.20 and 0.65 times, and neither changes by more than 1.5 times what the full map's does. A
     scale without offset is no candidate: it would depend on where the zero of a feature is.
     """
     if solution.se_log_scale is None or solution.se_image is None:

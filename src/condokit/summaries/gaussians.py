@@ -85,6 +85,17 @@ class GaussianPair:
         sides = self.query.of(features), self.reference.of(features)
         return GaussianPair(*sides, self.weights, start=start)
 
+    def in_units(self, unit: Array) -> "GaussianPair":
+        """Return the pair with every feature divided by a unit of its own."""
+        skewness, start = self.skewness, self.start
+        ways = skewness and (lambda *axes: skewness(*(along / unit[:, None] for along in axes)))
+        query, reference = (
+            Gaussians(side.mean / unit, side.cov / np.outer(unit, unit), side.count)
+            for side in (self.query, self.reference)
+        )
+        start = start and (start[0] / unit[:, None] * unit, start[1] / unit)
+        return GaussianPair(query, reference, self.weights, ways, self.shares, start)
+
     def swapped(self) -> "GaussianPair":
         """Return the pair with query and reference exchanged."""
         skewness = self.skewness
