@@ -121,9 +121,8 @@ def bootstrap(
     if is_diagonal and recipe.needs == "moments" and not recipe.conditional.is_smooth:
         draws = _by_moments(domains, recipe, n_resamples, seed)
     else:
-        if is_diagonal:
-            chosen = replace(chosen, recipe=replace(recipe, shrinkage=None, averages=False))
-        draws = _by_rows(domains, chosen, n_resamples, seed, n_jobs)
+        plain = replace(recipe, shrinkage=None, averages=False) if is_diagonal else recipe
+        draws = _by_rows(domains, replace(chosen, recipe=plain), n_resamples, seed, n_jobs)
     with threads(1):
         found, n_failed = _gathered(draws, n_resamples, verbose)
     affine, (scales, offsets) = adapter.map_, (np.stack(part) for part in zip(*found))
