@@ -147,6 +147,31 @@ def growth():
     print(f"  time grows like features^{slope:.2f}")
 
 
+def auto(n=10_320, n_features=7, repeats=3):
+    """Time of map="auto" as a multiple of the default fit, two continuous confounders."""
+    print(f"map='auto', {n} + {n} rows, {n_features} features, two continuous confounders")
+    rng = np.random.default_rng(0)
+    root = np.linalg.cholesky(0.4 + 0.6 * np.eye(n_features))
+    slopes = rng.normal(size=(2, n_features))
+    Zq, Zr = rng.uniform(0.3, 1, (n, 2)), rng.uniform(0, 0.8, (n, 2))
+    Xq, Xr = (
+        np.sin(3 * Z) @ slopes + 0.5 * rng.normal(size=(n, n_features)) @ root.T for Z in (Zq, Zr)
+    )
+    turn = np.eye(n_features) + 0.3 * np.triu(np.ones((n_features, n_features)), 1)
+    for name, X in (("scaled", 1.3 * Xq + 0.5), ("mixed", Xq @ turn.T)):
+        times = {"location-scale": [], "auto": []}
+        for map_, seconds in list(times.items()) * repeats:
+            start = time.process_time()
+            adapter = ConDoAdapter(map_).fit_pair(X, Xr, Zq, Zr)
+            seconds.append(time.process_time() - start)
+        plain, chosen = (np.median(seconds) for seconds in times.values())
+        print(
+            f"  {name}: {chosen:.2f} s, {chosen / plain:.1f} times the default fit (target < 10); "
+            f"{adapter.report_['chosen_map']}"
+        )
+
+
 if __name__ == "__main__":
+    auto()
     compare(os.environ.get("CONDO_PYTHON"))
     growth()

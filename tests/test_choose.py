@@ -3,7 +3,8 @@ import pytest
 from problems import two_domains
 from protocols import ansur, rmse, rotations
 
-from condokit import ConDoAdapter
+from condokit import ConDoAdapter, bootstrap
+from condokit.data.roles import from_pair
 
 
 def fitted(data, **parameters):
@@ -36,7 +37,127 @@ def test_a_diagonal_truth_is_left_diagonal(scale, offset):
         auto = ConDoAdapter(map="auto").fit_pair(*data)
         assert auto.map_.kind == "diagonal"
         assert auto.report_["chosen_map"] == "diagonal"
-        assert set(auto.report_["candidates"]) == {"identity", "shift", "gain", "location-scale"}
+        assert set(auto.report_["candidates"]) == {"identity", "shift", "location-scale"}
+
+
+def turned(n=50, n_features=3, turn=0.3, seed=4, n_strata=3):
+    """Draw correlated features in strata, and a query that was scaled, shifted and turned a bit."""
+    rng = np.random.default_rng(seed)
+    root = np.linalg.cholesky(0.5 + 0.5 * np.eye(n_features))
+    mean = 2 * rng.normal(size=(n_strata, n_features))
+    skew = rng.normal(size=(n_features, n_features))
+    A = 1.2 * (np.eye(n_features) + turn * (skew - skew.T) / np.sqrt(n_features))
+
+    def draw(p):
+        z = rng.choice(n_strata, n, p=p)
+        x = mean[z] + rng.normal(size=(n, n_features)) @ root.T
+        return x, np.array([f"z{k}" for k in z])
+
+    shares = np.linspace(1, 2, n_strata) / np.linspace(1, 2, n_strata).sum()
+    (X_query, Z_query), (X_reference, Z_reference) = draw(shares), draw(shares[::-1])
+    return X_query @ A.T + 0.5, X_reference, Z_query, Z_reference
+
+
+def mixed_fit(**parameters):
+    """Fit data that leave open whether the map is a matrix."""
+    for seed in range(20):
+        data = turned(seed=seed, turn=0.4)
+        adapter = ConDoAdapter("auto", **parameters).fit_pair(*data)
+        if adapter.report_["ladder"][0]["weight"] * (adapter.map_.kind == "dense") > 0.1:
+            return adapter, data
+    raise AssertionError("no such data")
+
+
+def balanced_sd(X, Z, support):
+    """Return the standard deviations that a domain has with the weights of the support."""
+    parts = [(w, X[level[0] == Z]) for w, level in zip(support.weights, support.levels)]
+    mean = sum(w * x.mean(axis=0) for w, x in parts)
+    return np.sqrt(
+        sum(w * (x.var(axis=0, ddof=1) + (x.mean(axis=0) - mean) ** 2) for w, x in parts)
+    )
+
+
+def test_the_map_is_the_average_of_the_candidates():
+    adapter, data = mixed_fit()
+    ladder = adapter.report_["ladder"]
+    weights = {row["map"]: row["weight"] for row in ladder}
+    assert sum(weights.values()) == pytest.approx(1)
+    assert [row["chosen"] for row in ladder].index(True) == np.argmax([*weights.values()])
+    assert adapter.report_["chosen_map"] == max(weights, key=weights.get)
+    A = np.zeros((3, 3))
+    unit = balanced_sd(data[1], data[3], adapter.support_)
+    for divergence in ("ot", "likelihood"):
+        standard = data[0] / unit, data[1] / unit, *data[2:]
+        part = ConDoAdapter("affine", divergence=divergence).fit_pair(*standard).map_
+        A += weights[f"affine ({divergence})"] * part.A * unit[:, None] / unit
+    left = (adapter.map_.A - A) / weights["diagonal"]
+    np.testing.assert_allclose(left, np.diag(np.diag(left)), atol=1e-5)
+    plain = ConDoAdapter(shrinkage=None).fit_pair(*data).map_
+    kept = np.log(np.diag(left)) / np.log(plain.scale)
+    assert (kept > 0).all()
+    assert (kept < 1.0001).all()
+    assert adapter.map_se_ is None
+
+
+def test_a_row_less_moves_little():
+    """Adapted data move by little, and by at most 1.5 times what the plain map moves them."""
+    for data in (turned(turn=0.1, seed=0), turned(turn=0.0, seed=1), turned(n_features=6, seed=2)):
+        X_query, X_reference, Z_query, Z_reference = data
+        moved = []
+        for parameters in ({"map": "auto"}, {"shrinkage": None}):
+            whole = ConDoAdapter(**parameters).fit_pair(*data).transform(X_query)
+            sizes = []
+            for i in range(0, 100, 5):
+                q, r = np.arange(50) != i, np.arange(50) != i - 50
+                part = X_query[q], X_reference[r], Z_query[q], Z_reference[r]
+                change = ConDoAdapter(**parameters).fit_pair(*part).transform(X_query) - whole
+                sizes.append(np.sqrt(np.mean((change / X_reference.std(axis=0)) ** 2)))
+            moved.append(sizes)
+        assert np.median(moved[0]) <= 0.05
+        assert max(moved[0]) <= 1.5 * max(moved[1])
+
+
+@pytest.mark.parametrize("kind", ["mixed", "rotated", "diagonal"])
+def test_units_and_zeros_of_features_do_not_matter(kind):
+    if kind == "mixed":
+        data = mixed_fit()[1]
+    elif kind == "diagonal":
+        data = turned(turn=0.0)
+    else:
+        drawn = rotations(4, 4, 100, 0)
+        data = drawn.X_query, drawn.X_reference, drawn.Z_query, drawn.Z_reference
+    factor, offset = np.ones(data[0].shape[1]), np.zeros(data[0].shape[1])
+    factor[1], offset[0] = 7.0, 100.0
+    moved = data[0] * factor + offset, data[1] * factor + offset, *data[2:]
+    before, after = (ConDoAdapter("auto").fit_pair(*d).transform(d[0]) for d in (data, moved))
+    np.testing.assert_allclose((after - offset) / factor, before, atol=1e-5)
+
+
+def test_no_matrix_with_few_rows_per_feature():
+    data = turned(n=40, n_features=12, turn=0.5)
+    adapter = ConDoAdapter("auto").fit_pair(*data)
+    assert adapter.map_.kind == "diagonal"
+    reasons = {row["failure"] for row in adapter.report_["ladder"][1:]}
+    assert reasons == {"80 rows are too few for a matrix of 12 features"}
+
+
+def test_pairs_and_bootstrap_take_what_was_chosen():
+    adapter, data = mixed_fit()
+    for given in (data, turned(turn=0.0), None):
+        if given is None:
+            drawn = rotations(4, 4, 100, 0)
+            given = drawn.X_query, drawn.X_reference, drawn.Z_query, drawn.Z_reference
+        rows = np.arange(30)
+        truth = given[0][rows] * 0.5 + 1
+        X_reference = np.vstack([truth, given[1][30:]])
+        paired = ConDoAdapter("auto").fit_pair(
+            given[0], X_reference, *given[2:], pairs=(rows, rows)
+        )
+        assert rmse(paired.transform(given[0][rows]), truth) < 0.1
+    domains = from_pair(*data, None, None, None, "raise")
+    drawn = bootstrap(adapter, domains, domain=None, n_resamples=20)
+    assert drawn.n_resamples > 15
+    assert adapter.map_se_["scale"].shape == (3, 3)
 
 
 def test_a_named_divergence_is_the_only_one_tried():

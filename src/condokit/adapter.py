@@ -13,9 +13,9 @@ from condokit.choose import Candidate, account, candidates, choose, takes_any_fe
 from condokit.data.domains import Domains
 from condokit.data.roles import from_pair, from_table, is_reference_row
 from condokit.data.tables import Table
-from condokit.fit import Fit, FitReport, fit_quietly
+from condokit.fit import Fit, FitReport
 from condokit.maps.affine import AffineMap
-from condokit.maps.families import LocationScale
+from condokit.maps.families import Affine, LocationScale
 from condokit.maps.profile import profile
 from condokit.maps.standard_errors import StandardErrors
 from condokit.pairs import check_pairs, refine
@@ -38,8 +38,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     map : str or MapFamily, default="location-scale"
         The family of maps to choose from: "identity", "shift", "location-scale", "affine",
         "orthogonal", "similarity", "low-rank", "blocks" (as `Blocks(groups)`). "auto" averages
-        identity, shift, gain (a scale without offset) and location-scale by their evidence for
-        every feature, and takes a matrix instead if that predicts held-out rows better; see
+        identity, shift and location-scale by their evidence for every feature, and these with
+        matrices by how well they predict held-out rows, if there are 8 rows per feature; see
         `report_`.
     divergence : str or Divergence, default="auto"
         What the map makes small: "reverse-kl", "forward-kl", "jeffreys", "likelihood", "ot",
@@ -106,7 +106,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     report_ : FitReport
         Facts of the fit, by name or as items: rows compared, iterations, how much of the plain
         estimate was kept, constant features, missing values; for matrices how the search went;
-        where several kinds of maps were tried, "ladder" lists them with scores and the choice.
+        where several kinds of maps were tried, "ladder" lists them with scores and weights.
     n_features_in_ : int
         Number of features; of columns, for an array with `features`.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -384,7 +384,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     ) -> Fit:
         """Refine a fitted map by pairs; its standard errors no longer hold."""
         family = chosen.recipe.family
-        if fit.map.kind == "low-rank" or family.form == "blocks":
+        if self.map == "auto" and fit.map.kind != "diagonal":
+            family = Affine()
+        elif fit.map.kind == "low-rank" or family.form == "blocks":
             raise refusal("'pairs' do not work with {@map='low-rank'} or 'blocks'.")
         if family.is_penalised:
             raise ValueError("'pairs' do not work with penalties or bounds on the matrix.")
@@ -399,7 +401,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
 
         def refit(keep: Array) -> AffineMap:
             try:
-                return fit_quietly(replace(domains, keep=keep), chosen.recipe).map
+                return chosen.refit(replace(domains, keep=keep))
             except (ValueError, FloatingPointError, np.linalg.LinAlgError):
                 return fit.map  # too few rows without these pairs
 

@@ -14,7 +14,7 @@ from condokit.data.disclosure import hidden_counts, told
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
 from condokit.data.missing import complete_rows
-from condokit.data.subsets import folds, subsample
+from condokit.data.subsets import folds, mixed_order
 from condokit.divergences import DIVERGENCES, Divergence, PCMatch
 from condokit.fit import Fit, Recipe, fit_map, fit_quietly, warn_incomplete
 from condokit.maps.affine import AffineMap
@@ -47,13 +47,17 @@ _FEW_ROWS = ("ot", "pc-match")  # what map="affine" tries if the rows are too fe
 MANY_ROWS = 8  # rows per feature from which all matrices are searched
 _MOST_FEATURES = 300  # beyond, only diagonal maps are tried
 _MOST_ROWS = 20_000  # of a domain that the choice looks at
-_TOLERANCE = 0.05  # most nats per feature by which a simpler map may be worse
+_MOST_ON_CURVES, _MORE = 1000, 40  # the same with smooth conditionals, and more for every feature
+_TOLERANCE = 0.1  # most nats per feature by which a simpler map may be worse
+_FEW_ON_FOLDS = 1000  # rows of a domain from which two folds do
 _COLLINEAR = 1e-6  # share of its variance that others leave of a feature
 _LEAST_ROWS = 20  # of a domain, below which none are held out
 _LOW_RANK_FEATURES = 10  # from which a matrix of low rank differs from a full one
-_ERRORS = 2.0  # standard errors within which scores are equal
+_ERRORS = (1.0, 4.0)  # standard errors by which a score is equal, and by which it is not
+_MOST_WORSE = 1.0  # nats per feature by which a row may speak against a map
+_FAILURES = (ValueError, FloatingPointError, np.linalg.LinAlgError)
 _SPREAD = (0.8, 1.25)  # of the mapped query's variance within strata, over the reference's
-_NO_MATTER = ("n_jobs", "verbose")  # settings that do not change the map
+_NO_MATTER = ("verbose",)  # settings that do not change the map
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,13 @@ class Candidate:
     divergence: Any
     conditional: Any
     recipe: Recipe  # how it is fitted
+    parts: tuple[tuple[float, Recipe], ...] = ()  # of an average: weights, and all that is fitted
+
+    def refit(self, domains: Domains) -> AffineMap:
+        """Fit other rows in the same way, without weighing candidates again."""
+        weights, recipes = zip(*(self.parts or ((1.0, self.recipe),)))
+        maps = [fit_quietly(domains, recipe).map for recipe in recipes]
+        return AffineMap.average(maps, np.array(weights))
 
     @property
     def name(self) -> str:
@@ -102,6 +113,7 @@ def candidates(settings: Mapping[str, Any], domains: Domains) -> list[Candidate]
     if not 2 <= domains.n_features <= _MOST_FEATURES:
         matrices = []
     others = [_candidate(settings, family, name, domains) for name, family in matrices]
+    others = [replace(one, recipe=replace(one.recipe, in_units=True)) for one in others]
     if first.recipe.divergence.supports(LocationScale()) is not None and others:
         return others
     return [first, *others]
@@ -183,16 +195,14 @@ def takes_any_features(map: Any, divergence: Any) -> bool:
 
 
 def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidate]:
-    """Fit the first candidate that is as good as the best on held-out rows."""
+    """Average the candidates by their scores on held-out rows, the simpler first."""
     # The score of a candidate is the mean over held-out query rows of
     # `-log p_r(A x + b | z) - log|det A|`: their likelihood under the reference's conditional law,
-    # learned from other rows: neither shrinking data to their mean nor a noisy matrix pays. A
-    # candidate is as good as the best if its score is worse by at most two standard errors of the
-    # paired difference plus one nat for each of the `d^2` numbers in a matrix, shared by the N
-    # query rows: `d^2 / N`, but no more than 0.05 nats per feature. Candidates that leave less than
-    # 80% or more than 125% of the reference's variance within strata, beyond sampling noise, are
-    # out; all matrices are searched only with 8 rows per feature, and with fewer than 20 rows in a
-    # domain nothing but the first is tried.
+    # learned from other rows: neither shrinking data to their mean nor a noisy matrix pays.
+    # Candidates that leave less than 80% or more than 125% of the reference's variance within
+    # strata, beyond sampling noise, are out; with fewer than 8 rows per feature in both domains
+    # there is no matrix beside diagonal maps, with fewer than 16 in one of them not all are
+    # searched, and with fewer than 20 rows in a domain nothing but the first is tried.
     first = fit_map(domains, candidates[0].recipe)  # says what is wrong with the data, if anything
     if len(candidates) == 1:
         return first, candidates[0]
@@ -207,28 +217,49 @@ def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidat
     with quietly():
         trial = _Trial(held, candidates)
         scores = trial.scores()
+        fits = {0: first}
         while True:
-            chosen = trial.first_good(scores)
-            fit = first if chosen == 0 else fit_map(domains, candidates[chosen].recipe)
-            scores[chosen].spread = trial.spread(fit.map)
-            if chosen == 0 or trial.keeps_spread(scores[chosen].spread):
+            weights = trial.weigh(scores)
+            used = np.flatnonzero(weights).tolist()
+            for k in used:
+                if k not in fits:
+                    fits[k] = fit_map(domains, candidates[k].recipe, quiet=True)
+                scores[k].spread = trial.spread(fits[k].map)
+            odd = [k for k in used if k > 0 and not trial.keeps_spread(scores[k].spread)]
+            if not odd:
                 break
-            scores[chosen].failure = f"leaves {scores[chosen].spread:.0%} of the variance"
-    if chosen > 0 and domains.gaps is not None and candidates[0].recipe.averages:
+            for k in odd:
+                scores[k].failure = f"leaves {scores[k].spread:.0%} of the variance"
+    if any(used) and domains.gaps is not None and candidates[0].recipe.averages:
         warn_incomplete(domains)
-    table = [
+    chosen = int(weights.argmax())
+    table = _ladder(candidates, scores, weights)
+    report = replace(fits[chosen].report, ladder=table, chosen_map=candidates[chosen].name)
+    best = replace(fits[chosen], overlap=first.overlap, report=report)
+    if len(used) == 1:
+        return best, candidates[chosen]
+    mixed = AffineMap.average([fits[k].map for k in used], weights[used])
+    parts = tuple((float(weights[k]), candidates[k].recipe) for k in used)
+    return replace(best, map=mixed, errors=None), replace(candidates[chosen], parts=parts)
+
+
+def _ladder(
+    candidates: list[Candidate], scores: "list[_Score]", weights: Array
+) -> list[dict[str, Any]]:
+    """Return what the report tells of every candidate."""
+    best = min((score.mean for score in scores if not score.failure), default=0.0)
+    return [
         {
             "map": candidate.name,
             "score": score.mean,
-            "worse_by": score.mean - min((s.mean for s in scores if not s.failure), default=0.0),
+            "worse_by": score.mean - best,
             "spread": score.spread,
             "failure": score.failure,
-            "chosen": k == chosen,
+            "weight": float(weights[k]),
+            "chosen": k == int(weights.argmax()),
         }
         for k, (candidate, score) in enumerate(zip(candidates, scores))
     ]
-    report = replace(fit.report, ladder=table, chosen_map=candidates[chosen].name)
-    return replace(fit, report=report), candidates[chosen]
 
 
 @dataclass
@@ -237,8 +268,8 @@ class _Score:
 
     nats: Array
     mean: float = np.nan
-    spread: float = np.nan
     failure: str = ""
+    spread: float = np.nan
 
 
 class _Trial:
@@ -246,9 +277,13 @@ class _Trial:
 
     def __init__(self, domains: Domains, candidates: list[Candidate]) -> None:
         self.candidates = candidates
+        self.recipes = [candidate.recipe for candidate in candidates]
         self.recipe = recipe = replace(candidates[-1].recipe, min_overlap=0.0)
         links = check_links(recipe.family.links, domains.tables[0].labels)
-        self.domains = replace(domains, links=links, keep=_some_rows(domains))
+        domains, d = replace(domains, links=links), domains.n_features
+        most = _MOST_ON_CURVES + _MORE * d if recipe.conditional.is_smooth else _MOST_ROWS
+        self.marks = domains.marks()
+        self.domains = replace(domains, keep=_some_rows(domains, self.marks, most))
         self.whole = recipe.compare(self.domains)
         self.pair = gaussian_pair(self.domains, self.whole, recipe.conditional, False)
         self.weights = np.ones(1)
@@ -263,10 +298,10 @@ class _Trial:
         d = domains.n_features
         assert domains.keep is not None
         place = self.whole.place
-        n_folds = 5 if d <= 30 else 2
-        fold = folds(2 * place + ~domains.is_query, n_folds, domains.groups)
-        fewest = self.whole.fewest_rows
-        why_not = [_not_tried(candidate, fewest, d) for candidate in self.candidates]
+        n_folds = 5 if d <= 30 and self.whole.fewest_rows < _FEW_ON_FOLDS else 2
+        cell = 2 * place + ~domains.is_query
+        fold = folds(cell, n_folds, domains.groups, values=self.marks)
+        why_not = [self._why_not(k) for k in range(len(self.candidates))]
         nats: list[list[Array]] = [[] for _ in self.candidates]
         weights = []
         for f in range(n_folds):
@@ -277,41 +312,78 @@ class _Trial:
             except (ValueError, np.linalg.LinAlgError):
                 continue
             weights.append(judge.weights)
-            for k, candidate in enumerate(self.candidates):
-                if why_not[k]:
-                    continue
+            for k in [k for k, reason in enumerate(why_not) if not reason]:
                 try:
-                    nats[k].append(judge(fit_quietly(train, candidate.recipe).map))
-                except (ValueError, FloatingPointError, np.linalg.LinAlgError) as error:
+                    nats[k].append(judge(fit_quietly(train, self.recipes[k]).map))
+                except _FAILURES as error:
                     why_not[k] = str(error).splitlines()[0]
         if not weights:
             few = "too few rows to hold any out"
             return [_Score(np.zeros(1), 0.0), *(_Score(np.zeros(1), failure=few) for _ in nats[1:])]
         self.weights = np.concatenate(weights) / sum(w.sum() for w in weights)
-        results = []
-        for parts, failure in zip(nats, why_not):
-            rows = np.zeros(1) if failure else np.concatenate(parts)
-            mean = np.nan if failure else float(self.weights @ rows)
-            if not failure and not np.isfinite(mean):
-                failure = "maps held-out rows too far away"
-            results.append(_Score(rows, mean, failure=failure))
-        return results
+        rows = np.full((len(nats), len(self.weights)), np.inf)
+        for k, parts in enumerate(nats):
+            if not why_not[k]:
+                rows[k] = np.concatenate(parts)
+                if not np.isfinite(rows[k]).all():
+                    why_not[k] = "maps held-out rows too far away"
+        rows = np.minimum(rows, rows.min(axis=0) + _MOST_WORSE * d)  # no row decides alone
+        means = [
+            np.nan if failure else float(self.weights @ r) for r, failure in zip(rows, why_not)
+        ]
+        return [_Score(*known) for known in zip(rows, means, why_not)]
 
-    def first_good(self, scores: list[_Score]) -> int:
-        """Return the first candidate that is as good as the best."""
-        alive = [k for k, score in enumerate(scores) if not score.failure]
-        if not alive:
-            return 0
+    def _not_tried(self, candidate: Candidate) -> str:
+        """Say why a candidate is not tried, if it is not."""
+        # matching axes stands in for the search among all matrices where rows are too few for that
+        family, divergence = candidate.recipe.family, candidate.recipe.divergence
+        d, fewest = self.trial_domains.n_features, self.whole.fewest_rows
+        beside = self.candidates[0].recipe.family.form == "diagonal"
+        total, many = float(self.whole.n_rows), fewest >= (1 + beside) * MANY_ROWS * d
+        if family.form != "diagonal" and beside and total < MANY_ROWS * d:
+            return f"{total:g} rows are too few for a matrix of {d} features"
+        if family.form == "low-rank" and d < _LOW_RANK_FEATURES:
+            return f"{d} features are few"
+        if isinstance(divergence, PCMatch) and many:
+            return "rows are enough to search all matrices"
+        if family.form == "matrix" and not divergence.in_closed_form and not many:
+            return f"{fewest:g} rows are too few to search all matrices"
+        return ""
+
+    def _why_not(self, k: int) -> str:
+        """Return why a candidate cannot be scored; prepare a search among matrices if it can."""
+        # from the map of all rows, so that folds do not end in other minima than that
+        reason, recipe = self._not_tried(self.candidates[k]), self.recipes[k]
+        if not reason and recipe.family.form == "matrix" and not recipe.divergence.in_closed_form:
+            try:
+                found = fit_quietly(self.trial_domains, recipe).map
+            except _FAILURES as error:
+                return str(error).splitlines()[0]
+            self.recipes[k] = replace(recipe, start=(found.A, found.b))
+        return reason
+
+    def weigh(self, scores: list[_Score]) -> Array:
+        r"""Return the weights of all candidates, which are smooth in their scores.
+
+        A candidate whose score is worse than the best by :math:`t_k` standard errors of the paired
+        difference, less a tolerance, is as good to the extent of :math:`v_k = (4 - t_k) / 3`, cut
+        at 0 and 1. The first that is as good is wanted: :math:`w_k = v_k \prod_{j < k} (1 - v_j)`.
+        The tolerance is two nats for each of the :math:`d^2` numbers in a matrix, shared by the N
+        query rows: :math:`2 d^2 / N`, but no more than 0.1 nats per feature.
+        """
+        weights = np.zeros(len(scores))
+        alive = [k for k, score in enumerate(scores) if not score.failure] or [0]
         best = min(alive, key=lambda k: scores[k].mean)
         d, n_rows = self.domains.n_features, len(self.weights)
-        tolerance = min(_TOLERANCE * d, d**2 / n_rows)
+        tolerance, left = min(_TOLERANCE * d, 2 * d**2 / n_rows), 1.0
         for k in alive:
             difference = scores[k].nats - scores[best].nats
             gap = float(self.weights @ difference)
             error = float(np.sqrt(self.weights**2 @ (difference - gap) ** 2))
-            if gap <= tolerance + _ERRORS * error:
-                return k
-        return best
+            worse = (gap - tolerance) / max(error, 1e-300)
+            weights[k] = left * np.interp(worse, _ERRORS, (1.0, 0.0))
+            left -= weights[k]
+        return weights
 
     def spread(self, affine: AffineMap) -> float:
         """Return the variance within strata of the mapped query over that of the reference."""
@@ -345,20 +417,6 @@ def _independent(pair: GaussianPair) -> Array:
                 chosen.append(j)
         kept = kept[chosen]
     return kept
-
-
-def _not_tried(candidate: Candidate, n_rows: float, n_features: int) -> str:
-    """Say why a candidate is not tried, if it is not."""
-    # matching axes stands in for the search among all matrices where rows are too few for that
-    family, divergence = candidate.recipe.family, candidate.recipe.divergence
-    many = n_rows >= MANY_ROWS * n_features
-    if family.form == "low-rank" and n_features < _LOW_RANK_FEATURES:
-        return f"{n_features} features are few"
-    if isinstance(divergence, PCMatch) and many:
-        return "rows are enough to search all matrices"
-    if family.form == "matrix" and not divergence.in_closed_form and not many:
-        return f"{n_rows:g} rows are too few to search all matrices"
-    return ""
 
 
 class _Judge:
@@ -425,13 +483,12 @@ class _Judge:
         return nats
 
 
-def _some_rows(domains: Domains) -> Array:
-    """Mark the rows that the choice looks at: all, or some of each domain."""
-    kept = np.zeros(len(domains.is_query), dtype=bool)
+def _some_rows(domains: Domains, marks: Array, most: int) -> Array:
+    """Mark the rows that the choice looks at: all, or the first of each domain in mixed order."""
+    order, taken = mixed_order(marks), domains.kept()
     for side in (domains.is_query, ~domains.is_query):
-        rows = np.flatnonzero(domains.kept() & side)
-        kept[rows[subsample(len(rows), _MOST_ROWS, seed=0)]] = True
-    return kept
+        taken[order[(taken & side)[order]][most:]] = False
+    return taken
 
 
 def account(

@@ -51,6 +51,8 @@ class Recipe:
     warn_overlap: float
     min_overlap: float
     finds_errors: bool = True  # whether to resample for standard errors that have no formula
+    start: tuple[Array, Array] | None = None  # a matrix and offset to search from
+    in_units: bool = False  # whether a matrix is found in units that do not depend on the features'
 
     @property
     def needs(self) -> str:
@@ -149,7 +151,7 @@ class Fit:
 Found = tuple[Solution, dict[str, Any], StandardErrors | None]
 
 
-def fit_map(domains: Domains, recipe: Recipe) -> Fit:
+def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
     """Compare the two domains given the confounders, and find the best map of the family."""
     recipe = recipe.checked()
     links = recipe.family.links
@@ -158,7 +160,7 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
     # rows with missing values are left out unless every feature, or block, is fitted by itself
     alone = recipe.family.form in ("diagonal", "blocks") and recipe.needs != "samples"
     usable = domains if domains.gaps is None or alone else _without_gaps(domains)
-    comparison = recipe.compare(usable)
+    comparison = recipe.compare(usable, quiet)
     found = _FITS[recipe.family.form, recipe.needs](usable, recipe, comparison)
     if found is None:  # too few rows for a matrix
         recipe, usable, overlap = recipe.diagonal(), domains, comparison.overlap
@@ -196,7 +198,7 @@ def fit_map(domains: Domains, recipe: Recipe) -> Fit:
 def fit_quietly(domains: Domains, recipe: Recipe) -> Fit:
     """Fit a part of the data again, without repeating what was said of all of it."""
     with quietly():
-        return fit_map(domains, replace(recipe, min_overlap=0.0, finds_errors=False))
+        return fit_map(domains, replace(recipe, finds_errors=False), quiet=True)
 
 
 def _without_gaps(domains: Domains) -> Domains:
@@ -251,7 +253,7 @@ def _fit_diagonal(domains: Domains, recipe: Recipe, comparison: Comparison) -> F
     """Return a diagonal map, shrunk or averaged as asked, with its errors."""
     table = domains.tables[0]
     plain, unit, flat = _solve_diagonal(domains, recipe, comparison)
-    settled = settle(plain, unit, recipe.averages, recipe.shrinkage, comparison.n_rows)
+    settled = settle(plain, unit, recipe.averages, recipe.shrinkage)
     solution = settled.solution
     facts = {"constant_features": table.names_of(flat), **settled.facts(plain, table)}
     errors: StandardErrors | None = DiagonalErrors.of(plain, solution)
@@ -345,7 +347,7 @@ def _fit_matrix(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fou
             n_strata=n_strata,
         )
         return None
-    pair = _gaussians(domains, recipe, comparison)
+    pair = replace(_gaussians(domains, recipe, comparison), start=recipe.start)
     if len(pair.weights) == 1 and not divergence.in_closed_form:
         warn(
             "one-stratum",
@@ -356,7 +358,13 @@ def _fit_matrix(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fou
     _warn_constant(domains.tables[0], ~kept)
     start, facts = pair.means_only(), {}
     if kept.any():
-        solution = divergence.solve(recipe.family, some)
+        unit = np.ones(some.n_features)
+        if recipe.in_units:
+            unit = np.sqrt(np.diag(some.reference.balanced(some.weights)[1]))
+            some = some.in_units(unit)
+        found = divergence.solve(recipe.family, some)
+        A, b = found.scale * unit[:, None] / unit, found.offset * unit
+        solution = replace(found, scale=A, centre=np.zeros(len(b)), image=b)
         start, facts = _embedded(start, solution, kept), solution.search_facts()
         curvature = solution.curvature * comparison.fewest_rows
         if len(pair.weights) > 1 and curvature < _DETERMINED:

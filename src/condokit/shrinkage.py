@@ -12,12 +12,12 @@ from condokit.checks import Array, listing, refusal, warn
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.tables import Table
 from condokit.solvers.posterior import posterior
-from condokit.solvers.solution import Solution, best_gain
+from condokit.solvers.solution import Solution
 
-CANDIDATES = ("identity", "shift", "gain", "location-scale")
-_PARAMETERS = np.array([0, 1, 1, 2])
+CANDIDATES = ("identity", "shift", "location-scale")
+_FEES = np.array([0.0, 4.0, 1.0])  # in units of squared standard errors
+_SLOWLY = 3.0  # costs are divided by it: 2 is the likelihood's own, more makes weights smoother
 _FEW_OTHERS = 0.01  # share of features with scales far from one, up to which nothing is said
-_ANY_CHANGE = 1.25  # fee of any change, beyond the logarithm of the number of rows
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ def _law(law: dict[str, Any], table: Table) -> dict[str, Any]:
     }
 
 
-def settle(solution: Solution, unit: Array, averages: bool, shrinkage: Any, n_rows: Any) -> Settled:
+def settle(solution: Solution, unit: Array, averages: bool, shrinkage: Any) -> Settled:
     """Average or shrink the plain map as asked."""
     all_of_it = np.ones(len(solution.scale))
     kept = KeptShares(all_of_it, all_of_it)
     if averages:
-        solution, chances = average_candidates(solution, n_rows)
+        solution, chances = average_candidates(solution)
         return Settled(solution, kept, chances=chances)
     if shrinkage == "auto":
         return Settled(*shrink(solution, unit))
@@ -97,16 +97,18 @@ def settle(solution: Solution, unit: Array, averages: bool, shrinkage: Any, n_ro
     return Settled(solution, kept)
 
 
-def average_candidates(solution: Solution, n_rows: float | Array) -> tuple[Solution, Array]:
+def average_candidates(solution: Solution) -> tuple[Solution, Array]:
     r"""Return the maps of every feature averaged by evidence, and the weights of `CANDIDATES`.
 
     The estimates of :math:`\log m` and of the image of the centre are independent and nearly
     normal, so minus twice the log-likelihood that a candidate loses is the squared distance of its
-    best point, in standard errors: nothing for location-scale, :math:`z_m^2` for a shift,
-    :math:`z_m^2 + z_r^2` for the identity, and the least distance to the line through the origin
-    for a gain. Each parameter costs 1; any change at all costs :math:`\log n + 1.25` more, much as
-    in the Bayesian information criterion. Weights are :math:`\exp(-\mathrm{cost} / 2)`, so that
-    evidence moves the result smoothly from the identity to the full map.
+    best point, in standard errors: nothing for location-scale, :math:`z_m^2` for a shift and
+    :math:`z_m^2 + z_r^2` for the identity. With fees of 0, 4 and 1 for identity, shift and
+    location-scale, weights are :math:`\exp(-\mathrm{cost} / 3)`: evidence moves the result smoothly
+    from the identity to the full map. With normal errors, the root mean squared error of the shift
+    is then at most 1.13 times that of the full map and 0.75 times without any change, of the scale
+    1.20 and 0.65 times, and neither changes by more than 1.5 times what the full map's does. A
+    scale without offset is no candidate: it would depend on where the zero of a feature is.
     """
     if solution.se_log_scale is None or solution.se_image is None:
         raise refusal(
@@ -118,19 +120,14 @@ def average_candidates(solution: Solution, n_rows: float | Array) -> tuple[Solut
     known = solution.se_image > 0  # constant features are shifted, whatever the evidence
     se_image = np.where(known, solution.se_image, np.inf)
     z_scale, z_shift = log_scale / se_log, (image - centre) / se_image
-    log_gain = best_gain(log_scale, se_log, centre, image, se_image)
-    gain_loss = ((log_gain - log_scale) / se_log) ** 2
-    gain_loss += ((np.exp(log_gain) * centre - image) / se_image) ** 2
-    loss = np.stack([z_scale**2 + z_shift**2, z_scale**2, gain_loss, np.zeros_like(z_scale)])
-    fee = np.reshape(np.log(n_rows) + _ANY_CHANGE, (-1, 1))  # one for all features, or one each
-    cost = loss.T + _PARAMETERS + fee * (_PARAMETERS > 0)
-    weights = np.exp(-(cost - cost.min(axis=1, keepdims=True)) / 2)
+    loss = np.stack([z_scale**2 + z_shift**2, z_scale**2, np.zeros_like(z_scale)])
+    cost = loss.T + _FEES
+    weights = np.exp(-(cost - cost.min(axis=1, keepdims=True)) / _SLOWLY)
     weights /= weights.sum(axis=1, keepdims=True)
     weights[~known] = np.eye(len(CANDIDATES))[CANDIDATES.index("shift")]
-    _, shift, gain, full = weights.T
-    scale = np.exp(gain * log_gain + full * log_scale)
-    moved = (shift + full) * (image - centre) + gain * (np.exp(log_gain) - 1) * centre
-    return replace(solution, scale=scale, image=centre + moved), weights
+    _, shift, full = weights.T
+    moved = (shift + full) * (image - centre)
+    return replace(solution, scale=np.exp(full * log_scale), image=centre + moved), weights
 
 
 def shrink(solution: Solution, unit: Array) -> tuple[Solution, KeptShares, Array]:

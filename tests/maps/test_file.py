@@ -144,7 +144,7 @@ def test_a_fitted_map_knows_how_it_was_fitted(eeg):
     facts = fit(eeg, random_state=3, n_jobs=2).provenance
     assert facts["versions"]["numpy"] == np.__version__
     assert facts["adapter"]["random_state"] == 3
-    assert "n_jobs" not in facts["adapter"]
+    assert facts["adapter"]["n_jobs"] == 2
     assert (facts["map"], facts["divergence"]) == ("location-scale", "likelihood")
     assert facts["confounders"] == {"seizure": "categorical"}
     assert facts["domains"] == {"query": "v2", "reference": "v1"}

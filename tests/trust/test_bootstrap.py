@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from stories import ROLES, two_domains
 
-from condokit import ConDoAdapter, bootstrap, datasets, sensitivity
+from condokit import ConDoAdapter, bootstrap, choose, datasets, sensitivity
 from condokit.data.roles import from_pair
 from condokit.solvers.lbfgs import lbfgs
 from condokit.trust import bootstrap as uncertainty
@@ -148,7 +148,7 @@ def test_bad_input_is_refused():
 def test_ctrl_c_in_a_search_ends_with_the_refits_so_far(monkeypatch):
     frame = two_domains(np.random.default_rng(0), 40, 2)
     adapter = fitted(frame, divergence="likelihood")
-    refit, calls = uncertainty.fit_quietly, []
+    refit, calls = choose.fit_quietly, []
 
     def press(v):
         if len(calls) == 25 and v[0] != 1:
@@ -160,7 +160,7 @@ def test_ctrl_c_in_a_search_ends_with_the_refits_so_far(monkeypatch):
         lbfgs(press, np.ones(1))
         return refit(domains, recipe)
 
-    monkeypatch.setattr(uncertainty, "fit_quietly", interrupted)
+    monkeypatch.setattr(choose, "fit_quietly", interrupted)
     with pytest.warns(UserWarning, match="errors come from 24 refits"):
         assert bootstrap(adapter, frame, **ROLES).n_resamples == 23
 

@@ -106,7 +106,7 @@ class Fitted:
         """Return what was fitted, in a sentence."""
         affine, facts = self.adapter.map_, self.adapter.report_
         is_chosen = "chosen_map" in facts
-        chosen = ", the simplest that predicts rows as well as any," if is_chosen else ""
+        chosen = ", an average of kinds that predict rows well and simply," if is_chosen else ""
         return (
             f"A {affine.kind} map of {affine.n_features_in_} features{chosen} "
             f"from {facts['rows_query']:,.0f} query and {facts['rows_reference']:,.0f} reference "

@@ -12,7 +12,7 @@ from condokit.conditionals.curves import Basis, Products, directions
 from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains, Strata
-from condokit.data.subsets import folds, subsample
+from condokit.data.subsets import folds
 
 _MOST_ROWS = 20_000
 _FOLDS = 3
@@ -187,7 +187,7 @@ def _from_propensity(
     """Return the coefficient and the effective rows; `used` is the share of rows seen here."""
     n_rows = [side.sum() for _, side in sides(is_query)]
     if len(is_query) > _MOST_ROWS:
-        kept = subsample(len(is_query), _MOST_ROWS, seed=0)
+        kept = covariates.thinned(_MOST_ROWS, by_weight=False)
         covariates, is_query = covariates.take(kept), is_query[kept]
     e = calibrated(propensity(covariates, is_query), covariates, is_query)
     coefficient, effective = 0.0, []

@@ -129,7 +129,7 @@ class ProductPrior(Prior):
     def points(self, covariates: Covariates, is_query: Array) -> tuple[Array, Array]:  # noqa: D102
         # true product: half the mass on query rows weighted by the reference's density, half the
         # other way round; paper: all rows weighted by both densities
-        rows = subsample_sides(is_query, _MOST_POINTS // 2)
+        rows = subsample_sides(is_query, _MOST_POINTS // 2, order=covariates.order())
         at = covariates.take(rows)
         domains = covariates.take(is_query), covariates.take(~is_query)
         f_query, f_reference = (
@@ -175,7 +175,7 @@ class UniformPrior(Prior):
         return np.ones_like(share_query)
 
     def points(self, covariates: Covariates, is_query: Array) -> tuple[Array, Array]:  # noqa: D102
-        rows = subsample_sides(is_query, _MOST_POINTS // 2)
+        rows = subsample_sides(is_query, _MOST_POINTS // 2, order=covariates.order())
         counts = covariates.take(rows).counts
         return rows, counts / counts.sum()
 

@@ -27,6 +27,10 @@ class Moments:
     count: Array
     dof: Array
 
+    def of(self, values: slice) -> "Moments":
+        """Return the moments at some of the values."""
+        return Moments(*(part[values] for part in vars(self).values()))
+
 
 class Conditional(BaseEstimator, ABC):
     """An estimator of features given confounders, one domain at a time."""

@@ -34,9 +34,21 @@ class Covariates:
         parts = (None if given is None else given[rows] for given in optional)
         return Covariates(self.Z[rows], self.category[rows], self.n_categories, *parts)
 
-    def thinned(self, most: int) -> Array:
-        """Return the numbers of at most so many rows, evenly taken."""
-        return subsample(len(self.Z), most, self.weights)
+    def joined(self, other: "Covariates") -> "Covariates":
+        """Return these rows, then others, without weights: points to ask for."""
+        Z = np.concatenate([self.Z, other.Z])
+        category = np.concatenate([self.category, other.category])
+        return Covariates(Z, category, self.n_categories)
+
+    def order(self) -> Array:
+        """Return the rows in the order of their values, whatever the order they came in."""
+        return np.lexsort([*self.Z.T, self.category])
+
+    def thinned(self, most: int, by_weight: bool = True) -> Array:
+        """Return the numbers of at most so many rows, evenly taken in the order of their values."""
+        order = self.order() if len(self.Z) > most else np.arange(len(self.Z))
+        weights = self.weights[order] if by_weight and self.weights is not None else None
+        return np.sort(order[subsample(len(order), most, weights)])
 
     @classmethod
     def of(

@@ -10,7 +10,6 @@ from scipy.signal import fftconvolve
 from condokit.checks import Array, check_number
 from condokit.data.arrays import quantiles
 from condokit.data.covariates import Covariates
-from condokit.data.subsets import subsample
 
 Kernel = Callable[[Any, Any], Array]
 _MOST_ELEMENTS = 1 << 22  # of a kernel matrix held at a time, 32 MB
@@ -53,13 +52,12 @@ def rbf_delta(left: Covariates, right: Covariates, width: Array) -> Array:
 def density(at: Covariates, data: Covariates, width: Array, kernel: Kernel | None) -> Array:
     """Return the kernel density of `data` at some points, up to a constant factor."""
     # In one dimension by binning and a fast Fourier transform (error below 1e-4 of the peak);
-    # beyond, in blocks, with at most 5000 centres drawn from the data. Never a large matrix.
+    # beyond, in blocks, with at most 5000 of the data as centres. Never a large matrix.
     one_column = kernel is None and data.Z.shape[1] == 1 and data.n_categories == 1
     if one_column and len(at.Z) * len(data.Z) > _MOST_ELEMENTS:
         return _binned(at.Z[:, 0], data.Z[:, 0], float(width[0]), data.counts)
     if len(data.Z) > _MOST_CENTRES:
-        rows = subsample(len(data.Z), _MOST_CENTRES, data.weights, seed=0)
-        data = replace(data.take(rows), weights=None)
+        data = replace(data.take(data.thinned(_MOST_CENTRES)), weights=None)
     counts = data.counts / data.counts.sum()
     out = np.empty(len(at.Z))
     step = max(1, _MOST_ELEMENTS // len(data.Z))

@@ -5,6 +5,8 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.arrays import sides
 
+_GOLDEN = (5**0.5 - 1) / 2
+
 
 def subsample(n: int, most: int, weights: Array | None = None, seed: int | None = None) -> Array:
     """Return the numbers of at most so many of n rows, in order; all if there are no more."""
@@ -22,13 +24,32 @@ def subsample(n: int, most: int, weights: Array | None = None, seed: int | None 
     return np.searchsorted(upto, (np.arange(most) + 0.5) / most * upto[-1])
 
 
-def subsample_sides(is_query: Array, most: int, kept: Array | None = None) -> Array:
+def subsample_sides(
+    is_query: Array, most: int, kept: Array | None = None, order: Array | None = None
+) -> Array:
     """Return the numbers of at most so many rows of each domain, query rows first, evenly taken."""
-    taken = []
+    # from top to bottom, or in another order
+    order, taken = np.arange(len(is_query)) if order is None else order, []
     for _, side in sides(is_query):
-        rows = np.flatnonzero(side if kept is None else side & kept)
-        taken.append(rows[subsample(len(rows), most)])
+        rows = order[(side if kept is None else side & kept)[order]]
+        taken.append(np.sort(rows[subsample(len(rows), most)]))
     return np.concatenate(taken)
+
+
+def mixed_order(X: Array) -> Array:
+    """Return the rows in an order that looks random but follows from their values alone."""
+    # By where a value lies between its neighbours below and above, added up over features: neither
+    # the order of rows nor units matter, and a row that is left out moves its neighbours alone.
+    # Rows that this does not tell apart are taken in steps of the golden ratio.
+    key = np.zeros(len(X))
+    for x in X.T:
+        values, number = np.unique(x, return_inverse=True)
+        if len(values) > 2:
+            inner = (values[1:-1] - values[:-2]) / (values[2:] - values[:-2])
+            key += np.nan_to_num(np.concatenate([[0.0], inner, [0.0]])[number])
+    rank = np.empty(len(X))
+    rank[np.lexsort(X.T)] = np.arange(len(X))
+    return np.lexsort([rank * _GOLDEN % 1, key.round(6) % 1])
 
 
 def folds(
@@ -37,19 +58,27 @@ def folds(
     groups: Array | None = None,
     order: Array | None = None,
     seed: int = 0,
+    values: Array | None = None,
 ) -> Array:
-    """Deal rows to folds, at random or in order, evenly within cells; a subject's go together."""
+    """Deal rows to folds evenly within cells, in order, at random, or by their values."""
+    # a subject's rows go together
     rng = np.random.default_rng(seed)
     if groups is not None:
         if order is not None:
             return np.unique(groups, return_inverse=True)[1] % n_folds
         return rng.permutation(int(groups.max()) + 1)[groups] % n_folds
     turn = np.arange(len(cell))
+    if values is not None:
+        order = mixed_order(values)
     shuffled = rng.permutation(len(cell)) if order is None else order
     shuffled = shuffled[np.argsort(cell[shuffled], kind="stable")]
+    fold = np.empty(len(cell), dtype=np.intp)
     if order is not None:  # every cell begins with the first fold
         first = np.flatnonzero(np.diff(cell[shuffled], prepend=cell[shuffled][:1] - 1))
-        turn = turn - np.repeat(first, np.diff(first, append=len(cell)))
-    fold = np.empty(len(cell), dtype=np.intp)
+        size = np.diff(first, append=len(cell))
+        turn = turn - np.repeat(first, size)
+        if values is not None:  # in one piece each, so that a row less changes the folds of few
+            part = (turn + 0.5) / np.repeat(size, size) + cell[shuffled] * _GOLDEN
+            turn = (part % 1 * n_folds).astype(np.intp)
     fold[shuffled] = turn % n_folds
     return fold

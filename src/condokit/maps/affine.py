@@ -8,7 +8,7 @@ import numpy as np
 from condokit.checks import Array, listing
 from condokit.maps.base import Map
 from condokit.maps.file import numbers
-from condokit.maps.matrices import Matrix, checked, matrix_of, refuse_infinity
+from condokit.maps.matrices import Matrix, average, checked, matrix_of, refuse_infinity
 from condokit.maps.profile import Profile
 
 
@@ -120,6 +120,17 @@ class AffineMap(Map):
     def log_det(self) -> float:
         """Return log |det A|, minus infinity if the matrix is singular."""
         return self.matrix.log_det()
+
+    @classmethod
+    def average(cls, maps: "Sequence[AffineMap]", weights: Array) -> "AffineMap":
+        """Return the weighted average of maps between the same features and links."""
+        if len(maps) == 1:
+            return maps[0]
+        offset = np.tensordot(weights, [one.offset for one in maps], axes=1)
+        arrays = average([one.matrix for one in maps], weights).arrays()
+        return cls(
+            offset=offset, **arrays, feature_names=maps[0].feature_names, links=maps[0].links
+        )
 
     def inverse(self) -> "AffineMap":
         """Return the map from reference features back to query features."""

@@ -187,6 +187,19 @@ def matrix_of(scale: Any, left: Any = None, right: Any = None) -> Matrix:
     return DiagonalPlusLowRank(scale, left, right)
 
 
+def average(matrices: Sequence[Matrix], weights: Array) -> Matrix:
+    """Return the weighted sum of square matrices; it is dense only if one of them is."""
+    if any(matrix.kind == "dense" for matrix in matrices):
+        return Matrix(sum(w * matrix.array() for w, matrix in zip(weights, matrices)))
+    scale = sum(w * matrix.scale for w, matrix in zip(weights, matrices))
+    result: Matrix = DiagonalPlusLowRank(scale)
+    for w, matrix in zip(weights, matrices):
+        parts = matrix.arrays()
+        if "left" in parts:
+            result = result.plus(w * parts["left"], parts["right"])
+    return result
+
+
 def checked(name: str, value: Any, what: str, dimensions: tuple[int, ...]) -> Array:
     """Return a read-only copy of finite numbers; refuse anything else."""
     array = np.array(value, dtype=np.float64)

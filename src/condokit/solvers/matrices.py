@@ -140,6 +140,9 @@ def rectangular_starts(pair: GaussianPair) -> list[Start]:
 
 def starts(units: Units, pair: GaussianPair, n: int) -> Iterator[Start]:
     """Yield n maps to start from: diagonal, transport, matched axes, then random rotations."""
+    if pair.start is not None:
+        yield "given", Solution.of(*pair.start)
+        return
     mean_q, cov_q = pair.query.balanced(pair.weights)
     mean_r, cov_r = pair.reference.balanced(pair.weights)
     A = np.diag(np.sqrt(np.diag(cov_r) / np.diag(cov_q)))

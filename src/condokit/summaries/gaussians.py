@@ -67,6 +67,8 @@ class GaussianPair:
     skewness: Skewness | None = None
     # how the covariances of "query" and "reference" were regularised, if they were
     shares: dict[str, Shares] = field(default_factory=dict)
+    # matrix and offset to search from, where they are known nearly
+    start: tuple[Array, Array] | None = None
 
     @property
     def n_features(self) -> int:
@@ -79,7 +81,20 @@ class GaussianPair:
 
     def of(self, features: Array) -> "GaussianPair":
         """Return the marginal laws of some of the features."""
-        return GaussianPair(self.query.of(features), self.reference.of(features), self.weights)
+        start = self.start and (self.start[0][np.ix_(features, features)], self.start[1][features])
+        sides = self.query.of(features), self.reference.of(features)
+        return GaussianPair(*sides, self.weights, start=start)
+
+    def in_units(self, unit: Array) -> "GaussianPair":
+        """Return the pair with every feature divided by a unit of its own."""
+        skewness, start = self.skewness, self.start
+        ways = skewness and (lambda *axes: skewness(*(along / unit[:, None] for along in axes)))
+        query, reference = (
+            Gaussians(side.mean / unit, side.cov / np.outer(unit, unit), side.count)
+            for side in (self.query, self.reference)
+        )
+        start = start and (start[0] / unit[:, None] * unit, start[1] / unit)
+        return GaussianPair(query, reference, self.weights, ways, self.shares, start)
 
     def swapped(self) -> "GaussianPair":
         """Return the pair with query and reference exchanged."""
@@ -172,7 +187,9 @@ def gaussian_pair(
     if regularised:
         n_folds = _FOLDS if n_values * d * d * _FOLDS <= _MOST_NUMBERS else 2
         # one fold number per row; the fold is the slow index of a cell
-        dealt = folds(2 * place + ~domains.is_query, n_folds, domains.groups)
+        dealt = folds(
+            2 * place + ~domains.is_query, n_folds, domains.groups, values=domains.marks()
+        )
         cell = np.where(place < 0, -1, place + n_values * dealt)
     scatters = [GroupedScatter(n_folds * n_values, d) for _ in range(2)]
     for rows, chunk in domains.chunks():
@@ -231,7 +248,8 @@ def _along_curves(
         fold = np.zeros(len(residual), dtype=np.intp)
         if regularised:
             groups = None if domains.groups is None else domains.groups[used][side]
-            fold = folds(fold, n_folds, groups)
+            marks = domains.marks()[used][side]
+            fold = folds(fold, n_folds, groups, values=marks)
         scatter = GroupedScatter(n_folds, X.shape[1])
         scatter.update(residual, fold, own.counts)
         whole, share = _learned(scatter, n_folds)
@@ -286,7 +304,8 @@ def residuals(
     conditional: Conditional, X: Array, own: Covariates, at: Covariates
 ) -> tuple[Array, Moments, Moments]:
     """Return residuals in units of their spread, and the moments at the rows and elsewhere."""
-    here, there = (conditional.moments_at(X, own, z) for z in (own, at))
+    both = conditional.moments_at(X, own, own.joined(at))
+    here, there = both.of(slice(len(X))), both.of(slice(len(X), None))
     return (X - here.mean) / np.sqrt(ones_for_zeros(here.var)), here, there
 
 

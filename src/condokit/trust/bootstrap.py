@@ -10,11 +10,12 @@ from scipy.special import stdtrit
 
 from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, check_integer, check_seed, warn
+from condokit.choose import Candidate
 from condokit.data.arrays import ones_for_zeros, rms
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
 from condokit.data.records import Part, Record, Sheet
-from condokit.fit import Recipe, fit_quietly, solve_moments
+from condokit.fit import Recipe, solve_moments
 from condokit.io.progress import progress
 from condokit.maps.standard_errors import DrawnErrors
 from condokit.solvers.lbfgs import threads
@@ -113,14 +114,14 @@ def bootstrap(
     seed = check_seed(random_state)
     if "pairs" in adapter.report_:
         raise ValueError("A map that was refined by pairs cannot be refitted without them.")
-    recipe = adapter.chosen_.recipe
-    is_diagonal = recipe.family.form == "diagonal"
+    chosen, recipe = adapter.chosen_, adapter.chosen_.recipe
+    is_diagonal = recipe.family.form == "diagonal" and not chosen.parts
     domains = replace(domains, links=check_links(recipe.family.links, domains.tables[0].labels))
     if is_diagonal and recipe.needs == "moments" and not recipe.conditional.is_smooth:
         draws = _by_moments(domains, recipe, n_resamples, seed)
     else:
         plain = replace(recipe, shrinkage=None, averages=False) if is_diagonal else recipe
-        draws = _by_rows(domains, plain, n_resamples, seed, n_jobs)
+        draws = _by_rows(domains, replace(chosen, recipe=plain), n_resamples, seed, n_jobs)
     with threads(1):
         found, n_failed = _gathered(draws, n_resamples, verbose)
     affine, (scales, offsets) = adapter.map_, (np.stack(part) for part in zip(*found))
@@ -168,28 +169,28 @@ def _by_moments(domains: Domains, recipe: Recipe, n_resamples: int, seed: int) -
 
 
 def _by_rows(
-    domains: Domains, recipe: Recipe, n_resamples: int, seed: int, n_jobs: int | None
+    domains: Domains, chosen: Candidate, n_resamples: int, seed: int, n_jobs: int | None
 ) -> _Draws:
     """Refit from all rows and from reweighted ones, in parallel if asked."""
-    comparison = recipe.compare(domains, quiet=True)
+    comparison = chosen.recipe.compare(domains, quiet=True)
     cell = cells(domains, comparison)
     used = np.flatnonzero(cell >= 0)
     number = used if domains.groups is None else domains.groups[used]
     units = Parcels(number, cell[used], len(comparison.support.levels), domains.groups is not None)
     seeds = [None, *np.random.SeedSequence(seed).spawn(n_resamples)]
-    jobs = (delayed(_refit_rows)(domains, recipe, used, units, seed) for seed in seeds)
+    jobs = (delayed(_refit_rows)(domains, chosen, used, units, seed) for seed in seeds)
     yield from Parallel(n_jobs=n_jobs or 1, return_as="generator")(jobs)
 
 
 def _refit_rows(
-    domains: Domains, recipe: Recipe, used: Array, units: Parcels, seed: Any
+    domains: Domains, chosen: Candidate, used: Array, units: Parcels, seed: Any
 ) -> _Draw | None:
     """Refit to the rows used as often as they are drawn; once each without a seed."""
     weights = np.zeros(len(domains.is_query))
     weights[used] = 1.0 if seed is None else units.draw(np.random.default_rng(seed))
     weights *= 1.0 if domains.weights is None else domains.weights
     try:
-        affine = fit_quietly(replace(domains, weights=weights, keep=weights > 0), recipe).map
+        affine = chosen.refit(replace(domains, weights=weights, keep=weights > 0))
     except (ValueError, FloatingPointError, np.linalg.LinAlgError):
         return None
     return (affine.scale if affine.kind == "diagonal" else affine.A), affine.offset
