@@ -42,6 +42,7 @@ check: lint types test ## Everything that must pass before a push
 
 bench: $(VENV)/ready ## Time and memory, as ratios in one run
 	$(BIN)/python benchmarks/foundation.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/defaults.py
 	$(BIN)/python benchmarks/confounders.py
 	$(BIN)/python benchmarks/matrices.py
 	$(BIN)/python benchmarks/samples.py
@@ -64,6 +65,7 @@ measure: $(VENV)/ready ## Measure accuracy on real and simulated data; writes ex
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/confounders.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/matrices.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/trust.py
+	OMP_NUM_THREADS=1 $(BIN)/python experiments/instruments.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/errors.py
 
 clean: ## Remove what the targets made

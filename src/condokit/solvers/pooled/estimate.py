@@ -205,17 +205,21 @@ def _law(
     few = np.flatnonzero(~discrete.rare & ~rows.flat)
     few = few if len(few) else np.arange(X.shape[1])
     few = few[subsample(len(few), MOST_SELECTING)]
+
+    def chosen(sample: Array) -> Law:
+        part, nq = at.take(sample), int((sample < rows.n_query).sum())
+        usable = ~discrete.modal[few]
+        law = Law(X[np.ix_(sample, few)], part, nq, rows.groups, fixed[few], usable)
+        law.choose(X.shape[1], n_knots, most_rows)
+        return law
+
     every = np.arange(len(X))
     some = every if rows.groups is not None else _sample_rows(at, rows.n_query, MANY_ROWS)
-    for sample in [some, every] if len(some) < len(every) else [every]:
-        part, nq = at.take(sample), int((sample < rows.n_query).sum())
-        Y = X[:, few] if sample is every else X[np.ix_(sample, few)]
-        law = Law(Y, part, nq, rows.groups, fixed[few], ~discrete.modal[few], n_knots, most_rows)
-        law.choose(X.shape[1])
-        if law.noise is None or sample is every:
-            law.apply(at, rows.n_query)
-            return law
-    raise AssertionError
+    law = chosen(some)
+    if law.noise is not None and len(some) < len(every):
+        law = chosen(every)
+    law.apply(at, rows.n_query)
+    return law
 
 
 class Law:
@@ -229,22 +233,19 @@ class Law:
         subjects: Array | None,
         fixed: Array,
         usable: Array,
-        n_knots: int,
-        most_rows: int,
     ) -> None:
         self.at, self.subjects, self.nq, self.weights = at, subjects, n_query, at.counts
-        self.n_knots, self.most_rows = n_knots, most_rows
         self.X, self.fixed, self.usable = _winsorised(X, n_query, at), fixed, usable
         self.design, self.rho, self.n_effective = Design(()), 0.0, 1.0
         self.noise: NoiseModel | None = None
         self.precision = np.ones(len(X))
 
-    def choose(self, n_features: int) -> None:
+    def choose(self, n_features: int, n_knots: int, most_rows: int) -> None:
         """Choose the design, the ratio of variances of subjects and the noise in turn."""
         few = self.X.shape[1]
         for turn in range(2 if self.subjects is None else 3):
             before = self.rho
-            self._choose_mean()
+            self._choose_mean(n_knots, most_rows)
             if turn == 0 and self.rho != before:
                 continue
             if self.noise is not None or not self._choose_noise():
@@ -267,8 +268,8 @@ class Law:
             self.U, self.penalty, self.nq, self.weights, self.subjects, self.rho
         )
 
-    def _choose_mean(self) -> None:
-        sample, apart = _sample_rows(self.at, self.nq, self.most_rows), None
+    def _choose_mean(self, n_knots: int, most_rows: int) -> None:
+        sample, apart = _sample_rows(self.at, self.nq, most_rows), None
         if self.subjects is not None:
             sample = np.arange(len(self.X))
             apart = partial(without_subject, subjects=self.subjects, rho=self.rho)
@@ -279,7 +280,7 @@ class Law:
             self.weights[sample],
             self.precision[sample],
             self.fixed,
-            self.n_knots,
+            n_knots,
             transform=apart,
         )
         self._columns()
