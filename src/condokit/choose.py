@@ -366,10 +366,10 @@ class _Trial:
         r"""Return the weights of all candidates, which are smooth in their scores.
 
         A candidate whose score is worse than the best by :math:`t_k` standard errors of the paired
-        difference, less a tolerance, is as good to the extent of :math:`v_k = (4 - t_k) / 3`, cut
-        at 0 and 1. The first that is as good is wanted: :math:`w_k = v_k \prod_{j < k} (1 - v_j)`.
-        The tolerance is two nats for each of the :math:`d^2` numbers in a matrix, shared by the N
-        query rows: :math:`2 d^2 / N`, but no more than 0.1 nats per feature.
+        difference is as good to the extent of :math:`v_k = (4 - t_k) / 3`, cut at 0 and 1. The
+        first that is as good is wanted: :math:`w_k = v_k \prod_{j < k} (1 - v_j)`. A diagonal map
+        may be worse without blame by two nats for each of the :math:`d^2` numbers in a matrix,
+        shared by the N query rows: :math:`2 d^2 / N`, but no more than 0.1 nats per feature.
         """
         weights = np.zeros(len(scores))
         alive = [k for k, score in enumerate(scores) if not score.failure] or [0]
@@ -380,7 +380,9 @@ class _Trial:
             difference = scores[k].nats - scores[best].nats
             gap = float(self.weights @ difference)
             error = float(np.sqrt(self.weights**2 @ (difference - gap) ** 2))
-            worse = (gap - tolerance) / max(error, 1e-300)
+            if self.candidates[k].recipe.family.form == "diagonal":
+                gap -= tolerance
+            worse = gap / max(error, 1e-300)
             weights[k] = left * np.interp(worse, _ERRORS, (1.0, 0.0))
             left -= weights[k]
         return weights
