@@ -7,6 +7,7 @@ from scipy import sparse
 from scipy.special import gammaln
 
 from condokit.checks import Array
+from condokit.data.subsets import subsample
 from condokit.solvers.pooled.design import best_scale
 from condokit.solvers.pooled.noise import NoiseModel, noise_part, renew_noise
 from condokit.solvers.pooled.projections import (
@@ -111,10 +112,11 @@ def fit_rows(
     log_v = np.zeros((n, d)) if has_noise else None
     gamma = np.zeros((noise.columns.shape[1] if noise is not None else 0, d))
     precision_level = np.inf
-    red, m, e = _start(projection, X, fixed, tails, dof)
+    some = _some_rows(X[:, 0], projection.n_query) if tails.any() else []
+    red, m, e = _start(projection, X, fixed, tails, dof, some)
     s2 = residual_variance(red, m, dof)
     if tails.any():
-        robust = (np.median(np.abs(e[:: max(1, n // 1000)]), axis=0) / 0.6745) ** 2
+        robust = (np.median(np.abs(e[np.concatenate(some)]), axis=0) / 0.6745) ** 2
         s2 = np.where(tails & (robust > FLOOR), robust, s2)
     leverage = np.minimum(projection.leverage * weights[:, None], LARGEST_LEVERAGE)
     h, w = leverage, np.ones((n, d))
@@ -160,8 +162,19 @@ def fit_rows(
     return Batch(m, red, s2, nu, V, V_image, covariance)
 
 
+def _some_rows(x: Array, n_query: int) -> list[Array]:
+    """Return at most 500 rows of either domain, evenly by value whatever the order of rows."""
+    sides = np.arange(n_query), np.arange(n_query, len(x))
+    return [side[np.argsort(x[side], kind="stable")][subsample(len(side), 500)] for side in sides]
+
+
 def _start(
-    projection: Projection, X: Array, fixed: Array, tails: Array, dof: float
+    projection: Projection,
+    X: Array,
+    fixed: Array,
+    tails: Array,
+    dof: float,
+    some: list[Array],
 ) -> tuple[Reduced, Array, Array]:
     """Fit without weights; features with heavy tails again with their residuals cut."""
     red = projection.solve(X, None)
@@ -172,11 +185,11 @@ def _start(
     nq = projection.n_query
     for _ in range(3):
         cut = X.copy()
-        for rows, unit in ((slice(0, nq), m), (slice(nq, len(X)), np.ones_like(m))):
-            part = e[rows]
-            some = part[:: max(1, len(part) // 500)]
-            middle = np.median(some, axis=0)
-            spread = np.median(np.abs(some - middle), axis=0) / 0.6745
+        sides = (slice(0, nq), m), (slice(nq, len(X)), np.ones_like(m))
+        for (rows, unit), few in zip(sides, some):
+            part, seen = e[rows], e[few]
+            middle = np.median(seen, axis=0)
+            spread = np.median(np.abs(seen - middle), axis=0) / 0.6745
             spread = np.where(tails & (spread > 0), 3 * spread, np.inf)
             limited = np.clip(part, middle - spread, middle + spread)
             cut[rows] -= (part - limited) / unit
