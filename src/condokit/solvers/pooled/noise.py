@@ -165,7 +165,10 @@ def renew_noise(
     h: Array,
     n_effective: float,
 ) -> tuple[Array, Array, float]:
-    """Renew the log-variances from weighted squared residuals over s2 (with v still in them)."""
+    """Renew the log-variances from weighted squared residuals over s2 (with v still in them).
+
+    Coefficients of columns are pulled towards those that the features have in common.
+    """
     n, d = squares.shape
     level = np.zeros((noise.n_categories, d))
     precision = np.inf
@@ -180,7 +183,9 @@ def renew_noise(
         u = squares * np.exp(-curve - own)
         middle = weights @ np.minimum(u, 20) / weights.sum()
         u = np.clip(u / np.maximum(middle, 1e-300) - 1, -1, 15)
-        score = 0.5 * (noise.columns * weights[:, None]).T @ u - gamma / noise.prior[:, None]
+        common = gamma.mean(axis=1, keepdims=True) * (n_effective / (n_effective + 1))
+        score = 0.5 * (noise.columns * weights[:, None]).T @ u
+        score -= (gamma - common) / noise.prior[:, None]
         gamma = gamma + np.linalg.solve(A, score)
         curve = np.clip(noise.columns @ gamma, -6, 6)
     total = curve + (level[noise.category] if noise.levels else 0.0)
