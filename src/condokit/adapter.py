@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from condokit.checks import Array, check_integer, noting, refusal, warn
 from condokit.choose import Candidate, account, candidates, choose, takes_any_features
 from condokit.data.domains import Domains
+from condokit.data.measurements import told
 from condokit.data.roles import from_pair, from_table, is_reference_row
 from condokit.data.tables import Table
 from condokit.fit import Fit, FitReport
@@ -184,7 +185,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             What differs between the domains for reasons that are not technical: values, or the
             names of columns of X.
         features : list of str or int, default=None
-            Feature columns: names, patterns such as "eeg_*", or positions. Default: all others.
+            Feature columns: names, patterns such as "eeg_*", or positions. Default: of an array all
+            columns; of a data frame those other columns of numbers that do not look like
+            identifiers, dates, ages, codes or labels, with a warning that lists what is left alone.
         groups : array-like of shape (n_rows,) or str, default=None
             The subject of each row. Rows of one subject count as less evidence than rows of many.
         sample_weight : array-like of shape (n_rows,) or str, default=None
@@ -206,9 +209,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             categorical=self.categorical,
             missing=self.missing,
         )
-        table = domains.tables[0]
-        by_place = features is not None and table.columns is None
-        return self.fit_domains(domains, list(table.positions) if by_place else None)
+        return self.fit_domains(domains, _by_place(features, domains))
 
     def fit_pair(
         self,
@@ -217,6 +218,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         Z_query: Any = None,
         Z_reference: Any = None,
         *,
+        features: Any = None,
         pairs: Any = None,
         groups: Any = None,
         sample_weight: Any = None,
@@ -231,6 +233,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             the domains may have different features.
         Z_query, Z_reference : array-like, data frame or dict, default=None
             Confounders of each domain.
+        features : list of str or int, default=None
+            As in `fit`, of both tables.
         pairs : pair of lists of int, default=None
             Row numbers of X_query and of X_reference that are the same subjects, measured twice.
             The map is then refined by regression on them, as far as held-out pairs advise; see
@@ -258,10 +262,10 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             self.categorical,
             self.missing,
             any_features=takes_any_features(self.map, self.divergence),
+            features=features,
         )
-        return self.fit_domains(
-            domains, None, None if pairs is None else check_pairs(pairs, domains)
-        )
+        matched = None if pairs is None else check_pairs(pairs, domains)
+        return self.fit_domains(domains, _by_place(features, domains), matched)
 
     @property
     def map_se_(self) -> dict[str, Array] | None:
@@ -355,6 +359,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         if self.n_jobs is not None and self.n_jobs != -1:
             check_integer("n_jobs", self.n_jobs, 1)
         with noting() as notes:
+            if domains.left:
+                text = "Not taken as features: {left}. Name those that are in {@`features`}."
+                warn("not-features", text, UserWarning, left=told(domains.left))
             with watched(bool(self.verbose), self.n_jobs) as watch:
                 fit, chosen = choose(domains, candidates(self.get_params(deep=False), domains))
                 if pairs is not None:
@@ -442,3 +449,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 mine = unchanged[rows]
                 result[rows][mine] = chunk[mine] if what is affine else 0.0
         return result if as_array else table.rebuild(result, affine.outputs(table.columns))
+
+
+def _by_place(features: Any, domains: Domains) -> list[int] | None:
+    """Return the columns of an array that were chosen as features, None if that is all or names."""
+    table = domains.tables[0]
+    return None if features is None or table.columns is not None else list(table.positions)

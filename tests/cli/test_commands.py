@@ -599,3 +599,49 @@ def test_ctrl_c_says_so(files, monkeypatch, capsys):
     monkeypatch.setattr("condokit.cli.commands.load_map", stopped)
     assert run("show", "map.json") == 130
     assert "Interrupted." in capsys.readouterr().err
+
+
+@pytest.fixture
+def records(files):
+    """Tables with columns that are no measurements."""
+    rng = np.random.default_rng(0)
+    for name in ("new", "old", "all"):
+        frame = pd.read_csv(files / f"{name}.csv")
+        frame["age"] = rng.uniform(20, 80, len(frame))
+        frame["arm"] = rng.choice([1, 2, 3], len(frame))
+        frame.to_csv(files / f"{name}.csv", index=False)
+    return files
+
+
+@pytest.mark.parametrize("one", [True, False])
+def test_features_are_told(records, one, eeg, capsys):
+    pair = [records / "new.csv", "--reference", records / "old.csv"]
+    table = [records / "all.csv", "--domain", "device", "--reference-label", "v1"]
+    given = [*(table if one else pair), "-c", "seizure"]
+    assert run("fit", *given, "-o", records / "map.json", "--json") == 0
+    told = capsys.readouterr()
+    record = json.loads(told.out)
+    assert record["features"] == eeg.feature_names
+    assert set(record["columns_left_alone"]) == {"depression", "person", "age", "arm"}
+    made = AffineMap.load(records / "map.json")
+    assert made.provenance["columns_left_alone"] == record["columns_left_alone"]
+    assert run("check", *given) == 0
+    for err in (told.err, capsys.readouterr().err):
+        assert f"Features ({len(eeg.feature_names)}): {eeg.feature_names[0]!r}" in err
+        assert re.search(r"Left alone: .*'age' \(by its name\)", err)
+        assert "warning" not in err
+
+
+def test_features_that_are_not_clear_are_refused(records, capsys):
+    for name in ("new", "old"):
+        frame = pd.read_csv(records / f"{name}.csv")
+        frame["my site"] = frame["arm"]
+        kept = ["eeg_delta_F3", "arm", "my site", "seizure"]
+        frame[kept].to_csv(records / f"{name}.csv", index=False)
+    given = [records / "new.csv", "--reference", records / "old.csv", "-c", "seizure"]
+    assert run("check", *given) == 2
+    err = capsys.readouterr().err
+    assert "'arm', 'my site' (whole numbers with few values)" in err
+    typed = re.search(r"(--features \S+), or (--features '\*')", err)
+    assert run("check", *given, *shlex.split(typed[1])) == 0
+    assert run("check", *given, *shlex.split(typed[2])) == 0

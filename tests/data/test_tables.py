@@ -88,7 +88,7 @@ def test_integers_and_booleans_become_float():
     adapter = ConDoAdapter().fit_pair(3 * X + 1, X)
     assert adapter.transform(X).dtype == np.float64
     frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 0] > 50})
-    out = ConDoAdapter().fit_pair(frame, frame[::-1]).transform(frame)
+    out = ConDoAdapter().fit_pair(frame, frame[::-1], features=["a", "b"]).transform(frame)
     np.testing.assert_allclose(out, frame.astype(float), atol=1e-9)
 
 

@@ -69,7 +69,8 @@ data = _together(
         "--features",
         "-f",
         metavar="PATTERN,...",
-        help="Feature columns; default: all other numeric columns, or the variables of h5ad.",
+        help="Feature columns; default: the variables of h5ad, or other columns of numbers that do "
+        "not look like identifiers, dates, ages, codes or labels.",
     ),
     option("--groups", metavar="COLUMN", help="The subject of each row."),
     option("--weights", metavar="COLUMN", help="How many rows each row counts for."),

@@ -5,6 +5,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from condokit.checks import FileError, did_you_mean, listing
 from condokit.cli.options import READING
 from condokit.cli.outputs import tell
 from condokit.data.domains import Domains
+from condokit.data.measurements import told
 from condokit.data.roles import from_pair, from_table
 from condokit.io import OBSERVED, is_number, read_table
 from condokit.io.formats import arrow
@@ -37,21 +39,27 @@ def read_domains(
     roles = [name for name in (*kinds, domain, groups, weights) if name is not None]
     for path, table in zip(paths, tables):
         refuse_unknown(path, roles, table.column_names)
-    chosen = _features(options["features"], paths, tables, roles, options["decimal"])
+    chosen, others = _features(options["features"], paths, tables, roles, options["decimal"])
+    whole = [OBSERVED in (table.schema.metadata or {}) for table in tables]  # AnnData
+    named = chosen if options["features"] or all(whole) else None
     columns = {
         name: _alike(name, kind, paths, [table.column(name) for table in tables])
         for name, kind in kinds.items()
     }
     sides = [{name: columns[name][k] for name in columns} or None for k in range(len(tables))]
     categorical = [name for name, kind in kinds.items() if kind == "cat"] or None
+    by_row = [None if c is None else [t.column(c) for t in tables] for c in (groups, weights)]
+    X, how = [table.select(chosen) for table in tables], (categorical, missing)
     if domain is not None:
-        one, labels = tables[0], labels_of(tables[0].column(domain))
-        return from_table(
-            one, labels, sides[0], chosen, groups, weights, reference_label, categorical, missing
-        )
-    by_row = [None if c is None else tuple(t.column(c) for t in tables) for c in (groups, weights)]
-    X = [table.select(chosen) for table in tables]
-    return from_pair(X[0], X[1], sides[0], sides[1], by_row[0], by_row[1], categorical, missing)
+        labels, own = labels_of(tables[0].column(domain)), [each and each[0] for each in by_row]
+        found = from_table(X[0], labels, sides[0], named, own[0], own[1], reference_label, *how)
+    else:
+        found = from_pair(X[0], X[1], *sides, *by_row, *how, False, named)  # type: ignore[arg-type, call-arg]
+    found = replace(found, left=others | found.left)
+    tell(f"Features ({found.n_features}): {listing(found.tables[0].labels, 10)}.")
+    if found.left:
+        tell(f"Left alone: {told(found.left)}. Choose features with -f.")
+    return found
 
 
 def check_label(domain: str | None, reference_label: str | None) -> None:
@@ -131,8 +139,9 @@ def _plain(kind: Any) -> Any:
 
 def _features(
     values: tuple[str, ...], paths: list[str], tables: list[Any], roles: list[str], decimal: str
-) -> list[str]:
+) -> tuple[list[str], dict[str, str]]:
     """Choose the feature columns: by pattern, or all numeric ones that every table has."""
+    # and say why other columns are none, if none are named
     first = tables[0].column_names
     free = [name for name in first if name not in roles]
     if values:
@@ -151,7 +160,7 @@ def _features(
         for path, table in zip(paths, tables):
             refuse_unknown(path, list(chosen), table.column_names)
             refuse_text(path, chosen, table.schema, [table], decimal)
-        return list(chosen)
+        return list(chosen), {}
     numeric = dict.fromkeys(free)
     for table in tables:
         observed = set(json.loads((table.schema.metadata or {}).get(OBSERVED, "[]")))
@@ -162,9 +171,8 @@ def _features(
             "No numeric column that every table has is left for features; name them with "
             f"--features. The columns are {listing(free, 10)}."
         )
-    if left := [name for name in free if name not in numeric]:
-        tell(f"Not features (text, about rows, or in one table only): {listing(left, 10)}.")
-    return list(numeric)
+    why = "text, about rows, or in one table only"
+    return list(numeric), {name: why for name in free if name not in numeric}
 
 
 def refuse_text(

@@ -41,6 +41,8 @@ class Domains:
     missing: dict[str, int] = field(default_factory=dict)
     links: tuple[Link, ...] | None = None
     gaps: tuple[Array, Array] | None = None  # missing (query, reference) values of each feature
+    # columns that are not features, and why, where no features were named
+    left: dict[str, str] = field(default_factory=dict)
 
     @property
     def n_features(self) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from condokit.checks import Array, check_length, check_weights, did_you_mean, listing, refusal
 from condokit.data.arrays import sides
 from condokit.data.domains import PART, Confounder, Domains
+from condokit.data.measurements import measurements
 from condokit.data.missing import with_gaps
 from condokit.data.tables import Table, as_narwhals, refuse_duplicates
 
@@ -40,19 +41,23 @@ def from_table(
     if isinstance(sample_weight, str):
         sample_weight = _column(table, "sample_weight", sample_weight, reserved)
     weights = _weights([table], [sample_weight])
-    hint = "Name the feature columns with `features=`, for example features=['eeg_*']."
-    unnamed: dict[str, Any] = {"hint": hint, "flags": False} if features is None else {}
-    features_table = table.select(features, reserved, **unnamed)
-    features_table.refuse_empty()
+    table.refuse_empty()
     levels, codes = _factorize([labels], "domain")
     query_label, reference_label = _name_domains(levels, len(codes), reference)
+    is_query = codes == levels.index(query_label)
+    left: dict[str, str] = {}
+    if features is None and table.columns is not None:
+        free = [column for column in table.columns if column not in reserved]
+        taken, left = measurements([table], free, is_query)
+        features = taken if left else None
     domains = Domains(
-        (features_table,),
-        codes == levels.index(query_label),
+        (table.select(features, reserved),),
+        is_query,
         [],
         labels=(query_label, reference_label),
         weights=weights,
         groups=group_codes,
+        left=left,
     )
     return _with_confounders(domains, [columns], categorical, missing)
 
@@ -67,6 +72,7 @@ def from_pair(
     categorical: Any,
     missing: str,
     any_features: bool = False,
+    features: Any = None,
 ) -> Domains:
     """Read two tables, perhaps of different features; the checks of `ConDoAdapter.fit_pair`."""
     tables = [Table(X_query, "X_query"), Table(X_reference, "X_reference")]
@@ -81,9 +87,15 @@ def from_pair(
     query = _confounders(tables[0], Z_query, reserved[0], "Z_query")
     reference = _confounders(tables[1], Z_reference, reserved[1], "Z_reference")
     group_codes = _group_codes(tables, _pair("groups", groups), reserved)
-    tables = _select_features(tables, reserved, any_features)
     for table in tables:
         table.refuse_empty()
+    is_query = np.repeat([True, False], [table.n_rows for table in tables])
+    left: dict[str, str] = {}
+    if features is not None:
+        query_table = tables[0].select(features, reserved[0])
+        tables = [query_table, tables[1].select(query_table.feature_names or features, reserved[1])]
+    else:
+        tables, left = _select_features(tables, reserved, any_features, is_query)
     names, by_name = [name for name, _ in query], dict(reference)
     if sorted(names) != sorted(name for name, _ in reference):
         raise ValueError(
@@ -92,8 +104,7 @@ def from_pair(
         )
     reference = [(name, by_name[name]) for name in names]
     weights = _weights(tables, _pair("sample_weight", sample_weight))
-    is_query = np.repeat([True, False], [table.n_rows for table in tables])
-    domains = Domains(tuple(tables), is_query, [], weights=weights, groups=group_codes)
+    domains = Domains(tuple(tables), is_query, [], weights=weights, groups=group_codes, left=left)
     return _with_confounders(domains, [query, reference], categorical, missing)
 
 
@@ -170,8 +181,8 @@ def _weights(tables: list[Table], weights: Sequence[Any]) -> Array | None:
 
 
 def _select_features(
-    tables: list[Table], reserved: list[list[str]], any_features: bool
-) -> list[Table]:
+    tables: list[Table], reserved: list[list[str]], any_features: bool, is_query: Array
+) -> tuple[list[Table], dict[str, str]]:
     """Select the same features in the same order from both tables, or each one's own."""
     query, reference = tables
     if query.columns is None or reference.columns is None:
@@ -187,8 +198,10 @@ def _select_features(
         # tables that share some names are meant to be alike: a typing error, not another assay
         if not any_features or not set(left).isdisjoint(right):
             _refuse_other_columns(left, right)
-            return [query.select(None, reserved[0]), reference.select(left)]
-    return [table.select(None, taken) for table, taken in zip(tables, reserved)]
+            taken, others = measurements(tables, left, is_query)
+            kept = query.select(taken if others else None, reserved[0])
+            return [kept, reference.select(taken if others else left)], others
+    return [table.select(None, taken) for table, taken in zip(tables, reserved)], {}
 
 
 def _refuse_other_columns(query: list[str], reference: list[str]) -> None:

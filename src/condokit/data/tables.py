@@ -53,11 +53,12 @@ class Table:
         self.refuse_unknown(argument, [name])
         return self._data[name]
 
-    def select(
-        self, features: Any, reserved: Sequence[str] = (), hint: str = _CONVERT, flags: bool = True
-    ) -> "Table":
+    def is_number(self, name: str) -> bool:
+        """Tell whether a column holds numbers."""
+        return bool(self._types[self._place[name]].is_numeric())
+
+    def select(self, features: Any, reserved: Sequence[str] = ()) -> "Table":
         """Keep the features: given by name, pattern or position, or all that are not reserved."""
-        # `hint` is what to do about text columns; `flags` admits boolean columns
         chosen, taken = self.positions, set(reserved)
         if features is not None:
             chosen = self._find(features, taken)
@@ -74,11 +75,11 @@ class Table:
         text = [
             f"{label} ({dtype})"
             for label, dtype in zip(table.labels, table._dtypes())
-            if not (dtype.is_numeric() or (flags and dtype == nw.Boolean))
+            if not (dtype.is_numeric() or dtype == nw.Boolean)
         ]
         if text:
             raise ValueError(
-                f"{self.name} has columns that are not numeric: {listing(text)}. {hint}"
+                f"{self.name} has columns that are not numeric: {listing(text)}. {_CONVERT}"
             )
         return table
 
