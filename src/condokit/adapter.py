@@ -8,10 +8,10 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from condokit.checks import Array, check_integer, noting, refusal, warn
+from condokit.checks import Array, check_integer, listing, noting, refusal, warn
 from condokit.choose import Candidate, account, candidates, choose, takes_any_features
 from condokit.data.domains import Domains
-from condokit.data.measurements import told
+from condokit.data.measurements import FEW_LEVELS, told
 from condokit.data.roles import from_pair, from_table, is_reference_row
 from condokit.data.tables import Table
 from condokit.fit import Fit, FitReport
@@ -362,6 +362,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             if domains.left:
                 text = "Not taken as features: {left}. Name those that are in {@`features`}."
                 warn("not-features", text, UserWarning, left=told(domains.left))
+            if few := [c.name for c in domains.continuous if c.may_be_codes]:
+                warn("few-levels", FEW_LEVELS, UserWarning, names=listing(few))
             with watched(bool(self.verbose), self.n_jobs) as watch:
                 fit, chosen = choose(domains, candidates(self.get_params(deep=False), domains))
                 if pairs is not None:

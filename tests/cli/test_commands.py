@@ -645,3 +645,45 @@ def test_features_that_are_not_clear_are_refused(records, capsys):
     typed = re.search(r"(--features \S+), or (--features '\*')", err)
     assert run("check", *given, *shlex.split(typed[1])) == 0
     assert run("check", *given, *shlex.split(typed[2])) == 0
+
+
+def test_one_pair_of_many_labels(files, capsys):
+    frame = pd.read_csv(files / "all.csv")
+    third = frame[:30].assign(device="v3")
+    third[third.filter(like="eeg").columns] = 1e6
+    many = pd.concat([third, frame])
+    many.to_csv(files / "many.csv", index=False)
+    told = ["--domain", "device", "--reference-label", "v1"]
+    given = [files / "many.csv", *told, "-c", "seizure", "-f", "eeg_*"]
+    assert run("fit", *given, "-o", files / "map.json") == 2
+    err = capsys.readouterr().err
+    assert "Got 3 ('v1', 'v2', 'v3'). For one pair of them, name the label of NEW with" in err
+    one = ["--query-label", "v2"]
+    written = ["-o", files / "map.json", "--adapted", files / "adapted.csv"]
+    assert run("fit", *given, *one, *written) == 0
+    err = capsys.readouterr().err
+    assert "30 rows with other labels of 'device' are left out." in err
+    only = [files / "all.csv", *told, "-c", "seizure", "-f", "eeg_*", "-o", files / "only.json"]
+    assert run("fit", *only) == 0
+    made, wanted = (AffineMap.load(files / f"{name}.json") for name in ("map", "only"))
+    np.testing.assert_array_equal(made.scale, wanted.scale)
+    adapted, stays = pd.read_csv(files / "adapted.csv"), (many["device"] != "v2").to_numpy()
+    features = adapted.filter(like="eeg")
+    np.testing.assert_array_equal(features[stays], many.filter(like="eeg")[stays])
+    moved = wanted(many.filter(like="eeg")[~stays])
+    np.testing.assert_allclose(features[~stays], moved, rtol=1e-9)
+    assert run("check", *given, "--query-label", "v5") == 2
+    assert "the labels are 'v1', 'v2', 'v3'" in capsys.readouterr().err
+    assert run("check", *given, "--query-label", "v1") == 2
+    assert run("check", *data(files), *one) == 2
+    assert "--query-label is one of the labels of --domain" in capsys.readouterr().err
+
+
+def test_a_confounder_that_may_be_a_code_is_told(records, capsys):
+    given = [records / "new.csv", "--reference", records / "old.csv", "-f", "eeg_*"]
+    for kind, is_told in (("arm", True), ("arm:num", False), ("arm:cat", False)):
+        assert run("check", *given, "-c", kind) == 0
+        told = "confounder 'arm'. If it is a code of categories, declare it with :cat; if not"
+        assert (told in capsys.readouterr().out) == is_told
+    assert run("fit", *given, "-c", "arm", "-o", records / "map.json") == 0
+    assert "few values: confounder 'arm'" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from click import IntRange, option
 
 READING = ("format", "delimiter", "na_values", "encoding", "decimal")
 _MISSING = click.Choice(["raise", "drop", "impute"])
-APPLIED = ("domain", "reference_label", *READING)
+APPLIED = ("domain", "reference_label", "query_label", *READING)
 
 
 def _together(*options: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,6 +53,11 @@ domain = _together(
         "--reference-label",
         metavar="LABEL",
         help="With --domain: which is OLD. Its rows are never changed.",
+    ),
+    option(
+        "--query-label",
+        metavar="LABEL",
+        help="With --domain: which is NEW, if there are more labels. Other rows are left alone.",
     ),
 )
 data = _together(

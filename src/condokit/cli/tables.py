@@ -28,13 +28,16 @@ def read_domains(
     """Read one table or two, and tell features from the rest; other options are ignored."""
     if (reference is None) == (domain is None):
         raise click.UsageError("Give --reference OLD for two tables, or --domain for one.")
-    check_label(domain, reference_label)
+    query_label = options["query_label"]
+    check_label(domain, reference_label, query_label)
     if new == reference == "-":
         raise click.UsageError("Standard input can be NEW or OLD, but not both.")
     groups, weights, missing = (options[name] for name in ("groups", "weights", "missing"))
     paths = [path for path in (new, reference) if path is not None]
     reading = {name: options[name] for name in READING}
     tables = [_table(path, texts=[domain], **reading) for path in paths]
+    if query_label is not None:
+        tables = [_pair_of(new, tables[0], str(domain), query_label, reference_label)]
     kinds = _confounders(options["confounders"], tables[0].column_names)
     roles = [name for name in (*kinds, domain, groups, weights) if name is not None]
     for path, table in zip(paths, tables):
@@ -62,10 +65,25 @@ def read_domains(
     return found
 
 
-def check_label(domain: str | None, reference_label: str | None) -> None:
-    """Refuse a column of domains without the label of OLD, and the label without the column."""
+def check_label(domain: str | None, reference_label: str | None, query_label: str | None) -> None:
+    """Refuse a column of domains without the label of OLD, and labels without the column."""
     if (domain is None) != (reference_label is None):
         raise click.UsageError("--domain and --reference-label (which label is OLD) go together.")
+    if query_label is not None and (domain is None or query_label == reference_label):
+        raise click.UsageError("--query-label is one of the labels of --domain, that of NEW.")
+
+
+def _pair_of(path: str, table: Any, domain: str, query_label: str, reference_label: Any) -> Any:
+    """Return the rows of two domains of a table that has more."""
+    refuse_unknown(path, [domain], table.column_names)
+    labels = labels_of(table.column(domain))
+    known = sorted({label for label in labels if label is not None})
+    if query_label not in known:
+        hint = did_you_mean(query_label, known)
+        raise ValueError(f"--query-label {query_label}: the labels are {listing(known)}.{hint}")
+    mine = [label in (query_label, reference_label) for label in labels]
+    tell(f"{len(mine) - sum(mine):,} rows with other labels of {domain!r} are left out.")
+    return table.filter(pa.array(mine))
 
 
 def labels_of(column: Any) -> list[str | None]:
@@ -121,6 +139,8 @@ def _alike(name: str, declared: str, paths: list[str], columns: list[Any]) -> li
         try:
             same = kind in (wanted, pa.null())
             alike.append(column if same else column.cast(pa.string()).cast(wanted))
+            if declared and pa.types.is_integer(column.type):  # not a code
+                alike[-1] = column.cast(wanted)
         except pa.ArrowInvalid:
             where = "declared" if declared else f"in {paths[kinds.index(wanted)]}"
             raise ValueError(

@@ -142,6 +142,7 @@ class Confounder:
     levels: list[Any]
     codes: Array
     values: Array | None = None
+    may_be_codes: bool = False  # whether values are integers, and few
 
     def as_given(self) -> Array:
         """Return the value of every row."""

@@ -22,7 +22,11 @@ _PLAIN = (
 )
 _WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _BY_NAME, _DATES, _NO_NUMBER = "by its name", "dates", "not a number"
-_CODES, _IDENTIFIERS = "whole numbers with few values", "another whole number in every row"
+CODES, _IDENTIFIERS = "whole numbers with few values", "another whole number in every row"
+FEW_LEVELS = (
+    "Taken as continuous, though whole numbers with few values: confounder {names}. If it is a "
+    "code of categories, {@list it in `categorical`}; if not, {@pass it as float}."
+)
 _FEW_VALUES = 10
 _FEW_ROWS = 10  # which tell nothing of codes and identifiers
 _MOST_VALUES = 10_000_000  # that are looked at,
@@ -42,7 +46,7 @@ def measurements(
         left |= {numbers[j]: why for j, why in _by_values(domains).items()}
         left |= {name: _BY_NAME for name in numbers if looks_like_a_label(name)}
     taken = [name for name in numbers if name not in left]
-    doubtful = [name for name, why in left.items() if why in (_CODES, _IDENTIFIERS)]
+    doubtful = [name for name, why in left.items() if why in (CODES, _IDENTIFIERS)]
     if left and (not taken or len(doubtful) >= len(taken)):
         raise refusal(
             "It is not clear which columns are features. Not taken: {left}. Name the features: "
@@ -79,11 +83,11 @@ def _by_values(domains: Domains) -> dict[int, str]:
     n_rows = len(domains.is_query)
     used = subsample(n_rows, max(_ENOUGH_ROWS, _MOST_VALUES // len(whole)))
     columns = domains.of(whole).rows(used).T
-    found = {int(j): _looks_like(x, domains.is_query[used]) for j, x in zip(whole, columns)}
+    found = {int(j): looks_like(x, domains.is_query[used]) for j, x in zip(whole, columns)}
     return {j: why for j, why in found.items() if why}
 
 
-def _looks_like(x: Array, is_query: Array) -> str:
+def looks_like(x: Array, is_query: Array) -> str:
     """Return what whole numbers look like, nothing if they may be measured."""
     known = np.isfinite(x)
     values = np.unique(x[known])
@@ -94,7 +98,7 @@ def _looks_like(x: Array, is_query: Array) -> str:
     if known.sum() < _FEW_ROWS:
         return ""
     if 1 < len(values) <= min(_FEW_VALUES, known.sum() / 3):
-        return _CODES
+        return CODES
     # of subjects measured in both domains, a number occurs twice
     distinct = [len(np.unique(x[side & known])) for _, side in sides(is_query)]
     return _IDENTIFIERS if sum(distinct) == known.sum() else ""

@@ -9,7 +9,7 @@ import numpy as np
 from condokit.checks import Array, check_length, check_weights, did_you_mean, listing, refusal
 from condokit.data.arrays import sides
 from condokit.data.domains import PART, Confounder, Domains
-from condokit.data.measurements import measurements
+from condokit.data.measurements import CODES, looks_like, measurements
 from condokit.data.missing import with_gaps
 from condokit.data.tables import Table, as_narwhals, refuse_duplicates
 
@@ -130,9 +130,10 @@ def _name_domains(labels: list[Any], n_rows: int, reference: Any) -> tuple[Any, 
     """Return (query label, reference label)."""
     if len(labels) != 2:
         few = "; with 1 sample there is nothing to compare" if n_rows == 1 else ""
-        raise ValueError(
-            f"'domain' must have exactly two labels. Got {len(labels)} ({listing(labels)}){few}."
-        )
+        text = f"'domain' must have exactly two labels. Got {len(labels)} ({{labels}}){few}."
+        if len(labels) > 2:
+            text += " For one pair of them, {@fit on the rows of two labels}."
+        raise refusal(text, labels=listing(labels))
     if reference is None:
         if set(labels) == {"query", "reference"}:
             return "query", "reference"
@@ -364,7 +365,8 @@ def _encode(name: str, columns: Sequence[Any], declared: bool) -> Confounder:
             raise ValueError(f"Confounder {name!r} has {n_infinite} infinite values.")
         known = values[~np.isnan(values)]
         if len(known) == 0 or not ((known == known.min()) | (known == known.max())).all():
-            return Confounder(name, [], np.empty(0, dtype=np.int32), values)
+            few = all(map(_is_integer, columns)) and looks_like(known, known == 0) == CODES
+            return Confounder(name, [], np.empty(0, dtype=np.int32), values, few)
     return Confounder(name, *_factorize(columns, name, allow_missing=True))
 
 
@@ -417,6 +419,12 @@ def _kind(column: Any) -> str:
         kind = np.asarray(column).dtype.kind
         numeric, temporal = kind in "iuf", kind in "mM"
     return "number" if numeric else "datetime" if temporal else "category"
+
+
+def _is_integer(column: Any) -> bool:
+    if hasattr(column, "to_native"):
+        return bool(column.dtype.is_integer())
+    return np.asarray(column).dtype.kind in "iu"
 
 
 def _as_array(column: Any, dtype: Any = None) -> Array:
