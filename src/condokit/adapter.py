@@ -175,8 +175,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array, pandas or polars DataFrame, or pyarrow Table of shape (n_rows, n_columns)
-            Rows of both domains.
+        X : array, pandas or polars DataFrame, pyarrow Table or AnnData of shape (n_rows, n_columns)
+            Rows of both domains. Of AnnData, the variables are features (`X`, made dense), and
+            columns of `obs` can be named for the rest.
         y : ignored
             For scikit-learn's sake.
         domain : array-like of shape (n_rows,) or str
@@ -275,7 +276,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             return None
         return {"scale": self.errors_.scale, "offset": self.errors_.offset}
 
-    def transform(self, X: Any, *, domain: Any = None, return_std: bool = False) -> Any:
+    def transform(
+        self, X: Any, *, domain: Any = None, return_std: bool = False, **others: Any
+    ) -> Any:
         """Map query rows to the reference; no confounders are needed.
 
         Parameters
@@ -292,9 +295,15 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         Returns
         -------
         array or data frame of shape (n_rows, n_features_in_)
-            The mapped features, in the container of X; with `return_std` a pair of these.
+            The mapped features, in the container of X (of AnnData, a data frame); with `return_std`
+            a pair of these.
         """
         check_is_fitted(self)
+        if others:
+            raise TypeError(
+                f"transform() takes no {listing(others)}: it needs the features alone. Confounders "
+                "are needed while fitting only."
+            )
         configured = getattr(self, "_sklearn_output_config", {}).get("transform")
         # set_output will put the result into a container of its own
         as_array = (configured or get_config()["transform_output"]) != "default"

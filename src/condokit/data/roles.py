@@ -46,7 +46,7 @@ def from_table(
     query_label, reference_label = _name_domains(levels, len(codes), reference)
     is_query = codes == levels.index(query_label)
     left: dict[str, str] = {}
-    if features is None and table.columns is not None:
+    if features is None and table.columns is not None and not table.is_annotated:
         free = [column for column in table.columns if column not in reserved]
         taken, left = measurements([table], free, is_query)
         features = taken if left else None
@@ -194,11 +194,13 @@ def _select_features(
             text += f"{reference.n_features}; they must be the same features, or else use "
             raise refusal(text + "{@map='affine'} with {@divergence='mmd'}." + hint)
     else:
-        left = [column for column in query.columns if column not in reserved[0]]
-        right = [column for column in reference.columns if column not in reserved[1]]
+        left = [column for column in query.labels if column not in reserved[0]]
+        right = [column for column in reference.labels if column not in reserved[1]]
         # tables that share some names are meant to be alike: a typing error, not another assay
         if not any_features or not set(left).isdisjoint(right):
             _refuse_other_columns(left, right)
+            if query.is_annotated and reference.is_annotated:
+                return [query.select(None, reserved[0]), reference.select(left)], {}
             taken, others = measurements(tables, left, is_query)
             kept = query.select(taken if others else None, reserved[0])
             return [kept, reference.select(taken if others else left)], others
