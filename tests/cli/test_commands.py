@@ -110,8 +110,9 @@ def test_the_report_is_written(files, capsys):
     page = (files / "r.html").read_text()
     assert page.lower().startswith("<!doctype html>")
     assert "eeg_delta_F3" in page
+    said = capsys.readouterr().err
     assert run("report", *data(files), "-o", files / "s.html", "--json") == 0
-    assert json.loads(capsys.readouterr().out)
+    assert json.loads(capsys.readouterr().out)["verdict"]["sentence"] in said.splitlines()
 
 
 def test_resampled_rows_follow_the_seed(files, capsys):

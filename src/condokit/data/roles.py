@@ -354,20 +354,21 @@ def _check_gaps(name: str, gaps: Array, missing: str, is_query: Array) -> None:
 
 def _encode(name: str, columns: Sequence[Any], declared: bool) -> Confounder:
     """Return a confounder: of numbers if it has more than two and is not declared otherwise."""
-    kind = min(_kind(column) for column in columns)  # category before datetime before number
+    # category before datetime before number before whole number
+    kind = min(_kind(column) for column in columns)
     if kind == "datetime":
         raise ValueError(
             f"Confounder {name!r} holds dates or times. Convert it to a number, for example of "
             "days, or to categories."
         )
-    if kind == "number" and not declared:
+    if kind.endswith("number") and not declared:
         values = np.concatenate([_as_array(column, np.float64) for column in columns])
         n_infinite = int(np.isinf(values).sum())
         if n_infinite:
             raise ValueError(f"Confounder {name!r} has {n_infinite} infinite values.")
         known = values[~np.isnan(values)]
         if len(known) == 0 or not ((known == known.min()) | (known == known.max())).all():
-            few = all(map(_is_integer, columns)) and looks_like(known, known == 0) == CODES
+            few = kind == "whole number" and looks_like(known, known == 0) == CODES
             return Confounder(name, [], np.empty(0, dtype=np.int32), values, few)
     return Confounder(name, *_factorize(columns, name, allow_missing=True))
 
@@ -416,17 +417,13 @@ def _declared(categorical: Any, names: list[str]) -> set[str]:
 def _kind(column: Any) -> str:
     if hasattr(column, "to_native"):
         dtype = column.dtype
-        numeric, temporal = dtype.is_numeric(), dtype.is_temporal()
+        numeric, temporal, whole = dtype.is_numeric(), dtype.is_temporal(), dtype.is_integer()
     else:
         kind = np.asarray(column).dtype.kind
-        numeric, temporal = kind in "iuf", kind in "mM"
+        numeric, temporal, whole = kind in "iuf", kind in "mM", kind in "iu"
+    if whole:
+        return "whole number"
     return "number" if numeric else "datetime" if temporal else "category"
-
-
-def _is_integer(column: Any) -> bool:
-    if hasattr(column, "to_native"):
-        return bool(column.dtype.is_integer())
-    return np.asarray(column).dtype.kind in "iu"
 
 
 def _as_array(column: Any, dtype: Any = None) -> Array:

@@ -23,10 +23,7 @@ _LARGEST = 1 << 63
 _LONGEST_SETTING = 1000  # characters
 _MOST_NAMES = 1000  # in a setting
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_MAPPINGS = (
-    *("versions", "adapter", "domains", "confounders", "columns_left_alone", "rows", "overlap"),
-    "data",
-)
+_MAPPINGS = ("versions", "adapter", "domains", "confounders", "rows", "overlap", "data")
 _KINDS: dict[str, Any] = {
     **dict.fromkeys(_MAPPINGS, Mapping),
     **dict.fromkeys(("map", "divergence", "conditional"), str),
