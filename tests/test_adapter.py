@@ -304,3 +304,10 @@ def test_import_is_lazy():
     assert set(condokit.__all__) <= set(dir(condokit))
     with pytest.raises(AttributeError, match="no attribute 'ConDo'"):
         condokit.ConDo  # noqa: B018
+
+
+def test_transform_needs_no_confounders(eeg):
+    Z = eeg.seizure_query
+    adapter = ConDoAdapter().fit_pair(eeg.X_query, eeg.X_reference, Z, eeg.seizure_reference)
+    with pytest.raises(TypeError, match="takes no 'confounders': it needs the features alone"):
+        adapter.transform(eeg.X_query, confounders=Z)

@@ -8,9 +8,10 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from condokit.checks import Array, check_integer, noting, refusal, warn
+from condokit.checks import Array, check_integer, listing, noting, refusal, warn
 from condokit.choose import Candidate, account, candidates, choose, takes_any_features
 from condokit.data.domains import Domains
+from condokit.data.measurements import FEW_LEVELS, told
 from condokit.data.roles import from_pair, from_table, is_reference_row
 from condokit.data.tables import Table
 from condokit.fit import Fit, FitReport
@@ -174,8 +175,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array, pandas or polars DataFrame, or pyarrow Table of shape (n_rows, n_columns)
-            Rows of both domains.
+        X : array, pandas or polars DataFrame, pyarrow Table or AnnData of shape (n_rows, n_columns)
+            Rows of both domains. Of AnnData, the variables are features (`X`, made dense), and
+            columns of `obs` can be named for the rest.
         y : ignored
             For scikit-learn's sake.
         domain : array-like of shape (n_rows,) or str
@@ -184,7 +186,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             What differs between the domains for reasons that are not technical: values, or the
             names of columns of X.
         features : list of str or int, default=None
-            Feature columns: names, patterns such as "eeg_*", or positions. Default: all others.
+            Feature columns: names, patterns such as "eeg_*", or positions. Default: of an array all
+            columns; of a data frame those other columns of numbers that do not look like
+            identifiers, dates, ages, codes or labels, with a warning that lists what is left alone.
         groups : array-like of shape (n_rows,) or str, default=None
             The subject of each row. Rows of one subject count as less evidence than rows of many.
         sample_weight : array-like of shape (n_rows,) or str, default=None
@@ -206,9 +210,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             categorical=self.categorical,
             missing=self.missing,
         )
-        table = domains.tables[0]
-        by_place = features is not None and table.columns is None
-        return self.fit_domains(domains, list(table.positions) if by_place else None)
+        return self.fit_domains(domains, _by_place(features, domains))
 
     def fit_pair(
         self,
@@ -217,6 +219,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         Z_query: Any = None,
         Z_reference: Any = None,
         *,
+        features: Any = None,
         pairs: Any = None,
         groups: Any = None,
         sample_weight: Any = None,
@@ -231,6 +234,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             the domains may have different features.
         Z_query, Z_reference : array-like, data frame or dict, default=None
             Confounders of each domain.
+        features : list of str or int, default=None
+            As in `fit`, of both tables.
         pairs : pair of lists of int, default=None
             Row numbers of X_query and of X_reference that are the same subjects, measured twice.
             The map is then refined by regression on them, as far as held-out pairs advise; see
@@ -258,10 +263,10 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             self.categorical,
             self.missing,
             any_features=takes_any_features(self.map, self.divergence),
+            features=features,
         )
-        return self.fit_domains(
-            domains, None, None if pairs is None else check_pairs(pairs, domains)
-        )
+        matched = None if pairs is None else check_pairs(pairs, domains)
+        return self.fit_domains(domains, _by_place(features, domains), matched)
 
     @property
     def map_se_(self) -> dict[str, Array] | None:
@@ -271,7 +276,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             return None
         return {"scale": self.errors_.scale, "offset": self.errors_.offset}
 
-    def transform(self, X: Any, *, domain: Any = None, return_std: bool = False) -> Any:
+    def transform(
+        self, X: Any, *, domain: Any = None, return_std: bool = False, **others: Any
+    ) -> Any:
         """Map query rows to the reference; no confounders are needed.
 
         Parameters
@@ -288,9 +295,15 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         Returns
         -------
         array or data frame of shape (n_rows, n_features_in_)
-            The mapped features, in the container of X; with `return_std` a pair of these.
+            The mapped features, in the container of X (of AnnData, a data frame); with `return_std`
+            a pair of these.
         """
         check_is_fitted(self)
+        if others:
+            raise TypeError(
+                f"transform() takes no {listing(others)}: it needs the features alone. Confounders "
+                "are needed while fitting only."
+            )
         configured = getattr(self, "_sklearn_output_config", {}).get("transform")
         # set_output will put the result into a container of its own
         as_array = (configured or get_config()["transform_output"]) != "default"
@@ -355,6 +368,11 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         if self.n_jobs is not None and self.n_jobs != -1:
             check_integer("n_jobs", self.n_jobs, 1)
         with noting() as notes:
+            if domains.left:
+                text = "Not taken as features: {left}. Name those that are in {@`features`}."
+                warn("not-features", text, UserWarning, left=told(domains.left))
+            if few := [c.name for c in domains.continuous if c.may_be_codes]:
+                warn("few-levels", FEW_LEVELS, UserWarning, names=listing(few))
             with watched(bool(self.verbose), self.n_jobs) as watch:
                 fit, chosen = choose(domains, candidates(self.get_params(deep=False), domains))
                 if pairs is not None:
@@ -442,3 +460,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 mine = unchanged[rows]
                 result[rows][mine] = chunk[mine] if what is affine else 0.0
         return result if as_array else table.rebuild(result, affine.outputs(table.columns))
+
+
+def _by_place(features: Any, domains: Domains) -> list[int] | None:
+    """Return the columns of an array that were chosen as features, None if that is all or names."""
+    table = domains.tables[0]
+    return None if features is None or table.columns is not None else list(table.positions)

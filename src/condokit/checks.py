@@ -1,6 +1,7 @@
 """Our exceptions and warnings, and the checks that word them."""
 
 import difflib
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,8 +35,9 @@ class Sentence(str):
     """What an error, a warning or a finding says, made when it is read.
 
     As text it speaks to Python users; `str()` and f-strings speak to whoever reads, see `naming`.
-    In the template, ``{name}`` is a field, ``{n:rows}`` a number of rows, and ``{@map='shift'}``
-    or ``{@`features`}`` an argument, which the command line calls by its own name.
+    In the template, ``{name}`` is a field, ``{n:rows}`` a number of rows, ``{f:names}`` a list of
+    features, and ``{@map='shift'}`` or ``{@`features`}`` an argument, which the command line calls
+    by its own name.
     """
 
     template: str
@@ -78,6 +80,9 @@ class _Words(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec == "rows":
             return self.rows(value)
+        if format_spec == "names":  # after an argument, to be typed as it stands
+            typed = f" {self.naming('features')} ".join(map(shlex.quote, value))
+            return repr(list(value)) if self.naming is str else typed
         if isinstance(value, Sentence):
             value = value.told(self.naming, self.rows)
         return str(format(value, format_spec))

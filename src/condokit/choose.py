@@ -513,6 +513,7 @@ def account(
         "confounders": {
             c.name: "categorical" if c.values is None else "continuous" for c in domains.confounders
         },
+        "columns_left_alone": dict(domains.left),
         "rows": {side: _rows(domains, fit, side) for side in labels},
         "overlap": {
             "coefficient": round(fit.overlap.coefficient, 2),

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from condokit import ConDoAdapter
+from condokit import ConDoAdapter, assess
 
 
 class TestMissing:
@@ -42,3 +42,28 @@ class TestMissing:
         )
         assert adapter.support_.count_query.sum() == 150
         assert adapter.map_.scale[0] == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_confounder_that_may_be_a_code_is_told():
+    rng = np.random.default_rng(0)
+    X, domain = rng.normal(size=(90, 2)), np.repeat(["query", "reference"], 45)
+    stage = rng.integers(1, 5, 90)
+    with pytest.warns(UserWarning, match="confounder 'stage'. If .*`categorical`") as caught:
+        first = ConDoAdapter().fit(X, domain=domain, confounders={"stage": stage})
+    assert caught[0].message.args[0].code == "few-levels"
+    assert "few values: confounder 'stage'" in str(first.map_.provenance["warnings"])
+    assert assess(X, domain=domain, confounders={"stage": stage}).verdict == "go"
+    as_float = {"stage": stage.astype(float)}
+    second = ConDoAdapter().fit(X, domain=domain, confounders=as_float)
+    np.testing.assert_array_equal(first.map_.offset, second.map_.offset)
+    ConDoAdapter(categorical=["stage"]).fit(X, domain=domain, confounders={"stage": stage})
+    many = {"age": rng.integers(20, 80, 90)}
+    ConDoAdapter().fit(X, domain=domain, confounders=many)
+
+
+def test_more_than_two_labels_can_be_picked_from():
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    with pytest.raises(
+        ValueError, match=r"Got 3 .*one pair of them, fit on the rows of two labels"
+    ):
+        ConDoAdapter(reference="a").fit(X, domain=list("abc") * 10)

@@ -3,6 +3,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import scipy.sparse
 
 from condokit import AffineMap, ConDoAdapter
 
@@ -88,7 +89,7 @@ def test_integers_and_booleans_become_float():
     adapter = ConDoAdapter().fit_pair(3 * X + 1, X)
     assert adapter.transform(X).dtype == np.float64
     frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 0] > 50})
-    out = ConDoAdapter().fit_pair(frame, frame[::-1]).transform(frame)
+    out = ConDoAdapter().fit_pair(frame, frame[::-1], features=["a", "b"]).transform(frame)
     np.testing.assert_allclose(out, frame.astype(float), atol=1e-9)
 
 
@@ -206,3 +207,47 @@ def test_copies_of_a_map_are_read_only():
     for other in (copy.deepcopy(affine), pickle.loads(pickle.dumps(affine))):
         with pytest.raises(ValueError, match="read-only"):
             other.scale[0] = 2.0
+
+
+def test_anndata_as_a_table():
+    anndata = pytest.importorskip("anndata")
+    rng = np.random.default_rng(0)
+    values = rng.poisson(2.0, (120, 5)) + rng.normal(size=(120, 5)).round() * 0.5
+    obs = pd.DataFrame(
+        {"batch": np.repeat(["v2", "v1"], 60), "type": pd.Categorical(rng.choice(["a", "b"], 120))},
+        index=[f"cell{i}" for i in range(120)],
+    )
+    genes = pd.DataFrame(index=["ID", "AGE", "G3", "G4", "G5"])
+    frame = pd.DataFrame(values, columns=genes.index, index=obs.index)
+    roles = {"domain": "batch", "confounders": "type"}
+    wanted = ConDoAdapter(reference="v1").fit(
+        frame.assign(batch=obs["batch"].to_numpy(), type=obs["type"].to_numpy()),
+        features=list(genes.index),
+        **roles,
+    )
+    query = (obs["batch"] == "v2").to_numpy()
+    for X in (values, scipy.sparse.csr_matrix(values)):
+        data = anndata.AnnData(X, obs=obs, var=genes)
+        adapter = ConDoAdapter(reference="v1").fit(data, **roles)
+        assert list(adapter.feature_names_in_) == list(genes.index)
+        np.testing.assert_array_equal(adapter.map_.scale, wanted.map_.scale)
+        out = adapter.transform(data, domain="batch")
+        pd.testing.assert_frame_equal(out, wanted.transform(frame, domain=obs["batch"]))
+        sides = [anndata.AnnData(X[s], obs=obs[s], var=genes) for s in (query, ~query)]
+        pair = ConDoAdapter().fit_pair(*sides, "type", "type")
+        np.testing.assert_allclose(pair.map_.offset, wanted.map_.offset)
+        some = ConDoAdapter(reference="v1").fit(data, features=["G*"], **roles)
+        assert list(some.feature_names_in_) == ["G3", "G4", "G5"]
+    data.obs["G3"] = 1.0
+    with pytest.raises(ValueError, match="AnnData of X cannot be read: obs and var both have 'G3'"):
+        ConDoAdapter(reference="v1").fit(data, **roles)
+    with pytest.raises(ValueError, match="it has no X"):
+        ConDoAdapter(reference="v1").fit(anndata.AnnData(obs=obs, var=genes), **roles)
+
+
+def test_sparse_tables_are_refused_at_once():
+    X = scipy.sparse.csr_matrix((10**6, 10**5))  # dense, it would not fit
+    with pytest.raises(TypeError, match="Sparse data was passed for X,"):
+        ConDoAdapter().fit(X, domain=["query"] * 10**6)
+    with pytest.raises(TypeError, match="Sparse data was passed for X_query"):
+        ConDoAdapter().fit_pair(X, X)

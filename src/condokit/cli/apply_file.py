@@ -26,19 +26,23 @@ def apply_to_file(
     *,
     domain: str | None,
     reference_label: str | None,
+    query_label: str | None = None,
     output_format: str | None = None,
     **reading: Any,
 ) -> Any:
     """Map a file, watching for drift, and return what was noticed; rows of the reference stay."""
-    # from text to text, all other columns stay as they are written
-    check_label(domain, reference_label)
+    # as do those of a third label, if the query's is named; from text to text, all other columns
+    # stay as they are written
+    check_label(domain, reference_label, query_label)
 
     def split(table: Any) -> tuple[Array | None, Any]:
-        """Return a mark for every row of the reference, and the other rows."""
+        """Return a mark for every row that stays, and the other rows."""
         if domain is None:
             return None, table
         refuse_unknown(incoming, [domain], table.column_names)
-        stays = np.array([label == reference_label for label in labels_of(table.column(domain))])
+        labels = labels_of(table.column(domain))
+        named = reference_label if query_label is None else query_label
+        stays = np.array([(x == named) == (query_label is None) for x in labels], dtype=bool)
         return stays, table.filter(~stays)
 
     if output.endswith(".h5ad"):
@@ -54,10 +58,9 @@ def apply_to_file(
         ):
             n_rows, found = _apply_in_batches(affine, scan, writer, split, reading["decimal"])
     if domain is not None:
-        tell(
-            f"{n_rows - found.n_rows:,} rows with {domain} = {reference_label} are of the "
-            "reference, and stay as they are."
-        )
+        which = f"with {domain} = {reference_label} are of the reference, and"
+        which = which if query_label is None else f"without {domain} = {query_label}"
+        tell(f"{n_rows - found.n_rows:,} rows {which} stay as they are.")
     return found
 
 

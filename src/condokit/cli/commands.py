@@ -105,7 +105,8 @@ def fit(
         reading = {name: options[name] for name in shared.APPLIED}
         apply_to_file(affine, new, adapted, force, **reading)
     facts = {"map": output, "report_path": report, **fitted.record(), "report": record}
-    answer(as_json, facts, f"{fitted.summary()}\nWrote {', '.join(outputs)}.")
+    verdict = f"\n{record['verdict']['sentence']}" if record else ""  # found for the report only
+    answer(as_json, facts, f"{fitted.summary()}{verdict}\nWrote {', '.join(outputs)}.")
 
 
 @cli.command("apply")

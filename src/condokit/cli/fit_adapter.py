@@ -50,7 +50,8 @@ class Fitted:
         ours = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
         self.warnings = list(dict.fromkeys(ours))
         for text in self.warnings:
-            tell(f"warning: {text}")
+            if not text.startswith("Not taken as features:"):  # told by read_domains
+                tell(f"warning: {text}")
         read = [path for path in (options["new"], options["reference"]) if path not in (None, "-")]
         self.hashes = [(path, sha256(path)) for path in read]
 
@@ -94,6 +95,8 @@ class Fitted:
         return {
             "kind": adapter.map_.kind,
             "n_features": adapter.map_.n_features_in_,
+            "features": self.domains.tables[0].labels,
+            "columns_left_alone": self.domains.left,
             "divergence": str(adapter.divergence_),
             "chosen": facts.get("chosen_map", str(adapter.map)),
             "rows_query": facts["rows_query"],

@@ -9,7 +9,7 @@ from click import IntRange, option
 
 READING = ("format", "delimiter", "na_values", "encoding", "decimal")
 _MISSING = click.Choice(["raise", "drop", "impute"])
-APPLIED = ("domain", "reference_label", *READING)
+APPLIED = ("domain", "reference_label", "query_label", *READING)
 
 
 def _together(*options: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,6 +54,11 @@ domain = _together(
         metavar="LABEL",
         help="With --domain: which is OLD. Its rows are never changed.",
     ),
+    option(
+        "--query-label",
+        metavar="LABEL",
+        help="With --domain: which is NEW, if there are more labels. Other rows are left alone.",
+    ),
 )
 data = _together(
     click.argument("new"),
@@ -69,7 +74,8 @@ data = _together(
         "--features",
         "-f",
         metavar="PATTERN,...",
-        help="Feature columns; default: all other numeric columns, or the variables of h5ad.",
+        help="Feature columns; default: the variables of h5ad, or other columns of numbers that do "
+        "not look like identifiers, dates, ages, codes or labels.",
     ),
     option("--groups", metavar="COLUMN", help="The subject of each row."),
     option("--weights", metavar="COLUMN", help="How many rows each row counts for."),

@@ -18,7 +18,9 @@ _OPTIONS = {name: "--" + name.replace("_", "-") for name in (*_SAME, "warn_overl
     "n_resamples": "--bootstrap",
     "random_state": "--seed",
     "sample_weight": "--weights",
+    "fit on the rows of two labels": "name the label of NEW with --query-label",
     "list it in `categorical`": "declare it with :cat",
+    "pass it as float": "declare it with :num",
 }
 
 

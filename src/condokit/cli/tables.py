@@ -5,6 +5,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from condokit.checks import FileError, did_you_mean, listing
 from condokit.cli.options import READING
 from condokit.cli.outputs import tell
 from condokit.data.domains import Domains
+from condokit.data.measurements import told
 from condokit.data.roles import from_pair, from_table
 from condokit.io import OBSERVED, is_number, read_table
 from condokit.io.formats import arrow
@@ -26,38 +28,62 @@ def read_domains(
     """Read one table or two, and tell features from the rest; other options are ignored."""
     if (reference is None) == (domain is None):
         raise click.UsageError("Give --reference OLD for two tables, or --domain for one.")
-    check_label(domain, reference_label)
+    query_label = options["query_label"]
+    check_label(domain, reference_label, query_label)
     if new == reference == "-":
         raise click.UsageError("Standard input can be NEW or OLD, but not both.")
     groups, weights, missing = (options[name] for name in ("groups", "weights", "missing"))
     paths = [path for path in (new, reference) if path is not None]
     reading = {name: options[name] for name in READING}
     tables = [_table(path, texts=[domain], **reading) for path in paths]
+    if query_label is not None:
+        tables = [_pair_of(new, tables[0], str(domain), query_label, reference_label)]
     kinds = _confounders(options["confounders"], tables[0].column_names)
     roles = [name for name in (*kinds, domain, groups, weights) if name is not None]
     for path, table in zip(paths, tables):
         refuse_unknown(path, roles, table.column_names)
-    chosen = _features(options["features"], paths, tables, roles, options["decimal"])
+    chosen, others = _features(options["features"], paths, tables, roles, options["decimal"])
+    whole = [OBSERVED in (table.schema.metadata or {}) for table in tables]  # AnnData
+    named = chosen if options["features"] or all(whole) else None
     columns = {
         name: _alike(name, kind, paths, [table.column(name) for table in tables])
         for name, kind in kinds.items()
     }
     sides = [{name: columns[name][k] for name in columns} or None for k in range(len(tables))]
     categorical = [name for name, kind in kinds.items() if kind == "cat"] or None
+    by_row = [None if c is None else [t.column(c) for t in tables] for c in (groups, weights)]
+    X, how = [table.select(chosen) for table in tables], (categorical, missing)
     if domain is not None:
-        one, labels = tables[0], labels_of(tables[0].column(domain))
-        return from_table(
-            one, labels, sides[0], chosen, groups, weights, reference_label, categorical, missing
-        )
-    by_row = [None if c is None else tuple(t.column(c) for t in tables) for c in (groups, weights)]
-    X = [table.select(chosen) for table in tables]
-    return from_pair(X[0], X[1], sides[0], sides[1], by_row[0], by_row[1], categorical, missing)
+        labels, own = labels_of(tables[0].column(domain)), [each and each[0] for each in by_row]
+        found = from_table(X[0], labels, sides[0], named, own[0], own[1], reference_label, *how)
+    else:
+        found = from_pair(X[0], X[1], *sides, *by_row, *how, False, named)  # type: ignore[arg-type, call-arg]
+    found = replace(found, left=others | found.left)
+    tell(f"Features ({found.n_features}): {listing(found.tables[0].labels, 10)}.")
+    if found.left:
+        tell(f"Left alone: {told(found.left)}. Choose features with -f.")
+    return found
 
 
-def check_label(domain: str | None, reference_label: str | None) -> None:
-    """Refuse a column of domains without the label of OLD, and the label without the column."""
+def check_label(domain: str | None, reference_label: str | None, query_label: str | None) -> None:
+    """Refuse a column of domains without the label of OLD, and labels without the column."""
     if (domain is None) != (reference_label is None):
         raise click.UsageError("--domain and --reference-label (which label is OLD) go together.")
+    if query_label is not None and (domain is None or query_label == reference_label):
+        raise click.UsageError("--query-label is one of the labels of --domain, that of NEW.")
+
+
+def _pair_of(path: str, table: Any, domain: str, query_label: str, reference_label: Any) -> Any:
+    """Return the rows of two domains of a table that has more."""
+    refuse_unknown(path, [domain], table.column_names)
+    labels = labels_of(table.column(domain))
+    known = sorted({label for label in labels if label is not None})
+    if query_label not in known:
+        hint = did_you_mean(query_label, known)
+        raise ValueError(f"--query-label {query_label}: the labels are {listing(known)}.{hint}")
+    mine = [label in (query_label, reference_label) for label in labels]
+    tell(f"{len(mine) - sum(mine):,} rows with other labels of {domain!r} are left out.")
+    return table.filter(pa.array(mine))
 
 
 def labels_of(column: Any) -> list[str | None]:
@@ -113,6 +139,8 @@ def _alike(name: str, declared: str, paths: list[str], columns: list[Any]) -> li
         try:
             same = kind in (wanted, pa.null())
             alike.append(column if same else column.cast(pa.string()).cast(wanted))
+            if declared and pa.types.is_integer(column.type):  # not a code
+                alike[-1] = column.cast(wanted)
         except pa.ArrowInvalid:
             where = "declared" if declared else f"in {paths[kinds.index(wanted)]}"
             raise ValueError(
@@ -131,8 +159,9 @@ def _plain(kind: Any) -> Any:
 
 def _features(
     values: tuple[str, ...], paths: list[str], tables: list[Any], roles: list[str], decimal: str
-) -> list[str]:
+) -> tuple[list[str], dict[str, str]]:
     """Choose the feature columns: by pattern, or all numeric ones that every table has."""
+    # and say why other columns are none, if none are named
     first = tables[0].column_names
     free = [name for name in first if name not in roles]
     if values:
@@ -151,7 +180,7 @@ def _features(
         for path, table in zip(paths, tables):
             refuse_unknown(path, list(chosen), table.column_names)
             refuse_text(path, chosen, table.schema, [table], decimal)
-        return list(chosen)
+        return list(chosen), {}
     numeric = dict.fromkeys(free)
     for table in tables:
         observed = set(json.loads((table.schema.metadata or {}).get(OBSERVED, "[]")))
@@ -162,9 +191,8 @@ def _features(
             "No numeric column that every table has is left for features; name them with "
             f"--features. The columns are {listing(free, 10)}."
         )
-    if left := [name for name in free if name not in numeric]:
-        tell(f"Not features (text, about rows, or in one table only): {listing(left, 10)}.")
-    return list(numeric)
+    why = "text, about rows, or in one table only"
+    return list(numeric), {name: why for name in free if name not in numeric}
 
 
 def refuse_text(

@@ -41,6 +41,8 @@ class Domains:
     missing: dict[str, int] = field(default_factory=dict)
     links: tuple[Link, ...] | None = None
     gaps: tuple[Array, Array] | None = None  # missing (query, reference) values of each feature
+    # columns that are not features, and why, where no features were named
+    left: dict[str, str] = field(default_factory=dict)
 
     @property
     def n_features(self) -> int:
@@ -140,6 +142,7 @@ class Confounder:
     levels: list[Any]
     codes: Array
     values: Array | None = None
+    may_be_codes: bool = False  # whether values are integers, and few
 
     def as_given(self) -> Array:
         """Return the value of every row."""

@@ -9,6 +9,7 @@ import numpy as np
 from condokit.checks import Array, check_length, check_weights, did_you_mean, listing, refusal
 from condokit.data.arrays import sides
 from condokit.data.domains import PART, Confounder, Domains
+from condokit.data.measurements import CODES, looks_like, measurements
 from condokit.data.missing import with_gaps
 from condokit.data.tables import Table, as_narwhals, refuse_duplicates
 
@@ -40,19 +41,23 @@ def from_table(
     if isinstance(sample_weight, str):
         sample_weight = _column(table, "sample_weight", sample_weight, reserved)
     weights = _weights([table], [sample_weight])
-    hint = "Name the feature columns with `features=`, for example features=['eeg_*']."
-    unnamed: dict[str, Any] = {"hint": hint, "flags": False} if features is None else {}
-    features_table = table.select(features, reserved, **unnamed)
-    features_table.refuse_empty()
+    table.refuse_empty()
     levels, codes = _factorize([labels], "domain")
     query_label, reference_label = _name_domains(levels, len(codes), reference)
+    is_query = codes == levels.index(query_label)
+    left: dict[str, str] = {}
+    if features is None and table.columns is not None and not table.is_annotated:
+        free = [column for column in table.columns if column not in reserved]
+        taken, left = measurements([table], free, is_query)
+        features = taken if left else None
     domains = Domains(
-        (features_table,),
-        codes == levels.index(query_label),
+        (table.select(features, reserved),),
+        is_query,
         [],
         labels=(query_label, reference_label),
         weights=weights,
         groups=group_codes,
+        left=left,
     )
     return _with_confounders(domains, [columns], categorical, missing)
 
@@ -67,6 +72,7 @@ def from_pair(
     categorical: Any,
     missing: str,
     any_features: bool = False,
+    features: Any = None,
 ) -> Domains:
     """Read two tables, perhaps of different features; the checks of `ConDoAdapter.fit_pair`."""
     tables = [Table(X_query, "X_query"), Table(X_reference, "X_reference")]
@@ -81,9 +87,15 @@ def from_pair(
     query = _confounders(tables[0], Z_query, reserved[0], "Z_query")
     reference = _confounders(tables[1], Z_reference, reserved[1], "Z_reference")
     group_codes = _group_codes(tables, _pair("groups", groups), reserved)
-    tables = _select_features(tables, reserved, any_features)
     for table in tables:
         table.refuse_empty()
+    is_query = np.repeat([True, False], [table.n_rows for table in tables])
+    left: dict[str, str] = {}
+    if features is not None:
+        query_table = tables[0].select(features, reserved[0])
+        tables = [query_table, tables[1].select(query_table.feature_names or features, reserved[1])]
+    else:
+        tables, left = _select_features(tables, reserved, any_features, is_query)
     names, by_name = [name for name, _ in query], dict(reference)
     if sorted(names) != sorted(name for name, _ in reference):
         raise ValueError(
@@ -92,8 +104,7 @@ def from_pair(
         )
     reference = [(name, by_name[name]) for name in names]
     weights = _weights(tables, _pair("sample_weight", sample_weight))
-    is_query = np.repeat([True, False], [table.n_rows for table in tables])
-    domains = Domains(tuple(tables), is_query, [], weights=weights, groups=group_codes)
+    domains = Domains(tuple(tables), is_query, [], weights=weights, groups=group_codes, left=left)
     return _with_confounders(domains, [query, reference], categorical, missing)
 
 
@@ -119,9 +130,10 @@ def _name_domains(labels: list[Any], n_rows: int, reference: Any) -> tuple[Any, 
     """Return (query label, reference label)."""
     if len(labels) != 2:
         few = "; with 1 sample there is nothing to compare" if n_rows == 1 else ""
-        raise ValueError(
-            f"'domain' must have exactly two labels. Got {len(labels)} ({listing(labels)}){few}."
-        )
+        text = f"'domain' must have exactly two labels. Got {len(labels)} ({{labels}}){few}."
+        if len(labels) > 2:
+            text += " For one pair of them, {@fit on the rows of two labels}."
+        raise refusal(text, labels=listing(labels))
     if reference is None:
         if set(labels) == {"query", "reference"}:
             return "query", "reference"
@@ -170,8 +182,8 @@ def _weights(tables: list[Table], weights: Sequence[Any]) -> Array | None:
 
 
 def _select_features(
-    tables: list[Table], reserved: list[list[str]], any_features: bool
-) -> list[Table]:
+    tables: list[Table], reserved: list[list[str]], any_features: bool, is_query: Array
+) -> tuple[list[Table], dict[str, str]]:
     """Select the same features in the same order from both tables, or each one's own."""
     query, reference = tables
     if query.columns is None or reference.columns is None:
@@ -182,13 +194,17 @@ def _select_features(
             text += f"{reference.n_features}; they must be the same features, or else use "
             raise refusal(text + "{@map='affine'} with {@divergence='mmd'}." + hint)
     else:
-        left = [column for column in query.columns if column not in reserved[0]]
-        right = [column for column in reference.columns if column not in reserved[1]]
+        left = [column for column in query.labels if column not in reserved[0]]
+        right = [column for column in reference.labels if column not in reserved[1]]
         # tables that share some names are meant to be alike: a typing error, not another assay
         if not any_features or not set(left).isdisjoint(right):
             _refuse_other_columns(left, right)
-            return [query.select(None, reserved[0]), reference.select(left)]
-    return [table.select(None, taken) for table, taken in zip(tables, reserved)]
+            if query.is_annotated and reference.is_annotated:
+                return [query.select(None, reserved[0]), reference.select(left)], {}
+            taken, others = measurements(tables, left, is_query)
+            kept = query.select(taken if others else None, reserved[0])
+            return [kept, reference.select(taken if others else left)], others
+    return [table.select(None, taken) for table, taken in zip(tables, reserved)], {}
 
 
 def _refuse_other_columns(query: list[str], reference: list[str]) -> None:
@@ -338,20 +354,22 @@ def _check_gaps(name: str, gaps: Array, missing: str, is_query: Array) -> None:
 
 def _encode(name: str, columns: Sequence[Any], declared: bool) -> Confounder:
     """Return a confounder: of numbers if it has more than two and is not declared otherwise."""
-    kind = min(_kind(column) for column in columns)  # category before datetime before number
+    # category before datetime before number before whole number
+    kind = min(_kind(column) for column in columns)
     if kind == "datetime":
         raise ValueError(
             f"Confounder {name!r} holds dates or times. Convert it to a number, for example of "
             "days, or to categories."
         )
-    if kind == "number" and not declared:
+    if kind.endswith("number") and not declared:
         values = np.concatenate([_as_array(column, np.float64) for column in columns])
         n_infinite = int(np.isinf(values).sum())
         if n_infinite:
             raise ValueError(f"Confounder {name!r} has {n_infinite} infinite values.")
         known = values[~np.isnan(values)]
         if len(known) == 0 or not ((known == known.min()) | (known == known.max())).all():
-            return Confounder(name, [], np.empty(0, dtype=np.int32), values)
+            few = kind == "whole number" and looks_like(known, known == 0) == CODES
+            return Confounder(name, [], np.empty(0, dtype=np.int32), values, few)
     return Confounder(name, *_factorize(columns, name, allow_missing=True))
 
 
@@ -399,10 +417,12 @@ def _declared(categorical: Any, names: list[str]) -> set[str]:
 def _kind(column: Any) -> str:
     if hasattr(column, "to_native"):
         dtype = column.dtype
-        numeric, temporal = dtype.is_numeric(), dtype.is_temporal()
+        numeric, temporal, whole = dtype.is_numeric(), dtype.is_temporal(), dtype.is_integer()
     else:
         kind = np.asarray(column).dtype.kind
-        numeric, temporal = kind in "iuf", kind in "mM"
+        numeric, temporal, whole = kind in "iuf", kind in "mM", kind in "iu"
+    if whole:
+        return "whole number"
     return "number" if numeric else "datetime" if temporal else "category"
 
 

@@ -21,6 +21,9 @@ class Table:
 
     def __init__(self, X: Any, name: str = "X") -> None:
         self.name = name  # what error messages call it
+        self.is_annotated = hasattr(X, "var_names") and hasattr(X, "obs")  # AnnData
+        n_variables = X.n_vars if self.is_annotated else None
+        X = _joined(X, name) if self.is_annotated else X
         self.native = X
         frame = _as_frame(X, name)
         self._is_frame = frame is not None
@@ -29,7 +32,7 @@ class Table:
         self._place = {column: i for i, column in enumerate(self.columns or [])}
         self._types = [] if frame is None else list(frame.schema.values())
         self.n_rows, self.width = self._data.shape
-        self.positions: Sequence[int] = range(self.width)
+        self.positions: Sequence[int] = range(self.width if n_variables is None else n_variables)
 
     @property
     def n_features(self) -> int:
@@ -53,11 +56,12 @@ class Table:
         self.refuse_unknown(argument, [name])
         return self._data[name]
 
-    def select(
-        self, features: Any, reserved: Sequence[str] = (), hint: str = _CONVERT, flags: bool = True
-    ) -> "Table":
+    def is_number(self, name: str) -> bool:
+        """Tell whether a column holds numbers."""
+        return bool(self._types[self._place[name]].is_numeric())
+
+    def select(self, features: Any, reserved: Sequence[str] = ()) -> "Table":
         """Keep the features: given by name, pattern or position, or all that are not reserved."""
-        # `hint` is what to do about text columns; `flags` admits boolean columns
         chosen, taken = self.positions, set(reserved)
         if features is not None:
             chosen = self._find(features, taken)
@@ -74,11 +78,11 @@ class Table:
         text = [
             f"{label} ({dtype})"
             for label, dtype in zip(table.labels, table._dtypes())
-            if not (dtype.is_numeric() or (flags and dtype == nw.Boolean))
+            if not (dtype.is_numeric() or dtype == nw.Boolean)
         ]
         if text:
             raise ValueError(
-                f"{self.name} has columns that are not numeric: {listing(text)}. {hint}"
+                f"{self.name} has columns that are not numeric: {listing(text)}. {_CONVERT}"
             )
         return table
 
@@ -213,7 +217,7 @@ class Table:
                         "give column numbers instead."
                     )
                 # an exact name first: columns may be called 'a[1]' or 'x*'
-                hits = [want] if want in self._place else fnmatch.filter(self.columns, want)
+                hits = [want] if want in self._place else fnmatch.filter(self.labels, want)
                 hits = [hit for hit in hits if hit == want or hit not in reserved]
                 chosen.update({self._place[hit]: None for hit in hits})
                 missing += [] if hits else [want]
@@ -255,6 +259,16 @@ def refuse_duplicates(X: Any, name: str, hint: str = "") -> None:
     twice = [column for column, times in Counter(names).items() if times > 1]
     if twice:
         raise ValueError(f"{name} has duplicate column names: {listing(twice)}.{hint}")
+
+
+def _joined(data: Any, name: str) -> Any:
+    """Return the variables of AnnData, then the columns that describe its rows, as a data frame."""
+    twice = [column for column in data.obs.columns if column in data.var_names]
+    if data.X is None or twice:
+        why = f"obs and var both have {listing(twice)}" if twice else "it has no X"
+        raise ValueError(f"The AnnData of {name} cannot be read: {why}.")
+    rows = data.obs.reset_index(drop=True)
+    return data.to_df().reset_index(drop=True).join(rows).set_index(data.obs_names)
 
 
 def _as_frame(X: Any, name: str) -> nw.DataFrame[Any] | None:

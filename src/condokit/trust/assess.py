@@ -13,6 +13,7 @@ from condokit.compare.overlap import Overlap
 from condokit.conditionals import Stratified
 from condokit.data.disclosure import MIN_CELL, hidden_counts, number_of, share_of, shares_of_few
 from condokit.data.domains import Domains, Strata, cell_names
+from condokit.data.measurements import FEW_LEVELS, told
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.roles import from_table
 from condokit.data.subsets import subsample_sides
@@ -215,6 +216,11 @@ def _of_columns(domains: Domains, remarkable: Sheet, min_cell: int) -> Iterator[
         if names:
             is_grave = kind in ("heavy-tailed", "mostly missing")
             yield Finding("care" if is_grave else "note", f"{kind}: {listing(names)}.", advice)
+    if domains.left:
+        text = said("Name those that are in {@`features`}.")
+        yield Finding("note", f"not taken as features: {told(domains.left)}.", text)
+    if few := [c.name for c in domains.continuous if c.may_be_codes]:
+        yield Finding("note", said(FEW_LEVELS, names=listing(few)))
     for name, count in domains.missing.items():
         if count:
             yield Finding("note", f"{name} is missing in {number_of(count, min_cell)} rows.")

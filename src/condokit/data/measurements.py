@@ -1,0 +1,104 @@
+"""Which columns are features where none are named: numbers that do not look like anything else."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from condokit.checks import Array, listing, refusal
+from condokit.data.arrays import sides
+from condokit.data.domains import Domains
+from condokit.data.subsets import subsample
+from condokit.data.tables import Table
+
+# words of a name: each of the first says enough, the others only where there is no other word
+_TELLING = (
+    "id ids uid uuid guid mrn age ages date dates datetime timestamp dob birthdate birthday year "
+    "code codes barcode zip zipcode postcode subjectid patientid sampleid unnamed"
+)
+_PLAIN = (
+    "index row sample subject subjects patient participant donor person user name no nr num number "
+    "label labels target class month day week hour time sex gender"
+)
+_WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
+_BY_NAME, _DATES, _NO_NUMBER = "by its name", "dates", "not a number"
+CODES, _IDENTIFIERS = "whole numbers with few values", "another whole number in every row"
+FEW_LEVELS = (
+    "Taken as continuous, though whole numbers with few values: confounder {names}. If it is a "
+    "code of categories, {@list it in `categorical`}; if not, {@pass it as float}."
+)
+_FEW_VALUES = 10
+_FEW_ROWS = 10  # which tell nothing of codes and identifiers
+_MOST_VALUES = 10_000_000  # that are looked at,
+_ENOUGH_ROWS = 1000  # or these rows
+
+
+def measurements(
+    tables: Sequence[Table], free: Sequence[str], is_query: Array
+) -> tuple[list[str], dict[str, str]]:
+    """Tell features from other columns without a role; return them, and the reason for others."""
+    # Refused where it is not clear: where nothing is left, or as many columns look like codes or
+    # identifiers by their values alone.
+    left = {name: _NO_NUMBER for name in free if not all(t.is_number(name) for t in tables)}
+    numbers = [name for name in free if name not in left]
+    if numbers:
+        domains = Domains(tuple(table.select(numbers) for table in tables), is_query, [])
+        left |= {numbers[j]: why for j, why in _by_values(domains).items()}
+        left |= {name: _BY_NAME for name in numbers if looks_like_a_label(name)}
+    taken = [name for name in numbers if name not in left]
+    doubtful = [name for name, why in left.items() if why in (CODES, _IDENTIFIERS)]
+    if left and (not taken or len(doubtful) >= len(taken)):
+        raise refusal(
+            "It is not clear which columns are features. Not taken: {left}. Name the features: "
+            "{@features=}{names:names}, or {@features=}{every:names} for all columns.",
+            left=told(left),
+            names=(taken or numbers or list(free))[:20],
+            every=["*"],
+        )
+    return taken, {name: left[name] for name in free if name in left}
+
+
+def told(left: Mapping[str, str]) -> str:
+    """Name the columns that are not features, by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in left.items():
+        by_reason.setdefault(why, []).append(name)
+    return "; ".join(f"{listing(names, 10)} ({why})" for why, names in by_reason.items())
+
+
+def looks_like_a_label(name: str) -> bool:
+    """Tell whether a name is that of an identifier, a date, an age, a code or a label."""
+    words = {word.lower() for word in _WORDS.split(name) if word and not word.isdecimal()}
+    return bool(words & {*_TELLING.split()} or (words and words <= {*_PLAIN.split()}))
+
+
+def _by_values(domains: Domains) -> dict[int, str]:
+    """Return the features that are dates, codes or identifiers by their values, and which."""
+    whole = np.arange(domains.n_features)
+    for _, chunk in domains.chunks():
+        part = chunk[:, whole]
+        whole = whole[((part == np.rint(part)) | ~np.isfinite(part)).all(axis=0)]
+        if not len(whole):
+            return {}
+    n_rows = len(domains.is_query)
+    used = subsample(n_rows, max(_ENOUGH_ROWS, _MOST_VALUES // len(whole)))
+    columns = domains.of(whole).rows(used).T
+    found = {int(j): looks_like(x, domains.is_query[used]) for j, x in zip(whole, columns)}
+    return {j: why for j, why in found.items() if why}
+
+
+def looks_like(x: Array, is_query: Array) -> str:
+    """Return what whole numbers look like, nothing if they may be measured."""
+    known = np.isfinite(x)
+    values = np.unique(x[known])
+    year, month, day = values // 10_000, values // 100 % 100, values % 100
+    is_date = (year >= 1900) & (year <= 2100) & (month >= 1) & (month <= 12) & (day >= 1)
+    if len(values) and (is_date & (day <= 31)).all():
+        return _DATES
+    if known.sum() < _FEW_ROWS:
+        return ""
+    if 1 < len(values) <= min(_FEW_VALUES, known.sum() / 3):
+        return CODES
+    # of subjects measured in both domains, a number occurs twice
+    distinct = [len(np.unique(x[side & known])) for _, side in sides(is_query)]
+    return _IDENTIFIERS if sum(distinct) == known.sum() else ""

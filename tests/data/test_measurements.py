@@ -1,0 +1,143 @@
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from condokit import AffineMap, ConDoAdapter, assess
+from condokit.data.measurements import looks_like_a_label, measurements
+from condokit.data.tables import Table
+
+N = 200
+LOOKS = {
+    "PatientID": "by its name",
+    "age_years": "by its name",
+    "record": "another whole number in every row",
+    "scanned": "dates",
+    "arm": "whole numbers with few values",
+    "note": "not a number",
+}
+
+
+@pytest.fixture
+def frame():
+    rng = np.random.default_rng(0)
+    domain = np.repeat(["query", "reference"], N // 2)
+    frame = pd.DataFrame(rng.normal(size=(N, 4)), columns=["x0", "x1", "x2", "pulse"])
+    frame["pulse"] = rng.integers(40, 110, N)  # measured, in whole numbers
+    frame["PatientID"] = rng.permutation(N) // 4 + 1000.5
+    frame["age_years"] = rng.uniform(20, 80, N)
+    frame["record"] = rng.permutation(10**6)[:N]
+    frame["scanned"] = 20230100 + rng.integers(1, 28, N)
+    frame["arm"] = rng.choice([1.0, 2.0, 3.0, np.nan], N)
+    frame["note"] = "fine"
+    return frame.assign(domain=domain)
+
+
+TAKEN = ["x0", "x1", "x2", "pulse"]
+
+
+@pytest.mark.parametrize("container", [pd.DataFrame, pl.from_pandas, pa.Table.from_pandas])
+def test_measurements_alone_are_features(frame, container, tmp_path):
+    X = container(frame)
+    with pytest.warns(UserWarning, match="Not taken as features: 'PatientID', 'age_y") as caught:
+        adapter = ConDoAdapter().fit(X, domain="domain")
+    assert [w.message.args[0].code for w in caught] == ["not-features"]
+    assert list(adapter.feature_names_in_) == TAKEN
+    assert adapter.map_.provenance["columns_left_alone"] == LOOKS
+    adapter.map_.save(tmp_path / "map.json")
+    loaded = AffineMap.load(tmp_path / "map.json")
+    assert loaded.provenance["columns_left_alone"] == LOOKS
+    found = assess(X, domain="domain")
+    assert found.n_features == 4
+    assert "not taken as features: 'PatientID'" in repr(found)
+
+
+def test_features_that_are_named_are_taken(frame):
+    named = ["x0", "arm", "age_years", "record"]
+    adapter = ConDoAdapter().fit(frame, domain="domain", features=named)
+    assert list(adapter.feature_names_in_) == named
+    assert adapter.map_.provenance["columns_left_alone"] == {}
+
+
+def test_columns_with_another_role_are_not_spoken_of(frame):
+    roles = {"domain": "domain", "confounders": ["age_years"], "groups": "PatientID"}
+    with pytest.warns(UserWarning, match="Not taken as features: 'record'") as caught:
+        ConDoAdapter().fit(frame, **roles)
+    assert "age_years" not in str(caught[0].message)
+
+
+def test_both_tables_are_looked_at(frame):
+    columns = frame.drop(columns="domain")
+    # subjects measured in both domains: their numbers are unique in each
+    columns["record"] = np.tile(np.arange(N // 2), 2)
+    query, reference = columns[: N // 2], columns[N // 2 :]
+    with pytest.warns(UserWarning, match="Not taken as features"):
+        adapter = ConDoAdapter().fit_pair(query, reference[reversed(list(columns))])
+    assert list(adapter.feature_names_in_) == TAKEN
+    adapter = ConDoAdapter().fit_pair(query, reference, features=["x*", "arm"])
+    assert list(adapter.feature_names_in_) == ["x0", "x1", "x2", "arm"]
+    # numbers in one table, text in the other
+    query = query[TAKEN].astype({"pulse": str})
+    with pytest.warns(UserWarning, match=r"'pulse' \(not a number\)"):
+        adapter = ConDoAdapter().fit_pair(query, reference[TAKEN])
+    assert list(adapter.feature_names_in_) == TAKEN[:3]
+
+
+def test_arrays_are_taken_as_they_are(frame):
+    X, domain = frame[[*TAKEN, "arm", "record"]].fillna(0).to_numpy(), frame["domain"]
+    assert ConDoAdapter().fit(X, domain=domain).n_features_in_ == 6
+    query, reference = X[: N // 2], X[N // 2 :]
+    adapter = ConDoAdapter().fit_pair(query, reference, features=[0, 4])
+    assert adapter.transform(query).shape == (N // 2, 2)
+    same = ConDoAdapter().fit(X, domain=domain, features=[0, 4]).transform(query)
+    np.testing.assert_array_equal(adapter.transform(query), same)
+
+
+def test_what_is_not_clear_is_refused(frame):
+    def refused(columns, match):
+        with pytest.raises(ValueError, match=match):
+            ConDoAdapter().fit(frame[[*columns, "domain"]], domain="domain")
+
+    refused(["x0", "arm"], r"'arm' \(whole.*features=\['x0'\], or features=\['\*'\]")
+    refused(["x0", "x1", "arm", "record"], r"not clear.*features=\['x0', 'x1'\]")
+    refused(["age_years", "note"], r"'age_years' \(by its name\).*features=\['age_years'\]")
+    refused(["note"], r"'note' \(not a number\).*features=\['note'\]")
+    every = frame[["x0", "arm", "domain"]]
+    adapter = ConDoAdapter().fit(every, domain="domain", features=["*"])
+    assert list(adapter.feature_names_in_) == ["x0", "arm"]
+
+
+def test_few_rows_tell_nothing_of_values():
+    X = pd.DataFrame({"a": [1, 2, 4, 7], "b": [0, 1, 1, 0]})
+    taken, left = measurements([Table(X)], ["a", "b"], np.array([True, True, False, False]))
+    assert (taken, left) == (["a", "b"], {})
+
+
+def test_names():
+    for name in (
+        "id",
+        "ID",
+        "subject_id",
+        "sampleId",
+        "Age",
+        "age_at_scan",
+        "visit-date",
+        "icd code",
+    ):
+        assert looks_like_a_label(name), name
+    for name in (
+        "Subject",
+        "patient_number",
+        "label",
+        "target",
+        "y_target_id",
+        "Unnamed: 0",
+        "sex",
+    ):
+        assert looks_like_a_label(name), name
+    # genes and measurements
+    for name in ("ID1", "AGER", "PAGE4", "birth_weight", "reaction_time", "label_free_intensity"):
+        assert not looks_like_a_label(name), name
+    for name in ("voltage", "patient_weight", "sex_hormone", "x", "7", "", "valid", "day1"):
+        assert not looks_like_a_label(name), name
