@@ -402,7 +402,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         def refit(keep: Array) -> AffineMap:
             try:
                 return chosen.refit(replace(domains, keep=keep))
-            except (ValueError, FloatingPointError, np.linalg.LinAlgError):
+            except ValueError:
                 return fit.map  # too few rows without these pairs
 
         refined, facts = refine(fit.map, family, linked, pairs, refit)

@@ -270,7 +270,7 @@ def check_weights(weights: Any, n_rows: int, table: str) -> Array:
     """Return sample weights as non-negative finite float64, one per row."""
     try:
         weights = np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise refusal("{@'sample_weight'} must hold numbers: {why}.", why=error) from None
     if weights.ndim == 0:
         weights = np.full(n_rows, float(weights))
@@ -282,4 +282,6 @@ def check_weights(weights: Any, n_rows: int, table: str) -> Array:
     check_length("sample_weight", weights, n_rows, table)
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise refusal("{@'sample_weight'} must be finite and not negative.")
+    if weights.sum() > 1 << 53:
+        raise refusal("{@'sample_weight'} counts rows, but adds up to more than 2 ** 53.")
     return weights

@@ -281,7 +281,9 @@ def main(arguments: list[str] | None = None) -> None:
         except (click.exceptions.Abort, KeyboardInterrupt):
             tell("Interrupted.")
             sys.exit(130)
-        except (ValueError, ImportError, OSError, MemoryError, TypeError) as error:
+        except (ValueError, ImportError, OSError, MemoryError, TypeError, ArithmeticError) as error:
             text = str(error) or type(error).__name__
+            if isinstance(error, MemoryError):
+                text = "There is not enough memory. Use fewer features or rows, or a simpler map."
             tell(click.style("error: ", fg="red", bold=True) + text)
             sys.exit(3 if isinstance(error, NoOverlapError) else 2)
