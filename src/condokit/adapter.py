@@ -364,7 +364,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 warn("interrupted", text, UserWarning)
                 fit = replace(fit, report=replace(fit.report, interrupted=True))
         how = account(self.get_params(deep=False), domains, fit, chosen, notes)
-        self.map_ = fit.map.with_origin(profile(domains), how)
+        self.map_ = fit.map.with_origin(profile(domains, hidden=True), how)
         self.errors_: StandardErrors | None = fit.errors
         self.chosen_ = chosen
         self.support_, self.overlap_ = fit.support, fit.overlap

@@ -166,14 +166,15 @@ def warn(
 ) -> None:
     """Warn at the line of the user's code that led here; `noted` is what may be kept of it."""
     sentence = Sentence(template, fields, code)
-    notes = _notes.get()
+    notes, kept = _notes.get(), sentence if noted is None else Sentence(noted, fields, code)
     if notes is not None:
-        kept = sentence if noted is None else Sentence(noted, fields, code)
         notes.append(Note(category.__name__, kept))
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("condokit"):
         level, frame = level + 1, frame.f_back
-    warnings.warn(category(sentence), stacklevel=level)
+    warning: Any = category(sentence)
+    warning.kept = kept
+    warnings.warn(warning, stacklevel=level)
 
 
 def listing(items: Iterable[Any], most: int = 5) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 from condokit.checks import Array, FileError
 from condokit.cli.outputs import tell
 from condokit.cli.tables import check_label, labels_of, refuse_text, refuse_unknown
+from condokit.data.disclosure import hidden_counts
 from condokit.data.tables import Table
 from condokit.io import is_text, open_writer, read_table, replace_h5ad, scan_table
 from condokit.io.formats import arrow
@@ -54,9 +55,10 @@ def apply_to_file(
         ):
             n_rows, found = _apply_in_batches(affine, scan, writer, split, reading["decimal"])
     if domain is not None:
+        [stay] = hidden_counts(np.array([n_rows - found.n_rows]))
         tell(
-            f"{n_rows - found.n_rows:,} rows with {domain} = {reference_label} are of the "
-            "reference, and stay as they are."
+            f"{stay if isinstance(stay, str) else f'{stay:,}'} rows with {domain} = "
+            f"{reference_label} are of the reference, and stay as they are."
         )
     return found
 

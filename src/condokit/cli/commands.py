@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 import condokit
-from condokit.checks import NoOverlapError, naming
+from condokit.checks import NoOverlapError, Sentence, naming
 from condokit.cli import options as shared
 from condokit.cli.outputs import answer, as_option, check_outputs, load_map, show_result, tell
 
@@ -123,7 +123,10 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
     From text to text other values stay exactly as they are written; else text becomes numbers,
     truth values and times where all of a column allow it without loss.
     """
+    import numpy as np
+
     from condokit.cli.apply_file import apply_to_file
+    from condokit.data.disclosure import hidden_counts
 
     as_json = options.pop("as_json")
     check_outputs([output], options["force"], as_json, inputs=[map_file])
@@ -133,8 +136,9 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
     found = apply_to_file(affine, incoming, output, **options)
     cares = [finding for finding in found.findings if finding.level == "care"]
     lines = [f"warning: {care.text} {care.advice}".rstrip() for care in cares]
-    lines.append(f"Mapped {found.n_rows:,} rows to {output}.")
-    answer(as_json, {"output": output, **found.to_dict()}, "\n".join(lines))
+    [n_rows] = hidden_counts(np.array([found.n_rows]))
+    lines.append(f"Mapped {n_rows if isinstance(n_rows, str) else f'{n_rows:,}'} rows to {output}.")
+    answer(as_json, {"output": output, **found.to_dict(), "n_rows": n_rows}, "\n".join(lines))
 
 
 @cli.command()
@@ -282,8 +286,11 @@ def main(arguments: list[str] | None = None) -> None:
             tell("Interrupted.")
             sys.exit(130)
         except (ValueError, ImportError, OSError, MemoryError, TypeError, ArithmeticError) as error:
-            text = str(error) or type(error).__name__
+            from condokit.data.disclosure import told
+
+            said = error.args[0] if error.args else ""
+            text = told(said, as_option) if isinstance(said, Sentence) else str(error)
             if isinstance(error, MemoryError):
                 text = "There is not enough memory. Use fewer features or rows, or a simpler map."
-            tell(click.style("error: ", fg="red", bold=True) + text)
+            tell(click.style("error: ", fg="red", bold=True) + (text or type(error).__name__))
             sys.exit(3 if isinstance(error, NoOverlapError) else 2)
