@@ -91,19 +91,24 @@ def fit(
     """Learn the map from NEW to OLD, and write it."""
     from condokit.cli.apply_file import apply_to_file
     from condokit.cli.fit_adapter import Fitted
+    from condokit.io import write_bytes
 
     outputs = [path for path in (output, report, adapted) if path is not None]
     new, force, as_json = options["new"], options["force"], options["as_json"]
     check_outputs(outputs, force, as_json, inputs=(new, options["reference"]))
     if adapted is not None and new == "-":
         raise click.UsageError("--adapted reads NEW again: save it to a file, or use apply.")
-    fitted, record = Fitted(arguments, options), {}
-    affine = fitted.save_map(output)
+    fitted = Fitted(arguments, options)
+    record: dict[str, Any] = {}
+    affine, content = fitted.map_file()
+    made = {output: content}  # all is made before anything is written, so that files go together
     if report is not None:
-        record = fitted.write_report(report, "map.json", "--report", "report.html")
+        record, made[report] = fitted.report("map.json", "--report", "report.html")
     if adapted is not None:
         reading = {name: options[name] for name in shared.APPLIED}
         apply_to_file(affine, new, adapted, force, **reading)
+    for path, content in made.items():
+        write_bytes(path, content, force)
     facts = {"map": output, "report_path": report, **fitted.record(), "report": record}
     answer(as_json, facts, f"{fitted.summary()}\nWrote {', '.join(outputs)}.")
 
@@ -149,10 +154,12 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
 def report(arguments: list[str], /, output: str, **options: Any) -> None:
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
     from condokit.cli.fit_adapter import Fitted
+    from condokit.io import write_bytes
 
     inputs = (options["new"], options["reference"])
     check_outputs([output], options["force"], options["as_json"], inputs)
-    record = Fitted(arguments, options).write_report(output, "report.html")
+    record, content = Fitted(arguments, options).report("report.html")
+    write_bytes(output, content, options["force"])
     answer(options["as_json"], record, f"Wrote {output}.")
 
 

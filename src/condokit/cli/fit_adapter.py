@@ -13,7 +13,7 @@ from condokit.cli.outputs import as_option, tell
 from condokit.cli.tables import read_domains
 from condokit.data.disclosure import hidden_overlap, told
 from condokit.data.records import plain
-from condokit.io import sha256, write_bytes, write_text
+from condokit.io import sha256
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, LowRank
 from condokit.maps.provenance import fingerprint
@@ -26,7 +26,7 @@ class Fitted:
     """An adapter as a command fits it, with its data, what was warned of, and how it was made."""
 
     def __init__(self, arguments: list[str], options: dict[str, Any]) -> None:
-        self.arguments, self.force = arguments, options["force"]
+        self.arguments = arguments
         self.domains = read_domains(**options)
         verbose, seed = options["verbose"], options["seed"]
         is_plain = options["shrinkage"].lower() == "none"
@@ -70,8 +70,8 @@ class Fitted:
             skip = name in _OUTPUTS and not sign and not skip
         return [*kept, "-o", *written]
 
-    def save_map(self, path: str) -> AffineMap:
-        """Write the map, which knows the command, the files and the rows it comes from."""
+    def map_file(self) -> tuple[AffineMap, bytes]:
+        """Return the map, which knows the command, files and rows it comes from, and its file."""
         affine, content = self.adapter.map_, io.BytesIO()
         facts = {
             **(affine.provenance or {}),
@@ -81,17 +81,15 @@ class Fitted:
         }
         affine = affine.with_origin(affine.fitted_on, facts)
         affine.save(content)
-        write_bytes(path, content.getvalue(), self.force)
-        return affine
+        return affine, content.getvalue()
 
-    def write_report(self, path: str, *written: str) -> dict[str, Any]:
-        """Write the report, and return its record."""
+    def report(self, *written: str) -> tuple[dict[str, Any], bytes]:
+        """Return the record of the report, and its page."""
         from condokit.report import build, render
 
         command = shlex.join(self.command(*written))
         record = build(self.adapter, self.domains, command=command, inputs=self.hashes)
-        write_text(path, render(record), self.force)
-        return record
+        return record, render(record).encode()
 
     def rows(self) -> dict[str, Any]:
         """Return the numbers of rows compared, as far as they may be told."""

@@ -179,7 +179,7 @@ def refuse_text(
         _refuse_nested(path, text[0], kinds[text[0]])
         found = _first_other((table.column(text[0]) for table in tables), pa.float64(), decimal)
         comma = re.search("'[-+]?[0-9]+,[0-9]+'", found)
-        hint = "Give the decimal mark with --decimal ," if comma else "Correct it"
+        hint = "Give the decimal mark with --decimal=','" if comma else "Correct it"
         raise FileError(
             f"{path}: {listing(text)} should hold numbers, but there is text in it: {found}. "
             f"{hint}, or name the mark of missing values with --na."
