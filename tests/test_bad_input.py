@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from problems import two_domains
 from scipy import sparse
+from scipy.sparse.linalg import ArpackError
 
 from condokit import (
     ConDoAdapter,
@@ -516,3 +517,56 @@ def test_confounders_missing_in_a_whole_domain(data):
             message, adapter=ConDoAdapter(missing=missing),
             X_query=X_query, X_reference=X_reference, Z_query=nothing, Z_reference=z,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["affine", "orthogonal", "similarity"])
+@pytest.mark.filterwarnings("ignore::condokit.IdentifiabilityWarning", "error::RuntimeWarning")
+def test_a_constant_column_does_not_change_the_matrix_of_the_others(kind):
+    rng = np.random.default_rng(0)
+    z, w, mix = rng.normal(size=300) + 0.3, rng.normal(size=300), rng.normal(size=(2, 2))
+    query, reference = (rng.normal(size=(300, 2)) @ mix + np.outer(c, [1, 2]) for c in (z, w))
+    query = query @ [[0.9, 0.3], [-0.3, 1.2]] + 1
+    alone = ConDoAdapter(kind).fit_pair(query, reference, z, w).map_
+    query, reference = (np.insert(X, 1, c, axis=1) for X, c in ((query, 5), (reference, 7)))
+    both = ConDoAdapter(kind).fit_pair(query, reference, z, w).map_
+    np.testing.assert_allclose(both.A[np.ix_([0, 2], [0, 2])], alone.A, atol=1e-6)
+    np.testing.assert_allclose(both.A[1], [0, 1, 0])
+    assert both.b[1] == pytest.approx(2)
+
+
+@pytest.mark.parametrize("Z", [None, np.repeat(["a", "b"], 20), np.linspace(0, 1, 40)])
+@pytest.mark.parametrize("kind", ["location-scale", "affine", "auto"])
+@pytest.mark.filterwarnings("ignore::condokit.IdentifiabilityWarning")
+def test_constant_features_alone_are_shifted(kind, Z):
+    X = np.tile([1.0, 2.0, 3.0], (40, 1))
+    adapter = ConDoAdapter(kind).fit_pair(X, X + 1, Z, Z)
+    np.testing.assert_allclose(adapter.transform(X), X + 1)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["affine", "orthogonal"])
+def test_numbers_too_large_to_square_with_a_continuous_confounder(kind):
+    X, z = 1e160 * np.random.default_rng(0).normal(size=(100, 2)), np.linspace(0, 1, 100)
+    refused("too large", adapter=ConDoAdapter(kind),
+            X_query=X, X_reference=X, Z_query=z, Z_reference=z)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("by 0"), FloatingPointError("no start"), ArpackError(-9)]
+)
+def test_errors_from_below_are_worded(data, monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(PooledLikelihood, "solve", fail)
+    refused("No map could be computed", X_query=data[0], X_reference=data[1],
+            Z_query=data[2], Z_reference=data[3])  # fmt: skip
+
+
+def test_integers_beyond_64_bits(data):
+    X, Y, *_ = data
+    large = [2**64 + k for k in range(40)]
+    refused("must hold numbers", X_query=[[10**400], [1]], X_reference=[[1], [2]])
+    refused("64 bits", X_query=X, X_reference=Y, Z_query=large, Z_reference=large)
+    refused("more than 2", X_query=X, X_reference=Y, sample_weight=(large, large))
+    refused("must hold", X_query=X, X_reference=Y, sample_weight=([10**400] * 40, large))

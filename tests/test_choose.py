@@ -215,3 +215,14 @@ def test_ansur_stays_diagonal(needs_data, shift):
     adapter = fitted(data)
     assert adapter.map_.kind == "diagonal"
     assert rmse(adapter.transform(data.X_query), data.truth) < 0.1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_fold_without_rows_of_one_domain_is_left_out():
+    rng = np.random.default_rng(2)
+    z, w = rng.normal(size=64), rng.normal(size=36)
+    X, Y = rng.normal(size=(64, 2)) + z[:, None], 2 * rng.normal(size=(36, 2))
+    for step in range(4, 9):  # few subjects, so that a fold has those of one domain alone
+        groups = (np.arange(64) // step, np.arange(36) // step + 1000)
+        adapter = ConDoAdapter("auto").fit_pair(X, Y, z, w, groups=groups)
+        assert np.isfinite(adapter.map_.offset).all()

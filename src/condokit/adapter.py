@@ -382,7 +382,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 warn("interrupted", text, UserWarning)
                 fit = replace(fit, report=replace(fit.report, interrupted=True))
         how = account(self.get_params(deep=False), domains, fit, chosen, notes)
-        self.map_ = fit.map.with_origin(profile(domains), how)
+        self.map_ = fit.map.with_origin(profile(domains, hidden=True), how)
         self.errors_: StandardErrors | None = fit.errors
         self.chosen_ = chosen
         self.support_, self.overlap_ = fit.support, fit.overlap
@@ -420,7 +420,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         def refit(keep: Array) -> AffineMap:
             try:
                 return chosen.refit(replace(domains, keep=keep))
-            except (ValueError, FloatingPointError, np.linalg.LinAlgError):
+            except ValueError:
                 return fit.map  # too few rows without these pairs
 
         refined, facts = refine(fit.map, family, linked, pairs, refit)

@@ -171,14 +171,15 @@ def warn(
 ) -> None:
     """Warn at the line of the user's code that led here; `noted` is what may be kept of it."""
     sentence = Sentence(template, fields, code)
-    notes = _notes.get()
+    notes, kept = _notes.get(), sentence if noted is None else Sentence(noted, fields, code)
     if notes is not None:
-        kept = sentence if noted is None else Sentence(noted, fields, code)
         notes.append(Note(category.__name__, kept))
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("condokit"):
         level, frame = level + 1, frame.f_back
-    warnings.warn(category(sentence), stacklevel=level)
+    warning: Any = category(sentence)
+    warning.kept = kept
+    warnings.warn(warning, stacklevel=level)
 
 
 def listing(items: Iterable[Any], most: int = 5) -> str:
@@ -275,7 +276,7 @@ def check_weights(weights: Any, n_rows: int, table: str) -> Array:
     """Return sample weights as non-negative finite float64, one per row."""
     try:
         weights = np.asarray(weights, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise refusal("{@'sample_weight'} must hold numbers: {why}.", why=error) from None
     if weights.ndim == 0:
         weights = np.full(n_rows, float(weights))
@@ -287,4 +288,6 @@ def check_weights(weights: Any, n_rows: int, table: str) -> Array:
     check_length("sample_weight", weights, n_rows, table)
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise refusal("{@'sample_weight'} must be finite and not negative.")
+    if weights.sum() > 1 << 53:
+        raise refusal("{@'sample_weight'} counts rows, but adds up to more than 2 ** 53.")
     return weights

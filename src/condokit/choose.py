@@ -55,7 +55,6 @@ _LEAST_ROWS = 20  # of a domain, below which none are held out
 _LOW_RANK_FEATURES = 10  # from which a matrix of low rank differs from a full one
 _ERRORS = (1.0, 4.0)  # standard errors by which a score is equal, and by which it is not
 _MOST_WORSE = 1.0  # nats per feature by which a row may speak against a map
-_FAILURES = (ValueError, FloatingPointError, np.linalg.LinAlgError)
 _SPREAD = (0.8, 1.25)  # of the mapped query's variance within strata, over the reference's
 _NO_MATTER = ("verbose",)  # settings that do not change the map
 
@@ -216,6 +215,8 @@ def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidat
         return first, candidates[0]
     with quietly():
         trial = _Trial(held, candidates)
+        if trial.trial_domains.n_features == 0:  # all are constant
+            return first, candidates[0]
         scores = trial.scores()
         fits = {0: first}
         while True:
@@ -315,7 +316,7 @@ class _Trial:
             for k in [k for k, reason in enumerate(why_not) if not reason]:
                 try:
                     nats[k].append(judge(fit_quietly(train, self.recipes[k]).map))
-                except _FAILURES as error:
+                except ValueError as error:
                     why_not[k] = str(error).splitlines()[0]
         if not weights:
             few = "too few rows to hold any out"
@@ -357,7 +358,7 @@ class _Trial:
         if not reason and recipe.family.form == "matrix" and not recipe.divergence.in_closed_form:
             try:
                 found = fit_quietly(self.trial_domains, recipe).map
-            except _FAILURES as error:
+            except ValueError as error:
                 return str(error).splitlines()[0]
             self.recipes[k] = replace(recipe, start=(found.A, found.b))
         return reason
@@ -432,13 +433,13 @@ class _Judge:
         place = comparison.support.place(replace(comparison.strata, codes=whole.strata.codes))
         asked = asked[place[asked] >= 0]
         is_query = domains.is_query[asked]
+        if not is_query.any() or (recipe.conditional.is_smooth and is_query.all()):
+            raise ValueError("no rows to hold out")
         self.X = domains.rows(asked)[is_query]
         if recipe.conditional.is_smooth:
             self._by_curves(train, recipe, comparison, whole, asked, is_query, pair)
         else:
             self._by_strata(place[asked], is_query, pair)
-        if len(self.X) == 0:
-            raise ValueError("no rows to hold out")
 
     def _by_strata(self, place: Array, is_query: Array, pair: GaussianPair) -> None:
         law, mine = pair.reference, place[is_query]

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
+from scipy.sparse.linalg import ArpackError
 from sklearn.base import clone
 
 from condokit.checks import Array, check_integer, check_number, listing, quietly, refusal, warn
@@ -161,7 +162,14 @@ def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
     alone = recipe.family.form in ("diagonal", "blocks") and recipe.needs != "samples"
     usable = domains if domains.gaps is None or alone else _without_gaps(domains)
     comparison = recipe.compare(usable, quiet)
-    found = _FITS[recipe.family.form, recipe.needs](usable, recipe, comparison)
+    try:
+        found = _FITS[recipe.family.form, recipe.needs](usable, recipe, comparison)
+    except (ArithmeticError, np.linalg.LinAlgError, ArpackError) as error:
+        raise refusal(
+            "No map could be computed from these features ({why}). Look for values far from all "
+            "others, rescale features, or use {@map='location-scale'} or 'shift'.",
+            why=str(error).rstrip("."),
+        ) from error
     if found is None:  # too few rows for a matrix
         recipe, usable, overlap = recipe.diagonal(), domains, comparison.overlap
         comparison = replace(recipe.compare(usable, quiet=True), overlap=overlap)

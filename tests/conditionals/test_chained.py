@@ -33,3 +33,10 @@ def test_chained_imputation_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     with pytest.raises(ModuleNotFoundError, match=r"condokit\[lightgbm\]"):
         Chained().moments_at(np.ones((3, 1)), points(np.arange(3)), points(np.arange(1)))
+
+
+def test_one_row_is_refused():
+    with pytest.raises(ValueError, match="1 sample"):
+        ConDoAdapter(conditional="chained", divergence="mmd", min_overlap=0).fit_pair(
+            [[1.0]], [[2.0]], ["a"], ["a"]
+        )

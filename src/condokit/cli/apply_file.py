@@ -7,6 +7,7 @@ import numpy as np
 from condokit.checks import Array, FileError
 from condokit.cli.outputs import tell
 from condokit.cli.tables import check_label, labels_of, refuse_text, refuse_unknown
+from condokit.data.disclosure import hidden_counts
 from condokit.data.tables import Table
 from condokit.io import is_text, open_writer, read_table, replace_h5ad, scan_table
 from condokit.io.formats import arrow
@@ -60,7 +61,8 @@ def apply_to_file(
     if domain is not None:
         which = f"with {domain} = {reference_label} are of the reference, and"
         which = which if query_label is None else f"without {domain} = {query_label}"
-        tell(f"{n_rows - found.n_rows:,} rows {which} stay as they are.")
+        [stay] = hidden_counts(np.array([n_rows - found.n_rows]))
+        tell(f"{stay if isinstance(stay, str) else f'{stay:,}'} rows {which} stay as they are.")
     return found
 
 

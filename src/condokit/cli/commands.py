@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 import condokit
-from condokit.checks import NoOverlapError, naming
+from condokit.checks import NoOverlapError, Sentence, naming
 from condokit.cli import options as shared
 from condokit.cli.outputs import answer, as_option, check_outputs, load_map, show_result, tell
 
@@ -91,19 +91,24 @@ def fit(
     """Learn the map from NEW to OLD, and write it."""
     from condokit.cli.apply_file import apply_to_file
     from condokit.cli.fit_adapter import Fitted
+    from condokit.io import write_bytes
 
     outputs = [path for path in (output, report, adapted) if path is not None]
     new, force, as_json = options["new"], options["force"], options["as_json"]
     check_outputs(outputs, force, as_json, inputs=(new, options["reference"]))
     if adapted is not None and new == "-":
         raise click.UsageError("--adapted reads NEW again: save it to a file, or use apply.")
-    fitted, record = Fitted(arguments, options), {}
-    affine = fitted.save_map(output)
+    fitted = Fitted(arguments, options)
+    record: dict[str, Any] = {}
+    affine, content = fitted.map_file()
+    made = {output: content}  # all is made before anything is written, so that files go together
     if report is not None:
-        record = fitted.write_report(report, "map.json", "--report", "report.html")
+        record, made[report] = fitted.report("map.json", "--report", "report.html")
     if adapted is not None:
         reading = {name: options[name] for name in shared.APPLIED}
         apply_to_file(affine, new, adapted, force, **reading)
+    for path, content in made.items():
+        write_bytes(path, content, force)
     facts = {"map": output, "report_path": report, **fitted.record(), "report": record}
     verdict = f"\n{record['verdict']['sentence']}" if record else ""  # found for the report only
     answer(as_json, facts, f"{fitted.summary()}{verdict}\nWrote {', '.join(outputs)}.")
@@ -124,7 +129,10 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
     From text to text other values stay exactly as they are written; else text becomes numbers,
     truth values and times where all of a column allow it without loss.
     """
+    import numpy as np
+
     from condokit.cli.apply_file import apply_to_file
+    from condokit.data.disclosure import hidden_counts
 
     as_json = options.pop("as_json")
     check_outputs([output], options["force"], as_json, inputs=[map_file])
@@ -134,8 +142,9 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
     found = apply_to_file(affine, incoming, output, **options)
     cares = [finding for finding in found.findings if finding.level == "care"]
     lines = [f"warning: {care.text} {care.advice}".rstrip() for care in cares]
-    lines.append(f"Mapped {found.n_rows:,} rows to {output}.")
-    answer(as_json, {"output": output, **found.to_dict()}, "\n".join(lines))
+    [n_rows] = hidden_counts(np.array([found.n_rows]))
+    lines.append(f"Mapped {n_rows if isinstance(n_rows, str) else f'{n_rows:,}'} rows to {output}.")
+    answer(as_json, {"output": output, **found.to_dict(), "n_rows": n_rows}, "\n".join(lines))
 
 
 @cli.command()
@@ -146,10 +155,12 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
 def report(arguments: list[str], /, output: str, **options: Any) -> None:
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
     from condokit.cli.fit_adapter import Fitted
+    from condokit.io import write_bytes
 
     inputs = (options["new"], options["reference"])
     check_outputs([output], options["force"], options["as_json"], inputs)
-    record = Fitted(arguments, options).write_report(output, "report.html")
+    record, content = Fitted(arguments, options).report("report.html")
+    write_bytes(output, content, options["force"])
     answer(options["as_json"], record, f"Wrote {output}.")
 
 
@@ -282,7 +293,12 @@ def main(arguments: list[str] | None = None) -> None:
         except (click.exceptions.Abort, KeyboardInterrupt):
             tell("Interrupted.")
             sys.exit(130)
-        except (ValueError, ImportError, OSError, MemoryError, TypeError) as error:
-            text = str(error) or type(error).__name__
-            tell(click.style("error: ", fg="red", bold=True) + text)
+        except (ValueError, ImportError, OSError, MemoryError, TypeError, ArithmeticError) as error:
+            from condokit.data.disclosure import told
+
+            said = error.args[0] if error.args else ""
+            text = told(said, as_option) if isinstance(said, Sentence) else str(error)
+            if isinstance(error, MemoryError):
+                text = "There is not enough memory. Use fewer features or rows, or a simpler map."
+            tell(click.style("error: ", fg="red", bold=True) + (text or type(error).__name__))
             sys.exit(3 if isinstance(error, NoOverlapError) else 2)

@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from condokit.adapter import ConDoAdapter
-from condokit.cli.outputs import tell
+from condokit.cli.outputs import as_option, tell
 from condokit.cli.tables import read_domains
+from condokit.data.disclosure import hidden_overlap, told
 from condokit.data.records import plain
-from condokit.io import sha256, write_bytes, write_text
+from condokit.io import sha256
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, LowRank
 from condokit.maps.provenance import fingerprint
@@ -25,7 +26,7 @@ class Fitted:
     """An adapter as a command fits it, with its data, what was warned of, and how it was made."""
 
     def __init__(self, arguments: list[str], options: dict[str, Any]) -> None:
-        self.arguments, self.force = arguments, options["force"]
+        self.arguments = arguments
         self.domains = read_domains(**options)
         verbose, seed = options["verbose"], options["seed"]
         is_plain = options["shrinkage"].lower() == "none"
@@ -47,13 +48,14 @@ class Fitted:
 
                 how = {"n_resamples": n_resamples, "verbose": verbose, "random_state": seed}
                 bootstrap(self.adapter, self.domains, domain=None, **how)
-        ours = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
-        self.warnings = list(dict.fromkeys(ours))
+        ours: list[Any] = [w.message for w in caught if issubclass(w.category, UserWarning)]
+        kept = [told(getattr(warning, "kept", str(warning)), as_option) for warning in ours]
+        self.warnings = list(dict.fromkeys(kept))
         for text in self.warnings:
             if not text.startswith("Not taken as features:"):  # told by read_domains
                 tell(f"warning: {text}")
         read = [path for path in (options["new"], options["reference"]) if path not in (None, "-")]
-        self.hashes = [(path, sha256(path)) for path in read]
+        self.hashes = {path: sha256(path) for path in read}
 
     def command(self, *written: str) -> list[str]:
         """Return the command with plain names for what it writes, which do not change the map."""
@@ -62,36 +64,43 @@ class Fitted:
             name, sign, _ = argument.partition("=")
             attached = argument.startswith("-o") and argument != "-o"
             if not (skip or name in _OUTPUTS or attached or argument in _NO_MATTER):
+                for path in self.hashes:  # folders are nobody's business
+                    if argument in (path, f"--reference={path}"):
+                        argument = argument.removesuffix(path) + Path(path).name
                 kept.append(argument)
             skip = name in _OUTPUTS and not sign and not skip
         return [*kept, "-o", *written]
 
-    def save_map(self, path: str) -> AffineMap:
-        """Write the map, which knows the command, the files and the rows it comes from."""
+    def map_file(self) -> tuple[AffineMap, bytes]:
+        """Return the map, which knows the command, files and rows it comes from, and its file."""
         affine, content = self.adapter.map_, io.BytesIO()
         facts = {
             **(affine.provenance or {}),
             "data": fingerprint(self.domains),
             "command": self.command("map.json"),
-            "files": [{"name": Path(p).name, "sha256": found} for p, found in self.hashes],
+            "files": [{"name": Path(p).name, "sha256": found} for p, found in self.hashes.items()],
         }
         affine = affine.with_origin(affine.fitted_on, facts)
         affine.save(content)
-        write_bytes(path, content.getvalue(), self.force)
-        return affine
+        return affine, content.getvalue()
 
-    def write_report(self, path: str, *written: str) -> dict[str, Any]:
-        """Write the report, and return its record."""
+    def report(self, *written: str) -> tuple[dict[str, Any], bytes]:
+        """Return the record of the report, and its page."""
         from condokit.report import build, render
 
         command = shlex.join(self.command(*written))
-        record = build(self.adapter, self.domains, command=command, inputs=dict(self.hashes))
-        write_text(path, render(record), self.force)
-        return record
+        record = build(self.adapter, self.domains, command=command, inputs=self.hashes)
+        return record, render(record).encode()
+
+    def rows(self) -> dict[str, Any]:
+        """Return the numbers of rows compared, as far as they may be told."""
+        return dict(self.adapter.map_.provenance or {})["rows"]
 
     def record(self) -> dict[str, Any]:
         """Return what was fitted, for machines."""
-        adapter, facts = self.adapter, self.adapter.report_
+        adapter, facts, rows = self.adapter, self.adapter.report_, self.rows()
+        kept, is_query = self.domains.kept(), self.domains.is_query
+        totals = [float((kept & side).sum()) for side in (is_query, ~is_query)]
         return {
             "kind": adapter.map_.kind,
             "n_features": adapter.map_.n_features_in_,
@@ -99,20 +108,21 @@ class Fitted:
             "columns_left_alone": self.domains.left,
             "divergence": str(adapter.divergence_),
             "chosen": facts.get("chosen_map", str(adapter.map)),
-            "rows_query": facts["rows_query"],
-            "rows_reference": facts["rows_reference"],
-            "overlap": plain(adapter.overlap_),
+            "rows_query": rows["query"],
+            "rows_reference": rows["reference"],
+            "overlap": hidden_overlap(plain(adapter.overlap_), *totals),
             "warnings": self.warnings,
         }
 
     def summary(self) -> str:
         """Return what was fitted, in a sentence."""
         affine, facts = self.adapter.map_, self.adapter.report_
+        n_rows = {k: n if isinstance(n, str) else f"{n:,.0f}" for k, n in self.rows().items()}
         is_chosen = "chosen_map" in facts
         chosen = ", an average of kinds that predict rows well and simply," if is_chosen else ""
         return (
             f"A {affine.kind} map of {affine.n_features_in_} features{chosen} "
-            f"from {facts['rows_query']:,.0f} query and {facts['rows_reference']:,.0f} reference "
+            f"from {n_rows['query']} query and {n_rows['reference']} reference "
             f"rows; overlap of the confounders {self.adapter.overlap_.coefficient:.2f}."
         )
 

@@ -60,15 +60,21 @@ def check_outputs(
     wanted = [path for path in outputs if path is not None]
     if wanted.count("-") + as_json > 1:
         raise click.UsageError("Only one of --json and the outputs can go to standard output.")
-    read = {os.path.realpath(path) for path in inputs if path not in (None, "-")}
-    places = [os.path.realpath(path) for path in wanted if path != "-"]
-    for place in places:
-        if places.count(place) > 1:
-            raise click.UsageError(f"{place} is named for two outputs.")
+    read = {_file_of(path) for path in inputs if path not in (None, "-")}
+    places = {path: _file_of(path) for path in wanted if path != "-"}
+    for path, place in places.items():
+        if list(places.values()).count(place) > 1 or wanted.count(path) > 1:
+            raise click.UsageError(f"{path} is named for two outputs.")
         if place in read:
-            raise click.UsageError(f"{place} is read, and would be lost; choose another output.")
+            raise click.UsageError(f"{path} is read, and would be lost; choose another output.")
     for path in wanted:
         check_target(path, force)
+
+
+def _file_of(path: Any) -> Any:
+    """Return what tells a file from others, whatever links lead to it."""
+    place = os.path.realpath(path)
+    return os.stat(place)[1:3] if os.path.isfile(place) else place
 
 
 def load_map(path: str) -> AffineMap:

@@ -127,6 +127,8 @@ def refuse_unknown(path: str | None, wanted: list[str], known: list[str]) -> Non
 def _alike(name: str, declared: str, paths: list[str], columns: list[Any]) -> list[Any]:
     """Return a confounder with one kind of values: text becomes what the other table holds."""
     kinds = [pa.float64() if is_number(column.type) else _plain(column.type) for column in columns]
+    for path, kind in zip(paths, kinds):
+        _refuse_nested(path, name, kind)
     others = {kind for kind in kinds if kind not in (pa.string(), pa.null())}
     if declared == "cat":
         return columns if len(set(kinds)) == 1 else [c.cast(pa.string()) for c in columns]
@@ -202,13 +204,20 @@ def refuse_text(
     kinds = {field.name: field.type for field in schema}
     text = [name for name in names if not (is_number(kinds[name]) or kinds[name] == pa.bool_())]
     if text:
+        _refuse_nested(path, text[0], kinds[text[0]])
         found = _first_other((table.column(text[0]) for table in tables), pa.float64(), decimal)
         comma = re.search("'[-+]?[0-9]+,[0-9]+'", found)
-        hint = "Give the decimal mark with --decimal ," if comma else "Correct it"
+        hint = "Give the decimal mark with --decimal=','" if comma else "Correct it"
         raise FileError(
             f"{path}: {listing(text)} should hold numbers, but there is text in it: {found}. "
             f"{hint}, or name the mark of missing values with --na."
         )
+
+
+def _refuse_nested(path: str, name: str, kind: Any) -> None:
+    """Refuse values that are no plain ones: lists, structures, bytes."""
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        raise FileError(f"{path}: column {name!r} holds {kind}, neither numbers nor text.")
 
 
 def _first_other(columns: Iterable[Any], kind: Any, decimal: str = ".") -> str:

@@ -103,15 +103,14 @@ def _user_kernel(prior: Prior, conditional: Conditional) -> Any:
 
 
 def _warn_dropped(support: Support) -> None:
-    values = [tuple(row[name] for name in support.names) for row in support.dropped]
     what = "{n_values} confounder value(s) occur in one domain only and are not compared"
     warn(
         "one-domain-only",
         what + ": {values} ({n_query:rows} query and {n_reference:rows} reference rows).",
         LowOverlapWarning,
         noted=f"{what}.",
-        n_values=len(values),
-        values=listing(values),
+        n_values=len(support.dropped),
+        values=listing(support.left_out()),
         n_query=sum(row["n_query"] for row in support.dropped),
         n_reference=sum(row["n_reference"] for row in support.dropped),
     )

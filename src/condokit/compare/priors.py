@@ -13,7 +13,7 @@ from condokit.compare.overlap import calibrated, propensity
 from condokit.data import kernels
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
-from condokit.data.disclosure import hidden_counts, small_cells
+from condokit.data.disclosure import MIN_CELL, hidden_counts, shown_names, small_cells
 from condokit.data.domains import Domains, Strata
 from condokit.data.records import Sheet
 from condokit.data.subsets import subsample_sides
@@ -47,16 +47,24 @@ class Support:
         counts = {"weight": self.weights.tolist(), "n_query": query, "n_reference": reference}
         return _columns(self.names, self.levels, counts)
 
+    def left_out(self) -> list[Any]:
+        """Return the values seen in one domain only, those of few rows without their names."""
+        values = [tuple(row[name] for name in self.names) for row in self.dropped]
+        return shown_names(
+            values, np.array([r["n_query"] + r["n_reference"] for r in self.dropped])
+        )
+
     def __repr__(self) -> str:
-        columns = self.to_dict()
+        columns, total = self.to_dict(), self.count_query + self.count_reference
+        for column in list(columns)[: len(self.names)]:
+            columns[column] = shown_names(columns[column], total)
         for name, counts in (("n_query", self.count_query), ("n_reference", self.count_reference)):
             columns[name] = hidden_counts(counts)
             if small_cells(counts).any():
                 columns.pop("weight", None)  # it would tell them
         text = repr(Sheet(columns))
         if self.dropped:
-            left_out = [tuple(row[name] for name in self.names) for row in self.dropped]
-            text += f"\nnot compared (one domain only): {listing(left_out)}"
+            text += f"\nnot compared (one domain only): {listing(self.left_out())}"
         return text
 
 
@@ -215,16 +223,19 @@ PRIORS: dict[str, Any] = {
 
 def _no_overlap(strata: Strata) -> NoOverlapError:
     """Word the error for domains that share no stratum, with the table of counts."""
-    query, reference = hidden_counts(strata.count_query), hidden_counts(strata.count_reference)
-    counts = {"n_query": query, "n_reference": reference}
-    columns = _columns(strata.names, strata.levels, counts)
+    sides = (strata.count_query, strata.count_reference)
+    rare = small_cells(sides[0] + sides[1])
+    shown = np.flatnonzero(~rare)
+    counts = {n: hidden_counts(c[shown]) for n, c in zip(("n_query", "n_reference"), sides)}
+    columns = _columns(strata.names, [strata.levels[k] for k in shown], counts)
+    more = f"{rare.sum()} with fewer than {MIN_CELL} rows\n" if rare.any() else ""
     if len(strata.names) == 1:
         what = f"confounder {strata.names[0]!r} has no level in both domains"
     else:
         what = f"no combination of the confounders {listing(strata.names)} occurs in both domains"
     return NoOverlapError(
-        f"{what}.\n{Sheet(columns)!r}\nAdaptation compares like with like: leave a confounder "
-        "out, merge its levels, or add samples."
+        f"{what}.\n{Sheet(columns)!r}\n{more}Adaptation compares like with like: leave a "
+        "confounder out, merge its levels, or add samples."
     )
 
 

@@ -68,6 +68,8 @@ class Chained(Conditional):
                 "conditional='chained' needs LightGBM; install it with the extra "
                 "'condokit[lightgbm]'."
             ) from None
+        if len(X) < 2:
+            raise ValueError("conditional='chained' cannot learn from 1 sample. Add rows.")
         known, asked = (
             np.column_stack([c.Z, np.eye(c.n_categories)[c.category]]) for c in (covariates, at)
         )

@@ -1,5 +1,6 @@
 """What may be shown of few rows: everything that is printed or saved passes through here."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,25 @@ from condokit.checks import Array, Sentence, whole
 MIN_CELL = 5  # rows of a cell below which its figures are not shown
 
 
-def told(sentence: str) -> str:
-    """Return what may be kept of a sentence in a file: numbers of few rows are hidden."""
+def told(sentence: str, naming: Callable[[str], str] = str) -> str:
+    """Return what may be kept of a sentence: numbers of few rows are hidden; see `Sentence`."""
     if not isinstance(sentence, Sentence):
         return sentence
-    return sentence.told(rows=lambda n: f"<{MIN_CELL}" if small_cells(n) else whole(n))
+    return sentence.told(naming, lambda n: f"<{MIN_CELL}" if small_cells(n) else whole(n))
+
+
+def shown_names(names: Iterable[Any], counts: Array, least: int = MIN_CELL) -> list[Any]:
+    """Return names of cells, without those that few rows have in common."""
+    return ["(rare)" if few else name for name, few in zip(names, small_cells(counts, least))]
+
+
+def hidden_overlap(overlap: dict[str, Any], query: float, reference: float) -> dict[str, Any]:
+    """Return the record of an overlap without what tells of a few of so many rows."""
+    few, rows = shares_of_few(overlap["outside"], query), {"query": query, "reference": reference}
+    outside = {n: None if n in few else share for n, share in overlap["outside"].items()}
+    effective = {f"effective_{side}": total for side, total in rows.items()}
+    worth = {name: rounded_beside(overlap[name], total) for name, total in effective.items()}
+    return {**overlap, "outside": outside, **worth}
 
 
 def too_few(count: Any, least: int = MIN_CELL) -> Any:

@@ -370,7 +370,15 @@ def _encode(name: str, columns: Sequence[Any], declared: bool) -> Confounder:
         if len(known) == 0 or not ((known == known.min()) | (known == known.max())).all():
             few = kind == "whole number" and looks_like(known, known == 0) == CODES
             return Confounder(name, [], np.empty(0, dtype=np.int32), values, few)
-    return Confounder(name, *_factorize(columns, name, allow_missing=True))
+    levels, codes = _factorize(columns, name, allow_missing=True)
+    large = [n for n in levels if type(n) is int and abs(n) >= 1 << 63]
+    if large and kind == "category" and not declared:
+        text = (
+            "Confounder {name!r} holds whole numbers beyond 64 bits. Convert it to float, or, if "
+        )
+        text += "its numbers are categories, {@list it in `categorical`}."
+        raise refusal(text, name=name)
+    return Confounder(name, levels, codes)
 
 
 def _filled(confounder: Confounder, gaps: Array, is_query: Array) -> Confounder:

@@ -311,8 +311,9 @@ def _as_array(X: Any, name: str) -> Array:
     if array.dtype.kind == "O":
         try:
             array = array.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{name} must hold numbers: {error}.") from None
+        except (TypeError, ValueError, OverflowError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{name} must hold numbers: {error}.") from None
     return array
 
 

@@ -1,21 +1,33 @@
 """Files that appear whole or not at all."""
 
+import glob
 import os
 import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+fcntl: Any
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    fcntl = None
+_STALE = 60.0  # seconds without a write
 
 
 @contextmanager
 def whole_file(
-    path: str | os.PathLike[str], worded: Callable[[], AbstractContextManager[None]] = nullcontext
+    path: str | os.PathLike[str],
+    worded: Callable[[], AbstractContextManager[None]] = nullcontext,
+    replaces: bool = True,
 ) -> Iterator[IO[bytes]]:
     """Open a file that takes its name when all is written; a pipe or device is written at once."""
+    # Unless it `replaces`, a file of that name that has appeared meanwhile is an error.
     # Until then it has another name in the same folder, which is removed upon any exception,
     # interrupt, SIGTERM or SIGHUP. What is done here, but not the `with` block, runs within
     # `worded()`, which may turn errors into others.
@@ -38,7 +50,7 @@ def whole_file(
                 os.chmod(file.name, 0o666 & ~umask)  # until now it is private
                 os.fsync(file.fileno())
                 file.close()
-                os.replace(file.name, place)
+                _take_name(file.name, place, replaces)
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
@@ -52,11 +64,34 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
         file.write(content)
 
 
+def _take_name(name: str, place: Path, replaces: bool) -> None:
+    """Give a file its name, of several programs to one alone unless it replaces."""
+    if replaces:
+        os.replace(name, place)
+        return
+    try:
+        os.link(name, place)  # the other name is removed later
+    except FileExistsError:
+        raise
+    except OSError:  # there are no hard links here
+        os.close(os.open(place, os.O_CREAT | os.O_EXCL))
+        os.replace(name, place)
+
+
 def _temporary(place: Path) -> IO[bytes]:
-    """Open a new file beside a place."""
+    """Open a new file beside a place, without those that killed programs have left there."""
+    for stale in place.parent.glob(f".{glob.escape(place.name)}.*.part"):
+        with suppress(OSError), open(stale, "rb") as file:
+            if fcntl and time.time() - stale.stat().st_mtime > _STALE:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever writes it has a lock
+                stale.unlink()
     handle, name = tempfile.mkstemp(".part", f".{place.name}.", place.parent)
     os.close(handle)
-    return open(name, "w+b")
+    opened = open(name, "w+b")  # noqa: SIM115
+    with suppress(OSError):
+        if fcntl:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return opened
 
 
 def _close(file: IO[bytes]) -> None:

@@ -58,8 +58,8 @@ def format_of(path: PathLike, format: str | None) -> tuple[str, bool]:
     kind, zipped = _FORMATS.get(stem.rpartition(".")[2], ""), stem != name.casefold()
     if not kind or (zipped and kind not in DELIMITERS):
         raise FileError(
-            f"{shown(path)}: the format of {name!r} is not known. Known are .csv, .tsv, .txt "
-            "(each also .gz), .parquet, .pq, .feather, .arrow and .h5ad."
+            f"{shown(path)}: the format of {name!r} is not known. The known endings are "
+            ".csv, .tsv, .txt (each also .gz), .parquet, .pq, .feather, .arrow and .h5ad."
         )
     return kind, zipped
 
@@ -89,6 +89,8 @@ def worded(path: PathLike, task: str = "read") -> Iterator[None]:
             raise FileError(f"{name} does not exist: there is no folder {folder}.") from error
         hint = did_you_mean(Path(path).name, os.listdir(folder))
         raise FileError(f"{name} does not exist.{hint}") from error
+    except FileExistsError as error:
+        raise FileError(f"{name} exists; use --force to replace it.") from error
     except IsADirectoryError as error:
         raise FileError(f"{name} is a folder, not a file.") from error
     except (EOFError, zlib.error) as error:

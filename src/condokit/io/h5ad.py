@@ -84,7 +84,7 @@ def replace_h5ad(
             f"{path_out} cannot be written: the table has {len(table)} rows, but {path_in} has "
             f"{shape[0]} observations."
         )
-    with opened(path_out) as file, worded(path_out, "written"):
+    with opened(path_out, force) as file, worded(path_out, "written"):
         values = np.empty(shape, np.float32 if single else np.float64)
         for place, name in enumerate(names):
             values[:, place] = table.column(name).to_numpy()

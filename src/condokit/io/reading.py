@@ -27,7 +27,9 @@ def read_table(
     standard input, by default CSV. `text` are the options of `Text`.
     """
     with Scan(path, format, columns, sys.maxsize, text) as scan:
-        return arrow().concat_tables(list(scan))
+        if not (tables := list(scan)):
+            raise FileError(f"{shown(path)} has no rows.")
+        return arrow().concat_tables(tables)
 
 
 def scan_table(
@@ -68,11 +70,15 @@ class Scan:
         self.batch_rows = request.rows_of_batch(len(self.names))  # the most of a batch
 
     def __iter__(self) -> Iterator[pa.Table]:
+        n_read = 0
         while True:
             with worded(self.path):
                 table = next(self._tables, None)
             if table is None:
+                if self.n_rows not in (None, n_read):
+                    raise FileError(f"{shown(self.path)} changed while it was read.")
                 return
+            n_read += len(table)
             for start in range(0, len(table), self.batch_rows):
                 yield table.slice(start, self.batch_rows)
 

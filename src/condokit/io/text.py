@@ -216,6 +216,8 @@ class Text:
                 table = self.read(block, types, whole, ragged)  # a row is longer than usual
         except pa.ArrowInvalid as error:
             raise self.explained(error, block, ragged) from None
+        if block.content.count(b'"') % 2:
+            self.refuse_unclosed(table, block)
         for place, field in enumerate(table.schema):
             if field.type == pa.string() and not self.stays(field.name):
                 marked = pa.compute.is_in(table.column(place), pa.array(self.text_marks))
@@ -223,6 +225,14 @@ class Text:
                     kept = pa.compute.if_else(marked, None, table.column(place))
                     table = table.set_column(place, field, kept)
         return table
+
+    def refuse_unclosed(self, table: pa.Table, block: Block) -> None:
+        """Refuse a quote that is never closed: all up to the end would be one value."""
+        has_last = len(table) and table.column_names[-1] == self.names[-1]
+        value = str(table.column(table.num_columns - 1)[-1].as_py()) if has_last else ""
+        if n_lines := value.count("\n"):
+            line = block.line + block.content.count(b"\n") - n_lines
+            raise FileError(f"{shown(self.path)}, line {line:,}: a quote is not closed.")
 
     def read(self, block: Block, types: _Types, size: int, ragged: list[Any]) -> pa.Table:
         """Let pyarrow parse a block in parts of a size; rows of another length go to `ragged`."""
@@ -327,9 +337,14 @@ def _first_row(content: bytes) -> bytes:
 
 def _line_of(row: str, block: Block) -> int:
     """Return the line of the file that a row is on."""
-    pattern = rb"(?:^|[\r\n])(%s)(?:[\r\n]|$)" % re.escape(row.encode())
-    found = re.search(pattern, block.content)
-    return block.line + (block.content.count(b"\n", 0, found.start(1)) if found else 0)
+    text, ends = row.encode(), (b"", b"\r", b"\n")  # a pattern of it would take long
+    start = block.content.find(text)
+    while start > 0 and not (
+        block.content[start - 1 : start] in ends
+        and block.content[start + len(text) : start + len(text) + 1] in ends
+    ):
+        start = block.content.find(text, start + 1)
+    return block.line + block.content.count(b"\n", 0, max(start, 0))
 
 
 def _find_delimiter(sample: bytes, default: str) -> str:

@@ -36,12 +36,12 @@ def open_writer(
         raise FileError(f"{shown(path)}: .h5ad can only be written from .h5ad; choose .parquet.")
     arrow()
     check_target(path, force)
-    return _writing(path, kind, zipped)
+    return _writing(path, kind, zipped, force)
 
 
 @contextmanager
-def _writing(path: PathLike, kind: str, zipped: bool) -> Iterator[Writer]:
-    with opened(path) as file:
+def _writing(path: PathLike, kind: str, zipped: bool, force: bool) -> Iterator[Writer]:
+    with opened(path, force) as file:
         # no name and no time, so that equal tables give equal files
         packed = gzip.GzipFile("", "wb", 6, file, mtime=0) if zipped else None
         writer = Writer(packed or file, path, kind)
@@ -65,7 +65,7 @@ def write_text(path: PathLike, text: str, force: bool = False) -> None:
 def write_bytes(path: PathLike, content: bytes, force: bool = False) -> None:
     """Write bytes, whole or not at all; "-" is standard output."""
     check_target(path, force)
-    with opened(path) as file, worded(path, "written"):
+    with opened(path, force) as file, worded(path, "written"):
         file.write(content)
 
 
@@ -186,13 +186,15 @@ class _Lines(NamedTuple):
 
 
 @contextmanager
-def opened(path: PathLike) -> Iterator[IO[bytes]]:
-    """Open a file, or standard output, with errors of one line."""
+def opened(path: PathLike, force: bool = True) -> Iterator[IO[bytes]]:
+    """Open a file, or standard output, with errors of one line; see `whole_file`."""
     written = partial(worded, path, "written")
     if str(path) != "-":
-        with whole_file(path, written) as file:
+        with whole_file(path, written, force) as file:
             yield file
         return
+    if sys.stdout is None:
+        raise FileError("Standard output is closed.")
     yield sys.stdout.buffer
     with written():
         sys.stdout.buffer.flush()

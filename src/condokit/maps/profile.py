@@ -1,7 +1,7 @@
 """What the data looked like that a map was fitted on, and whether new data still do."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from condokit.checks import Array, listing
 from condokit.data.arrays import ones_for_zeros
-from condokit.data.disclosure import MIN_CELL
+from condokit.data.disclosure import MIN_CELL, small_cells, too_few
 from condokit.data.domains import Domains
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.subsets import subsample
@@ -38,29 +38,55 @@ _ADVICE = {
 }
 
 
-def profile(domains: Domains) -> "Profile":
-    """Return range and moments of the query's features, from at most 5000 of the rows."""
+def profile(domains: Domains, hidden: bool = False) -> "Profile":
+    """Return range and moments of the query's features, from at most 5000 of the rows.
+
+    What tells of fewer than five rows, or subjects if they are known, is `hidden` if asked.
+    """
     query = np.flatnonzero(domains.kept() & domains.is_query)
     most = max(_ENOUGH_ROWS, min(MOST_ROWS, _MANY_VALUES // max(domains.n_features, 1)))
     rows = query[subsample(len(query), most)]
-    return Profile.of(domains.side(True, rows), len(query))
+    X, groups = domains.side(True, rows), None if domains.groups is None else domains.groups[rows]
+    found = Profile.of(X, len(query), groups=groups)
+    if not hidden:
+        return found
+    known, gaps = (_with_some(mark, groups) for mark in (~np.isnan(X), np.isnan(X)))
+    few, mean, sd = too_few(known), found.mean, found.sd
+    missing = np.where(small_cells(known), 1.0, found.missing)
+    missing = np.where(small_cells(gaps), 0.0, missing)
+    mean, sd = (np.where(few, np.nan, values) for values in (mean, sd))
+    return replace(found, mean=mean, sd=sd, missing=missing)
+
+
+def _with_some(mark: Array, groups: Array | None) -> Array:
+    """Count the rows with a mark, or the subjects that have some, for every feature."""
+    return (mark if groups is None else _by_subject(np.logical_or, mark, groups)).sum(axis=0)
+
+
+def _by_subject(reduce: np.ufunc, values: Array, groups: Array) -> Array:
+    """Reduce the rows of every subject to one."""
+    order = np.argsort(groups, kind="stable")
+    first = np.flatnonzero(np.diff(groups[order], prepend=groups.min(initial=0) - 1))
+    return reduce.reduceat(values[order], first, axis=0)
 
 
 @dataclass(frozen=True)
 class Profile:
     """Range and moments of the query features that a map was fitted on."""
 
-    n_rows: int
+    n_rows: int  # in a file, 0 stands for fewer than five
     mean: Array  # of the known values of every feature
     sd: Array
     missing: Array  # share of missing values
-    # the fifth lowest and highest value, so that no single row can be read off; None for fewer
-    # than 100 rows
+    # the fifth lowest and highest value, so that no single row can be read off; of subjects, if
+    # they are known, that of the fifth lowest and highest subject; None for fewer than 100 of them
     low: Array | None = None
     high: Array | None = None
 
     @classmethod
-    def of(cls, X: Array, n_rows: int, with_range: bool = True) -> "Profile":
+    def of(
+        cls, X: Array, n_rows: int, with_range: bool = True, groups: Array | None = None
+    ) -> "Profile":
         """Describe rows that stand for `n_rows` of them; NaN is missing."""
         gaps = np.isnan(X)
         known = len(X) - gaps.sum(axis=0)
@@ -72,10 +98,13 @@ class Profile:
         squares = np.einsum("nd,nd->d", D, D) - count * shift**2
         sd = np.sqrt(np.maximum(squares, 0.0) / np.maximum(count - 1, 1))
         low = high = None
-        if with_range and len(X) >= _ROWS_FOR_RANGE:
-            enough, k = known >= _ROWS_FOR_RANGE, MIN_CELL - 1
-            columns = np.ascontiguousarray(X.T)  # far faster to order than a column in place
-            least, most = (np.partition(s * columns, k)[:, k] for s in (1, -1))  # NaN comes last
+        units = (
+            [X, -X] if groups is None else [_by_subject(np.fmin, s * X, groups) for s in (1, -1)]
+        )
+        if with_range and len(units[0]) >= _ROWS_FOR_RANGE:
+            enough, k = (~np.isnan(units[0])).sum(axis=0) >= _ROWS_FOR_RANGE, MIN_CELL - 1
+            # rows of the transpose are far faster to order than columns in place; NaN comes last
+            least, most = (np.partition(np.ascontiguousarray(u.T), k)[:, k] for u in units)
             low, high = np.where(enough, least, -np.inf), np.where(enough, -most, np.inf)
         return cls(n_rows, first + shift, sd, 1 - known / max(len(X), 1), low, high)
 
@@ -84,14 +113,15 @@ class Profile:
         return (
             self.n_rows == other.n_rows
             and len(self.mean) == len(other.mean)
-            and np.allclose(self.mean, other.mean, rtol=1e-9, atol=1e-9 * self.sd.max(initial=0.0))
-            and np.allclose(self.sd, other.sd, rtol=1e-9)
+            and _close(self.mean, other.mean, 1e-9 * np.nanmax(self.sd, initial=0.0))
+            and _close(self.sd, other.sd, 0.0)
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers; None where there is none, or it would be that of a few rows."""
         few = np.round(self.n_rows * (1 - self.missing)) < MIN_CELL
-        hidden = {name: np.where(few, np.nan, getattr(self, name)) for name in ("mean", "sd")}
+        hidden: dict[str, Any] = {"n_rows": 0 if too_few(self.n_rows) else self.n_rows}
+        hidden |= {name: np.where(few, np.nan, getattr(self, name)) for name in ("mean", "sd")}
         return {
             name: None if values is None else _none_for_unknown(values)
             for name, values in {**vars(self), **hidden}.items()
@@ -246,15 +276,24 @@ class Monitor:
         }
         notes = [", ".join(n for n, hit in found.items() if hit[j]) for j in range(len(known))]
         figures = {"mean_moved_sd": mean, "sd_ratio": spread, "outside": self.outside / count}
-        few = known < MIN_CELL
+        few, gaps = too_few(known), self.n_seen - known
+        figures["outside"] = np.where(small_cells(self.outside), np.nan, figures["outside"])
         shown = {k: _none_for_unknown(np.where(few, np.nan, v)) for k, v in figures.items()}
-        sheet = {"feature": self.names, **shown, "missing": missing.tolist(), "note": notes}
+        missing = np.where(small_cells(gaps) | small_cells(known), np.nan, missing)
+        shown["missing"] = _none_for_unknown(missing)
+        sheet = {"feature": self.names, **shown, "note": notes}
         findings = [
             Finding("care", f"{note}: {listing(compress(self.names, hit))}.", _ADVICE.get(note, ""))
             for note, hit in sorted(found.items(), key=lambda item: int(item[1].argmax()))
             if hit.any()
         ]
         return Sheet(sheet), findings
+
+
+def _close(one: Array, other: Array, atol: float) -> bool:
+    """Tell whether numbers are equal up to rounding, where both are known."""
+    known = np.isfinite(one) & np.isfinite(other)
+    return np.allclose(one[known], other[known], rtol=1e-9, atol=atol)
 
 
 def _none_for_unknown(values: Any) -> Any:

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from condokit.adapter import ConDoAdapter
 from condokit.checks import said
-from condokit.data.disclosure import rounded_beside, shares_of_few
+from condokit.data.disclosure import hidden_overlap, rounded_beside, shares_of_few
 from condokit.data.domains import Domains
 from condokit.data.records import LEVELS, Finding, Sheet, plain
 from condokit.io import sha256
@@ -149,10 +150,14 @@ def _how(errors: StandardErrors | None) -> str:
 def _reproduce(adapter: ConDoAdapter, command: str | None, inputs: Any) -> dict[str, Any]:
     if inputs is not None and not isinstance(inputs, Mapping):
         inputs = {os.fspath(path): sha256(path) for path in inputs}
+    names: dict[str, str] = {}  # without folders, which are nobody's business
+    for path, found in (inputs or {}).items():
+        name = Path(path).name
+        names[f"{name} ({len(names) + 1})" if name in names else name] = found
     return {
         "command": command,
         "versions": versions(),
-        "inputs": dict(inputs or {}),
+        "inputs": names,
         "parameters": {k: setting(v) for k, v in adapter.get_params(deep=False).items()},
     }
 
@@ -238,9 +243,10 @@ def _assessment(assessment: Assessment) -> dict[str, Any]:
     record = assessment.to_dict()
     del record["findings"]
     if record["overlap"] is not None:
-        outside, sheet = record["overlap"]["outside"], record["confounders"]
-        for name in shares_of_few(outside, assessment.n_query):  # they tell how many
-            outside[name] = sheet["outside"][sheet["confounder"].index(name)] = None
+        rows, sheet = (assessment.n_query, assessment.n_reference), record["confounders"]
+        for name in shares_of_few(record["overlap"]["outside"], rows[0]):  # they tell how many
+            sheet["outside"][sheet["confounder"].index(name)] = None
+        record["overlap"] = hidden_overlap(record["overlap"], *rows)
     record["n_notes"] = len(assessment.features)
     record["features"] = assessment.features.take(range(record["n_notes"])[:_MOST_NOTES])
     return record

@@ -243,7 +243,9 @@ def _along_curves(
     sides, scores, shares = [], [], []
     for side in (comparison.is_query, ~comparison.is_query):
         own = covariates.take(side)
-        residual, here, there = residuals(conditional, X[side], own, at)
+        with np.errstate(invalid="ignore", over="ignore"):
+            residual, here, there = residuals(conditional, X[side], own, at)
+        refuse_huge(there.var)
         scores.append(X[side] - here.mean)
         fold = np.zeros(len(residual), dtype=np.intp)
         if regularised:
@@ -254,7 +256,7 @@ def _along_curves(
         scatter.update(residual, fold, own.counts)
         whole, share = _learned(scatter, n_folds)
         shares.append(share)
-        sd, spread = np.sqrt(np.diag(whole.cov[0])), np.sqrt(there.var)
+        sd, spread = ones_for_zeros(np.sqrt(np.diag(whole.cov[0]))), np.sqrt(there.var)
         correlation = whole.cov[0] / np.outer(sd, sd)
         cov = spread[:, :, None] * correlation * spread[:, None, :]
         placed = side & (nearest >= 0)

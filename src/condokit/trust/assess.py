@@ -11,7 +11,15 @@ from condokit.choose import MANY_ROWS
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.overlap import Overlap
 from condokit.conditionals import Stratified
-from condokit.data.disclosure import MIN_CELL, hidden_counts, number_of, share_of, shares_of_few
+from condokit.data.disclosure import (
+    MIN_CELL,
+    hidden_counts,
+    hidden_overlap,
+    number_of,
+    share_of,
+    shares_of_few,
+    shown_names,
+)
 from condokit.data.domains import Domains, Strata, cell_names
 from condokit.data.measurements import FEW_LEVELS, told
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
@@ -75,7 +83,9 @@ class Assessment(Record):
         rows = f"{self.n_query} query and {self.n_reference} reference rows"
         text = f"{_VERDICTS[self.verdict]} {rows}, {self.n_features} features."
         if self.overlap is not None:
-            worth = f"{self.overlap.effective_query:.0f} and {self.overlap.effective_reference:.0f}"
+            worths = hidden_overlap(vars(self.overlap), self.n_query, self.n_reference)
+            sides = (worths[f"effective_{side}"] for side in ("query", "reference"))
+            worth = " and ".join(n if isinstance(n, str) else f"{n:.0f}" for n in sides)
             coefficient = f"{self.overlap.coefficient:.2f}"
             text += f" Overlap of the confounders: {coefficient}, worth {worth} rows."
         return [
@@ -187,7 +197,8 @@ def _of_overlap(
 
 def _of_rows(domains: Domains, comparison: Comparison) -> Iterator[Finding]:
     support = comparison.support
-    names = cell_names(support.names, support.levels)
+    total = support.count_query + support.count_reference
+    names = shown_names(cell_names(support.names, support.levels), total)
     for name, cells in (("query", support.count_query), ("reference", support.count_reference)):
         total = cells.sum()
         if total < 2:
@@ -291,11 +302,14 @@ def _by_side(domains: Domains, cell: Array, n_cells: int) -> Array:
     return np.stack([np.bincount(cell[side], weights[side], n_cells) for side in sides])
 
 
-def _cells(domains: Domains, strata: Strata) -> Iterator[tuple[list[str], Array]]:
+def _cells(
+    domains: Domains, strata: Strata, least: int = MIN_CELL
+) -> Iterator[tuple[list[str], Array]]:
     """Yield the ways to look at the rows: names of cells, and counts of query and reference."""
     if strata.names:
         counts = np.stack([strata.count_query, strata.count_reference]).astype(float)
-        yield cell_names(strata.names, strata.levels), counts
+        names = cell_names(strata.names, strata.levels)
+        yield shown_names(names, counts.sum(axis=0), least), counts
     for confounder in domains.continuous:
         assert confounder.values is not None
         names, edges = _bins(confounder.name, confounder.values[domains.kept()])
@@ -322,7 +336,7 @@ def _strata_sheet(domains: Domains, strata: Strata, min_cell: int) -> Sheet:
         domains = replace(domains, weights=None)
         strata = domains.strata()
     rows: list[Any] = []
-    for names, counts in _cells(domains, strata):
+    for names, counts in _cells(domains, strata, min_cell):
         rows += zip(names, *(hidden_counts(side, min_cell) for side in counts))
     return Sheet.of_rows(rows, ("rows with", "n_query", "n_reference"))
 

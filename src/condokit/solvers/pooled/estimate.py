@@ -135,7 +135,7 @@ def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
 def _independent_features(rows: Rows) -> float:
     """Return as how many independent features these count, from some rows of some of them."""
     d, at = len(rows.flat), rows.covariates
-    if d == 1:
+    if d == 1 or rows.flat.all():
         return 1.0
     few = np.flatnonzero(~rows.flat)
     few = few[subsample(len(few), MOST_SELECTING)]
@@ -339,7 +339,7 @@ def _winsorised(X: Array, nq: int, at: Covariates) -> Array:
         beta = np.linalg.lstsq(D[rows], out[rows], rcond=None)[0]
         e = out[rows] - D[rows] @ beta
         square = e * e
-        kurtosis = (square * square).mean(0) / np.maximum(square.mean(0), 1e-300) ** 2
+        kurtosis = (square * square).mean(0) / np.maximum(square.mean(0), 1e-150) ** 2
         heavy = np.flatnonzero(kurtosis > 3 + 2 * np.sqrt(24 / len(e)))
         if not len(heavy):
             continue

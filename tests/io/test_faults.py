@@ -1,0 +1,156 @@
+"""Files that are odd, that change, or that several programs want at once."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from condokit import AffineMap
+from condokit.checks import FileError
+from condokit.cli import main
+from condokit.io import atomic, open_writer, read_table, scan_table, text
+from condokit.io.atomic import whole_file, write_bytes
+
+
+def run(code, *arguments):
+    with pytest.raises(SystemExit, match=str(code)):
+        main([str(argument) for argument in arguments])
+
+
+def test_a_row_of_20_megabytes_is_told_at_once(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("x,t\n1,a\n2," + "b" * 20_000_000 + ",c\n3,d\n")
+    start = time.perf_counter()
+    with pytest.raises(FileError, match="line 3: 3 fields instead of 2"):
+        read_table(path)
+    assert time.perf_counter() - start < 20
+
+
+def test_a_row_is_found_among_rows_that_contain_it(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("x,t\n11,2\n1,1,1\n3,4\n")
+    with pytest.raises(FileError, match="line 3"):
+        read_table(path)
+    path.write_text("x,t,u\n21,1,5\n1,15,3\n1,1\n")
+    with pytest.raises(FileError, match="line 4"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("read", [read_table, lambda path: list(scan_table(path))])
+def test_an_unclosed_quote_is_no_value(tmp_path, read):
+    path = tmp_path / "quote.csv"
+    path.write_text('x,t\n1,a\n2,"b\n' + "3,c\n" * 1000)
+    with pytest.raises(FileError, match="line 3: a quote is not closed"):
+        read(path)
+    path.write_text('x,t\n1,"a\nb"\n2,5" pipe\n3,c\n')  # neither of these is unclosed
+    assert len(read_table(path)) == 3
+
+
+def test_a_file_that_shrinks_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "_BYTES", 1000)
+    path = tmp_path / "rows.csv"
+    path.write_text("x\n" + "1.5\n" * 1000)
+    with scan_table(path) as scan:
+        path.write_text("x\n" + "1.5\n" * 500)
+        with pytest.raises(FileError, match="changed while it was read"):
+            list(scan)
+
+
+def test_an_empty_feather_file_has_no_rows(tmp_path):
+    import pyarrow as pa
+
+    table = pa.table({"x": pa.array([], pa.float64())})
+    with pa.ipc.new_file(tmp_path / "t.feather", table.schema):
+        pass
+    with pytest.raises(FileError, match="has no rows"):
+        read_table(tmp_path / "t.feather")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_one_of_several_writers_wins(tmp_path, monkeypatch, links):
+    def no_links(*_):
+        raise PermissionError
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    path = tmp_path / "out.csv"
+    table = pd.DataFrame({"x": [1.0]})
+    import pyarrow as pa
+
+    first, second = (open_writer(path) for _ in range(2))
+    with first as one:
+        with second as two:
+            two.write(pa.Table.from_pandas(table))
+        one.write(pa.Table.from_pandas(2 * table))
+        with pytest.raises(FileError, match="exists; use --force"):
+            first.__exit__(None, None, None)
+    assert pd.read_csv(path)["x"].tolist() == [1.0]
+    assert os.listdir(tmp_path) == ["out.csv"]
+
+
+def test_what_killed_programs_left_is_removed(tmp_path):
+    path, other = tmp_path / "out.csv", tmp_path / ".other.csv.abc.part"
+    other.write_text("not of this file")
+    with whole_file(path) as mine:
+        stale, fresh = tmp_path / ".out.csv.old.part", tmp_path / ".out.csv.new.part"
+        for part in (stale, fresh, other):
+            part.write_text("half a row")
+        for part in (stale, other, mine.name):
+            os.utime(part, (1, 1))
+        write_bytes(path, b"whole")
+        assert not stale.exists()
+        assert fresh.exists()  # perhaps somebody is about to write it
+        assert other.exists()
+        assert os.path.exists(mine.name)  # it has a lock
+    assert atomic._STALE >= 60
+
+
+@pytest.fixture
+def files(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("new", "old"):
+        pd.DataFrame({"x": rng.normal(size=60)}).to_csv(tmp_path / f"{name}.csv", index=False)
+    return tmp_path
+
+
+def test_a_hard_link_to_an_input_is_refused(files, capsys):
+    os.link(files / "new.csv", files / "map.json")
+    two = [files / "new.csv", "--reference", files / "old.csv"]
+    run(2, "fit", *two, "-o", files / "map.json", "--force")
+    assert "is read, and would be lost" in capsys.readouterr().err
+
+
+def test_outputs_of_a_fit_are_a_set(files, monkeypatch):
+    import condokit.report
+
+    def fail(*_, **__):
+        raise ValueError("no report")
+
+    monkeypatch.setattr(condokit.report, "build", fail)
+    two = [files / "new.csv", "--reference", files / "old.csv"]
+    run(2, "fit", *two, "-o", files / "map.json", "--report", files / "report.html")
+    assert sorted(os.listdir(files)) == ["new.csv", "old.csv"]
+
+
+def test_eight_parallel_applies_have_one_winner(files):
+    AffineMap([2.0], [1.0], ["x"]).save(files / "map.json")
+    command = [sys.executable, "-m", "condokit.cli", "apply", "map.json", "new.csv", "-o", "o.csv"]
+    several = [subprocess.Popen(command, cwd=files, stderr=subprocess.PIPE) for _ in range(8)]
+    for program in several:
+        program.communicate()
+    assert sorted(program.returncode for program in several) == [0] + [2] * 7
+
+
+def test_closed_standard_output_is_one_line(files):
+    AffineMap([2.0], [1.0], ["x"]).save(files / "map.json")
+    command = f"{sys.executable} -m condokit.cli apply map.json new.csv -o - >&-"
+    done = subprocess.run(command, shell=True, cwd=files, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: Standard output is closed")
+    assert len(done.stderr.splitlines()) == 1
+    assert json.loads((files / "map.json").read_text())["format"]
