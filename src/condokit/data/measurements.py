@@ -29,7 +29,7 @@ FEW_LEVELS = (
 )
 _FEW_VALUES = 10
 _FEW_ROWS = 10  # which tell nothing of codes and identifiers
-_MOST_VALUES = 10_000_000  # that are looked at,
+_MOST_VALUES = 1_000_000  # that are looked at,
 _ENOUGH_ROWS = 1000  # or these rows
 
 
@@ -99,6 +99,8 @@ def looks_like(x: Array, is_query: Array) -> str:
         return ""
     if 1 < len(values) <= min(_FEW_VALUES, known.sum() / 3):
         return CODES
+    if 2 * len(values) < known.sum():
+        return ""
     # of subjects measured in both domains, a number occurs twice
     distinct = [len(np.unique(x[side & known])) for _, side in sides(is_query)]
     return _IDENTIFIERS if sum(distinct) == known.sum() else ""
