@@ -282,3 +282,13 @@ def test_onnx_models_hold_nothing_in_vain(link):
     model = onnx.load_from_string(to_onnx(AffineMap([1.0], [0.5], ["x"], links={"x": link})))
     used = {name for node in model.graph.node for name in node.input}
     assert {constant.name for constant in model.graph.initializer} <= used
+
+
+@pytest.mark.parametrize("table", ["", ".", "lab.", "a\nb"])
+def test_tables_that_are_none_are_refused(tmp_path, capsys, table):
+    from condokit.cli import main
+
+    AffineMap([2.0], [1.0], ["a"]).save(tmp_path / "map.json")
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", str(tmp_path / "map.json"), "--sql", "-", "--table", table])
+    assert "is no TABLE or SCHEMA.TABLE" in capsys.readouterr().err

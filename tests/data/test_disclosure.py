@@ -76,6 +76,25 @@ def test_the_range_is_not_that_of_a_subject():
     assert lone.map_.to_dict()["fitted_on"]["mean"] == [None]
 
 
+def test_errors_and_memory_are_worded(paths, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise MemoryError
+
+    two = [paths / "old.csv", "--reference", paths / "new.csv", "-f", "x", "-o", paths / "m.json"]
+    for _ in range(2):
+        with pytest.raises(SystemExit, match="2"):
+            main([str(part) for part in ("fit", *two, "-c", "y")])
+        monkeypatch.setattr(ConDoAdapter, "fit_domains", fail)
+        two += ["--missing", "drop"]
+    said = capsys.readouterr().err
+    assert "has 6 missing values" in said
+    assert "There is not enough memory" in said
+    frame(0, 0).fillna({"y": 0}).to_csv(paths / "old.csv", index=False)
+    with pytest.raises(SystemExit, match="2"):
+        main([str(part) for part in ("fit", *two[:-4], "-c", "y")])
+    assert "has <5 missing values" in capsys.readouterr().err
+
+
 def test_names_and_overlap():
     assert shown_names(["a", "b", "c"], np.array([4, 5, 0])) == ["(rare)", "b", "c"]
     overlap = {"outside": {"z": 0.03}, "effective_query": 97.0, "effective_reference": 80.0}

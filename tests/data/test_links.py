@@ -27,6 +27,7 @@ def test_links_are_given_for_all_for_each_or_by_name():
     ("links", "message"),
     [
         ("lgo", "'log', 'logit', a power above 0 or None. Got 'lgo'"),
+        (1e-310, "Got 1e-310"),
         (-1.0, "a power above 0 or None. Got -1.0"),
         (["log"], "one entry per feature: 2. Got 1"),
         ({"c": "log"}, "'links' names 'c', which is no feature"),

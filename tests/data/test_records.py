@@ -101,3 +101,7 @@ def test_numbers_are_shown_short():
         "True",
         "-",
     ]
+
+
+def test_a_name_of_several_lines_is_shown_on_one():
+    assert repr(Sheet({"a\nb": ["c\r\nd"]})) == "a b\nc d"

@@ -222,7 +222,10 @@ def export(map_file: str, force: bool, as_json: bool, **options: Any) -> None:
     if paths["onnx"]:
         made[paths["onnx"]] = exports.to_onnx(affine)
     if paths["sql"]:
-        table = next(csv.reader([options["table"]], delimiter="."))
+        whole = len(options["table"].splitlines()) == 1  # neither nothing nor several lines
+        table = next(csv.reader([options["table"]], delimiter=".")) if whole else [""]
+        if not all(table):
+            raise click.UsageError(f"--table {options['table']!r} is no TABLE or SCHEMA.TABLE.")
         made[paths["sql"]] = exports.to_sql(affine, table, keep=list(options["keep"])).encode()
     if paths["python"]:
         made[paths["python"]] = exports.to_python(affine).encode()

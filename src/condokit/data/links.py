@@ -42,7 +42,7 @@ def check_links(links: Any, labels: Sequence[str]) -> tuple[Link, ...] | None:
 def _check(link: Any) -> Link:
     if link is None or (isinstance(link, str) and link in NAMES):
         return link
-    if is_number(link) and 0 < link <= np.finfo(float).max:
+    if is_number(link) and np.finfo(float).tiny <= link <= np.finfo(float).max:  # 1 / link as well
         return float(link)
     raise ValueError(f"A link must be 'log', 'logit', a power above 0 or None. Got {link!r}.")
 

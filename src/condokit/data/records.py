@@ -82,7 +82,7 @@ class Sheet:
     def _cells(self) -> list[list[str]]:
         """Return the rows that are printed, names first."""
         columns = [[str(n), *map(show, values[:_MOST_ROWS])] for n, values in self.columns.items()]
-        return [list(row) for row in zip(*columns)]
+        return [[" ".join(cell.splitlines()) for cell in row] for row in zip(*columns)]
 
     def __repr__(self) -> str:
         cells = self._cells()

@@ -339,9 +339,9 @@ def _check_gaps(name: str, gaps: Array, missing: str, is_query: Array) -> None:
     """Refuse missing values of a confounder, or too many of them to be filled in."""
     n_missing = int(gaps.sum())
     if missing == "raise":
-        text = f"Confounder {{name!r}} has {n_missing} missing values (of {len(gaps)}). Use "
+        text = f"Confounder {{name!r}} has {{n:rows}} missing values (of {len(gaps)}). Use "
         text += "{@missing='drop'} to leave these rows out or {@missing='impute'} to fill them in."
-        raise refusal(text, name=name)
+        raise refusal(text, name=name, n=n_missing)
     if n_missing == len(gaps):
         raise ValueError(f"Confounder {name!r} has no values: all {n_missing} are missing.")
     for side, mine in sides(is_query):
@@ -365,7 +365,9 @@ def _encode(name: str, columns: Sequence[Any], declared: bool) -> Confounder:
         values = np.concatenate([_as_array(column, np.float64) for column in columns])
         n_infinite = int(np.isinf(values).sum())
         if n_infinite:
-            raise ValueError(f"Confounder {name!r} has {n_infinite} infinite values.")
+            raise refusal(
+                "Confounder {name!r} has {n:rows} infinite values.", name=name, n=n_infinite
+            )
         known = values[~np.isnan(values)]
         if len(known) == 0 or not ((known == known.min()) | (known == known.max())).all():
             few = kind == "whole number" and looks_like(known, known == 0) == CODES
@@ -474,10 +476,8 @@ def _factorize(
     codes = place[np.concatenate(numbers)]
     n_missing = 0 if allow_missing else int((codes < 0).sum())
     if n_missing:
-        raise ValueError(
-            f"{name!r} has {n_missing} missing values (of {len(codes)}). Drop these rows, or give "
-            "them a category of their own."
-        )
+        text = f"{{name!r}} has {{n:rows}} missing values (of {len(codes)}). Drop these rows, or "
+        raise refusal(text + "give them a category of their own.", name=name, n=n_missing)
     return levels, codes
 
 

@@ -107,7 +107,7 @@ def _nested(rows: str, kept: list[str], columns: dict[str, str]) -> tuple[str, l
 
 
 def _quoted(name: str) -> str:
-    if not name or not name.isprintable():
+    if not name or "\0" in name:
         raise ValueError(f"{name!r} cannot be the name of a column or table in SQL.")
     return '"' + name.replace('"', '""') + '"'
 

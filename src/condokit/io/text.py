@@ -339,8 +339,8 @@ def _line_of(row: str, block: Block) -> int:
     """Return the line of the file that a row is on."""
     text, ends = row.encode(), (b"", b"\r", b"\n")  # a pattern of it would take long
     start = block.content.find(text)
-    while start > 0 and not (
-        block.content[start - 1 : start] in ends
+    while start >= 0 and not (
+        block.content[max(start - 1, 0) : start] in ends
         and block.content[start + len(text) : start + len(text) + 1] in ends
     ):
         start = block.content.find(text, start + 1)
