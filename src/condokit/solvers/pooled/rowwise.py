@@ -27,6 +27,7 @@ STILL = 0.02  # of a standard error
 EXTREME = 12.0  # squared residual, in variances, of an extreme row
 LARGEST_LEVERAGE = 0.8
 SANDWICH_ROWS = 40.0
+NO_MATTER = 0.1  # excess kurtosis, that of t with 64 degrees of freedom
 
 
 @dataclass
@@ -234,9 +235,8 @@ def degrees_of_freedom(square: Array, weights: Array) -> Array:
 
 def heavy_tailed(kurtosis: Array, extreme: Array, n: float) -> Array:
     """Return which features have heavier tails than the normal, by moments or extreme rows."""
-    return (kurtosis - 3 > 2.5 * np.sqrt(24 / n) * (1 - 3 / np.sqrt(n + 9))) | (
-        extreme > 3 + 4 * 0.0005 * n
-    )
+    chance = 2.5 * np.sqrt(24 / n) * (1 - 3 / np.sqrt(n + 9))
+    return (kurtosis - 3 > max(chance, NO_MATTER)) | (extreme > 3 + 4 * 0.0005 * n)
 
 
 def _errors(
