@@ -207,7 +207,7 @@ def _independent(D: Array) -> Array:
 
 @dataclass
 class _Sums:
-    """Sums over rows that the selection needs; they add up over blocks of rows.
+    """Sums over rows that the selection needs.
 
     `gram` is U'U over D and all candidates, `cross` U'y_a and `square` y_a'y_b of the features.
     """
@@ -215,9 +215,6 @@ class _Sums:
     gram: Array
     cross: Array  # (2, n_columns, n_features)
     square: Array  # (3, n_features): y0 y0, y0 y1, y1 y1
-
-    def __add__(self, other: "_Sums") -> "_Sums":
-        return _Sums(self.gram + other.gram, self.cross + other.cross, self.square + other.square)
 
 
 def _sums(U: Array, y: tuple[Array, Array], weights: Array) -> _Sums:

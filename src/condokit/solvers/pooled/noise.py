@@ -1,6 +1,8 @@
 """Variance given the confounders: levels by empirical Bayes, columns by pooled evidence."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -34,11 +36,14 @@ class NoiseModel:
 
     def group(self, values: Array) -> Array:
         """Return sums over the rows of each level."""
-        n = len(values)
-        cells = sparse.csr_matrix(
+        return self._cells @ values
+
+    @cached_property
+    def _cells(self) -> Any:
+        n = len(self.category)
+        return sparse.csr_matrix(
             (np.ones(n), (self.category, np.arange(n))), shape=(self.n_categories, n)
         )
-        return cells @ values
 
 
 def share_levels(squares: Array, dof: Array, n_effective: float) -> tuple[Array, float]:

@@ -6,8 +6,8 @@ import numpy as np
 from scipy import sparse
 
 from condokit.checks import Array
+from condokit.conditionals.curves import Products
 
-PAIR_COLUMNS = 24  # up to this many columns, products of columns are kept
 FLOOR = 1e-8  # of a variance, relative to the feature's
 
 
@@ -121,7 +121,7 @@ class BasisProjection:
         self.B = np.linalg.inv(self.gram[0] + self.gram[1] + np.diag(penalty))
         self.n_eff = self._left(self.gram[0], self.B)
         self.leverage = np.einsum("nr,nr->n", U @ self.B, U)[:, None]
-        self._pairs: Array | None = None
+        self.products = Products(U[:n_query]), Products(U[n_query:])
 
     def _gram(self, rows: slice) -> Array:
         return (self.U[rows].T * self.weights[rows]) @ self.U[rows]
@@ -156,22 +156,8 @@ class BasisProjection:
 
     def _inverses(self, W: Array) -> tuple[Array, Array]:
         """Return B and N_eff of every feature with weights of its own."""
-        U, nq, r = self.U, self.n_query, self.U.shape[1]
-        d = W.shape[1]
-        if r <= PAIR_COLUMNS:
-            upper = np.triu_indices(r)
-            if self._pairs is None:
-                self._pairs = U[:, upper[0]] * U[:, upper[1]]
-            both = np.zeros((2, d, r, r))
-            for side, rows in enumerate((slice(0, nq), slice(nq, len(U)))):
-                sums = W[rows].T @ self._pairs[rows]
-                both[side][:, upper[0], upper[1]] = sums
-                both[side][:, upper[1], upper[0]] = sums
-        else:
-            both = np.empty((2, d, r, r))
-            for j in range(d):
-                for side, rows in enumerate((slice(0, nq), slice(nq, len(U)))):
-                    both[side, j] = (U[rows] * W[rows, j, None]).T @ U[rows]
+        nq, r = self.n_query, self.U.shape[1]
+        both = np.stack([p.gram(part) for p, part in zip(self.products, (W[:nq], W[nq:]))])
         B = np.linalg.inv(both.sum(0) + np.diag(self.penalty) + 1e-12 * np.eye(r))
         taken = np.einsum("drs,dsr->dr", both[0], B)[:, self.free].sum(1)
         return B, self.weights[:nq].sum() - taken
