@@ -69,7 +69,9 @@ def test_the_posterior_is_that_of_numerical_integration():
     share = np.array([(p * like).sum() for p in prior]) / sum((p * like).sum() for p in prior)
     weights = learned(share, _SHIFT_WEIGHTS)
     density = sum(w / v * p for w, v, p in zip(weights, _SHIFT_WEIGHTS, prior)) * like
-    assert found.image[0] == pytest.approx((density * x).sum() / density.sum(), rel=0.03)
+    mean, second = ((density * x**k).sum() / density.sum() for k in (1, 2))
+    assert found.image[0] == pytest.approx(mean, rel=0.03)
+    assert found.se_image[0] == pytest.approx(np.sqrt(second - mean**2), rel=0.03)
     u = np.linspace(-3, 3, 200_001)
     start = (1 - share[-1]) * _NEAR + share[-1] * _FAR
     prior = [w * norm.pdf(u, 0, s) for w, s in zip(start, _SCALE_SDS)]
@@ -77,8 +79,9 @@ def test_the_posterior_is_that_of_numerical_integration():
     share = np.array([(p * like).sum() for p in prior]) / sum((p * like).sum() for p in prior)
     weights = learned(share, start)
     density = sum(w / v * p for w, v, p in zip(weights, start, prior)) * like
-    mean = (density * u).sum() / density.sum()
+    mean, second = ((density * u**k).sum() / density.sum() for k in (1, 2))
     assert np.log(found.scale[0]) == pytest.approx(mean, rel=0.01)
+    assert found.se_log_scale[0] == pytest.approx(np.sqrt(second - mean**2), rel=0.01)
 
 
 def learned(share, start):

@@ -209,6 +209,12 @@ def fit_quietly(domains: Domains, recipe: Recipe) -> Fit:
         return fit_map(domains, replace(recipe, finds_errors=False), quiet=True)
 
 
+def fit_solution(domains: Domains, recipe: Recipe) -> Solution:
+    """Return a diagonal map with the standard deviations that its divergence knows."""
+    recipe = recipe.checked()
+    return _fit_diagonal(domains, recipe, recipe.compare(domains, quiet=True))[0]
+
+
 def _without_gaps(domains: Domains) -> Domains:
     """Leave out rows with missing values, and say so."""
     n_rows = complete_counts(domains)

@@ -52,7 +52,9 @@ def read_domains(
     sides = [{name: columns[name][k] for name in columns} or None for k in range(len(tables))]
     categorical = [name for name, kind in kinds.items() if kind == "cat"] or None
     by_row = [None if c is None else [t.column(c) for t in tables] for c in (groups, weights)]
-    X, how = [table.select(chosen) for table in tables], (categorical, missing)
+    shared = set(tables[0].column_names).intersection(*(t.column_names for t in tables))
+    unused = [n for n in tables[0].column_names if n in shared.difference(chosen, roles)]
+    X, how = [table.select([*chosen, *unused]) for table in tables], (categorical, missing)
     if domain is not None:
         labels, own = labels_of(tables[0].column(domain)), [each and each[0] for each in by_row]
         found = from_table(X[0], labels, sides[0], named, own[0], own[1], reference_label, *how)

@@ -123,8 +123,11 @@ def _check_overlap(overlap: Overlap, warn_below: float, refuse_below: float) -> 
     facts = dict[str, Any](coefficient=overlap.coefficient, blame=blame, least=refuse_below)
     text = "the overlap coefficient of the confounders is {coefficient:.2f}{blame}"
     if overlap.coefficient < refuse_below:
-        text += ", below {@min_overlap=}{least}. Adaptation compares like with like: leave a "
-        text += "confounder out, add samples, or lower {@min_overlap}."
+        text += (
+            ", below {@min_overlap=}{least}. Adaptation compares like with like: add samples of "
+        )
+        text += "one domain with values that the other has, or lower {@min_overlap}. Without a "
+        text += "confounder, its difference would be removed as if it were technical."
         raise NoOverlapError(said(text, **facts))
     if overlap.coefficient < warn_below:
         warn(

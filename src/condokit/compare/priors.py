@@ -147,7 +147,10 @@ class ProductPrior(Prior):
         weights = f_query * f_reference if paper else np.where(here, f_reference, f_query)
         weights = weights * at.counts
         if not weights.max() > kernels.NOTHING:
-            raise NoOverlapError("The confounders of the two domains do not overlap at all.")
+            raise NoOverlapError(
+                "The confounders of the two domains do not overlap at all: add samples of one "
+                "domain with values that the other has."
+            )
         if not paper:
             for side in (here, ~here):
                 weights[side] /= max(weights[side].sum(), kernels.NOTHING)
@@ -234,8 +237,9 @@ def _no_overlap(strata: Strata) -> NoOverlapError:
     else:
         what = f"no combination of the confounders {listing(strata.names)} occurs in both domains"
     return NoOverlapError(
-        f"{what}.\n{Sheet(columns)!r}\n{more}Adaptation compares like with like: leave a "
-        "confounder out, merge its levels, or add samples."
+        f"{what}.\n{Sheet(columns)!r}\n{more}Adaptation compares like with like: add samples of "
+        "one domain with values that the other has, or merge levels that are alike. Without the "
+        "confounder, its difference would be removed as if it were technical."
     )
 
 

@@ -43,6 +43,7 @@ class Domains:
     gaps: tuple[Array, Array] | None = None  # missing (query, reference) values of each feature
     # columns that are not features, and why, where no features were named
     left: dict[str, str] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()  # columns that are neither features nor have another role
 
     @property
     def n_features(self) -> int:

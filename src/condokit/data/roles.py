@@ -50,14 +50,16 @@ def from_table(
         free = [column for column in table.columns if column not in reserved]
         taken, left = measurements([table], free, is_query)
         features = taken if left else None
+    table = table.select(features, reserved)
     domains = Domains(
-        (table.select(features, reserved),),
+        (table,),
         is_query,
         [],
         labels=(query_label, reference_label),
         weights=weights,
         groups=group_codes,
         left=left,
+        unused=_unused([table], [reserved]),
     )
     return _with_confounders(domains, [columns], categorical, missing)
 
@@ -104,8 +106,23 @@ def from_pair(
         )
     reference = [(name, by_name[name]) for name in names]
     weights = _weights(tables, _pair("sample_weight", sample_weight))
-    domains = Domains(tuple(tables), is_query, [], weights=weights, groups=group_codes, left=left)
+    domains = Domains(
+        tuple(tables),
+        is_query,
+        [],
+        weights=weights,
+        groups=group_codes,
+        left=left,
+        unused=_unused(tables, reserved),
+    )
     return _with_confounders(domains, [query, reference], categorical, missing)
+
+
+def _unused(tables: list[Table], reserved: list[list[str]]) -> tuple[str, ...]:
+    """Return the columns of all tables that have no role."""
+    taken = {name for names in reserved for name in names}.union(*(t.labels for t in tables))
+    shared = set(tables[0].columns or ()).intersection(*(t.columns or () for t in tables)) - taken
+    return tuple(name for name in tables[0].columns or () if name in shared)
 
 
 def is_reference_row(domain: Any, table: Table, labels: tuple[Any, Any]) -> Array:

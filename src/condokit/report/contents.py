@@ -31,22 +31,14 @@ _MOST_ENTRIES = 20  # of a matrix
 _LARGE_MATRIX = 2000  # features beyond which no square array is formed
 _NOT_TWICE = ("findings", "features", "densities", "n_query", "n_reference")  # of an evaluation
 _OF_BOOTSTRAP = ("n_resamples", "n_failed", "stability", "other_modes")
-_VERDICTS = {  # level, word, sentence
-    "not possible": "poor | Not possible | These data do not allow a comparison of like with like: "
-    "do not use the map before the findings are resolved.",
-    "not evaluated": "care | Not evaluated | The map joins different features, so that what it "
-    "leaves of the shift cannot be measured here.",
-    "poor": "poor | Poor | The map does not make the two data sets comparable; do not use it as it "
-    "is.",
-    "with care": "care | With care | The map helps, but a difference is left that chance does not "
-    "explain.",
-    "with care, but weak data": "care | With care | The map helps, but a difference is left that "
-    "chance does not explain, and the data have weaknesses.",
-    "good, but weak data": "care | With care | No shift is found after the map, but the data have "
-    "weaknesses that such a test may not see.",
-    "good": "good | Good | After the map no shift is found given the confounders, and real "
-    "differences are kept.",
-}
+_NOT_POSSIBLE = (
+    "These data do not allow a comparison of like with like: do not use the map before the "
+    "findings are resolved."
+)
+_NOT_EVALUATED = (
+    "The map joins different features, so that what it leaves of the shift cannot be measured here."
+)
+_LEVELS = {"better": "good", "no change needed": "good", "cannot tell": "care", "worse": "poor"}
 _EXACT = {"scale", "own", "offset", "image_of_mean", "mean", "grid", "parameters"}
 
 
@@ -91,7 +83,7 @@ def build(
     >>> domains = from_table(df, *roles)
     >>> record = build(ConDoAdapter(reference="v1").fit_domains(domains), domains)
     >>> record["verdict"]["word"], record["compared"]["n_query"]
-    ('Good', 400)
+    ('Better', 400)
     """
     affine = adapter.map_
     if not (affine.is_rectangular or domains.is_rectangular):
@@ -178,18 +170,13 @@ def _tidy(value: Any, digits: int = _FEW_DIGITS) -> Any:
 
 def _verdict(assessment: Assessment | None, evaluation: Evaluation | None) -> dict[str, str]:
     """Say in a sentence whether the mapped data may be used."""
-    before = None if assessment is None else assessment.verdict
-    after = None if evaluation is None else evaluation.verdict
-    if before == "not possible":
-        verdict = "not possible"
-    elif after is None:
-        verdict = "not evaluated"
-    elif before == "go with care" and after != "poor":
-        verdict = f"{after}, but weak data"
-    else:
-        verdict = after
-    level, word, sentence = _VERDICTS[verdict].split(" | ")
-    return {"level": level, "word": word, "sentence": sentence}
+    if assessment is not None and assessment.verdict == "not possible":
+        return {"level": "poor", "word": "Not possible", "sentence": _NOT_POSSIBLE}
+    if evaluation is None:
+        return {"level": "care", "word": "Not evaluated", "sentence": _NOT_EVALUATED}
+    word = evaluation.verdict
+    sentence = _capital(evaluation.sentence.split(": ", 1)[1])
+    return {"level": _LEVELS[word], "word": _capital(word), "sentence": sentence}
 
 
 def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:

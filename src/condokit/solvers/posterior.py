@@ -47,7 +47,7 @@ _MOST_LEARNING = 512
 class Pulled:
     """A map that was pulled towards the identity."""
 
-    solution: Solution
+    solution: Solution  # with standard deviations of the posterior in place of standard errors
     # scales with intervals outside [1/3, 3], those of all features together
     other_units: Array
 
@@ -69,17 +69,20 @@ def posterior(solution: Solution, unit: Array) -> Pulled:
     far = 0.0
     if pulled.any():
         part = n_effective * float(pulled.mean())
-        shift[pulled], far = _posterior_shift(shift[pulled], error[pulled], part)
-    mean = log_m.copy()
+        shift[pulled], error[pulled], far = _posterior_shift(shift[pulled], error[pulled], part)
+    mean, width = log_m.copy(), se_log.copy()
     learning = (se_log > 0) & ~no_pull
     if learning.any():
         prior = (1 - far) * _NEAR + far * _FAR
         centre = power * np.log(10.0)
-        mean[learning] = _posterior_scale(solution, learning, centre, prior, n_effective)
+        found = _posterior_scale(solution, learning, centre, prior, n_effective)
+        mean[learning], width[learning] = found
     settled = replace(
         solution,
         scale=np.exp(mean),
         image=np.where(pulled, ratio * solution.centre + shift * sd, solution.image),
+        se_log_scale=width,
+        se_image=error * sd,
     )
     power, no_pull = _units(log_m, se_log, known, 0.025 / len(unit))
     return Pulled(settled, (power != 0) | no_pull)
@@ -120,8 +123,8 @@ def _units(log_m: Array, se: Array, known: Evidence | None, chance: float) -> tu
 
 def _posterior_scale(
     solution: Solution, at: Array, centre: Array, prior: Array, n_effective: float
-) -> Array:
-    r"""Return posterior means of log m.
+) -> tuple[Array, Array]:
+    r"""Return posterior means and standard deviations of log m.
 
     Component l is integrated by Gauss-Hermite nodes of its product with the normal approximation
     of the likelihood, each weighted by the ratio of the true product to that normal.
@@ -142,12 +145,14 @@ def _posterior_scale(
     log_normal = -0.5 * node**2 - np.log(width)[:, :, None]
     value = np.exp(np.minimum(log_likelihood + log_prior - log_normal, 50.0)) * weight
     total = np.maximum(value.sum(2), 1e-300)  # evidence of each component
-    first = (value * u).sum(2) / total
+    first, second = ((value * u**k).sum(2) / total for k in (1, 2))
     part = n_effective * float(at.mean())
     share = _learn(total.T, prior, _independent(away, np.sqrt(V), part))
     belief = total.T * share
     belief /= belief.sum(1, keepdims=True)
-    return np.asarray((belief * first.T).sum(1) + centre)
+    mean = (belief * first.T).sum(1)
+    variance = (belief * second.T).sum(1) - mean**2
+    return mean + centre, np.sqrt(np.maximum(variance, 0.0))
 
 
 def _profile(u: Array, u0: Array, V: Array, known: Evidence, at: Array) -> Array:
@@ -168,8 +173,8 @@ def _profile(u: Array, u0: Array, V: Array, known: Evidence, at: Array) -> Array
     return temper[:, None] * (there - log(u0, G, n, dof)[:, None])
 
 
-def _posterior_shift(shift: Array, error: Array, n_effective: float) -> tuple[Array, float]:
-    """Return posterior means of the shift, and how far devices are apart.
+def _posterior_shift(shift: Array, error: Array, n_effective: float) -> tuple[Array, Array, float]:
+    """Return posterior means and standard deviations of the shift, and how far devices are apart.
 
     Each t_3 is a mixture of normals whose precisions are quantiles of its gamma distribution.
     Devices are apart by the chance, before learning, that shifts are of the widest one.
@@ -188,11 +193,14 @@ def _posterior_shift(shift: Array, error: Array, n_effective: float) -> tuple[Ar
     belief = each * np.repeat(share, _T_NODES)
     belief /= belief.sum(1, keepdims=True)
     keep = tau2 / spread
-    mean = (belief * keep).sum(1) * shift
+    share = (belief * keep).sum(1)
+    mean = share * shift
+    variance = share * var[:, 0] + (belief * (keep - share[:, None]) ** 2).sum(1) * shift**2
     # far out the few normals are no t any more: its pull fades as 1 / shift
     wide, beyond = _T_DEGREES * _SHIFT_SDS[-1] ** 2, np.abs(shift) > _BEYOND
     faint = shift * (1 - (_T_DEGREES + 1) * var[:, 0] / (wide + shift**2))
-    return np.where(beyond, faint, mean), far
+    sd = np.where(beyond, np.sqrt(var[:, 0]), np.sqrt(variance))
+    return np.where(beyond, faint, mean), sd, far
 
 
 def _independent(estimate: Array, error: Array, n_effective: float) -> float:

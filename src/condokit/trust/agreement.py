@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
@@ -23,6 +24,8 @@ class Agreement(Record):
     # root mean squared difference over all features, in standard deviations of the reference
     error_before: float
     error_after: float
+    # 95% limits, each one-sided, of the mean squared difference before less that after
+    gain: tuple[float, float]
     # for every feature, in its own units: bias (mean of mapped minus reference), its standard
     # error, limits of agreement (bias +- 1.96 standard deviations), root mean squared differences
     # before and after, and the correlation of the pairs
@@ -41,7 +44,8 @@ class Agreement(Record):
 def agreement(pairs: Any, domains: Domains, affine: AffineMap, min_cell: int) -> Agreement:
     """Compare query rows with reference rows of the same subjects; features of few pairs hide."""
     tables = []
-    for numbers in _paired_rows(pairs, domains.is_query, min_cell):
+    numbered = _paired_rows(pairs, domains.is_query, min_cell)
+    for numbers in numbered:
         distinct, place = np.unique(numbers, return_inverse=True)
         tables.append(domains.rows(distinct)[place])
     before, reference = tables
@@ -51,6 +55,7 @@ def agreement(pairs: Any, domains: Domains, affine: AffineMap, min_cell: int) ->
     before, after, reference = (np.ma.masked_array(x, hidden) for x in (before, after, reference))
     unit = ones_for_zeros(reference.std(axis=0).filled(0.0))
     difference = after - reference
+    subject = numbered[0] if domains.groups is None else domains.groups[numbered[0]]
     sd = difference.std(axis=0, ddof=1).filled(np.nan)
     bias = difference.mean(axis=0).filled(np.nan)
 
@@ -73,10 +78,24 @@ def agreement(pairs: Any, domains: Domains, affine: AffineMap, min_cell: int) ->
         n_pairs=len(after),
         error_before=float(rms(((before - reference) / unit).ravel())),
         error_after=float(rms((difference / unit).ravel())),
+        gain=_gain(((before - reference) / unit) ** 2 - (difference / unit) ** 2, subject),
         features=Sheet(columns),
         mean=((after + reference) / 2).filled(np.nan),
         difference=difference.filled(np.nan),
     )
+
+
+def _gain(less: Any, subject: Array) -> tuple[float, float]:
+    """Return limits of a mean over pairs, where those of one subject go together."""
+    by_pair = less.mean(axis=1)
+    known = ~np.ma.getmaskarray(by_pair)
+    values, place = np.asarray(by_pair[known]), np.unique(subject[known], return_inverse=True)[1]
+    n = int(place.max(initial=-1)) + 1
+    if n < 2:
+        return -np.inf, np.inf
+    off = np.bincount(place, values - values.mean())
+    reach = float(stdtrit(n - 1, 0.95)) * np.sqrt((off**2).sum() * n / (n - 1)) / len(values)
+    return float(values.mean() - reach), float(values.mean() + reach)
 
 
 def _paired_rows(pairs: Any, is_query: Array, fewest: int) -> tuple[Array, Array]:

@@ -27,6 +27,7 @@ from condokit.data.roles import from_table
 from condokit.data.subsets import subsample_sides
 from condokit.fit import determines_matrix
 from condokit.trust.features import ADVICE, describe_features
+from condokit.trust.unused import unused_that_matter
 
 _FEW_ROWS = MIN_CELL  # of a cell; rows are asked for in multiples of it
 _FEW_EFFECTIVE = 10.0
@@ -157,7 +158,8 @@ def assess(
         shown = {name: share for name, share in overlap.outside.items() if name not in few}
         overlap = replace(overlap, outside=shown)
     remarkable = describe_features(domains)
-    findings = gravest_first([*findings, *_of_columns(domains, remarkable, min_cell)])
+    findings += [*unused_that_matter(domains), *_of_columns(domains, remarkable, min_cell)]
+    findings = gravest_first(findings)
     gravest = findings[0].level if findings else "note"
     goal = 0.0 if gravest == "note" else max(warn_overlap, 0.5)
     return Assessment(

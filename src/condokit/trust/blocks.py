@@ -109,6 +109,11 @@ class ComparableRows:
             means[k] = X[self.block[there] == k].mean(axis=0)
         return means[self.block]
 
+    @property
+    def rows_per_subject(self) -> float:
+        """Mean number of rows that subjects have, by which errors of means may be too small."""
+        return 1.0 if self.groups is None else len(self.groups) / len(np.unique(self.groups))
+
     def shared_blocks(self) -> list[Array]:
         """Return the places of the rows of every block that both domains have."""
         found = [np.flatnonzero(self.block == k) for k in np.unique(self.block)]

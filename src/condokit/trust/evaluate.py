@@ -8,7 +8,7 @@ import numpy as np
 
 from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, check_integer, check_seed, listing, said
-from condokit.compare.comparison import compare
+from condokit.compare.comparison import Comparison, compare
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.disclosure import MIN_CELL, too_few
 from condokit.data.domains import Domains, cell_names
@@ -20,12 +20,17 @@ from condokit.trust.agreement import Agreement, agreement
 from condokit.trust.blocks import ComparableRows, read_for_map
 from condokit.trust.models import model_sheets
 from condokit.trust.residual_shift import MapErrors, ShiftTests, silhouettes, variance_explained
+from condokit.trust.systematic import SystematicError, systematic_error
+from condokit.trust.unused import unused_that_matter
 
 _LEVEL = 0.05
 _FEWEST_PERMUTATIONS = 39  # with fewer, no p-value of two tests is below the level
 _NEGLIGIBLE = 0.05  # standard deviations, or area under the curve beyond chance
 _SMALL = 0.1  # standard deviations
-_LARGE = 0.5
+_THIN = 0.2  # overlap of the confounders
+_FEW_ROWS = 5.0  # that the comparison is worth
+_SPREAD = float(np.log(1.3))  # ratio of standard deviations
+_ERRORS = 2.0  # standard errors by which that must be exceeded
 _MOST_DENSITIES = 100
 _N_POINTS = 64  # of a density
 _MOST_STRATA = 6  # with densities of their own
@@ -35,19 +40,34 @@ _MADE_ALIKE = (
 _UNEXPLAINED = said(
     "A richer map ({@map='auto'}) or a confounder that was not recorded may explain it."
 )
-_VERDICTS = {
-    "good": "Good: no shift is found given the confounders, and real differences are kept.",
-    "with care": "With care: the map helps, but see the reasons.",
-    "poor": "Poor: the map does not make the domains comparable.",
+_CAPITAL = {
+    "better": "Better",
+    "no change needed": "No change needed",
+    "cannot tell": "Cannot tell whether the map helps",
+    "worse": "Worse",
 }
+_WITHIN_ERROR = "what it gains is within its error"
+_PLAIN_MATCHING = (
+    "no confounders are given, so this is plain matching: differences between the people or "
+    "samples measured are removed as well"
+)
 
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(Record):
     """What a map changed, and what it left; see `evaluate`."""
 
-    verdict: str  # in a word
+    # "better": the map makes the systematic error smaller, at 95%; "no change needed": there is
+    # hardly any; "worse"; "cannot tell": the data do not say, or are not to be trusted
+    verdict: str
     findings: list[Finding]  # the reasons
+    # expected systematic error of a value as recorded and after the map: root mean square over rows
+    # and features in standard deviations of the reference, with 95% intervals; None if unknown
+    error_before: float | None
+    error_after: float | None
+    error_before_interval: tuple[float, float] | None
+    error_after_interval: tuple[float, float] | None
+    doubts: list[str]  # why the verdict cannot be told, or could not without pairs
     # rows compared (at most 5000 of each domain are looked at)
     n_query: int
     n_reference: int
@@ -56,7 +76,8 @@ class Evaluation(Record):
     # standard deviations, how well the domain can be told from the features within strata, the
     # variance that confounders explain, the share of real differences kept, and silhouettes
     versions: Sheet
-    # for every feature: shift in standard deviations and ratio of standard deviations given the
+    # for every feature: expected systematic error before and after, in standard deviations and in
+    # the feature's units; shift in standard deviations and ratio of standard deviations given the
     # confounders, before and after; permutation p-value, plain and adjusted for many features; the
     # difference that confounders explain and the share of it kept
     features: Sheet
@@ -65,9 +86,7 @@ class Evaluation(Record):
     p_features: float
     p_joint: float
     p_value: float
-    # how well the domain can be told within strata after the map, and what chance gives
-    auc: float
-    auc_chance: float
+    auc: float  # how well the domain can be told within strata after the map: 0.5 is chance
     # where the map came from, which the tests allow for: learned from these rows, from other rows
     # with known standard errors, or taken as given
     map_known_from: str
@@ -77,11 +96,25 @@ class Evaluation(Record):
     agreement: Agreement | None  # of paired measurements
     densities: dict[str, Any]  # densities by feature and stratum for plots and reports. Not printed
 
+    @property
+    def sentence(self) -> str:
+        """The verdict with its figures."""
+        word = _CAPITAL[self.verdict]
+        if self.error_before is None or self.error_after is None:
+            return f"{word}: {'; '.join(self.doubts)}."
+        before = _sd(self.error_before, self.error_before_interval)
+        after = _sd(self.error_after, self.error_after_interval)
+        errors = f"a value is systematically off by about {before} as recorded and {after} "
+        errors += "after the map"
+        if self.verdict != "cannot tell":
+            return f"{word}: {errors}."
+        return f"{word}: {'; '.join(self.doubts) or _WITHIN_ERROR}. By these data alone, {errors}."
+
     def parts(self) -> list[Part]:  # noqa: D102
         rows = f"{self.n_query} query and {self.n_reference} reference rows"
         worst = np.argsort(self.features["p_adjusted"], kind="stable")[:10]
         parts: list[Part] = [
-            ("", f"{_VERDICTS[self.verdict]} {rows} compared."),
+            ("", f"{self.sentence} {rows} compared."),
             ("Reasons", self.findings),
             ("Given the confounders", self.versions),
             ("Features, the most shifted first", self.features.take(worst)),
@@ -151,7 +184,7 @@ def evaluate(
     >>> roles = {"domain": "device", "confounders": ["seizure"], "features": ["eeg_*"]}
     >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
     >>> evaluate(adapter, df, **roles, n_permutations=100).verdict
-    'good'
+    'better'
     """
     check_integer("n_permutations", n_permutations, _FEWEST_PERMUTATIONS)
     check_integer("min_cell", min_cell, 1)
@@ -179,7 +212,7 @@ def _evaluated(
     seed: int,
 ) -> Evaluation:
     names = domains.tables[0].labels
-    comparison = compare(domains, quiet=True)
+    comparison = compare(domains, quiet=True, measured=True)
     support = comparison.support
     strata = cell_names(support.names, support.levels)
     rows = ComparableRows.of(domains, comparison, affine)
@@ -190,14 +223,26 @@ def _evaluated(
         "this map": ShiftTests(rows, rows.after, n_permutations, errors, seed),
     }
     before, matched, after = versions.values()
-    features = _features_sheet(names, before, after)
-    findings = gravest_first(_findings(features, before, matched, after))
+    learned_here = known_from == "these rows"
+    error = systematic_error(affine, adapter, domains, rows, learned_here)
+    features = _features_sheet(names, before, after, error)
+    unused = unused_that_matter(domains)
+    found = None if pairs is None else agreement(pairs, domains, affine, max(min_cell, 2))
+    doubts = [*_doubts(domains, comparison, error, before, after)]
+    doubts += [f"{finding.text.split(':')[0]}" for finding in unused]
+    findings = gravest_first([*unused, *_findings(features, before, matched, after)])
+    sizes = [(None, None)] * 2 if error is None else [error.rms(k) for k in (0, 1)]
     sheets = model_sheets(models, labels, rows, strata, domains.tables[0], min_cell)
     shown = np.lexsort((-np.abs(features["shift_before"]), after.adjusted))[:_MOST_DENSITIES]
     drawn = replace(rows, before=rows.before[:, shown], after=rows.after[:, shown])
     return Evaluation(
-        verdict=_verdict(before, after, findings),
+        verdict=_verdict(error, doubts, found),
         findings=findings,
+        error_before=sizes[0][0],
+        error_after=sizes[1][0],
+        error_before_interval=sizes[0][1],
+        error_after_interval=sizes[1][1],
+        doubts=doubts,
         n_query=int(support.count_query.sum()),
         n_reference=int(support.count_reference.sum()),
         versions=_versions_sheet(versions),
@@ -205,12 +250,11 @@ def _evaluated(
         p_features=after.p_features,
         p_joint=after.p_joint,
         p_value=after.p_value,
-        auc=after.auc,
-        auc_chance=after.chance,
+        auc=after.told_apart,
         map_known_from=known_from,
         models=sheets[0],
         calibration=sheets[1],
-        agreement=None if pairs is None else agreement(pairs, domains, affine, max(min_cell, 2)),
+        agreement=found,
         densities=_densities(drawn, strata, [names[j] for j in shown], min_cell),
     )
 
@@ -273,7 +317,7 @@ def _versions_sheet(versions: dict[str, ShiftTests]) -> Sheet:
             "data": name,
             "shift_sd": version.left.size[0],
             "log_sd_ratio": version.left.size[1],
-            "domain_auc": max(version.auc, 0.5),  # below chance is what overfitting leaves
+            "domain_auc": version.told_apart,
             "explained": variance_explained(version.rows, version.X),
             "kept": version.kept.share,
             **silhouettes(version.rows, version.X),
@@ -284,11 +328,18 @@ def _versions_sheet(versions: dict[str, ShiftTests]) -> Sheet:
     return Sheet({name: v for name, v in columns.items() if any(x is not None for x in v)})
 
 
-def _features_sheet(names: list[str], before: ShiftTests, after: ShiftTests) -> Sheet:
+def _features_sheet(
+    names: list[str], before: ShiftTests, after: ShiftTests, error: SystematicError | None
+) -> Sheet:
     kept = after.kept
+    errors: dict[str, Any] = {}
+    for name in ("before", "after") if error is not None else ():
+        size = np.sqrt(np.maximum(getattr(error, name), 0.0))
+        errors |= {f"error_{name}": size, f"error_{name}_unit": size * error.unit}  # type: ignore[union-attr]
     share = np.where(kept.is_real, kept.observed / ones_for_zeros(np.abs(kept.expected)), np.nan)
     columns = {
         "feature": names,
+        **errors,
         "shift_before": before.left.difference,
         "shift_after": after.left.difference,
         "sd_ratio_before": np.exp(before.left.log_ratio),
@@ -305,35 +356,82 @@ def _findings(
     sheet: Sheet, before: ShiftTests, matched: ShiftTests, after: ShiftTests
 ) -> Iterator[Finding]:
     text = "the confounders explain no difference between the domains that could be lost."
+    if after.kept.limit > _SMALL:
+        text = "whether the confounders explain a difference between the domains cannot be told: "
+        text += f"one below {after.kept.limit:.2g} sd would not be seen."
     if after.kept.share is not None:
         otherwise = round(matched.kept.share or 0.0, 2) + 0.0
         text = f"{after.kept.share:.0%} of the difference that confounders explain is kept (moment "
         text += f"matching: {otherwise:.0%})."
     if after.kept.are_too_few:
         yield Finding("care", f"over-corrected: only {text}", _MADE_ALIKE)
-    else:
+    elif after.rows.block.any():
         yield Finding("note", text)
     sizes = f"{before.left.size[0]:.2g} to {after.left.size[0]:.2g} sd"
     change = f"the shift given the confounders goes from {sizes}"
     largest = max(np.abs(after.left.difference).max(), np.abs(after.left.log_ratio).max())
-    if largest < _NEGLIGIBLE and after.auc < 0.5 + _NEGLIGIBLE:
+    if largest < _NEGLIGIBLE and after.told_apart < 0.5 + _NEGLIGIBLE:
         yield Finding("note", f"{change}; no feature is off by more than {_NEGLIGIBLE} sd.")
     elif after.p_value > _LEVEL:
         yield Finding("note", f"{change}; what is left is within chance ({after.told('.2g')}).")
     else:
         hit = [n for n, p in zip(sheet["feature"], sheet["p_adjusted"]) if p <= _LEVEL]
         where = f" in {listing(hit)}" if hit else ""
-        told = f"domain told with an area under the curve of {after.auc:.2f}, chance "
+        told = f"domain told with an area under the curve of {after.told_apart:.2f})."
         text = f"{change}, and what is left{where} is more than chance ({after.told('.3g')}; "
-        yield Finding("care", f"{text}{told}{after.chance:.2f}).", _UNEXPLAINED)
+        yield Finding("care", f"{text}{told}", _UNEXPLAINED)
 
 
-def _verdict(before: ShiftTests, after: ShiftTests, findings: list[Finding]) -> str:
-    if not any(finding.level == "care" for finding in findings):
-        return "good"
-    helps = np.hypot(*after.left.size) < max(np.hypot(*before.left.size), _SMALL)
-    poor = after.kept.are_too_few or not helps or after.left.size[0] > _LARGE
-    return "poor" if poor else "with care"
+def _doubts(
+    domains: Domains,
+    comparison: Comparison,
+    error: SystematicError | None,
+    before: ShiftTests,
+    after: ShiftTests,
+) -> Iterator[str]:
+    """Tell why the expected error is not to be trusted."""
+    if not domains.confounders:
+        yield _PLAIN_MATCHING
+    overlap = comparison.overlap
+    worth = min(overlap.effective_query, overlap.effective_reference)
+    if overlap.coefficient < _THIN:
+        yield f"the confounders of the domains overlap by {overlap.coefficient:.2f} only"
+    elif worth < _FEW_ROWS:
+        yield f"the comparison rests on about {_FEW_ROWS:.0f} rows of a domain, or fewer"
+    if error is None:
+        yield "no error of the map is known"
+        return
+    if np.array_equal(after.rows.before, after.rows.after):
+        yield "the map changes nothing"
+    (shift, log_ratio), noise = after.left.size, after.left.noise
+    if after.p_value <= _LEVEL and np.sqrt(max(shift**2 - noise[0], 0.0)) > error.rms(1)[1][1]:
+        yield f"the shift that is left, {shift:.2g} sd, is more than the map's errors explain"
+    if shift > max(before.left.size[0], _SMALL) and after.p_value <= _LEVEL:
+        yield f"the shift grew from {before.left.size[0]:.2g} to {shift:.2g} sd"
+    if log_ratio**2 > _SPREAD**2 + _ERRORS**2 * noise[1]:
+        yield "the spread within strata is off by more than 30%"
+    if after.kept.are_too_few:
+        yield "the map made the domains alike where they should differ"
+
+
+def _verdict(error: SystematicError | None, doubts: list[str], pairs: Agreement | None) -> str:
+    """Return what pairs say, if they do, else what the expected error does, if it is trusted."""
+    if pairs is not None and pairs.gain[0] > 0:
+        return "better"
+    if pairs is not None and pairs.gain[1] < 0:
+        return "worse"
+    if error is not None and error.gain[1] < 0:
+        return "worse"
+    if error is None or doubts:
+        return "cannot tell"
+    if error.gain[0] > 0:
+        return "better"
+    return "no change needed" if max(error.rms(k)[1][1] for k in (0, 1)) < _SMALL else "cannot tell"
+
+
+def _sd(size: float | None, interval: tuple[float, float] | None) -> str:
+    low, high = interval or (0.0, 0.0)
+    return f"{size:.2f} sd ({low:.2f} to {high:.2f})"
 
 
 def _densities(

@@ -35,6 +35,7 @@ class ResidualShift:
 
     difference: Array  # mean of query minus reference rows within blocks, in standard deviations
     log_ratio: Array  # logarithm of the ratio of standard deviations within blocks
+    noise: tuple[float, float]  # variances of both by chance
 
     @property
     def size(self) -> tuple[float, float]:
@@ -55,7 +56,7 @@ class MapErrors:
 def measure_shift(rows: ComparableRows, R: Array) -> ResidualShift:
     """Return the size of the shift within blocks, weighed by their n_q n_r / (n_q + n_r)."""
     difference, log_ratio = np.zeros((2, R.shape[1]))
-    weight = weight_ratio = 1e-300
+    weight = weight_ratio = noise_ratio = 1e-300
     for block in rows.shared_blocks():
         part = _BlockMoments.of(R[block], rows.is_query[block, None])
         h = part.weight[0]
@@ -64,7 +65,10 @@ def measure_shift(rows: ComparableRows, R: Array) -> ResidualShift:
         if part.compares_spread[0]:
             weight_ratio += h
             log_ratio += h * part.log_ratio[0]
-    return ResidualShift(difference / weight, log_ratio / weight_ratio)
+            noise_ratio += h**2 * (0.5 / (part.count[:, 0] - 1)).sum()
+    each = rows.rows_per_subject
+    noise = each / weight, each * noise_ratio / weight_ratio**2
+    return ResidualShift(difference / weight, log_ratio / weight_ratio, noise)
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class KeptDifferences:
     expected: Array  # difference that the domains' confounders explain, in standard deviations
     observed: Array  # difference that there is
     is_real: Array  # whether the expected difference is beyond doubt, and of account
+    limit: float  # the smallest difference that would be seen
     share: float | None  # observed over expected, over features with a real difference if any
     error: float | None  # standard error of the share
 
@@ -97,17 +102,19 @@ def kept_differences(rows: ComparableRows, X: Array) -> KeptDifferences:
     n_blocks = int(rows.block.max()) + 1
     counts = [np.bincount(rows.block[side], minlength=n_blocks) for side in (query, ~query)]
     shares = counts[0] / n_query - counts[1] / n_reference
-    error_expected = np.sqrt((shares**2 / np.maximum(counts[1], 1)).sum())
+    each = rows.rows_per_subject
+    error_expected = np.sqrt(each * (shares**2 / np.maximum(counts[1], 1)).sum())
     doubt = _REAL + np.sqrt(2 * np.log(len(expected)))  # of the largest of so many features
-    real = np.abs(expected) > max(doubt * error_expected, _NOTABLE)
+    limit = float(doubt * error_expected)
+    real = np.abs(expected) > max(limit, _NOTABLE)
     if not real.any() or np.abs(shares).sum() / 2 <= _NOTABLE:
-        return KeptDifferences(expected, observed, real, None, None)
+        return KeptDifferences(expected, observed, real, limit, None, None)
     e, o = expected[real], observed[real]
-    noise = np.sqrt(1 / n_query + 1 / n_reference + error_expected**2)
+    noise = np.sqrt(each / n_query + each / n_reference + error_expected**2)
     share = float(e @ o / (e @ e))
     # features go together, so their errors do not average out
     error = float(np.abs(e).sum() * noise / (e @ e))
-    return KeptDifferences(expected, observed, real, share, error)
+    return KeptDifferences(expected, observed, real, limit, share, error)
 
 
 def variance_explained(rows: ComparableRows, X: Array) -> float | None:
@@ -145,8 +152,8 @@ class ShiftTests:
     p: Array  # permutation p-values of the features
     adjusted: Array  # the same with control of the family-wise error over features
     p_features: float  # the smallest of these
-    auc: float  # how well the domain can be told by all features: 0.5 is chance, 1 is certain
-    chance: float  # its mean under permuted labels
+    auc: float  # how well the domain can be told by all features, in rows held out
+    chance: float  # its mean under permuted labels, below 0.5 as blocks are small
     p_joint: float  # the share of these that are as good
 
     def __init__(
@@ -176,6 +183,11 @@ class ShiftTests:
         """Of both tests together, by Bonferroni."""
         return min(1.0, 2 * min(self.p_features, self.p_joint))
 
+    @property
+    def told_apart(self) -> float:
+        """How well the domain can be told: 0.5 is chance or less, 1 is certain."""
+        return 0.5 + 0.5 * max(self.auc - self.chance, 0.0) / (1 - self.chance)
+
     def told(self, digits: str) -> str:
         """Word the p-values."""
         p, each, joint = (format(p, digits) for p in (self.p_value, self.p_features, self.p_joint))
@@ -187,17 +199,23 @@ class ShiftTests:
         self.p, standard = np.empty(d), np.empty((n, d))
         for start in range(0, d, _FEATURE_BATCH):
             batch = slice(start, min(start + _FEATURE_BATCH, d))
-            statistic = self._statistic(batch)
+            found = self._statistics(batch)
+            null = found[:, 1:]
+            centre, spread = null.mean(axis=1, keepdims=True), null.std(axis=1, keepdims=True)
+            statistic = ((found - centre) / ones_for_zeros(spread)).max(axis=0)
             tolerance = 1e-9 * (1 + np.abs(statistic[0]))
             self.p[batch] = (statistic >= statistic[0] - tolerance).mean(axis=0)
-            null = statistic[1:]
-            standard[:, batch] = (statistic - null.mean(axis=0)) / ones_for_zeros(null.std(axis=0))
+            standard[:, batch] = statistic
         largest = standard.max(axis=1)[:, None]
         self.adjusted = np.maximum((largest >= standard[0] - 1e-9).mean(axis=0), self.p)
         self.p_features = float(self.adjusted.min())
 
-    def _statistic(self, batch: slice) -> Array:
-        r"""Return sums over blocks of :math:`h [\Delta^2 / s^2 + 2 \log^2(s_q / s_r)]`."""
+    def _statistics(self, batch: slice) -> Array:
+        r"""Return sums over blocks of :math:`h [\Delta^2 / s^2 + 2 \log^2(s_q / s_r)]`, and pooled.
+
+        The second, :math:`(\sum h \Delta / s)^2 / \sum h` and the same of pooled variances, sees a
+        common shift of many small blocks, where the first has the noise of all of them.
+        """
         blocks = []
         for rows in self.rows.shared_blocks():
             X, R = self.X[rows, batch], self.R[rows, batch]
@@ -209,15 +227,26 @@ class ShiftTests:
             self.shift[1:, batch] = self.errors.followed[0] * shift
             self.log_scale[1:, batch] = self.errors.followed[1] * log_scale
         stretch = np.exp(self.log_scale[:, batch])
-        statistic = np.zeros(stretch.shape)
+        statistic, common, total = np.zeros((3, *stretch.shape))
+        squares, dof = np.zeros((2, *stretch.shape)), np.zeros((2, len(stretch), 1))
         for block, base in blocks:
             moved = (stretch - 1) * (block.mean[0] + base - centre) + self.shift[:, batch]
             difference = block.mean[0] + moved - block.mean[1]
-            statistic += block.weight[:, None] * (difference / block.spread) ** 2
+            weight = block.weight[:, None]
+            statistic += weight * (difference / block.spread) ** 2
             ratio = block.log_ratio + self.log_scale[:, batch]
             ratio[~block.compares_spread] = 0.0
-            statistic += 2 * block.weight[:, None] * ratio**2
-        return statistic
+            statistic += 2 * weight * ratio**2
+            common, total = common + weight * difference, total + weight
+            free = np.maximum(block.count - 1, 0)[:, :, None]
+            squares, dof = squares + free * block.var, dof + free
+        var = squares / np.maximum(dof, 1)
+        within = ones_for_zeros(squares.sum(axis=0) / np.maximum(dof.sum(axis=0), 1))
+        pooled = common**2 / np.maximum(total, 1e-300) / within
+        ratio = 0.5 * np.log(ones_for_zeros(var[0]) / ones_for_zeros(var[1]))
+        ratio = np.where((dof > 0).all(axis=0), ratio + self.log_scale[:, batch], 0.0)
+        pooled += 2 * ratio**2 * dof[0] * dof[1] / np.maximum(dof.sum(axis=0), 1)
+        return np.stack([statistic, pooled])
 
     def _tell_domains(self) -> None:
         """Tell the domain from the leading components of all features within blocks and folds."""
@@ -317,6 +346,7 @@ class _BlockMoments:
     """Moments of query and reference rows of one block under several labellings."""
 
     weight: Array
+    count: Array  # (2, n_labellings)
     mean: Array  # of centred rows: (2, n_labellings, n_features)
     var: Array
     spread: Array  # of all rows
@@ -337,4 +367,4 @@ class _BlockMoments:
         var = np.stack([squares, total - squares]) - at_least_one * mean**2
         var = np.maximum(var / np.maximum(count - 1, 1)[:, :, None], 1e-12 * total / n)
         spread = ones_for_zeros(np.sqrt(total / max(n - 1, 1)))
-        return cls(count[0] * count[1] / n, mean, var, spread, np.minimum(*count) > 2)
+        return cls(count[0] * count[1] / n, count, mean, var, spread, np.minimum(*count) > 2)

@@ -1,0 +1,160 @@
+r"""How far a value is systematically off before and after a map, and how sure we are of it.
+
+What the default estimator believes of the true map g at a query row x is a posterior mean p(x) and
+standard deviation s(x), whichever way the map h was found. In standard deviations of the reference,
+averaged over rows and features,
+
+.. math:: before^2 = E (p - x)^2 + E s^2, \qquad after^2 = E (p - h)^2 + E s^2,
+
+whose difference is linear in g. Features count as `n_effective` independent ones. Beside a map that
+is not diagonal, s is the sampling error of h instead, and p what a diagonal map of the mapped rows
+finds left; before and after then count as independent. Squares are approximated by multiples of
+chi-squared variables with the same mean and variance.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import gammaincinv
+
+from condokit.adapter import ConDoAdapter
+from condokit.checks import Array, quietly
+from condokit.choose import candidates
+from condokit.data.arrays import ones_for_zeros
+from condokit.data.domains import Domains
+from condokit.data.links import apply as apply_links
+from condokit.data.subsets import subsample
+from condokit.data.tables import Table
+from condokit.fit import fit_solution
+from condokit.maps.affine import AffineMap
+from condokit.solvers.solution import Solution
+from condokit.trust.blocks import ComparableRows
+from condokit.trust.bootstrap import bootstrap
+
+_MOST_VALUES = 2_000_000
+_FEWEST_ROWS = 100
+_LIMIT = 1.645  # standard errors of a one-sided 95% limit
+_N_RESAMPLES = 20
+
+
+@dataclass(frozen=True)
+class SystematicError:
+    """Squared errors of features before and after a map, in standard deviations."""
+
+    unit: Array  # standard deviations of the reference
+    before: Array
+    after: Array
+    # variances of these, and that of their difference
+    variances: tuple[Array, Array, Array]
+    n_effective: float  # as how many independent features these count
+
+    def rms(self, which: int) -> tuple[float, tuple[float, float]]:
+        """Return the root of the mean square over features (0 before, 1 after), its interval."""
+        square = float((self.before, self.after)[which].mean())
+        variance = self._of_mean(self.variances[which])
+        size = np.sqrt(square)
+        if variance <= 1e-12 * square**2:
+            return size, (size, size)
+        half = square**2 / variance  # of the degrees of freedom of chi-squared
+        low, high = np.sqrt(square / half * gammaincinv(half, [0.025, 0.975]))
+        return float(size), (float(low), float(high))
+
+    @property
+    def gain(self) -> tuple[float, float]:
+        """Lower and upper 95% limits, each one-sided, of what the map takes off the square."""
+        mean = float((self.before - self.after).mean())
+        reach = _LIMIT * np.sqrt(self._of_mean(self.variances[2]))
+        return mean - reach, mean + reach
+
+    def _of_mean(self, variances: Array) -> float:
+        return float(variances.mean()) / self.n_effective
+
+
+def systematic_error(
+    affine: AffineMap,
+    adapter: ConDoAdapter | None,
+    domains: Domains,
+    rows: ComparableRows,
+    is_learned_here: bool,
+) -> SystematicError | None:
+    """Return what is known of the error of a map; None if nothing is."""
+    domains = replace(domains, links=affine.links)
+    number = np.flatnonzero(rows.is_query)
+    n = max(_MOST_VALUES // max(domains.n_features, 1), _FEWEST_ROWS)
+    number = number[subsample(len(number), n)]
+    x, reference = rows.before[number], rows.after[~rows.is_query]
+    if affine.links is not None:
+        labels = domains.tables[0].labels
+        x, reference = (apply_links(affine.links, part, labels, "X") for part in (x, reference))
+    h = affine.without_links(x)
+    unit = ones_for_zeros(reference.std(axis=0))
+    try:
+        believed = _posterior(domains)
+        p, s = _believed(believed, x)
+        if affine.kind != "diagonal":
+            left, own = _believed(_posterior(_mapped(domains, rows)), h)
+            if is_learned_here:
+                own = np.maximum(own, _sampling_error(adapter, domains, x))
+    except (ValueError, FloatingPointError):
+        return None
+    before, of_before = _square((p - x) / unit, s / unit)
+    if affine.kind == "diagonal":
+        after, of_after = _square((p - h) / unit, s / unit)
+        gain = _of_gain(believed, x, h) / unit**4
+    else:
+        after, of_after = _square((left - h) / unit, own / unit)
+        gain = of_before + of_after
+    known = believed.evidence
+    n_effective = float(len(unit)) if known is None else known.n_effective
+    return SystematicError(unit, before, after, (of_before, of_after, gain), n_effective)
+
+
+def _believed(solution: Solution, x: Array) -> tuple[Array, Array]:
+    """Return mean and standard deviation of the map at rows."""
+    away, spread = x - solution.centre, solution.scale * np.asarray(solution.se_log_scale)
+    mean = solution.image + solution.scale * away
+    return mean, np.hypot(np.asarray(solution.se_image), spread * away)
+
+
+def _of_gain(solution: Solution, x: Array, h: Array) -> Array:
+    r"""Return the variance of :math:`E (g - x)^2 - E (g - h)^2`, which is linear in g."""
+    shift = 2 * (h - x).mean(axis=0) * np.asarray(solution.se_image)
+    away = (h - x) * solution.scale * (x - solution.centre)
+    return shift**2 + (2 * away.mean(axis=0) * np.asarray(solution.se_log_scale)) ** 2
+
+
+def _square(error: Array, sd: Array) -> tuple[Array, Array]:
+    """Return mean and variance of the squared error of features."""
+    square, noise = (error**2).mean(axis=0), (sd**2).mean(axis=0)
+    return square + noise, 4 * square * noise + 2 * noise**2
+
+
+def _posterior(domains: Domains) -> Solution:
+    """Return the default map of these domains, with the standard deviations of its posterior."""
+    settings = ConDoAdapter(divergence="likelihood").get_params(deep=False)
+    [default] = candidates(settings, domains)
+    with quietly():
+        return fit_solution(domains, default.recipe)
+
+
+def _mapped(domains: Domains, rows: ComparableRows) -> Domains:
+    """Return the comparable rows as domains, those of the query mapped."""
+    taken = rows.row_number
+    confounders = [
+        replace(c, codes=c.codes[taken]) if c.values is None else replace(c, values=c.values[taken])
+        for c in domains.confounders
+    ]
+    groups = None if domains.groups is None else domains.groups[taken]
+    return Domains((Table(rows.after),), rows.is_query, confounders, groups=groups)
+
+
+def _sampling_error(adapter: ConDoAdapter | None, domains: Domains, x: Array) -> Array:
+    """Return the standard error of mapped rows, of resampled ones if no other is known."""
+    if adapter is None:
+        raise ValueError("A map alone does not tell its errors.")
+    errors = adapter.errors_
+    if errors is None:
+        with quietly():
+            errors = bootstrap(adapter, domains, domain=None, n_resamples=_N_RESAMPLES).errors
+        adapter.errors_ = None
+    return errors.std(x)

@@ -1,0 +1,139 @@
+"""Columns without a role that should perhaps be confounders: they differ, and features follow."""
+
+import numpy as np
+from scipy.special import fdtrc
+
+from condokit.checks import Array, listing, said
+from condokit.data.arrays import ones_for_zeros, sides
+from condokit.data.domains import Domains
+from condokit.data.measurements import looks_like, looks_like_a_label
+from condokit.data.records import Finding
+from condokit.data.roles import column_values
+from condokit.data.subsets import subsample, subsample_sides
+
+_MOST_ROWS = 2000  # of a domain
+_MOST_FEATURES = 200
+_MOST_COLUMNS = 200
+_MOST_MEASURED = 10  # columns of numbers, beyond which these are other measurements
+_MOST_LEVELS = 20
+_FEWEST_ROWS = 5  # of a level
+_LEVEL = 0.01
+_NOTABLE = 0.1  # standard deviations
+_ADVICE = "If such differences are real and not technical, name such a column in {@`confounders`}."
+
+
+def unused_that_matter(domains: Domains) -> list[Finding]:
+    r"""Name columns that were not used, differ between the domains, and go with the features.
+
+    Both given the confounders Z: with and without the column U, the coefficient of the query in the
+    regression of features on (1, query, Z) differs by more than a tenth of a standard deviation,
+    and F tests find U among features and among domains at 1%, corrected for their numbers.
+    """
+    rows = np.sort(subsample_sides(domains.is_query, _MOST_ROWS, domains.kept()))
+    if domains.groups is not None:  # a subject counts once in a domain
+        mine = 2 * domains.groups[rows] + domains.is_query[rows]
+        rows = rows[np.sort(np.unique(mine, return_index=True)[1])]
+    columns = _columns(domains, rows)
+    if not columns:
+        return []
+    few = domains.of(subsample(domains.n_features, _MOST_FEATURES))
+    X, query = few.rows(rows), domains.is_query[rows].astype(float)
+    X = np.where(np.isnan(X), np.nanmean(X, axis=0, where=~np.isnan(X)), X)
+    X = X / ones_for_zeros(X.std(axis=0))
+    D = np.column_stack([np.ones(len(rows)), *_given(domains, rows)])
+    of_domain, of_query = _left(D, np.column_stack([query])), np.column_stack([D, query])
+    found = {}
+    for name, U in columns.items():
+        alone, beside = _left(D, U), _left(of_query, U)
+        if not (beside.std(axis=0) > 1e-6).all():
+            continue
+        p_domain = _p_value(of_domain, alone, D.shape[1]).min() * len(columns)
+        p_features = _p_value(_left(of_query, X), beside, of_query.shape[1])
+        real = p_features * len(p_features) * len(columns) < _LEVEL
+        if p_domain < _LEVEL and real.any():
+            with_it = np.column_stack([of_query, U])
+            place = of_query.shape[1] - 1
+            moved = _fitted(of_query, X[:, real])[place] - _fitted(with_it, X[:, real])[place]
+            found[name] = float(np.abs(moved).max())
+    found = {name: size for name, size in found.items() if size > _NOTABLE}
+    names = sorted(found, key=lambda name: -found[name])
+    if not names:
+        return []
+    verbs = ("is", "differs", "goes", "it") if len(names) == 1 else ("are", "differ", "go", "them")
+    text = "{} {} not used, but {} between the domains and {} with the features: taking account of "
+    text = text.format(listing(names), *verbs[:3]) + verbs[3]
+    text += f" moves features by up to {max(found.values()):.2g} sd."
+    return [Finding("care", text, said(_ADVICE))]
+
+
+def _columns(domains: Domains, rows: Array) -> dict[str, Array]:
+    """Return the columns that may be confounders, as numbers."""
+    found: dict[str, Array] = {}
+    measured = []
+    for name in domains.unused[:_MOST_COLUMNS]:
+        values = np.concatenate([column_values(t, "X", name) for t in domains.tables])[rows]
+        is_number = values.dtype.kind in "iufb"
+        if is_number and len(np.unique(values)) > 2:
+            u = values.astype(np.float64)
+            known = np.isfinite(u)
+            is_query = domains.is_query[rows]
+            whole = (u[known] == np.rint(u[known])).all()
+            kind = looks_like(u, is_query) if whole else ""
+            by_side = [u[side & known] for _, side in sides(is_query)]
+            if kind.startswith(("dates", "another")) or min(map(len, by_side)) < _FEWEST_ROWS:
+                continue
+            if by_side[0].min() > by_side[1].max() or by_side[0].max() < by_side[1].min():
+                continue
+            measured += [] if looks_like_a_label(name) or kind else [name]
+            found[name] = np.where(known, u, u[known].mean())[:, None]
+        elif (levels := _levels(values, domains.is_query[rows])) is not None:
+            found[name] = levels
+    for name in measured if len(measured) > _MOST_MEASURED else ():
+        del found[name]
+    return found
+
+
+def _levels(values: Array, is_query: Array) -> Array | None:
+    """Return marks of all levels but the first; None if they are many, or tell the domain."""
+    text = np.array([str(value) for value in values])
+    levels, code, count = np.unique(text, return_inverse=True, return_counts=True)
+    if not 2 <= len(levels) <= _MOST_LEVELS:
+        return None
+    seen = [np.bincount(code[side], minlength=len(levels)) > 0 for _, side in sides(is_query)]
+    if not (seen[0] & seen[1]).any():  # another name of the domain
+        return None
+    often = np.flatnonzero(count >= _FEWEST_ROWS)[1:]
+    return (code[:, None] == often).astype(float) if len(often) else None
+
+
+def _given(domains: Domains, rows: Array) -> list[Array]:
+    """Return the confounders as columns: marks of levels, numbers and their squares."""
+    columns = []
+    for confounder in domains.confounders:
+        if confounder.values is None:
+            codes = confounder.codes[rows]
+            columns.append((codes[:, None] == np.unique(codes)[1:]).astype(float))
+        else:
+            z = confounder.values[rows]
+            z = (z - z.mean()) / (z.std() or 1.0)
+            columns += [z[:, None], z[:, None] ** 2]
+    return columns
+
+
+def _fitted(D: Array, Y: Array) -> Array:
+    return np.asarray(np.linalg.lstsq(D, Y, rcond=None)[0])
+
+
+def _left(D: Array, Y: Array) -> Array:
+    """Return what a regression on D leaves of Y."""
+    return Y - D @ _fitted(D, Y)
+
+
+def _p_value(Y: Array, U: Array, n_used: int) -> Array:
+    """Return the p-value of F tests that columns U, both less what D explains, explain Y."""
+    total, left = (Y**2).sum(axis=0), (_left(U, Y) ** 2).sum(axis=0)
+    k, dof = U.shape[1], len(U) - n_used - U.shape[1]
+    if dof < 1:
+        return np.ones(Y.shape[1])
+    ratio = (total - left) / k / np.maximum(left / dof, 1e-300)
+    return np.where(total > 1e-12 * len(U), fdtrc(k, dof, np.maximum(ratio, 0.0)), 1.0)

@@ -1,0 +1,141 @@
+"""How far values are systematically off: known answers, limits, and maps of all kinds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import norm
+from stories import ROLES, truth, two_domains
+
+from condokit import AffineMap, ConDoAdapter, evaluate
+from condokit.maps.families import LocationScale
+from condokit.solvers.solution import Solution
+from condokit.trust.systematic import SystematicError, _believed, _of_gain, _square
+
+
+def belief(rng, d=3):
+    scale, se = np.exp(0.2 * rng.normal(size=d)), 0.1 + rng.random((2, d))
+    sds = {"se_log_scale": 0.05 * se[0], "se_image": se[1]}
+    return Solution(scale, rng.normal(size=d), rng.normal(size=d), **sds)
+
+
+def draws(rng, solution, n):
+    """Return images and scales as far as they are linear in the logarithm."""
+    for _ in range(n):
+        noise = rng.normal(size=(2, len(solution.scale)))
+        scale = solution.scale * (1 + solution.se_log_scale * noise[0])
+        yield replace(solution, scale=scale, image=solution.image + solution.se_image * noise[1])
+
+
+def test_squares_and_gains_are_those_of_drawn_maps(rng):
+    solution, x = belief(rng), rng.normal(size=(40, 3))
+    h = 0.7 * x + 0.2
+    p, s = _believed(solution, x)
+    squares, gains = [], []
+    for drawn in draws(rng, solution, 20_000):
+        g = drawn.image + drawn.scale * (x - drawn.centre)
+        squares.append(((g - h) ** 2).mean(axis=0))
+        gains.append(((g - x) ** 2).mean(axis=0) - squares[-1])
+    expected, variance = _square(p - h, s)
+    assert np.mean(squares, axis=0) == pytest.approx(expected, rel=0.03)
+    # as if all rows went together: an upper limit, nearly reached by shifts
+    assert (np.var(squares, axis=0) < 1.05 * variance).all()
+    expected = _square(p - x, s)[0] - expected
+    assert np.mean(gains, axis=0) == pytest.approx(expected, abs=0.03)
+    assert np.var(gains, axis=0) == pytest.approx(_of_gain(solution, x, h), rel=0.05)
+
+
+def test_limits_are_those_of_the_distribution():
+    one = np.ones(1)
+    square = SystematicError(one, one, 4 * one, (0 * one, 32 * one, one), 1.0)
+    size, (low, high) = square.rms(1)
+    assert size == 2.0
+    limits = 2 * norm.ppf([0.5125, 0.9875])  # of twice the size of a normal number
+    assert [low, high] == pytest.approx(limits, rel=1e-6)
+    assert square.rms(0) == (1.0, (1.0, 1.0))
+    assert square.gain == pytest.approx((-3 - 1.645, -3 + 1.645))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.8, 1.0, 2.0])
+def test_the_error_of_a_given_map_is_its_distance_to_the_truth(rng, share):
+    data = two_domains(rng, 2000, 2)
+    scale = 1 + share
+    found = evaluate(AffineMap([scale] * 2, [share] * 2), data, **ROLES, n_permutations=39)
+    query, unit = data.loc[data["domain"] == "query", ["x0", "x1"]].to_numpy(), None
+    unit = data.loc[data["domain"] == "reference", ["x0", "x1"]].std(ddof=0).to_numpy()
+    true = truth(2)(query)
+    sizes = [
+        np.sqrt((((value - true) / unit) ** 2).mean()) for value in (query, scale * query + share)
+    ]
+    assert found.error_before == pytest.approx(sizes[0], abs=0.05)
+    assert found.error_after == pytest.approx(sizes[1], abs=0.07)
+    low, high = found.error_after_interval
+    assert low <= found.error_after <= high
+    assert found.verdict == {0.0: "cannot tell", 2.0: "cannot tell"}.get(share, "better")
+    in_units = np.array(found.features["error_before"]) * unit
+    assert found.features["error_before_unit"] == pytest.approx(in_units)
+
+
+def test_a_map_that_doubles_the_error_is_worse(rng):
+    data = two_domains(rng, 500, 2)
+    found = evaluate(AffineMap([0.3] * 2, [-2.0] * 2), data, **ROLES, n_permutations=39)
+    assert found.verdict == "worse"
+    assert found.sentence.startswith("Worse: a value is systematically off by about")
+
+
+def test_equal_domains_need_no_change(rng):
+    data = two_domains(rng, 3000, 3)
+    query = data["domain"] == "query"
+    data.loc[query, ["x0", "x1", "x2"]] = 2 * data.loc[query, ["x0", "x1", "x2"]] + 1
+    found = evaluate(ConDoAdapter().fit(data, **ROLES), data, **ROLES, n_permutations=39)
+    assert found.verdict == "no change needed"
+    assert found.error_before_interval[1] < 0.1
+
+
+@pytest.mark.parametrize("options", [{"divergence": "ot"}, {"divergence": "sliced-wasserstein"}])
+def test_a_matrix_is_judged_by_its_own_errors(rng, options):
+    data = two_domains(rng, 300, 2)
+    adapter = ConDoAdapter("affine", **options).fit(data, **ROLES)
+    errors = adapter.errors_
+    found = evaluate(adapter, data, **ROLES, n_permutations=39)
+    assert adapter.errors_ is errors  # evaluating leaves the adapter as it was
+    assert found.verdict == "better"
+    assert found.error_after < 0.5 * found.error_before
+    alone = evaluate(adapter.map_, data, **ROLES, n_permutations=39)
+    assert (alone.verdict, alone.error_before) == ("cannot tell", None)
+    assert alone.doubts == ["no error of the map is known"]
+    elsewhere = two_domains(rng, 300, 2)  # where the map can be held against other rows
+    assert evaluate(adapter.map_, elsewhere, **ROLES, n_permutations=39).verdict == "better"
+
+
+def test_links_are_judged_where_the_map_is_a_line(rng):
+    data = two_domains(rng, 300, 2)
+    for name in ("x0", "x1"):
+        data[name] = np.exp(data[name])
+    adapter = ConDoAdapter(LocationScale(links={"x0": "log", "x1": "log"})).fit(data, **ROLES)
+    found = evaluate(adapter, data, **ROLES, n_permutations=39)
+    assert found.verdict == "better"
+
+
+def test_without_confounders_nothing_is_called_better(rng):
+    data = two_domains(rng).drop(columns="sick")
+    found = evaluate(ConDoAdapter().fit(data, domain="domain"), data, domain="domain")
+    assert found.verdict == "cannot tell"
+    assert "plain matching" in found.sentence
+
+
+def test_held_out_pairs_decide(rng):
+    data, n = two_domains(rng, 200, 2), 30
+    same = two_domains(rng, n, 2)[:n]
+    twin = same.copy()
+    twin[["x0", "x1"]] = truth(2)(same[["x0", "x1"]].to_numpy()) + 0.1 * rng.normal(size=(n, 2))
+    both = pd.concat([data, same, twin.assign(domain="reference")], ignore_index=True)
+    pairs = np.arange(400, 400 + n), np.arange(400 + n, 400 + 2 * n)
+    adapter = ConDoAdapter().fit(data, domain="domain", features=["x*"])
+    roles = {"domain": "domain", "features": ["x*"], "pairs": pairs, "n_permutations": 39}
+    found = evaluate(adapter, both, **roles)
+    assert found.doubts
+    assert found.verdict == "better"
+    wrong = AffineMap([1.0, 1.0], [-3.0, -3.0])
+    assert evaluate(wrong, both, **roles).verdict == "worse"

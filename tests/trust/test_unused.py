@@ -1,0 +1,82 @@
+"""Columns that were not used, though they differ between domains and features follow them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from stories import ROLES, truth, two_domains
+
+from condokit import assess, evaluate
+from condokit.data.roles import from_pair, from_table
+from condokit.trust.unused import unused_that_matter
+
+
+def read(frame, **changes):
+    roles = {"domain": "domain", "confounders": ["sick"], "features": ["x*"], **changes}
+    given = [roles.get(k) for k in ("domain", "confounders", "features", "groups")]
+    return from_table(frame, *given, None, None, None, "drop")
+
+
+@pytest.fixture
+def frame(rng):
+    """A table with a column that matters, and others that do not."""
+    data = two_domains(rng, 200, 3)
+    query = (data["domain"] == "query").to_numpy()
+    smokes = rng.random(400) < np.where(query, 0.8, 0.3)
+    data["x1"] += 1.5 * smokes
+    return data.assign(
+        smokes=np.where(smokes, "yes", "no"),
+        coin=rng.choice(["a", "b"], 400),  # goes with nothing
+        site=np.where(query, "north", "south"),  # another name of the domain
+        height=rng.normal(size=400) + query,  # differs, but features do not follow
+        mood=data["x0"] - data.groupby(["domain", "sick"])["x0"].transform("mean"),  # is alike
+        subject_id=np.arange(400),
+        note=[f"free text {i}" for i in range(400)],
+        empty=None,
+    )
+
+
+def test_only_the_column_that_matters_is_named(frame):
+    [found] = unused_that_matter(read(frame))
+    assert found.text.startswith("'smokes' is not used")
+    assert "confounders" in found.advice
+    assert unused_that_matter(read(frame, confounders=["sick", "smokes"])) == []
+    [both] = unused_that_matter(read(frame, confounders=None))
+    assert "'sick'" in both.text
+    assert "'smokes'" in both.text
+
+
+def test_it_is_found_in_two_tables_and_keeps_the_verdict_open(frame):
+    query, reference = (frame[frame["domain"] == d] for d in ("query", "reference"))
+    given = query[["sick"]], reference[["sick"]]
+    domains = from_pair(query, reference, *given, None, None, None, "raise", features=["x*"])
+    [found] = unused_that_matter(domains)
+    assert "'smokes'" in found.text
+    roles = {**ROLES, "features": ["x*"]}
+    judged = evaluate(truth(3), frame, **roles, n_permutations=39)
+    assert judged.verdict == "cannot tell"
+    assert "'smokes' is not used" in judged.sentence
+    assert assess(frame, **roles, reference="reference").verdict == "go with care"
+
+
+def test_false_alarms_are_rare():
+    hits = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        data = two_domains(rng, 60, 5)
+        for j in range(3):
+            data[f"age {j}"] = rng.normal(size=120) + (data["domain"] == "query") * (j == 0)
+        hits += bool(unused_that_matter(read(data)))
+    assert hits <= 4
+
+
+def test_subjects_count_once(rng):
+    people = two_domains(rng, 12, 2)
+    people["grade"] = np.where(rng.random(24) < 0.5, "a", "b")
+    many = pd.concat([people.assign(who=np.arange(24))] * 40, ignore_index=True)
+    many[["x0", "x1"]] += 0.1 * rng.normal(size=(960, 2))
+    assert unused_that_matter(read(many, groups="who")) == []
+
+
+def test_many_other_measurements_are_no_confounders(rng):
+    data = two_domains(rng, 200, 20)
+    assert unused_that_matter(read(data, features=["x0", "x1"])) == []
