@@ -56,6 +56,10 @@ class _Commands(click.Group):
 def cli() -> None:
     """Make new data backwards-compatible: remove technical shift, keep what confounds it.
 
+    \b
+    Install:  pip install condokit    ('condokit[anndata]' for h5ad, 'condokit[onnx]' for ONNX)
+    Start:    condokit demo           (example data, with check, fit and apply on them)
+
     NEW (query) data are mapped so that they look like the OLD (reference) data, comparing the two
     given the confounders. Tables are CSV (also .gz), TSV, Parquet, Feather or h5ad; "-" is
     standard input or output.
