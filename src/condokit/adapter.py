@@ -1,26 +1,47 @@
 """The estimator in which map, prior, conditional and divergence meet."""
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from condokit.checks import Array, check_integer, listing, noting, refusal, warn
+from condokit.checks import (
+    Array,
+    ConditionalName,
+    DivergenceName,
+    MapName,
+    Missing,
+    PriorName,
+    Shrinkage,
+    check_integer,
+    listing,
+    noting,
+    refusal,
+    warn,
+)
 from condokit.choose import Candidate, account, candidates, choose, takes_any_features
+from condokit.compare.priors import Prior
+from condokit.conditionals.base import Conditional
 from condokit.data.domains import Domains
 from condokit.data.measurements import FEW_LEVELS, told
 from condokit.data.roles import from_pair, from_table, is_reference_row
 from condokit.data.tables import Table
+from condokit.divergences.base import Divergence
 from condokit.fit import Fit, FitReport
 from condokit.maps.affine import AffineMap
-from condokit.maps.families import Affine, LocationScale
+from condokit.maps.families import Affine, LocationScale, MapFamily
 from condokit.maps.profile import profile
 from condokit.maps.standard_errors import StandardErrors
 from condokit.pairs import check_pairs, refine
 from condokit.solvers.lbfgs import watched
+
+if TYPE_CHECKING:
+    from narwhals.typing import IntoDataFrame
+
+TableT = TypeVar("TableT", bound="IntoDataFrame | Array")
 
 
 class ConDoAdapter(TransformerMixin, BaseEstimator):
@@ -131,15 +152,15 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
 
     def __init__(
         self,
-        map: Any = "location-scale",
+        map: MapName | MapFamily = "location-scale",
         *,
-        divergence: Any = "auto",
-        prior: Any = "product",
-        conditional: Any = "auto",
+        divergence: DivergenceName | Divergence = "auto",
+        prior: PriorName | Prior = "product",
+        conditional: ConditionalName | Conditional = "auto",
         reference: Any = None,
         categorical: Any = None,
-        shrinkage: Any = "auto",
-        missing: str = "raise",
+        shrinkage: Shrinkage = "auto",
+        missing: Missing = "raise",
         warn_overlap: float = 0.4,
         min_overlap: float = 0.05,
         n_jobs: int | None = None,
@@ -276,6 +297,16 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             return None
         return {"scale": self.errors_.scale, "offset": self.errors_.offset}
 
+    @overload
+    def transform(
+        self, X: TableT, *, domain: Any = None, return_std: Literal[False] = False
+    ) -> TableT: ...
+    @overload
+    def transform(
+        self, X: TableT, *, domain: Any = None, return_std: Literal[True]
+    ) -> tuple[TableT, TableT]: ...
+    @overload
+    def transform(self, X: Any, *, domain: Any = None, return_std: bool = False) -> Any: ...
     def transform(
         self, X: Any, *, domain: Any = None, return_std: bool = False, **others: Any
     ) -> Any:
@@ -316,6 +347,10 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             )
         return tuple(self._apply(what, X, domain, as_array) for what in (self.map_, self.errors_))
 
+    @overload
+    def inverse_transform(self, X: TableT, *, domain: Any = None) -> TableT: ...
+    @overload
+    def inverse_transform(self, X: Any, *, domain: Any = None) -> Any: ...
     def inverse_transform(self, X: Any, *, domain: Any = None) -> Any:
         """Map rows from the reference's units back to the query's; see `transform`."""
         check_is_fitted(self)

@@ -9,12 +9,22 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from string import Formatter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+# names that arguments take, so that type checkers find wrong ones
+_Matrix = Literal["affine", "orthogonal", "similarity", "low-rank", "blocks"]
+MapName = Literal["auto", "identity", "shift", "location-scale", _Matrix]
+_Gaussian = Literal["reverse-kl", "forward-kl", "jeffreys", "likelihood", "ot", "pc-match"]
+_Sampled = Literal["mmd", "mmd-paper", "energy", "sliced-wasserstein", "procrustes"]
+DivergenceName = Literal["auto", _Gaussian, _Sampled]
+PriorName = Literal["product", "paper", "uniform", "overlap"]
+ConditionalName = Literal["auto", "stratified", "kernel", "splines", "chained"]
+Shrinkage = float | Literal["auto"] | None
+Missing = Literal["raise", "drop", "impute"]
 _notes: "ContextVar[list[Note] | None]" = ContextVar("notes", default=None)
 _naming: ContextVar[Callable[[str], str]] = ContextVar("naming", default=str)
 

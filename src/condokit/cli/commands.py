@@ -63,7 +63,7 @@ def cli() -> None:
     NEW (query) data are mapped so that they look like the OLD (reference) data, comparing the two
     given the confounders. Tables are CSV (also .gz), TSV, Parquet, Feather or h5ad; "-" is
     standard input or output.
-    """
+    """  # noqa: D301
 
 
 @cli.command()
