@@ -133,10 +133,8 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
     From text to text other values stay exactly as they are written; else text becomes numbers,
     truth values and times where all of a column allow it without loss.
     """
-    import numpy as np
-
     from condokit.cli.apply_file import apply_to_file
-    from condokit.data.disclosure import hidden_counts
+    from condokit.data.disclosure import counted, small_cells
 
     as_json = options.pop("as_json")
     check_outputs([output], options["force"], as_json, inputs=[map_file])
@@ -146,8 +144,8 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
     found = apply_to_file(affine, incoming, output, **options)
     cares = [finding for finding in found.findings if finding.level == "care"]
     lines = [f"warning: {care.text} {care.advice}".rstrip() for care in cares]
-    [n_rows] = hidden_counts(np.array([found.n_rows]))
-    lines.append(f"Mapped {n_rows if isinstance(n_rows, str) else f'{n_rows:,}'} rows to {output}.")
+    n_rows = counted(found.n_rows) if small_cells(found.n_rows) else found.n_rows
+    lines.append(f"Mapped {counted(found.n_rows)} rows to {output}.")
     answer(as_json, {"output": output, **found.to_dict(), "n_rows": n_rows}, "\n".join(lines))
 
 

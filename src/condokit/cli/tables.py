@@ -13,6 +13,7 @@ import click
 from condokit.checks import FileError, did_you_mean, listing
 from condokit.cli.options import READING
 from condokit.cli.outputs import tell
+from condokit.data.disclosure import counted
 from condokit.data.domains import Domains
 from condokit.data.measurements import told
 from condokit.data.roles import from_pair, from_table
@@ -82,7 +83,7 @@ def _pair_of(path: str, table: Any, domain: str, query_label: str, reference_lab
         hint = did_you_mean(query_label, known)
         raise ValueError(f"--query-label {query_label}: the labels are {listing(known)}.{hint}")
     mine = [label in (query_label, reference_label) for label in labels]
-    tell(f"{len(mine) - sum(mine):,} rows with other labels of {domain!r} are left out.")
+    tell(f"{counted(len(mine) - sum(mine))} rows with other labels of {domain!r} are left out.")
     return table.filter(pa.array(mine))
 
 
