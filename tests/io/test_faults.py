@@ -51,6 +51,33 @@ def test_an_unclosed_quote_is_no_value(tmp_path, read):
     assert len(read_table(path)) == 3
 
 
+@pytest.mark.parametrize("read", [read_table, lambda path: list(scan_table(path))])
+def test_a_quote_that_is_closed_in_a_later_row_joins_no_rows(tmp_path, read):
+    path = tmp_path / "quote.csv"
+    path.write_text('x,t,u\n1,a,b\n2,"b,c\n3,c,d\n4,"d,e\n5,e,f\n')  # still three fields each
+    with pytest.raises(FileError, match="line 3: a quote is not closed where its value ends"):
+        read(path)
+    path.write_text('x,t,u\n1,a,b\n2,"b,c\n3,c,d\n4,d",e\n5,e,f\n')
+    with pytest.raises(FileError, match="line 3: the lines of a quoted value look like rows"):
+        read(path)
+    path.write_text('x,t\n1,a\n2,"b\n3,c"\n4,d\n')
+    with pytest.raises(FileError, match="line 3: the lines of a quoted value look like rows"):
+        read(path)
+    path.write_text('x;t\n1,5;"a\r\n,5;c"\r\n2,5;d\n')
+    with pytest.raises(FileError, match="line 2: the lines"):
+        read_table(path, decimal=",")
+
+
+def test_values_of_several_lines_are_read(tmp_path):
+    texts = ["Street 1,\n12345 City, Country", 'a "word"\nb', "one\ntwo\nthree", "é\r\n1", "x\n,"]
+    frame = pd.DataFrame({"x": np.arange(len(texts)) + 0.5, "t": texts, "u": texts[::-1]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    for name in ("t", "u"):
+        assert read_table(tmp_path / "t.csv").column(name).to_pylist() == frame[name].tolist()
+    frame[["t"]].to_csv(tmp_path / "one.csv", index=False)
+    assert read_table(tmp_path / "one.csv").column("t").to_pylist() == texts
+
+
 def test_a_file_that_shrinks_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "_BYTES", 1000)
     path = tmp_path / "rows.csv"

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from condokit.checks import FileError
-from condokit.io.formats import DELIMITERS, Content, PathLike, Request, arrow, shown
+from condokit.io.formats import DELIMITERS, Content, PathLike, Request, arrow, is_number, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -216,8 +216,8 @@ class Text:
                 table = self.read(block, types, whole, ragged)  # a row is longer than usual
         except pa.ArrowInvalid as error:
             raise self.explained(error, block, ragged) from None
-        if block.content.count(b'"') % 2:
-            self.refuse_unclosed(table, block)
+        if b'"' in block.content:
+            self.refuse_merged(table, block)
         for place, field in enumerate(table.schema):
             if field.type == pa.string() and not self.stays(field.name):
                 marked = pa.compute.is_in(table.column(place), pa.array(self.text_marks))
@@ -226,13 +226,36 @@ class Text:
                     table = table.set_column(place, field, kept)
         return table
 
-    def refuse_unclosed(self, table: pa.Table, block: Block) -> None:
-        """Refuse a quote that is never closed: all up to the end would be one value."""
-        has_last = len(table) and table.column_names[-1] == self.names[-1]
-        value = str(table.column(table.num_columns - 1)[-1].as_py()) if has_last else ""
-        if n_lines := value.count("\n"):
-            line = block.line + block.content.count(b"\n") - n_lines
-            raise FileError(f"{shown(self.path)}, line {line:,}: a quote is not closed.")
+    def refuse_merged(self, table: pa.Table, block: Block) -> None:
+        """Refuse quotes that make one value of several rows: not closed, or in a later row."""
+        pa, content = arrow(), block.content
+        for field in table.schema:
+            column, start = table.column(field.name), 0
+            lines = field.type == pa.string() and pa.compute.match_substring(column, "\n")
+            for value in column.filter(lines).to_pylist() if lines else ():
+                written = '"{}"'.format(value.replace('"', '""')).encode()
+                place, wrong = content.find(written, start), ""
+                if place < 0:
+                    wrong = "a quote is not closed where its value ends"
+                elif self.looks_like_rows(value, field.name, table.schema):
+                    wrong = "the lines of a quoted value look like rows. Close the quote where its "
+                    wrong += "value ends; if it is meant so, save the table as .parquet"
+                if wrong:
+                    before = content[: content.find(written.partition(b"\n")[0], start)]
+                    line = block.line + before.count(b"\n")
+                    raise FileError(f"{shown(self.path)}, line {line:,}: {wrong}.")
+                start = place + len(written)
+
+    def looks_like_rows(self, value: str, name: str, schema: pa.Schema) -> bool:
+        """Tell whether all lines of a value but its first are those of rows, up to its column."""
+        kinds, rows = dict(zip(schema.names, schema.types)), value.split("\n")[1:]
+        cells = [row.split(self.delimiter) for row in rows]
+        sizes = [len(self.names)] * (len(rows) - 1) + [self.names.index(name) + 1]
+        numbers = [name in kinds and is_number(kinds[name]) for name in self.names]
+        mine = [cell for row in cells for cell, is_mine in zip(row, numbers) if is_mine]
+        known = [cell.strip() for cell in mine if cell not in self.marks]
+        are_numbers = all(set(cell) <= {*"+-0123456789.eE", self.decimal} for cell in known)
+        return [len(row) for row in cells] == sizes and bool(known) and are_numbers
 
     def read(self, block: Block, types: _Types, size: int, ragged: list[Any]) -> pa.Table:
         """Let pyarrow parse a block in parts of a size; rows of another length go to `ragged`."""
