@@ -95,7 +95,7 @@ def fit(
     """Learn the map from NEW to OLD, and write it."""
     from condokit.cli.apply_file import apply_to_file
     from condokit.cli.fit_adapter import Fitted
-    from condokit.io import write_bytes
+    from condokit.io import together
 
     outputs = [path for path in (output, report, adapted) if path is not None]
     new, force, as_json = options["new"], options["force"], options["as_json"]
@@ -105,14 +105,14 @@ def fit(
     fitted = Fitted(arguments, options)
     record: dict[str, Any] = {}
     affine, content = fitted.map_file()
-    made = {output: content}  # all is made before anything is written, so that files go together
+    made = {output: content}
     if report is not None:
-        record, made[report] = fitted.report("map.json", "--report", "report.html")
-    if adapted is not None:
-        reading = {name: options[name] for name in shared.APPLIED}
-        apply_to_file(affine, new, adapted, force, **reading)
-    for path, content in made.items():
-        write_bytes(path, content, force)
+        names = ("map.json", "--report", "report.html")
+        record, made[report] = fitted.report(*names, map_file=content)
+    with together(made, force):
+        if adapted is not None:
+            reading = {name: options[name] for name in shared.APPLIED}
+            apply_to_file(affine, new, adapted, force, **reading)
     facts = {"map": output, "report_path": report, **fitted.record(), "report": record}
     verdict = f"\n{record['verdict']['sentence']}" if record else ""  # found for the report only
     answer(as_json, facts, f"{fitted.summary()}{verdict}\nWrote {', '.join(outputs)}.")
@@ -137,7 +137,7 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
     from condokit.data.disclosure import counted, small_cells
 
     as_json = options.pop("as_json")
-    check_outputs([output], options["force"], as_json, inputs=[map_file])
+    check_outputs([output], options["force"], as_json, inputs=[map_file, incoming])
     affine = load_map(map_file)
     if inverse:
         affine = affine.pseudo_inverse() if affine.is_rectangular else affine.inverse()
@@ -157,12 +157,13 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
 def report(arguments: list[str], /, output: str, **options: Any) -> None:
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
     from condokit.cli.fit_adapter import Fitted
-    from condokit.io import write_bytes
+    from condokit.io import together
 
     inputs = (options["new"], options["reference"])
     check_outputs([output], options["force"], options["as_json"], inputs)
     record, content = Fitted(arguments, options).report("report.html")
-    write_bytes(output, content, options["force"])
+    with together({output: content}, options["force"]):
+        pass
     answer(options["as_json"], record, f"Wrote {output}.")
 
 
@@ -213,7 +214,7 @@ def show(map_file: str, as_json: bool) -> None:
 def export(map_file: str, force: bool, as_json: bool, **options: Any) -> None:
     """Write a map for other systems: ONNX, SQL or plain Python."""
     from condokit import export as exports
-    from condokit.io import write_bytes
+    from condokit.io import together
 
     paths = {language: options[language] for language in ("onnx", "sql", "python")}
     if not any(paths.values()):
@@ -231,8 +232,8 @@ def export(map_file: str, force: bool, as_json: bool, **options: Any) -> None:
         made[paths["sql"]] = exports.to_sql(affine, table, keep=list(options["keep"])).encode()
     if paths["python"]:
         made[paths["python"]] = exports.to_python(affine).encode()
-    for path, content in made.items():
-        write_bytes(path, content, force)
+    with together(made, force):
+        pass
     if as_json:
         show_result(paths)
     elif wrote := [f"Wrote {path}." for path in made if path != "-"]:

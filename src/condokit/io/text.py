@@ -248,14 +248,16 @@ class Text:
 
     def looks_like_rows(self, value: str, name: str, schema: pa.Schema) -> bool:
         """Tell whether all lines of a value but its first are those of rows, up to its column."""
-        kinds, rows = dict(zip(schema.names, schema.types)), value.split("\n")[1:]
-        cells = [row.split(self.delimiter) for row in rows]
-        sizes = [len(self.names)] * (len(rows) - 1) + [self.names.index(name) + 1]
+        cells = [line.split(self.delimiter) for line in value.split("\n")[1:]]
+        sizes = [len(self.names)] * (len(cells) - 1) + [self.names.index(name) + 1]
+        if [len(row) for row in cells] != sizes:
+            return False
+        kinds = dict(zip(schema.names, schema.types))
         numbers = [name in kinds and is_number(kinds[name]) for name in self.names]
         mine = [cell for row in cells for cell, is_mine in zip(row, numbers) if is_mine]
         known = [cell.strip() for cell in mine if cell not in self.marks]
-        are_numbers = all(set(cell) <= {*"+-0123456789.eE", self.decimal} for cell in known)
-        return [len(row) for row in cells] == sizes and bool(known) and are_numbers
+        digits = {*"+-0123456789.eE", self.decimal}
+        return bool(known) and all(set(cell) <= digits for cell in known)
 
     def read(self, block: Block, types: _Types, size: int, ragged: list[Any]) -> pa.Table:
         """Let pyarrow parse a block in parts of a size; rows of another length go to `ragged`."""
