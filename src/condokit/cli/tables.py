@@ -92,18 +92,22 @@ def labels_of(column: Any) -> list[str | None]:
     return [None if label is None else str(label) for label in column.to_pylist()]
 
 
-def _split(values: tuple[str, ...], known: list[str]) -> list[str]:
+def _split(option: str, values: tuple[str, ...], known: list[str]) -> list[str]:
     """Split lists at commas, but not the name of a column that has some."""
     parts: list[str] = []
     for value in values:
         parts += [value] if value in known else [p.strip() for p in value.split(",") if p.strip()]
+    if values and not parts:
+        raise click.UsageError(
+            f"{option} {values[0]!r} names no column; leave it out, or name some."
+        )
     return list(dict.fromkeys(parts))
 
 
 def _confounders(values: tuple[str, ...], known: list[str]) -> dict[str, str]:
     """Return the confounders, and what each was declared: "cat", "num" or nothing."""
     kinds: dict[str, str] = {}
-    for part in _split(values, known):
+    for part in _split("--confounders", values, known):
         name, _, kind = part.rpartition(":")
         if part in known or not name:
             name, kind = part, ""
@@ -170,7 +174,7 @@ def _features(
     if values:
         chosen: dict[str, None] = {}
         known = set(first)
-        for pattern in _split(values, first):
+        for pattern in _split("--features", values, first):
             hits = [pattern] if pattern in known else fnmatch.filter(free, pattern)
             if not hits:
                 raise ValueError(

@@ -72,7 +72,7 @@ def is_text(path: PathLike, format: str | None) -> bool:
 def shown(path: PathLike, task: str = "read") -> str:
     """Return what a message calls a file."""
     stream = "Standard input" if task == "read" else "Standard output"
-    return stream if str(path) == "-" else str(path)
+    return stream if str(path) == "-" else str(path) or "An empty name"
 
 
 @contextmanager

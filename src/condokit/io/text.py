@@ -25,7 +25,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from condokit.checks import FileError
+from condokit.checks import FileError, refusal
 from condokit.io.formats import DELIMITERS, Content, PathLike, Request, arrow, is_number, shown
 
 if TYPE_CHECKING:
@@ -63,6 +63,12 @@ class Text:
 
     def __post_init__(self) -> None:
         self.delimiter = self.delimiter or ("\t" if self.kind == "tsv" else "")
+        for what, mark in (("decimal", self.decimal), ("delimiter", self.delimiter or ",")):
+            if len(mark) != 1 or not mark.isascii() or mark.isalnum() or mark in '"\r\n\0+-':
+                raise refusal(
+                    f"{{@'{what}'}} must be a mark such as ',' or ';'. Got {{mark!r}} instead.",
+                    mark=mark,
+                )
         self.marks = list(MISSING if self.na_values is None else self.na_values)
         dashes = _DASHES if self.na_values is None else set()
         self.text_marks = [mark for mark in self.marks if mark not in dashes]

@@ -84,6 +84,8 @@ def check_target(path: PathLike, force: bool) -> None:
     """Refuse a place that cannot be written, before anything is computed."""
     if str(path) == "-":
         return
+    if not str(path):
+        raise FileError("An output has an empty name.")
     path = Path(path)
     if path.is_dir():
         raise FileError(f"{path} is a folder, not a file name.")
