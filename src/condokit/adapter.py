@@ -8,20 +8,8 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from condokit.checks import (
-    Array,
-    ConditionalName,
-    DivergenceName,
-    MapName,
-    Missing,
-    PriorName,
-    Shrinkage,
-    check_integer,
-    listing,
-    noting,
-    refusal,
-    warn,
-)
+from condokit import checks
+from condokit.checks import Array, check_integer, listing, noting, refusal, warn
 from condokit.choose import Candidate, account, candidates, choose, takes_any_features
 from condokit.compare.priors import Prior
 from condokit.conditionals.base import Conditional
@@ -41,7 +29,7 @@ from condokit.solvers.lbfgs import watched
 if TYPE_CHECKING:
     from narwhals.typing import IntoDataFrame
 
-TableT = TypeVar("TableT", bound="IntoDataFrame | Array")
+T = TypeVar("T", bound="IntoDataFrame | Array")
 
 
 class ConDoAdapter(TransformerMixin, BaseEstimator):
@@ -152,15 +140,15 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
 
     def __init__(
         self,
-        map: MapName | MapFamily = "location-scale",
+        map: checks.MapName | MapFamily = "location-scale",
         *,
-        divergence: DivergenceName | Divergence = "auto",
-        prior: PriorName | Prior = "product",
-        conditional: ConditionalName | Conditional = "auto",
+        divergence: checks.DivergenceName | Divergence = "auto",
+        prior: checks.PriorName | Prior = "product",
+        conditional: checks.ConditionalName | Conditional = "auto",
         reference: Any = None,
         categorical: Any = None,
-        shrinkage: Shrinkage = "auto",
-        missing: Missing = "raise",
+        shrinkage: checks.Shrinkage = "auto",
+        missing: checks.Missing = "raise",
         warn_overlap: float = 0.4,
         min_overlap: float = 0.05,
         n_jobs: int | None = None,
@@ -298,13 +286,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         return {"scale": self.errors_.scale, "offset": self.errors_.offset}
 
     @overload
-    def transform(
-        self, X: TableT, *, domain: Any = None, return_std: Literal[False] = False
-    ) -> TableT: ...
+    def transform(self, X: T, *, domain: Any = None, return_std: Literal[False] = False) -> T: ...
     @overload
-    def transform(
-        self, X: TableT, *, domain: Any = None, return_std: Literal[True]
-    ) -> tuple[TableT, TableT]: ...
+    def transform(self, X: T, *, domain: Any = None, return_std: Literal[True]) -> tuple[T, T]: ...
     @overload
     def transform(self, X: Any, *, domain: Any = None, return_std: bool = False) -> Any: ...
     def transform(
@@ -347,10 +331,6 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             )
         return tuple(self._apply(what, X, domain, as_array) for what in (self.map_, self.errors_))
 
-    @overload
-    def inverse_transform(self, X: TableT, *, domain: Any = None) -> TableT: ...
-    @overload
-    def inverse_transform(self, X: Any, *, domain: Any = None) -> Any: ...
     def inverse_transform(self, X: Any, *, domain: Any = None) -> Any:
         """Map rows from the reference's units back to the query's; see `transform`."""
         check_is_fitted(self)

@@ -231,21 +231,6 @@ def unknown_columns(argument: str, missing: Sequence[Any], known: Sequence[Any])
     )
 
 
-def infinite(name: str, bad: Mapping[str, int]) -> ValueError:
-    """Word the error for infinite values, given how many each column has."""
-    first = [said("{column}: {n:rows} inf", column=c, n=n) for c, n in list(bad.items())[:5]]
-    places = {f"at{j}": each for j, each in enumerate(first)}
-    where = said("; ".join(f"{{{at}}}" for at in places), **places)
-    more = f"; and {len(bad) - 5} more columns" if len(bad) > 5 else ""
-    return refusal(
-        "{name} contains infinity ({where}{more}). Correct these values, set them to NaN if they "
-        "are unknown, or leave the columns out with {@`features`}.",
-        name=name,
-        where=where,
-        more=more,
-    )
-
-
 def is_number(value: Any, kinds: Any = (int, float, np.number)) -> bool:
     """Tell whether a value is a number; truth values are none."""
     return isinstance(value, kinds) and not isinstance(value, bool)

@@ -125,7 +125,7 @@ def other_labels():
 @pytest.mark.parametrize(
     ("make", "arguments", "message"),
     [
-        (few_infinite, [], "(x: <5 inf)"),
+        (few_infinite, [], "contains infinity, in 'x'."),
         (none_known, ["--missing", "drop"], "after dropping <5 rows"),
         (no_feature, [], "known in the <5 query rows"),
         (other_labels, ["--domain", "day", "--query-label", "a"], "<5 rows with other labels"),

@@ -107,8 +107,7 @@ def fit(
     affine, content = fitted.map_file()
     made = {output: content}
     if report is not None:
-        names = ("map.json", "--report", "report.html")
-        record, made[report] = fitted.report(*names, map_file=content)
+        record, made[report] = fitted.report("map.json", "--report", "report.html", made=content)
     with together(made, force):
         if adapted is not None:
             reading = {name: options[name] for name in shared.APPLIED}

@@ -90,14 +90,14 @@ class Fitted:
         affine.save(content)
         return affine, content.getvalue()
 
-    def report(self, *written: str, map_file: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    def report(self, *written: str, made: bytes = b"") -> tuple[dict[str, Any], bytes]:
         """Return the record of the report, which knows the map that it goes with, and its page."""
         from condokit.report import build, render
 
         command = shlex.join(self.command(*written))
         record = build(self.adapter, self.domains, command=command, inputs=self.hashes)
-        if map_file:
-            record["reproduce"]["map_sha256"] = hashlib.sha256(map_file).hexdigest()
+        if made:
+            record["reproduce"]["map_sha256"] = hashlib.sha256(made).hexdigest()
         return record, render(record).encode()
 
     def rows(self) -> dict[str, Any]:

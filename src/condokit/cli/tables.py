@@ -98,9 +98,7 @@ def _split(option: str, values: tuple[str, ...], known: list[str]) -> list[str]:
     for value in values:
         parts += [value] if value in known else [p.strip() for p in value.split(",") if p.strip()]
     if values and not parts:
-        raise click.UsageError(
-            f"{option} {values[0]!r} names no column; leave it out, or name some."
-        )
+        raise click.UsageError(f"{option} {values[0]!r} names no column.")
     return list(dict.fromkeys(parts))
 
 

@@ -136,15 +136,12 @@ def _content(schema: pa.Schema, names: list[str], n_rows: int | None, tables: An
     """Return columns of tables, with text as all of pyarrow knows it: of views, it knows little."""
     pa = arrow()
     there = schema.empty_table().select(names).schema
-    views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
     def plain(kind: Any) -> Any:
         if pa.types.is_dictionary(kind):
             return pa.dictionary(kind.index_type, plain(kind.value_type), kind.ordered)
-        return views.get(kind, kind)
+        return pa.string() if kind == pa.string_view() else kind
 
     wanted = pa.schema([f.with_type(plain(f.type)) for f in there], there.metadata)
     selected = (table.select(names) for table in tables)
-    if wanted.equals(there):
-        return Content(there, n_rows, selected)
-    return Content(wanted, n_rows, (table.cast(wanted) for table in selected))
+    return Content(wanted, n_rows, (t if t.schema == wanted else t.cast(wanted) for t in selected))

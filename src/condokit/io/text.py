@@ -37,6 +37,8 @@ _DASHES = {".", "-"}  # of the default marks, those that are text in a text colu
 _BYTES = 1 << 24  # of text parsed at once
 _SAMPLE = 1 << 20  # bytes of text from which the delimiter is guessed
 _SAVE_IT = "Save the table to a file first, of which all rows are examined."
+_UNCLOSED = "a quote is not closed where its value ends"
+_LIKE_ROWS = "the lines of a quoted value look like rows; close its quote, or save it as .parquet"
 _WIDE = 1000  # columns from which one thread parses faster than several
 
 
@@ -65,10 +67,7 @@ class Text:
         self.delimiter = self.delimiter or ("\t" if self.kind == "tsv" else "")
         for what, mark in (("decimal", self.decimal), ("delimiter", self.delimiter or ",")):
             if len(mark) != 1 or not mark.isascii() or mark.isalnum() or mark in '"\r\n\0+-':
-                raise refusal(
-                    f"{{@'{what}'}} must be a mark such as ',' or ';'. Got {{mark!r}} instead.",
-                    mark=mark,
-                )
+                raise refusal(f"{{@'{what}'}} must be one mark. Got {{mark!r}} instead.", mark=mark)
         self.marks = list(MISSING if self.na_values is None else self.na_values)
         dashes = _DASHES if self.na_values is None else set()
         self.text_marks = [mark for mark in self.marks if mark not in dashes]
@@ -240,29 +239,23 @@ class Text:
             lines = field.type == pa.string() and pa.compute.match_substring(column, "\n")
             for value in column.filter(lines).to_pylist() if lines else ():
                 written = '"{}"'.format(value.replace('"', '""')).encode()
-                place, wrong = content.find(written, start), ""
-                if place < 0:
-                    wrong = "a quote is not closed where its value ends"
-                elif self.looks_like_rows(value, field.name, table.schema):
-                    wrong = "the lines of a quoted value look like rows. Close the quote where its "
-                    wrong += "value ends; if it is meant so, save the table as .parquet"
-                if wrong:
-                    before = content[: content.find(written.partition(b"\n")[0], start)]
-                    line = block.line + before.count(b"\n")
+                place = content.find(written, start)
+                if place < 0 or self.looks_like_rows(value, field.name, table.schema):
+                    first = content.find(written.partition(b"\n")[0], start)
+                    line = block.line + content.count(b"\n", 0, first)
+                    wrong = _UNCLOSED if place < 0 else _LIKE_ROWS
                     raise FileError(f"{shown(self.path)}, line {line:,}: {wrong}.")
                 start = place + len(written)
 
     def looks_like_rows(self, value: str, name: str, schema: pa.Schema) -> bool:
         """Tell whether all lines of a value but its first are those of rows, up to its column."""
-        cells = [line.split(self.delimiter) for line in value.split("\n")[1:]]
-        sizes = [len(self.names)] * (len(cells) - 1) + [self.names.index(name) + 1]
-        if [len(row) for row in cells] != sizes:
+        rows = [line.split(self.delimiter) for line in value.split("\n")[1:]]
+        sizes = [len(self.names)] * (len(rows) - 1) + [self.names.index(name) + 1]
+        if [len(row) for row in rows] != sizes:
             return False
-        kinds = dict(zip(schema.names, schema.types))
-        numbers = [name in kinds and is_number(kinds[name]) for name in self.names]
-        mine = [cell for row in cells for cell, is_mine in zip(row, numbers) if is_mine]
-        known = [cell.strip() for cell in mine if cell not in self.marks]
-        digits = {*"+-0123456789.eE", self.decimal}
+        numbers = {field.name for field in schema if is_number(field.type)}
+        cells = [x for row in rows for n, x in zip(self.names, row) if n in numbers]
+        known, digits = set(cells) - {*self.marks}, {*" +-0123456789.eE", self.decimal}
         return bool(known) and all(set(cell) <= digits for cell in known)
 
     def read(self, block: Block, types: _Types, size: int, ragged: list[Any]) -> pa.Table:

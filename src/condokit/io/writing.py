@@ -68,9 +68,8 @@ def together(contents: Mapping[Any, bytes], force: bool = False) -> Iterator[Non
     """Write files that take their names one right after another, the first of them last."""
     # and if the `with` block ends well; "-" is standard output
     with ExitStack() as stack:
-        for path in contents:
-            check_target(path, force)
         for path in (path for path in contents if str(path) != "-"):
+            check_target(path, force)
             file = stack.enter_context(opened(path, force))
             with worded(path, "written"):
                 file.write(contents[path])
