@@ -1,9 +1,10 @@
 """The estimator in which map, prior, conditional and divergence meet."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
+from narwhals.stable.v2.typing import IntoDataFrame
 from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
@@ -26,10 +27,7 @@ from condokit.maps.standard_errors import StandardErrors
 from condokit.pairs import check_pairs, refine
 from condokit.solvers.lbfgs import watched
 
-if TYPE_CHECKING:
-    from narwhals.typing import IntoDataFrame
-
-T = TypeVar("T", bound="IntoDataFrame | Array")
+T = TypeVar("T", bound=IntoDataFrame | Array)
 
 
 class ConDoAdapter(TransformerMixin, BaseEstimator):
