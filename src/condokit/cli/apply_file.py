@@ -147,7 +147,7 @@ def _matched(affine: AffineMap, batch: Any) -> Table:
 def _scaled(column: Any, scale: float, offset: float, name: str) -> Any:
     """Return scale x + offset of a column of numbers, in its precision if it is floating."""
     if column.type not in (pa.float64(), pa.float32()):
-        column = column.cast(pa.float64())
+        column = column.cast(pa.float64(), safe=False)  # rounds whole numbers beyond 2 ** 53
     chunks = column.chunks or [pa.array([], column.type)]
     array = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
     x = array.to_numpy(zero_copy_only=False)
