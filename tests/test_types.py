@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 SNIPPET = """
 import numpy as np
 import polars as pl
-from condokit import AffineMap, Affine, ConDoAdapter, MMD, ProductPrior, Splines
+from condokit import Affine, ConDoAdapter, MMD, ProductPrior, ReverseKL, Splines
 
 ConDoAdapter("auto", divergence="mmd", prior="overlap", conditional="kernel", shrinkage=None)
 ConDoAdapter(Affine(), divergence=MMD(), prior=ProductPrior(), conditional=Splines(), shrinkage=0.5)
@@ -31,6 +31,7 @@ ConDoAdapter(prior="flat")  # wrong
 ConDoAdapter(conditional="gp")  # wrong
 ConDoAdapter(shrinkage="none")  # wrong
 ConDoAdapter(missing="ignore")  # wrong
+ReverseKL("papr")  # wrong
 adapter.transform(np.ones((9, 2)), confounders=np.ones(9))  # wrong
 """
 
