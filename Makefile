@@ -1,7 +1,9 @@
-# `make` alone lists the targets.
+# `make` alone lists the targets. `make demo` installs the package alone into .venv; the other
+# targets add the developer tools.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 export CONDOKIT_DATA ?= $(wildcard $(abspath ../shared/data))
 
 .DEFAULT_GOAL := help
@@ -14,10 +16,14 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "condokit needs Python 3.11 or newer; set PYTHON=python3.12 or the like"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(INSTALL) -e .
 	@touch $@
 
-setup: $(VENV)/ready ## Create .venv with the package and the developer tools
+$(VENV)/dev: $(VENV)/ready
+	$(INSTALL) -e ".[dev]"
+	@touch $@
+
+setup: $(VENV)/dev ## Create .venv with the package and the developer tools
 
 demo: $(VENV)/ready ## Adapt built-in example data; writes map, table and report into demo-output/
 	@$(BIN)/python examples/demo.py demo-output
@@ -25,22 +31,22 @@ demo: $(VENV)/ready ## Adapt built-in example data; writes map, table and report
 # one thread of linear algebra for each of the parallel tests
 test test-all: export OMP_NUM_THREADS = 1
 
-test: $(VENV)/ready ## Run the tests
+test: $(VENV)/dev ## Run the tests
 	$(BIN)/python -m pytest -q -n auto -m "not slow"
 
-test-all: $(VENV)/ready ## Run all tests, the slow ones too
+test-all: $(VENV)/dev ## Run all tests, the slow ones too
 	$(BIN)/python -m pytest -q -n auto
 
-lint: $(VENV)/ready ## Check format and style
+lint: $(VENV)/dev ## Check format and style
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(VENV)/ready ## Check the types
+types: $(VENV)/dev ## Check the types
 	$(BIN)/mypy
 
 check: lint types test ## Everything that must pass before a push
 
-bench: $(VENV)/ready ## Time and memory, as ratios in one run
+bench: $(VENV)/dev ## Time and memory, as ratios in one run
 	$(BIN)/python benchmarks/foundation.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/defaults.py
 	$(BIN)/python benchmarks/confounders.py
@@ -49,8 +55,8 @@ bench: $(VENV)/ready ## Time and memory, as ratios in one run
 	$(BIN)/python benchmarks/trust.py
 	$(BIN)/python benchmarks/cli.py
 
-$(VENV)/experiments: $(VENV)/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,experiments]"
+$(VENV)/experiments: $(VENV)/dev
+	$(INSTALL) -e ".[dev,experiments]"
 	@touch $@
 
 reproduce: $(VENV)/experiments ## Repeat the paper's experiments (NAME=ansur for one, QUICK=1)
@@ -60,7 +66,7 @@ tabpfn: $(VENV)/experiments ## The same with the paper's classifier: TABPFN=its 
 	@test -n "$(TABPFN)" || { echo "Set TABPFN to a python that has TabPFN v1; CONTRIBUTING.md says how."; exit 1; }
 	CONDOKIT_TABPFN=$(abspath $(TABPFN)) $(BIN)/python experiments/run.py $(NAME)
 
-measure: $(VENV)/ready ## Measure accuracy on real and simulated data; writes experiments/results/
+measure: $(VENV)/dev ## Measure accuracy on real and simulated data; writes experiments/results/
 	$(BIN)/python experiments/shrinkage.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/confounders.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/matrices.py

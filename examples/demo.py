@@ -4,11 +4,12 @@ Run as ``python examples/demo.py OUTPUT_FOLDER``. Device V1 was worn mostly by h
 mostly by people with seizures: matching the two devices' data would erase that difference.
 """
 
-import csv
 import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import compute, csv
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score
 from sklearn.pipeline import make_pipeline
@@ -24,19 +25,20 @@ def frozen_model(X, y):
 def main(folder):
     folder.mkdir(parents=True, exist_ok=True)
     eeg = datasets.make_eeg(random_state=0)
-    table = eeg.to_frame()
+    table = eeg.to_frame("pyarrow")  # pandas, polars and NumPy work as well
 
     adapter = ConDoAdapter(reference="v1").fit(
         table, domain="device", confounders=["seizure"], features=["eeg_*"]
     )
     matching = ConDoAdapter(shrinkage=None).fit_pair(eeg.X_query, eeg.X_reference)
 
+    new = table.filter(compute.equal(table["device"], "v2"))
     seizure = frozen_model(eeg.X_reference, eeg.seizure_reference)
     depression = frozen_model(eeg.X_reference, eeg.depression_reference)
     versions = {
         "as recorded by V2": eeg.X_query,
         "plain moment matching": matching.transform(eeg.X_query),
-        "condokit": adapter.transform(table.loc[table["device"] == "v2"]).to_numpy(),
+        "condokit": np.column_stack(adapter.transform(new).columns),
         "(V1 on the same people)": eeg.truth,
     }
 
@@ -62,13 +64,11 @@ def main(folder):
     print(f"\nCompared given the confounder:\n{adapter.support_}\n")
 
     adapter.map_.save(folder / "v2_to_v1.json")
-    with open(folder / "adapted.csv", "w", newline="", encoding="utf-8") as file:
-        adapted = adapter.transform(table, domain="device")
-        writer = csv.writer(file)
-        writer.writerow(["device", "seizure", "depression", *adapted.columns])
-        labels = table[["device", "seizure", "depression"]].itertuples(index=False)
-        for label, row in zip(labels, adapted.to_numpy().tolist()):
-            writer.writerow([*label, *row])
+    labels = table.select(["device", "seizure", "depression"])
+    adapted = adapter.transform(table, domain="device")
+    names = [*labels.column_names, *adapted.column_names]
+    both = pa.table([*labels.columns, *adapted.columns], names)
+    csv.write_csv(both, folder / "adapted.csv", csv.WriteOptions(quoting_style="needed"))
     roles = {"domain": "device", "confounders": ["seizure"], "features": ["eeg_*"]}
     report.save(folder / "report.html", adapter, table, **roles, force=True)
     print(

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,19 @@ def test_the_readme_names_the_commands_and_the_changelog_the_version():
     assert "make test" in readme
     changelog = (ROOT / "CHANGELOG.md").read_text()
     assert "## Unreleased" in changelog or f"## {condokit.__version__}" in changelog
+
+
+def test_the_package_says_what_it_is_and_brings_what_files_need():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}
+    assert "pyarrow" in needed
+    assert not needed & {"pandas", "polars", "matplotlib"}  # 84, 180 and 97 MB
+    assert project["authors"] == [{"name": "condokit developers"}]
+    assert {"batch correction", "harmonization", "ComBat", "method comparison"} <= set(
+        project["keywords"]
+    )
+    assert (ROOT / "src" / "condokit" / "py.typed").exists()
+    pinned = (ROOT / "constraints.txt").read_text().casefold()
+    assert all(f"\n{name}==" in pinned for name in needed)
+    readme = (ROOT / "README.md").read_text()
+    assert readme.index("pip install condokit") < 100

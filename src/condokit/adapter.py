@@ -1,26 +1,33 @@
 """The estimator in which map, prior, conditional and divergence meet."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
+from narwhals.stable.v2.typing import IntoDataFrame
 from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from condokit import checks
 from condokit.checks import Array, check_integer, listing, noting, refusal, warn
 from condokit.choose import Candidate, account, candidates, choose, takes_any_features
+from condokit.compare.priors import Prior
+from condokit.conditionals.base import Conditional
 from condokit.data.domains import Domains
 from condokit.data.measurements import FEW_LEVELS, told
 from condokit.data.roles import from_pair, from_table, is_reference_row
 from condokit.data.tables import Table
+from condokit.divergences.base import Divergence
 from condokit.fit import Fit, FitReport
 from condokit.maps.affine import AffineMap
-from condokit.maps.families import Affine, LocationScale
+from condokit.maps.families import Affine, LocationScale, MapFamily
 from condokit.maps.profile import profile
 from condokit.maps.standard_errors import StandardErrors
 from condokit.pairs import check_pairs, refine
 from condokit.solvers.lbfgs import watched
+
+T = TypeVar("T", bound=IntoDataFrame | Array)
 
 
 class ConDoAdapter(TransformerMixin, BaseEstimator):
@@ -131,15 +138,15 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
 
     def __init__(
         self,
-        map: Any = "location-scale",
+        map: checks.MapName | MapFamily = "location-scale",
         *,
-        divergence: Any = "auto",
-        prior: Any = "product",
-        conditional: Any = "auto",
+        divergence: checks.DivergenceName | Divergence = "auto",
+        prior: checks.PriorName | Prior = "product",
+        conditional: checks.ConditionalName | Conditional = "auto",
         reference: Any = None,
         categorical: Any = None,
-        shrinkage: Any = "auto",
-        missing: str = "raise",
+        shrinkage: checks.Shrinkage = "auto",
+        missing: checks.Missing = "raise",
         warn_overlap: float = 0.4,
         min_overlap: float = 0.05,
         n_jobs: int | None = None,
@@ -276,6 +283,12 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             return None
         return {"scale": self.errors_.scale, "offset": self.errors_.offset}
 
+    @overload
+    def transform(self, X: T, *, domain: Any = None, return_std: Literal[False] = False) -> T: ...
+    @overload
+    def transform(self, X: T, *, domain: Any = None, return_std: Literal[True]) -> tuple[T, T]: ...
+    @overload
+    def transform(self, X: Any, *, domain: Any = None, return_std: bool = False) -> Any: ...
     def transform(
         self, X: Any, *, domain: Any = None, return_std: bool = False, **others: Any
     ) -> Any:

@@ -9,12 +9,22 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from string import Formatter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+# names that arguments take, so that type checkers find wrong ones
+_Matrix = Literal["affine", "orthogonal", "similarity", "low-rank", "blocks"]
+MapName = Literal["auto", "identity", "shift", "location-scale", _Matrix]
+_Gaussian = Literal["reverse-kl", "forward-kl", "jeffreys", "likelihood", "ot", "pc-match"]
+_Sampled = Literal["mmd", "mmd-paper", "energy", "sliced-wasserstein", "procrustes"]
+DivergenceName = Literal["auto", _Gaussian, _Sampled]
+PriorName = Literal["product", "paper", "uniform", "overlap"]
+ConditionalName = Literal["auto", "stratified", "kernel", "splines", "chained"]
+Shrinkage = float | Literal["auto"] | None
+Missing = Literal["raise", "drop", "impute"]
 _notes: "ContextVar[list[Note] | None]" = ContextVar("notes", default=None)
 _naming: ContextVar[Callable[[str], str]] = ContextVar("naming", default=str)
 
@@ -218,18 +228,6 @@ def unknown_columns(argument: str, missing: Sequence[Any], known: Sequence[Any])
         missing=listing(missing),
         known=listing(known, 10),
         hints=hints,
-    )
-
-
-def infinite(name: str, bad: Mapping[str, int]) -> ValueError:
-    """Word the error for infinite values, given how many each column has."""
-    where = "; ".join(f"{column}: {n} inf" for column, n in list(bad.items())[:5])
-    more = f"; and {len(bad) - 5} more columns" if len(bad) > 5 else ""
-    return refusal(
-        "{name} contains infinity ({where}). Correct these values, set them to NaN if they "
-        "are unknown, or leave the columns out with {@`features`}.",
-        name=name,
-        where=where + more,
     )
 
 

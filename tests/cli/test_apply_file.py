@@ -52,9 +52,15 @@ def test_other_features_come_last(batch):
     assert mapped["sum"].to_pylist() == [2.0, None, 6.0]
 
 
+def test_whole_numbers_beyond_double_precision_are_rounded(batch):
+    large = batch.set_column(3, "n", pa.array([2**64 - 1, 2**53 + 1, 9], pa.uint64()))
+    mapped = map_batch(AffineMap([0.5], [0.0], ["n"]), large)
+    assert mapped["n"].to_pylist() == [2.0**63, 2.0**52, 4.5]
+
+
 def test_infinity_is_refused(batch):
     bad = batch.set_column(1, "x", pa.array([1.0, np.inf, 2.0]))
-    with pytest.raises(ValueError, match="'x' has 1 infinite"):
+    with pytest.raises(ValueError, match="'x' has infinite values"):
         map_batch(AffineMap([1.0], [0.0], ["x"]), bad)
 
 

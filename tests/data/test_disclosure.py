@@ -101,3 +101,52 @@ def test_names_and_overlap():
     shown = hidden_overlap(overlap, 100, 100)
     assert shown["outside"] == {"z": None}
     assert (shown["effective_query"], shown["effective_reference"]) == ("~95", 80.0)
+
+
+def few_infinite():
+    table = frame(0, 0)
+    table.loc[:2, "x"] = np.inf
+    return table
+
+
+def none_known():
+    return frame(0, 0)[:3].assign(illness=None)
+
+
+def no_feature():
+    return frame(0, 0)[:3].assign(x=np.nan)
+
+
+def other_labels():
+    day = ["c"] * 3 + ["a", "b", "b"] * 65 + ["a", "a"]
+    return frame(0, 0).assign(day=day)
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (few_infinite, [], "contains infinity, in 'x'."),
+        (none_known, ["--missing", "drop"], "after dropping <5 rows"),
+        (no_feature, [], "known in the <5 query rows"),
+        (other_labels, ["--domain", "day", "--query-label", "a"], "<5 rows with other labels"),
+    ],
+)
+def test_messages_tell_of_no_few(paths, tmp_path, capsys, make, arguments, message):
+    make().to_parquet(paths / "new.parquet")
+    sides = ["--reference-label", "b"] if "--domain" in arguments else ["--reference"]
+    sides += [] if "--domain" in arguments else [paths / "old.csv"]
+    command = ["check", paths / "new.parquet", *sides, "-c", "illness", "-f", "x,y", *arguments]
+    with pytest.raises(SystemExit):
+        main([str(argument) for argument in command])
+    said = capsys.readouterr().err
+    assert message in said
+    assert " 3 " not in said
+
+
+def test_few_infinite_values_are_not_counted_when_applying(paths, tmp_path, capsys):
+    run("fit", paths / "new.csv", "--reference", paths / "old.csv", "-f", "x", "-o", tmp_path / "m")
+    few_infinite().to_parquet(paths / "new.parquet")
+    command = ["apply", tmp_path / "m", paths / "new.parquet", "-o", tmp_path / "out.csv"]
+    with pytest.raises(SystemExit, match="2"):
+        main([str(argument) for argument in command])
+    assert "'x' has infinite values" in capsys.readouterr().err

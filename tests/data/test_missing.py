@@ -297,7 +297,7 @@ def test_gaps_stay_gaps():
     bad = GAPS.copy()
     bad[2, 2] = np.inf
     for affine in (diagonal, dense, low_rank, linked):
-        with pytest.raises(ValueError, match=r"X contains infinity \(column 2: 1 inf\)"):
+        with pytest.raises(ValueError, match="X contains infinity, in 'column 2'"):
             affine(bad)
     with pytest.raises(ValueError, match="too large for float32"):
         AffineMap([1e30, 1e30, 1e30], [0.0, 0.0, 0.0])((GAPS * 1e30).astype(np.float32))

@@ -1,5 +1,6 @@
 """Files that are odd, that change, or that several programs want at once."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -49,6 +50,33 @@ def test_an_unclosed_quote_is_no_value(tmp_path, read):
         read(path)
     path.write_text('x,t\n1,"a\nb"\n2,5" pipe\n3,c\n')  # neither of these is unclosed
     assert len(read_table(path)) == 3
+
+
+@pytest.mark.parametrize("read", [read_table, lambda path: list(scan_table(path))])
+def test_a_quote_that_is_closed_in_a_later_row_joins_no_rows(tmp_path, read):
+    path = tmp_path / "quote.csv"
+    path.write_text('x,t,u\n1,a,b\n2,"b,c\n3,c,d\n4,"d,e\n5,e,f\n')  # still three fields each
+    with pytest.raises(FileError, match="line 3: a quote is not closed where its value ends"):
+        read(path)
+    path.write_text('x,t,u\n1,a,b\n2,"b,c\n3,c,d\n4,d",e\n5,e,f\n')
+    with pytest.raises(FileError, match="line 3: the lines of a quoted value look like rows"):
+        read(path)
+    path.write_text('x,t\n1,a\n2,"b\n3,c"\n4,d\n')
+    with pytest.raises(FileError, match="line 3: the lines of a quoted value look like rows"):
+        read(path)
+    path.write_text('x;t\n1,5;"a\r\n,5;c"\r\n2,5;d\n')
+    with pytest.raises(FileError, match="line 2: the lines"):
+        read_table(path, decimal=",")
+
+
+def test_values_of_several_lines_are_read(tmp_path):
+    texts = ["Street 1,\n12345 City, Country", 'a "word"\nb', "one\ntwo\nthree", "é\r\n1", "x\n,"]
+    frame = pd.DataFrame({"x": np.arange(len(texts)) + 0.5, "t": texts, "u": texts[::-1]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    for name in ("t", "u"):
+        assert read_table(tmp_path / "t.csv").column(name).to_pylist() == frame[name].tolist()
+    frame[["t"]].to_csv(tmp_path / "one.csv", index=False)
+    assert read_table(tmp_path / "one.csv").column("t").to_pylist() == texts
 
 
 def test_a_file_that_shrinks_is_an_error(tmp_path, monkeypatch):
@@ -135,6 +163,60 @@ def test_outputs_of_a_fit_are_a_set(files, monkeypatch):
     two = [files / "new.csv", "--reference", files / "old.csv"]
     run(2, "fit", *two, "-o", files / "map.json", "--report", files / "report.html")
     assert sorted(os.listdir(files)) == ["new.csv", "old.csv"]
+
+
+def test_outputs_of_a_fit_take_their_names_together(files, monkeypatch, capsys):
+    outputs = {name: files / name for name in ("map.json", "report.html", "adapted.csv")}
+    for path in outputs.values():
+        path.write_text("old")
+    taken, take = [], atomic._take_name
+
+    def noted(name, place, replaces):
+        if not taken:  # all is written by then
+            parts = [path.name for path in files.glob(".*.part")]
+            assert len(parts) == 3
+        taken.append(place.name)
+        take(name, place, replaces)
+
+    monkeypatch.setattr(atomic, "_take_name", noted)
+    two = [files / "new.csv", "--reference", files / "old.csv", "--force", "--json"]
+    written = ["-o", outputs["map.json"], "--report", outputs["report.html"]]
+    run(0, "fit", *two, *written, "--adapted", outputs["adapted.csv"])
+    assert taken == ["adapted.csv", "report.html", "map.json"]  # a new map has all new beside it
+    found = hashlib.sha256(outputs["map.json"].read_bytes()).hexdigest()
+    assert found in outputs["report.html"].read_text()
+    assert json.loads(capsys.readouterr().out)["report"]["reproduce"]["map_sha256"] == found
+
+
+def test_a_table_that_cannot_be_mapped_leaves_all_as_it_was(files, monkeypatch):
+    def fail(*_, **__):
+        raise ValueError("no table")
+
+    monkeypatch.setattr("condokit.cli.apply_file.apply_to_file", fail)
+    (files / "map.json").write_text("old")
+    two = [files / "new.csv", "--reference", files / "old.csv", "--force"]
+    run(2, "fit", *two, "-o", files / "map.json", "--adapted", files / "adapted.csv")
+    assert (files / "map.json").read_text() == "old"
+    assert sorted(os.listdir(files)) == ["map.json", "new.csv", "old.csv"]
+
+
+def test_apply_does_not_replace_its_input(files, capsys):
+    AffineMap([2.0], [1.0], ["x"]).save(files / "map.json")
+    before = (files / "new.csv").read_bytes()
+    run(2, "apply", files / "map.json", files / "new.csv", "-o", files / "new.csv", "--force")
+    assert "new.csv is read, and would be lost" in capsys.readouterr().err
+    assert (files / "new.csv").read_bytes() == before
+
+
+def test_files_of_one_name_are_told_apart_without_their_folders(files):
+    for name in ("new", "old"):
+        (files / name).mkdir()
+        os.rename(files / f"{name}.csv", files / name / "x.csv")
+    two = [files / "new" / "x.csv", f"--reference={files / 'old' / 'x.csv'}"]
+    run(0, "fit", *two, "-o", files / "map.json")
+    made = AffineMap.load(files / "map.json").provenance
+    assert list(made["command"])[2:4] == ["x.csv", "--reference=x (2).csv"]
+    assert [file["name"] for file in made["files"]] == ["x.csv", "x (2).csv"]
 
 
 def test_eight_parallel_applies_have_one_winner(files):

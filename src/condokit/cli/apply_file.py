@@ -7,7 +7,7 @@ import numpy as np
 from condokit.checks import Array, FileError
 from condokit.cli.outputs import tell
 from condokit.cli.tables import check_label, labels_of, refuse_text, refuse_unknown
-from condokit.data.disclosure import hidden_counts
+from condokit.data.disclosure import counted
 from condokit.data.tables import Table
 from condokit.io import is_text, open_writer, read_table, replace_h5ad, scan_table
 from condokit.io.formats import arrow
@@ -61,8 +61,7 @@ def apply_to_file(
     if domain is not None:
         which = f"with {domain} = {reference_label} are of the reference, and"
         which = which if query_label is None else f"without {domain} = {query_label}"
-        [stay] = hidden_counts(np.array([n_rows - found.n_rows]))
-        tell(f"{stay if isinstance(stay, str) else f'{stay:,}'} rows {which} stay as they are.")
+        tell(f"{counted(n_rows - found.n_rows)} rows {which} stay as they are.")
     return found
 
 
@@ -148,7 +147,7 @@ def _matched(affine: AffineMap, batch: Any) -> Table:
 def _scaled(column: Any, scale: float, offset: float, name: str) -> Any:
     """Return scale x + offset of a column of numbers, in its precision if it is floating."""
     if column.type not in (pa.float64(), pa.float32()):
-        column = column.cast(pa.float64())
+        column = column.cast(pa.float64(), safe=False)  # rounds whole numbers beyond 2 ** 53
     chunks = column.chunks or [pa.array([], column.type)]
     array = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
     x = array.to_numpy(zero_copy_only=False)
@@ -156,8 +155,8 @@ def _scaled(column: Any, scale: float, offset: float, name: str) -> Any:
     y += offset
     y = y.astype(x.dtype, copy=False)
     if not np.isfinite(y.sum()) and np.isinf(y).any():
-        count = int(np.isinf(x).sum())
-        what = f"has {count} infinite values" if count else "becomes too large for its precision"
+        given = np.isinf(x).any()
+        what = "has infinite values" if given else "becomes too large for its precision"
         raise ValueError(f"Column {name!r} {what}.")
     gaps = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     return pa.array(y, type=array.type, mask=gaps)

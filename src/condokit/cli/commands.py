@@ -56,10 +56,14 @@ class _Commands(click.Group):
 def cli() -> None:
     """Make new data backwards-compatible: remove technical shift, keep what confounds it.
 
+    \b
+    Install:  pip install condokit    ('condokit[anndata]' for h5ad, 'condokit[onnx]' for ONNX)
+    Start:    condokit demo           (example data, with check, fit and apply on them)
+
     NEW (query) data are mapped so that they look like the OLD (reference) data, comparing the two
     given the confounders. Tables are CSV (also .gz), TSV, Parquet, Feather or h5ad; "-" is
     standard input or output.
-    """
+    """  # noqa: D301
 
 
 @cli.command()
@@ -91,7 +95,7 @@ def fit(
     """Learn the map from NEW to OLD, and write it."""
     from condokit.cli.apply_file import apply_to_file
     from condokit.cli.fit_adapter import Fitted
-    from condokit.io import write_bytes
+    from condokit.io import together
 
     outputs = [path for path in (output, report, adapted) if path is not None]
     new, force, as_json = options["new"], options["force"], options["as_json"]
@@ -101,14 +105,13 @@ def fit(
     fitted = Fitted(arguments, options)
     record: dict[str, Any] = {}
     affine, content = fitted.map_file()
-    made = {output: content}  # all is made before anything is written, so that files go together
+    made = {output: content}
     if report is not None:
-        record, made[report] = fitted.report("map.json", "--report", "report.html")
-    if adapted is not None:
-        reading = {name: options[name] for name in shared.APPLIED}
-        apply_to_file(affine, new, adapted, force, **reading)
-    for path, content in made.items():
-        write_bytes(path, content, force)
+        record, made[report] = fitted.report("map.json", "--report", "report.html", made=content)
+    with together(made, force):
+        if adapted is not None:
+            reading = {name: options[name] for name in shared.APPLIED}
+            apply_to_file(affine, new, adapted, force, **reading)
     facts = {"map": output, "report_path": report, **fitted.record(), "report": record}
     verdict = f"\n{record['verdict']['sentence']}" if record else ""  # found for the report only
     answer(as_json, facts, f"{fitted.summary()}{verdict}\nWrote {', '.join(outputs)}.")
@@ -129,21 +132,19 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
     From text to text other values stay exactly as they are written; else text becomes numbers,
     truth values and times where all of a column allow it without loss.
     """
-    import numpy as np
-
     from condokit.cli.apply_file import apply_to_file
-    from condokit.data.disclosure import hidden_counts
+    from condokit.data.disclosure import counted, small_cells
 
     as_json = options.pop("as_json")
-    check_outputs([output], options["force"], as_json, inputs=[map_file])
+    check_outputs([output], options["force"], as_json, inputs=[map_file, incoming])
     affine = load_map(map_file)
     if inverse:
         affine = affine.pseudo_inverse() if affine.is_rectangular else affine.inverse()
     found = apply_to_file(affine, incoming, output, **options)
     cares = [finding for finding in found.findings if finding.level == "care"]
     lines = [f"warning: {care.text} {care.advice}".rstrip() for care in cares]
-    [n_rows] = hidden_counts(np.array([found.n_rows]))
-    lines.append(f"Mapped {n_rows if isinstance(n_rows, str) else f'{n_rows:,}'} rows to {output}.")
+    n_rows = counted(found.n_rows) if small_cells(found.n_rows) else found.n_rows
+    lines.append(f"Mapped {counted(found.n_rows)} rows to {output}.")
     answer(as_json, {"output": output, **found.to_dict(), "n_rows": n_rows}, "\n".join(lines))
 
 
@@ -155,12 +156,13 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
 def report(arguments: list[str], /, output: str, **options: Any) -> None:
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
     from condokit.cli.fit_adapter import Fitted
-    from condokit.io import write_bytes
+    from condokit.io import together
 
     inputs = (options["new"], options["reference"])
     check_outputs([output], options["force"], options["as_json"], inputs)
     record, content = Fitted(arguments, options).report("report.html")
-    write_bytes(output, content, options["force"])
+    with together({output: content}, options["force"]):
+        pass
     answer(options["as_json"], record, f"Wrote {output}.")
 
 
@@ -211,7 +213,7 @@ def show(map_file: str, as_json: bool) -> None:
 def export(map_file: str, force: bool, as_json: bool, **options: Any) -> None:
     """Write a map for other systems: ONNX, SQL or plain Python."""
     from condokit import export as exports
-    from condokit.io import write_bytes
+    from condokit.io import together
 
     paths = {language: options[language] for language in ("onnx", "sql", "python")}
     if not any(paths.values()):
@@ -229,8 +231,8 @@ def export(map_file: str, force: bool, as_json: bool, **options: Any) -> None:
         made[paths["sql"]] = exports.to_sql(affine, table, keep=list(options["keep"])).encode()
     if paths["python"]:
         made[paths["python"]] = exports.to_python(affine).encode()
-    for path, content in made.items():
-        write_bytes(path, content, force)
+    with together(made, force):
+        pass
     if as_json:
         show_result(paths)
     elif wrote := [f"Wrote {path}." for path in made if path != "-"]:

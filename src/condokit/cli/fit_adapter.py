@@ -1,5 +1,6 @@
 """The fit of the command line: from options to a map that knows its making, and its report."""
 
+import hashlib
 import io
 import shlex
 import warnings
@@ -55,7 +56,11 @@ class Fitted:
             if not text.startswith("Not taken as features:"):  # told by read_domains
                 tell(f"warning: {text}")
         read = [path for path in (options["new"], options["reference"]) if path not in (None, "-")]
-        self.hashes = {path: sha256(path) for path in read}
+        self.names = {path: Path(path).name for path in read}  # folders are nobody's business
+        if len(set(self.names.values())) < len(self.names):
+            name, dot, kind = self.names[read[1]].partition(".")
+            self.names[read[1]] = f"{name} (2){dot}{kind}"
+        self.hashes = {self.names[path]: sha256(path) for path in read}
 
     def command(self, *written: str) -> list[str]:
         """Return the command with plain names for what it writes, which do not change the map."""
@@ -64,9 +69,10 @@ class Fitted:
             name, sign, _ = argument.partition("=")
             attached = argument.startswith("-o") and argument != "-o"
             if not (skip or name in _OUTPUTS or attached or argument in _NO_MATTER):
-                for path in self.hashes:  # folders are nobody's business
+                for path, plain_name in self.names.items():
                     if argument in (path, f"--reference={path}"):
-                        argument = argument.removesuffix(path) + Path(path).name
+                        argument = argument.removesuffix(path) + plain_name
+                        break
                 kept.append(argument)
             skip = name in _OUTPUTS and not sign and not skip
         return [*kept, "-o", *written]
@@ -78,18 +84,20 @@ class Fitted:
             **(affine.provenance or {}),
             "data": fingerprint(self.domains),
             "command": self.command("map.json"),
-            "files": [{"name": Path(p).name, "sha256": found} for p, found in self.hashes.items()],
+            "files": [{"name": name, "sha256": found} for name, found in self.hashes.items()],
         }
         affine = affine.with_origin(affine.fitted_on, facts)
         affine.save(content)
         return affine, content.getvalue()
 
-    def report(self, *written: str) -> tuple[dict[str, Any], bytes]:
-        """Return the record of the report, and its page."""
+    def report(self, *written: str, made: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        """Return the record of the report, which knows the map that it goes with, and its page."""
         from condokit.report import build, render
 
         command = shlex.join(self.command(*written))
         record = build(self.adapter, self.domains, command=command, inputs=self.hashes)
+        if made:
+            record["reproduce"]["map_sha256"] = hashlib.sha256(made).hexdigest()
         return record, render(record).encode()
 
     def rows(self) -> dict[str, Any]:

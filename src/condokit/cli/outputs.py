@@ -13,8 +13,8 @@ import click
 if TYPE_CHECKING:
     from condokit.maps.affine import AffineMap
 
-_SAME = ("confounders", "divergence", "features", "map", "min_overlap", "missing", "shrinkage")
-_OPTIONS = {name: "--" + name.replace("_", "-") for name in (*_SAME, "warn_overlap")} | {
+_SAME = "confounders decimal delimiter divergence features map min_overlap missing shrinkage"
+_OPTIONS = {name: "--" + name.replace("_", "-") for name in (*_SAME.split(), "warn_overlap")} | {
     "n_resamples": "--bootstrap",
     "random_state": "--seed",
     "sample_weight": "--weights",

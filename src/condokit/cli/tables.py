@@ -13,6 +13,7 @@ import click
 from condokit.checks import FileError, did_you_mean, listing
 from condokit.cli.options import READING
 from condokit.cli.outputs import tell
+from condokit.data.disclosure import counted
 from condokit.data.domains import Domains
 from condokit.data.measurements import told
 from condokit.data.roles import from_pair, from_table
@@ -84,7 +85,7 @@ def _pair_of(path: str, table: Any, domain: str, query_label: str, reference_lab
         hint = did_you_mean(query_label, known)
         raise ValueError(f"--query-label {query_label}: the labels are {listing(known)}.{hint}")
     mine = [label in (query_label, reference_label) for label in labels]
-    tell(f"{len(mine) - sum(mine):,} rows with other labels of {domain!r} are left out.")
+    tell(f"{counted(len(mine) - sum(mine))} rows with other labels of {domain!r} are left out.")
     return table.filter(pa.array(mine))
 
 
@@ -93,18 +94,20 @@ def labels_of(column: Any) -> list[str | None]:
     return [None if label is None else str(label) for label in column.to_pylist()]
 
 
-def _split(values: tuple[str, ...], known: list[str]) -> list[str]:
+def _split(option: str, values: tuple[str, ...], known: list[str]) -> list[str]:
     """Split lists at commas, but not the name of a column that has some."""
     parts: list[str] = []
     for value in values:
         parts += [value] if value in known else [p.strip() for p in value.split(",") if p.strip()]
+    if values and not parts:
+        raise click.UsageError(f"{option} {values[0]!r} names no column.")
     return list(dict.fromkeys(parts))
 
 
 def _confounders(values: tuple[str, ...], known: list[str]) -> dict[str, str]:
     """Return the confounders, and what each was declared: "cat", "num" or nothing."""
     kinds: dict[str, str] = {}
-    for part in _split(values, known):
+    for part in _split("--confounders", values, known):
         name, _, kind = part.rpartition(":")
         if part in known or not name:
             name, kind = part, ""
@@ -171,7 +174,7 @@ def _features(
     if values:
         chosen: dict[str, None] = {}
         known = set(first)
-        for pattern in _split(values, first):
+        for pattern in _split("--features", values, first):
             hits = [pattern] if pattern in known else fnmatch.filter(free, pattern)
             if not hits:
                 raise ValueError(

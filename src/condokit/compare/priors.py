@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -126,7 +126,7 @@ class ProductPrior(Prior):
 
     def __init__(
         self,
-        variant: str = "product",
+        variant: Literal["product", "paper"] = "product",
         kernel: kernels.Kernel | None = None,
         bandwidth: float | str | None = None,
     ) -> None:

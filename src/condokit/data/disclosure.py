@@ -76,6 +76,11 @@ def rounded_beside(count: float, total: float, least: int = MIN_CELL) -> Any:
     return f"~{least * round(count / least)}" if small_cells(total - count, least) else count
 
 
+def counted(count: int, least: int = MIN_CELL) -> str:
+    """Return a number of rows for a message, unless it is that of a small cell."""
+    return f"<{least}" if small_cells(count, least) else f"{count:,}"
+
+
 def hidden_counts(counts: Array, least: int = MIN_CELL) -> list[Any]:
     """Return counts for a table, without those of small cells."""
     small, larger = small_cells(counts, least), counts >= least

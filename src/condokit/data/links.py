@@ -60,9 +60,8 @@ def apply(links: tuple[Link, ...] | None, X: Array, labels: Sequence[str], table
         if bad.any():
             asks = {"log": "above 0", "logit": "between 0 and 1"}.get(str(link), "of at least 0")
             raise ValueError(
-                f"{table} has values that the link {link!r} of {labels[j]!r} does not admit: "
-                f"{np.count_nonzero(bad)} such as {float(x[np.argmax(bad)])!r}. It needs values "
-                f"{asks}; choose another link for this feature."
+                f"{table} has values that the link {link!r} of {labels[j]!r} does not admit. "
+                f"It needs values {asks}; choose another link for this feature."
             )
         out[:, j] = np.log(x) if link == "log" else logit(x) if link == "logit" else x**link
     return out

@@ -36,9 +36,9 @@ def with_gaps(domains: Domains) -> Domains:
         n_rows = int((mine & kept).sum())
         nothing = np.asarray(table.labels, dtype=object)[count == n_rows]
         if len(nothing):
-            text = f"No value of {{names}} is known in the {n_rows} {name} rows. Leave features "
+            text = "No value of {names} is known in the {n:rows} {side} rows. Leave features "
             text += "without values out with {@`features`}."
-            raise refusal(text, names=listing(nothing))
+            raise refusal(text, names=listing(nothing), n=n_rows, side=name)
     if empty.any():
         domains = replace(domains, keep=kept & ~empty)
     return replace(domains, gaps=(counts[0], counts[1]))

@@ -335,10 +335,8 @@ def _with_confounders(
         confounders.append(confounder)
     for side, mine in sides(is_query):
         if not keep[mine].any():
-            raise ValueError(
-                f"No {side} row is left after dropping {mine.sum()} rows with missing confounders "
-                f"({', '.join(f'{n}: {c}' for n, c in counts.items())})."
-            )
+            text = "No {side} row is left after dropping {n:rows} rows with missing confounders "
+            raise refusal(text + "({names}).", side=side, n=mine.sum(), names=listing(counts))
         total = np.inf if weights is None else weights[mine].sum()
         if total == 0:
             raise refusal(f"{{@'sample_weight'}} is zero for all {side} rows.")
@@ -360,7 +358,7 @@ def _check_gaps(name: str, gaps: Array, missing: str, is_query: Array) -> None:
         text += "{@missing='drop'} to leave these rows out or {@missing='impute'} to fill them in."
         raise refusal(text, name=name, n=n_missing)
     if n_missing == len(gaps):
-        raise ValueError(f"Confounder {name!r} has no values: all {n_missing} are missing.")
+        raise ValueError(f"Confounder {name!r} has no values: all are missing.")
     for side, mine in sides(is_query):
         if missing == "impute" and gaps[mine].all():
             raise ValueError(

@@ -9,7 +9,7 @@ from typing import Any
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from condokit.checks import Array, did_you_mean, infinite, listing, refusal, unknown_columns
+from condokit.checks import Array, did_you_mean, listing, refusal, unknown_columns
 
 _CHUNK_ELEMENTS = 1 << 17  # a chunk and its square stay in cache
 _MIN_CHUNK_ROWS = 256
@@ -146,11 +146,12 @@ class Table:
             )
 
     def refuse_infinity(self) -> None:
-        """Raise an error that counts infinite values by column, if there are any."""
+        """Raise an error that names the columns with infinite values, if there are any."""
         counts = sum(np.isinf(chunk).sum(axis=0) for _, chunk in self.chunks())
-        bad = {label: int(n) for label, n in zip(self.labels, np.atleast_1d(counts)) if n}
-        if bad:
-            raise infinite(self.name, bad)
+        if bad := [label for label, n in zip(self.labels, np.atleast_1d(counts)) if n]:
+            text = "{name} contains infinity, in {bad}. Correct these values, set them to NaN if "
+            text += "they are unknown, or leave the columns out with {@`features`}."
+            raise refusal(text, name=self.name, bad=listing(bad))
 
     def output(self, width: int | None = None) -> Array:
         """Return an empty array for a result with these rows, and these or so many columns."""

@@ -1,7 +1,7 @@
 """Gaussian KL divergences: reverse, forward, and their sum."""
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class ReverseKL(GaussianDivergence):
 
     forms: ClassVar[dict[str, str]] = {**GaussianDivergence.forms, "low-rank": "factors"}
 
-    def __init__(self, variant: str = "exact") -> None:
+    def __init__(self, variant: Literal["exact", "paper"] = "exact") -> None:
         self.variant = variant
 
     def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:  # noqa: D102

@@ -72,7 +72,7 @@ def is_text(path: PathLike, format: str | None) -> bool:
 def shown(path: PathLike, task: str = "read") -> str:
     """Return what a message calls a file."""
     stream = "Standard input" if task == "read" else "Standard output"
-    return stream if str(path) == "-" else str(path)
+    return stream if str(path) == "-" else str(path) or "An empty name"
 
 
 @contextmanager
@@ -134,10 +134,8 @@ def need(module: str, why: str, extra: str) -> Any:
 
 
 def arrow() -> Any:
-    """Return pyarrow; asked for every column, so that the usual case is a mere import."""
-    try:
-        import pyarrow
-        import pyarrow.compute
-    except ModuleNotFoundError:
-        return need("pyarrow", "Files need pyarrow", "files")
+    """Return pyarrow, which takes long to load and is not needed for arrays."""
+    import pyarrow
+    import pyarrow.compute
+
     return pyarrow

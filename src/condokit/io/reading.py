@@ -109,13 +109,11 @@ def _parquet(request: Request) -> Content:
     file = parquet.ParquetFile(request.files.enter_context(source), **options)
     names = request.select(file.schema_arrow.names)
     if whole:
-        tables = iter([file.read(request.columns).select(names)])
+        tables = iter([file.read(request.columns)])
     else:
         batches = file.iter_batches(request.rows_of_batch(len(names)), columns=request.columns)
-        tables = (pa.Table.from_batches([batch]).select(names) for batch in batches)
-    return Content(
-        file.schema_arrow.empty_table().select(names).schema, file.metadata.num_rows, tables
-    )
+        tables = (pa.Table.from_batches([batch]) for batch in batches)
+    return _content(file.schema_arrow, names, file.metadata.num_rows, tables)
 
 
 def _ipc(request: Request) -> Content:
@@ -131,5 +129,19 @@ def _ipc(request: Request) -> Content:
     file = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
     names = request.select(file.schema.names)
     batches = map(file.get_batch, range(file.num_record_batches)) if is_file else file
-    tables = (pa.Table.from_batches([batch]).select(names) for batch in batches)
-    return Content(file.schema.empty_table().select(names).schema, None, tables)
+    return _content(file.schema, names, None, (pa.Table.from_batches([b]) for b in batches))
+
+
+def _content(schema: pa.Schema, names: list[str], n_rows: int | None, tables: Any) -> Content:
+    """Return columns of tables, with text as all of pyarrow knows it: of views, it knows little."""
+    pa = arrow()
+    there = schema.empty_table().select(names).schema
+
+    def plain(kind: Any) -> Any:
+        if pa.types.is_dictionary(kind):
+            return pa.dictionary(kind.index_type, plain(kind.value_type), kind.ordered)
+        return pa.string() if kind == pa.string_view() else kind
+
+    wanted = pa.schema([f.with_type(plain(f.type)) for f in there], there.metadata)
+    selected = (table.select(names) for table in tables)
+    return Content(wanted, n_rows, (t if t.schema == wanted else t.cast(wanted) for t in selected))

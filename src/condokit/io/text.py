@@ -25,8 +25,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from condokit.checks import FileError
-from condokit.io.formats import DELIMITERS, Content, PathLike, Request, arrow, shown
+from condokit.checks import FileError, refusal
+from condokit.io.formats import DELIMITERS, Content, PathLike, Request, arrow, is_number, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +37,8 @@ _DASHES = {".", "-"}  # of the default marks, those that are text in a text colu
 _BYTES = 1 << 24  # of text parsed at once
 _SAMPLE = 1 << 20  # bytes of text from which the delimiter is guessed
 _SAVE_IT = "Save the table to a file first, of which all rows are examined."
+_UNCLOSED = "a quote is not closed where its value ends"
+_LIKE_ROWS = "the lines of a quoted value look like rows; close its quote, or save it as .parquet"
 _WIDE = 1000  # columns from which one thread parses faster than several
 
 
@@ -63,6 +65,9 @@ class Text:
 
     def __post_init__(self) -> None:
         self.delimiter = self.delimiter or ("\t" if self.kind == "tsv" else "")
+        for what, mark in (("decimal", self.decimal), ("delimiter", self.delimiter or ",")):
+            if len(mark) != 1 or not mark.isascii() or mark.isalnum() or mark in '"\r\n\0+-':
+                raise refusal(f"{{@'{what}'}} must be one mark. Got {{mark!r}} instead.", mark=mark)
         self.marks = list(MISSING if self.na_values is None else self.na_values)
         dashes = _DASHES if self.na_values is None else set()
         self.text_marks = [mark for mark in self.marks if mark not in dashes]
@@ -216,8 +221,8 @@ class Text:
                 table = self.read(block, types, whole, ragged)  # a row is longer than usual
         except pa.ArrowInvalid as error:
             raise self.explained(error, block, ragged) from None
-        if block.content.count(b'"') % 2:
-            self.refuse_unclosed(table, block)
+        if b'"' in block.content:
+            self.refuse_merged(table, block)
         for place, field in enumerate(table.schema):
             if field.type == pa.string() and not self.stays(field.name):
                 marked = pa.compute.is_in(table.column(place), pa.array(self.text_marks))
@@ -226,13 +231,32 @@ class Text:
                     table = table.set_column(place, field, kept)
         return table
 
-    def refuse_unclosed(self, table: pa.Table, block: Block) -> None:
-        """Refuse a quote that is never closed: all up to the end would be one value."""
-        has_last = len(table) and table.column_names[-1] == self.names[-1]
-        value = str(table.column(table.num_columns - 1)[-1].as_py()) if has_last else ""
-        if n_lines := value.count("\n"):
-            line = block.line + block.content.count(b"\n") - n_lines
-            raise FileError(f"{shown(self.path)}, line {line:,}: a quote is not closed.")
+    def refuse_merged(self, table: pa.Table, block: Block) -> None:
+        """Refuse quotes that make one value of several rows: not closed, or in a later row."""
+        pa, content = arrow(), block.content
+        for field in table.schema:
+            column, start = table.column(field.name), 0
+            lines = field.type == pa.string() and pa.compute.match_substring(column, "\n")
+            for value in column.filter(lines).to_pylist() if lines else ():
+                written = '"{}"'.format(value.replace('"', '""')).encode()
+                place = content.find(written, start)
+                if place < 0 or self.looks_like_rows(value, field.name, table.schema):
+                    first = content.find(written.partition(b"\n")[0], start)
+                    line = block.line + content.count(b"\n", 0, first)
+                    wrong = _UNCLOSED if place < 0 else _LIKE_ROWS
+                    raise FileError(f"{shown(self.path)}, line {line:,}: {wrong}.")
+                start = place + len(written)
+
+    def looks_like_rows(self, value: str, name: str, schema: pa.Schema) -> bool:
+        """Tell whether all lines of a value but its first are those of rows, up to its column."""
+        rows = [line.split(self.delimiter) for line in value.split("\n")[1:]]
+        sizes = [len(self.names)] * (len(rows) - 1) + [self.names.index(name) + 1]
+        if [len(row) for row in rows] != sizes:
+            return False
+        numbers = {field.name for field in schema if is_number(field.type)}
+        cells = [x for row in rows for n, x in zip(self.names, row) if n in numbers]
+        known, digits = set(cells) - {*self.marks}, {*" +-0123456789.eE", self.decimal}
+        return bool(known) and all(set(cell) <= digits for cell in known)
 
     def read(self, block: Block, types: _Types, size: int, ragged: list[Any]) -> pa.Table:
         """Let pyarrow parse a block in parts of a size; rows of another length go to `ragged`."""

@@ -7,8 +7,8 @@ import csv
 import gzip
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -59,20 +59,32 @@ def _writing(path: PathLike, kind: str, zipped: bool, force: bool) -> Iterator[W
 
 def write_text(path: PathLike, text: str, force: bool = False) -> None:
     """Write a text in UTF-8, whole or not at all; "-" is standard output."""
-    write_bytes(path, text.encode(), force)
+    with together({path: text.encode()}, force):
+        pass
 
 
-def write_bytes(path: PathLike, content: bytes, force: bool = False) -> None:
-    """Write bytes, whole or not at all; "-" is standard output."""
-    check_target(path, force)
-    with opened(path, force) as file, worded(path, "written"):
-        file.write(content)
+@contextmanager
+def together(contents: Mapping[Any, bytes], force: bool = False) -> Iterator[None]:
+    """Write files that take their names one right after another, the first of them last."""
+    # and if the `with` block ends well; "-" is standard output
+    with ExitStack() as stack:
+        for path in (path for path in contents if str(path) != "-"):
+            check_target(path, force)
+            file = stack.enter_context(opened(path, force))
+            with worded(path, "written"):
+                file.write(contents[path])
+        yield
+        if "-" in contents:
+            with opened("-") as file, worded("-", "written"):
+                file.write(contents["-"])
 
 
 def check_target(path: PathLike, force: bool) -> None:
     """Refuse a place that cannot be written, before anything is computed."""
     if str(path) == "-":
         return
+    if not str(path):
+        raise FileError("An output has an empty name.")
     path = Path(path)
     if path.is_dir():
         raise FileError(f"{path} is a folder, not a file name.")
