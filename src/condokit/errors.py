@@ -130,7 +130,6 @@ def sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
     # `samples` are of the features that vary; rows that were drawn along curves do not tell
     if not hasattr(fitted.divergence, "distances") or samples.n_rows is not None:
         return None
-    samples = fitted.divergence.used(samples)
     units = sample_units(fitted.family, samples)
     near = _around(fitted, units)
     if near is None or len(near.start) > _MOST_NUMBERS:

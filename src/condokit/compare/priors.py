@@ -119,16 +119,15 @@ class ProductPrior(Prior):
     kernel : callable or None, default=None
         k(Z1, Z2) -> matrix on the confounders as they are given, whatever they are. None is RBF
         for continuous columns times equality of categories.
-    bandwidth : float, "likelihood" or None, default=None
-        Factor of Silverman's bandwidth; None is 1. "likelihood" takes the factor under which the
-        rows of each domain are likeliest, each left out of the density once.
+    bandwidth : float or None, default=None
+        Factor of Silverman's bandwidth; None is 1.
     """
 
     def __init__(
         self,
         variant: str = "product",
         kernel: kernels.Kernel | None = None,
-        bandwidth: float | str | None = None,
+        bandwidth: float | None = None,
     ) -> None:
         self.variant = variant
         self.kernel = kernel
@@ -159,14 +158,8 @@ class ProductPrior(Prior):
 
     def _widths(self, covariates: Covariates) -> Array:
         """Return the bandwidths of one domain's density."""
-        width = kernels.column_widths(covariates)
-        if self.bandwidth == "likelihood":
-            kernels.check_kernel(self.kernel, None)
-            if self.kernel is not None:
-                raise ValueError("bandwidth='likelihood' cannot be used with a kernel of your own.")
-            return kernels.likelihood_factor(covariates, width) * width
         kernels.check_kernel(self.kernel, self.bandwidth)
-        return width if self.bandwidth is None else float(self.bandwidth) * width
+        return (self.bandwidth or 1.0) * kernels.column_widths(covariates)
 
     def _is_paper(self) -> bool:
         if self.variant not in ("product", "paper"):
