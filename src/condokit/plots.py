@@ -11,6 +11,7 @@ import numpy as np
 from condokit.adapter import ConDoAdapter
 from condokit.checks import listing
 from condokit.data.disclosure import size_of
+from condokit.io.formats import need
 from condokit.trust.agreement import Agreement
 from condokit.trust.assess import Assessment
 from condokit.trust.evaluate import Evaluation
@@ -135,12 +136,9 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
 
 def _figure(width: float, height: float, n_axes: int = 1, **options: Any) -> tuple[Any, Any]:
     """Return a figure and its axes, side by side."""
-    try:
-        from matplotlib import pyplot
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "Plots need matplotlib: install condokit with the extra 'plot', condokit[plot]."
-        ) from None
+    need("matplotlib", "Plots need matplotlib", "plot")
+    from matplotlib import pyplot
+
     options |= {"figsize": (width, height), "squeeze": False, "layout": "constrained"}
     figure, axes = pyplot.subplots(1, n_axes, **options)
     for axis in axes[0]:

@@ -8,6 +8,7 @@ from condokit.checks import Array
 from condokit.conditionals.base import VARIANCE_FLOOR, Conditional, Moments
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
+from condokit.io.formats import need
 
 
 class Chained(Conditional):
@@ -61,13 +62,7 @@ class Chained(Conditional):
         self, X: Array, covariates: Covariates, at: Covariates, n_draws: int, rng: Any
     ) -> Array:
         """Draw features at other confounder values, shape (n_values, n_draws, n_features)."""
-        try:
-            import lightgbm
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError(
-                "conditional='chained' needs LightGBM; install it with the extra "
-                "'condokit[lightgbm]'."
-            ) from None
+        lightgbm = need("lightgbm", "conditional='chained' needs LightGBM", "lightgbm")
         if len(X) < 2:
             raise ValueError("conditional='chained' cannot learn from 1 sample. Add rows.")
         known, asked = (
