@@ -101,7 +101,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         them, where resampling would take long or tell little: given continuous confounders (but
         for diagonal maps by "likelihood"); matrices of more than 30 features (100 in closed form;
         of rank 2, 66 or two million values); domains with different features; "procrustes";
-        rows that do not determine the matrix; after `pairs`.
+        rows that do not determine the matrix; missing values where there is no formula; after
+        `pairs`.
     errors_ : DiagonalErrors, DrawnErrors, JoinedErrors or None
         What `transform` computes the errors of single values from.
     report_ : FitReport

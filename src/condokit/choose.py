@@ -340,7 +340,7 @@ class _Trial:
         family, divergence = candidate.recipe.family, candidate.recipe.divergence
         d, fewest = self.trial_domains.n_features, self.whole.fewest_rows
         beside = self.candidates[0].recipe.family.form == "diagonal"
-        total, many = float(self.whole.n_rows), fewest >= (1 + beside) * MANY_ROWS * d
+        total, many = float(self.whole.support.n_rows.sum()), fewest >= (1 + beside) * MANY_ROWS * d
         if family.form != "diagonal" and beside and total < MANY_ROWS * d:
             return f"{total:g} rows are too few for a matrix of {d} features"
         if family.form == "low-rank" and d < _LOW_RANK_FEATURES:

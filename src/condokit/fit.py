@@ -284,8 +284,7 @@ def _solve_diagonal(
                 "features out with {@`features`}, or a confounder out.",
                 names=listing(domains.tables[0].names_of(nowhere)),
             )
-        if recipe.needs == "rows" or recipe.conditional.is_smooth:
-            solve = _solve_by_gaps
+        solve = _solve_by_gaps
     solution, unit, flat = solve(domains, recipe, comparison)
     if recipe.family.has_scale:
         _warn_constant(domains.tables[0], flat)

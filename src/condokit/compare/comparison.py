@@ -35,23 +35,6 @@ class Comparison:
         return self.prior.points(self.covariates, self.is_query)
 
     @property
-    def weights(self) -> Array:
-        """Weights of the strata, or of those in which a feature is known for every one."""
-        if self.observed is None:
-            return self.support.weights
-        query, reference = self.observed
-        both = query + reference
-        shares = (count / count.sum(axis=0) for count in (query, reference, both))
-        weights = np.where(both > 0, self.prior.weigh(*shares), 0.0)
-        return weights / weights.sum(axis=0)
-
-    @property
-    def n_rows(self) -> Any:
-        """The number of rows compared, of every feature where values are missing."""
-        counts = self.observed or (self.support.count_query, self.support.count_reference)
-        return sum(count.sum(axis=0) for count in counts)
-
-    @property
     def fewest_rows(self) -> float:
         """The rows compared of the smaller domain."""
         return float(min(self.support.count_query.sum(), self.support.count_reference.sum()))

@@ -35,6 +35,11 @@ class Support:
     # place of each value among all strata
     index: Array = field(default_factory=lambda: np.empty(0, dtype=np.intp), repr=False)
 
+    @property
+    def n_rows(self) -> Array:
+        """Rows of both domains."""
+        return self.count_query + self.count_reference
+
     def place(self, strata: Strata) -> Array:
         """Return the place of every row among the values compared, -1 for rows that are not."""
         place = np.full(len(strata.levels) + 1, -1, dtype=np.int32)  # the last is that of code -1
@@ -55,7 +60,7 @@ class Support:
         )
 
     def __repr__(self) -> str:
-        columns, total = self.to_dict(), self.count_query + self.count_reference
+        columns, total = self.to_dict(), self.n_rows
         for column in list(columns)[: len(self.names)]:
             columns[column] = shown_names(columns[column], total)
         for name, counts in (("n_query", self.count_query), ("n_reference", self.count_reference)):
@@ -74,7 +79,6 @@ class Prior(BaseEstimator, ABC):
     @abstractmethod
     def weigh(self, share_query: Array, share_reference: Array, share_pooled: Array) -> Array:
         """Return weights >= 0 of strata, given their shares in each domain and in all rows."""
-        # arrays of shape (n_strata,), or (n_strata, n_features) where values are missing
 
     @abstractmethod
     def points(self, covariates: Covariates, is_query: Array) -> tuple[Array, Array]:

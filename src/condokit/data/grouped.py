@@ -6,7 +6,7 @@ import numpy as np
 from scipy import sparse
 
 from condokit.checks import Array
-from condokit.data.arrays import columns, ones_for_zeros
+from condokit.data.arrays import ones_for_zeros
 
 _FEW_FEATURES = 8  # so that outer products of all rows are faster than a product for each group
 
@@ -79,7 +79,7 @@ class GroupedMoments:
 
     def merge(self, other: "GroupedMoments") -> None:
         """Add what another object has gathered."""
-        present = np.flatnonzero(columns(other.count).any(axis=1))
+        present = np.flatnonzero(other.count)
         self._add(present, other.count[present], other.mean[present], other.squares[present])
 
     def _add(self, present: Array, count: Array, mean: Array, squares: Array) -> None:
@@ -88,11 +88,11 @@ class GroupedMoments:
             self.count[present], self.mean[present], self.squares[present] = count, mean, squares
             return
         total = before + count
-        share = columns(count / ones_for_zeros(total))
+        share = (count / total)[:, None]
         delta = mean - self.mean[present]
         self.count[present] = total
         self.mean[present] += delta * share
-        self.squares[present] += squares + delta * delta * (columns(before) * share)
+        self.squares[present] += squares + delta * delta * (before[:, None] * share)
 
 
 class GroupedPowers(GroupedMoments):
@@ -145,31 +145,6 @@ class GroupedPowers(GroupedMoments):
         self.fourth[present] += 6 * delta**2 * (before**2 * squares + new**2 * old) / n**2
         self.fourth[present] += 4 * delta * (before * third - new * cubes) / n
         self._add(present, count, mean, squares)
-
-
-class ObservedMoments(GroupedMoments):
-    """The same of rows with missing values: every feature counts the rows where it is observed."""
-
-    def __init__(self, n_groups: int, n_features: int) -> None:
-        super().__init__(n_groups, n_features)
-        self.count = np.zeros((n_groups, n_features))
-
-    def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
-        """Add rows; `groups` holds the group number of each, negative numbers are left out."""
-        rows, present, first, sizes, weights = _sorted_rows(groups, weights)
-        if len(rows) == 0:
-            return
-        X = X[rows]
-        members = sparse.csr_array((weights, np.arange(len(rows)), np.append(first, len(rows))))
-        # differences to the least value of a group: exact for constants
-        mean = np.fmin.reduceat(X, first, axis=0)
-        seen = ~np.isnan(X)
-        difference = np.where(seen, X - np.repeat(mean, sizes, axis=0), 0.0)
-        count = members @ seen.astype(np.float64)
-        shift = members @ difference / ones_for_zeros(count)
-        squares = members @ difference**2 - count * shift**2
-        mean = np.where(count > 0, mean + shift, 0.0)
-        self._add(present, count, mean, np.maximum(squares, 0.0))
 
 
 class GroupedScatter:
@@ -260,28 +235,21 @@ def effective_counts(
     With :math:`n_g` rows of cluster g in a stratum of n rows and intra-class correlation
     :math:`\rho`, the variance of a mean is :math:`\sigma^2 [n (1 - \rho) + \rho \sum_g n_g^2] /
     n^2`, so the stratum is worth :math:`n^2 / [n (1 - \rho) + \rho \sum_g n_g^2]` rows.
-    :math:`\rho` is the analysis-of-variance estimate, averaged over features and strata. `count`,
-    perhaps of every feature, and `squares` are those of strata; `clusters` has the same rows by
-    (stratum, cluster), and `stratum` tells the stratum of each.
+    :math:`\rho` is the analysis-of-variance estimate, averaged over features and strata. `count`
+    and `squares` are those of strata; `clusters` has the same rows by (stratum, cluster), and
+    `stratum` tells the stratum of each.
     """
-    places = (np.ones(len(stratum)), (stratum, np.arange(len(stratum))))
-    by_stratum = sparse.csr_array(places, shape=(len(count), len(stratum)))
-    sum_sizes2 = by_stratum @ clusters.count**2
-    n_clusters = by_stratum @ (clusters.count > 0).astype(np.float64)
-    between_dof = np.maximum(n_clusters - 1, 0).sum(axis=0)
-    within_dof = (count - n_clusters).sum(axis=0)
-    # otherwise every row is its own cluster, or there is nothing to compare
-    known = (within_dof > 0) & (between_dof > 0)
-    alone = np.where(n_clusters > 0, np.minimum(count, n_clusters), 0.0)
-    if not known.any():
-        return alone
-    within_dof, between_dof = np.where(known, within_dof, 1.0), np.where(known, between_dof, 1.0)
+    sum_sizes2 = np.bincount(stratum, clusters.count**2, len(count))
+    n_clusters = np.bincount(stratum, clusters.count > 0, len(count))
+    between_dof = np.maximum(n_clusters - 1, 0).sum()
+    within_dof = (count - n_clusters).sum()
+    if within_dof <= 0 or between_dof == 0:  # every row is its own, or there is nothing to compare
+        return np.minimum(count, n_clusters)
     within_squares = clusters.squares.sum(axis=0)
     within = within_squares / within_dof
     between = (squares.sum(axis=0) - within_squares) / between_dof
-    typical = (count - sum_sizes2 / ones_for_zeros(count)).sum(axis=0) / between_dof
+    typical = (count - sum_sizes2 / ones_for_zeros(count)).sum() / between_dof
     spread = between + (typical - 1) * within
     rho = np.where(spread > 0, (between - within) / ones_for_zeros(spread), 0.0)
-    rho_mean = float(np.clip(rho, 0.0, 1.0)[np.broadcast_to(known, rho.shape)].mean())
-    shared = np.where(count > 0, count * (1 - rho_mean) + rho_mean * sum_sizes2, 1.0)
-    return np.where(known, count**2 / shared, alone)
+    rho_mean = float(np.clip(rho, 0.0, 1.0).mean())
+    return count**2 / ones_for_zeros(count * (1 - rho_mean) + rho_mean * sum_sizes2)
