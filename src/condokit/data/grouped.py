@@ -12,15 +12,19 @@ _FEW_FEATURES = 8  # so that outer products of all rows are faster than a produc
 
 
 class GroupedMoments:
-    r"""Count, mean and sum of squared deviations of every feature in every group.
+    r"""Count, mean and sums of powers 2 to 4 of deviations of every feature in every group.
 
     `update` takes a chunk of rows, `merge` another object of the same shape; in any order and any
     split they give the same numbers up to rounding, so data larger than memory or spread over
-    machines need nothing else. Two parts :math:`a, b` of a group combine as (Chan et al. 1983)
+    machines need nothing else. Two parts :math:`a, b` of a group combine as (Pébay 2008)
 
     .. math::
-        \delta = \mu_b - \mu_a,\quad \mu = \mu_a + \delta\, n_b / n,\quad
-        M = M_a + M_b + \delta^2 n_a n_b / n, \quad n = n_a + n_b.
+        \delta &= \mu_b - \mu_a,\quad n = n_a + n_b,\quad \mu = \mu_a + \delta\, n_b / n,\quad
+        M = M_a + M_b + \delta^2 n_a n_b / n, \\
+        T &= T_a + T_b + \delta^3 \frac{n_a n_b (n_a - n_b)}{n^2}
+            + 3 \delta \frac{n_a M_b - n_b M_a}{n}, \\
+        F &= F_a + F_b + \delta^4 \frac{n_a n_b (n_a^2 - n_a n_b + n_b^2)}{n^3}
+            + 6 \delta^2 \frac{n_a^2 M_b + n_b^2 M_a}{n^2} + 4 \delta \frac{n_a T_b - n_b T_a}{n}.
 
     Within a chunk, sums are taken of differences to the group's first row: exact for constants, and
     safe from cancellation whatever the offset of the data.
@@ -34,22 +38,22 @@ class GroupedMoments:
 
     def __init__(self, n_groups: int, n_features: int) -> None:
         self.count = np.zeros(n_groups)  # rows; a weight of 2 counts as two
-        self.mean = np.zeros((n_groups, n_features))
-        self.squares = np.zeros((n_groups, n_features))
+        self.mean, self.squares, self.third, self.fourth = np.zeros((4, n_groups, n_features))
 
     def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
         """Add rows; `groups` holds the group number of each, negative numbers are left out."""
-        present, count, mean, difference, members = self._differences(X, groups, weights)
-        shift = members @ difference
-        np.multiply(difference, difference, out=difference)
-        squares = members @ difference
-        shift /= count[:, None]
-        mean += shift
-        shift *= shift
-        shift *= count[:, None]
-        squares -= shift
-        np.maximum(squares, 0.0, out=squares)
-        self._add(present, count, mean, squares)
+        present, count, origin, difference, members = self._differences(X, groups, weights)
+        power, sums = difference.copy(), []
+        for k in range(4):
+            sums.append(members @ power / count[:, None])
+            if k < 3:
+                power *= difference
+        shift, second, third, fourth = sums
+        squares = np.maximum(second - shift**2, 0.0)
+        cubes = third - 3 * shift * second + 2 * shift**3
+        fourth += -4 * shift * third + 6 * shift**2 * second - 3 * shift**4
+        parts = [squares, cubes, np.maximum(fourth, squares**2)]
+        self._add(present, count, origin + shift, *(count[:, None] * p for p in parts))
 
     def _differences(
         self, X: Array, groups: Array, weights: Array | None
@@ -79,60 +83,11 @@ class GroupedMoments:
 
     def merge(self, other: "GroupedMoments") -> None:
         """Add what another object has gathered."""
-        present = np.flatnonzero(other.count)
-        self._add(present, other.count[present], other.mean[present], other.squares[present])
-
-    def _add(self, present: Array, count: Array, mean: Array, squares: Array) -> None:
-        before = self.count[present]
-        if not before.any():
-            self.count[present], self.mean[present], self.squares[present] = count, mean, squares
-            return
-        total = before + count
-        share = (count / total)[:, None]
-        delta = mean - self.mean[present]
-        self.count[present] = total
-        self.mean[present] += delta * share
-        self.squares[present] += squares + delta * delta * (before[:, None] * share)
-
-
-class GroupedPowers(GroupedMoments):
-    r"""The same with sums of third and fourth powers of deviations, for errors and tails.
-
-    Two parts combine as (Pébay 2008), with :math:`\delta` and n as above,
-
-    .. math::
-        T &= T_a + T_b + \delta^3 \frac{n_a n_b (n_a - n_b)}{n^2}
-            + 3 \delta \frac{n_a M_b - n_b M_a}{n}, \\
-        F &= F_a + F_b + \delta^4 \frac{n_a n_b (n_a^2 - n_a n_b + n_b^2)}{n^3}
-            + 6 \delta^2 \frac{n_a^2 M_b + n_b^2 M_a}{n^2} + 4 \delta \frac{n_a T_b - n_b T_a}{n}.
-    """
-
-    def __init__(self, n_groups: int, n_features: int) -> None:
-        super().__init__(n_groups, n_features)
-        self.third, self.fourth = np.zeros((2, n_groups, n_features))
-
-    def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
-        """Add rows; `groups` holds the group number of each, negative numbers are left out."""
-        present, count, origin, difference, members = self._differences(X, groups, weights)
-        power, sums = difference.copy(), []
-        for k in range(4):
-            sums.append(members @ power / count[:, None])
-            if k < 3:
-                power *= difference
-        shift, second, third, fourth = sums
-        squares = np.maximum(second - shift**2, 0.0)
-        cubes = third - 3 * shift * second + 2 * shift**3
-        fourth += -4 * shift * third + 6 * shift**2 * second - 3 * shift**4
-        parts = [squares, cubes, np.maximum(fourth, squares**2)]
-        self._add_powers(present, count, origin + shift, *(count[:, None] * p for p in parts))
-
-    def merge(self, other: "GroupedPowers") -> None:  # type: ignore[override]
-        """Add what another object of this class has gathered."""
         at = np.flatnonzero(other.count)
         tables = (other.mean, other.squares, other.third, other.fourth)
-        self._add_powers(at, other.count[at], *(table[at] for table in tables))
+        self._add(at, other.count[at], *(table[at] for table in tables))
 
-    def _add_powers(
+    def _add(
         self, present: Array, count: Array, mean: Array, squares: Array, third: Array, fourth: Array
     ) -> None:
         before, old = self.count[present][:, None], self.squares[present]
@@ -144,7 +99,9 @@ class GroupedPowers(GroupedMoments):
         self.fourth[present] += fourth + delta**4 * share
         self.fourth[present] += 6 * delta**2 * (before**2 * squares + new**2 * old) / n**2
         self.fourth[present] += 4 * delta * (before * third - new * cubes) / n
-        self._add(present, count, mean, squares)
+        self.squares[present] += squares + delta**2 * (before * new / n)
+        self.mean[present] += delta * (new / n)
+        self.count[present] += count
 
 
 class GroupedScatter:

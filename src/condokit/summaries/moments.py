@@ -110,11 +110,9 @@ def _independent(domains: Domains, cell: Array, stats: GroupedMoments) -> Array:
     return effective_counts(stats.count, stats.squares, clusters, stratum)
 
 
-def gather(
-    domains: Domains, groups: Array, n_groups: int, kind: type[GroupedMoments] = GroupedMoments
-) -> GroupedMoments:
+def gather(domains: Domains, groups: Array, n_groups: int) -> GroupedMoments:
     """Read all rows once, and return the moments of groups of them."""
-    stats = kind(n_groups, domains.n_features)
+    stats = GroupedMoments(n_groups, domains.n_features)
     for rows, chunk in domains.chunks():
         weights = None if domains.weights is None else domains.weights[rows]
         with np.errstate(invalid="ignore", over="ignore"):
