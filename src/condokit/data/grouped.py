@@ -28,12 +28,6 @@ class GroupedMoments:
 
     Within a chunk, sums are taken of differences to the group's first row: exact for constants, and
     safe from cancellation whatever the offset of the data.
-
-    >>> import numpy as np
-    >>> stats = GroupedMoments(2, 1)
-    >>> stats.update(np.array([[1.0], [3.0], [10.0]]), np.array([0, 0, 1]))
-    >>> stats.count, stats.mean.ravel(), stats.squares.ravel()
-    (array([2., 1.]), array([ 2., 10.]), array([2., 0.]))
     """
 
     def __init__(self, n_groups: int, n_features: int) -> None:
@@ -115,6 +109,11 @@ class GroupedScatter:
         self.count = np.zeros(n_groups)
         self.mean = np.zeros((n_groups, n_features))
         self.scatter = np.zeros((n_groups, n_features, n_features))
+
+    @property
+    def squares(self) -> Array:
+        """Sums of squared deviations of every feature."""
+        return np.einsum("kii->ki", self.scatter)
 
     def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
         """Add rows; `groups` holds the group number of each, negative numbers are left out."""

@@ -348,8 +348,11 @@ class SlicedWasserstein(SampleDivergence):
         d = samples.reference[0].shape[1]
         directions = rng.normal(size=(d, self.n_directions if d > 1 else 1))
         directions /= np.linalg.norm(directions, axis=0)
-        sorted_rows = [np.sort(rows @ directions, axis=0) for rows in samples.reference]
-        goals = [_quantiles(rows, len(X)) for rows, X in zip(sorted_rows, samples.query)]
+        shares = [(np.arange(len(X)) + 0.5) / len(X) for X in samples.query]
+        goals = [
+            np.quantile(rows @ directions, share, axis=0, method="hazen")
+            for rows, share in zip(samples.reference, shares)
+        ]
 
         def distance(k: int, Z: Array) -> tuple[float, Array]:
             along = Z @ directions
@@ -428,14 +431,3 @@ def _factors(left: Array, right: Array) -> tuple[Array, Array]:
         np.column_stack([-2 * left, here, np.ones_like(here)]),
         np.column_stack([right, np.ones_like(there), there]).T,
     )
-
-
-def _quantiles(ordered: Array, n: int) -> Array:
-    """Return n evenly spaced quantiles of every sorted column."""
-    if len(ordered) == n:
-        return ordered
-    last = len(ordered) - 1
-    place = np.clip((np.arange(n) + 0.5) / n * len(ordered) - 0.5, 0, last)
-    low = place.astype(np.intp)
-    high, share = np.minimum(low + 1, last), (place - low)[:, None]
-    return (1 - share) * ordered[low] + share * ordered[high]

@@ -110,9 +110,9 @@ def _independent(domains: Domains, cell: Array, stats: GroupedMoments) -> Array:
     return effective_counts(stats.count, stats.squares, clusters, stratum)
 
 
-def gather(domains: Domains, groups: Array, n_groups: int) -> GroupedMoments:
+def gather(domains: Domains, groups: Array, n_groups: int, kind: Any = GroupedMoments) -> Any:
     """Read all rows once, and return the moments of groups of them."""
-    stats = GroupedMoments(n_groups, domains.n_features)
+    stats = kind(n_groups, domains.n_features)
     for rows, chunk in domains.chunks():
         weights = None if domains.weights is None else domains.weights[rows]
         with np.errstate(invalid="ignore", over="ignore"):

@@ -148,10 +148,7 @@ class ResampledGaussians:
         self.pair, self.rng = pair, np.random.default_rng(seed)
         n_values, cell = len(comparison.support.levels), cells(domains, comparison)
         parcel, self.parcels = parcels(domains, cell, n_values, self.rng, most)
-        stats = GroupedScatter(len(self.parcels.cell), domains.n_features)
-        for rows, chunk in domains.chunks():
-            weights = None if domains.weights is None else domains.weights[rows]
-            stats.update(chunk, parcel[rows], weights)
+        stats = gather(domains, parcel, len(self.parcels.cell), GroupedScatter)
         sides = pair.query, pair.reference
         self.middle = np.concatenate([side.mean for side in sides])
         self.count = np.concatenate([side.count for side in sides])
