@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy import linalg
@@ -163,12 +164,13 @@ class KLObjective:
 
     def _newton(self, B: Array, max_iter: int) -> tuple[Array, int]:
         """Newton's method within regions of trust."""
+        function: Any = self._on_operator(B)
         best = minimize(
-            self._on_operator(B),
+            function,
             B.ravel(),
+            method="trust-exact",
             jac=True,
             hess=lambda v: self._hessian(np.linalg.inv(v.reshape(B.shape))),
-            method="trust-exact",
             options={"gtol": 1e-9, "maxiter": max_iter},
         )
         return best.x.reshape(B.shape), int(best.nit)
