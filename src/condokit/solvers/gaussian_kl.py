@@ -164,15 +164,9 @@ class KLObjective:
 
     def _newton(self, B: Array, max_iter: int) -> tuple[Array, int]:
         """Newton's method within regions of trust."""
-        function: Any = self._on_operator(B)
-        best = minimize(
-            function,
-            B.ravel(),
-            method="trust-exact",
-            jac=True,
-            hess=lambda v: self._hessian(np.linalg.inv(v.reshape(B.shape))),
-            options={"gtol": 1e-9, "maxiter": max_iter},
-        )
+        settings: Any = {"method": "trust-exact", "options": {"gtol": 1e-9, "maxiter": max_iter}}
+        settings["hess"] = lambda v: self._hessian(np.linalg.inv(v.reshape(B.shape)))
+        best = minimize(self._on_operator(B), B.ravel(), jac=True, **settings)
         return best.x.reshape(B.shape), int(best.nit)
 
     def _row_sweeps(self, B: Array, max_iter: int, tolerance: float = 1e-9) -> tuple[Array, int]:
