@@ -20,6 +20,7 @@ from condokit.data.subsets import subsample
 
 Function = Callable[[Covariates], Array]
 
+_KNOTS = 10  # of a curve
 NOISE_KNOTS = 6
 MOST_CURVES = 40  # continuous columns that get a curve of their own
 MOST_INTERACTING = 16  # continuous columns beyond which no kernel is tried
@@ -149,7 +150,7 @@ def free_columns(at: Covariates, is_query: Array) -> tuple[Design, list[Block]]:
     return Design(tuple(free), kept=_independent(D)), always
 
 
-def candidates(at: Covariates, index: Array | None, n_knots: int) -> list[Block]:
+def candidates(at: Covariates, index: Array | None) -> list[Block]:
     """Return the blocks that may be added: curves, an index, slopes by level, interactions."""
     n, p = at.Z.shape
     found: list[Block] = []
@@ -157,7 +158,7 @@ def candidates(at: Covariates, index: Array | None, n_knots: int) -> list[Block]
     if index is not None and p > 1:
         axes.append(("index", index))
     for name, axis in axes:
-        curve = spline(axis, at, n_knots)
+        curve = spline(axis, at, _KNOTS)
         if curve is not None:
             found.append(Block(name, curve, cost=INDEX_COST * (p - 1) * (name == "index")))
     K = at.n_categories
@@ -346,7 +347,6 @@ def select(
     weights: Array,
     precision: Array,
     fixed: Array,
-    n_knots: int,
     transform: Callable[[Array], Array] | None = None,
 ) -> tuple[Design, float]:
     """Choose the design from rows of a few features (query rows first, centred by domain).
@@ -374,7 +374,7 @@ def select(
     n_effective = effective_number(residuals * np.sqrt(W)[:, None], total)
     index = _index(at, is_query, mapped, residuals, W) if transform is None else None
     design = replace(design, index=index)
-    blocks = always + candidates(at, index, n_knots)
+    blocks = always + candidates(at, index)
     scaled, parts = [], []
     for block in blocks:  # off D, in units of mean row variance 1
         values = free(block(at))
