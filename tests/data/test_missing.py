@@ -167,7 +167,9 @@ def test_features_with_too_few_values():
         fit(sides, ())
     X[sides[0][1] == "a", 1] = 1.0
     sides[1][0][sides[1][1] == "a", 1] = np.nan
-    with pytest.raises(ValueError, match="'column 1' are known in no stratum of both domains"):
+    with pytest.raises(
+        ValueError, match="'column 1', where values are known: confounder 'z1' has no level"
+    ):
         fit(sides, (1,))
 
 

@@ -12,7 +12,6 @@ from condokit.compare.priors import Prior, ProductPrior, Support
 from condokit.conditionals.base import Conditional, Stratified
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains, Strata
-from condokit.data.missing import observed_counts
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,6 @@ class Comparison:
     is_query: Array  # of these rows
     covariates: Covariates  # of these rows
     place: Array  # of every row among the values compared, -1 for rows that are not
-    observed: tuple[Array, Array] | None = None  # rows of every feature, where values are missing
 
     @cached_property
     def points(self) -> tuple[Array, Array]:
@@ -70,8 +68,7 @@ def compare(
         overlap = measure_overlap(domains, strata, covariates, is_query)
     if not quiet:
         _check_overlap(overlap, *limits)
-    observed = None if domains.gaps is None else observed_counts(domains, place, n_values)
-    return Comparison(prior, strata, support, overlap, used, is_query, covariates, place, observed)
+    return Comparison(prior, strata, support, overlap, used, is_query, covariates, place)
 
 
 def _user_kernel(prior: Prior, conditional: Conditional) -> Any:
