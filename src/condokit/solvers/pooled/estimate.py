@@ -37,11 +37,7 @@ from condokit.solvers.pooled.design import (
     select,
 )
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
-from condokit.solvers.pooled.projections import (
-    BasisProjection,
-    StrataProjection,
-    residual_variance,
-)
+from condokit.solvers.pooled.projections import BasisProjection, StrataProjection, residual_variance
 from condokit.solvers.pooled.rowwise import (
     LARGEST_LEVERAGE,
     Batch,
@@ -366,11 +362,7 @@ def _assemble(
         profile=profile,
     )
     scale = np.where(free, m * ur / uq, 1.0)
-    facts = {
-        **facts,
-        "heavy_tails": np.isfinite(nu),
-        "discrete": discrete.rare & ~rows.flat,
-    }
+    facts = {**facts, "heavy_tails": np.isfinite(nu), "discrete": discrete.rare & ~rows.flat}
     return Solution(
         scale=scale,
         centre=rows.mean[0] - b[1] * uq,
