@@ -36,7 +36,7 @@ def pooled(x, q, has_scale=True, **given):
 
 
 def shrunk(found):
-    return posterior(found, np.ones(len(found.scale))).solution
+    return posterior(found, np.ones(len(found.scale)))[0]
 
 
 def draw(seed=0, n=120, d=4, K=3, m=1.5):
