@@ -200,17 +200,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         ConDoAdapter
             The fitted adapter itself.
         """
-        domains = from_table(
-            X,
-            domain=domain,
-            confounders=confounders,
-            features=features,
-            groups=groups,
-            sample_weight=sample_weight,
-            reference=self.reference,
-            categorical=self.categorical,
-            missing=self.missing,
-        )
+        roles = domain, confounders, features, groups, sample_weight
+        domains = from_table(X, *roles, self.reference, self.categorical, self.missing)
         return self.fit_domains(domains, _by_place(features, domains))
 
     def fit_pair(
@@ -254,18 +245,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 f"'reference' is {self.reference!r}, but fit_pair takes the reference as its "
                 "second table. Leave `reference` out, or use fit with one table."
             )
-        domains = from_pair(
-            X_query,
-            X_reference,
-            Z_query,
-            Z_reference,
-            groups,
-            sample_weight,
-            self.categorical,
-            self.missing,
-            any_features=takes_any_features(self.map, self.divergence),
-            features=features,
-        )
+        tables = X_query, X_reference, Z_query, Z_reference
+        settings = self.categorical, self.missing, takes_any_features(self.map, self.divergence)
+        domains = from_pair(*tables, groups, sample_weight, *settings, features)
         matched = None if pairs is None else check_pairs(pairs, domains)
         return self.fit_domains(domains, _by_place(features, domains), matched)
 

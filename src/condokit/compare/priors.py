@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from condokit.checks import Array, NoOverlapError, listing
+from condokit.checks import Array, NoOverlapError, check_word, listing
 from condokit.compare.overlap import calibrated, propensity
 from condokit.data import kernels
 from condokit.data.arrays import ones_for_zeros
@@ -166,10 +166,7 @@ class ProductPrior(Prior):
         return (self.bandwidth or 1.0) * kernels.column_widths(covariates)
 
     def _is_paper(self) -> bool:
-        if self.variant not in ("product", "paper"):
-            raise ValueError(
-                f"'variant' of ProductPrior must be 'product' or 'paper'. Got {self.variant!r}."
-            )
+        check_word("'variant' of ProductPrior", self.variant, ("product", "paper"))
         return self.variant == "paper"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import Bunch
 
-from condokit.checks import Array
+from condokit.checks import Array, check_word
 from condokit.io import sha256
 from condokit.io.formats import need
 
@@ -66,8 +66,7 @@ def load_photo(name: str) -> Bunch:
         Which. "beach" has sky, water and sand, the others sky and water.
     """
     files = {"day": "ocean_day.jpg", "sunset": "ocean_sunset.jpg", "beach": "cape_cod.jpg"}
-    if name not in files:
-        raise ValueError(f"name must be one of {', '.join(map(repr, files))}; got {name!r}.")
+    check_word("'name'", name, tuple(files))
     Image = need("PIL.Image", "load_photo needs Pillow", "plot")
     with Image.open(find(files[name])) as image:
         pixels = np.asarray(image.convert("RGB"), np.float32) / 256

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from condokit.checks import Array, check_integer
+from condokit.checks import Array, check_integer, check_word
 from condokit.conditionals import Moments
 from condokit.divergences.base import GaussianDivergence, variance_of_mean, variance_of_variance
 from condokit.maps.families import DiagonalFamily, LocationScale, MapFamily, MatrixFamily
@@ -128,10 +128,7 @@ class ReverseKL(GaussianDivergence):
         return decorrelated(found, covariance)
 
     def _is_exact(self) -> bool:
-        if self.variant not in ("exact", "paper"):
-            raise ValueError(
-                f"'variant' of ReverseKL must be 'exact' or 'paper'. Got {self.variant!r}."
-            )
+        check_word("'variant' of ReverseKL", self.variant, ("exact", "paper"))
         return self.variant == "exact"
 
 
