@@ -10,7 +10,7 @@ from condokit.compare.comparison import Comparison
 from condokit.conditionals.base import moments_from
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.domains import Domains
-from condokit.data.grouped import GroupedScatter
+from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.summaries.gaussians import GaussianPair, gaussians_of, regularise
 from condokit.summaries.moments import MomentPair, cells, gather, paired
 
@@ -126,26 +126,23 @@ class ResampledMoments:
 
     def _merged(self, drawn: Array) -> tuple[Array, ...]:
         """Return count, mean and sum of squares of cells."""
-        stats, cell, n_cells = self.stats, self.parcels.cell, 2 * self.n_values
-        count, (mean, squares) = np.zeros(n_cells), np.zeros((2, n_cells, stats.mean.shape[1]))
-        for c in np.unique(cell[drawn > 0]):
-            mine = np.flatnonzero((cell == c) & (drawn > 0))
-            n = stats.count[mine] * drawn[mine]
-            count[c] = n.sum()
-            centred = stats.mean[mine] - stats.mean[mine[0]]
-            middle = n @ centred / ones_for_zeros(count[c])
-            mean[c] = stats.mean[mine[0]] + middle
-            squares[c] = drawn[mine] @ stats.squares[mine] + n @ (centred - middle) ** 2
-        return count, mean, squares
+        cell, merged = (
+            self.parcels.cell,
+            GroupedMoments(2 * self.n_values, self.stats.mean.shape[1]),
+        )
+        merged.update(self.stats.mean, cell, drawn * self.stats.count)
+        first = np.flatnonzero(np.diff(cell, prepend=-1))  # every cell has parcels, one by one
+        within = np.add.reduceat(drawn[:, None] * self.stats.squares, first)
+        return merged.count, merged.mean, merged.squares + within
 
 
 class ResampledGaussians:
     """Both domains as Gaussians of reweighted rows, from parcels of them; rows are read once."""
 
     def __init__(
-        self, domains: Domains, comparison: Comparison, pair: GaussianPair, most: int, seed: int = 0
+        self, domains: Domains, comparison: Comparison, pair: GaussianPair, most: int
     ) -> None:
-        self.pair, self.rng = pair, np.random.default_rng(seed)
+        self.pair, self.rng = pair, np.random.default_rng(0)
         n_values, cell = len(comparison.support.levels), cells(domains, comparison)
         parcel, self.parcels = parcels(domains, cell, n_values, self.rng, most)
         stats = gather(domains, parcel, len(self.parcels.cell), GroupedScatter)
