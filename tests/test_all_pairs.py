@@ -179,7 +179,7 @@ def off_by(X, truth):
 def test_all_maps_and_divergences_are_walked():
     families = {type(family) for family, *_ in CASES.values()}
     assert set(MAPS.values()) <= families
-    assert set(SUPPORTED) == {*DIVERGENCES, "matching"}
+    assert set(SUPPORTED) == {*NAMES}
 
 
 @pytest.mark.parametrize("name", NAMES)
