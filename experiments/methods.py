@@ -8,8 +8,9 @@ from functools import partial
 
 import numpy as np
 import published
+from minibatches import StochasticMMD
 
-from condokit import AffineMap, ConDoAdapter, ReverseKL, StochasticMMD
+from condokit import AffineMap, ConDoAdapter, ReverseKL
 
 # published name: the same method here
 REPEATED = {

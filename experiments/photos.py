@@ -13,8 +13,9 @@ import published
 from compare import mean
 from figures import bars, legend, means, plt, save, subplots
 from methods import SLOW, TwoDomains, fit_all, methods
+from minibatches import StochasticMMD
 
-from condokit import AffineMap, ConDoAdapter, StochasticMMD
+from condokit import AffineMap, ConDoAdapter
 from condokit.datasets import real
 
 TITLE = "Colours of photos, given what their pixels show"

@@ -8,11 +8,12 @@ import published
 from compare import improves, mean
 from figures import legend, lines, means, save, subplots
 from methods import COLORS, fit_all
+from minibatches import StochasticMMD
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import Ridge
 from sklearn.metrics import f1_score, silhouette_score
 
-from condokit import AffineMap, ConDoAdapter, StochasticMMD
+from condokit import AffineMap, ConDoAdapter
 from condokit.datasets import real
 
 TITLE = "Two assays of the same cells"

@@ -137,7 +137,7 @@ def random_sides(rng, n_features=6, n_values=3):
 
 
 def dense(gaussian):
-    return np.diag(gaussian.noise) + gaussian.factors @ gaussian.factors.T
+    return gaussian.cov.array()
 
 
 def covariates(Z, category=None, n_categories=1):

@@ -440,11 +440,6 @@ def test_results_too_large_for_their_dtype():
     [
         ({"warn_overlap": None}, "'warn_overlap' must be a number from 0 to 1. Got None"),
         ({"min_overlap": 2}, "'min_overlap' must be a number"),
-        (
-            {"divergence": PooledLikelihood(n_knots=1)},
-            "'n_knots' must be a whole number of at least 3",
-        ),
-        ({"divergence": PooledLikelihood(max_rows=10)}, "'max_rows' must be"),
         ({"conditional": KernelSmoother(bandwidth=-1)}, "'bandwidth' must be"),
         ({"conditional": "kernel", "prior": ProductPrior(bandwidth="x")}, "'bandwidth' must be"),
         (

@@ -20,7 +20,7 @@ def kept(shift, error, sd=1.0):
     """Return the share of shifts that is kept, by features of which nothing else is known."""
     zero, one = np.zeros(len(shift)), np.ones(len(shift))
     plain = Solution(one, zero, shift, se_log_scale=zero, se_image=error)
-    return posterior(plain, sd * one).solution.image / shift
+    return posterior(plain, sd * one)[0].image / shift
 
 
 def test_noise_is_removed_and_signal_is_kept():
@@ -62,7 +62,7 @@ def test_the_posterior_is_that_of_numerical_integration():
         np.array([1.3]), np.zeros(1), np.array([0.4]),
         se_log_scale=np.array([0.12]), se_image=np.array([0.2]),
     )  # fmt: skip
-    found = posterior(plain, np.ones(1)).solution
+    found = posterior(plain, np.ones(1))[0]
     x = np.linspace(-30, 30, 200_001)
     prior = [w * t.pdf(x, 3, scale=s) for w, s in zip(_SHIFT_WEIGHTS, _SHIFT_SDS)]
     like = norm.pdf(0.4, x, 0.2)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from condokit.divergences import Procrustes as Procrustes
     from condokit.divergences import ReverseKL as ReverseKL
     from condokit.divergences import SlicedWasserstein as SlicedWasserstein
-    from condokit.divergences import StochasticMMD as StochasticMMD
     from condokit.maps import load_map as load_map
     from condokit.maps.affine import AffineMap as AffineMap
     from condokit.maps.families import Affine as Affine
@@ -52,7 +51,7 @@ _NAMES = {
     "compare.priors": "OverlapPrior ProductPrior UniformPrior",
     "conditionals": "Chained KernelSmoother Splines Stratified",
     "divergences": "Energy ForwardKL GaussianOT Jeffreys MMD PCMatch "
-    "PooledLikelihood Procrustes ReverseKL SlicedWasserstein StochasticMMD",
+    "PooledLikelihood Procrustes ReverseKL SlicedWasserstein",
     "maps": "load_map",
     "maps.affine": "AffineMap",
     "maps.families": "Affine Blocks Identity LocationScale LowRank Orthogonal Shift Similarity",

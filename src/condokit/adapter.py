@@ -107,8 +107,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         is as good, or the sign of an axis wrong, is not in them. None, until `bootstrap` has found
         them, where resampling would take long or tell little: given continuous confounders (but
         for diagonal maps by "likelihood"); matrices of more than 30 features (100 in closed form;
-        of rank 2, 66 or two million values); domains with different features; "procrustes" and
-        "mmd-paper"; rows that do not determine the matrix; after `pairs`.
+        of rank 2, 66 or two million values); domains with different features; "procrustes";
+        rows that do not determine the matrix; missing values where there is no formula; after
+        `pairs`.
     errors_ : DiagonalErrors, DrawnErrors, JoinedErrors or None
         What `transform` computes the errors of single values from.
     report_ : FitReport
@@ -206,17 +207,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         ConDoAdapter
             The fitted adapter itself.
         """
-        domains = from_table(
-            X,
-            domain=domain,
-            confounders=confounders,
-            features=features,
-            groups=groups,
-            sample_weight=sample_weight,
-            reference=self.reference,
-            categorical=self.categorical,
-            missing=self.missing,
-        )
+        roles = domain, confounders, features, groups, sample_weight
+        domains = from_table(X, *roles, self.reference, self.categorical, self.missing)
         return self.fit_domains(domains, _by_place(features, domains))
 
     def fit_pair(
@@ -260,18 +252,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 f"'reference' is {self.reference!r}, but fit_pair takes the reference as its "
                 "second table. Leave `reference` out, or use fit with one table."
             )
-        domains = from_pair(
-            X_query,
-            X_reference,
-            Z_query,
-            Z_reference,
-            groups,
-            sample_weight,
-            self.categorical,
-            self.missing,
-            any_features=takes_any_features(self.map, self.divergence),
-            features=features,
-        )
+        tables = X_query, X_reference, Z_query, Z_reference
+        settings = self.categorical, self.missing, takes_any_features(self.map, self.divergence)
+        domains = from_pair(*tables, groups, sample_weight, *settings, features)
         matched = None if pairs is None else check_pairs(pairs, domains)
         return self.fit_domains(domains, _by_place(features, domains), matched)
 

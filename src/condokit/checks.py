@@ -231,6 +231,15 @@ def unknown_columns(argument: str, missing: Sequence[Any], known: Sequence[Any])
     )
 
 
+def check_word(argument: str, value: Any, known: Sequence[str]) -> None:
+    """Refuse a parameter that is none of the known words."""
+    if value not in known:
+        *others, last = (repr(word) for word in known)
+        raise ValueError(
+            f"{argument} must be {', '.join(others)} or {last}. Got {value!r} instead."
+        )
+
+
 def is_number(value: Any, kinds: Any = (int, float, np.number)) -> bool:
     """Tell whether a value is a number; truth values are none."""
     return isinstance(value, kinds) and not isinstance(value, bool)

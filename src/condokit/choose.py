@@ -340,7 +340,7 @@ class _Trial:
         family, divergence = candidate.recipe.family, candidate.recipe.divergence
         d, fewest = self.trial_domains.n_features, self.whole.fewest_rows
         beside = self.candidates[0].recipe.family.form == "diagonal"
-        total, many = float(self.whole.n_rows), fewest >= (1 + beside) * MANY_ROWS * d
+        total, many = float(self.whole.support.n_rows.sum()), fewest >= (1 + beside) * MANY_ROWS * d
         if family.form != "diagonal" and beside and total < MANY_ROWS * d:
             return f"{total:g} rows are too few for a matrix of {d} features"
         if family.form == "low-rank" and d < _LOW_RANK_FEATURES:
@@ -436,40 +436,25 @@ class _Judge:
         if not is_query.any() or (recipe.conditional.is_smooth and is_query.all()):
             raise ValueError("no rows to hold out")
         self.X = domains.rows(asked)[is_query]
-        if recipe.conditional.is_smooth:
-            self._by_curves(train, recipe, comparison, whole, asked, is_query, pair)
-        else:
-            self._by_strata(place[asked], is_query, pair)
-
-    def _by_strata(self, place: Array, is_query: Array, pair: GaussianPair) -> None:
-        law, mine = pair.reference, place[is_query]
-        white = np.linalg.inv(np.linalg.cholesky(law.cov))
-        self._mean, self._spread = law.mean[mine], np.ones(self.X.shape)
-        self._white = [(mine == k, white[k]) for k in np.unique(mine)]
-        share = pair.weights / np.maximum(np.bincount(mine, minlength=len(pair.weights)), 1)
-        self.weights = share[mine]
-
-    def _by_curves(
-        self,
-        train: Domains,
-        recipe: Recipe,
-        comparison: Comparison,
-        whole: Comparison,
-        asked: Array,
-        is_query: Array,
-        pair: GaussianPair,
-    ) -> None:
+        law = pair.reference
+        if not recipe.conditional.is_smooth:
+            mine = place[asked][is_query]
+            white = np.linalg.inv(np.linalg.cholesky(law.cov))
+            self._mean, self._spread = law.mean[mine], np.ones(self.X.shape)
+            self._white = [(mine == k, white[k]) for k in np.unique(mine)]
+            share = pair.weights / np.maximum(np.bincount(mine, minlength=len(pair.weights)), 1)
+            self.weights = share[mine]
+            return
+        # confounders in the units of all rows, where they are known and where they are asked for
         used = comparison.used
         known = ~train.is_query[used]
         at = whole.covariates.take(np.searchsorted(whole.used, asked))
-        # confounders in the units of all rows, where they are known and where they are asked for
         own = whole.covariates.take(np.searchsorted(whole.used, used[known]))
         moments = recipe.conditional.moments_at(train.rows(used)[known], own, at)
         self._mean, self._spread = moments.mean[is_query], np.sqrt(moments.var[is_query])
-        sd = np.sqrt(pair.reference.cov[0].diagonal())
-        correlation = pair.reference.cov[0] / np.outer(sd, sd)
-        every = np.ones(len(self.X), dtype=bool)
-        self._white = [(every, np.linalg.inv(np.linalg.cholesky(correlation)))]
+        sd = np.sqrt(law.cov[0].diagonal())
+        white = np.linalg.inv(np.linalg.cholesky(law.cov[0] / np.outer(sd, sd)))
+        self._white = [(np.ones(len(self.X), dtype=bool), white)]
         weights = np.zeros(len(asked))
         chosen, prior = recipe.prior.points(at, is_query)
         weights[chosen] = prior

@@ -130,7 +130,6 @@ def sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
     # `samples` are of the features that vary; rows that were drawn along curves do not tell
     if not hasattr(fitted.divergence, "distances") or samples.n_rows is not None:
         return None
-    samples = fitted.divergence.used(samples)
     units = sample_units(fitted.family, samples)
     near = _around(fitted, units)
     if near is None or len(near.start) > _MOST_NUMBERS:
@@ -167,7 +166,8 @@ def moment_errors(
     """Return the errors of a diagonal map that was found from moments of strata, if possible."""
     family, rng = fitted.family, np.random.default_rng(0)
     makes = getattr(fitted.divergence, "moment_objective", None)
-    if makes is None or comparison.used.size or 2 * domains.n_features > _MOST_NUMBERS:
+    too_large = 2 * domains.n_features > _MOST_NUMBERS
+    if makes is None or comparison.used.size or too_large or domains.gaps is not None:
         return None
     rows = ResampledMoments(domains, comparison, shared, family.has_scale, rng, _PARCELS)
     pair = rows.pair(np.ones(len(rows.parcels.cell)))

@@ -178,9 +178,7 @@ def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
     solution, facts, errors = found
     table, support = usable.tables[0], comparison.support
     if not domains.is_rectangular:
-        for code, template, said_of in weak_points(
-            usable, comparison.strata, support, comparison.observed
-        ):
+        for code, template, said_of in weak_points(usable, comparison.strata, support):
             warn(code, template, **said_of)
         _refuse_failure(solution, table, support)
     affine = AffineMap(
@@ -281,18 +279,10 @@ def _solve_diagonal(
     domains: Domains, recipe: Recipe, comparison: Comparison
 ) -> tuple[Solution, Array, Array]:
     """Return the best map, the reference's spread, and which features are constant."""
-    solve = _solve_together
-    if comparison.observed is not None:
-        nowhere = comparison.observed[0].sum(axis=0) == 0
-        if nowhere.any():
-            raise refusal(
-                "Values of {names} are known in no stratum of both domains. Leave such "
-                "features out with {@`features`}, or a confounder out.",
-                names=listing(domains.tables[0].names_of(nowhere)),
-            )
-        if recipe.needs == "rows" or recipe.conditional.is_smooth:
-            solve = _solve_by_gaps
-    solution, unit, flat = solve(domains, recipe, comparison)
+    if domains.gaps is None:
+        solution, unit, flat = _solve_together(domains, recipe, comparison)
+    else:
+        solution, unit, flat = _solve_by_gaps(domains, recipe)
     if recipe.family.has_scale:
         _warn_constant(domains.tables[0], flat)
     return solution, unit, flat
@@ -323,19 +313,18 @@ def solve_moments(family: MapFamily, divergence: Divergence, pair: MomentPair) -
     return only_shifted(solution, pair.flat)
 
 
-def _solve_by_gaps(
-    domains: Domains, recipe: Recipe, comparison: Comparison
-) -> tuple[Solution, Array, Array]:
+def _solve_by_gaps(domains: Domains, recipe: Recipe) -> tuple[Solution, Array, Array]:
     """Fit features that are known in the same rows together, on these rows alone."""
-    most = np.minimum(*(count.max(axis=0) for count in comparison.observed or ()))
-    results, unit, flat = [], np.empty(len(most)), np.empty(len(most), dtype=bool)
+    results, unit, flat = [], np.empty(domains.n_features), np.zeros(domains.n_features, bool)
+    only_offset = Shift() if recipe.family.has_offset else Identity()
     for features, known in same_gaps(domains):
         part = replace(domains.of(features), keep=known, gaps=None)
-        lone = recipe.family.has_scale and most[features[0]] < _LONE
-        only_offset = Shift() if recipe.family.has_offset else Identity()
-        own = replace(recipe, family=only_offset) if lone else recipe
         try:
-            found = _solve_together(part, own, own.compare(part, quiet=True))
+            compared = recipe.compare(part, quiet=True)
+            counts = compared.support.count_query.max(), compared.support.count_reference.max()
+            lone = recipe.family.has_scale and min(counts) < _LONE
+            own = replace(recipe, family=only_offset) if lone else recipe
+            found = _solve_together(part, own, compared)
         except ValueError as error:
             names = listing(part.tables[0].labels)
             raise type(error)(f"{names}, where values are known: {error}") from None

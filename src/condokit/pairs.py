@@ -1,6 +1,6 @@
 """Rows measured in both domains: a fitted map refined by regression on them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,8 @@ _MANY = 8  # rows per feature from which no single one matters much to the first
 _ALIKE = 30.0  # ratio of standard deviations up to which features share a unit
 
 
-def check_pairs(pairs: Any, domains: Domains) -> tuple[Array, Array]:
-    """Return the positions of paired rows in the query's and the reference's table."""
+def row_numbers(pairs: Any, tables: Sequence[tuple[str, int]]) -> tuple[Array, Array]:
+    """Return two lists of row numbers of equal length; refuse what tables of so many rows lack."""
     try:
         query, reference = (np.asarray(side) for side in pairs)
     except (TypeError, ValueError):
@@ -33,8 +33,7 @@ def check_pairs(pairs: Any, domains: Domains) -> tuple[Array, Array]:
             "'pairs' must be two lists of row numbers, (rows_query, rows_reference), of equal "
             "length."
         ) from None
-    sizes = [table.n_rows for table in domains.tables]
-    for name, side, size in zip(("X_query", "X_reference"), (query, reference), sizes):
+    for (name, size), side in zip(tables, (query, reference)):
         if side.ndim != 1 or len(side) == 0 or side.dtype.kind not in "iu":
             raise ValueError(f"'pairs' must list row numbers of {name}. Got {side!r:.80}.")
         if side.min() < 0 or side.max() >= size:
@@ -42,15 +41,22 @@ def check_pairs(pairs: Any, domains: Domains) -> tuple[Array, Array]:
                 f"'pairs' names row {side.max() if side.max() >= size else side.min()} of {name}, "
                 f"which has {size} rows, counted from 0."
             )
-    if domains.weights is not None:
-        both = np.concatenate([query, sizes[0] + reference])
-        if (domains.weights[both] == 0).any():
-            raise ValueError("'pairs' names rows whose sample_weight is 0. Leave them out.")
     if len(query) != len(reference):
         raise ValueError(
             f"'pairs' lists {len(query)} query rows but {len(reference)} reference rows; the first "
             "of one belongs to the first of the other, and so on."
         )
+    return query, reference
+
+
+def check_pairs(pairs: Any, domains: Domains) -> tuple[Array, Array]:
+    """Return the positions of paired rows in the query's and the reference's table."""
+    tables = [(table.name, table.n_rows) for table in domains.tables]
+    query, reference = row_numbers(pairs, tables)
+    if domains.weights is not None:
+        both = np.concatenate([query, tables[0][1] + reference])
+        if (domains.weights[both] == 0).any():
+            raise ValueError("'pairs' names rows whose sample_weight is 0. Leave them out.")
     listed, count = np.unique(np.column_stack([query, reference]), axis=0, return_counts=True)
     if (count > 1).any():
         raise ValueError(

@@ -21,29 +21,19 @@ _FEW_OTHERS = 0.01  # share of features with scales far from one, up to which no
 
 
 @dataclass(frozen=True)
-class KeptShares:
-    """The share of the plain estimate that is kept: 1 is all of it, 0 the identity."""
-
-    log_scale: Array
-    shift: Array
-
-
-@dataclass(frozen=True)
 class Settled:
     """A map that was averaged or pulled, and what became of the plain one."""
 
     solution: Solution
-    kept: KeptShares
+    # mean shares of the plain log-scale and shift that are kept: 1 is all, 0 the identity
+    kept: tuple[float, float] = (1.0, 1.0)
     other_units: Array | None = None  # scales that no prior pulls towards one
     chances: Array | None = None  # weights of `CANDIDATES` for every feature
 
     def facts(self, plain: Solution, table: Table) -> dict[str, Any]:
         """Return what the report tells; warn of features that are treated otherwise."""
-        found: dict[str, Any] = {
-            "n_iter": plain.n_iter,
-            "kept_log_scale": float(self.kept.log_scale.mean()),
-            "kept_shift": float(self.kept.shift.mean()),
-        }
+        found: dict[str, Any] = dict(zip(("kept_log_scale", "kept_shift"), self.kept))
+        found["n_iter"] = plain.n_iter
         # a few of many thousands are no matter of units
         if self.other_units is not None and self.other_units.mean() > _FEW_OTHERS:
             warn(
@@ -83,18 +73,21 @@ def _law(law: dict[str, Any], table: Table) -> dict[str, Any]:
 
 def settle(solution: Solution, unit: Array, averages: bool, shrinkage: Any) -> Settled:
     """Average or shrink the plain map as asked."""
-    all_of_it = np.ones(len(solution.scale))
-    kept = KeptShares(all_of_it, all_of_it)
     if averages:
         solution, chances = average_candidates(solution)
-        return Settled(solution, kept, chances=chances)
-    if shrinkage == "auto":
-        return Settled(*shrink(solution, unit))
-    if shrinkage:
-        share = (1 - shrinkage) * all_of_it
-        kept = KeptShares(share, share)
-        solution = keep(solution, kept)
-    return Settled(solution, kept)
+        return Settled(solution, chances=chances)
+    knows_errors = solution.se_log_scale is not None and solution.se_image is not None
+    if shrinkage == "auto" and knows_errors:
+        pulled, other_units = posterior(solution, unit)
+        log_scale = _share(np.log(pulled.scale), np.log(solution.scale))
+        shift = _share(pulled.image - pulled.centre, solution.image - solution.centre)
+        return Settled(pulled, (log_scale, shift), other_units)
+    if shrinkage in ("auto", None, 0.0):
+        return Settled(solution)
+    share = 1.0 - shrinkage
+    scale = np.exp(share * np.log(solution.scale))
+    image = solution.centre + share * (solution.image - solution.centre)
+    return Settled(replace(solution, scale=scale, image=image), (share, share))
 
 
 def average_candidates(solution: Solution) -> tuple[Solution, Array]:
@@ -130,29 +123,7 @@ def average_candidates(solution: Solution) -> tuple[Solution, Array]:
     return replace(solution, scale=np.exp(full * log_scale), image=centre + moved), weights
 
 
-def shrink(solution: Solution, unit: Array) -> tuple[Solution, KeptShares, Array]:
-    """Pull scale and shift towards the identity; return also what was kept, and other units."""
-    one = np.ones(len(unit))
-    if solution.se_log_scale is None or solution.se_image is None:
-        return solution, KeptShares(one, one), np.zeros(len(unit), dtype=np.bool_)
-    found = posterior(solution, unit)
-    settled = found.solution
-    kept = KeptShares(
-        _share(np.log(settled.scale), np.log(solution.scale)),
-        _share(settled.image - settled.centre, solution.image - solution.centre),
-    )
-    return settled, kept, found.other_units
-
-
-def _share(kept: Array, plain: Array) -> Array:
-    """Return the share of the plain estimate that was kept; all of nothing."""
-    return np.clip(np.where(plain == 0, 1.0, kept / ones_for_zeros(plain)), 0.0, 1.0)
-
-
-def keep(solution: Solution, kept: KeptShares) -> Solution:
-    """Return the map with the given share of its log scale and of its shift at the centre."""
-    return replace(
-        solution,
-        scale=np.exp(kept.log_scale * np.log(solution.scale)),
-        image=solution.centre + kept.shift * (solution.image - solution.centre),
-    )
+def _share(kept: Array, plain: Array) -> float:
+    """Return the mean share of the plain estimate that was kept; all of nothing."""
+    share = np.where(plain == 0, 1.0, kept / ones_for_zeros(plain))
+    return float(np.clip(share, 0.0, 1.0).mean())

@@ -5,7 +5,7 @@ from problems import points
 from condokit import ConDoAdapter, NoOverlapError, OverlapPrior, ProductPrior
 from condokit.compare.priors import PRIORS
 from condokit.data.domains import Strata
-from condokit.data.kernels import column_widths, density, likelihood_factor
+from condokit.data.kernels import column_widths
 
 QUERY, REFERENCE = np.array([10, 30, 0, 5]), np.array([60, 20, 7, 0])
 
@@ -72,28 +72,6 @@ def test_product_weights_agree_with_a_loop_written_from_the_definition():
     rows, paper = ProductPrior("paper").points(points(z), is_query)
     product = np.array([f(z[i], 0) * f(z[i], 1) for i in rows])
     np.testing.assert_allclose(paper, product / product.sum())
-
-
-def test_bandwidths_by_likelihood_in_the_prior():
-    rng = np.random.default_rng(0)
-    z = np.r_[0.1 * rng.normal(size=100), 3 + 0.1 * rng.normal(size=100), rng.normal(size=200)]
-    is_query = np.arange(400) < 200
-    sides = [points(z[side]) for side in (is_query, ~is_query)]
-    factors = [likelihood_factor(side, column_widths(side)) for side in sides]
-    assert factors[0] < 0.3 < factors[1]
-    _, chosen = ProductPrior(bandwidth="likelihood").points(points(z), is_query)
-    f_query, f_reference = (
-        density(points(z), side, factor * column_widths(side), None)
-        for side, factor in zip(sides, factors)
-    )
-    expected = np.where(is_query, f_reference, f_query)
-    for side in (is_query, ~is_query):
-        expected[side] /= 2 * expected[side].sum()
-    np.testing.assert_allclose(chosen, expected)
-    many = points(np.tile(sides[0].Z, (100, 1)) + 0.01 * rng.normal(size=(20_000, 1)))
-    assert likelihood_factor(many, column_widths(many)) < 0.3
-    with pytest.raises(ValueError, match="kernel of your own"):
-        ProductPrior(kernel=lambda a, b: a, bandwidth="likelihood").points(points(z), is_query)
 
 
 def test_weights_vanish_outside_the_overlap():

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from problems import scatter_of
 from sklearn.covariance import empirical_covariance
 
-from condokit.data.grouped import GroupedMoments, GroupedPowers, effective_counts
+from condokit.data.grouped import GroupedMoments, effective_counts
 from condokit.summaries.gaussians import gaussians_of
 
 
@@ -134,7 +134,7 @@ def test_powers_are_the_same_in_any_split():
     rng = np.random.default_rng(0)
     X, groups = 1e4 + rng.gamma(2, size=(200, 3)), rng.integers(-1, 4, 200)
     weights = rng.integers(0, 4, 200).astype(float)
-    whole, parts, other = GroupedPowers(4, 3), GroupedPowers(4, 3), GroupedPowers(4, 3)
+    whole, parts, other = GroupedMoments(4, 3), GroupedMoments(4, 3), GroupedMoments(4, 3)
     whole.update(X, groups, weights)
     parts.update(X[:70], groups[:70], weights[:70])
     other.update(X[70:120], groups[70:120], weights[70:120])

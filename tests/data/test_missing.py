@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from condokit import AffineMap, ConDoAdapter, IdentifiabilityWarning
-from condokit.data.grouped import GroupedMoments, ObservedMoments
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*values are missing:UserWarning")
 
@@ -72,11 +71,10 @@ def test_a_feature_is_fitted_as_if_alone_on_the_rows_where_it_is_known(case):
         for name in ("scale", "offset"):
             ours, theirs = getattr(together.map_, name)[j], getattr(alone.map_, name)[0]
             assert ours == pytest.approx(theirs, rel=1e-6 if case == "jeffreys" else 1e-10)
-            if alone.map_se_ is None:
+            if alone.map_se_ is None or case == "jeffreys":  # which has no formula
                 assert together.map_se_ is None
             else:
-                close = 0.5 if case == "jeffreys" else 1e-9  # or drawn at random
-                assert together.map_se_[name][j] == pytest.approx(alone.map_se_[name][0], rel=close)
+                assert together.map_se_[name][j] == pytest.approx(alone.map_se_[name][0], rel=1e-9)
 
 
 def test_weights_count_known_rows():
@@ -169,7 +167,9 @@ def test_features_with_too_few_values():
         fit(sides, ())
     X[sides[0][1] == "a", 1] = 1.0
     sides[1][0][sides[1][1] == "a", 1] = np.nan
-    with pytest.raises(ValueError, match="'column 1' are known in no stratum of both domains"):
+    with pytest.raises(
+        ValueError, match="'column 1', where values are known: confounder 'z1' has no level"
+    ):
         fit(sides, (1,))
 
 
@@ -256,22 +256,6 @@ def test_pairs_with_gaps():
     X[0][:30, 0] = np.nan
     with pytest.raises(ValueError, match="All 30 'pairs' lack"):
         ConDoAdapter().fit_pair(*X, pairs=(rows, rows))
-
-
-def test_observed_moments_are_the_moments_without_gaps():
-    rng = np.random.default_rng(12)
-    X, groups = rng.normal(1e6, 1.0, (200, 5)), rng.integers(-1, 6, 200)
-    weights = rng.integers(0, 3, 200).astype(float)
-    plain, observed = GroupedMoments(7, 5), ObservedMoments(7, 5)
-    for stats in (plain, observed):
-        for part in (slice(0, 90), slice(90, 200)):
-            stats.update(X[part], groups[part], weights[part])
-    np.testing.assert_array_equal(observed.count, plain.count[:, None] * np.ones(5))
-    np.testing.assert_allclose(observed.mean, plain.mean, rtol=1e-14)
-    np.testing.assert_allclose(observed.squares, plain.squares, rtol=1e-8, atol=1e-12)
-    constant = ObservedMoments(1, 1)
-    constant.update(np.array([[0.1], [np.nan], [0.1], [0.1]]), np.zeros(4, int))
-    assert constant.squares[0, 0] == 0
 
 
 GAPS = np.array([[1.0, np.nan, 3.0], [np.nan, 2.0, 3.0], [1.0, 2.0, 3.0]])

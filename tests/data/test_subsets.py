@@ -5,26 +5,23 @@ from hypothesis import strategies as st
 
 from condokit.data.subsets import folds, subsample, subsample_sides
 
-SEEDS = [None, 0, 3]
-
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(0, 60), st.integers(1, 40), st.sampled_from(SEEDS))
-def test_a_subsample_has_the_asked_size_in_order_without_repeats(n, most, seed):
-    rows = subsample(n, most, seed=seed)
+@given(st.integers(0, 60), st.integers(1, 40))
+def test_a_subsample_has_the_asked_size_in_order_without_repeats(n, most):
+    rows = subsample(n, most)
     assert len(rows) == min(n, most)
     assert (np.diff(rows) > 0).all()
     assert ((rows >= 0) & (rows < n)).all()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("weights", [None, np.array([0.0, 5.0, 1.0, 2.0])])
-def test_few_rows_are_all_taken(seed, weights):
+def test_few_rows_are_all_taken(weights):
     for most in (4, 5, 100):
-        np.testing.assert_array_equal(subsample(4, most, weights, seed), np.arange(4))
+        np.testing.assert_array_equal(subsample(4, most, weights), np.arange(4))
 
 
-def test_without_a_seed_rows_are_evenly_spaced_from_first_to_last():
+def test_rows_are_evenly_spaced_from_first_to_last():
     rows = subsample(1001, 101)
     np.testing.assert_array_equal(rows, np.arange(0, 1001, 10))
     rows = subsample(1000, 7)
@@ -33,25 +30,16 @@ def test_without_a_seed_rows_are_evenly_spaced_from_first_to_last():
     assert np.ptp(np.diff(rows)) <= 1
 
 
-def test_a_seed_draws_the_same_rows_again_and_other_seeds_others():
-    one, again, other = (subsample(1000, 50, seed=seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(one, again)
-    assert not np.array_equal(one, other)
-    taken = np.bincount(np.concatenate([subsample(20, 5, seed=s) for s in range(4000)]))
-    np.testing.assert_allclose(taken / 4000, 0.25, atol=0.04)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_weighted_rows_are_taken_in_proportion_and_never_without_weight(seed):
+def test_weighted_rows_are_taken_in_proportion_and_never_without_weight():
     rng = np.random.default_rng(0)
     weights = rng.integers(0, 5, 500).astype(float)
-    rows = subsample(500, 300, weights, seed)
+    rows = subsample(500, 300, weights)
     assert len(rows) == 300
     assert (np.diff(rows) >= 0).all()
     assert (weights[rows] > 0).all()
     share = weights / weights.sum()
-    if seed is None:  # as often as it should be, but for rounding
-        assert (np.abs(np.bincount(rows, minlength=500) - 300 * share) < 1).all()
+    # as often as it should be, but for rounding
+    assert (np.abs(np.bincount(rows, minlength=500) - 300 * share) < 1).all()
     for level in range(1, 5):
         mine = weights == level
         assert mine[rows].mean() == pytest.approx(share[mine].sum(), abs=0.07)
@@ -104,10 +92,8 @@ def test_folds_of_any_cells_are_balanced(seed, n_folds, in_order):
         assert counts.max() - counts.min() <= 1
 
 
-def test_folds_by_seed_and_by_a_given_order():
+def test_folds_by_a_given_order():
     cell = np.repeat([0, 1], 20)
-    np.testing.assert_array_equal(folds(cell, 4), folds(cell, 4, seed=0))
-    assert not np.array_equal(folds(cell, 4), folds(cell, 4, seed=1))
     backwards = np.arange(40)[::-1]
     fold = folds(cell, 4, order=backwards)
     for k in range(2):  # in turn, from the first fold on, in every cell

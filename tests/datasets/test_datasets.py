@@ -101,10 +101,10 @@ def test_effects_and_noise_are_as_documented():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: datasets.make_continuous1d("cubic"), "effect must be one of 'homoscedastic'"),
-        (lambda: datasets.make_continuous1d(columns="other"), "columns must be one of"),
-        (lambda: datasets.make_categorical2d("rings"), "scenario must be one of"),
-        (lambda: datasets.load_photo("night"), "name must be one of 'day'"),
+        (lambda: datasets.make_continuous1d("cubic"), "'effect' must be 'homoscedastic'"),
+        (lambda: datasets.make_continuous1d(columns="other"), "'columns' must be"),
+        (lambda: datasets.make_categorical2d("rings"), "'scenario' must be"),
+        (lambda: datasets.load_photo("night"), "'name' must be 'day'"),
     ],
 )
 def test_unknown_names_are_listed(make, message):

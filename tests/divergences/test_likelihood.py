@@ -11,9 +11,10 @@ from problems import (
 )
 from protocols import EFFECTS, continuous1d, mixed
 
-from condokit import ConDoAdapter, PooledLikelihood
+from condokit import ConDoAdapter
 from condokit.divergences.likelihood import GaussianLikelihood
 from condokit.maps.families import DiagonalFamily
+from condokit.solvers.pooled import estimate
 from condokit.solvers.units import Units
 from condokit.summaries.gaussians import GaussianPair
 
@@ -117,15 +118,17 @@ def test_features_are_fitted_as_if_alone():
         assert alone.map_se_["scale"][0] == pytest.approx(error, rel=0.05)
 
 
-def test_large_data_use_all_rows_for_the_map():
+def test_large_data_use_all_rows_for_the_map(monkeypatch):
     rng = np.random.default_rng(0)
     n = 30_000
     Z_query, Z_reference = rng.uniform(0.3, 1, n), rng.uniform(0, 1, n)
     X_query = (2 * (np.sin(4 * Z_query) + 0.5 * rng.normal(size=n)) + 1)[:, None]
     X_reference = (np.sin(4 * Z_reference) + 0.5 * rng.normal(size=n))[:, None]
     data = X_query, X_reference, Z_query, Z_reference
-    thin = ConDoAdapter(divergence=PooledLikelihood(max_rows=2000), shrinkage=None).fit_pair(*data)
-    full = ConDoAdapter(divergence=PooledLikelihood(max_rows=10**6), shrinkage=None).fit_pair(*data)
+    monkeypatch.setattr(estimate, "_CHOOSING_ROWS", 2000)
+    thin = ConDoAdapter(shrinkage=None).fit_pair(*data)
+    monkeypatch.setattr(estimate, "_CHOOSING_ROWS", 10**6)
+    full = ConDoAdapter(shrinkage=None).fit_pair(*data)
     assert abs(thin.map_.scale[0] - full.map_.scale[0]) < full.map_se_["scale"][0]
     assert thin.map_se_["scale"][0] == pytest.approx(full.map_se_["scale"][0], rel=0.2)
 

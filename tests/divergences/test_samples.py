@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from minibatches import StochasticMMD
 from problems import check_map_gradients, different_features, random_samples
 from protocols import categorical1d, data_folder, rmse, rotations
 
@@ -16,7 +17,6 @@ from condokit import (
     LocationScale,
     Shift,
     SlicedWasserstein,
-    StochasticMMD,
 )
 from condokit.divergences import samples as module
 from condokit.divergences.samples import SampleObjective, _squared
@@ -67,21 +67,6 @@ def test_values_are_those_of_the_definitions():
     one = distance(SlicedWasserstein(), Z[:, :1], Y[:6, :1])[0]
     assert one == pytest.approx(np.mean((np.sort(Z[:, 0]) - np.sort(Y[:6, 0])) ** 2))
     np.testing.assert_allclose(_squared(Z, Y)[2, 3], ((Z[2] - Y[3]) ** 2).sum())
-
-
-def test_a_users_kernel_gives_the_same_map_as_ours():
-    data = rotations(2, 2, 40, 0)
-    rows = (data.X_query, data.X_reference, data.Z_query, data.Z_reference)
-
-    def kernel(left, right):
-        return np.exp(-_squared(left, right) / 4.0)
-
-    ours = MMD(scales=(4.0 / (2 * data.X_reference.var(axis=0, ddof=1).sum()),))
-    one, other = (distance(mmd, *rows[:2]) for mmd in (MMD(kernel=kernel), ours))
-    assert one[0] == pytest.approx(other[0])
-    np.testing.assert_allclose(one[1], other[1], atol=1e-8)
-    adapter = ConDoAdapter(divergence=MMD(kernel=kernel)).fit_pair(*rows)
-    assert np.isfinite(adapter.map_.scale).all()
 
 
 def test_fourier_features_approximate_the_kernel(monkeypatch):

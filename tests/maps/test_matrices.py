@@ -32,7 +32,7 @@ def test_products_rows_and_diagonals_are_those_of_the_whole_matrix(kind, X):
     assert matrix.kind == kind
     assert matrix.shape == A.shape == (5, 5)
     np.testing.assert_allclose(matrix.product(X), X @ A.T)
-    np.testing.assert_allclose(matrix.transposed_product(X), X @ A)
+    np.testing.assert_allclose(matrix.T.product(X), X @ A)
     out = np.empty((7, 5))
     assert matrix.product(X, out) is out
     np.testing.assert_array_equal(out, matrix.product(X))

@@ -32,11 +32,11 @@ def read(x, q, Z=None, category=None, weights=None, groups=None, has_scale=True)
 
 def pooled(x, q, has_scale=True, **given):
     """Fit the plain map."""
-    return fit_pooled(read(x, q, has_scale=has_scale, **given), has_scale, 10, 4000)
+    return fit_pooled(read(x, q, has_scale=has_scale, **given), has_scale)
 
 
 def shrunk(found):
-    return posterior(found, np.ones(len(found.scale))).solution
+    return posterior(found, np.ones(len(found.scale)))[0]
 
 
 def draw(seed=0, n=120, d=4, K=3, m=1.5):

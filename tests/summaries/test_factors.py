@@ -1,17 +1,7 @@
 import numpy as np
-import pytest
-from problems import dense, random_sides
+from problems import dense
 
 from condokit.summaries.factors import factor_gaussians
-
-
-def test_the_precision_and_the_determinant_are_those_of_the_covariance():
-    [[gaussian], _] = random_sides(np.random.default_rng(0), n_values=1)
-    p, W = gaussian.precision()
-    np.testing.assert_allclose(np.diag(p) - W @ W.T, np.linalg.inv(dense(gaussian)))
-    assert gaussian.log_det() == pytest.approx(np.linalg.slogdet(dense(gaussian))[1])
-    M = np.ones((6, 2))
-    np.testing.assert_allclose(gaussian.times(M), dense(gaussian) @ M)
 
 
 def test_factors_keep_the_variances_and_find_the_leading_axes():

@@ -12,7 +12,6 @@ from condokit.compare.priors import Prior, ProductPrior, Support
 from condokit.conditionals.base import Conditional, Stratified
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains, Strata
-from condokit.data.missing import observed_counts
 
 
 @dataclass(frozen=True)
@@ -27,29 +26,11 @@ class Comparison:
     is_query: Array  # of these rows
     covariates: Covariates  # of these rows
     place: Array  # of every row among the values compared, -1 for rows that are not
-    observed: tuple[Array, Array] | None = None  # rows of every feature, where values are missing
 
     @cached_property
     def points(self) -> tuple[Array, Array]:
         """Which of the used rows are support points of continuous confounders, and weights."""
         return self.prior.points(self.covariates, self.is_query)
-
-    @property
-    def weights(self) -> Array:
-        """Weights of the strata, or of those in which a feature is known for every one."""
-        if self.observed is None:
-            return self.support.weights
-        query, reference = self.observed
-        both = query + reference
-        shares = (count / count.sum(axis=0) for count in (query, reference, both))
-        weights = np.where(both > 0, self.prior.weigh(*shares), 0.0)
-        return weights / weights.sum(axis=0)
-
-    @property
-    def n_rows(self) -> Any:
-        """The number of rows compared, of every feature where values are missing."""
-        counts = self.observed or (self.support.count_query, self.support.count_reference)
-        return sum(count.sum(axis=0) for count in counts)
 
     @property
     def fewest_rows(self) -> float:
@@ -87,8 +68,7 @@ def compare(
         overlap = measure_overlap(domains, strata, covariates, is_query)
     if not quiet:
         _check_overlap(overlap, *limits)
-    observed = None if domains.gaps is None else observed_counts(domains, place, n_values)
-    return Comparison(prior, strata, support, overlap, used, is_query, covariates, place, observed)
+    return Comparison(prior, strata, support, overlap, used, is_query, covariates, place)
 
 
 def _user_kernel(prior: Prior, conditional: Conditional) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from condokit.checks import Array, NoOverlapError, listing
+from condokit.checks import Array, NoOverlapError, check_word, listing
 from condokit.compare.overlap import calibrated, propensity
 from condokit.data import kernels
 from condokit.data.arrays import ones_for_zeros
@@ -35,6 +35,11 @@ class Support:
     # place of each value among all strata
     index: Array = field(default_factory=lambda: np.empty(0, dtype=np.intp), repr=False)
 
+    @property
+    def n_rows(self) -> Array:
+        """Rows of both domains."""
+        return self.count_query + self.count_reference
+
     def place(self, strata: Strata) -> Array:
         """Return the place of every row among the values compared, -1 for rows that are not."""
         place = np.full(len(strata.levels) + 1, -1, dtype=np.int32)  # the last is that of code -1
@@ -55,7 +60,7 @@ class Support:
         )
 
     def __repr__(self) -> str:
-        columns, total = self.to_dict(), self.count_query + self.count_reference
+        columns, total = self.to_dict(), self.n_rows
         for column in list(columns)[: len(self.names)]:
             columns[column] = shown_names(columns[column], total)
         for name, counts in (("n_query", self.count_query), ("n_reference", self.count_reference)):
@@ -74,7 +79,6 @@ class Prior(BaseEstimator, ABC):
     @abstractmethod
     def weigh(self, share_query: Array, share_reference: Array, share_pooled: Array) -> Array:
         """Return weights >= 0 of strata, given their shares in each domain and in all rows."""
-        # arrays of shape (n_strata,), or (n_strata, n_features) where values are missing
 
     @abstractmethod
     def points(self, covariates: Covariates, is_query: Array) -> tuple[Array, Array]:
@@ -119,16 +123,15 @@ class ProductPrior(Prior):
     kernel : callable or None, default=None
         k(Z1, Z2) -> matrix on the confounders as they are given, whatever they are. None is RBF
         for continuous columns times equality of categories.
-    bandwidth : float, "likelihood" or None, default=None
-        Factor of Silverman's bandwidth; None is 1. "likelihood" takes the factor under which the
-        rows of each domain are likeliest, each left out of the density once.
+    bandwidth : float or None, default=None
+        Factor of Silverman's bandwidth; None is 1.
     """
 
     def __init__(
         self,
         variant: Literal["product", "paper"] = "product",
         kernel: kernels.Kernel | None = None,
-        bandwidth: float | str | None = None,
+        bandwidth: float | None = None,
     ) -> None:
         self.variant = variant
         self.kernel = kernel
@@ -162,20 +165,11 @@ class ProductPrior(Prior):
 
     def _widths(self, covariates: Covariates) -> Array:
         """Return the bandwidths of one domain's density."""
-        width = kernels.column_widths(covariates)
-        if self.bandwidth == "likelihood":
-            kernels.check_kernel(self.kernel, None)
-            if self.kernel is not None:
-                raise ValueError("bandwidth='likelihood' cannot be used with a kernel of your own.")
-            return kernels.likelihood_factor(covariates, width) * width
         kernels.check_kernel(self.kernel, self.bandwidth)
-        return width if self.bandwidth is None else float(self.bandwidth) * width
+        return (self.bandwidth or 1.0) * kernels.column_widths(covariates)
 
     def _is_paper(self) -> bool:
-        if self.variant not in ("product", "paper"):
-            raise ValueError(
-                f"'variant' of ProductPrior must be 'product' or 'paper'. Got {self.variant!r}."
-            )
+        check_word("'variant' of ProductPrior", self.variant, ("product", "paper"))
         return self.variant == "paper"
 
 

@@ -19,10 +19,10 @@ _FAR_AWAY = 50.0  # robust standard deviations
 
 
 def weak_points(
-    domains: Domains, strata: Strata, support: Support, observed: tuple[Array, Array] | None
+    domains: Domains, strata: Strata, support: Support
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield code, template and fields of what makes the map unreliable, if anything."""
-    table = domains.tables[0]
+    table, both = domains.tables[0], (domains.is_query, ~domains.is_query)
     for name, counts in (("query", support.count_query), ("reference", support.count_reference)):
         if counts.sum() < _FEW_ROWS:
             yield (
@@ -31,15 +31,15 @@ def weak_points(
                 "guesses.",
                 {"n": counts.sum(), "side": name},
             )
-    if observed is not None:
-        rare = np.minimum(*(count.sum(axis=0) for count in observed)) < _FEW_ROWS
-        if rare.any():
-            yield (
-                "mostly-missing",
-                "Mostly missing, with fewer than {least} values of a domain to compare: {names}. "
-                "Their maps are guesses.",
-                {"least": _FEW_ROWS, "names": listing(table.take(np.flatnonzero(rare)).labels)},
-            )
+    kept = domains.kept()
+    known = [(kept & side).sum() - gap for gap, side in zip(domains.gaps or (), both)]
+    if known and (rare := np.minimum(*known) < _FEW_ROWS).any():
+        yield (
+            "mostly-missing",
+            "Mostly missing, with fewer than {least} values of a domain to compare: {names}. "
+            "Their maps are guesses.",
+            {"least": _FEW_ROWS, "names": listing(table.names_of(rare))},
+        )
     compared = support.place(strata) >= 0
     for name, side in sides(domains.is_query):
         places = outlying_features(domains, compared & side)

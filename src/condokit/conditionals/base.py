@@ -8,7 +8,6 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from condokit.checks import Array
-from condokit.data.arrays import columns
 from condokit.data.covariates import Covariates
 from condokit.data.grouped import GroupedMoments
 
@@ -22,8 +21,7 @@ class Moments:
     mean: Array  # (n_values, n_features)
     var: Array
     precision: Array  # what to use for 1 / var: exactly that, or an estimate freed of its bias
-    # (n_values,), or (n_values, n_features) where values are missing: independent rows behind each
-    # mean, and degrees of freedom behind each variance
+    # (n_values,): independent rows behind each mean, and degrees of freedom behind each variance
     count: Array
     dof: Array
 
@@ -52,8 +50,7 @@ class Stratified(Conditional):
 
     Variances have the divisor n - 1. A stratum with one row borrows the pooled within-stratum
     variance of its domain, and no variance is taken below 1e-4 of that. With `groups`, rows of one
-    subject count for less (see `condokit.data.grouped.effective_counts`). Where values are missing,
-    each feature has the moments of its own rows in the strata where both domains have some.
+    subject count for less (see `condokit.data.grouped.effective_counts`).
     """
 
     is_smooth = False
@@ -70,10 +67,8 @@ def moments_from(count: Array, mean: Array, squares: Array, independent: Array) 
     """Turn grouped sums into moments, with borrowed and floored variances."""
     dof = count - 1
     lone = dof < 0.5
-    some = ~lone if lone.ndim == 1 else ~lone.all(axis=1)
-    pooled = np.where(columns(lone), 0.0, squares)[some].sum(axis=0)
-    pooled /= np.maximum(np.where(lone, 0.0, dof)[some].sum(axis=0), 1e-300)
-    var = np.where(columns(lone), pooled, squares / columns(np.where(lone, 1.0, dof)))
+    pooled = squares[~lone].sum(axis=0) / max(float(dof[~lone].sum()), 1e-300)
+    var = np.where(lone[:, None], pooled, squares / np.where(lone, 1.0, dof)[:, None])
     var = np.maximum(var, VARIANCE_FLOOR * pooled)
     # one subject with many rows still has a variance, if a poor one
     poor = np.where(lone, 0.0, np.maximum(independent - 1, 0.5))

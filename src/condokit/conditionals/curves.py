@@ -5,7 +5,6 @@ variance of each block's coefficients comes from the data (empirical Bayes), so 
 needed vanish. All features share the basis, which makes the work a few matrix products.
 """
 
-from copy import copy
 from functools import cached_property
 
 import numpy as np
@@ -94,27 +93,24 @@ def _axes(Z: Array, directions: Array | None) -> list[Array]:
     return [axis[:, None] for axis in (*indices.T, *unit[leading])]
 
 
-def directions(covariates: Covariates, Y: Array, is_query: Array | None = None) -> Array | None:
+def directions(covariates: Covariates, Y: Array) -> Array | None:
     """Return combinations of many columns along which features vary most, by ridge regression."""
     Z = covariates.Z
     p = Z.shape[1]
     if p <= _ADDITIVE:
         return None
-    offsets = [np.ones(len(Z))] if is_query is None else [np.ones(len(Z)), is_query]
-    design = np.column_stack([*offsets, Z])
-    penalty = np.diag(np.repeat([0.0, float(p)], [len(offsets), p]))
+    design = np.column_stack([np.ones(len(Z)), Z])
+    penalty = np.diag(np.repeat([0.0, float(p)], [1, p]))
     weighted = (covariates.counts[:, None] * design).T
-    coefficients = np.linalg.solve(weighted @ design + penalty, weighted @ Y)[len(offsets) :]
+    coefficients = np.linalg.solve(weighted @ design + penalty, weighted @ Y)[1:]
     left, size, _ = np.linalg.svd(coefficients, full_matrices=False)
     kept = max(1, int((size[:_INDICES] > 0.2 * size[0]).sum()))
     return left[:, :kept] * size[:kept]
 
 
-def curve_bases(
-    covariates: Covariates, n_knots: int, X: Array, is_query: Array | None = None
-) -> tuple[Basis, Basis]:
+def curve_bases(covariates: Covariates, n_knots: int, X: Array) -> tuple[Basis, Basis]:
     """Return the bases of the mean and of the noise of features X; the noise has half the knots."""
-    leading = directions(covariates, X, is_query)
+    leading = directions(covariates, X)
     return Basis(covariates, n_knots, leading), Basis(covariates, max(n_knots // 2, 4), leading)
 
 
@@ -131,12 +127,6 @@ class CurveRegression:
     def __init__(self, basis: Basis, n_features: int, start: float) -> None:
         self.block = basis.block
         self.tau2 = np.full((n_features, basis.n_blocks), start)
-
-    def of(self, chosen: Array) -> "CurveRegression":
-        """Return the regression of some of the features."""
-        part, own = copy(self), {k: v[chosen] for k, v in vars(self).items() if k != "block"}
-        vars(part).update(own)
-        return part
 
     def posterior(self, gram: Array) -> Array:
         """Return the posterior covariances of the coefficients, given all Phi' W Phi."""

@@ -9,33 +9,25 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
 
 _FEATURE_BATCH = 256
+_KNOTS = 12  # of each mean curve; half of them for the variance
+_ALTERNATIONS = 10  # of mean and variance
 
 
 class Splines(Conditional):
     """Penalised curves of the mean and of the log-variance of every feature.
 
     Additive curves, surfaces of two or three columns, and curves for every category, with
-    smoothness by empirical Bayes; see `condokit.smoothing`.
-
-    Parameters
-    ----------
-    n_knots : int, default=12
-        Knots of each mean curve; half of them for the variance.
-    max_iter : int, default=10
-        Alternations of mean and variance.
+    smoothness by empirical Bayes; see `condokit.conditionals.curves`.
     """
 
     takes_weights = True
-
-    def __init__(self, n_knots: int = 12, max_iter: int = 10) -> None:
-        self.n_knots, self.max_iter = n_knots, max_iter
 
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
         counts = covariates.counts
         middle = counts @ X / counts.sum()
         spread = np.sqrt(counts @ (X - middle) ** 2 / counts.sum())
         unit = ones_for_zeros(spread)
-        bases = curve_bases(covariates, self.n_knots, (X - middle) / unit)
+        bases = curve_bases(covariates, _KNOTS, (X - middle) / unit)
         products, Psi = Products(bases[0](covariates)), bases[1](covariates)
         means, variances = np.empty((2, len(at.Z), X.shape[1]))
         for start in range(0, X.shape[1], _FEATURE_BATCH):
@@ -57,7 +49,7 @@ class Splines(Conditional):
         mean = CurveRegression(bases[0], Y.shape[1], 1.0)
         noise = CurveRegression(bases[1], Y.shape[1], 0.3)
         log_var, precision = None, np.full(Y.shape, 1 / 0.3)
-        for _ in range(self.max_iter):
+        for _ in range(_ALTERNATIONS):
             W = counts[:, None] * precision
             cov = mean.posterior(products.gram(W))
             beta = np.einsum("drs,sd->dr", cov, products.Phi.T @ (W * Y))

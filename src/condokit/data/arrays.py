@@ -10,16 +10,6 @@ def sides(is_query: Array) -> tuple[tuple[str, Array], tuple[str, Array]]:
     return ("query", is_query), ("reference", ~is_query)
 
 
-def columns(counts: Array) -> Array:
-    """Return counts or weights of groups ready to multiply tables: shared by features, or not."""
-    return counts[:, None] if counts.ndim == 1 else counts
-
-
-def average(weights: Array, values: Array) -> Array:
-    """Return the weighted sums of all columns; weights are shared by them, or each has its own."""
-    return weights @ values if weights.ndim == 1 else np.einsum("kd,kd->d", weights, values)
-
-
 def rms(values: Array) -> float:
     """Return the root mean square."""
     return float(np.sqrt(np.mean(values**2)))

@@ -6,50 +6,48 @@ import numpy as np
 from scipy import sparse
 
 from condokit.checks import Array
-from condokit.data.arrays import columns, ones_for_zeros
+from condokit.data.arrays import ones_for_zeros
 
 _FEW_FEATURES = 8  # so that outer products of all rows are faster than a product for each group
 
 
 class GroupedMoments:
-    r"""Count, mean and sum of squared deviations of every feature in every group.
+    r"""Count, mean and sums of powers 2 to 4 of deviations of every feature in every group.
 
     `update` takes a chunk of rows, `merge` another object of the same shape; in any order and any
     split they give the same numbers up to rounding, so data larger than memory or spread over
-    machines need nothing else. Two parts :math:`a, b` of a group combine as (Chan et al. 1983)
+    machines need nothing else. Two parts :math:`a, b` of a group combine as (Pébay 2008)
 
     .. math::
-        \delta = \mu_b - \mu_a,\quad \mu = \mu_a + \delta\, n_b / n,\quad
-        M = M_a + M_b + \delta^2 n_a n_b / n, \quad n = n_a + n_b.
+        \delta &= \mu_b - \mu_a,\quad n = n_a + n_b,\quad \mu = \mu_a + \delta\, n_b / n,\quad
+        M = M_a + M_b + \delta^2 n_a n_b / n, \\
+        T &= T_a + T_b + \delta^3 \frac{n_a n_b (n_a - n_b)}{n^2}
+            + 3 \delta \frac{n_a M_b - n_b M_a}{n}, \\
+        F &= F_a + F_b + \delta^4 \frac{n_a n_b (n_a^2 - n_a n_b + n_b^2)}{n^3}
+            + 6 \delta^2 \frac{n_a^2 M_b + n_b^2 M_a}{n^2} + 4 \delta \frac{n_a T_b - n_b T_a}{n}.
 
     Within a chunk, sums are taken of differences to the group's first row: exact for constants, and
     safe from cancellation whatever the offset of the data.
-
-    >>> import numpy as np
-    >>> stats = GroupedMoments(2, 1)
-    >>> stats.update(np.array([[1.0], [3.0], [10.0]]), np.array([0, 0, 1]))
-    >>> stats.count, stats.mean.ravel(), stats.squares.ravel()
-    (array([2., 1.]), array([ 2., 10.]), array([2., 0.]))
     """
 
     def __init__(self, n_groups: int, n_features: int) -> None:
         self.count = np.zeros(n_groups)  # rows; a weight of 2 counts as two
-        self.mean = np.zeros((n_groups, n_features))
-        self.squares = np.zeros((n_groups, n_features))
+        self.mean, self.squares, self.third, self.fourth = np.zeros((4, n_groups, n_features))
 
     def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
         """Add rows; `groups` holds the group number of each, negative numbers are left out."""
-        present, count, mean, difference, members = self._differences(X, groups, weights)
-        shift = members @ difference
-        np.multiply(difference, difference, out=difference)
-        squares = members @ difference
-        shift /= count[:, None]
-        mean += shift
-        shift *= shift
-        shift *= count[:, None]
-        squares -= shift
-        np.maximum(squares, 0.0, out=squares)
-        self._add(present, count, mean, squares)
+        present, count, origin, difference, members = self._differences(X, groups, weights)
+        power, sums = difference.copy(), []
+        for k in range(4):
+            sums.append(members @ power / count[:, None])
+            if k < 3:
+                power *= difference
+        shift, second, third, fourth = sums
+        squares = np.maximum(second - shift**2, 0.0)
+        cubes = third - 3 * shift * second + 2 * shift**3
+        fourth += -4 * shift * third + 6 * shift**2 * second - 3 * shift**4
+        parts = [squares, cubes, np.maximum(fourth, squares**2)]
+        self._add(present, count, origin + shift, *(count[:, None] * p for p in parts))
 
     def _differences(
         self, X: Array, groups: Array, weights: Array | None
@@ -79,60 +77,11 @@ class GroupedMoments:
 
     def merge(self, other: "GroupedMoments") -> None:
         """Add what another object has gathered."""
-        present = np.flatnonzero(columns(other.count).any(axis=1))
-        self._add(present, other.count[present], other.mean[present], other.squares[present])
-
-    def _add(self, present: Array, count: Array, mean: Array, squares: Array) -> None:
-        before = self.count[present]
-        if not before.any():
-            self.count[present], self.mean[present], self.squares[present] = count, mean, squares
-            return
-        total = before + count
-        share = columns(count / ones_for_zeros(total))
-        delta = mean - self.mean[present]
-        self.count[present] = total
-        self.mean[present] += delta * share
-        self.squares[present] += squares + delta * delta * (columns(before) * share)
-
-
-class GroupedPowers(GroupedMoments):
-    r"""The same with sums of third and fourth powers of deviations, for errors and tails.
-
-    Two parts combine as (Pébay 2008), with :math:`\delta` and n as above,
-
-    .. math::
-        T &= T_a + T_b + \delta^3 \frac{n_a n_b (n_a - n_b)}{n^2}
-            + 3 \delta \frac{n_a M_b - n_b M_a}{n}, \\
-        F &= F_a + F_b + \delta^4 \frac{n_a n_b (n_a^2 - n_a n_b + n_b^2)}{n^3}
-            + 6 \delta^2 \frac{n_a^2 M_b + n_b^2 M_a}{n^2} + 4 \delta \frac{n_a T_b - n_b T_a}{n}.
-    """
-
-    def __init__(self, n_groups: int, n_features: int) -> None:
-        super().__init__(n_groups, n_features)
-        self.third, self.fourth = np.zeros((2, n_groups, n_features))
-
-    def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
-        """Add rows; `groups` holds the group number of each, negative numbers are left out."""
-        present, count, origin, difference, members = self._differences(X, groups, weights)
-        power, sums = difference.copy(), []
-        for k in range(4):
-            sums.append(members @ power / count[:, None])
-            if k < 3:
-                power *= difference
-        shift, second, third, fourth = sums
-        squares = np.maximum(second - shift**2, 0.0)
-        cubes = third - 3 * shift * second + 2 * shift**3
-        fourth += -4 * shift * third + 6 * shift**2 * second - 3 * shift**4
-        parts = [squares, cubes, np.maximum(fourth, squares**2)]
-        self._add_powers(present, count, origin + shift, *(count[:, None] * p for p in parts))
-
-    def merge(self, other: "GroupedPowers") -> None:  # type: ignore[override]
-        """Add what another object of this class has gathered."""
         at = np.flatnonzero(other.count)
         tables = (other.mean, other.squares, other.third, other.fourth)
-        self._add_powers(at, other.count[at], *(table[at] for table in tables))
+        self._add(at, other.count[at], *(table[at] for table in tables))
 
-    def _add_powers(
+    def _add(
         self, present: Array, count: Array, mean: Array, squares: Array, third: Array, fourth: Array
     ) -> None:
         before, old = self.count[present][:, None], self.squares[present]
@@ -144,32 +93,9 @@ class GroupedPowers(GroupedMoments):
         self.fourth[present] += fourth + delta**4 * share
         self.fourth[present] += 6 * delta**2 * (before**2 * squares + new**2 * old) / n**2
         self.fourth[present] += 4 * delta * (before * third - new * cubes) / n
-        self._add(present, count, mean, squares)
-
-
-class ObservedMoments(GroupedMoments):
-    """The same of rows with missing values: every feature counts the rows where it is observed."""
-
-    def __init__(self, n_groups: int, n_features: int) -> None:
-        super().__init__(n_groups, n_features)
-        self.count = np.zeros((n_groups, n_features))
-
-    def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
-        """Add rows; `groups` holds the group number of each, negative numbers are left out."""
-        rows, present, first, sizes, weights = _sorted_rows(groups, weights)
-        if len(rows) == 0:
-            return
-        X = X[rows]
-        members = sparse.csr_array((weights, np.arange(len(rows)), np.append(first, len(rows))))
-        # differences to the least value of a group: exact for constants
-        mean = np.fmin.reduceat(X, first, axis=0)
-        seen = ~np.isnan(X)
-        difference = np.where(seen, X - np.repeat(mean, sizes, axis=0), 0.0)
-        count = members @ seen.astype(np.float64)
-        shift = members @ difference / ones_for_zeros(count)
-        squares = members @ difference**2 - count * shift**2
-        mean = np.where(count > 0, mean + shift, 0.0)
-        self._add(present, count, mean, np.maximum(squares, 0.0))
+        self.squares[present] += squares + delta**2 * (before * new / n)
+        self.mean[present] += delta * (new / n)
+        self.count[present] += count
 
 
 class GroupedScatter:
@@ -183,6 +109,11 @@ class GroupedScatter:
         self.count = np.zeros(n_groups)
         self.mean = np.zeros((n_groups, n_features))
         self.scatter = np.zeros((n_groups, n_features, n_features))
+
+    @property
+    def squares(self) -> Array:
+        """Sums of squared deviations of every feature."""
+        return np.einsum("kii->ki", self.scatter)
 
     def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
         """Add rows; `groups` holds the group number of each, negative numbers are left out."""
@@ -260,28 +191,21 @@ def effective_counts(
     With :math:`n_g` rows of cluster g in a stratum of n rows and intra-class correlation
     :math:`\rho`, the variance of a mean is :math:`\sigma^2 [n (1 - \rho) + \rho \sum_g n_g^2] /
     n^2`, so the stratum is worth :math:`n^2 / [n (1 - \rho) + \rho \sum_g n_g^2]` rows.
-    :math:`\rho` is the analysis-of-variance estimate, averaged over features and strata. `count`,
-    perhaps of every feature, and `squares` are those of strata; `clusters` has the same rows by
-    (stratum, cluster), and `stratum` tells the stratum of each.
+    :math:`\rho` is the analysis-of-variance estimate, averaged over features and strata. `count`
+    and `squares` are those of strata; `clusters` has the same rows by (stratum, cluster), and
+    `stratum` tells the stratum of each.
     """
-    places = (np.ones(len(stratum)), (stratum, np.arange(len(stratum))))
-    by_stratum = sparse.csr_array(places, shape=(len(count), len(stratum)))
-    sum_sizes2 = by_stratum @ clusters.count**2
-    n_clusters = by_stratum @ (clusters.count > 0).astype(np.float64)
-    between_dof = np.maximum(n_clusters - 1, 0).sum(axis=0)
-    within_dof = (count - n_clusters).sum(axis=0)
-    # otherwise every row is its own cluster, or there is nothing to compare
-    known = (within_dof > 0) & (between_dof > 0)
-    alone = np.where(n_clusters > 0, np.minimum(count, n_clusters), 0.0)
-    if not known.any():
-        return alone
-    within_dof, between_dof = np.where(known, within_dof, 1.0), np.where(known, between_dof, 1.0)
+    sum_sizes2 = np.bincount(stratum, clusters.count**2, len(count))
+    n_clusters = np.bincount(stratum, clusters.count > 0, len(count))
+    between_dof = np.maximum(n_clusters - 1, 0).sum()
+    within_dof = (count - n_clusters).sum()
+    if within_dof <= 0 or between_dof == 0:  # every row is its own, or there is nothing to compare
+        return np.minimum(count, n_clusters)
     within_squares = clusters.squares.sum(axis=0)
     within = within_squares / within_dof
     between = (squares.sum(axis=0) - within_squares) / between_dof
-    typical = (count - sum_sizes2 / ones_for_zeros(count)).sum(axis=0) / between_dof
+    typical = (count - sum_sizes2 / ones_for_zeros(count)).sum() / between_dof
     spread = between + (typical - 1) * within
     rho = np.where(spread > 0, (between - within) / ones_for_zeros(spread), 0.0)
-    rho_mean = float(np.clip(rho, 0.0, 1.0)[np.broadcast_to(known, rho.shape)].mean())
-    shared = np.where(count > 0, count * (1 - rho_mean) + rho_mean * sum_sizes2, 1.0)
-    return np.where(known, count**2 / shared, alone)
+    rho_mean = float(np.clip(rho, 0.0, 1.0).mean())
+    return count**2 / ones_for_zeros(count * (1 - rho_mean) + rho_mean * sum_sizes2)

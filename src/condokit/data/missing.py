@@ -81,24 +81,6 @@ def same_gaps(domains: Domains) -> Iterator[tuple[Array, Array]]:
         yield features, kept & np.concatenate(seen)
 
 
-def observed_counts(domains: Domains, place: Array, n_values: int) -> tuple[Array, Array]:
-    """Return the (n_values, n_features) rows of query and reference, where both have some."""
-    counts = np.zeros((2 * n_values, domains.n_features))
-    cell = place + n_values * ~domains.is_query
-    for here, chunk in _as_given(domains):
-        used = np.flatnonzero(place[here] >= 0)
-        used = used[np.argsort(cell[here][used], kind="stable")]
-        seen = (~np.isnan(chunk[used])).astype(np.float64)
-        if domains.weights is not None:
-            seen *= domains.weights[here][used, None]
-        cells, first = np.unique(cell[here][used], return_index=True)
-        if len(cells):
-            counts[cells] += np.add.reduceat(seen, first, axis=0)
-    query, reference = counts[:n_values], counts[n_values:]
-    common = (query > 0) & (reference > 0)
-    return query * common, reference * common
-
-
 def _as_given(domains: Domains) -> Iterator[tuple[slice, Array]]:
     """Return (stacked row numbers, rows) without links, from top to bottom."""
     return replace(domains, links=None).chunks()

@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, check_length, check_weights, did_you_mean, listing, refusal
+from condokit.checks import (
+    Array,
+    check_length,
+    check_weights,
+    check_word,
+    did_you_mean,
+    listing,
+    refusal,
+)
 from condokit.data.arrays import sides
 from condokit.data.domains import PART, Confounder, Domains
 from condokit.data.measurements import CODES, looks_like, measurements
@@ -315,8 +323,7 @@ def _with_confounders(
     domains: Domains, tables: list[NamedColumns], categorical: Any, missing: str
 ) -> Domains:
     """Encode the confounders of all tables together, and leave out rows that cannot be used."""
-    if missing not in ("raise", "drop", "impute"):
-        raise ValueError(f"'missing' must be 'raise', 'drop' or 'impute'. Got {missing!r} instead.")
+    check_word("'missing'", missing, ("raise", "drop", "impute"))
     is_query, weights = domains.is_query, domains.weights
     names = [name for name, _ in tables[0]]
     declared = _declared(categorical, names)

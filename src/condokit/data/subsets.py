@@ -8,16 +8,12 @@ from condokit.data.arrays import sides
 _GOLDEN = (5**0.5 - 1) / 2
 
 
-def subsample(n: int, most: int, weights: Array | None = None, seed: int | None = None) -> Array:
+def subsample(n: int, most: int, weights: Array | None = None) -> Array:
     """Return the numbers of at most so many of n rows, in order; all if there are no more."""
-    # Evenly spaced, or at random with a seed. Of weighted rows, each is taken in proportion to its
-    # weight, perhaps several times, so that those taken count alike.
+    # Evenly spaced. Of weighted rows, each is taken in proportion to its weight, perhaps several
+    # times, so that those taken count alike.
     if n <= most:
         return np.arange(n)
-    if seed is not None:
-        rng = np.random.default_rng(seed)
-        share = None if weights is None else weights / weights.sum()
-        return np.sort(rng.choice(n, most, replace=weights is not None, p=share))
     if weights is None:
         return np.linspace(0, n - 1, most).round().astype(np.intp)
     upto = np.cumsum(weights)
@@ -57,28 +53,24 @@ def folds(
     n_folds: int,
     groups: Array | None = None,
     order: Array | None = None,
-    seed: int = 0,
     values: Array | None = None,
 ) -> Array:
-    """Deal rows to folds evenly within cells, in order, at random, or by their values."""
-    # a subject's rows go together
-    rng = np.random.default_rng(seed)
-    if groups is not None:
+    """Deal rows to folds evenly within cells, in order or by their values; subjects at random."""
+    if groups is not None:  # a subject's rows go together
         if order is not None:
             return np.unique(groups, return_inverse=True)[1] % n_folds
+        rng = np.random.default_rng(0)
         return rng.permutation(int(groups.max()) + 1)[groups] % n_folds
-    turn = np.arange(len(cell))
-    if values is not None:
-        order = mixed_order(values)
-    shuffled = rng.permutation(len(cell)) if order is None else order
+    shuffled = np.arange(len(cell)) if order is None else order
+    shuffled = shuffled if values is None else mixed_order(values)
     shuffled = shuffled[np.argsort(cell[shuffled], kind="stable")]
+    # every cell begins with the first fold
+    first = np.flatnonzero(np.diff(cell[shuffled], prepend=cell[shuffled][:1] - 1))
+    size = np.diff(first, append=len(cell))
+    turn = np.arange(len(cell)) - np.repeat(first, size)
+    if values is not None:  # in one piece each, so that a row less changes the folds of few
+        part = (turn + 0.5) / np.repeat(size, size) + cell[shuffled] * _GOLDEN
+        turn = (part % 1 * n_folds).astype(np.intp)
     fold = np.empty(len(cell), dtype=np.intp)
-    if order is not None:  # every cell begins with the first fold
-        first = np.flatnonzero(np.diff(cell[shuffled], prepend=cell[shuffled][:1] - 1))
-        size = np.diff(first, append=len(cell))
-        turn = turn - np.repeat(first, size)
-        if values is not None:  # in one piece each, so that a row less changes the folds of few
-            part = (turn + 0.5) / np.repeat(size, size) + cell[shuffled] * _GOLDEN
-            turn = (part % 1 * n_folds).astype(np.intp)
     fold[shuffled] = turn % n_folds
     return fold

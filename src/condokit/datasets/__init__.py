@@ -1,10 +1,5 @@
 """Example data with a known truth, the paper's generators, and loaders of its real data."""
 
-from condokit.datasets.real import Ansur as Ansur
-from condokit.datasets.real import Bladder as Bladder
-from condokit.datasets.real import Housing as Housing
-from condokit.datasets.real import Photo as Photo
-from condokit.datasets.real import Snare as Snare
 from condokit.datasets.real import load_ansur as load_ansur
 from condokit.datasets.real import load_bladderbatch as load_bladderbatch
 from condokit.datasets.real import load_california_housing as load_california_housing

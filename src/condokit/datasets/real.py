@@ -4,95 +4,61 @@ import csv
 import gzip
 import os
 import tomllib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.utils import Bunch
 
-from condokit.checks import Array
+from condokit.checks import Array, check_word
 from condokit.io import sha256
 from condokit.io.formats import need
 
 
-@dataclass(frozen=True)
-class Ansur:
-    """ANSUR II: body measurements of 4082 men and 1986 women; see `load_ansur`."""
+def load_ansur() -> Bunch:
+    """Load ANSUR II, 4082 men and 1986 women: X with feature_names, gender and height.
 
-    X: Array
-    feature_names: list[str]
-    gender: Array
-    height: Array
-
-
-@dataclass(frozen=True)
-class Bladder:
-    """Gene expression of bladder tissue in five batches; see `load_bladderbatch`."""
-
-    X: Array
-    feature_names: list[str]
-    result: Array
-    batch: Array
-
-
-@dataclass(frozen=True)
-class Snare:
-    """Two assays of the same 1047 cells; see `load_snareseq`."""
-
-    atac: Array
-    rna: Array
-    cell_type: Array
-
-
-@dataclass(frozen=True)
-class Housing:
-    """Census districts of California; see `load_california_housing`."""
-
-    X: Array
-    feature_names: list[str]
-    income: Array
-    value: Array
-
-
-@dataclass(frozen=True)
-class Photo:
-    """A photo, and what each of its pixels shows; see `load_photo`."""
-
-    pixels: Array
-    region: Array
-
-
-def load_ansur() -> Ansur:
-    """Load ANSUR II: 93 measurements, gender (Male, Female), self-reported height in inches."""
+    93 body measurements, Male or Female, and the self-reported height in inches.
+    """
     columns = _columns("ansur2.csv.gz")
     names = list(columns)[1:94]
     X = np.column_stack([np.array(columns[name], float) for name in names])
-    return Ansur(X, names, np.array(columns["Gender"]), np.array(columns["Heightin"], float))
+    gender, height = np.array(columns["Gender"]), np.array(columns["Heightin"], float)
+    return Bunch(X=X, feature_names=names, gender=gender, height=height)
 
 
-def load_bladderbatch() -> Bladder:
-    """Load bladderbatch: 57 samples of 22,283 genes, their batch and result (Cancer, NonCancer)."""
+def load_bladderbatch() -> Bunch:
+    """Load bladderbatch, gene expression of bladder tissue: X with feature_names, result and batch.
+
+    57 samples of 22,283 genes, Cancer or NonCancer, in five batches.
+    """
     people, arrays = _columns("bladderbatch_pheno.csv"), _arrays("bladderbatch_expr.npz")
     result, batch = np.array(people["result"]), np.array(people["batch"], int)
-    return Bladder(arrays["expr"], [str(name) for name in arrays["gene_id"]], result, batch)
+    names = [str(name) for name in arrays["gene_id"]]
+    return Bunch(X=arrays["expr"], feature_names=names, result=result, batch=batch)
 
 
-def load_snareseq() -> Snare:
-    """Load SNARE-seq: 19 ATAC and 10 RNA features of the same 1047 cells, and the type of each."""
+def load_snareseq() -> Bunch:
+    """Load SNARE-seq, two assays of 1047 cells: atac (19 features), rna (10) and cell_type."""
     arrays = _arrays("snareseq.npz")
-    return Snare(arrays["atac"], arrays["rna"], arrays["cell_type"].astype(str))
+    types = arrays["cell_type"].astype(str)
+    return Bunch(atac=arrays["atac"], rna=arrays["rna"], cell_type=types)
 
 
-def load_california_housing() -> Housing:
-    """Load 20,640 districts: seven features, median income and median house value."""
+def load_california_housing() -> Bunch:
+    """Load 20,640 census districts of California: X with feature_names, income and value.
+
+    Seven features, the median income and the median house value.
+    """
     columns = {k: np.array(v, float) for k, v in _columns("california_housing.csv.gz").items()}
     income, value = columns.pop("MedInc"), columns.pop("MedHouseVal")
-    return Housing(np.column_stack(list(columns.values())), list(columns), income, value)
+    X = np.column_stack(list(columns.values()))
+    return Bunch(X=X, feature_names=list(columns), income=income, value=value)
 
 
-def load_photo(name: str) -> Photo:
-    """Load a photo of the paper: pixels (rows, columns, 3) within [0, 1), and their regions.
+def load_photo(name: str) -> Bunch:
+    """Load a photo of the paper: pixels (rows, columns, 3) within [0, 1), and the region of each.
 
     Parameters
     ----------
@@ -100,8 +66,7 @@ def load_photo(name: str) -> Photo:
         Which. "beach" has sky, water and sand, the others sky and water.
     """
     files = {"day": "ocean_day.jpg", "sunset": "ocean_sunset.jpg", "beach": "cape_cod.jpg"}
-    if name not in files:
-        raise ValueError(f"name must be one of {', '.join(map(repr, files))}; got {name!r}.")
+    check_word("'name'", name, tuple(files))
     Image = need("PIL.Image", "load_photo needs Pillow", "plot")
     with Image.open(find(files[name])) as image:
         pixels = np.asarray(image.convert("RGB"), np.float32) / 256
@@ -110,7 +75,7 @@ def load_photo(name: str) -> Photo:
     region = np.where(row < horizon, "sky", "water")
     if name == "beach":
         region = np.where((row >= horizon) & (row >= 300 + column / 5), "sand", region)
-    return Photo(pixels, region)
+    return Bunch(pixels=pixels, region=region)
 
 
 def folders() -> list[Path]:

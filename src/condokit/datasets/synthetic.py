@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.utils import check_random_state
 
-from condokit.checks import Array
+from condokit.checks import Array, check_word
 
 EFFECTS = ("homoscedastic", "heteroscedastic", "nonlinear")
 SCENARIOS = ("no confounding", "confounded", "random transform")
@@ -93,8 +93,8 @@ def make_continuous1d(
     >>> problem.X_query.shape, problem.A.item(), problem.b.item()
     ((100, 1), 0.5, -2.5)
     """
-    _check("effect", effect, EFFECTS)
-    _check("columns", columns, ("irrelevant", "split"))
+    check_word("'effect'", effect, EFFECTS)
+    check_word("'columns'", columns, ("irrelevant", "split"))
     rng = check_random_state(random_state)
     z_reference = np.sort(rng.uniform(0, 8, n_reference))
     z_query = np.sort(rng.uniform(4 if confounder_shift else 0, 8, n_query))
@@ -155,7 +155,7 @@ def make_categorical2d(
     random_state : int, RandomState or None
         Seed.
     """
-    _check("scenario", scenario, SCENARIOS)
+    check_word("'scenario'", scenario, SCENARIOS)
     rng = check_random_state(random_state)
     ups = (100 if scenario == "no confounding" else 50, 100, 100)  # query, heldout, reference
     rings = []
@@ -292,8 +292,3 @@ def _split(z: Array, n_columns: int, rng: Any) -> Array:
 
 def _rotation(angle: float) -> Array:
     return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-
-
-def _check(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")

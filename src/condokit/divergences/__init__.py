@@ -3,7 +3,6 @@
 from condokit.divergences.base import Divergence, GaussianDivergence, MomentDivergence
 from condokit.divergences.kl import ForwardKL, Jeffreys, ReverseKL
 from condokit.divergences.likelihood import PooledLikelihood
-from condokit.divergences.paper_mmd import StochasticMMD
 from condokit.divergences.samples import (
     MMD,
     Energy,
@@ -15,7 +14,7 @@ from condokit.divergences.transport import GaussianOT, PCMatch
 
 __all__ = ["DIVERGENCES", "Divergence", "GaussianDivergence", "MomentDivergence"]
 __all__ += ["ForwardKL", "GaussianOT", "Jeffreys", "PCMatch", "PooledLikelihood", "ReverseKL"]
-__all__ += ["MMD", "Energy", "Procrustes", "SampleDivergence", "SlicedWasserstein", "StochasticMMD"]
+__all__ += ["MMD", "Energy", "Procrustes", "SampleDivergence", "SlicedWasserstein"]
 
 DIVERGENCES: dict[str, type[Divergence]] = {
     "reverse-kl": ReverseKL,
@@ -25,7 +24,6 @@ DIVERGENCES: dict[str, type[Divergence]] = {
     "ot": GaussianOT,
     "pc-match": PCMatch,
     "mmd": MMD,
-    "mmd-paper": StochasticMMD,
     "energy": Energy,
     "sliced-wasserstein": SlicedWasserstein,
     "procrustes": Procrustes,

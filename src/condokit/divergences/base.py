@@ -9,7 +9,6 @@ from sklearn.base import BaseEstimator
 
 from condokit.checks import Array, said
 from condokit.conditionals import Moments
-from condokit.data.arrays import average, columns
 from condokit.maps.families import DiagonalFamily, MapFamily, MatrixFamily
 from condokit.solvers.lbfgs import Evaluation, Objective, descend
 from condokit.solvers.solution import Solution
@@ -65,7 +64,6 @@ class MomentDivergence(Divergence):
     """A divergence between mapped query moments and reference moments, averaged over the prior.
 
     `value_and_grad` is all that one of your own must have; it then finds all diagonal maps.
-    `weights` have the shape (n_values,), or (n_values, n_features) where values are missing.
     """
 
     forms: ClassVar[dict[str, str]] = {"diagonal": "moments"}
@@ -83,7 +81,7 @@ class MomentDivergence(Divergence):
         units = FeatureUnits(summary, family.has_offset)
         start = family.around(np.ones(len(summary.flat)), np.zeros(len(summary.flat)))
         found = descend(self.moment_objective(summary, units), start, 1000, 1e-14, 1e-9)
-        centre = average(summary.weights, summary.query.mean) * family.has_offset
+        centre = summary.weights @ summary.query.mean * family.has_offset
         scale, offset = units.decode(found.scale, found.offset)
         return Solution(scale, centre, offset + scale * centre, n_iter=found.n_iter)
 
@@ -139,9 +137,9 @@ class GaussianDivergence(MomentDivergence):
 
 def variance_of_mean(moments: Moments) -> Array:
     """Return the sampling variance of the means."""
-    return moments.var / columns(np.maximum(moments.count, 1.0))
+    return moments.var / np.maximum(moments.count, 1.0)[:, None]
 
 
 def variance_of_variance(moments: Moments) -> Array:
     """Return the sampling variance of the variances of Gaussian rows, 2 var^2 / dof."""
-    return 2 * moments.var**2 / columns(np.maximum(moments.dof, 1.0))
+    return 2 * moments.var**2 / np.maximum(moments.dof, 1.0)[:, None]

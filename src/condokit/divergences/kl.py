@@ -5,9 +5,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from condokit.checks import Array, check_integer
+from condokit.checks import Array, check_integer, check_word
 from condokit.conditionals import Moments
-from condokit.data.arrays import columns
 from condokit.divergences.base import GaussianDivergence, variance_of_mean, variance_of_variance
 from condokit.maps.families import DiagonalFamily, LocationScale, MapFamily, MatrixFamily
 from condokit.solvers.gaussian_kl import KLObjective
@@ -50,7 +49,7 @@ class ReverseKL(GaussianDivergence):
         self.variant = variant
 
     def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:  # noqa: D102
-        w, error = columns(weights), query.mean - reference.mean
+        w, error = weights[:, None], query.mean - reference.mean
         log_ratio, excess = np.log(query.var * reference.precision), query.var + error**2
         if self._is_exact():
             terms = w * (reference.precision * excess - 1 - log_ratio) / 2
@@ -85,7 +84,7 @@ class ReverseKL(GaussianDivergence):
 
     def solve_diagonal(self, family: DiagonalFamily, pair: MomentPair) -> Solution:
         """Return the exact minimum; without an offset, with zeros for both weighted means."""
-        query, reference, w = pair.query, pair.reference, columns(pair.weights)
+        query, reference, w = pair.query, pair.reference, pair.weights[:, None]
         exact = self._is_exact()
         v = w * reference.precision if exact else np.broadcast_to(w, reference.var.shape)
         total = v.sum(axis=0)
@@ -129,10 +128,7 @@ class ReverseKL(GaussianDivergence):
         return decorrelated(found, covariance)
 
     def _is_exact(self) -> bool:
-        if self.variant not in ("exact", "paper"):
-            raise ValueError(
-                f"'variant' of ReverseKL must be 'exact' or 'paper'. Got {self.variant!r}."
-            )
+        check_word("'variant' of ReverseKL", self.variant, ("exact", "paper"))
         return self.variant == "exact"
 
 
@@ -144,7 +140,7 @@ class ForwardKL(GaussianDivergence):
     """
 
     def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:  # noqa: D102
-        w, error = columns(weights), query.mean - reference.mean
+        w, error = weights[:, None], query.mean - reference.mean
         excess = reference.var + error**2
         terms = w * (query.precision * excess - 1 + np.log(query.var / reference.var)) / 2
         d_mean = w * query.precision * error

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from condokit.checks import Array, check_integer
+from condokit.checks import Array
 from condokit.divergences.base import Divergence, GaussianDivergence
 from condokit.solvers.gaussian_kl import log_det_inverse
 from condokit.solvers.lbfgs import Evaluation, infinite
@@ -30,29 +30,16 @@ class PooledLikelihood(Divergence):
     random intercept. See `condokit.solvers.pooled.estimate` for the closed forms. No prior over
     the confounders is needed, and any number of them may be given. Full matrices have one Gaussian
     per support value for both domains; see `GaussianLikelihood`.
-
-    Parameters
-    ----------
-    n_knots : int, default=10
-        Knots of each curve.
-    max_rows : int, default=4000
-        Curves and interactions are chosen on at most this many rows, evenly taken by the
-        confounders' values; the map then uses all rows.
     """
 
     forms: ClassVar[dict[str, str]] = {**GaussianDivergence.forms, "diagonal": "rows"}
 
-    def __init__(self, n_knots: int = 10, max_rows: int = 4000) -> None:
-        self.n_knots, self.max_rows = n_knots, max_rows
-
     def solve(self, family: Any, summary: Any) -> Solution:  # noqa: D102
         if family.form == "matrix":
             return minimise(family, summary, GaussianLikelihood)
-        for name, least in (("n_knots", 3), ("max_rows", 100)):
-            check_integer(name, getattr(self, name), least)
         if not family.has_offset and not family.has_scale:
             return no_change(summary.mean[0])
-        found = fit_pooled(summary, family.has_scale, self.n_knots, self.max_rows)
+        found = fit_pooled(summary, family.has_scale)
         return found if family.has_offset else without_offset(found)
 
     def matrix_objective(self, units: Units) -> "GaussianLikelihood":  # noqa: D102

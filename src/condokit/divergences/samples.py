@@ -10,7 +10,6 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from condokit.checks import Array, check_integer, said
-from condokit.data.kernels import Kernel
 from condokit.divergences.base import Divergence
 from condokit.divergences.kl import ReverseKL
 from condokit.maps.coordinates import AllMatrices
@@ -56,10 +55,6 @@ class SampleDivergence(RowDivergence):
     def distances(self, samples: Samples) -> Distance:
         """Return a function from (stratum, mapped rows) to the divergence and its gradient."""
 
-    def used(self, samples: Samples) -> Samples:
-        """Return the rows that are compared."""
-        return samples
-
     def solve(self, family: Any, summary: Samples) -> Solution:
         """Find the best map of a family, from each of several starts.
 
@@ -68,7 +63,6 @@ class SampleDivergence(RowDivergence):
         """
         if self.max_iter is not None:
             check_integer("max_iter", self.max_iter, 1)
-        summary = self.used(summary)
         units, starts = problem(family, summary)
         inside = summary.each(
             lambda rows: units.of_query(rows).astype(self.precision),
@@ -228,11 +222,9 @@ class MMD(_KernelDivergence):
         Random Fourier features of large strata.
     random_state : int, default=0
         Seed of these.
-    kernel : callable or None, default=None
-        k(X1, X2) -> matrix on features in units of the reference's spread, symmetric, instead of
-        the Gaussian ones; its gradient is taken by differences, so for few features. At most 2000
-        rows of a stratum are then used.
     """
+
+    precision = np.float32  # far finer than sampling errors
 
     def __init__(
         self,
@@ -241,13 +233,9 @@ class MMD(_KernelDivergence):
         max_iter: int | None = None,
         n_fourier: int = 256,
         random_state: int = 0,
-        kernel: Kernel | None = None,
     ) -> None:
         self.scales, self.max_rows, self.max_iter = scales, max_rows, max_iter
-        self.n_fourier, self.random_state, self.kernel = n_fourier, random_state, kernel
-
-    def used(self, samples: Samples) -> Samples:  # noqa: D102
-        return samples if self.kernel is None else samples.thinned(_EXACT_ROWS)
+        self.n_fourier, self.random_state = n_fourier, random_state
 
     def _profile(self, reference: list[Array]) -> KernelProfile:
         widths = sorted(self._widths(reference), reverse=True)
@@ -269,11 +257,6 @@ class MMD(_KernelDivergence):
 
         return profile
 
-    @property
-    def precision(self) -> type[np.floating[Any]]:  # type: ignore[override]
-        """Single precision, far finer than sampling errors; double for differences of kernels."""
-        return np.float32 if self.kernel is None else np.float64
-
     def _widths(self, reference: list[Array]) -> list[float]:
         scales: list[float] = []
         with suppress(TypeError, ValueError):
@@ -287,8 +270,6 @@ class MMD(_KernelDivergence):
 
     def distances(self, samples: Samples) -> Distance:  # noqa: D102
         reference = samples.reference
-        if self.kernel is not None:
-            return _by_differences(self.kernel, reference)
         if max(map(len, samples.query + reference)) <= _EXACT_ROWS:
             return super().distances(samples)
         rng = np.random.default_rng(self.random_state)
@@ -310,24 +291,6 @@ class MMD(_KernelDivergence):
             return float(gap @ gap) / n, (2 / (n * len(Z))) * pull @ frequencies.T
 
         return distance
-
-
-def _by_differences(kernel: Kernel, reference: list[Array]) -> Distance:
-    """Return the squared MMD of a user's kernel, with gradients by central differences."""
-    own = [float(np.mean(kernel(rows, rows))) for rows in reference]
-
-    def distance(k: int, Z: Array) -> tuple[float, Array]:
-        Y = reference[k]
-        value = float(np.mean(kernel(Z, Z)) - 2 * np.mean(kernel(Z, Y))) + own[k]
-        gradient = np.empty_like(Z)
-        for j, step in enumerate(1e-5 * np.eye(Z.shape[1])):
-            # a symmetric kernel changes alike in both of its arguments
-            inner = (kernel(Z + step, Z) - kernel(Z - step, Z)).mean(axis=1)
-            cross = (kernel(Z + step, Y) - kernel(Z - step, Y)).mean(axis=1)
-            gradient[:, j] = 2 * (inner - cross) / (2e-5 * len(Z))
-        return value, gradient
-
-    return distance
 
 
 class Energy(_KernelDivergence):
@@ -385,8 +348,11 @@ class SlicedWasserstein(SampleDivergence):
         d = samples.reference[0].shape[1]
         directions = rng.normal(size=(d, self.n_directions if d > 1 else 1))
         directions /= np.linalg.norm(directions, axis=0)
-        sorted_rows = [np.sort(rows @ directions, axis=0) for rows in samples.reference]
-        goals = [_quantiles(rows, len(X)) for rows, X in zip(sorted_rows, samples.query)]
+        shares = [(np.arange(len(X)) + 0.5) / len(X) for X in samples.query]
+        goals = [
+            np.quantile(rows @ directions, share, axis=0, method="hazen")
+            for rows, share in zip(samples.reference, shares)
+        ]
 
         def distance(k: int, Z: Array) -> tuple[float, Array]:
             along = Z @ directions
@@ -465,14 +431,3 @@ def _factors(left: Array, right: Array) -> tuple[Array, Array]:
         np.column_stack([-2 * left, here, np.ones_like(here)]),
         np.column_stack([right, np.ones_like(there), there]).T,
     )
-
-
-def _quantiles(ordered: Array, n: int) -> Array:
-    """Return n evenly spaced quantiles of every sorted column."""
-    if len(ordered) == n:
-        return ordered
-    last = len(ordered) - 1
-    place = np.clip((np.arange(n) + 0.5) / n * len(ordered) - 0.5, 0, last)
-    low = place.astype(np.intp)
-    high, share = np.minimum(low + 1, last), (place - low)[:, None]
-    return (1 - share) * ordered[low] + share * ordered[high]

@@ -6,7 +6,6 @@ import numpy as np
 
 from condokit.checks import Array, said
 from condokit.conditionals import Moments
-from condokit.data.arrays import average, columns
 from condokit.divergences.base import (
     Divergence,
     GaussianDivergence,
@@ -39,7 +38,7 @@ class GaussianOT(GaussianDivergence):
     in_closed_form = True
 
     def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:  # noqa: D102
-        w = columns(weights)
+        w = weights[:, None]
         mean_q, sd_q = _balanced(query, weights)
         mean_r, sd_r = _balanced(reference, weights)
         value = float(((mean_q - mean_r) ** 2 + (sd_q - sd_r) ** 2).sum())
@@ -75,13 +74,12 @@ class GaussianOT(GaussianDivergence):
                 _variance_of_log_sd(query, centre, sd_query, weights)
                 + _variance_of_log_sd(reference, image, sd_reference, weights)
             )
-            covariance = average(
-                weights**2,
+            covariance = weights**2 @ (
                 (reference.mean - image) / sd_reference**2 * variance_of_mean(reference)
-                + scale * (query.mean - centre) / sd_query**2 * variance_of_mean(query),
+                + scale * (query.mean - centre) / sd_query**2 * variance_of_mean(query)
             )
         at_centre = variance_of_mean(reference) + scale**2 * variance_of_mean(query)
-        se_image = np.sqrt(average(weights**2, at_centre))
+        se_image = np.sqrt(weights**2 @ at_centre)
         found = Solution(scale, centre, image, se_log_scale=se_log_scale, se_image=se_image)
         return decorrelated(found, covariance)
 
@@ -95,14 +93,14 @@ class GaussianOT(GaussianDivergence):
 
 
 def _balanced(moments: Moments, weights: Array) -> tuple[Array, Array]:
-    mean = average(weights, moments.mean)
-    return mean, np.sqrt(average(weights, moments.var + (moments.mean - mean) ** 2))
+    mean = weights @ moments.mean
+    return mean, np.sqrt(weights @ (moments.var + (moments.mean - mean) ** 2))
 
 
 def _variance_of_log_sd(moments: Moments, mean: Array, sd: Array, weights: Array) -> Array:
     from_mean = moments.mean - mean
     terms = variance_of_variance(moments) + 4 * from_mean**2 * variance_of_mean(moments)
-    return average(weights**2, terms) / (4 * sd**4)
+    return weights**2 @ terms / (4 * sd**4)
 
 
 class PCMatch(Divergence):

@@ -45,9 +45,13 @@ class Matrix:
         """Return A x for every row x."""
         return np.matmul(X, self.scale.T, out=out)
 
-    def transposed_product(self, X: Array) -> Array:
-        """Return A' x for every row x."""
-        return X @ self.scale
+    @property
+    def T(self) -> "Matrix":
+        """The transposed matrix."""
+        return Matrix(self.scale.T)
+
+    def __matmul__(self, M: Array) -> Array:
+        return self.product(M.T).T
 
     def inverse(self) -> "Matrix":
         """Return the inverse in the same form; raise a ValueError if there is none."""
@@ -64,7 +68,7 @@ class Matrix:
 
     def compose(self, other: "Matrix") -> "Matrix":
         """Return the product A B with another matrix B; it is dense only if one of them is."""
-        return Matrix(other.transposed_product(self.scale))
+        return Matrix(other.T.product(self.scale))
 
     def scaled(self, factors: Array) -> "Matrix":
         """Return the matrix with every output multiplied by a factor of its own."""
@@ -88,7 +92,7 @@ class Matrix:
 
     def row(self, j: int) -> Array:
         """Return one row of the matrix."""
-        return self.transposed_product(np.eye(1, self.shape[0], j))[0]
+        return self.T.product(np.eye(1, self.shape[0], j))[0]
 
     def diagonal(self) -> Array:
         """Return the diagonal of a square matrix."""
@@ -117,10 +121,11 @@ class DiagonalPlusLowRank(Matrix):
             result += (X @ self.right) @ self.left.T
         return result
 
-    def transposed_product(self, X: Array) -> Array:  # noqa: D102
-        return X * self.scale + (X @ self.left) @ self.right.T
+    @property
+    def T(self) -> Matrix:  # noqa: D102
+        return DiagonalPlusLowRank(self.scale, self.right, self.left)
 
-    def _core(self) -> Array:
+    def core(self) -> Array:
         """Return I + right' left / scale, of the size of the rank: its determinant is the ratio."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.eye(self.left.shape[1]) + self.right.T @ (self.left / self.scale[:, None])
@@ -128,11 +133,11 @@ class DiagonalPlusLowRank(Matrix):
     def _inverse(self) -> Matrix:
         """Use Woodbury's identity: 1 / scale - left / scale core^-1 (right / scale)'."""
         scale = 1 / self.scale
-        left = -np.linalg.solve(self._core().T, (self.left * scale[:, None]).T).T
+        left = -np.linalg.solve(self.core().T, (self.left * scale[:, None]).T).T
         return DiagonalPlusLowRank(scale, left, self.right * scale[:, None])
 
     def compose(self, other: Matrix) -> Matrix:  # noqa: D102
-        right = other.transposed_product(self.right.T).T
+        right = other.T @ self.right
         return other.scaled(self.scale).plus(self.left, right)
 
     def scaled(self, factors: Array) -> Matrix:  # noqa: D102
@@ -145,7 +150,7 @@ class DiagonalPlusLowRank(Matrix):
     def log_det(self) -> float:  # noqa: D102
         with np.errstate(divide="ignore"):
             of_scale = np.log(np.abs(self.scale)).sum()
-        return float(of_scale + np.linalg.slogdet(self._core())[1])
+        return float(of_scale + np.linalg.slogdet(self.core())[1])
 
     def depends(self, marked: Array) -> Array:
         """Mark the outputs that depend; those of a diagonal, a scale of 0 included."""

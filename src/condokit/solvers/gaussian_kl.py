@@ -3,9 +3,11 @@
 import math
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy import linalg
+from scipy.optimize import minimize
 from scipy.special import digamma
 
 from condokit.checks import Array
@@ -161,31 +163,11 @@ class KLObjective:
         return Q - T.T @ np.linalg.solve(total, T), g
 
     def _newton(self, B: Array, max_iter: int) -> tuple[Array, int]:
-        """Newton's method with a Levenberg shift where the Hessian is not positive."""
-        function, eye = self._on_operator(B), np.eye(B.size)
-        (here, gradient), shift = function(B.ravel()), 0.0
-        for n_iter in range(1, max_iter + 1):
-            steepest = np.abs(gradient).max()
-            if steepest < 1e-9:
-                break
-            hessian = self._hessian(np.linalg.inv(B))
-            while True:
-                try:
-                    factor = linalg.cho_factor(hessian + shift * eye)
-                    trial = B - linalg.cho_solve(factor, gradient).reshape(B.shape)
-                    there, slope = function(trial.ravel())
-                    if there <= here + 1e-14 * abs(here):
-                        break
-                except linalg.LinAlgError:
-                    pass
-                shift = max(4 * shift, 1e-3)
-                if shift > 1e12:
-                    return B, n_iter
-            done = here - there < 1e-13 * max(1.0, abs(here)) and steepest < 1e-6
-            B, here, gradient, shift = trial, there, slope, shift / 8 if shift > 1e-3 else 0.0
-            if done:
-                break
-        return B, n_iter
+        """Newton's method within regions of trust."""
+        settings: Any = {"method": "trust-exact", "options": {"gtol": 1e-9, "maxiter": max_iter}}
+        settings["hess"] = lambda v: self._hessian(np.linalg.inv(v.reshape(B.shape)))
+        best = minimize(self._on_operator(B), B.ravel(), jac=True, **settings)
+        return best.x.reshape(B.shape), int(best.nit)
 
     def _row_sweeps(self, B: Array, max_iter: int, tolerance: float = 1e-9) -> tuple[Array, int]:
         r"""Closed-form updates of one row at a time, for at most two support values.

@@ -1,13 +1,14 @@
 """Diagonal plus low rank: maps of very many features, at a cost that is linear in their number."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, svds
 
 from condokit.checks import Array
+from condokit.maps.matrices import DiagonalPlusLowRank
 from condokit.solvers.lbfgs import lbfgs
 from condokit.solvers.solution import Solution
 from condokit.summaries.factors import FactorGaussian, FactorPair
@@ -86,35 +87,36 @@ class LowRankKL:
         weights: Array,
         penalty: float,  # weight of (|U|^2 + |V|^2) / 2
     ) -> None:
-        self.query, self.weights, self.penalty = query, weights, penalty
-        precisions = [_DiagonalLess(p, W, W) for p, W in (side.precision() for side in reference)]
-        self.strata = list(zip(weights, query, (side.mean for side in reference), precisions))
-        ratio = [r.log_det() - q.log_det() for q, r in zip(query, reference)]
-        self.constant = 0.5 * float(weights @ np.array(ratio) - len(query[0].mean))
+        self.penalty = penalty
+        sides = [(w, q.mean, q.cov, r.mean, r.cov) for w, q, r in zip(weights, query, reference)]
+        # weight, mean and covariance of the query, mean and precision of the reference
+        self.strata: list[Any] = [(*side, S.inverse()) for *side, S in sides]
+        ratio = sum(w * (S.log_det() - C.log_det()) for w, _, C, _, S in sides)
+        self.constant = 0.5 * (ratio - len(query[0].mean))
 
     def value_and_grad(self, m: Array, U: Array, V: Array, c: Array) -> tuple[float, list[Array]]:
         """Return the value and the gradients in log m, U, V and c."""
-        log_det, inverse = _inverted(m, U, V)
-        if inverse is None:
+        A = DiagonalPlusLowRank(m, U, V)
+        sign, log_det = np.linalg.slogdet(A.core())
+        if sign <= 0 or not np.isfinite(log_det):
             return np.inf, []
-        value = self.constant - log_det
+        value = self.constant - np.log(m).sum() - log_det
         value += 0.5 * self.penalty * float((U**2).sum() + (V**2).sum())
-        diagonal = (inverse.left * inverse.right).sum(axis=1) - inverse.scale
-        GV, GU, d_c = -(inverse.T @ V), -(inverse @ U), np.zeros_like(c)
-        for w, q, goal, P in self.strata:
-            residual = m * q.mean + U @ (V.T @ q.mean) + c - goal
+        inverse = A.inverse()
+        diagonal, GV, GU, d_c = -inverse.diagonal(), -(inverse.T @ V), -(inverse @ U), 0 * c
+        for w, mean, C, goal, P in self.strata:
+            residual = A @ mean + c - goal
             pull = P @ residual
             # P A = diag(p m) + L R'
-            p, W = P.scale, P.left
-            AW = m[:, None] * W + V @ (U.T @ W)
-            L, R = np.hstack([p[:, None] * U, -W]), np.hstack([V, AW])
-            CR, CV = q.times(R), q.times(V)
-            PAC_diagonal = p * m * (q.noise + (q.factors**2).sum(axis=1)) + (L * CR).sum(axis=1)
-            PACV = (p * m)[:, None] * CV + L @ (R.T @ CV)
-            CAPU = q.times((p * m)[:, None] * U) + CR @ (L.T @ U)
-            diagonal = diagonal + w * (PAC_diagonal + pull * q.mean)
-            GV = GV + w * (PACV + np.outer(pull, q.mean @ V))
-            GU = GU + w * (CAPU + np.outer(q.mean, pull @ U))
+            pm = P.scale * m
+            L, R = np.hstack([P.scale[:, None] * U, P.left]), np.hstack([V, A.T @ P.right])
+            CR, CV = C @ R, C @ V
+            PAC_diagonal = pm * C.diagonal() + (L * CR).sum(axis=1)
+            PACV = pm[:, None] * CV + L @ (R.T @ CV)
+            CAPU = C @ (pm[:, None] * U) + CR @ (L.T @ U)
+            diagonal = diagonal + w * (PAC_diagonal + pull * mean)
+            GV = GV + w * (PACV + np.outer(pull, mean @ V))
+            GU = GU + w * (CAPU + np.outer(mean, pull @ U))
             d_c += w * pull
             # tr(P A C A') = sum of diag(P A C) against the diagonal of A, and P A C V against U
             value += 0.5 * w * float(PAC_diagonal @ m + (PACV * U).sum() + pull @ residual)
@@ -123,17 +125,17 @@ class LowRankKL:
 
     def leading(self, rank: int) -> tuple[Array, Array]:
         """Return the steepest directions of low rank at the identity, as factors U and V."""
-        d = len(self.query[0].mean)
+        d = len(self.strata[0][1])
 
         def product(M: Array, transposed: bool = False) -> Array:
             M = M.reshape(d, -1)
             total = M.copy()
-            for w, q, goal, P in self.strata:
-                pull = P @ (q.mean - goal)
+            for w, mean, C, goal, P in self.strata:
+                pull = P @ (mean - goal)
                 if transposed:
-                    total -= w * (q.times(P @ M) + np.outer(q.mean, pull @ M))
+                    total -= w * (C @ (P @ M) + np.outer(mean, pull @ M))
                 else:
-                    total -= w * (P @ q.times(M) + np.outer(pull, q.mean @ M))
+                    total -= w * (P @ (C @ M) + np.outer(pull, mean @ M))
             return total
 
         back = partial(product, transposed=True)
@@ -154,31 +156,3 @@ class LowRankKL:
         start = np.concatenate([zero, U.ravel(), V.ravel(), zero])
         function = partial(self.of_numbers, rank=rank)
         return lbfgs(function, start, max_iter=max_iter, ftol=1e-6, gtol=1e-6)
-
-
-@dataclass(frozen=True)
-class _DiagonalLess:
-    """The matrix diag(scale) - left right', with thin factors."""
-
-    scale: Array
-    left: Array
-    right: Array
-
-    @property
-    def T(self) -> Self:
-        return replace(self, left=self.right, right=self.left)
-
-    def __matmul__(self, M: Array) -> Array:
-        scale = self.scale if M.ndim == 1 else self.scale[:, None]
-        return scale * M - self.left @ (self.right.T @ M)
-
-
-def _inverted(m: Array, U: Array, V: Array) -> tuple[float, _DiagonalLess | None]:
-    """Return log-determinant and inverse of diag(m) + U V'; None if det is not positive."""
-    left: Array = U / m[:, None]
-    core = np.eye(U.shape[1]) + V.T @ left
-    sign, log_det = np.linalg.slogdet(core)
-    if sign <= 0 or not np.isfinite(log_det):
-        return 0.0, None
-    inverse = _DiagonalLess(1 / m, np.linalg.solve(core.T, left.T).T, V / m[:, None])
-    return float(np.log(m).sum() + log_det), inverse

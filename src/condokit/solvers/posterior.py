@@ -15,7 +15,7 @@ instruments shift by up to about 3 residual standard deviations. A scale whose 9
 outside [1/3, 3] is not pulled towards one: it is a matter of units.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import chdtri, fdtri, gammaincinv, ndtri
@@ -43,19 +43,13 @@ _EM_STEPS = 60
 _MOST_LEARNING = 512
 
 
-@dataclass(frozen=True)
-class Pulled:
-    """A map that was pulled towards the identity."""
-
-    solution: Solution  # with standard deviations of the posterior in place of standard errors
-    # scales with intervals outside [1/3, 3], those of all features together
-    other_units: Array
-
-
-def posterior(solution: Solution, unit: Array) -> Pulled:
+def posterior(solution: Solution, unit: Array) -> tuple[Solution, Array]:
     """Pull scale and shift of every feature as far as all features advise.
 
-    `unit` is the residual standard deviation of the reference, where no likelihood is known.
+    `unit` is the residual standard deviation of the reference, where no likelihood is known. The
+    result has standard deviations of the posterior in place of standard errors. Scales with
+    intervals outside [1/3, 3], those of all features together, are marked.
+    Return also which scales have intervals outside [1/3, 3], those of all features together.
     """
     log_m, known = np.log(solution.scale), solution.evidence
     se_log, se_image = np.asarray(solution.se_log_scale), np.asarray(solution.se_image)
@@ -85,7 +79,7 @@ def posterior(solution: Solution, unit: Array) -> Pulled:
         se_image=error * sd,
     )
     power, no_pull = _units(log_m, se_log, known, 0.025 / len(unit))
-    return Pulled(settled, (power != 0) | no_pull)
+    return settled, (power != 0) | no_pull
 
 
 def _units(log_m: Array, se: Array, known: Evidence | None, chance: float) -> tuple[Array, Array]:

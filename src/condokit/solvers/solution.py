@@ -181,6 +181,8 @@ def joined(results: list[tuple[Array, Solution]]) -> Solution:
 
     names = ("scale", "centre", "image", "se_log_scale", "se_image", "covariance")
     arrays = together(parts, names)
+    widening = [np.broadcast_to(part.widening, part.scale.shape) for part in parts]
+    arrays["widening"] = np.concatenate(widening)[order]
     known = [part.evidence for part in parts if part.evidence is not None]
     if len(known) == len(parts):
         own = together(known, ("residual_sd", "dof", "n_eff", "profile"))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from condokit.checks import Array
-from condokit.data.arrays import average, ones_for_zeros
+from condokit.data.arrays import ones_for_zeros
 from condokit.solvers.solution import Solution
 from condokit.summaries.gaussians import GaussianPair, Gaussians
 from condokit.summaries.moments import MomentPair
@@ -86,9 +86,9 @@ class FeatureUnits:
 
     def __init__(self, pair: MomentPair, centred: bool = True) -> None:
         reference, weights = pair.reference, pair.weights
-        self._middle_query = average(weights, pair.query.mean) * centred
-        self._middle = average(weights, reference.mean) * centred
-        spread = average(weights, reference.var + (reference.mean - self._middle) ** 2)
+        self._middle_query = weights @ pair.query.mean * centred
+        self._middle = weights @ reference.mean * centred
+        spread = weights @ (reference.var + (reference.mean - self._middle) ** 2)
         self.size = ones_for_zeros(np.sqrt(spread))
 
     def of_query(self, rows: Array) -> Array:  # noqa: D102

@@ -10,6 +10,7 @@ from condokit.conditionals import Conditional
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
+from condokit.maps.matrices import DiagonalPlusLowRank
 from condokit.summaries.gaussians import few_points, residuals
 from condokit.summaries.moments import MomentPair
 
@@ -30,21 +31,10 @@ class FactorGaussian:
         """Return the Gaussian with another mean, of features with so many times the variance."""
         return FactorGaussian(mean, self.noise * var, self.factors * np.sqrt(var)[:, None])
 
-    def times(self, M: Array) -> Array:
-        """Return the covariance times M."""
-        return self.noise[:, None] * M + self.factors @ (self.factors.T @ M)
-
-    def precision(self) -> tuple[Array, Array]:
-        r"""Return p and W of the inverse :math:`\operatorname{diag}(p) - W W'` (Woodbury)."""
-        p = 1 / self.noise
-        scaled = self.factors * p[:, None]
-        core = np.eye(self.factors.shape[1]) + self.factors.T @ scaled
-        return p, scaled @ np.linalg.inv(np.linalg.cholesky(core)).T
-
-    def log_det(self) -> float:
-        """Return the log-determinant of the covariance."""
-        core = self.factors.T @ (self.factors / self.noise[:, None])
-        return float(np.log(self.noise).sum() + np.linalg.slogdet(np.eye(len(core)) + core)[1])
+    @property
+    def cov(self) -> DiagonalPlusLowRank:
+        """The covariance."""
+        return DiagonalPlusLowRank(self.noise, self.factors, self.factors)
 
 
 def factor_gaussians(

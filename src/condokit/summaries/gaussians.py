@@ -15,7 +15,7 @@ from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedScatter
 from condokit.data.subsets import folds, subsample
-from condokit.summaries.moments import is_flat, refuse_continuous, refuse_huge
+from condokit.summaries.moments import gather, is_flat, refuse_continuous, refuse_huge
 
 _POOLED: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 _DIAGONAL: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -183,24 +183,16 @@ def gaussian_pair(
             f"A full matrix needs a covariance of {d} x {d} features in each of {n_values} "
             "strata, which is too much. Use {@map='low-rank'} or 'blocks', or fewer strata."
         )
-    n_folds, cell = 1, place
+    n_folds, dealt = 1, np.zeros(len(place), dtype=np.intp)
     if regularised:
         n_folds = _FOLDS if n_values * d * d * _FOLDS <= _MOST_NUMBERS else 2
-        # one fold number per row; the fold is the slow index of a cell
         dealt = folds(
             2 * place + ~domains.is_query, n_folds, domains.groups, values=domains.marks()
         )
-        cell = np.where(place < 0, -1, place + n_values * dealt)
-    scatters = [GroupedScatter(n_folds * n_values, d) for _ in range(2)]
-    for rows, chunk in domains.chunks():
-        with np.errstate(invalid="ignore", over="ignore"):
-            here = domains.is_query[rows]
-            for scatter, side in zip(scatters, (here, ~here)):
-                weights = None if domains.weights is None else domains.weights[rows][side]
-                scatter.update(chunk[side], cell[rows][side], weights)
-    for scatter in scatters:
-        refuse_huge(np.abs(scatter.scatter))
-    sides, shares = zip(*(_learned(scatter, n_folds) for scatter in scatters))
+    # of a cell the domain is the slow index, then the fold
+    cell = np.where(place < 0, -1, place + n_values * (dealt + n_folds * ~domains.is_query))
+    both = gather(domains, cell, 2 * n_folds * n_values, GroupedScatter)
+    sides, shares = zip(*(_learned(both.fold(k, 2), n_folds) for k in range(2)))
     skewness = partial(_skewness, domains, place, sides)
     return GaussianPair(sides[0], sides[1], support.weights, skewness, _by_domain(shares))
 

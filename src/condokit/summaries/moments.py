@@ -10,9 +10,9 @@ from condokit.checks import Array, listing, refusal
 from condokit.compare.comparison import Comparison
 from condokit.conditionals import Conditional, Moments
 from condokit.conditionals.base import moments_from
-from condokit.data.arrays import average, columns, ones_for_zeros
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.domains import Domains
-from condokit.data.grouped import GroupedMoments, ObservedMoments, effective_counts
+from condokit.data.grouped import GroupedMoments, effective_counts
 
 _LARGEST = 1e150
 _ROUNDING = 1e-13  # relative spread below which a feature is constant
@@ -26,7 +26,7 @@ class MomentPair:
 
     query: Moments
     reference: Moments
-    weights: Array  # (n_values,), or (n_values, n_features) where values are missing; sum to one
+    weights: Array  # (n_values,); they sum to one
     flat: Array  # features that are constant within strata in a domain; their variances are one
     widening: Any = 1.0  # factor of standard errors for what few rows leave unknown of them
     knows_errors: bool = True  # whether the moments at different values are independent
@@ -34,7 +34,7 @@ class MomentPair:
     @property
     def unit(self) -> Array:
         """The reference's spread given the confounders."""
-        return np.sqrt(average(self.weights, self.reference.var))
+        return np.sqrt(self.weights @ self.reference.var)
 
     def swapped(self) -> "MomentPair":
         """Return the pair with query and reference exchanged."""
@@ -48,7 +48,7 @@ def moment_pair(
     if not conditional.is_smooth:
         refuse_continuous(domains)
         query, reference = moments_in_strata(domains, comparison)
-        return paired(query, reference, comparison.weights, shared, scaled)
+        return paired(query, reference, comparison.support.weights, shared, scaled)
     used, covariates, is_query = comparison.used, comparison.covariates, comparison.is_query
     weighted = domains.weights is not None and len(set(domains.weights[used])) > 1
     if weighted and not conditional.takes_weights:
@@ -86,9 +86,6 @@ def moments_in_strata(domains: Domains, comparison: Comparison) -> tuple[Moments
     n_values = len(comparison.support.levels)
     cell = cells(domains, comparison)
     stats = gather(domains, cell, 2 * n_values)
-    if domains.gaps is not None:  # what one domain alone has is not compared
-        common = (stats.count[:n_values] > 0) & (stats.count[n_values:] > 0)
-        _leave_out(stats, ~np.concatenate([common, common]))
     counts = stats.count if domains.groups is None else _independent(domains, cell, stats)
     tables = (stats.count, stats.mean, stats.squares, counts)
     query, reference = (moments_from(*half) for half in zip(*(np.split(t, 2) for t in tables)))
@@ -110,22 +107,11 @@ def _independent(domains: Domains, cell: Array, stats: GroupedMoments) -> Array:
     cluster = np.full(len(cell), -1, dtype=np.int64)
     distinct, cluster[used] = np.unique(pairs[used], return_inverse=True)
     clusters, stratum = gather(domains, cluster, len(distinct)), distinct // n_subjects
-    if domains.gaps is not None:
-        _leave_out(clusters, stats.count[stratum] == 0)
     return effective_counts(stats.count, stats.squares, clusters, stratum)
 
 
-def _leave_out(stats: GroupedMoments, places: Array) -> None:
-    """Forget what was gathered in some places of the table."""
-    for table in (stats.count, stats.mean, stats.squares):
-        table[places] = 0.0
-
-
-def gather(
-    domains: Domains, groups: Array, n_groups: int, kind: type[GroupedMoments] = GroupedMoments
-) -> GroupedMoments:
+def gather(domains: Domains, groups: Array, n_groups: int, kind: Any = GroupedMoments) -> Any:
     """Read all rows once, and return the moments of groups of them."""
-    kind = kind if domains.gaps is None else ObservedMoments
     stats = kind(n_groups, domains.n_features)
     for rows, chunk in domains.chunks():
         weights = None if domains.weights is None else domains.weights[rows]
@@ -205,44 +191,27 @@ def share_variances(moments: Moments) -> Moments:
     posterior mean weighs the two by their precisions. The inverse of an estimated variance is too
     large on average: the precision is multiplied by (dof - 2) / dof.
     """
-    own_dof = columns(moments.dof)  # of strata, or of every feature in them
-    known, pooled_dof = own_dof >= 1, moments.dof.sum(axis=0)
-    if not (pooled_dof > 0).any():
+    known, pooled_dof = moments.dof >= 1, float(moments.dof.sum())
+    if pooled_dof == 0:
         return moments
-    pooled = np.where(pooled_dof > 0, average(moments.dof, moments.var), 1.0)
-    pooled /= ones_for_zeros(pooled_dof)
-    log_var = np.repeat(np.log(pooled)[None], len(known), axis=0)
-    dof = np.broadcast_to(pooled_dof, known.shape)
-    several = known.sum(axis=0) > 1
-    rows = np.flatnonzero((known & several).any(axis=1))
-    if len(rows):
-        seen = (known & several)[rows]
-        each = np.broadcast_to(seen, (len(rows), len(pooled)))
-        half = np.where(seen, own_dof[rows], 2.0) / 2
-        logs = np.log(moments.var[rows]) - (digamma(half) - np.log(half))
-        typical = _masked(logs, each).sum(axis=0) / ones_for_zeros(each.sum(axis=0))
-        differences = _masked(logs - typical, each)
-        n_seen = each.sum(axis=1, keepdims=True)
-        factor = n_seen / (n_seen + _PRIOR_FEATURES)
-        factor = factor * (differences.sum(axis=1, keepdims=True) / n_seen)
-        differences = _masked(differences - factor, each)
-        noise, n_features = polygamma(1, half), int(each.any(axis=0).sum())
-        squares = np.vdot(differences, differences) / (each.sum() - n_features)
-        trust = n_features / (n_features + _PRIOR_FEATURES)
-        excess = max(float(squares - noise[seen].mean()), 0.0)
+    log_var = np.tile(np.log(moments.dof @ moments.var / pooled_dof), (len(known), 1))
+    dof = np.full(len(known), pooled_dof)
+    if known.sum() > 1:
+        half, var = moments.dof[known, None] / 2, moments.var[known]
+        logs = np.log(var) - (digamma(half) - np.log(half))
+        noise, d = polygamma(1, half), var.shape[1]
+        trust = d / (d + _PRIOR_FEATURES)
+        differences = logs - logs.mean(axis=0)
+        factor = trust * differences.mean(axis=1, keepdims=True)
+        squares = ((differences - factor) ** 2).sum() / (differences.size - d)
+        excess = max(float(squares - noise.mean()), 0.0)
         spread = (1 - trust) * _PRIOR_SPREAD + trust * excess
         own = spread / (spread + noise)
-        weights = _masked(own_dof[rows], seen) * np.exp(-factor) / ones_for_zeros(pooled_dof)
-        common = np.log(ones_for_zeros((weights * moments.var[rows]).sum(axis=0)))
-        log_var[rows] = np.where(each, own * logs + (1 - own) * (common + factor), log_var[rows])
-        dof = np.where(several, 2 / max(spread, 1e-12), dof)  # what the prior alone is worth
-        dof[rows] += _masked(2 / noise, seen)
+        common = np.log(ones_for_zeros((2 * half * np.exp(-factor) / pooled_dof).T @ var))
+        log_var[known] = own * logs + (1 - own) * (common + factor)
+        dof[:] = 2 / max(spread, 1e-12)  # what the prior alone is worth
+        dof[known] += 2 / noise[:, 0]
         dof = np.minimum(dof, pooled_dof)
     var = np.exp(log_var)
-    precision = np.maximum(dof - 2, 0.5) / ones_for_zeros(dof) / var
-    return replace(moments, var=var, precision=precision, dof=dof.reshape(moments.dof.shape))
-
-
-def _masked(values: Array, seen: Array) -> Array:
-    """Return values with zeros where none are seen."""
-    return values if seen.all() else np.where(seen, values, 0.0)
+    precision = (np.maximum(dof - 2, 0.5) / dof)[:, None] / var
+    return replace(moments, var=var, precision=precision, dof=dof)

@@ -8,11 +8,11 @@ import numpy as np
 from condokit.checks import Array
 from condokit.compare.comparison import Comparison
 from condokit.conditionals.base import moments_from
-from condokit.data.arrays import columns, ones_for_zeros
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.domains import Domains
-from condokit.data.grouped import GroupedMoments, GroupedScatter, ObservedMoments
+from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.summaries.gaussians import GaussianPair, gaussians_of, regularise
-from condokit.summaries.moments import MomentPair, cells, paired
+from condokit.summaries.moments import MomentPair, cells, gather, paired
 
 
 @dataclass(frozen=True)
@@ -105,14 +105,10 @@ class ResampledMoments:
         rng: np.random.Generator,
         most: int,
     ) -> None:
-        self.weights, self.sharing = comparison.weights, (shared, scaled)
+        self.weights, self.sharing = comparison.support.weights, (shared, scaled)
         self.n_values, cell = len(comparison.support.levels), cells(domains, comparison)
         parcel, self.parcels = parcels(domains, cell, self.n_values, rng, most)
-        kind = GroupedMoments if domains.gaps is None else ObservedMoments
-        self.stats = kind(len(self.parcels.cell), domains.n_features)
-        for rows, chunk in domains.chunks():
-            weights = None if domains.weights is None else domains.weights[rows]
-            self.stats.update(chunk, parcel[rows], weights)
+        self.stats = gather(domains, parcel, len(self.parcels.cell))
         self.count = self._merged(np.ones(len(self.parcels.cell)))[0]
 
     def pair(self, drawn: Array) -> MomentPair:
@@ -121,7 +117,7 @@ class ResampledMoments:
         if ((count == 0) & (self.count > 0)).any():
             raise ValueError("no rows of a stratum were drawn")
         # draws are one short of the parcels, rows should count as before
-        squares = squares * columns(self.count / ones_for_zeros(count))
+        squares = squares * (self.count / ones_for_zeros(count))[:, None]
         query, reference = (
             moments_from(self.count[half], mean[half], squares[half], self.count[half])
             for half in (slice(None, self.n_values), slice(self.n_values, None))
@@ -130,34 +126,26 @@ class ResampledMoments:
 
     def _merged(self, drawn: Array) -> tuple[Array, ...]:
         """Return count, mean and sum of squares of cells."""
-        stats, cell, n_cells = self.stats, self.parcels.cell, 2 * self.n_values
-        count = np.zeros((n_cells, *stats.count.shape[1:]))
-        mean, squares = np.zeros((2, n_cells, stats.mean.shape[1]))
-        for c in np.unique(cell[drawn > 0]):
-            mine = np.flatnonzero((cell == c) & (drawn > 0))
-            n = (stats.count[mine].T * drawn[mine]).T
-            count[c] = n.sum(axis=0)
-            centred = stats.mean[mine] - stats.mean[mine[0]]
-            middle = (columns(n) / ones_for_zeros(count[c]) * centred).sum(axis=0)
-            mean[c] = stats.mean[mine[0]] + middle
-            within = (drawn[mine, None] * stats.squares[mine]).sum(axis=0)
-            squares[c] = within + (columns(n) * (centred - middle) ** 2).sum(axis=0)
-        return count, mean, squares
+        cell, merged = (
+            self.parcels.cell,
+            GroupedMoments(2 * self.n_values, self.stats.mean.shape[1]),
+        )
+        merged.update(self.stats.mean, cell, drawn * self.stats.count)
+        first = np.flatnonzero(np.diff(cell, prepend=-1))  # every cell has parcels, one by one
+        within = np.add.reduceat(drawn[:, None] * self.stats.squares, first)
+        return merged.count, merged.mean, merged.squares + within
 
 
 class ResampledGaussians:
     """Both domains as Gaussians of reweighted rows, from parcels of them; rows are read once."""
 
     def __init__(
-        self, domains: Domains, comparison: Comparison, pair: GaussianPair, most: int, seed: int = 0
+        self, domains: Domains, comparison: Comparison, pair: GaussianPair, most: int
     ) -> None:
-        self.pair, self.rng = pair, np.random.default_rng(seed)
+        self.pair, self.rng = pair, np.random.default_rng(0)
         n_values, cell = len(comparison.support.levels), cells(domains, comparison)
         parcel, self.parcels = parcels(domains, cell, n_values, self.rng, most)
-        stats = GroupedScatter(len(self.parcels.cell), domains.n_features)
-        for rows, chunk in domains.chunks():
-            weights = None if domains.weights is None else domains.weights[rows]
-            stats.update(chunk, parcel[rows], weights)
+        stats = gather(domains, parcel, len(self.parcels.cell), GroupedScatter)
         sides = pair.query, pair.reference
         self.middle = np.concatenate([side.mean for side in sides])
         self.count = np.concatenate([side.count for side in sides])

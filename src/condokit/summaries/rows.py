@@ -10,7 +10,7 @@ from condokit.conditionals.base import moments_from
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
-from condokit.data.grouped import GroupedMoments, GroupedPowers
+from condokit.data.grouped import GroupedMoments
 from condokit.summaries.moments import cells, gather, without_flat
 
 
@@ -37,10 +37,8 @@ class Rows:
     @classmethod
     def read(cls, domains: Domains, comparison: Comparison, scaled: bool) -> "Rows":
         """Gather what is known of the compared rows in one pass; `scaled` if spreads are needed."""
-        by_strata = not domains.continuous and domains.groups is None
-        kind = GroupedPowers if by_strata else GroupedMoments
         n_values = len(comparison.support.levels)
-        stats = gather(domains, cells(domains, comparison), 2 * n_values, kind)
+        stats = gather(domains, cells(domains, comparison), 2 * n_values)
         tables = (stats.count, stats.mean, stats.squares, stats.count)
         query, reference = (moments_from(*half) for half in zip(*(np.split(t, 2) for t in tables)))
         _, reference, flat = without_flat(query, reference, scaled)

@@ -12,6 +12,7 @@ from condokit.data.disclosure import too_few
 from condokit.data.domains import Domains
 from condokit.data.records import Part, Record, Sheet
 from condokit.maps.affine import AffineMap
+from condokit.pairs import row_numbers
 
 _LIMITS = 1.96
 
@@ -100,22 +101,12 @@ def _gain(less: Any, subject: Array) -> tuple[float, float]:
 
 def _paired_rows(pairs: Any, is_query: Array, fewest: int) -> tuple[Array, Array]:
     """Return the row numbers of query and reference; refuse what are no pairs."""
-    try:
-        query, reference = (np.asarray(side) for side in pairs)
-    except (TypeError, ValueError):
-        raise ValueError("'pairs' must be two lists of row numbers of X.") from None
-    n, n_rows = len(query), len(is_query)
+    query, reference = row_numbers(pairs, [("X", len(is_query))] * 2)
     for name, side, is_here in (("query", query, is_query), ("reference", reference, ~is_query)):
-        if side.ndim != 1 or side.dtype.kind not in "iu" or len(side) == 0:
-            raise ValueError(f"'pairs' must list row numbers of {name} rows.")
-        if side.min() < 0 or side.max() >= n_rows:
-            raise ValueError(f"'pairs' names a row that X, with {n_rows} rows, does not have.")
         if not is_here[side].all():
             what = f"row {side[~is_here[side]][0]} as a {name} row"
             raise ValueError(f"'pairs' lists {what}, but its domain says otherwise.")
-    if n != len(reference):
-        raise ValueError(f"'pairs' lists {n} query rows but {len(reference)} reference rows.")
-    if too_few(n, fewest):
+    if too_few(len(query), fewest):
         why = "the figures of fewer are not shown."
         raise ValueError(f"'pairs' must list at least {fewest} pairs: {why}")
     return query, reference

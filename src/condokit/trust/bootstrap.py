@@ -116,8 +116,8 @@ def bootstrap(
         raise ValueError("A map that was refined by pairs cannot be refitted without them.")
     chosen, recipe = adapter.chosen_, adapter.chosen_.recipe
     is_diagonal = recipe.family.form == "diagonal" and not chosen.parts
-    domains = replace(domains, links=check_links(recipe.family.links, domains.tables[0].labels))
-    if is_diagonal and recipe.needs == "moments" and not recipe.conditional.is_smooth:
+    in_strata = recipe.needs == "moments" and not recipe.conditional.is_smooth
+    if is_diagonal and in_strata and domains.gaps is None:
         draws = _by_moments(domains, recipe, n_resamples, seed)
     else:
         plain = replace(recipe, shrinkage=None, averages=False) if is_diagonal else recipe
@@ -154,6 +154,7 @@ def _gathered(draws: _Draws, n_resamples: int, verbose: bool) -> tuple[list[_Dra
 
 def _by_moments(domains: Domains, recipe: Recipe, n_resamples: int, seed: int) -> _Draws:
     """Refit from moments of parcels of rows: all of them first, then reweighted."""
+    domains = replace(domains, links=check_links(recipe.family.links, domains.tables[0].labels))
     comparison, rng = recipe.compare(domains, quiet=True), np.random.default_rng(seed)
     shared, scaled = recipe.shrinkage == "auto", recipe.family.has_scale
     rows = ResampledMoments(domains, comparison, shared, scaled, rng, _MOST_PARCELS)

@@ -33,7 +33,7 @@ class StrataMoments:
         def by_level(table: Array) -> Array:
             return np.stack(np.split(table, 2), axis=1)
 
-        powers = (stats.squares, stats.third, stats.fourth)  # type: ignore[attr-defined]
+        powers = (stats.squares, stats.third, stats.fourth)
         scaled = [by_level(power) / unit**k for k, power in zip((2, 3, 4), powers)]
         mean = (by_level(stats.mean) - rows.mean) / unit
         return cls(by_level(stats.count[:, None]), mean, (scaled[0], scaled[1], scaled[2]))

@@ -8,6 +8,7 @@ variance. Blocks enter one at a time, while the features together speak for them
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import numpy as np
 from scipy.linalg import null_space
@@ -19,6 +20,7 @@ from condokit.data.subsets import subsample
 
 Function = Callable[[Covariates], Array]
 
+_KNOTS = 10  # of a curve
 NOISE_KNOTS = 6
 MOST_CURVES = 40  # continuous columns that get a curve of their own
 MOST_INTERACTING = 16  # continuous columns beyond which no kernel is tried
@@ -102,7 +104,7 @@ def spline(axis: Array, at: Covariates, n_knots: int) -> Function | None:
     return lambda rows: np.abs((rows.Z @ axis)[:, None] - knots) ** 3 @ turn
 
 
-def kernel(shape: str, at: Covariates) -> Function | None:
+def kernel(shape: str, at: Covariates) -> Function:
     """Return a Nystroem map of a kernel over all continuous columns: "rbf" or "laplace".
 
     Landmarks are taken evenly from the rows in the order of their values, so that the order in
@@ -134,27 +136,21 @@ def kernel(shape: str, at: Covariates) -> Function | None:
 def free_columns(at: Covariates, is_query: Array) -> tuple[Design, list[Block]]:
     """Return D, and those of its columns that rows are too few to leave unpenalised."""
     n, p = at.Z.shape
-    linear: Function = lambda rows: rows.Z  # noqa: E731
-    levels: Function = lambda rows: level_columns(rows)  # noqa: E731
     free: list[Function] = []
     always: list[Block] = []
-    taken = 2.0
-    for name, size, function in (("levels", at.n_categories - 1, levels), ("linear", p, linear)):
-        if not size:
-            continue
-        taken += size
-        if n >= ROWS_PER_COLUMN * taken:
+    taken, linear = 2.0, attrgetter("Z")
+    columns = (("levels", at.n_categories - 1, level_columns), ("linear", p, linear))
+    for name, size, function in columns:
+        if size and n >= ROWS_PER_COLUMN * (taken + size):
+            taken += size
             free.append(function)
-        else:
-            taken -= size
+        elif size:
             always.append(Block(name, function, always=True))
-    design = Design(tuple(free))
-    D = design.unpenalised(at, is_query)[:, :-1]
-    kept = _independent(D)
-    return Design(tuple(free), kept=kept), always
+    D = Design(tuple(free)).unpenalised(at, is_query)[:, :-1]
+    return Design(tuple(free), kept=_independent(D)), always
 
 
-def candidates(at: Covariates, index: Array | None, n_knots: int) -> list[Block]:
+def candidates(at: Covariates, index: Array | None) -> list[Block]:
     """Return the blocks that may be added: curves, an index, slopes by level, interactions."""
     n, p = at.Z.shape
     found: list[Block] = []
@@ -162,7 +158,7 @@ def candidates(at: Covariates, index: Array | None, n_knots: int) -> list[Block]
     if index is not None and p > 1:
         axes.append(("index", index))
     for name, axis in axes:
-        curve = spline(axis, at, n_knots)
+        curve = spline(axis, at, _KNOTS)
         if curve is not None:
             found.append(Block(name, curve, cost=INDEX_COST * (p - 1) * (name == "index")))
     K = at.n_categories
@@ -176,10 +172,7 @@ def candidates(at: Covariates, index: Array | None, n_knots: int) -> list[Block]
                 )
                 found.append(Block(f"{name} by level", crossed))
     if 1 < p <= MOST_INTERACTING and n >= 40:
-        for shape in ("rbf", "laplace"):
-            surface = kernel(shape, at)
-            if surface is not None:
-                found.append(Block(shape, surface))
+        found += [Block(shape, kernel(shape, at)) for shape in ("rbf", "laplace")]
     return found
 
 
@@ -205,22 +198,11 @@ def _independent(D: Array) -> Array:
 # Selection of blocks by restricted likelihood, pooled over features
 
 
-@dataclass
-class _Sums:
-    """Sums over rows that the selection needs.
-
-    `gram` is U'U over D and all candidates, `cross` U'y_a and `square` y_a'y_b of the features.
-    """
-
-    gram: Array
-    cross: Array  # (2, n_columns, n_features)
-    square: Array  # (3, n_features): y0 y0, y0 y1, y1 y1
-
-
-def _sums(U: Array, y: tuple[Array, Array], weights: Array) -> _Sums:
+def _sums(U: Array, y: tuple[Array, Array], weights: Array) -> tuple[Array, Array, Array]:
+    """Return U'U, U'y_a of shape (2, n_columns, n_features), and y0 y0, y0 y1, y1 y1."""
     weighted = U * weights[:, None]
     square = [np.einsum("n,nd,nd->d", weights, y[a], y[b]) for a, b in _PAIRS]
-    return _Sums(weighted.T @ U, np.stack([weighted.T @ y[0], weighted.T @ y[1]]), np.stack(square))
+    return weighted.T @ U, np.stack([weighted.T @ y[0], weighted.T @ y[1]]), np.stack(square)
 
 
 def effective_number(residuals: Array, n_rows: float) -> float:
@@ -365,7 +347,6 @@ def select(
     weights: Array,
     precision: Array,
     fixed: Array,
-    n_knots: int,
     transform: Callable[[Array], Array] | None = None,
 ) -> tuple[Design, float]:
     """Choose the design from rows of a few features (query rows first, centred by domain).
@@ -380,35 +361,36 @@ def select(
     D = free(design.unpenalised(at, is_query))
     y = np.where(is_query[:, None], 0.0, X), np.where(is_query[:, None], X, 0.0)
     W = weights * precision
-    first = _sums(D, y, W)
+    gram, cross, square = _sums(D, y, W)
     total = float(weights.sum())
     dof = max(total - D.shape[1], 1.0)
     n_eff = max(float(weights[is_query].sum()) * dof / total, 0.5)
-    inverse = np.linalg.pinv(first.gram)
-    beta = np.stack([inverse @ c for c in first.cross])
-    G = first.square - np.stack([(first.cross[a] * beta[b]).sum(0) for a, b in _PAIRS])
+    inverse = np.linalg.pinv(gram)
+    beta = np.stack([inverse @ c for c in cross])
+    G = square - np.stack([(cross[a] * beta[b]).sum(0) for a, b in _PAIRS])
     m = np.where(np.isnan(fixed), best_scale(G, n_eff, dof), fixed)
     mapped = np.where(is_query[:, None], X * m, X)
     residuals = mapped - D @ (beta[0] + m * beta[1])
     n_effective = effective_number(residuals * np.sqrt(W)[:, None], total)
     index = _index(at, is_query, mapped, residuals, W) if transform is None else None
     design = replace(design, index=index)
-    blocks = always + candidates(at, index, n_knots)
+    blocks = always + candidates(at, index)
     scaled, parts = [], []
     for block in blocks:  # off D, in units of mean row variance 1
         values = free(block(at))
         rest = values - D @ (inverse @ (D.T @ (values * W[:, None])))
-        square = float(W @ (rest**2).sum(1) / total)
-        if square > 1e-12 * float((values**2).sum(1).mean()):
-            parts.append(rest / np.sqrt(square))
-            scaled.append(replace(block, unit=1 / np.sqrt(square)))
+        size2 = float(W @ (rest**2).sum(1) / total)
+        if size2 > 1e-12 * float((values**2).sum(1).mean()):
+            parts.append(rest / np.sqrt(size2))
+            scaled.append(replace(block, unit=1 / np.sqrt(size2)))
     if not parts:
         return design, n_effective
-    sums = _sums(np.hstack(parts), (y[0] - D @ beta[0], y[1] - D @ beta[1]), W)
+    rest = y[0] - D @ beta[0], y[1] - D @ beta[1]
+    gram, cross, _ = _sums(np.hstack(parts), rest, W)
     edges = np.cumsum([0, *(part.shape[1] for part in parts)])
     columns = [np.arange(a, b) for a, b in zip(edges[:-1], edges[1:])]
     costs = np.array([block.cost for block in scaled])
-    selector = Selector(sums.gram, sums.cross, G, dof, n_eff, n_effective, columns, fixed, costs)
+    selector = Selector(gram, cross, G, dof, n_eff, n_effective, columns, fixed, costs)
     shares = selector.run([k for k, block in enumerate(scaled) if block.always])
     chosen = tuple(scaled[k] for k in shares)
     return replace(design, blocks=chosen, shares=tuple(shares.values())), n_effective

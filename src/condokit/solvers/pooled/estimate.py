@@ -37,11 +37,7 @@ from condokit.solvers.pooled.design import (
     select,
 )
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
-from condokit.solvers.pooled.projections import (
-    BasisProjection,
-    StrataProjection,
-    residual_variance,
-)
+from condokit.solvers.pooled.projections import BasisProjection, StrataProjection, residual_variance
 from condokit.solvers.pooled.rowwise import (
     LARGEST_LEVERAGE,
     Batch,
@@ -60,6 +56,7 @@ from condokit.summaries.rows import Rows
 
 FEATURE_VALUES = 1 << 17  # numbers of a batch of features
 MOST_SELECTING = 256  # features that choose the design
+_CHOOSING_ROWS = 4000  # rows that choose it
 _CORRELATED = 1000  # rows that tell how features go together
 MANY_ROWS = 20_000  # rows that tell whether the variance depends on anything
 _SCREENED = 64  # rows of a domain in which equal values are looked for
@@ -97,16 +94,13 @@ class Discrete:
         return cls(share > TIED, modal, (share > RARE) | (modal & (off < FEWEST_OFF_MODE)))
 
 
-def fit_pooled(rows: Rows, has_scale: bool, n_knots: int, most_rows: int) -> Solution:
-    """Estimate the plain map of every feature.
-
-    `n_knots` are those of a curve; the design is chosen on at most `most_rows` rows.
-    """
+def fit_pooled(rows: Rows, has_scale: bool) -> Solution:
+    """Estimate the plain map of every feature."""
     discrete = Discrete.of(rows)
     one = rows.unit[0] / rows.unit[1]  # the scale that changes nothing
     fixed = np.where(rows.flat | discrete.rare | (not has_scale), one, np.nan)
     if rows.covariates.Z.shape[1] or rows.groups is not None:
-        return _fit_design(rows, fixed, discrete, n_knots, most_rows)
+        return _fit_design(rows, fixed, discrete)
     return _fit_strata(rows, fixed, discrete)
 
 
@@ -152,15 +146,13 @@ def _independent_features(rows: Rows) -> float:
     return found / len(few) * d if len(few) < d and found > 0.5 * len(few) else found
 
 
-def _fit_design(
-    rows: Rows, fixed: Array, discrete: Discrete, n_knots: int, most_rows: int
-) -> Solution:
+def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     """Fit with any confounders and subjects."""
     at, d, n = rows.covariates, len(fixed), len(rows.order)
     if rows.groups is not None:
         at = with_subject_means(at, rows.groups)
     X = rows.values()
-    law = _law(X, rows, at, fixed, discrete, n_knots, most_rows)
+    law = _law(X, rows, at, fixed, discrete)
     projection, noise, subjects = law.projection(), law.noise, rows.groups
     clean = without_subject(X, subjects, law.rho)
     parts = []
@@ -192,15 +184,7 @@ def _fit_design(
     return _assemble(parts, rows, dof, fixed, discrete, law.n_effective, facts)
 
 
-def _law(
-    X: Array,
-    rows: Rows,
-    at: Covariates,
-    fixed: Array,
-    discrete: Discrete,
-    n_knots: int,
-    most_rows: int,
-) -> "Law":
+def _law(X: Array, rows: Rows, at: Covariates, fixed: Array, discrete: Discrete) -> "Law":
     """Choose what features depend on; if some of many rows tell of no noise model, from these."""
     few = np.flatnonzero(~discrete.rare & ~rows.flat)
     few = few if len(few) else np.arange(X.shape[1])
@@ -210,7 +194,7 @@ def _law(
         part, nq = at.take(sample), int((sample < rows.n_query).sum())
         usable = ~discrete.modal[few]
         law = Law(X[np.ix_(sample, few)], part, nq, rows.groups, fixed[few], usable)
-        law.choose(X.shape[1], n_knots, most_rows)
+        law.choose(X.shape[1])
         return law
 
     every = np.arange(len(X))
@@ -240,12 +224,12 @@ class Law:
         self.noise: NoiseModel | None = None
         self.precision = np.ones(len(X))
 
-    def choose(self, n_features: int, n_knots: int, most_rows: int) -> None:
+    def choose(self, n_features: int) -> None:
         """Choose the design, the ratio of variances of subjects and the noise in turn."""
         few = self.X.shape[1]
         for turn in range(2 if self.subjects is None else 3):
             before = self.rho
-            self._choose_mean(n_knots, most_rows)
+            self._choose_mean()
             if turn == 0 and self.rho != before:
                 continue
             if self.noise is not None or not self._choose_noise():
@@ -268,8 +252,8 @@ class Law:
             self.U, self.penalty, self.nq, self.weights, self.subjects, self.rho
         )
 
-    def _choose_mean(self, n_knots: int, most_rows: int) -> None:
-        sample, apart = _sample_rows(self.at, self.nq, most_rows), None
+    def _choose_mean(self) -> None:
+        sample, apart = _sample_rows(self.at, self.nq, _CHOOSING_ROWS), None
         if self.subjects is not None:
             sample = np.arange(len(self.X))
             apart = partial(without_subject, subjects=self.subjects, rho=self.rho)
@@ -280,7 +264,6 @@ class Law:
             self.weights[sample],
             self.precision[sample],
             self.fixed,
-            n_knots,
             transform=apart,
         )
         self._columns()
@@ -379,11 +362,7 @@ def _assemble(
         profile=profile,
     )
     scale = np.where(free, m * ur / uq, 1.0)
-    facts = {
-        **facts,
-        "heavy_tails": np.isfinite(nu),
-        "discrete": discrete.rare & ~rows.flat,
-    }
+    facts = {**facts, "heavy_tails": np.isfinite(nu), "discrete": discrete.rare & ~rows.flat}
     return Solution(
         scale=scale,
         centre=rows.mean[0] - b[1] * uq,

@@ -53,14 +53,8 @@ def share_levels(squares: Array, dof: Array, n_effective: float) -> tuple[Array,
     :math:`\log \sigma_{jk}^2 + \psi(f/2) - \log(f/2)` with variance :math:`\psi'(f/2)`.
     Log-variances differ between levels by a factor shared by all features (trusted as
     d / (d + 10)) and by :math:`N(0, \omega^2)`, :math:`\omega^2` from their spread beyond that of
-    the noise.
-
-    Parameters
-    ----------
-    squares, dof : ndarray of shape (n_levels, n_features)
-        Sums of squared residuals, and their degrees of freedom.
-    n_effective : float
-        As how many independent features these count.
+    the noise. `squares` and `dof` have the shape (n_levels, n_features); features count as
+    `n_effective` independent ones.
     """
     known = dof >= 0.9
     half = np.where(known, dof, 2.0) / 2

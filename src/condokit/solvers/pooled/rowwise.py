@@ -170,12 +170,7 @@ def _some_rows(x: Array, n_query: int) -> list[Array]:
 
 
 def _start(
-    projection: Projection,
-    X: Array,
-    fixed: Array,
-    tails: Array,
-    dof: float,
-    some: list[Array],
+    projection: Projection, X: Array, fixed: Array, tails: Array, dof: float, some: list[Array]
 ) -> tuple[Reduced, Array, Array]:
     """Fit without weights; features with heavy tails again with their residuals cut."""
     red = projection.solve(X, None)

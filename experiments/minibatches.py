@@ -1,4 +1,4 @@
-"""The paper's own way to the minimum of MMD, for comparison: minibatches."""
+"""The paper's own way to the minimum of MMD, minibatches, which every table compares."""
 
 from typing import Any
 

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
+from minibatches import StochasticMMD, _mmd_of_sets
 from problems import different_features
 from protocols import categorical1d, rmse
 
-from condokit import ConDoAdapter, StochasticMMD
-from condokit.divergences.paper_mmd import _mmd_of_sets
+from condokit import ConDoAdapter
 from condokit.divergences.samples import _squared
 
 
@@ -18,7 +18,7 @@ def test_the_papers_minibatches_go_the_right_way():
     assert errors[1] < errors[0] < rmse(data.X_query, data.truth)
     assert errors[1] < 1.0
     X, Y, types = different_features(0)
-    adapter = ConDoAdapter("affine", divergence="mmd-paper").fit_pair(X, Y, types, types)
+    adapter = ConDoAdapter("affine", divergence=StochasticMMD()).fit_pair(X, Y, types, types)
     assert adapter.map_.A.shape == (3, 5)
     rng = np.random.default_rng(0)
     Z, Y = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 5, 3))
