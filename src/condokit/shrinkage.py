@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, listing, refusal, warn
-from condokit.data.arrays import ones_for_zeros
 from condokit.data.tables import Table
 from condokit.solvers.posterior import posterior
 from condokit.solvers.solution import Solution
@@ -146,7 +145,8 @@ def shrink(solution: Solution, unit: Array) -> tuple[Solution, KeptShares, Array
 
 def _share(kept: Array, plain: Array) -> Array:
     """Return the share of the plain estimate that was kept; all of nothing."""
-    return np.clip(np.where(plain == 0, 1.0, kept / ones_for_zeros(plain)), 0.0, 1.0)
+    share = np.divide(kept, plain, out=np.ones(len(plain)), where=plain != 0)
+    return np.clip(share, 0.0, 1.0)
 
 
 def keep(solution: Solution, kept: KeptShares) -> Solution:
