@@ -92,8 +92,10 @@ def fit(
     from condokit.cli.apply_file import apply_to_file
     from condokit.cli.fit_adapter import Fitted
     from condokit.io import write_bytes
+    from condokit.report import render
 
-    outputs = [path for path in (output, report, adapted) if path is not None]
+    table = options["table"]
+    outputs = [path for path in (output, report, table, adapted) if path is not None]
     new, force, as_json = options["new"], options["force"], options["as_json"]
     check_outputs(outputs, force, as_json, inputs=(new, options["reference"]))
     if adapted is not None and new == "-":
@@ -103,15 +105,20 @@ def fit(
     affine, content = fitted.map_file()
     made = {output: content}  # all is made before anything is written, so that files go together
     if report is not None:
-        record, made[report] = fitted.report("map.json", "--report", "report.html")
+        record = fitted.account("map.json", "--report", "report.html")
+        made[report] = render(record).encode()
+    if table is not None:
+        made[table] = fitted.table()
     if adapted is not None:
         reading = {name: options[name] for name in shared.APPLIED}
         apply_to_file(affine, new, adapted, force, **reading)
     for path, content in made.items():
         write_bytes(path, content, force)
     facts = {"map": output, "report_path": report, **fitted.record(), "report": record}
-    verdict = f"\n{record['verdict']['sentence']}" if record else ""  # found for the report only
-    answer(as_json, facts, f"{fitted.summary()}{verdict}\nWrote {', '.join(outputs)}.")
+    if not as_json:
+        answer(False, facts, f"{fitted.summary()}\nWrote {', '.join(outputs)}.")
+    verdict = None if options["quiet"] else fitted.verdict()
+    answer(as_json, {**facts, "verdict": verdict}, f"{verdict}")
 
 
 @cli.command("apply")
@@ -151,17 +158,45 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
 @shared.data
 @shared.fitting
 @click.option("--output", "-o", required=True, help="The report to write (HTML).")
+@click.option(
+    "--figures",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="Also write figures into this folder.",
+)
+@shared.several(
+    "--figure-format",
+    "formats",
+    type=click.Choice(["png", "svg", "pdf"]),
+    default=["png"],
+    help="png (the default), svg or pdf; repeatable.",
+)
 @shared.running
-def report(arguments: list[str], /, output: str, **options: Any) -> None:
+def report(
+    arguments: list[str], /, output: str, figures: str | None, formats: Any, **options: Any
+) -> None:
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
+    from condokit import plots
     from condokit.cli.fit_adapter import Fitted
     from condokit.io import write_bytes
+    from condokit.report import render
 
-    inputs = (options["new"], options["reference"])
-    check_outputs([output], options["force"], options["as_json"], inputs)
-    record, content = Fitted(arguments, options).report("report.html")
-    write_bytes(output, content, options["force"])
-    answer(options["as_json"], record, f"Wrote {output}.")
+    table, force, folder = options["table"], options["force"], Path(figures or "")
+    if figures:
+        plots.pyplot()
+        folder.mkdir(exist_ok=True)
+    names = [f"{name}.{kind}" for name in plots.FIGURES for kind in formats] if figures else []
+    outputs = [output, table, *(str(folder / name) for name in names)]
+    check_outputs(outputs, force, options["as_json"], (options["new"], options["reference"]))
+    fitted = Fitted(arguments, options)
+    record = fitted.account("report.html")
+    made = {output: render(record).encode()} | ({table: fitted.table()} if table else {})
+    wrote = [*made, str(folder)] if figures else [*made]
+    for name, content in plots.files(fitted.adapter, *fitted.judged, formats) if figures else ():
+        made[str(folder / name)] = content
+    for path, content in made.items():
+        write_bytes(path, content, force)
+    answer(options["as_json"], record, f"Wrote {', '.join(wrote)}.\n{fitted.verdict()}")
 
 
 @cli.command()

@@ -34,12 +34,19 @@ def tell(text: str) -> None:
     click.echo(text, err=True)
 
 
+def remark(text: str) -> None:
+    """Say something to people who want to know, which they do unless they say --quiet."""
+    context = click.get_current_context(silent=True)
+    if context is None or not context.params.get("quiet"):
+        tell(text)
+
+
 def answer(as_json: bool, record: Any, text: str) -> None:
     """Print a record for machines, or say it to people."""
     if as_json:
         show_result(record)
     else:
-        tell(text)
+        remark(text)
 
 
 def as_option(argument: str) -> str:

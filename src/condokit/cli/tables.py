@@ -6,13 +6,14 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 
 from condokit.checks import FileError, did_you_mean, listing
 from condokit.cli.options import READING
-from condokit.cli.outputs import tell
+from condokit.cli.outputs import remark
 from condokit.data.domains import Domains
 from condokit.data.measurements import told
 from condokit.data.roles import from_pair, from_table
@@ -58,10 +59,13 @@ def read_domains(
         found = from_table(X[0], labels, sides[0], named, own[0], own[1], reference_label, *how)
     else:
         found = from_pair(X[0], X[1], *sides, *by_row, *how, False, named)  # type: ignore[arg-type, call-arg]
+        names = Path(new).name, Path(str(reference)).name
+        if "-" not in names and names[0] != names[1]:
+            found = replace(found, labels=names)
     found = replace(found, left=others | found.left)
-    tell(f"Features ({found.n_features}): {listing(found.tables[0].labels, 10)}.")
+    remark(f"Features ({found.n_features}): {listing(found.tables[0].labels, 10)}.")
     if found.left:
-        tell(f"Left alone: {told(found.left)}. Choose features with -f.")
+        remark(f"Left alone: {told(found.left)}. Choose features with -f.")
     return found
 
 
@@ -82,7 +86,7 @@ def _pair_of(path: str, table: Any, domain: str, query_label: str, reference_lab
         hint = did_you_mean(query_label, known)
         raise ValueError(f"--query-label {query_label}: the labels are {listing(known)}.{hint}")
     mine = [label in (query_label, reference_label) for label in labels]
-    tell(f"{len(mine) - sum(mine):,} rows with other labels of {domain!r} are left out.")
+    remark(f"{len(mine) - sum(mine):,} rows with other labels of {domain!r} are left out.")
     return table.filter(pa.array(mine))
 
 

@@ -6,6 +6,19 @@ from contextlib import contextmanager
 
 
 @contextmanager
+def working(on: str, shown: bool) -> Iterator[None]:
+    """Show what is done meanwhile, where nobody can tell how far it has come."""
+    if shown:
+        sys.stderr.write(f"{on} ...\r")
+        sys.stderr.flush()
+    try:
+        yield
+    finally:
+        if shown:
+            sys.stderr.write("\033[K")
+
+
+@contextmanager
 def progress(
     unit: str, total: int | None = None, shown: bool | None = None
 ) -> Iterator[Callable[..., None]]:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from condokit.adapter import ConDoAdapter
-from condokit.checks import said
-from condokit.data.disclosure import hidden_overlap, rounded_beside, shares_of_few
+from condokit.checks import Array, listing, said
+from condokit.data.arrays import sides
+from condokit.data.disclosure import hidden_counts, hidden_overlap, rounded_beside, shares_of_few
 from condokit.data.domains import Domains
 from condokit.data.records import LEVELS, Finding, Sheet, plain
 from condokit.io import sha256
@@ -30,6 +31,8 @@ _MOST_NOTES = 100  # features that are described in words
 _MOST_ENTRIES = 20  # of a matrix
 _LARGE_MATRIX = 2000  # features beyond which no square array is formed
 _NOT_TWICE = ("findings", "features", "densities", "n_query", "n_reference")  # of an evaluation
+_OF_CHANGE = ("mean", "change", "change_low", "change_high")
+_NO_MATTER = ("verbose",)  # a setting that does not change the map
 _OF_BOOTSTRAP = ("n_resamples", "n_failed", "stability", "other_modes")
 _VERDICTS = {  # level, word, sentence
     "not possible": "poor | Not possible | These data do not allow a comparison of like with like: "
@@ -47,7 +50,7 @@ _VERDICTS = {  # level, word, sentence
     "good": "good | Good | After the map no shift is found given the confounders, and real "
     "differences are kept.",
 }
-_EXACT = {"scale", "own", "offset", "image_of_mean", "mean", "grid", "parameters"}
+_EXACT = {"scale", "own", "offset", "image_of_mean", "grid", "parameters", *_OF_CHANGE}
 
 
 def build(
@@ -93,13 +96,8 @@ def build(
     >>> record["verdict"]["word"], record["compared"]["n_query"]
     ('Good', 400)
     """
-    affine = adapter.map_
-    if not (affine.is_rectangular or domains.is_rectangular):
-        limits = {name: getattr(adapter, name) for name in ("warn_overlap", "min_overlap")}
-        with threads(adapter.n_jobs):
-            assessment = assessment or assess(domains, domain=None, **limits)
-            evaluation = evaluation or evaluate(adapter, domains, domain=None)
-    inward, outward = _names(affine, domains)
+    assessment, evaluation = judged(adapter, domains, assessment, evaluation)
+    inward, outward = _names(adapter.map_, domains)
     features = _features({"feature": outward, **_parameters(adapter, uncertainty)}, evaluation)
     record: dict[str, Any] = {
         "format": FORMAT,
@@ -114,11 +112,28 @@ def build(
         "uncertainty": _uncertainty(adapter, uncertainty),
         "features": features.to_dict(),
         "densities": [] if evaluation is None else list(_densities(evaluation, features)),
-        "reproduce": _reproduce(adapter, command, inputs),
+        "reproduce": _reproduce(adapter, domains, command, inputs),
     }
     for shown_elsewhere in _NOT_TWICE if evaluation is not None else ():
         del record["evaluation"][shown_elsewhere]
     return _tidy(plain(record))
+
+
+def judged(
+    adapter: ConDoAdapter,
+    domains: Domains,
+    assessment: Assessment | None = None,
+    evaluation: Evaluation | None = None,
+) -> tuple[Assessment | None, Evaluation | None]:
+    """Return what is known before and after the map; nothing of one between different features."""
+    if adapter.map_.is_rectangular or domains.is_rectangular:
+        return assessment, evaluation
+    limits = {name: getattr(adapter, name) for name in ("warn_overlap", "min_overlap")}
+    with threads(adapter.n_jobs):
+        return (
+            assessment or assess(domains, domain=None, **limits),
+            evaluation or evaluate(adapter, domains, domain=None),
+        )
 
 
 def _names(affine: AffineMap, domains: Domains) -> tuple[list[str], list[str]]:
@@ -147,7 +162,9 @@ def _how(errors: StandardErrors | None) -> str:
     return "formula" if isinstance(errors, DiagonalErrors) else "resampled"
 
 
-def _reproduce(adapter: ConDoAdapter, command: str | None, inputs: Any) -> dict[str, Any]:
+def _reproduce(
+    adapter: ConDoAdapter, domains: Domains, command: str | None, inputs: Any
+) -> dict[str, Any]:
     if inputs is not None and not isinstance(inputs, Mapping):
         inputs = {os.fspath(path): sha256(path) for path in inputs}
     names: dict[str, str] = {}  # without folders, which are nobody's business
@@ -158,8 +175,29 @@ def _reproduce(adapter: ConDoAdapter, command: str | None, inputs: Any) -> dict[
         "command": command,
         "versions": versions(),
         "inputs": names,
-        "parameters": {k: setting(v) for k, v in adapter.get_params(deep=False).items()},
+        "parameters": (used := _used(adapter, domains)),
+        "options": {name: str(said(f"{{@{name}}}")) for name in used},  # what the reader calls them
     }
+
+
+def _used(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
+    """Return the parameters with what "auto" and None stood for."""
+    facts, recipe = adapter.report_, adapter.chosen_.recipe
+    used = {
+        **{k: v for k, v in adapter.get_params(deep=False).items() if k not in _NO_MATTER},
+        "divergence": adapter.divergence_,
+        "conditional": None if recipe.needs == "rows" else adapter.conditional_,
+        "reference": domains.labels[1],
+        "categorical": [c.name for c in domains.confounders if c.values is None],
+        "random_state": adapter.random_state or 0,
+    }
+    if adapter.map == "auto":
+        used["map"] = f"auto: {facts.get('chosen_map', adapter.chosen_.name)}"
+    if adapter.shrinkage == "auto" and "kept_shift" in facts:
+        shares = facts["kept_shift"], facts["kept_log_scale"]
+        text = "auto: {:.0%} of the estimated shifts and {:.0%} of the log-scales were kept"
+        used["shrinkage"] = text.format(*shares)
+    return {name: setting(value) for name, value in used.items()}
 
 
 def _tidy(value: Any, digits: int = _FEW_DIGITS) -> Any:
@@ -193,8 +231,8 @@ def _verdict(assessment: Assessment | None, evaluation: Evaluation | None) -> di
 
 
 def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
-    sides = {"query": domains.is_query, "reference": ~domains.is_query}
-    totals = {side: int((mine & domains.kept()).sum()) for side, mine in sides.items()}
+    kept = domains.kept()
+    totals = {side: int((mine & kept).sum()) for side, mine in sides(domains.is_query)}
     compared = {side: adapter.report_.get(f"rows_{side}", total) for side, total in totals.items()}
     return {
         **{side: str(label) for side, label in zip(totals, domains.labels)},
@@ -202,9 +240,44 @@ def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
         **{f"rows_{s}": rounded_beside(compared[s], total) for s, total in totals.items()},
         "n_features": domains.n_features,
         "confounders": [c.name for c in domains.confounders],
+        "kinds": {
+            c.name: "categorical" if c.values is None else "continuous" for c in domains.confounders
+        },
+        "left_out": list(_left_out(adapter, domains, kept, totals)),
         "subjects": None if domains.groups is None else len(np.unique(domains.groups)),
         "weighted": domains.weights is not None,
     }
+
+
+def _left_out(
+    adapter: ConDoAdapter, domains: Domains, kept: Array, totals: dict[str, int]
+) -> Iterator[dict[str, Any]]:
+    """Yield why rows were left out, and how many of each domain as far as that may be told."""
+    empty = np.zeros(len(kept), dtype=bool)
+    if domains.gaps is not None:
+        for rows, chunk in domains.chunks():
+            empty[rows] = ~kept[rows] & np.isnan(chunk).all(axis=1)
+    no_weight = np.zeros(len(kept), dtype=bool) if domains.weights is None else domains.weights == 0
+    marks = {
+        "no value of any feature": empty,
+        "a weight of zero": no_weight & ~empty,
+        f"no value of {listing(domains.missing)}": ~kept & ~empty & ~no_weight,
+    }
+    counts = {
+        why: [(mark & mine).sum() for _, mine in sides(domains.is_query)]
+        for why, mark in marks.items()
+    }
+    alone = [sum(row[f"n_{side}"] for row in adapter.support_.dropped) for side in totals]
+    names = listing(adapter.support_.left_out())
+    counts[f"confounder values in one data set only: {names}"] = alone
+    if domains.gaps is not None and domains.weights is None:
+        used = [adapter.report_.get(f"rows_{side}", total) for side, total in totals.items()]
+        rest = [total - n - less for total, n, less in zip(totals.values(), used, alone)]
+        counts["some value of a feature is missing, and this map needs complete rows"] = rest
+    for why, both in counts.items():
+        if any(n > 0 for n in both):
+            shown = (hidden_counts(np.array([n]))[0] for n in both)
+            yield {"because": why, **dict(zip(totals, shown))}
 
 
 def _findings(
@@ -217,7 +290,7 @@ def _findings(
         "the fit": list(_of_fit(adapter)),
     }
     found = [
-        {"about": about, "level": f.level, "text": _capital(f.text), "advice": _capital(f.advice)}
+        {"about": about, "level": f.level, "text": _capital(f"{f.text}"), "advice": f"{f.advice}"}
         for about, findings in parts.items()
         for f in findings
     ]
@@ -262,30 +335,38 @@ def _features(columns: dict[str, Any], evaluation: Evaluation | None) -> Sheet:
 
 
 def _parameters(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[str, Any]:
-    """Return scale and offset with 95% intervals, or the image of the mean under a matrix."""
+    """Return the change at the mean, scale and offset with 95% intervals, or a diagonal."""
     affine, errors = adapter.map_, adapter.map_se_
-    columns: dict[str, Any] = {}
+    columns = _at_the_mean(adapter)
     if affine.kind == "diagonal":
         if uncertainty is not None:
             sheet = uncertainty.features.columns
-            return {n: v for n, v in sheet.items() if n != "feature" and not n.endswith("_se")}
+            named = {n: v for n, v in sheet.items() if n != "feature" and not n.endswith("_se")}
+            return columns | named
         for name, values in (("scale", affine.scale), ("offset", affine.offset)):
             columns[name] = values
             if errors is not None:
                 reach = _INTERVAL * np.asarray(errors[name])
                 columns[f"{name}_low"], columns[f"{name}_high"] = values - reach, values + reach
         return columns
+    return columns if affine.is_rectangular else columns | {"own": affine.matrix.diagonal()}
+
+
+def _at_the_mean(adapter: ConDoAdapter) -> dict[str, Any]:
+    r"""Return the mean of the query rows and :math:`g(\bar x) - \bar x`, with 95% intervals."""
+    affine = adapter.map_
     if affine.fitted_on is None:
         return {"offset": affine.offset}
-    mean = affine.fitted_on.mean
-    if not affine.is_rectangular:
-        columns = {"own": affine.matrix.diagonal(), "mean": mean}
-    columns["image_of_mean"] = affine(mean[None])[0]
-    if uncertainty is not None and "se" in uncertainty.features.columns:
-        columns["image_se"] = uncertainty.features["se"]
-    elif adapter.errors_ is not None:
-        columns["image_se"] = adapter.errors_.of_mapped(mean[None], affine)[0]
-    return columns
+    mean = affine.fitted_on.mean[None]
+    image, known = affine(mean)[0], adapter.errors_ is not None
+    error = adapter.errors_.of_mapped(mean, affine)[0] if known else np.nan * image
+    if affine.is_rectangular:
+        return {"image_of_mean": image, "image_se": error} if known else {"image_of_mean": image}
+    change, reach = image - mean[0], _INTERVAL * error
+    ends = {"change_low": change - reach, "change_high": change + reach} if known else {}
+    sd = affine.fitted_on.sd
+    in_sd = np.divide(change, sd, out=np.full(len(sd), np.nan), where=sd > 0)
+    return {"mean": mean[0], "change": change, **ends, "change_sd": in_sd}
 
 
 def _map(
@@ -344,6 +425,8 @@ def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
         "conditional": setting(adapter.conditional_),
         "ladder": report.get("ladder", []),
         "chosen": report.get("chosen_map", adapter.chosen_.name),
+        "map": (adapter.map_.provenance or {}).get("map", adapter.map_.kind),
+        "by_rows": adapter.chosen_.recipe.needs == "rows",
         "facts": facts,
     }
 

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -11,9 +12,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from condokit.data.disclosure import size_of
+from condokit.data.records import Sheet
 
 TOP = 20  # features shown without a script, and in pictures of many
 _MOST_STRATA = 40
+_MOST_CHANGED = 5  # features on the first screen
+_BREAKS = re.compile(r"(?<=[_./:-])(?=.)|(?<=[a-z])(?=[A-Z])")  # the script does the same
 _EXPLORED = ("map", "features", "densities")  # what the script needs
 _COLUMNS = {
     "data": "Data",
@@ -23,7 +27,7 @@ _COLUMNS = {
     "explained": "Explained",
     "kept": "Kept",
     "silhouette_domain": "Clumping: data set",
-    "silhouette_confounders": "confounders",
+    "silhouette_confounders": "Clumping: confounders",
 }
 _VERSIONS = {
     "as is": "As it is",
@@ -52,7 +56,8 @@ def render(record: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, count=count, percent=percent)
+    filters = {"number": number, "count": count, "percent": percent, "breakable": breakable}
+    environment.filters.update(filters, capital=lambda text: text[:1].upper() + text[1:])
     script, features = _file("report.js"), record["features"]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html.jinja").render(
@@ -62,8 +67,9 @@ def render(record: dict[str, Any]) -> str:
         script_hash=digest,
         data=Markup(_embedded({name: record[name] for name in _EXPLORED})),
         bars=_bars(record),
-        top=[dict(zip(features, row)) for row in zip(*features.values())][:TOP],
+        top=list(Sheet(features).rows())[:TOP],
         love=_love(features),
+        changed=_changed(features),
         columns=_COLUMNS,
         version_names=_VERSIONS,
         n_shown=TOP,
@@ -100,6 +106,11 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{round(100 * value)}%".replace("-", "−")
 
 
+def breakable(text: str) -> Markup:
+    """Return a name that may be broken between its parts, where a line is too short for it."""
+    return Markup("<wbr>").join(_BREAKS.split(text))
+
+
 def _file(name: str) -> str:
     return files("condokit.report").joinpath("templates", name).read_text(encoding="utf-8")
 
@@ -126,6 +137,12 @@ def _bars(record: dict[str, Any]) -> dict[str, Any]:
         bar["width"] = round(100 * bar["share"] / longest, 2)
     hidden = any(bar["hidden"] for bar in bars)
     return {"rows": rows, "hidden": hidden, "more": max(len(names) - _MOST_STRATA, 0)}
+
+
+def _changed(features: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Return the features whose mean changes most, in their standard deviations."""
+    known = [row for row in Sheet(features).rows() if row.get("change_sd") is not None]
+    return sorted(known, key=lambda row: -abs(row["change_sd"]))[:_MOST_CHANGED]
 
 
 def _love(features: dict[str, list[Any]]) -> list[dict[str, Any]]:
