@@ -5,7 +5,6 @@ Every function draws from a record, computes nothing of its own, and returns a m
 
 import io
 from collections.abc import Collection, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,7 @@ from condokit.trust.evaluate import Evaluation
 
 REFERENCE, BEFORE, AFTER = "#6b7280", "#d97706", "#1d4ed8"
 _MOST_ROWS = 40
-_MOST_DISTRIBUTIONS = 6
-# those of a report, by what their files are called
-FIGURES = (
-    "overlap",
-    "shift",
-    "map",
-    *(f"distribution_{k + 1}" for k in range(_MOST_DISTRIBUTIONS)),
-)
+FIGURES = ("overlap", "shift", "map", *(f"distribution_{k}" for k in range(1, 7)))  # of a report
 _INTERVAL = 1.96
 
 
@@ -34,15 +26,14 @@ def files(
     adapter: ConDoAdapter, assessment: Assessment, evaluation: Evaluation, formats: Collection[str]
 ) -> Iterator[tuple[str, bytes]]:
     """Yield names and contents of the `FIGURES` that there are, as "png", "svg" or "pdf"."""
-    drawn = {"overlap": partial(overlap, assessment)} if len(assessment.strata) else {}
-    drawn["shift"] = partial(love, evaluation)
+    drawn = {"overlap": overlap(assessment)} if len(assessment.strata) else {}
+    drawn["shift"] = love(evaluation)
     if adapter.map_.kind == "diagonal":
-        drawn["map"] = partial(map_intervals, adapter)
-    for name, feature in zip(FIGURES[-_MOST_DISTRIBUTIONS:], evaluation.densities):
-        drawn[name] = partial(densities, evaluation, feature)
+        drawn["map"] = map_intervals(adapter)
+    for name, feature in zip(FIGURES[3:], evaluation.densities):
+        drawn[name] = densities(evaluation, feature)
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the same every time
-    for name, draw in drawn.items():
-        figure = draw()
+    for name, figure in drawn.items():
         for kind in formats:
             options = {"dpi": 200, "bbox_inches": "tight", "metadata": undated.get(kind)}
             with pyplot().rc_context({"svg.hashsalt": "condokit"}):

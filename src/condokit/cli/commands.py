@@ -158,19 +158,8 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
 @shared.data
 @shared.fitting
 @click.option("--output", "-o", required=True, help="The report to write (HTML).")
-@click.option(
-    "--figures",
-    metavar="DIR",
-    type=click.Path(file_okay=False),
-    help="Also write figures into this folder.",
-)
-@shared.several(
-    "--figure-format",
-    "formats",
-    type=click.Choice(["png", "svg", "pdf"]),
-    default=["png"],
-    help="png (the default), svg or pdf; repeatable.",
-)
+@click.option("--figures", type=click.Path(file_okay=False), help="Also draw into this folder.")
+@shared.several("--figure-format", "formats", type=shared.FORMATS, default=["png"])
 @shared.running
 def report(
     arguments: list[str], /, output: str, figures: str | None, formats: Any, **options: Any
@@ -181,22 +170,25 @@ def report(
     from condokit.io import write_bytes
     from condokit.report import render
 
-    table, force, folder = options["table"], options["force"], Path(figures or "")
+    folder, force, drawn = Path(figures or ""), options["force"], []
     if figures:
         plots.pyplot()
-        folder.mkdir(exist_ok=True)
-    names = [f"{name}.{kind}" for name in plots.FIGURES for kind in formats] if figures else []
-    outputs = [output, table, *(str(folder / name) for name in names)]
-    check_outputs(outputs, force, options["as_json"], (options["new"], options["reference"]))
+        drawn = [str(folder / f"{name}.{kind}") for name in plots.FIGURES for kind in formats]
+    drawn = drawn if folder.is_dir() else []
+    outputs, inputs = [output, options["table"], *drawn], (options["new"], options["reference"])
+    check_outputs(outputs, force, options["as_json"], inputs)
     fitted = Fitted(arguments, options)
     record = fitted.account("report.html")
-    made = {output: render(record).encode()} | ({table: fitted.table()} if table else {})
-    wrote = [*made, str(folder)] if figures else [*made]
+    made = {output: render(record).encode()}
+    if options["table"] is not None:
+        made[options["table"]] = fitted.table()
     for name, content in plots.files(fitted.adapter, *fitted.judged, formats) if figures else ():
         made[str(folder / name)] = content
+    folder.mkdir(parents=True, exist_ok=True)
     for path, content in made.items():
         write_bytes(path, content, force)
-    answer(options["as_json"], record, f"Wrote {', '.join(wrote)}.\n{fitted.verdict()}")
+    wrote = ", ".join(filter(None, (output, options["table"], figures)))
+    answer(options["as_json"], record, f"Wrote {wrote}.\n{fitted.verdict()}")
 
 
 @cli.command()

@@ -17,7 +17,7 @@ from condokit.cli.tables import read_domains
 from condokit.data.disclosure import hidden_overlap, told
 from condokit.data.records import plain
 from condokit.io import sha256
-from condokit.io.progress import working
+from condokit.io.progress import progress
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, LowRank
 from condokit.maps.provenance import fingerprint
@@ -47,8 +47,7 @@ class Fitted:
         )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            with working(f"Fitting {self.domains.n_features:,} features", self.watched):
-                self.adapter.fit_domains(self.domains)
+            self.adapter.fit_domains(self.domains)
             if n_resamples := options["n_resamples"]:
                 from condokit.trust.bootstrap import bootstrap
 
@@ -96,7 +95,7 @@ class Fitted:
         """What is known of the data before the map, and of what it leaves."""
         from condokit.report.contents import judged
 
-        with working("Evaluating the map", self.watched):
+        with progress("", shown=self.watched, doing="Evaluating the map"):
             return judged(self.adapter, self.domains)
 
     def account(self, *written: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from click import IntRange, option
 
 READING = ("format", "delimiter", "na_values", "encoding", "decimal")
 _MISSING = click.Choice(["raise", "drop", "impute"])
+FORMATS = click.Choice(["png", "svg", "pdf"])
 APPLIED = ("domain", "reference_label", "query_label", *READING)
 
 

@@ -13,7 +13,7 @@ import click
 
 from condokit.checks import FileError, did_you_mean, listing
 from condokit.cli.options import READING
-from condokit.cli.outputs import remark
+from condokit.cli.outputs import tell
 from condokit.data.domains import Domains
 from condokit.data.measurements import told
 from condokit.data.roles import from_pair, from_table
@@ -63,9 +63,9 @@ def read_domains(
         if "-" not in names and names[0] != names[1]:
             found = replace(found, labels=names)
     found = replace(found, left=others | found.left)
-    remark(f"Features ({found.n_features}): {listing(found.tables[0].labels, 10)}.")
+    tell(f"Features ({found.n_features}): {listing(found.tables[0].labels, 10)}.", False)
     if found.left:
-        remark(f"Left alone: {told(found.left)}. Choose features with -f.")
+        tell(f"Left alone: {told(found.left)}. Choose features with -f.", False)
     return found
 
 
@@ -82,11 +82,12 @@ def _pair_of(path: str, table: Any, domain: str, query_label: str, reference_lab
     refuse_unknown(path, [domain], table.column_names)
     labels = labels_of(table.column(domain))
     known = sorted({label for label in labels if label is not None})
-    if query_label not in known:
-        hint = did_you_mean(query_label, known)
-        raise ValueError(f"--query-label {query_label}: the labels are {listing(known)}.{hint}")
+    for option, label in (("--query-label", query_label), ("--reference-label", reference_label)):
+        if label not in known:
+            hint = did_you_mean(label, known)
+            raise ValueError(f"{option} {label}: the labels are {listing(known)}.{hint}")
     mine = [label in (query_label, reference_label) for label in labels]
-    remark(f"{len(mine) - sum(mine):,} rows with other labels of {domain!r} are left out.")
+    tell(f"{len(mine) - sum(mine):,} rows with other labels of {domain!r} are left out.", False)
     return table.filter(pa.array(mine))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from condokit.adapter import ConDoAdapter
-from condokit.checks import Array, listing, said
+from condokit.checks import listing, said
 from condokit.data.arrays import sides
 from condokit.data.disclosure import hidden_counts, hidden_overlap, rounded_beside, shares_of_few
 from condokit.data.domains import Domains
@@ -16,7 +16,7 @@ from condokit.data.records import LEVELS, Finding, Sheet, plain
 from condokit.io import sha256
 from condokit.maps.affine import AffineMap
 from condokit.maps.provenance import setting, versions
-from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
+from condokit.maps.standard_errors import DiagonalErrors
 from condokit.solvers.lbfgs import threads
 from condokit.trust.assess import Assessment, assess
 from condokit.trust.bootstrap import Bootstrap
@@ -31,8 +31,7 @@ _MOST_NOTES = 100  # features that are described in words
 _MOST_ENTRIES = 20  # of a matrix
 _LARGE_MATRIX = 2000  # features beyond which no square array is formed
 _NOT_TWICE = ("findings", "features", "densities", "n_query", "n_reference")  # of an evaluation
-_OF_CHANGE = ("mean", "change", "change_low", "change_high")
-_NO_MATTER = ("verbose",)  # a setting that does not change the map
+_NOT_HERE = ("reference", "verbose")  # of parameters
 _OF_BOOTSTRAP = ("n_resamples", "n_failed", "stability", "other_modes")
 _VERDICTS = {  # level, word, sentence
     "not possible": "poor | Not possible | These data do not allow a comparison of like with like: "
@@ -50,7 +49,7 @@ _VERDICTS = {  # level, word, sentence
     "good": "good | Good | After the map no shift is found given the confounders, and real "
     "differences are kept.",
 }
-_EXACT = {"scale", "own", "offset", "image_of_mean", "grid", "parameters", *_OF_CHANGE}
+_EXACT = {"scale", "own", "offset", "image_of_mean", "mean", "change", "grid", "parameters"}
 
 
 def build(
@@ -120,20 +119,15 @@ def build(
 
 
 def judged(
-    adapter: ConDoAdapter,
-    domains: Domains,
-    assessment: Assessment | None = None,
-    evaluation: Evaluation | None = None,
+    adapter: ConDoAdapter, domains: Domains, before: Any = None, after: Any = None
 ) -> tuple[Assessment | None, Evaluation | None]:
     """Return what is known before and after the map; nothing of one between different features."""
     if adapter.map_.is_rectangular or domains.is_rectangular:
-        return assessment, evaluation
+        return before, after
     limits = {name: getattr(adapter, name) for name in ("warn_overlap", "min_overlap")}
     with threads(adapter.n_jobs):
-        return (
-            assessment or assess(domains, domain=None, **limits),
-            evaluation or evaluate(adapter, domains, domain=None),
-        )
+        before = before or assess(domains, domain=None, **limits)
+        return before, after or evaluate(adapter, domains, domain=None)
 
 
 def _names(affine: AffineMap, domains: Domains) -> tuple[list[str], list[str]]:
@@ -145,21 +139,15 @@ def _names(affine: AffineMap, domains: Domains) -> tuple[list[str], list[str]]:
 
 
 def _uncertainty(adapter: ConDoAdapter, resampled: Bootstrap | None) -> dict[str, Any]:
-    dof = degrees_of_freedom(adapter)
+    dof, is_formula = degrees_of_freedom(adapter), isinstance(adapter.errors_, DiagonalErrors)
     facts: dict[str, Any] = {
-        "how": _how(adapter.errors_),
+        "how": "formula" if is_formula else "resampled" if adapter.errors_ else "none",
         "strength_one_error": robustness_value(1.0, dof),
         "strength_two_errors": robustness_value(2.0, dof),
     }
     if resampled is not None:
         facts |= {"how": "bootstrap"} | {n: getattr(resampled, n) for n in _OF_BOOTSTRAP}
     return facts
-
-
-def _how(errors: StandardErrors | None) -> str:
-    if errors is None:
-        return "none"
-    return "formula" if isinstance(errors, DiagonalErrors) else "resampled"
 
 
 def _reproduce(
@@ -184,19 +172,17 @@ def _used(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
     """Return the parameters with what "auto" and None stood for."""
     facts, recipe = adapter.report_, adapter.chosen_.recipe
     used = {
-        **{k: v for k, v in adapter.get_params(deep=False).items() if k not in _NO_MATTER},
+        **{k: v for k, v in adapter.get_params(deep=False).items() if k not in _NOT_HERE},
         "divergence": adapter.divergence_,
         "conditional": None if recipe.needs == "rows" else adapter.conditional_,
-        "reference": domains.labels[1],
         "categorical": [c.name for c in domains.confounders if c.values is None],
         "random_state": adapter.random_state or 0,
     }
     if adapter.map == "auto":
         used["map"] = f"auto: {facts.get('chosen_map', adapter.chosen_.name)}"
     if adapter.shrinkage == "auto" and "kept_shift" in facts:
-        shares = facts["kept_shift"], facts["kept_log_scale"]
-        text = "auto: {:.0%} of the estimated shifts and {:.0%} of the log-scales were kept"
-        used["shrinkage"] = text.format(*shares)
+        text = "auto: {kept_shift:.0%} of the estimated shifts and {kept_log_scale:.0%} of the "
+        used["shrinkage"] = f"{text}log-scales were kept".format(**facts)
     return {name: setting(value) for name, value in used.items()}
 
 
@@ -231,8 +217,7 @@ def _verdict(assessment: Assessment | None, evaluation: Evaluation | None) -> di
 
 
 def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
-    kept = domains.kept()
-    totals = {side: int((mine & kept).sum()) for side, mine in sides(domains.is_query)}
+    totals = {s: int((mine & domains.kept()).sum()) for s, mine in sides(domains.is_query)}
     compared = {side: adapter.report_.get(f"rows_{side}", total) for side, total in totals.items()}
     return {
         **{side: str(label) for side, label in zip(totals, domains.labels)},
@@ -240,44 +225,38 @@ def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
         **{f"rows_{s}": rounded_beside(compared[s], total) for s, total in totals.items()},
         "n_features": domains.n_features,
         "confounders": [c.name for c in domains.confounders],
-        "kinds": {
-            c.name: "categorical" if c.values is None else "continuous" for c in domains.confounders
-        },
-        "left_out": list(_left_out(adapter, domains, kept, totals)),
+        "kinds": dict(adapter.map_.provenance or {})["confounders"],
+        "left_out": list(_left_out(adapter, domains, totals)),
         "subjects": None if domains.groups is None else len(np.unique(domains.groups)),
         "weighted": domains.weights is not None,
     }
 
 
 def _left_out(
-    adapter: ConDoAdapter, domains: Domains, kept: Array, totals: dict[str, int]
+    adapter: ConDoAdapter, domains: Domains, totals: dict[str, int]
 ) -> Iterator[dict[str, Any]]:
     """Yield why rows were left out, and how many of each domain as far as that may be told."""
-    empty = np.zeros(len(kept), dtype=bool)
-    if domains.gaps is not None:
-        for rows, chunk in domains.chunks():
-            empty[rows] = ~kept[rows] & np.isnan(chunk).all(axis=1)
-    no_weight = np.zeros(len(kept), dtype=bool) if domains.weights is None else domains.weights == 0
-    marks = {
-        "no value of any feature": empty,
-        "a weight of zero": no_weight & ~empty,
-        f"no value of {listing(domains.missing)}": ~kept & ~empty & ~no_weight,
-    }
-    counts = {
-        why: [(mark & mine).sum() for _, mine in sides(domains.is_query)]
-        for why, mark in marks.items()
-    }
-    alone = [sum(row[f"n_{side}"] for row in adapter.support_.dropped) for side in totals]
-    names = listing(adapter.support_.left_out())
-    counts[f"confounder values in one data set only: {names}"] = alone
-    if domains.gaps is not None and domains.weights is None:
-        used = [adapter.report_.get(f"rows_{side}", total) for side, total in totals.items()]
-        rest = [total - n - less for total, n, less in zip(totals.values(), used, alone)]
-        counts["some value of a feature is missing, and this map needs complete rows"] = rest
-    for why, both in counts.items():
-        if any(n > 0 for n in both):
+    out, weights, support = ~domains.kept(), domains.weights, adapter.support_
+    empty = np.zeros(len(out), dtype=bool)
+    for rows, chunk in () if domains.gaps is None else domains.chunks():
+        empty[rows] = out[rows] & np.isnan(chunk).all(axis=1)
+    why = [f"no value of {listing(domains.missing)}"] if adapter.missing == "drop" else []
+    why += ["a weight of zero"] if weights is not None and not weights.all() else []
+    counts = [
+        (reason, [int((rows & mine).sum()) for _, mine in sides(domains.is_query)])
+        for reason, rows in (("no value of any feature", empty), (" or ".join(why), out & ~empty))
+    ]
+    alone = [sum(row[f"n_{side}"] for row in support.dropped) for side in totals]
+    names = listing(support.left_out())
+    counts.append((f"confounder values that are in one data set only: {names}", alone))
+    if domains.gaps is not None and weights is None:
+        used = [n + adapter.report_[f"rows_{side}"] for n, side in zip(alone, totals)]
+        rest = [total - n for total, n in zip(totals.values(), used)]
+        counts.append(("a feature without a value, where this map needs all of them", rest))
+    for reason, both in counts:
+        if any(both):
             shown = (hidden_counts(np.array([n]))[0] for n in both)
-            yield {"because": why, **dict(zip(totals, shown))}
+            yield {"because": reason, **dict(zip(totals, shown))}
 
 
 def _findings(
@@ -355,18 +334,16 @@ def _parameters(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[st
 def _at_the_mean(adapter: ConDoAdapter) -> dict[str, Any]:
     r"""Return the mean of the query rows and :math:`g(\bar x) - \bar x`, with 95% intervals."""
     affine = adapter.map_
-    if affine.fitted_on is None:
-        return {"offset": affine.offset}
-    mean = affine.fitted_on.mean[None]
-    image, known = affine(mean)[0], adapter.errors_ is not None
-    error = adapter.errors_.of_mapped(mean, affine)[0] if known else np.nan * image
+    mean, sd = affine.fitted_on.mean, affine.fitted_on.sd  # type: ignore[union-attr]
+    image = affine(mean[None])[0]
+    key, value = ("image_of_mean", image) if affine.is_rectangular else ("change", image - mean)
+    columns = {key: value}
+    if adapter.errors_ is not None:
+        reach = _INTERVAL * adapter.errors_.of_mapped(mean[None], affine)[0]
+        columns |= {f"{key}_low": value - reach, f"{key}_high": value + reach}
     if affine.is_rectangular:
-        return {"image_of_mean": image, "image_se": error} if known else {"image_of_mean": image}
-    change, reach = image - mean[0], _INTERVAL * error
-    ends = {"change_low": change - reach, "change_high": change + reach} if known else {}
-    sd = affine.fitted_on.sd
-    in_sd = np.divide(change, sd, out=np.full(len(sd), np.nan), where=sd > 0)
-    return {"mean": mean[0], "change": change, **ends, "change_sd": in_sd}
+        return columns
+    return {"mean": mean, **columns, "change_sd": value / np.where(sd > 0, sd, np.nan)}
 
 
 def _map(
@@ -425,7 +402,7 @@ def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
         "conditional": setting(adapter.conditional_),
         "ladder": report.get("ladder", []),
         "chosen": report.get("chosen_map", adapter.chosen_.name),
-        "map": (adapter.map_.provenance or {}).get("map", adapter.map_.kind),
+        "map": dict(adapter.map_.provenance or {})["map"],
         "by_rows": adapter.chosen_.recipe.needs == "rows",
         "facts": facts,
     }

@@ -54,7 +54,7 @@
   const HEADS = [
     ["feature", "Feature"], ["mean", "Mean of query"], ["change", "Change at the mean", "signed"],
     ["scale", "Scale", "range"], ["offset", "Offset", "range"], ["own", "Own weight"],
-    ["image_of_mean", "Mean mapped to"], ["image_se", "± se"],
+    ["image_of_mean", "Mean mapped to"],
     ["shift_before", "Shift before"], ["shift_after", "Shift after"],
     ["p_adjusted", "p, adjusted"], ["kept", "Kept", "percent"],
   ].filter(([key]) => columns[key] && columns[key].some(known));
