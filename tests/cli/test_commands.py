@@ -112,7 +112,8 @@ def test_the_report_is_written(files, capsys):
     assert "eeg_delta_F3" in page
     said = capsys.readouterr().err
     assert run("report", *data(files), "-o", files / "s.html", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["verdict"]["sentence"] in said.splitlines()
+    verdict = json.loads(capsys.readouterr().out)["verdict"]
+    assert said.splitlines()[-1] == f"{verdict['word']}: {verdict['sentence']}"
 
 
 def test_resampled_rows_follow_the_seed(files, capsys):
@@ -658,7 +659,11 @@ def test_one_pair_of_many_labels(files, capsys):
     given = [files / "many.csv", *told, "-c", "seizure", "-f", "eeg_*"]
     assert run("fit", *given, "-o", files / "map.json") == 2
     err = capsys.readouterr().err
-    assert "Got 3 ('v1', 'v2', 'v3'). For one pair of them, name the label of NEW with" in err
+    assert "--domain must have exactly two labels. Got 3 ('v1', 'v2', 'v3'). For one pair" in err
+    assert "name NEW with --query-label and OLD with --reference-label." in err
+    unknown = [files / "many.csv", "--domain", "device", "--reference-label", "v9"]
+    assert run("fit", *unknown, "--query-label", "v2", "-o", files / "map.json") == 2
+    assert "--reference-label v9: the labels are 'v1', 'v2', 'v3'." in capsys.readouterr().err
     one = ["--query-label", "v2"]
     written = ["-o", files / "map.json", "--adapted", files / "adapted.csv"]
     assert run("fit", *given, *one, *written) == 0

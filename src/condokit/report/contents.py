@@ -150,9 +150,7 @@ def _uncertainty(adapter: ConDoAdapter, resampled: Bootstrap | None) -> dict[str
     return facts
 
 
-def _reproduce(
-    adapter: ConDoAdapter, domains: Domains, command: str | None, inputs: Any
-) -> dict[str, Any]:
+def _reproduce(adapter: ConDoAdapter, domains: Domains, command: Any, inputs: Any) -> Any:
     if inputs is not None and not isinstance(inputs, Mapping):
         inputs = {os.fspath(path): sha256(path) for path in inputs}
     names: dict[str, str] = {}  # without folders, which are nobody's business
@@ -177,6 +175,7 @@ def _used(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
         "conditional": None if recipe.needs == "rows" else adapter.conditional_,
         "categorical": [c.name for c in domains.confounders if c.values is None],
         "random_state": adapter.random_state or 0,
+        "n_jobs": adapter.n_jobs or 1,
     }
     if adapter.map == "auto":
         used["map"] = f"auto: {facts.get('chosen_map', adapter.chosen_.name)}"
@@ -232,9 +231,7 @@ def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
     }
 
 
-def _left_out(
-    adapter: ConDoAdapter, domains: Domains, totals: dict[str, int]
-) -> Iterator[dict[str, Any]]:
+def _left_out(adapter: ConDoAdapter, domains: Domains, totals: dict[str, int]) -> Iterator[Any]:
     """Yield why rows were left out, and how many of each domain as far as that may be told."""
     out, weights, support = ~domains.kept(), domains.weights, adapter.support_
     empty = np.zeros(len(out), dtype=bool)
@@ -247,11 +244,10 @@ def _left_out(
         for reason, rows in (("no value of any feature", empty), (" or ".join(why), out & ~empty))
     ]
     alone = [sum(row[f"n_{side}"] for row in support.dropped) for side in totals]
-    names = listing(support.left_out())
-    counts.append((f"confounder values that are in one data set only: {names}", alone))
+    names = ("(rare)" if v == "(rare)" else ", ".join(map(str, v)) for v in support.left_out())
+    counts.append((f"confounder values in one data set only: {listing(names)}", alone))
     if domains.gaps is not None and weights is None:
-        used = [n + adapter.report_[f"rows_{side}"] for n, side in zip(alone, totals)]
-        rest = [total - n for total, n in zip(totals.values(), used)]
+        rest = [totals[s] - adapter.report_[f"rows_{s}"] - n for s, n in zip(totals, alone)]
         counts.append(("a feature without a value, where this map needs all of them", rest))
     for reason, both in counts:
         if any(both):

@@ -52,7 +52,7 @@
 
   // ---- the table, in pages ----
   const HEADS = [
-    ["feature", "Feature"], ["mean", "Mean of query"], ["change", "Change at the mean", "signed"],
+    ["feature", "Feature"], ["mean", "Mean of query"], ["change", "Change at mean", "signed"],
     ["scale", "Scale", "range"], ["offset", "Offset", "range"], ["own", "Own weight"],
     ["image_of_mean", "Mean mapped to"],
     ["shift_before", "Shift before"], ["shift_after", "Shift after"],
