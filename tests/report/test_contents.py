@@ -273,6 +273,7 @@ def test_parameters_are_those_that_were_used(small):
     assert re.fullmatch(r"auto: \d+% of the estimated shifts and \d+% .* kept", used["shrinkage"])
     auto = report(table(2), "auto")["reproduce"]["parameters"]
     assert auto["map"] == "auto: diagonal"
+    assert auto["shrinkage"] is None  # averaged instead
     assert "auto" not in {v for v in {**used, **auto}.values() if isinstance(v, str)}
 
 
@@ -301,7 +302,10 @@ def test_there_is_a_paragraph_for_the_methods_section(small):
     [
         ("affine", "weighted sum of all features plus an offset, found by minimising the Gaussian"),
         ("shift", "an offset of its own, found by maximum likelihood"),
-        ("auto", "held-out rows|by evidence"),
+        (
+            "auto",
+            "(an average, by evidence, of no change|averaged with weights from how well they)",
+        ),
     ],
 )
 def test_the_paragraph_names_the_map(map, words):

@@ -181,7 +181,8 @@ def _used(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
         used["map"] = f"auto: {facts.get('chosen_map', adapter.chosen_.name)}"
     if adapter.shrinkage == "auto" and "kept_shift" in facts:
         text = "auto: {kept_shift:.0%} of the estimated shifts and {kept_log_scale:.0%} of the "
-        used["shrinkage"] = f"{text}log-scales were kept".format(**facts)
+        text = f"{text}log-scales were kept".format(**facts)
+        used["shrinkage"] = None if "candidates" in facts else text  # averaged instead
     return {name: setting(value) for name, value in used.items()}
 
 
