@@ -281,7 +281,7 @@ def test_the_first_screen_tells_of_trust_and_change(browser, pages):
 @pytest.mark.parametrize("name", ["many", "long", "hostile", "matrix"])
 def test_a_phone_shows_tables_whole(browser, pages, name):
     opened(browser, pages[name], width=390)
-    cut = """return [...document.querySelectorAll(".scroll, .changes, #dots")]
+    cut = """return [...document.querySelectorAll(".scroll, .changes, #dots, .stack td")]
       .filter((n) => n.scrollWidth > n.clientWidth).map((n) => n.outerHTML.slice(0, 80))"""
     assert browser.execute_script(cut) == []
 

@@ -158,7 +158,9 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
 @shared.data
 @shared.fitting
 @click.option("--output", "-o", required=True, help="The report to write (HTML).")
-@click.option("--figures", type=click.Path(file_okay=False), help="Also draw into this folder.")
+@click.option(
+    "--figures", type=click.Path(file_okay=False), help="Also draw figures into this folder."
+)
 @shared.several("--figure-format", "formats", type=shared.FORMATS, default=["png"])
 @shared.running
 def report(
