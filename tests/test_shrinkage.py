@@ -186,3 +186,13 @@ class TestAuto:
         same = ConDoAdapter("auto").fit_pair(X[:200], X[200:], z[:200], z[200:])
         plain = ConDoAdapter(shrinkage=None).fit_pair(X[:200], X[200:], z[:200], z[200:])
         assert rmse(same.transform(X), X) < 0.8 * rmse(plain.transform(X), X)
+
+
+def test_what_was_kept_does_not_depend_on_the_sign_of_a_shift():
+    rng = np.random.default_rng(0)
+    query, reference = rng.normal(size=(200, 4)), rng.normal(size=(200, 4))
+    up, down = (
+        ConDoAdapter().fit_pair(sign * (query + 1), sign * reference).report_ for sign in (1, -1)
+    )
+    assert up["kept_shift"] == pytest.approx(down["kept_shift"])
+    assert up["kept_shift"] > 0.9

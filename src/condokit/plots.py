@@ -3,7 +3,8 @@
 Every function draws from a record, computes nothing of its own, and returns a matplotlib figure.
 """
 
-from collections.abc import Collection
+import io
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,28 @@ from condokit.trust.evaluate import Evaluation
 
 REFERENCE, BEFORE, AFTER = "#6b7280", "#d97706", "#1d4ed8"
 _MOST_ROWS = 40
+FIGURES = ("overlap", "shift", "map", *(f"distribution_{k}" for k in range(1, 7)))  # of a report
 _INTERVAL = 1.96
+
+
+def files(
+    adapter: ConDoAdapter, assessment: Assessment, evaluation: Evaluation, formats: Collection[str]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield names and contents of the `FIGURES` that there are, as "png", "svg" or "pdf"."""
+    drawn = {"overlap": overlap(assessment)} if len(assessment.strata) else {}
+    drawn["shift"] = love(evaluation)
+    if adapter.map_.kind == "diagonal":
+        drawn["map"] = map_intervals(adapter)
+    for name, feature in zip(FIGURES[3:], evaluation.densities):
+        drawn[name] = densities(evaluation, feature)
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the same every time
+    for name, figure in drawn.items():
+        for kind in formats:
+            options = {"dpi": 200, "bbox_inches": "tight", "metadata": undated.get(kind)}
+            with pyplot().rc_context({"svg.hashsalt": "condokit"}):
+                figure.savefig(file := io.BytesIO(), format=kind, **options)
+            yield f"{name}.{kind}", file.getvalue()
+        pyplot().close(figure)
 
 
 def overlap(assessment: Assessment) -> Any:
@@ -134,13 +156,15 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
     return figure
 
 
+def pyplot() -> Any:
+    """Return matplotlib's, or say how to get it."""
+    return need("matplotlib.pyplot", "Plots need matplotlib", "plot")
+
+
 def _figure(width: float, height: float, n_axes: int = 1, **options: Any) -> tuple[Any, Any]:
     """Return a figure and its axes, side by side."""
-    need("matplotlib", "Plots need matplotlib", "plot")
-    from matplotlib import pyplot
-
     options |= {"figsize": (width, height), "squeeze": False, "layout": "constrained"}
-    figure, axes = pyplot.subplots(1, n_axes, **options)
+    figure, axes = pyplot().subplots(1, n_axes, **options)
     for axis in axes[0]:
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(length=0)

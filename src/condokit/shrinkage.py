@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, listing, refusal, warn
-from condokit.data.arrays import ones_for_zeros
 from condokit.data.tables import Table
 from condokit.solvers.posterior import posterior
 from condokit.solvers.solution import Solution
@@ -125,5 +124,5 @@ def average_candidates(solution: Solution) -> tuple[Solution, Array]:
 
 def _share(kept: Array, plain: Array) -> float:
     """Return the mean share of the plain estimate that was kept; all of nothing."""
-    share = np.where(plain == 0, 1.0, kept / ones_for_zeros(plain))
+    share = np.divide(kept, plain, out=np.ones(len(plain)), where=plain != 0)
     return float(np.clip(share, 0.0, 1.0).mean())

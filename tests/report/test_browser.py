@@ -1,8 +1,10 @@
 """The report in a real browser: search, sorting and choosing, looks, and hostile names."""
 
+import io
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 from stories import HOSTILE, report, table
 
@@ -60,13 +62,14 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Return addresses of pages: many features, hostile names, and a matrix."""
+    """Return addresses of pages: many features, hostile names, a matrix, and long names."""
     folder = tmp_path_factory.mktemp("pages")
     many = [f"gene_{j:03d}" for j in range(120)]
     records = {
         "many": report(table(120, many, n=20), command="condokit report genes.csv"),
         "hostile": report(table(len(HOSTILE), HOSTILE)),
         "matrix": report(table(3), "affine"),
+        "long": report(table(6, [f"rh_rostralanteriorcingulate_thickness_v{j}" for j in range(6)])),
     }
     addresses = {}
     for name, record in records.items():
@@ -239,7 +242,60 @@ def test_without_scripts_the_summary_is_there(browser, pages):
 
 def test_the_command_can_be_copied(browser, pages):
     find = opened(browser, pages["many"])
-    find("#copy")[0].click()
+    buttons = find("[data-copies]")
+    assert [b.get_attribute("data-copies") for b in buttons] == ["paragraph", "citation", "command"]
+    buttons[2].click()
     browser.implicitly_wait(2)
     assert find("#copied:not(:empty)")[0].text == "Copied"
     browser.implicitly_wait(0)
+
+
+def test_all_features_are_printed(browser, pages):
+    find = opened(browser, pages["many"])
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    assert len(first_column(find)) == 120
+    browser.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert len(first_column(find)) == 20
+
+
+def test_the_table_can_be_saved(browser, pages):
+    find = opened(browser, pages["hostile"])
+    browser.execute_script(
+        """URL.createObjectURL = (blob) => { window.saved = blob; return "#"; };
+        HTMLAnchorElement.prototype.click = () => {};"""
+    )
+    find("#save")[0].click()
+    text = browser.execute_async_script("saved.text().then(arguments[0])")
+    frame = pd.read_csv(io.StringIO(text))
+    assert sorted(frame["feature"]) == sorted(HOSTILE)
+    assert frame[["change_low", "change", "change_high"]].notna().all(axis=None)
+
+
+def test_the_first_screen_tells_of_trust_and_change(browser, pages):
+    find = opened(browser, pages["many"])
+    for css in (".verdict", "#h-trust", "#h-changed", ".changes tr:last-child"):
+        assert find(css)[0].rect["y"] + find(css)[0].rect["height"] < 800
+    assert len(find(".changes tr")) == 5
+
+
+@pytest.mark.parametrize("name", ["many", "long", "hostile", "matrix"])
+def test_a_phone_shows_tables_whole(browser, pages, name):
+    opened(browser, pages[name], width=390)
+    cut = """return [...document.querySelectorAll(".scroll, .changes, #dots, .stack td")]
+      .filter((n) => n.scrollWidth > n.clientWidth).map((n) => n.outerHTML.slice(0, 80))"""
+    assert browser.execute_script(cut) == []
+
+
+@pytest.mark.parametrize("width", [390, 1100])
+def test_names_are_broken_between_their_parts_only(browser, pages, width):
+    opened(browser, pages["long"], width=width)
+    broken = browser.execute_script(
+        """return [...document.querySelectorAll("#features bdi, .bars bdi, .changes bdi")]
+        .flatMap((n) => [...n.childNodes].filter((c) => c.nodeType === 3))
+        .filter((text) => {
+          const range = document.createRange();
+          range.selectNodeContents(text);
+          return new Set([...range.getClientRects()].map((r) => Math.round(r.top))).size > 1;
+        }).map((text) => text.data)"""
+    )
+    assert broken == []

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 from stories import HOSTILE, read, report, table
 
-from condokit import ConDoAdapter, bootstrap
+import condokit
+from condokit import ConDoAdapter, LocationScale, bootstrap
+from condokit.checks import naming
+from condokit.cli.outputs import as_option
 from condokit.data.roles import from_pair, from_table
 from condokit.report import build, render
-from condokit.report.render import number
+from condokit.report.render import breakable, number
 from condokit.trust.evaluate import evaluate
 
 
@@ -136,7 +139,7 @@ def test_very_many_features_stay_small_and_the_most_shifted_have_pictures():
     found = report(frame)
     assert len(found["densities"]) == 100
     assert [d["feature"] for d in found["densities"]] == found["features"]["feature"][:100]
-    assert len(json.dumps(found["features"])) < 150 * 3000
+    assert len(json.dumps(found["features"])) < 170 * 3000
     assert len(json.dumps(found)) < 1.5e6
     assert render(found).count("<tr>") < 150
 
@@ -215,3 +218,117 @@ def test_the_page_gives_one_p_value_for_both_tests_and_its_limits(small):
     assert "whose cause was not recorded" in page
     assert 0 < small["uncertainty"]["strength_one_error"] < 0.2
     assert "An unrecorded confounder that explains" in page
+
+
+@pytest.mark.parametrize("links", [None, {"x0": "log"}])
+def test_the_change_at_the_mean_is_in_the_unit_of_the_feature(links):
+    frame = table(3)
+    frame[["x0", "x1", "x2"]] += 20
+    domains = read(frame)
+    adapter = ConDoAdapter(LocationScale(links=links), reference="old").fit_domains(domains)
+    features = build(adapter, domains)["features"]
+    mean = frame.loc[frame["domain"] == "new", ["x0", "x1", "x2"]].mean()
+    image, error = adapter.transform(mean.to_frame().T, return_std=True)
+    for k, name in enumerate(features["feature"]):
+        change = image[name].item() - mean[name]
+        assert features["mean"][k] == pytest.approx(mean[name], rel=1e-5)
+        assert features["change"][k] == pytest.approx(change, rel=1e-4)
+        low, high = features["change_low"][k], features["change_high"][k]
+        assert (low + high) / 2 == pytest.approx(change, rel=1e-3)
+        assert (high - low) / 2 == pytest.approx(1.96 * error[name].item(), rel=0.01)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_rows_left_out_are_told_with_the_reason():
+    frame = table(3)
+    frame["sick"] = frame["sick"].map({True: "yes", False: "no"})
+    frame.loc[:6, "sick"] = None  # seven new rows
+    frame.loc[[170, 171], "sick"] = None  # two old rows
+    frame.loc[10:15, "sick"] = "only new"
+    frame.loc[20:25, ["x0", "x1", "x2"]] = np.nan
+    frame.loc[30:37, "x0"] = np.nan
+    how = "domain", ["sick"], None, None, None, "old", None, "drop"
+    domains = from_table(frame, *how)
+    for map, n_reasons in (("location-scale", 3), ("affine", 4)):
+        adapter = ConDoAdapter(map, divergence="ot", reference="old", missing="drop")
+        found = build(adapter.fit_domains(domains), domains)
+        left = {row["because"]: [*row.values()][1:] for row in found["compared"]["left_out"]}
+        assert left["no value of any feature"] == [6, 0]
+        assert left["no value of 'sick'"] == [7, "<5"]
+        alone = left["confounder values in one data set only: 'only new'"]
+        assert alone == [6, 0]
+        assert len(left) == n_reasons
+        page = render(found)
+        assert "No value of any feature" in page
+        assert "No value of &#39;sick&#39;" in page
+    assert left.popitem()[1] == [8, 0]
+
+
+def test_parameters_are_those_that_were_used(small):
+    used = small["reproduce"]["parameters"]
+    assert used["divergence"] == "likelihood"
+    assert used["conditional"] is None  # this divergence needs none
+    assert used["categorical"] == ["sick"]
+    assert used["random_state"] == 0
+    assert re.fullmatch(r"auto: \d+% of the estimated shifts and \d+% .* kept", used["shrinkage"])
+    auto = report(table(2), "auto")["reproduce"]["parameters"]
+    assert auto["map"] == "auto: diagonal"
+    assert auto["shrinkage"] is None  # averaged instead
+    assert "auto" not in {v for v in {**used, **auto}.values() if isinstance(v, str)}
+
+
+def paragraph(page):
+    return re.search(r'id="paragraph"[^>]*>(.*?)</p>', page, re.DOTALL).group(1)
+
+
+def test_there_is_a_paragraph_for_the_methods_section(small):
+    text = paragraph(render(small))
+    versions = small["reproduce"]["versions"]
+    assert f"condokit {condokit.__version__}" in text
+    for package, key in (("NumPy", "numpy"), ("SciPy", "scipy"), ("scikit-learn",) * 2):
+        assert f"{package} {versions[key]}" in text
+    assert "5 features in new (the query, n = 90)" in text
+    assert "old (the reference, n = 90)" in text
+    assert "a scale and an offset of its own" in text
+    assert "maximum likelihood" in text
+    assert "given sick (categorical)" in text
+    assert "<" not in text.replace("&lt;", "")
+    page = render(small)
+    assert "Towards Backwards-Compatible Data with Confounded Domain Adaptation." in page
+
+
+@pytest.mark.parametrize(
+    ("map", "words"),
+    [
+        ("affine", "weighted sum of all features plus an offset, found by minimising the Gaussian"),
+        ("shift", "an offset of its own, found by maximum likelihood"),
+        (
+            "auto",
+            "(an average, by evidence, of no change|averaged with weights from how well they)",
+        ),
+    ],
+)
+def test_the_paragraph_names_the_map(map, words):
+    assert re.search(words, paragraph(render(report(table(4), map))))
+
+
+@pytest.mark.filterwarnings("ignore:Not taken as features")
+def test_the_report_speaks_as_its_reader_does():
+    frame = table(3).assign(code=np.arange(180))
+    domains = read(frame)
+    python = build(ConDoAdapter(reference="old").fit_domains(domains), domains)
+    with naming(as_option):
+        adapter = ConDoAdapter(reference="old").fit_domains(domains)
+        typed = build(adapter, domains, command="condokit report t.csv")
+    advice = [[f["advice"] for f in r["findings"] if "code" in f["text"]] for r in (python, typed)]
+    assert "`features`" in advice[0][0]
+    assert "--features" in advice[1][0]
+    assert python["reproduce"]["options"]["random_state"] == "random_state"
+    assert typed["reproduce"]["options"]["random_state"] == "--seed"
+    assert "--bootstrap" in render(typed)
+    assert "--bootstrap" not in render(python)
+
+
+def test_names_may_be_broken_between_their_parts():
+    assert breakable("lh_a.b<c") == "lh_<wbr>a.<wbr>b&lt;c"
+    assert breakable("dotEnd.") == "dot<wbr>End."

@@ -35,10 +35,13 @@ def apply_to_file(
     # as do those of a third label, if the query's is named; from text to text, all other columns
     # stay as they are written
     check_label(domain, reference_label, query_label)
+    fitted = dict(affine.provenance or {}).get("domains", {})
+    column, old, seen = fitted.get("column"), fitted.get("reference"), set[Any]()
 
     def split(table: Any) -> tuple[Array | None, Any]:
         """Return a mark for every row that stays, and the other rows."""
         if domain is None:
+            seen.update(labels_of(table[column].unique()) if column in table.column_names else ())
             return None, table
         refuse_unknown(incoming, [domain], table.column_names)
         labels = labels_of(table.column(domain))
@@ -58,6 +61,11 @@ def apply_to_file(
             open_writer(output, format=output_format, force=force) as writer,
         ):
             n_rows, found = _apply_in_batches(affine, scan, writer, split, reading["decimal"])
+    if column and old in seen:
+        text = (
+            f"warning: rows with {column} = {old} are of the reference, and were mapped as well. "
+        )
+        tell(f"{text}They stay as they are with --domain {column} --reference-label {old}.")
     if domain is not None:
         which = f"with {domain} = {reference_label} are of the reference, and"
         which = which if query_label is None else f"without {domain} = {query_label}"

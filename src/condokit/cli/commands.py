@@ -96,8 +96,10 @@ def fit(
     from condokit.cli.apply_file import apply_to_file
     from condokit.cli.fit_adapter import Fitted
     from condokit.io import together
+    from condokit.report import render
 
-    outputs = [path for path in (output, report, adapted) if path is not None]
+    table = options["table"]
+    outputs = [path for path in (output, report, table, adapted) if path is not None]
     new, force, as_json = options["new"], options["force"], options["as_json"]
     check_outputs(outputs, force, as_json, inputs=(new, options["reference"]))
     if adapted is not None and new == "-":
@@ -107,14 +109,19 @@ def fit(
     affine, content = fitted.map_file()
     made = {output: content}
     if report is not None:
-        record, made[report] = fitted.report("map.json", "--report", "report.html", made=content)
+        record = fitted.account("map.json", "--report", "report.html", made=content)
+        made[report] = render(record).encode()
+    if table is not None:
+        made[table] = fitted.table()
     with together(made, force):
         if adapted is not None:
             reading = {name: options[name] for name in shared.APPLIED}
             apply_to_file(affine, new, adapted, force, **reading)
     facts = {"map": output, "report_path": report, **fitted.record(), "report": record}
-    verdict = f"\n{record['verdict']['sentence']}" if record else ""  # found for the report only
-    answer(as_json, facts, f"{fitted.summary()}{verdict}\nWrote {', '.join(outputs)}.")
+    if not as_json:
+        answer(False, facts, f"{fitted.summary()}\nWrote {', '.join(outputs)}.")
+    verdict = None if options["quiet"] else fitted.verdict()
+    answer(as_json, {**facts, "verdict": verdict}, f"{verdict}")
 
 
 @cli.command("apply")
@@ -152,18 +159,39 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
 @shared.data
 @shared.fitting
 @click.option("--output", "-o", required=True, help="The report to write (HTML).")
+@click.option(
+    "--figures", type=click.Path(file_okay=False), help="Also draw figures into this folder."
+)
+@shared.several("--figure-format", "formats", type=shared.FORMATS, default=["png"])
 @shared.running
-def report(arguments: list[str], /, output: str, **options: Any) -> None:
+def report(
+    arguments: list[str], /, output: str, figures: str | None, formats: Any, **options: Any
+) -> None:
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
+    from condokit import plots
     from condokit.cli.fit_adapter import Fitted
     from condokit.io import together
+    from condokit.report import render
 
-    inputs = (options["new"], options["reference"])
-    check_outputs([output], options["force"], options["as_json"], inputs)
-    record, content = Fitted(arguments, options).report("report.html")
-    with together({output: content}, options["force"]):
+    folder, force, drawn = Path(figures or ""), options["force"], []
+    if figures:
+        plots.pyplot()
+        drawn = [str(folder / f"{name}.{kind}") for name in plots.FIGURES for kind in formats]
+    drawn = drawn if folder.is_dir() else []
+    outputs, inputs = [output, options["table"], *drawn], (options["new"], options["reference"])
+    check_outputs(outputs, force, options["as_json"], inputs)
+    fitted = Fitted(arguments, options)
+    record = fitted.account("report.html")
+    made = {output: render(record).encode()}
+    if options["table"] is not None:
+        made[options["table"]] = fitted.table()
+    for name, content in plots.files(fitted.adapter, *fitted.judged, formats) if figures else ():
+        made[str(folder / name)] = content
+    folder.mkdir(parents=True, exist_ok=True)
+    with together(made, force):
         pass
-    answer(options["as_json"], record, f"Wrote {output}.")
+    wrote = ", ".join(filter(None, (output, options["table"], figures)))
+    answer(options["as_json"], record, f"Wrote {wrote}.\n{fitted.verdict()}")
 
 
 @cli.command()

@@ -1,9 +1,12 @@
 """The fit of the command line: from options to a map that knows its making, and its report."""
 
+import csv
 import hashlib
 import io
 import shlex
+import sys
 import warnings
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +18,32 @@ from condokit.cli.tables import read_domains
 from condokit.data.disclosure import hidden_overlap, told
 from condokit.data.records import plain
 from condokit.io import sha256
+from condokit.io.progress import progress
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, LowRank
 from condokit.maps.provenance import fingerprint
 
-_OUTPUTS = ("-o", "--output", "--report", "--adapted")
-_NO_MATTER = ("--force", "--json", "-v", "--verbose")
+_OUTPUTS = ("-o", "--output", "--report", "--adapted", "--table", "--figures", "--figure-format")
+_NO_MATTER = ("--force", "--json", "-v", "--verbose", "-q", "--quiet")
 
 
 class Fitted:
     """An adapter as a command fits it, with its data, what was warned of, and how it was made."""
 
     def __init__(self, arguments: list[str], options: dict[str, Any]) -> None:
-        self.arguments = arguments
+        self.arguments, self.column, seed = arguments, options["domain"], options["seed"]
+        self.watched = options["verbose"] or (sys.stderr.isatty() and not options["quiet"])
         self.domains = read_domains(**options)
-        verbose, seed = options["verbose"], options["seed"]
         is_plain = options["shrinkage"].lower() == "none"
         self.adapter = ConDoAdapter(
             _family(options["map_"], options["links"]),
             divergence=options["divergence"],
             shrinkage=None if is_plain else _number("--shrinkage", options["shrinkage"], "auto"),
+            missing=options["missing"],
             warn_overlap=options["warn_overlap"],
             min_overlap=options["min_overlap"],
             random_state=seed,
-            verbose=verbose,
+            verbose=self.watched,
             n_jobs=-1,
         )
         with warnings.catch_warnings(record=True) as caught:
@@ -47,7 +52,7 @@ class Fitted:
             if n_resamples := options["n_resamples"]:
                 from condokit.trust.bootstrap import bootstrap
 
-                how = {"n_resamples": n_resamples, "verbose": verbose, "random_state": seed}
+                how = {"n_resamples": n_resamples, "verbose": self.watched, "random_state": seed}
                 bootstrap(self.adapter, self.domains, domain=None, **how)
         ours: list[Any] = [w.message for w in caught if issubclass(w.category, UserWarning)]
         kept = [told(getattr(warning, "kept", str(warning)), as_option) for warning in ours]
@@ -80,8 +85,9 @@ class Fitted:
     def map_file(self) -> tuple[AffineMap, bytes]:
         """Return the map, which knows the command, files and rows it comes from, and its file."""
         affine, content = self.adapter.map_, io.BytesIO()
-        facts = {
-            **(affine.provenance or {}),
+        facts = dict(affine.provenance or {})
+        facts |= {
+            "domains": facts["domains"] | ({"column": self.column} if self.column else {}),
             "data": fingerprint(self.domains),
             "command": self.command("map.json"),
             "files": [{"name": name, "sha256": found} for name, found in self.hashes.items()],
@@ -90,15 +96,38 @@ class Fitted:
         affine.save(content)
         return affine, content.getvalue()
 
-    def report(self, *written: str, made: bytes = b"") -> tuple[dict[str, Any], bytes]:
-        """Return the record of the report, which knows the map that it goes with, and its page."""
-        from condokit.report import build, render
+    @cached_property
+    def judged(self) -> tuple[Any, Any]:
+        """What is known of the data before the map, and of what it leaves."""
+        from condokit.report.contents import judged
 
+        with progress("", shown=self.watched, doing="Evaluating the map"):
+            return judged(self.adapter, self.domains)
+
+    def account(self, *written: str, made: bytes = b"") -> dict[str, Any]:
+        """Return the record of the report, which knows the file of the map that it goes with."""
+        from condokit.report import build
+
+        found = dict(zip(("assessment", "evaluation"), self.judged))
         command = shlex.join(self.command(*written))
-        record = build(self.adapter, self.domains, command=command, inputs=self.hashes)
+        record = build(self.adapter, self.domains, **found, command=command, inputs=self.hashes)
         if made:
             record["reproduce"]["map_sha256"] = hashlib.sha256(made).hexdigest()
-        return record, render(record).encode()
+        return record
+
+    def verdict(self) -> str:
+        """Say in a line whether the map can be trusted."""
+        try:
+            found = self.account()["verdict"]
+        except (ValueError, ArithmeticError) as error:  # the map is made, and may be used
+            return f"Not evaluated: {error}"
+        return f"{found['word']}: {found['sentence']}"
+
+    def table(self) -> bytes:
+        """Return all features as text: changes, parameters and what is left of the shift."""
+        columns, text = self.account()["features"], io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([columns, *zip(*columns.values())])
+        return text.getvalue().encode()
 
     def rows(self) -> dict[str, Any]:
         """Return the numbers of rows compared, as far as they may be told."""

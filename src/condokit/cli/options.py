@@ -9,6 +9,7 @@ from click import IntRange, option
 
 READING = ("format", "delimiter", "na_values", "encoding", "decimal")
 _MISSING = click.Choice(["raise", "drop", "impute"])
+FORMATS = click.Choice(["png", "svg", "pdf"])
 APPLIED = ("domain", "reference_label", "query_label", *READING)
 
 
@@ -25,14 +26,16 @@ setting = partial(option, show_default=True)
 several = partial(option, multiple=True)
 
 json = option("--json", "as_json", is_flag=True, help="Print a record for machines.")
-verbose = option("--verbose", "-v", is_flag=True, help="Show progress of long fits.")
+verbose = option("--verbose", "-v", is_flag=True, help="Show progress, not on terminals alone.")
 overlap = _together(
     setting("--warn-overlap", type=float, default=0.4),
     setting("--min-overlap", type=float, default=0.05),
 )
+quiet = option("--quiet", "-q", is_flag=True, help="Say what is wrong alone; no verdict.")
+table = option("--table", metavar="CSV", help="Also write a table of all features.")
 force = option("--force", is_flag=True, help="Replace existing files.")
 writing = _together(force, json)
-running = _together(force, verbose, json, click.pass_obj)
+running = _together(table, force, verbose, quiet, json, click.pass_obj)
 reading = _together(
     option("--format", help="Format of input, if its name does not tell."),
     option("--delimiter", help="Delimiter of text tables; detected by default."),
@@ -95,7 +98,7 @@ fitting = _together(
         "--divergence",
         default="auto",
         metavar="NAME",
-        help="auto, reverse-kl, forward-kl, jeffreys, likelihood, ot, pc-match, mmd, mmd-paper, "
+        help="auto, reverse-kl, forward-kl, jeffreys, likelihood, ot, pc-match, mmd, "
         "energy, sliced-wasserstein, or procrustes.",
     ),
     setting("--shrinkage", default="auto", help="auto, none, or 0 to 1."),

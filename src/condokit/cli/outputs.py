@@ -13,12 +13,13 @@ import click
 if TYPE_CHECKING:
     from condokit.maps.affine import AffineMap
 
-_SAME = "confounders decimal delimiter divergence features map min_overlap missing shrinkage"
+_SAME = "confounders decimal delimiter divergence domain features map min_overlap missing shrinkage"
 _OPTIONS = {name: "--" + name.replace("_", "-") for name in (*_SAME.split(), "warn_overlap")} | {
     "n_resamples": "--bootstrap",
     "random_state": "--seed",
     "sample_weight": "--weights",
-    "fit on the rows of two labels": "name the label of NEW with --query-label",
+    "reference": "--reference-label",
+    "fit on the rows of two labels": "name NEW with --query-label and OLD with --reference-label",
     "list it in `categorical`": "declare it with :cat",
     "pass it as float": "declare it with :num",
 }
@@ -29,9 +30,11 @@ def show_result(what: Any) -> None:
     click.echo(what if isinstance(what, str) else json.dumps(what, allow_nan=False, indent=1))
 
 
-def tell(text: str) -> None:
-    """Say something to people."""
-    click.echo(text, err=True)
+def tell(text: str, matters: bool = True) -> None:
+    """Say something to people; what does not matter not to those who want --quiet."""
+    context = click.get_current_context(silent=True)
+    if matters or context is None or not context.params.get("quiet"):
+        click.echo(text, err=True)
 
 
 def answer(as_json: bool, record: Any, text: str) -> None:
@@ -39,7 +42,7 @@ def answer(as_json: bool, record: Any, text: str) -> None:
     if as_json:
         show_result(record)
     else:
-        tell(text)
+        tell(text, matters=False)
 
 
 def as_option(argument: str) -> str:

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -61,10 +62,13 @@ def read_domains(
         found = from_table(X[0], labels, sides[0], named, own[0], own[1], reference_label, *how)
     else:
         found = from_pair(X[0], X[1], *sides, *by_row, *how, False, named)  # type: ignore[arg-type, call-arg]
+        names = Path(new).name, Path(str(reference)).name
+        if "-" not in names and names[0] != names[1]:
+            found = replace(found, labels=names)
     found = replace(found, left=others | found.left)
-    tell(f"Features ({found.n_features}): {listing(found.tables[0].labels, 10)}.")
+    tell(f"Features ({found.n_features}): {listing(found.tables[0].labels, 10)}.", False)
     if found.left:
-        tell(f"Left alone: {told(found.left)}. Choose features with -f.")
+        tell(f"Left alone: {told(found.left)}. Choose features with -f.", False)
     return found
 
 
@@ -81,11 +85,13 @@ def _pair_of(path: str, table: Any, domain: str, query_label: str, reference_lab
     refuse_unknown(path, [domain], table.column_names)
     labels = labels_of(table.column(domain))
     known = sorted({label for label in labels if label is not None})
-    if query_label not in known:
-        hint = did_you_mean(query_label, known)
-        raise ValueError(f"--query-label {query_label}: the labels are {listing(known)}.{hint}")
+    for option, label in (("--query-label", query_label), ("--reference-label", reference_label)):
+        if label not in known:
+            hint = did_you_mean(label, known)
+            raise ValueError(f"{option} {label}: the labels are {listing(known)}.{hint}")
     mine = [label in (query_label, reference_label) for label in labels]
-    tell(f"{counted(len(mine) - sum(mine))} rows with other labels of {domain!r} are left out.")
+    left_out = counted(len(mine) - sum(mine))
+    tell(f"{left_out} rows with other labels of {domain!r} are left out.", False)
     return table.filter(pa.array(mine))
 
 

@@ -155,7 +155,7 @@ def _name_domains(labels: list[Any], n_rows: int, reference: Any) -> tuple[Any, 
     """Return (query label, reference label)."""
     if len(labels) != 2:
         few = "; with 1 sample there is nothing to compare" if n_rows == 1 else ""
-        text = f"'domain' must have exactly two labels. Got {len(labels)} ({{labels}}){few}."
+        text = f"{{@'domain'}} must have exactly two labels. Got {len(labels)} ({{labels}}){few}."
         if len(labels) > 2:
             text += " For one pair of them, {@fit on the rows of two labels}."
         raise refusal(text, labels=listing(labels))
@@ -168,10 +168,9 @@ def _name_domains(labels: list[Any], n_rows: int, reference: Any) -> tuple[Any, 
             "labels are 'query' and 'reference'."
         )
     if reference not in labels:
-        raise ValueError(
-            f"'reference' is {reference!r}, but the domain labels are {listing(labels)}."
-            f"{did_you_mean(reference, labels)}"
-        )
+        text = "{@'reference'} is {got!r}, but the domain labels are {known}.{hint}"
+        hint = did_you_mean(reference, labels)
+        raise refusal(text, got=reference, known=listing(labels), hint=hint)
     return next(label for label in labels if label != reference), reference
 
 

@@ -3,22 +3,24 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
 def progress(
-    unit: str, total: int | None = None, shown: bool | None = None
+    unit: str, total: int | None = None, shown: bool | None = None, doing: str = "condokit"
 ) -> Iterator[Callable[..., None]]:
     """Show how far work has come; call the result with what is done and a remark."""
-    # `total` is the number of units, if known; `shown` is None for "where a person watches"
+    # `total` is the number of units, if known; without a unit only what is done is shown; `shown`
+    # is None for "where a person watches"
     if not (sys.stderr.isatty() if shown is None else shown):
         yield lambda done, remark="": None
         return
     from tqdm import tqdm  # only where it is shown
 
-    with tqdm(
-        total=total, desc="condokit", unit=f" {unit}", file=sys.stderr, mininterval=0.2, leave=False
-    ) as bar:
+    look: dict[str, Any] = {"desc": doing, "unit": f" {unit}", "mininterval": 0.2, "leave": False}
+    look["bar_format"] = None if unit else "{desc} ..."
+    with tqdm(total=total, file=sys.stderr, **look) as bar:
 
         def advance(done: int, remark: str = "") -> None:
             bar.set_postfix_str(remark, refresh=False)

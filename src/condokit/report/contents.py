@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from condokit.adapter import ConDoAdapter
-from condokit.checks import said
-from condokit.data.disclosure import hidden_overlap, rounded_beside, shares_of_few
+from condokit.checks import listing, said
+from condokit.data.arrays import sides
+from condokit.data.disclosure import hidden_counts, hidden_overlap, rounded_beside, shares_of_few
 from condokit.data.domains import Domains
 from condokit.data.records import LEVELS, Finding, Sheet, plain
 from condokit.io import sha256
 from condokit.maps.affine import AffineMap
 from condokit.maps.provenance import setting, versions
-from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
+from condokit.maps.standard_errors import DiagonalErrors
 from condokit.solvers.lbfgs import threads
 from condokit.trust.assess import Assessment, assess
 from condokit.trust.bootstrap import Bootstrap
@@ -30,6 +31,7 @@ _MOST_NOTES = 100  # features that are described in words
 _MOST_ENTRIES = 20  # of a matrix
 _LARGE_MATRIX = 2000  # features beyond which no square array is formed
 _NOT_TWICE = ("findings", "features", "densities", "n_query", "n_reference")  # of an evaluation
+_NOT_HERE = ("reference", "verbose")  # of parameters
 _OF_BOOTSTRAP = ("n_resamples", "n_failed", "stability", "other_modes")
 _NOT_POSSIBLE = (
     "These data do not allow a comparison of like with like: do not use the map before the "
@@ -39,7 +41,7 @@ _NOT_EVALUATED = (
     "The map joins different features, so that what it leaves of the shift cannot be measured here."
 )
 _LEVELS = {"better": "good", "no change needed": "good", "cannot tell": "care", "worse": "poor"}
-_EXACT = {"scale", "own", "offset", "image_of_mean", "mean", "grid", "parameters"}
+_EXACT = {"scale", "own", "offset", "image_of_mean", "mean", "change", "grid", "parameters"}
 
 
 def build(
@@ -85,13 +87,8 @@ def build(
     >>> record["verdict"]["word"], record["compared"]["n_query"]
     ('Better', 400)
     """
-    affine = adapter.map_
-    if not (affine.is_rectangular or domains.is_rectangular):
-        limits = {name: getattr(adapter, name) for name in ("warn_overlap", "min_overlap")}
-        with threads(adapter.n_jobs):
-            assessment = assessment or assess(domains, domain=None, **limits)
-            evaluation = evaluation or evaluate(adapter, domains, domain=None)
-    inward, outward = _names(affine, domains)
+    assessment, evaluation = judged(adapter, domains, assessment, evaluation)
+    inward, outward = _names(adapter.map_, domains)
     features = _features({"feature": outward, **_parameters(adapter, uncertainty)}, evaluation)
     record: dict[str, Any] = {
         "format": FORMAT,
@@ -106,11 +103,23 @@ def build(
         "uncertainty": _uncertainty(adapter, uncertainty),
         "features": features.to_dict(),
         "densities": [] if evaluation is None else list(_densities(evaluation, features)),
-        "reproduce": _reproduce(adapter, command, inputs),
+        "reproduce": _reproduce(adapter, domains, command, inputs),
     }
     for shown_elsewhere in _NOT_TWICE if evaluation is not None else ():
         del record["evaluation"][shown_elsewhere]
     return _tidy(plain(record))
+
+
+def judged(
+    adapter: ConDoAdapter, domains: Domains, before: Any = None, after: Any = None
+) -> tuple[Assessment | None, Evaluation | None]:
+    """Return what is known before and after the map; nothing of one between different features."""
+    if adapter.map_.is_rectangular or domains.is_rectangular:
+        return before, after
+    limits = {name: getattr(adapter, name) for name in ("warn_overlap", "min_overlap")}
+    with threads(adapter.n_jobs):
+        before = before or assess(domains, domain=None, **limits)
+        return before, after or evaluate(adapter, domains, domain=None)
 
 
 def _names(affine: AffineMap, domains: Domains) -> tuple[list[str], list[str]]:
@@ -122,9 +131,9 @@ def _names(affine: AffineMap, domains: Domains) -> tuple[list[str], list[str]]:
 
 
 def _uncertainty(adapter: ConDoAdapter, resampled: Bootstrap | None) -> dict[str, Any]:
-    dof = degrees_of_freedom(adapter)
+    dof, is_formula = degrees_of_freedom(adapter), isinstance(adapter.errors_, DiagonalErrors)
     facts: dict[str, Any] = {
-        "how": _how(adapter.errors_),
+        "how": "formula" if is_formula else "resampled" if adapter.errors_ else "none",
         "strength_one_error": robustness_value(1.0, dof),
         "strength_two_errors": robustness_value(2.0, dof),
     }
@@ -133,13 +142,7 @@ def _uncertainty(adapter: ConDoAdapter, resampled: Bootstrap | None) -> dict[str
     return facts
 
 
-def _how(errors: StandardErrors | None) -> str:
-    if errors is None:
-        return "none"
-    return "formula" if isinstance(errors, DiagonalErrors) else "resampled"
-
-
-def _reproduce(adapter: ConDoAdapter, command: str | None, inputs: Any) -> dict[str, Any]:
+def _reproduce(adapter: ConDoAdapter, domains: Domains, command: Any, inputs: Any) -> Any:
     if inputs is not None and not isinstance(inputs, Mapping):
         inputs = {os.fspath(path): sha256(path) for path in inputs}
     names: dict[str, str] = {}  # without folders, which are nobody's business
@@ -150,8 +153,29 @@ def _reproduce(adapter: ConDoAdapter, command: str | None, inputs: Any) -> dict[
         "command": command,
         "versions": versions(),
         "inputs": names,
-        "parameters": {k: setting(v) for k, v in adapter.get_params(deep=False).items()},
+        "parameters": (used := _used(adapter, domains)),
+        "options": {name: str(said(f"{{@{name}}}")) for name in used},  # what the reader calls them
     }
+
+
+def _used(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
+    """Return the parameters with what "auto" and None stood for."""
+    facts, recipe = adapter.report_, adapter.chosen_.recipe
+    used = {
+        **{k: v for k, v in adapter.get_params(deep=False).items() if k not in _NOT_HERE},
+        "divergence": adapter.divergence_,
+        "conditional": None if recipe.needs == "rows" else adapter.conditional_,
+        "categorical": [c.name for c in domains.confounders if c.values is None],
+        "random_state": adapter.random_state or 0,
+        "n_jobs": adapter.n_jobs or 1,
+    }
+    if adapter.map == "auto":
+        used["map"] = f"auto: {facts.get('chosen_map', adapter.chosen_.name)}"
+    if adapter.shrinkage == "auto" and "kept_shift" in facts:
+        text = "auto: {kept_shift:.0%} of the estimated shifts and {kept_log_scale:.0%} of the "
+        text = f"{text}log-scales were kept".format(**facts)
+        used["shrinkage"] = None if "candidates" in facts else text  # averaged instead
+    return {name: setting(value) for name, value in used.items()}
 
 
 def _tidy(value: Any, digits: int = _FEW_DIGITS) -> Any:
@@ -180,8 +204,7 @@ def _verdict(assessment: Assessment | None, evaluation: Evaluation | None) -> di
 
 
 def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
-    sides = {"query": domains.is_query, "reference": ~domains.is_query}
-    totals = {side: int((mine & domains.kept()).sum()) for side, mine in sides.items()}
+    totals = {s: int((mine & domains.kept()).sum()) for s, mine in sides(domains.is_query)}
     compared = {side: adapter.report_.get(f"rows_{side}", total) for side, total in totals.items()}
     return {
         **{side: str(label) for side, label in zip(totals, domains.labels)},
@@ -189,9 +212,35 @@ def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
         **{f"rows_{s}": rounded_beside(compared[s], total) for s, total in totals.items()},
         "n_features": domains.n_features,
         "confounders": [c.name for c in domains.confounders],
+        "kinds": dict(adapter.map_.provenance or {})["confounders"],
+        "left_out": list(_left_out(adapter, domains, totals)),
         "subjects": None if domains.groups is None else len(np.unique(domains.groups)),
         "weighted": domains.weights is not None,
     }
+
+
+def _left_out(adapter: ConDoAdapter, domains: Domains, totals: dict[str, int]) -> Iterator[Any]:
+    """Yield why rows were left out, and how many of each domain as far as that may be told."""
+    out, weights, support = ~domains.kept(), domains.weights, adapter.support_
+    empty = np.zeros(len(out), dtype=bool)
+    for rows, chunk in () if domains.gaps is None else domains.chunks():
+        empty[rows] = out[rows] & np.isnan(chunk).all(axis=1)
+    why = [f"no value of {listing(domains.missing)}"] if adapter.missing == "drop" else []
+    why += ["a weight of zero"] if weights is not None and not weights.all() else []
+    counts = [
+        (reason, [int((rows & mine).sum()) for _, mine in sides(domains.is_query)])
+        for reason, rows in (("no value of any feature", empty), (" or ".join(why), out & ~empty))
+    ]
+    alone = [sum(row[f"n_{side}"] for row in support.dropped) for side in totals]
+    names = ("(rare)" if v == "(rare)" else ", ".join(map(str, v)) for v in support.left_out())
+    counts.append((f"confounder values in one data set only: {listing(names)}", alone))
+    if domains.gaps is not None and weights is None:
+        rest = [totals[s] - adapter.report_[f"rows_{s}"] - n for s, n in zip(totals, alone)]
+        counts.append(("a feature without a value, where this map needs all of them", rest))
+    for reason, both in counts:
+        if any(both):
+            shown = (hidden_counts(np.array([n]))[0] for n in both)
+            yield {"because": reason, **dict(zip(totals, shown))}
 
 
 def _findings(
@@ -204,7 +253,7 @@ def _findings(
         "the fit": list(_of_fit(adapter)),
     }
     found = [
-        {"about": about, "level": f.level, "text": _capital(f.text), "advice": _capital(f.advice)}
+        {"about": about, "level": f.level, "text": _capital(f"{f.text}"), "advice": f"{f.advice}"}
         for about, findings in parts.items()
         for f in findings
     ]
@@ -249,30 +298,36 @@ def _features(columns: dict[str, Any], evaluation: Evaluation | None) -> Sheet:
 
 
 def _parameters(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[str, Any]:
-    """Return scale and offset with 95% intervals, or the image of the mean under a matrix."""
+    """Return the change at the mean, scale and offset with 95% intervals, or a diagonal."""
     affine, errors = adapter.map_, adapter.map_se_
-    columns: dict[str, Any] = {}
+    columns = _at_the_mean(adapter)
     if affine.kind == "diagonal":
         if uncertainty is not None:
             sheet = uncertainty.features.columns
-            return {n: v for n, v in sheet.items() if n != "feature" and not n.endswith("_se")}
+            named = {n: v for n, v in sheet.items() if n != "feature" and not n.endswith("_se")}
+            return columns | named
         for name, values in (("scale", affine.scale), ("offset", affine.offset)):
             columns[name] = values
             if errors is not None:
                 reach = _INTERVAL * np.asarray(errors[name])
                 columns[f"{name}_low"], columns[f"{name}_high"] = values - reach, values + reach
         return columns
-    if affine.fitted_on is None:
-        return {"offset": affine.offset}
-    mean = affine.fitted_on.mean
-    if not affine.is_rectangular:
-        columns = {"own": affine.matrix.diagonal(), "mean": mean}
-    columns["image_of_mean"] = affine(mean[None])[0]
-    if uncertainty is not None and "se" in uncertainty.features.columns:
-        columns["image_se"] = uncertainty.features["se"]
-    elif adapter.errors_ is not None:
-        columns["image_se"] = adapter.errors_.of_mapped(mean[None], affine)[0]
-    return columns
+    return columns if affine.is_rectangular else columns | {"own": affine.matrix.diagonal()}
+
+
+def _at_the_mean(adapter: ConDoAdapter) -> dict[str, Any]:
+    r"""Return the mean of the query rows and :math:`g(\bar x) - \bar x`, with 95% intervals."""
+    affine = adapter.map_
+    mean, sd = affine.fitted_on.mean, affine.fitted_on.sd  # type: ignore[union-attr]
+    image = affine(mean[None])[0]
+    key, value = ("image_of_mean", image) if affine.is_rectangular else ("change", image - mean)
+    columns = {key: value}
+    if adapter.errors_ is not None:
+        reach = _INTERVAL * adapter.errors_.of_mapped(mean[None], affine)[0]
+        columns |= {f"{key}_low": value - reach, f"{key}_high": value + reach}
+    if affine.is_rectangular:
+        return columns
+    return {"mean": mean, **columns, "change_sd": value / np.where(sd > 0, sd, np.nan)}
 
 
 def _map(
@@ -331,6 +386,8 @@ def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
         "conditional": setting(adapter.conditional_),
         "ladder": report.get("ladder", []),
         "chosen": report.get("chosen_map", adapter.chosen_.name),
+        "map": dict(adapter.map_.provenance or {})["map"],
+        "by_rows": adapter.chosen_.recipe.needs == "rows",
         "facts": facts,
     }
 

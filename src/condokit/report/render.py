@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -11,9 +12,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from condokit.data.disclosure import size_of
+from condokit.data.records import Sheet
 
 TOP = 20  # features shown without a script, and in pictures of many
 _MOST_STRATA = 40
+_MOST_CHANGED = 5  # features on the first screen
+_BREAKS = re.compile(r"(?<=[_./:-])(?=.)|(?<=[a-z])(?=[A-Z])")  # the script does the same
 _EXPLORED = ("map", "features", "densities")  # what the script needs
 _COLUMNS = {
     "data": "Data",
@@ -23,7 +27,7 @@ _COLUMNS = {
     "explained": "Explained",
     "kept": "Kept",
     "silhouette_domain": "Clumping: data set",
-    "silhouette_confounders": "confounders",
+    "silhouette_confounders": "Clumping: confounders",
 }
 _VERSIONS = {
     "as is": "As it is",
@@ -52,7 +56,7 @@ def render(record: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, count=count, percent=percent)
+    environment.filters.update(number=number, count=count, percent=percent, breakable=breakable)
     script, features = _file("report.js"), record["features"]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html.jinja").render(
@@ -62,8 +66,9 @@ def render(record: dict[str, Any]) -> str:
         script_hash=digest,
         data=Markup(_embedded({name: record[name] for name in _EXPLORED})),
         bars=_bars(record),
-        top=[dict(zip(features, row)) for row in zip(*features.values())][:TOP],
-        love=_love(features),
+        top=list(Sheet(features).rows())[:TOP],
+        love=_largest(features, ("shift_before", "shift_after"), TOP),
+        changed=_largest(features, ("change_sd",), _MOST_CHANGED),
         columns=_COLUMNS,
         version_names=_VERSIONS,
         n_shown=TOP,
@@ -100,6 +105,11 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{round(100 * value)}%".replace("-", "−")
 
 
+def breakable(text: str) -> Markup:
+    """Return a name that may be broken between its parts, where a line is too short for it."""
+    return Markup("<wbr>").join(_BREAKS.split(text))
+
+
 def _file(name: str) -> str:
     return files("condokit.report").joinpath("templates", name).read_text(encoding="utf-8")
 
@@ -111,7 +121,7 @@ def _embedded(value: Any) -> str:
 
 
 def _bars(record: dict[str, Any]) -> dict[str, Any]:
-    """Return shares of rows by stratum, in percent of the longest bar."""
+    """Return shares of rows by stratum, and the largest of them."""
     sheet = (record["assessment"] or {"strata": {}})["strata"]
     names, bars = sheet.get("rows with", []), []
     rows: list[dict[str, Any]] = [{"name": name} for name in names[:_MOST_STRATA]]
@@ -122,27 +132,14 @@ def _bars(record: dict[str, Any]) -> dict[str, Any]:
             row[side] = {"count": shown, "share": size / total, "hidden": hidden}
             bars.append(row[side])
     longest = max((bar["share"] for bar in bars), default=1) or 1
-    for bar in bars:
-        bar["width"] = round(100 * bar["share"] / longest, 2)
     hidden = any(bar["hidden"] for bar in bars)
-    return {"rows": rows, "hidden": hidden, "more": max(len(names) - _MOST_STRATA, 0)}
+    return {"rows": rows, "longest": longest, "hidden": hidden, "n": len(names)}
 
 
-def _love(features: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """Return the features with the largest shifts before or after, placed on an axis from zero."""
-    if "shift_before" not in features:
+def _largest(features: dict[str, Any], keys: tuple[str, ...], most: int) -> list[dict[str, Any]]:
+    """Return the features that have the largest of these values, whatever their signs."""
+    if keys[0] not in features:
         return []
-    shifts = (map(abs, (x or 0 for x in features[f"shift_{k}"])) for k in ("before", "after"))
-    rows = sorted(zip(features["feature"], *shifts), key=lambda row: -max(row[1:]))[:TOP]
-    end = max((max(row[1:]) for row in rows), default=1) or 1
-    return [
-        {
-            "feature": feature,
-            "before": before,
-            "after": after,
-            "x_before": round(2 + 94 * before / end, 2),
-            "x_after": round(2 + 94 * after / end, 2),
-            "x_small": round(2 + 94 * 0.1 / end, 2) if end > 0.1 else None,
-        }
-        for feature, before, after in rows
-    ]
+    size = [max(abs(x or 0) for x in row) for row in zip(*(features[key] for key in keys))]
+    order = sorted(range(len(size)), key=lambda k: -size[k])
+    return list(Sheet(features).take(order[:most]).rows())

@@ -46,7 +46,7 @@ def threads(n_jobs: int | None) -> Iterator[None]:
 @contextmanager
 def watched(verbose: bool, n_jobs: int | None) -> Iterator[Watch]:
     """Run a fit with so many threads, with progress, and ready for Ctrl-C."""
-    with progress("evaluations", shown=verbose) as show, threads(n_jobs):
+    with progress("evaluations", None, verbose, "Fitting") as show, threads(n_jobs):
         watch = Watch(show)
         token = _watch.set(watch)
         try:

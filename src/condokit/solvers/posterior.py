@@ -47,9 +47,8 @@ def posterior(solution: Solution, unit: Array) -> tuple[Solution, Array]:
     """Pull scale and shift of every feature as far as all features advise.
 
     `unit` is the residual standard deviation of the reference, where no likelihood is known. The
-    result has standard deviations of the posterior in place of standard errors. Scales with
-    intervals outside [1/3, 3], those of all features together, are marked.
-    Return also which scales have intervals outside [1/3, 3], those of all features together.
+    result has standard deviations of the posterior in place of standard errors. Return also which
+    scales have intervals outside [1/3, 3], those of all features together.
     """
     log_m, known = np.log(solution.scale), solution.evidence
     se_log, se_image = np.asarray(solution.se_log_scale), np.asarray(solution.se_image)

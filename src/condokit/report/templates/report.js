@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const PAGE = 20, LISTED = 200;
+  const PAGE = 20, LISTED = 200, PRINTED = 2000;
   const root = document.documentElement;
   const $ = (id) => document.getElementById(id);
   const data = JSON.parse($("data").textContent);
@@ -16,6 +16,11 @@
     for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
     if (text !== undefined) node.textContent = text;
     parent.append(node);
+    return node;
+  }
+  function addName(parent, text, attributes = {}) { // broken between its parts, as in the page
+    const node = add(parent, "bdi", attributes);
+    text.split(/(?<=[_./:-])(?=.)|(?<=[a-z])(?=[A-Z])/u).forEach((part, k) => { if (k) add(node, "wbr"); node.append(part); });
     return node;
   }
   const known = (x) => x !== null && x !== undefined;
@@ -47,13 +52,13 @@
 
   // ---- the table, in pages ----
   const HEADS = [
-    ["feature", "Feature"], ["scale", "Scale", "range"], ["offset", "Offset", "range"],
-    ["own", "Own weight"], ["mean", "Mean of query"], ["image_of_mean", "Mapped to"], ["image_se", "± se"],
-    ["shift_before", "Shift before"], ["shift_after", "after"],
-    ["sd_ratio_before", "Spread before"], ["sd_ratio_after", "after"],
+    ["feature", "Feature"], ["mean", "Mean of query"], ["change", "Change at mean", "signed"],
+    ["scale", "Scale", "range"], ["offset", "Offset", "range"], ["own", "Own weight"],
+    ["image_of_mean", "Mean mapped to"],
+    ["shift_before", "Shift before"], ["shift_after", "Shift after"],
     ["p_adjusted", "p, adjusted"], ["kept", "Kept", "percent"],
   ].filter(([key]) => columns[key] && columns[key].some(known));
-  const SIZES = new Set(["shift_before", "shift_after"]); // sorted by size, not by sign
+  const SIZES = new Set(["change", "shift_before", "shift_after"]); // sorted by size, not by sign
   const table = { rows: everyone, page: 0, key: null, down: false };
   const head = $("features").tHead, body = $("features").tBodies[0];
 
@@ -78,7 +83,6 @@
     for (const [key, title] of HEADS) {
       const cell = add(row, "th", { scope: "col" });
       const button = add(cell, "button", { type: "button" }, title);
-      if (title === "after") button.setAttribute("aria-label", HEADS[HEADS.findIndex((h) => h[0] === key) - 1][1].replace("before", "after"));
       button.addEventListener("click", () => {
         table.down = table.key === key ? !table.down : key !== "feature" && key !== "p_adjusted";
         table.key = key;
@@ -89,23 +93,28 @@
       });
     }
   }
-  function drawTable() {
-    const { rows, page } = table;
-    const shown = rows.slice(page * PAGE, (page + 1) * PAGE);
+  const signed = (x) => (known(x) && x > 0 ? "+" : "") + show(x);
+  function drawRows(rows) {
     body.replaceChildren();
-    for (const j of shown) {
+    for (const j of rows) {
       const row = add(body, "tr");
-      for (const [key, , kind] of HEADS) {
+      for (const [key, title, kind] of HEADS) {
         if (key === "feature") {
           const button = add(add(row, "th", { scope: "row" }), "button", { type: "button", class: "name", title: "Show in the feature explorer" });
-          add(button, "bdi", {}, names[j]);
+          addName(button, names[j]);
           button.addEventListener("click", () => { choose(j); $("explore").scrollIntoView(); $("list").focus({ preventScroll: true }); });
           continue;
         }
-        const cell = add(row, "td", {}, kind === "percent" ? percent(columns[key][j]) : show(columns[key][j]));
-        if (kind === "range" && range(key, j)) { cell.append(" "); add(cell, "span", { class: "range" }, range(key, j)); }
+        const text = { percent, signed }[kind] ?? show;
+        const cell = add(row, "td", { "data-label": title }, text(columns[key][j]));
+        if (kind !== "percent" && range(key, j)) { cell.append(" "); add(cell, "span", { class: "range" }, range(key, j)); }
       }
     }
+  }
+  function drawTable() {
+    const { rows, page } = table;
+    const shown = rows.slice(page * PAGE, (page + 1) * PAGE);
+    drawRows(shown);
     if (!shown.length) add(add(body, "tr"), "td", { colspan: HEADS.length, class: "text" }, "No feature has such a name.");
     const last = Math.min((page + 1) * PAGE, rows.length);
     $("shown").textContent = rows.length ? `${whole(page * PAGE + 1)} to ${whole(last)} of ${whole(rows.length)}` : "none";
@@ -117,6 +126,23 @@
   $("find").addEventListener("input", () => { table.page = 0; search(); });
   $("previous").addEventListener("click", () => { table.page -= 1; drawTable(); });
   $("next").addEventListener("click", () => { table.page += 1; drawTable(); });
+
+  // on paper there are no pages to turn
+  addEventListener("beforeprint", () => {
+    drawRows(table.rows.slice(0, PRINTED));
+    if (table.rows.length > PRINTED) add(add(body, "tr"), "td", { colspan: HEADS.length, class: "text" }, `The first ${whole(PRINTED)} of ${whole(table.rows.length)} features; save the table for all.`);
+  });
+  addEventListener("afterprint", drawTable);
+  $("save").addEventListener("click", () => {
+    const quoted = (x) => (typeof x === "string" ? `"${x.replaceAll('"', '""')}"` : x ?? "");
+    const keys = Object.keys(columns);
+    const lines = [keys.join(","), ...everyone.map((j) => keys.map((key) => quoted(columns[key][j])).join(","))];
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([`${lines.join("\n")}\n`], { type: "text/csv" }));
+    link.download = "features.csv";
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  });
 
   // ---- dots and intervals ----
   function ticks(low, high, most) {
@@ -140,13 +166,14 @@
     box.replaceChildren();
     if (!rows.length) return;
     const grid = add(box, "div", { class: "dots" });
-    const parts = [["scale", "Scale", 1], ["offset", "Offset", 0]].map(([key, title, neutral]) => ({ key, title, neutral, axis: axis(rows, key, neutral) }));
+    const parts = [["change", "Change at the mean", 0], ["scale", "Scale", 1]].filter(([key]) => columns[key]).map(([key, title, neutral]) => ({ key, title, neutral, axis: axis(rows, key, neutral) }));
     add(grid, "span");
     for (const part of parts) add(grid, "b", {}, part.title);
     for (const j of rows) {
       add(grid, "bdi", { title: names[j] }, names[j]);
       for (const { key, title, neutral, axis } of parts) {
         const svg = add(grid, "svg", { width: "100%", height: 18, role: "img", "aria-label": `${title} ${show(columns[key][j])} ${range(key, j)}` });
+        if (!known(columns[key][j])) continue;
         const x = axis.at(columns[key][j]);
         add(svg, "line", { x1: axis.at(neutral), x2: axis.at(neutral), y1: 0, y2: 18, class: "mark" });
         if (range(key, j)) add(svg, "line", { x1: axis.at(columns[key + "_low"][j]), x2: axis.at(columns[key + "_high"][j]), y1: 9, y2: 9, class: "bar" });
@@ -173,7 +200,7 @@
     list.replaceChildren();
     for (const j of listed) {
       const item = add(list, "li", { id: `feature-${j}`, role: "option", "aria-selected": String(j === chosen) });
-      add(item, "bdi", {}, names[j]);
+      addName(item, names[j]);
       item.addEventListener("click", () => choose(j));
     }
     $("found").textContent = !found.length ? "No feature has such a name."
@@ -209,7 +236,7 @@
 
   function drawDetail(j) {
     detail.replaceChildren();
-    add(add(detail, "h3"), "bdi", {}, names[j]);
+    addName(add(detail, "h3"), names[j]);
     const cards = add(detail, "dl", { class: "cards" });
     const card = (title, value, more) => {
       const box = add(cards, "div");
@@ -218,10 +245,12 @@
       if (more) { dd.append(" "); add(dd, "small", more.startsWith("(") ? { class: "range" } : {}, more); }
     };
     const get = (key) => columns[key]?.[j];
+    if (columns.change) card("Change at the mean", signed(get("change")), range("change", j));
+    if (columns.mean) card("Mean, mapped to", `${show(get("mean"))} → ${show(known(get("mean")) ? get("mean") + get("change") : null)}`);
     if (columns.scale) card("Scale", show(get("scale")), range("scale", j));
     if (columns.offset) card("Offset", show(get("offset")), range("offset", j));
     if (columns.own) card("Own weight", show(get("own")));
-    if (columns.mean) card("Mean, mapped to", `${show(get("mean"))} → ${show(get("image_of_mean"))}`);
+    if (columns.image_of_mean) card("Mean mapped to", show(get("image_of_mean")));
     if (columns.shift_before) {
       card("Shift, before → after", `${show(get("shift_before"))} → ${show(get("shift_after"))}`, "sd");
       card("Spread ratio, before → after", `${show(get("sd_ratio_before"))} → ${show(get("sd_ratio_after"))}`);
@@ -265,12 +294,12 @@
   }
 
   // ---- copying ----
-  $("copy")?.addEventListener("click", async () => {
-    const text = $("command").textContent;
+  for (const button of document.querySelectorAll("[data-copies]")) button.addEventListener("click", async () => {
+    const node = $(button.dataset.copies);
     try {
-      await navigator.clipboard.writeText(text);
+      await navigator.clipboard.writeText(node.textContent);
     } catch {
-      getSelection().selectAllChildren($("command"));
+      getSelection().selectAllChildren(node);
       document.execCommand("copy");
     }
     $("copied").textContent = "Copied";
