@@ -5,6 +5,7 @@ Every function draws from a record, computes nothing of its own, and returns a m
 
 import io
 from collections.abc import Collection, Iterator
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -158,7 +159,8 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
 
 def pyplot() -> Any:
     """Return matplotlib's, or say how to get it."""
-    return need("matplotlib.pyplot", "Plots need matplotlib", "plot")
+    need("matplotlib", "Plots need matplotlib", "plot")
+    return import_module("matplotlib.pyplot")
 
 
 def _figure(width: float, height: float, n_axes: int = 1, **options: Any) -> tuple[Any, Any]:

@@ -80,3 +80,7 @@ def test_subjects_count_once(rng):
 def test_many_other_measurements_are_no_confounders(rng):
     data = two_domains(rng, 200, 20)
     assert unused_that_matter(read(data, features=["x0", "x1"])) == []
+    few = data.drop(columns=[f"x{j}" for j in range(5, 20)])
+    assert unused_that_matter(read(few, features=["x0", "x1"])) == []
+    [found] = unused_that_matter(read(few.rename(columns={"x4": "mass"}), features=["x0", "x1"]))
+    assert "'mass'" in found.text  # which may be a confounder

@@ -121,7 +121,7 @@ class Fitted:
             found = self.account()["verdict"]
         except (ValueError, ArithmeticError) as error:  # the map is made, and may be used
             return f"Not evaluated: {error}"
-        return f"{found['word']}: {found['sentence']}"
+        return f"{found['word']}: {found['sentence'][:1].lower()}{found['sentence'][1:]}"
 
     def table(self) -> bytes:
         """Return all features as text: changes, parameters and what is left of the shift."""

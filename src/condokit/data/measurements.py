@@ -68,8 +68,13 @@ def told(left: Mapping[str, str]) -> str:
 
 def looks_like_a_label(name: str) -> bool:
     """Tell whether a name is that of an identifier, a date, an age, a code or a label."""
-    words = {word.lower() for word in _WORDS.split(name) if word and not word.isdecimal()}
+    words = set(words_of(name))
     return bool(words & {*_TELLING.split()} or (words and words <= {*_PLAIN.split()}))
+
+
+def words_of(name: str) -> list[str]:
+    """Return the words of a name that are no numbers."""
+    return [word.lower() for word in _WORDS.split(name) if word and not word.isdecimal()]
 
 
 def _by_values(domains: Domains) -> dict[int, str]:

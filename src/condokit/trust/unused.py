@@ -6,7 +6,7 @@ from scipy.special import fdtrc
 from condokit.checks import Array, listing, said
 from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.domains import Domains
-from condokit.data.measurements import looks_like, looks_like_a_label
+from condokit.data.measurements import looks_like, looks_like_a_label, words_of
 from condokit.data.records import Finding
 from condokit.data.roles import column_values
 from condokit.data.subsets import subsample, subsample_sides
@@ -14,7 +14,8 @@ from condokit.data.subsets import subsample, subsample_sides
 _MOST_ROWS = 2000  # of a domain
 _MOST_FEATURES = 200
 _MOST_COLUMNS = 200
-_MOST_MEASURED = 10  # columns of numbers, beyond which these are other measurements
+_MOST_MEASURED = 10  # columns of numbers, beyond which these are other measurements, as are those
+# whose names begin as those of features do: they move with the device themselves
 _MOST_LEVELS = 20
 _FEWEST_ROWS = 5  # of a level
 _LEVEL = 0.01
@@ -88,9 +89,16 @@ def _columns(domains: Domains, rows: Array) -> dict[str, Array]:
             found[name] = np.where(known, u, u[known].mean())[:, None]
         elif (levels := _levels(values, domains.is_query[rows])) is not None:
             found[name] = levels
-    for name in measured if len(measured) > _MOST_MEASURED else ():
-        del found[name]
+    features = {_stem(name) for name in domains.tables[0].labels}
+    for name in measured:
+        if len(measured) > _MOST_MEASURED or _stem(name) in features:
+            del found[name]
     return found
+
+
+def _stem(name: str) -> str:
+    """Return the first word of a name without its digits, which measurements of a kind share."""
+    return next(iter(words_of(name)), "").rstrip("0123456789")
 
 
 def _levels(values: Array, is_query: Array) -> Array | None:
