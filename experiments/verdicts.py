@@ -88,7 +88,7 @@ def tell(name: str, found: list[dict]) -> None:
     shares = ", ".join(
         f"{k} {v:.2f}" for k, v in table.verdict.value_counts(normalize=True).items()
     )
-    print(f"{name}: {len(table)} maps, {harmed.mean():.2f} worse than none; {shares}")
+    print(f"- **{name}**: {len(table)} maps, {harmed.mean():.2f} worse than none; {shares}")
     print(
         f"    called better: {harmed[better].mean():.3f} worse than none (by 5%: "
         f"{(table.after > 1.05 * table.before)[better].mean():.3f}); of maps better by 10%, "
@@ -170,7 +170,7 @@ def strata(n: int, seed: int) -> None:
             found = evaluate(AffineMap([1.0], [0.0]), moved, **roles, n_permutations=99)
             seen[shift].append(found.p_features <= 0.05)
     text = ", ".join(f"shift {k} seen in {np.mean(v):.2f}" for k, v in seen.items())
-    print(f"100 strata of 3 + 3 rows: {text}")
+    print(f"- **100 strata of 3 + 3 rows**: {text}")
 
 
 def pairs(n: int, seed: int) -> None:
@@ -196,7 +196,7 @@ def pairs(n: int, seed: int) -> None:
     for name, part in pd.DataFrame(found).groupby("pair"):
         better = part.verdict == "better"
         print(
-            f"    {name:20} before {part.before.mean():.2f} (predicted "
+            f"    - {name}: before {part.before.mean():.2f} (predicted "
             f"{part.predicted_before.mean():.2f}), after {part.after.mean():.2f} "
             f"({part.predicted_after.mean():.2f}); better {better.mean():.2f}, of these worse than "
             f"none {(part.after > part.before)[better].sum()}"
@@ -212,10 +212,14 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    print("# Verdicts against the truth\n")
+    command = f"experiments/verdicts.py --n {options.n} --seed {options.seed}"
+    print(f"Written by `{command}`, which says what is measured.")
+    print("Seeds below 10,000 were used while rules were chosen.\n", flush=True)
     for name in options.sections or list(SECTIONS):
         start = time.process_time()
         SECTIONS[name](options.n, options.seed)
-        print(f"    ({time.process_time() - start:.0f} s)", flush=True)
+        print(f"    ({time.process_time() - start:.0f} s of one core)\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
+import warnings
+
 import numpy as np
+import pandas as pd
 import pytest
 from problems import two_domains
 from protocols import ansur, bladderbatch, categorical1d, rmse
@@ -311,3 +314,16 @@ def test_transform_needs_no_confounders(eeg):
     adapter = ConDoAdapter().fit_pair(eeg.X_query, eeg.X_reference, Z, eeg.seizure_reference)
     with pytest.raises(TypeError, match="takes no 'confounders': it needs the features alone"):
         adapter.transform(eeg.X_query, confounders=Z)
+
+
+def test_rows_of_the_reference_that_are_mapped_are_told(rng):
+    frame = pd.DataFrame(rng.normal(size=(40, 2)), columns=["a", "b"])
+    frame["device"] = ["new", "old"] * 20
+    adapter = ConDoAdapter(reference="old").fit(frame, domain="device")
+    with pytest.warns(UserWarning, match="Rows of the reference are mapped"):
+        adapter.transform(frame)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapter.transform(frame, domain="device")
+        adapter.transform(frame[frame["device"] == "new"])
+        adapter.transform(frame[["a", "b"]])

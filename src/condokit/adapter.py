@@ -16,7 +16,7 @@ from condokit.compare.priors import Prior
 from condokit.conditionals.base import Conditional
 from condokit.data.domains import Domains
 from condokit.data.measurements import FEW_LEVELS, told
-from condokit.data.roles import from_pair, from_table, is_reference_row
+from condokit.data.roles import column_values, from_pair, from_table, is_reference_row
 from condokit.data.tables import Table
 from condokit.divergences.base import Divergence
 from condokit.fit import Fit, FitReport
@@ -209,7 +209,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         """
         roles = domain, confounders, features, groups, sample_weight
         domains = from_table(X, *roles, self.reference, self.categorical, self.missing)
-        return self.fit_domains(domains, _by_place(features, domains))
+        self.fit_domains(domains, _by_place(features, domains))
+        self._domain = domain if isinstance(domain, str) else None
+        return self
 
     def fit_pair(
         self,
@@ -385,6 +387,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         self.report_: FitReport = fit.report
         self.divergence_, self.conditional_ = chosen.divergence, chosen.conditional
         self._columns, self._labels = columns, domains.labels
+        self._domain = None  # the column of X, if it was named
         table = domains.tables[0]
         self.n_features_in_ = domains.n_features if columns is None else table.width
         if table.feature_names is not None:
@@ -434,6 +437,11 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         elif names is None and everything.columns is not None:
             text = "X has feature names, but {owner} was fitted without feature names"
             warn("names", text, UserWarning, owner=owner)
+        if domain is None and self._domain in (everything.columns or ()):
+            labels = column_values(everything, "domain", self._domain)
+            if (labels == self._labels[1]).any():
+                text = "Rows of the reference are mapped, too; they stay as they are with {how}."
+                warn("reference-rows", text, UserWarning, how=f"domain={self._domain!r}")
         if self._columns is not None and everything.n_features == len(self._columns):
             table = everything.select(None)  # the features alone, as transform returns them
         else:

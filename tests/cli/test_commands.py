@@ -113,7 +113,8 @@ def test_the_report_is_written(files, capsys):
     said = capsys.readouterr().err
     assert run("report", *data(files), "-o", files / "s.html", "--json") == 0
     verdict = json.loads(capsys.readouterr().out)["verdict"]
-    assert said.splitlines()[-1] == f"{verdict['word']}: {verdict['sentence']}"
+    sentence = verdict["sentence"]
+    assert said.splitlines()[-1] == f"{verdict['word']}: {sentence[0].lower()}{sentence[1:]}"
 
 
 def test_resampled_rows_follow_the_seed(files, capsys):
@@ -708,7 +709,7 @@ def test_fit_ends_with_the_verdict(files, capsys):
     assert run("report", *data(files), "-o", files / "r.html") == 0
     assert said_last(capsys) == verdict
     page = (files / "r.html").read_text()
-    assert verdict.partition(": ")[2] in page
+    assert verdict.partition(": ")[2][1:] in page
     assert "new.csv made comparable with old.csv" in page
     assert run("fit", *data(files), *write, "--quiet") == 0
     assert capsys.readouterr().err == ""

@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, NoOverlapError, check_integer, check_number, listing, said
+from condokit.checks import (
+    Array,
+    Missing,
+    NoOverlapError,
+    check_integer,
+    check_number,
+    listing,
+    said,
+)
 from condokit.choose import MANY_ROWS
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.overlap import Overlap
@@ -110,7 +118,7 @@ def assess(
     sample_weight: Any = None,
     reference: Any = None,
     categorical: Any = None,
-    missing: str = "raise",
+    missing: Missing = "raise",
     warn_overlap: float = 0.4,
     min_overlap: float = 0.05,
     min_cell: int = 5,

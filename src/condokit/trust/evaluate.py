@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from condokit.adapter import ConDoAdapter
-from condokit.checks import Array, check_integer, check_seed, listing, said
+from condokit.checks import Array, Missing, check_integer, check_seed, listing, said
 from condokit.compare.comparison import Comparison, compare
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.disclosure import MIN_CELL, too_few
@@ -139,7 +139,7 @@ def evaluate(
     sample_weight: Any = None,
     reference: Any = None,
     categorical: Any = None,
-    missing: str | None = None,
+    missing: Missing | None = None,
     models: Any = None,
     labels: Any = None,
     pairs: Any = None,
