@@ -137,5 +137,6 @@ def test_held_out_pairs_decide(rng):
     found = evaluate(adapter, both, **roles)
     assert found.doubts
     assert found.verdict == "better"
+    assert found.sentence.startswith("Better, by 30 pairs: the difference to the reference goes")
     wrong = AffineMap([1.0, 1.0], [-3.0, -3.0])
     assert evaluate(wrong, both, **roles).verdict == "worse"

@@ -36,10 +36,19 @@ class Agreement(Record):
     mean: Array = field(metadata={"private": True})
     difference: Array = field(metadata={"private": True})
 
-    def parts(self) -> list[Part]:  # noqa: D102
+    @property
+    def decides(self) -> bool:
+        """Whether the pairs tell if the map helps."""
+        return self.gain[0] > 0 or self.gain[1] < 0
+
+    @property
+    def sentence(self) -> str:
+        """How far the pairs agree."""
         change = f"from {self.error_before:.2f} to {self.error_after:.2f} standard deviations"
-        text = f"{self.n_pairs} pairs: the difference to the reference goes {change}."
-        return [("", text), ("By feature", self.features)]
+        return f"{self.n_pairs} pairs: the difference to the reference goes {change}."
+
+    def parts(self) -> list[Part]:  # noqa: D102
+        return [("", self.sentence), ("By feature", self.features)]
 
 
 def agreement(pairs: Any, domains: Domains, affine: AffineMap, min_cell: int) -> Agreement:

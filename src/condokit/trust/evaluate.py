@@ -100,6 +100,8 @@ class Evaluation(Record):
     def sentence(self) -> str:
         """The verdict with its figures."""
         word = _CAPITAL[self.verdict]
+        if self.agreement is not None and self.agreement.decides:
+            return f"{word}, by {self.agreement.sentence}"
         if self.error_before is None or self.error_after is None:
             return f"{word}: {'; '.join(self.doubts)}."
         before = _sd(self.error_before, self.error_before_interval)
@@ -223,6 +225,7 @@ def _evaluated(
         "this map": ShiftTests(rows, rows.after, n_permutations, errors, seed),
     }
     before, matched, after = versions.values()
+    before.chance = matched.chance = after.chance  # one scale of telling apart
     learned_here = known_from == "these rows"
     error = systematic_error(affine, adapter, domains, rows, learned_here)
     features = _features_sheet(names, before, after, error)
@@ -416,10 +419,8 @@ def _doubts(
 
 def _verdict(error: SystematicError | None, doubts: list[str], pairs: Agreement | None) -> str:
     """Return what pairs say, if they do, else what the expected error does, if it is trusted."""
-    if pairs is not None and pairs.gain[0] > 0:
-        return "better"
-    if pairs is not None and pairs.gain[1] < 0:
-        return "worse"
+    if pairs is not None and pairs.decides:
+        return "better" if pairs.gain[0] > 0 else "worse"
     if error is not None and error.gain[1] < 0:
         return "worse"
     if error is None or doubts:
