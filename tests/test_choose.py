@@ -3,7 +3,7 @@ import pytest
 from problems import two_domains
 from protocols import ansur, rmse, rotations
 
-from condokit import ConDoAdapter, bootstrap
+from condokit import ConDoAdapter, IdentifiabilityWarning, bootstrap
 from condokit.data.roles import from_pair
 
 
@@ -60,8 +60,8 @@ def turned(n=50, n_features=3, turn=0.3, seed=4, n_strata=3):
 
 def mixed_fit(**parameters):
     """Fit data that leave open whether the map is a matrix."""
-    for seed in range(20):
-        data = turned(seed=seed, turn=0.4)
+    for seed in range(4, 24):
+        data = turned(n=100, seed=seed, turn=0.2, n_strata=4)
         adapter = ConDoAdapter("auto", **parameters).fit_pair(*data)
         if adapter.report_["ladder"][0]["weight"] * (adapter.map_.kind == "dense") > 0.1:
             return adapter, data
@@ -226,3 +226,22 @@ def test_a_fold_without_rows_of_one_domain_is_left_out():
         groups = (np.arange(64) // step, np.arange(36) // step + 1000)
         adapter = ConDoAdapter("auto").fit_pair(X, Y, z, w, groups=groups)
         assert np.isfinite(adapter.map_.offset).all()
+
+
+def test_a_matrix_that_strata_do_not_determine_is_left_out():
+    """Two strata leave rotations open that fit as well: the likelihood's matrix errs by sds."""
+    rng = np.random.default_rng(31)
+    mean, root = 1.5 * rng.normal(size=(2, 6)), np.eye(6) + 0.5 * rng.normal(size=(6, 6))
+    z = [rng.choice(2, 300, p=p) for p in ([0.3, 0.7], [0.7, 0.3])]
+    X, X_reference = (mean[k] + rng.normal(size=(300, 6)) @ root.T for k in z)
+    names = [np.array(["a", "b"])[k] for k in z]
+    A = np.eye(6) + 0.1 * rng.normal(size=(6, 6))
+    query, sd = np.linalg.solve(A, X.T - 0.5).T, X_reference.std(axis=0)
+    adapter = ConDoAdapter("auto").fit_pair(query, X_reference, *names)
+    failures = {row["map"]: row["failure"] for row in adapter.report_["ladder"]}
+    assert failures["affine (likelihood)"] == "the strata do not tell rotations apart"
+    with pytest.warns(IdentifiabilityWarning):
+        searched = ConDoAdapter("affine").fit_pair(query, X_reference, *names)
+    errors = [rmse(a.transform(query) / sd, X / sd) for a in (adapter, searched)]
+    assert errors[0] < 0.5 * errors[1]
+    assert errors[0] < 0.8 * rmse(query / sd, X / sd)

@@ -55,6 +55,7 @@ _LEAST_ROWS = 20  # of a domain, below which none are held out
 _LOW_RANK_FEATURES = 10  # from which a matrix of low rank differs from a full one
 _ERRORS = (1.0, 4.0)  # standard errors by which a score is equal, and by which it is not
 _MOST_WORSE = 1.0  # nats per feature by which a row may speak against a map
+_DETERMINED = 60.0  # curvature times rows, from which matrices are found again
 _SPREAD = (0.8, 1.25)  # of the mapped query's variance within strata, over the reference's
 _NO_MATTER = ("verbose",)  # settings that do not change the map
 
@@ -199,7 +200,8 @@ def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidat
     # `-log p_r(A x + b | z) - log|det A|`: their likelihood under the reference's conditional law,
     # learned from other rows: neither shrinking data to their mean nor a noisy matrix pays.
     # Candidates that leave less than 80% or more than 125% of the reference's variance within
-    # strata, beyond sampling noise, are out; with fewer than 8 rows per feature in both domains
+    # strata, beyond sampling noise, are out, and matrices that the strata do not determine, whose
+    # rotations have the same score; with fewer than 8 rows per feature in both domains
     # there is no matrix beside diagonal maps, with fewer than 16 in one of them not all are
     # searched, and with fewer than 20 rows in a domain nothing but the first is tried.
     first = fit_map(domains, candidates[0].recipe)  # says what is wrong with the data, if anything
@@ -226,11 +228,13 @@ def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidat
                 if k not in fits:
                     fits[k] = fit_map(domains, candidates[k].recipe, quiet=True)
                 scores[k].spread = trial.spread(fits[k].map)
-            odd = [k for k in used if k > 0 and not trial.keeps_spread(scores[k].spread)]
-            if not odd:
+                if k > 0 and not trial.keeps_spread(scores[k].spread):
+                    scores[k].failure = f"leaves {scores[k].spread:.0%} of the variance"
+                curvature = fits[k].report.curvature or np.nan  # of a search among matrices
+                if k > 0 and curvature * fewest < _DETERMINED:
+                    scores[k].failure = "the strata do not tell rotations apart"
+            if not any(scores[k].failure for k in used):
                 break
-            for k in odd:
-                scores[k].failure = f"leaves {scores[k].spread:.0%} of the variance"
     if any(used) and domains.gaps is not None and candidates[0].recipe.averages:
         warn_incomplete(domains)
     chosen = int(weights.argmax())
