@@ -129,7 +129,10 @@ def hidden(n: int, seed: int) -> None:
         parts = [pd.DataFrame(X, columns=names).join(Z) for X, Z in ((Xq, Zq), (Xr, Zr))]
         frame = pd.concat(parts, ignore_index=True)
         frame["domain"] = np.repeat(["query", "reference"], [len(Xq), len(Xr)])
-        adapter = adapt(Xq, Xr, Zq[["level"]], Zr[["level"]]).adapter
+        try:
+            adapter = adapt(Xq, Xr, Zq[["level"]], Zr[["level"]]).adapter
+        except ValueError:  # too few rows in common
+            continue
         roles = {"domain": "domain", "confounders": ["level"], "features": names}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
