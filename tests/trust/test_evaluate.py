@@ -10,7 +10,7 @@ from stories import ROLES, truth, two_domains
 
 from condokit import AffineMap, ConDoAdapter, evaluate
 from condokit.trust.blocks import ComparableRows
-from condokit.trust.residual_shift import _BlockMoments
+from condokit.trust.residual_shift import _BlockMoments, area_within
 
 
 @pytest.fixture(scope="module")
@@ -271,3 +271,17 @@ def test_weights_count_rows(frame):
         np.testing.assert_allclose(weighted.features[name], repeated.features[name])
     plain = evaluate(truth(), frame, **ROLES, n_permutations=39)
     assert weighted.features["shift_after"] != plain.features["shift_after"]
+
+
+def test_the_area_within_cells_is_the_share_of_pairs_in_order(rng):
+    score, label = np.round(rng.normal(size=60), 1), rng.random(60) < 0.4
+    cell = rng.integers(0, 6, 60)
+    cell[0], label[cell == 3] = 6, True  # a cell of one row, and one of one label
+    pairs = [
+        (score[i] > score[j]) + 0.5 * (score[i] == score[j])
+        for i in np.flatnonzero(label)
+        for j in np.flatnonzero(~label)
+        if cell[i] == cell[j]
+    ]
+    assert area_within(score, label, cell) == pytest.approx(np.mean(pairs))
+    assert area_within(score, np.ones(60, dtype=bool), cell) == 0.5

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
-from scipy.stats import rankdata
 from sklearn.metrics import silhouette_score
 
 from condokit.checks import Array
@@ -301,6 +300,7 @@ class _Classifier:
 
     def __init__(self, block: Array, fold: Array, n_components: int) -> None:
         self.block, self.fold = block, fold
+        self.cell = np.unique(block * (fold.max() + 1) + fold, return_inverse=True)[1]
         rng = np.random.default_rng(0)
         self.frequencies = rng.standard_normal((n_components, _WAVES))
         self.phases = rng.uniform(0, 2 * np.pi, _WAVES)
@@ -318,19 +318,29 @@ class _Classifier:
         y = _centred(labels.astype(float), self.block)
         gram, cross = Phi.T @ Phi, Phi.T @ y
         ridge = _RIDGE * np.eye(len(gram)) * max(float(np.trace(gram)) / len(gram), 1e-12)
-        wins = pairs = np.zeros(labels.shape[1])
+        predicted = np.empty(labels.shape)
         for f in np.unique(self.fold):
             mine = self.fold == f
             inside = gram - Phi[mine].T @ Phi[mine] + ridge
-            predicted = Phi[mine] @ np.linalg.solve(inside, cross - Phi[mine].T @ y[mine])
-            for k in np.unique(self.block[mine]):
-                here = self.block[mine] == k
-                query, ranks = labels[mine][here], rankdata(predicted[here], axis=0)
-                n_query = query.sum(axis=0)
-                n_pairs = n_query * (here.sum() - n_query)
-                won = (ranks * query).sum(axis=0) - n_query * (n_query + 1) / 2
-                wins, pairs = wins + np.where(n_pairs > 0, won, 0.0), pairs + n_pairs
-        return np.where(pairs > 0, wins / np.maximum(pairs, 1), 0.5)
+            predicted[mine] = Phi[mine] @ np.linalg.solve(inside, cross - Phi[mine].T @ y[mine])
+        return np.array([area_within(*pair, self.cell) for pair in zip(predicted.T, labels.T)])
+
+
+def area_within(score: Array, label: Array, cell: Array) -> float:
+    """Return the share of pairs, of labelled and other rows of a cell, that scores order rightly.
+
+    This is the area under the curve by ranks, of which equal scores share the mean.
+    """
+    order = np.lexsort((score, cell))
+    score, label, cell = score[order], label[order], cell[order]
+    begins = np.flatnonzero(np.diff(cell, prepend=-1) | np.append(True, np.diff(score) != 0))
+    run = np.searchsorted(begins, np.arange(len(cell)), "right") - 1
+    rank = (begins[run] + np.append(begins[1:], len(cell))[run] + 1) / 2
+    size, n_query = np.bincount(cell), np.bincount(cell, label)
+    rank = rank - (np.cumsum(size) - size)[cell]
+    won = np.bincount(cell, rank * label) - n_query * (n_query + 1) / 2
+    n_pairs = (n_query * (size - n_query)).sum()
+    return float(won.sum() / n_pairs) if n_pairs > 0 else 0.5
 
 
 def _centred(X: Array, block: Array) -> Array:
