@@ -84,3 +84,23 @@ def test_many_other_measurements_are_no_confounders(rng):
     assert unused_that_matter(read(few, features=["x0", "x1"])) == []
     [found] = unused_that_matter(read(few.rename(columns={"x4": "mass"}), features=["x0", "x1"]))
     assert "'mass'" in found.text  # which may be a confounder
+
+
+def test_columns_of_any_kind_are_looked_at_without_harm(rng):
+    data = two_domains(rng, 60, 2)
+    n = len(data)
+    data = data.assign(
+        lists=[[1, 2]] * n,
+        bytes=[b"a", b"b"] * (n // 2),
+        when=pd.date_range("2020", periods=n),
+        spent=pd.to_timedelta(np.arange(n), "s"),
+        grade=pd.Categorical(rng.choice(["u", "v"], n)),
+        known=pd.array([1, None] * (n // 2), dtype="Int64"),
+        empty=np.nan,
+        infinite=np.where(rng.random(n) < 0.1, np.inf, rng.normal(size=n)),
+        mixed=[1, "a"] * (n // 2),
+        constant=3.5,
+        large=[10**30] * n,
+        half=np.where(rng.random(n) < 0.5, np.nan, 1.0),
+    )
+    assert unused_that_matter(read(data)) == []
