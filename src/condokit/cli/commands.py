@@ -105,19 +105,24 @@ def fit(
     if adapted is not None and new == "-":
         raise click.UsageError("--adapted reads NEW again: save it to a file, or use apply.")
     fitted = Fitted(arguments, options)
-    record: dict[str, Any] = {}
     affine, content = fitted.map_file()
-    made = {output: content}
-    if report is not None:
+    made, record = {output: content}, {}
+    if report is not None or table is not None:
         record = fitted.account("map.json", "--report", "report.html", made=content)
+    if report is not None:
         made[report] = render(record).encode()
     if table is not None:
-        made[table] = fitted.table()
+        made[table] = fitted.table(record)
     with together(made, force):
         if adapted is not None:
             reading = {name: options[name] for name in shared.APPLIED}
             apply_to_file(affine, new, adapted, force, **reading)
-    facts = {"map": output, "report_path": report, **fitted.record(), "report": record}
+    facts = {
+        "map": output,
+        "report_path": report,
+        **fitted.record(),
+        "report": record if report else {},
+    }
     if not as_json:
         answer(False, facts, f"{fitted.summary()}\nWrote {', '.join(outputs)}.")
     verdict = None if options["quiet"] else fitted.verdict()
@@ -170,7 +175,7 @@ def report(
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
     from condokit import plots
     from condokit.cli.fit_adapter import Fitted
-    from condokit.io import together
+    from condokit.io import write_files
     from condokit.report import render
 
     folder, force, drawn = Path(figures or ""), options["force"], []
@@ -184,12 +189,11 @@ def report(
     record = fitted.account("report.html")
     made = {output: render(record).encode()}
     if options["table"] is not None:
-        made[options["table"]] = fitted.table()
+        made[options["table"]] = fitted.table(record)
     for name, content in plots.files(fitted.adapter, *fitted.judged, formats) if figures else ():
         made[str(folder / name)] = content
     folder.mkdir(parents=True, exist_ok=True)
-    with together(made, force):
-        pass
+    write_files(made, force)
     wrote = ", ".join(filter(None, (output, options["table"], figures)))
     answer(options["as_json"], record, f"Wrote {wrote}.\n{fitted.verdict()}")
 
@@ -241,7 +245,7 @@ def show(map_file: str, as_json: bool) -> None:
 def export(map_file: str, force: bool, as_json: bool, **options: Any) -> None:
     """Write a map for other systems: ONNX, SQL or plain Python."""
     from condokit import export as exports
-    from condokit.io import together
+    from condokit.io import write_files
 
     paths = {language: options[language] for language in ("onnx", "sql", "python")}
     if not any(paths.values()):
@@ -259,8 +263,7 @@ def export(map_file: str, force: bool, as_json: bool, **options: Any) -> None:
         made[paths["sql"]] = exports.to_sql(affine, table, keep=list(options["keep"])).encode()
     if paths["python"]:
         made[paths["python"]] = exports.to_python(affine).encode()
-    with together(made, force):
-        pass
+    write_files(made, force)
     if as_json:
         show_result(paths)
     elif wrote := [f"Wrote {path}." for path in made if path != "-"]:

@@ -117,15 +117,17 @@ class Fitted:
 
     def verdict(self) -> str:
         """Say in a line whether the map can be trusted."""
+        from condokit.report.contents import verdict
+
         try:
-            found = self.account()["verdict"]
+            found = verdict(*self.judged)
         except (ValueError, ArithmeticError) as error:  # the map is made, and may be used
             return f"Not evaluated: {error}"
         return f"{found['word']}: {found['sentence'][:1].lower()}{found['sentence'][1:]}"
 
-    def table(self) -> bytes:
+    def table(self, record: dict[str, Any]) -> bytes:
         """Return all features as text: changes, parameters and what is left of the shift."""
-        columns, text = self.account()["features"], io.StringIO()
+        columns, text = record["features"], io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([columns, *zip(*columns.values())])
         return text.getvalue().encode()
 

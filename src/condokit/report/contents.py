@@ -93,7 +93,7 @@ def build(
     record: dict[str, Any] = {
         "format": FORMAT,
         "schema": SCHEMA,
-        "verdict": _verdict(assessment, evaluation),
+        "verdict": verdict(assessment, evaluation),
         "compared": _compared(adapter, domains),
         "findings": _findings(adapter, assessment, evaluation),
         "assessment": None if assessment is None else _assessment(assessment),
@@ -192,7 +192,7 @@ def _tidy(value: Any, digits: int = _FEW_DIGITS) -> Any:
     return value
 
 
-def _verdict(assessment: Assessment | None, evaluation: Evaluation | None) -> dict[str, str]:
+def verdict(assessment: Assessment | None, evaluation: Evaluation | None) -> dict[str, str]:
     """Say in a sentence whether the mapped data may be used."""
     if assessment is not None and assessment.verdict == "not possible":
         return {"level": "poor", "word": "Not possible", "sentence": _NOT_POSSIBLE}
@@ -252,12 +252,13 @@ def _findings(
         "the data": [] if assessment is None else assessment.findings,
         "the fit": list(_of_fit(adapter)),
     }
-    found = [
-        {"about": about, "level": f.level, "text": _capital(f"{f.text}"), "advice": f"{f.advice}"}
-        for about, findings in parts.items()
-        for f in findings
-    ]
-    return sorted(found, key=lambda finding: LEVELS.index(finding["level"]))
+    found: dict[str, dict[str, str]] = {}  # by text: what is said of the data may be said again
+    for about, findings in parts.items():
+        for f in findings:
+            text = _capital(f"{f.text}")
+            one = {"about": about, "level": f.level, "text": text, "advice": f"{f.advice}"}
+            found.setdefault(text, one)
+    return sorted(found.values(), key=lambda finding: LEVELS.index(finding["level"]))
 
 
 def _of_fit(adapter: ConDoAdapter) -> Iterator[Finding]:

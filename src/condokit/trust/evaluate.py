@@ -232,7 +232,7 @@ def _evaluated(
     unused = unused_that_matter(domains)
     found = None if pairs is None else agreement(pairs, domains, affine, max(min_cell, 2))
     doubts = [*_doubts(domains, comparison, error, before, after)]
-    doubts += [f"{finding.text.split(':')[0]}" for finding in unused]
+    doubts += [finding.text.rstrip(".") for finding in unused]
     findings = gravest_first([*unused, *_findings(features, before, matched, after)])
     sizes = [(None, None)] * 2 if error is None else [error.rms(k) for k in (0, 1)]
     sheets = model_sheets(models, labels, rows, strata, domains.tables[0], min_cell)

@@ -20,7 +20,10 @@ _MOST_LEVELS = 20
 _FEWEST_ROWS = 5  # of a level
 _LEVEL = 0.01
 _NOTABLE = 0.1  # standard deviations
-_ADVICE = "If such differences are real and not technical, name such a column in {@`confounders`}."
+_ADVICE = (
+    "Taking account of {it} moves features by up to {size:.2g} sd. If such differences are real "
+    "and not technical, name such a column in {@`confounders`}."
+)
 
 
 def unused_that_matter(domains: Domains) -> list[Finding]:
@@ -43,28 +46,27 @@ def unused_that_matter(domains: Domains) -> list[Finding]:
     X = X / ones_for_zeros(X.std(axis=0))
     D = np.column_stack([np.ones(len(rows)), *_given(domains, rows)])
     of_domain, of_query = _left(D, np.column_stack([query])), np.column_stack([D, query])
+    X_left, place = _left(of_query, X), D.shape[1]
+    without_it = _fitted(of_query, X)[place]
     found = {}
     for name, U in columns.items():
         alone, beside = _left(D, U), _left(of_query, U)
         if not (beside.std(axis=0) > 1e-6).all():
             continue
         p_domain = _p_value(of_domain, alone, D.shape[1]).min() * len(columns)
-        p_features = _p_value(_left(of_query, X), beside, of_query.shape[1])
+        p_features = _p_value(X_left, beside, of_query.shape[1])
         real = p_features * len(p_features) * len(columns) < _LEVEL
         if p_domain < _LEVEL and real.any():
-            with_it = np.column_stack([of_query, U])
-            place = of_query.shape[1] - 1
-            moved = _fitted(of_query, X[:, real])[place] - _fitted(with_it, X[:, real])[place]
-            found[name] = float(np.abs(moved).max())
+            with_it = _fitted(np.column_stack([of_query, U]), X[:, real])[place]
+            found[name] = float(np.abs(without_it[real] - with_it).max())
     found = {name: size for name, size in found.items() if size > _NOTABLE}
     names = sorted(found, key=lambda name: -found[name])
     if not names:
         return []
     verbs = ("is", "differs", "goes", "it") if len(names) == 1 else ("are", "differ", "go", "them")
-    text = "{} {} not used, but {} between the domains and {} with the features: taking account of "
-    text = text.format(listing(names), *verbs[:3]) + verbs[3]
-    text += f" moves features by up to {max(found.values()):.2g} sd."
-    return [Finding("care", text, said(_ADVICE))]
+    text = "{} {} not used, but {} between the domains and {} with the features."
+    advice = said(_ADVICE, it=verbs[3], size=max(found.values()))
+    return [Finding("care", text.format(listing(names), *verbs[:3]), advice)]
 
 
 def _columns(domains: Domains, rows: Array) -> dict[str, Array]:
