@@ -1,10 +1,14 @@
 """Tables, maps and files that tests of several folders share."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from condokit import AffineMap, ConDoAdapter
+from condokit.cli import main
 from condokit.data.roles import from_table
 from condokit.report import build
 from condokit.trust.evaluate import evaluate
@@ -80,3 +84,21 @@ def write_h5ad(path, X):
         write_elem(file, "uns", {"who": "us"})
         write_elem(file, "obsm", {"pca": X[:, :2]})
     return path
+
+
+def run(*arguments):
+    """Run a command in this process; return its exit code."""
+    with pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in arguments])
+    return end.value.code or 0
+
+
+def data(folder, suffix="csv"):
+    old = folder / f"old.{suffix}"
+    return [folder / f"new.{suffix}", "--reference", old, "-c", "seizure", "-f", "eeg_*"]
+
+
+def call(*arguments, **options):
+    """Run a command in a process of its own."""
+    command = [sys.executable, "-m", "condokit.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, timeout=120, check=False, **options)

@@ -1,0 +1,161 @@
+"""What a fit says and writes beside its map: verdicts, tables, figures, progress."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+from stories import call, data, run
+
+from condokit import AffineMap
+
+
+def said_last(capsys):
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_fit_ends_with_the_verdict(files, capsys):
+    write = ["-o", files / "map.json", "--force"]
+    assert run("fit", *data(files), *write) == 0
+    verdict = said_last(capsys)
+    assert run("fit", *data(files), *write, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == verdict
+    assert run("report", *data(files), "-o", files / "r.html") == 0
+    assert said_last(capsys) == verdict
+    page = (files / "r.html").read_text()
+    assert verdict.partition(": ")[2][1:] in page
+    assert "new.csv made comparable with old.csv" in page
+    assert run("fit", *data(files), *write, "--quiet") == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(ValueError("no idea"), 0), (KeyboardInterrupt(), 130)]
+)
+def test_a_map_is_kept_whatever_becomes_of_its_verdict(files, capsys, monkeypatch, error, code):
+    from condokit.report import contents
+
+    def failing(*_):
+        raise error
+
+    monkeypatch.setattr(contents, "judged", failing)
+    assert run("fit", *data(files), "-o", files / "map.json") == code
+    err = capsys.readouterr().err
+    assert "Wrote" in err
+    assert err.splitlines()[-1] == ("Interrupted." if code else "Not evaluated: no idea")
+    assert AffineMap.load(files / "map.json").n_features_in_ == 16
+    assert run("report", *data(files), "-o", files / "r.html") == (code or 2)
+    assert not (files / "r.html").exists()
+
+
+@pytest.mark.parametrize("command", ["fit", "report"])
+def test_all_features_go_into_a_table(files, command, capsys):
+    arguments = [*data(files), "-o", files / "out", "--table", files / "t.csv"]
+    assert run(command, *arguments) == 0
+    capsys.readouterr()
+    assert run("report", *data(files), "-o", files / "r.html", "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    frame = pd.read_csv(files / "t.csv")
+    assert len(frame) == 16
+    for name, values in record["features"].items():
+        column = [None if pd.isna(x) else x for x in frame[name]]
+        assert column == values
+    assert (frame["change_low"] < frame["change"]).all()
+    assert "--table" not in record["reproduce"]["command"]
+    assert run(command, *arguments[:-1], files / "t.csv") == 2  # both exist
+    assert run(command, *arguments[:-1], files / "old.csv", "--force") == 2
+    assert "is read" in capsys.readouterr().err
+
+
+def test_figures_go_into_a_folder(files, capsys, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("out") / "figures"
+    three = [part for kind in ("png", "svg", "pdf") for part in ("--figure-format", kind)]
+    arguments = ["report", *data(files), "-o", files / "r.html", "--figures", folder, *three]
+    assert run(*arguments) == 0
+    names = {path.name for path in folder.iterdir()}
+    stems = ["overlap", "shift", "map", *(f"distribution_{k}" for k in range(1, 7))]
+    assert names == {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg", "pdf")}
+    starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert all(content.startswith(starts[p.suffix[1:]]) for p, content in before.items())
+    (files / "r.html").unlink()
+    assert run(*arguments) == 2
+    assert "overlap.png exists; use --force" in capsys.readouterr().err
+    assert not (files / "r.html").exists()
+    assert run(*arguments, "--force") == 0
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_figures_need_a_folder_and_matplotlib(files, capsys, monkeypatch):
+    monkeypatch.chdir(files)
+    before = sorted(os.listdir())
+    assert run("report", *data(files), "-o", "r.html", "--figures", "old.csv") == 2
+    assert "old.csv" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run("report", *data(files), "-o", "r.html", "--figures", "drawn") == 2
+    assert "condokit[plot]" in capsys.readouterr().err
+    assert sorted(os.listdir()) == before
+
+
+def test_parameters_of_a_report_are_those_of_the_command(files, capsys):
+    new = pd.read_csv(files / "new.csv")
+    new["seizure"] = new["seizure"].where(new.index > 9)
+    new.to_csv(files / "new.csv", index=False)
+    options = ["--missing", "drop", "--seed", 3, "-o", files / "r.html", "--json"]
+    assert run("report", *data(files), *options) == 0
+    record = json.loads(capsys.readouterr().out)
+    used, names = record["reproduce"]["parameters"], record["reproduce"]["options"]
+    assert (used["missing"], used["random_state"]) == ("drop", 3)
+    assert (names["missing"], names["random_state"]) == ("--missing", "--seed")
+    assert record["compared"]["left_out"] == [
+        {"because": "no value of 'seizure'", "query": 10, "reference": 0}
+    ]
+    assert {"query": "new.csv", "reference": "old.csv"}.items() <= record["compared"].items()
+
+
+def test_rows_of_the_reference_that_are_mapped_are_told(files, capsys):
+    one = ["--domain", "device", "--reference-label", "v1"]
+    roles = ["-c", "seizure", "-f", "eeg_*", "-o", files / "map.json"]
+    assert run("fit", files / "all.csv", *one, *roles) == 0
+    told = "warning: rows with device = v1 are of the reference, and were mapped as well."
+    frame = pd.read_csv(files / "all.csv")
+    frame[frame["device"] == "v1"].to_csv(files / "only.csv", index=False)
+    for name, options, is_told in (
+        ("all", [], True),
+        ("only", [], True),
+        ("new", [], False),
+        ("all", one, False),
+        ("all", ["--inverse"], False),
+    ):
+        write = ["-o", files / "out.csv", "--force"]
+        assert run("apply", files / "map.json", files / f"{name}.csv", *options, *write) == 0
+        assert (told in capsys.readouterr().err) == is_told
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals")
+@pytest.mark.parametrize(("options", "is_shown"), [([], True), (["--quiet"], False)])
+def test_a_terminal_shows_what_is_done(files, options, is_shown):
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    command = [sys.executable, "-m", "condokit.cli", "fit", *data(files), *options]
+    with subprocess.Popen([*map(str, command), "-o", files / "map.json"], stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(ours, 1 << 16):
+                shown += part
+        except OSError:  # the other end is closed
+            pass
+    os.close(ours)
+    assert process.returncode == 0
+    for text in (b"Fitting", b"Evaluating the map ..."):
+        assert (text in shown) == is_shown
+    done = call("fit", *data(files), "-o", files / "map.json", "--force")
+    assert b"Evaluating" not in done.stderr
