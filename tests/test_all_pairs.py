@@ -19,7 +19,7 @@ from condokit import (
     Similarity,
 )
 from condokit.divergences import DIVERGENCES, MomentDivergence
-from condokit.fit import Recipe
+from condokit.fit.fit_map import Recipe
 from condokit.maps.coordinates import Coordinates
 from condokit.maps.families import MAPS, DiagonalFamily, MatrixFamily
 

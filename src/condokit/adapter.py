@@ -11,7 +11,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from condokit import checks
 from condokit.checks import Array, check_integer, listing, noting, refusal, warn
-from condokit.choose import Candidate, account, candidates, choose, takes_any_features
 from condokit.compare.priors import Prior
 from condokit.conditionals.base import Conditional
 from condokit.data.domains import Domains
@@ -19,12 +18,13 @@ from condokit.data.measurements import FEW_LEVELS, told
 from condokit.data.roles import column_values, from_pair, from_table, is_reference_row
 from condokit.data.tables import Table
 from condokit.divergences.base import Divergence
-from condokit.fit import Fit, FitReport
+from condokit.fit.choose import Candidate, account, candidates, choose, takes_any_features
+from condokit.fit.fit_map import Fit, FitReport
+from condokit.fit.pairs import check_pairs, refine
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import Affine, LocationScale, MapFamily
 from condokit.maps.profile import profile
 from condokit.maps.standard_errors import StandardErrors
-from condokit.pairs import check_pairs, refine
 from condokit.solvers.lbfgs import watched
 
 T = TypeVar("T", bound=IntoDataFrame | Array)

@@ -11,8 +11,8 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.disclosure import too_few
 from condokit.data.domains import Domains
 from condokit.data.records import Part, Record, Sheet
+from condokit.fit.pairs import row_numbers
 from condokit.maps.affine import AffineMap
-from condokit.pairs import row_numbers
 
 _LIMITS = 1.96
 

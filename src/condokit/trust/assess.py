@@ -15,7 +15,6 @@ from condokit.checks import (
     listing,
     said,
 )
-from condokit.choose import MANY_ROWS
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.overlap import Overlap
 from condokit.conditionals import Stratified
@@ -33,7 +32,8 @@ from condokit.data.measurements import FEW_LEVELS, told
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.roles import from_table
 from condokit.data.subsets import subsample_sides
-from condokit.fit import determines_matrix
+from condokit.fit.choose import MANY_ROWS
+from condokit.fit.fit_map import determines_matrix
 from condokit.trust.features import ADVICE, describe_features
 from condokit.trust.unused import unused_that_matter
 

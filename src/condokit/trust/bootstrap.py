@@ -10,12 +10,12 @@ from scipy.special import stdtrit
 
 from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, check_integer, check_seed, warn
-from condokit.choose import Candidate
 from condokit.data.arrays import ones_for_zeros, rms
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
 from condokit.data.records import Part, Record, Sheet
-from condokit.fit import Recipe, solve_moments
+from condokit.fit.choose import Candidate
+from condokit.fit.fit_map import Recipe, solve_moments
 from condokit.io.progress import progress
 from condokit.maps.standard_errors import DrawnErrors
 from condokit.solvers.lbfgs import threads

@@ -19,13 +19,13 @@ from scipy.special import gammaincinv
 
 from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, quietly
-from condokit.choose import candidates
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.domains import Domains
 from condokit.data.links import apply as apply_links
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
-from condokit.fit import fit_solution
+from condokit.fit.choose import candidates
+from condokit.fit.fit_map import fit_solution
 from condokit.maps.affine import AffineMap
 from condokit.solvers.solution import Solution
 from condokit.trust.blocks import ComparableRows

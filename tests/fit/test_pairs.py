@@ -6,7 +6,7 @@ from problems import different_features
 from protocols import data_folder, rmse, rotations
 
 from condokit import Affine, ConDoAdapter, IdentifiabilityWarning
-from condokit.pairs import _folds, _PairRegression, _weights
+from condokit.fit.pairs import _folds, _PairRegression, _weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:The strata are too much alike")
 

@@ -16,7 +16,7 @@ from condokit.data.links import check_links
 from condokit.data.missing import complete_rows
 from condokit.data.subsets import folds, mixed_order
 from condokit.divergences import DIVERGENCES, Divergence, PCMatch
-from condokit.fit import Fit, Recipe, fit_map, fit_quietly, warn_incomplete
+from condokit.fit.fit_map import Fit, Recipe, fit_map, fit_quietly, warn_incomplete
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, Affine, LocationScale, LowRank, MapFamily
 from condokit.maps.provenance import setting, versions

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-import condokit.errors as resampling
+import condokit.fit.errors as resampling
 from condokit import Affine, Blocks, ConDoAdapter, bootstrap
 from condokit.compare.comparison import compare
 from condokit.conditionals import Stratified

@@ -19,11 +19,11 @@ from condokit.data.links import check_links
 from condokit.data.missing import complete_counts, complete_rows, missing_features, same_gaps
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
-from condokit.errors import Fitted, low_rank_errors, matrix_errors, moment_errors, sample_errors
+from condokit.fit.errors import Fitted, low_rank_errors, matrix_errors, moment_errors, sample_errors
+from condokit.fit.shrinkage import settle
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import Affine, Identity, LocationScale, MapFamily, Shift
 from condokit.maps.standard_errors import DiagonalErrors, JoinedErrors, StandardErrors
-from condokit.shrinkage import settle
 from condokit.solvers.matrices import nearest_rigid
 from condokit.solvers.solution import Solution, joined, only_shifted
 from condokit.summaries.factors import Factors

@@ -1,0 +1,1 @@
+"""From domains to a map: what "auto" stands for, one fit, its errors and its pull."""
