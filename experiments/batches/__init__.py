@@ -1,0 +1,1 @@
+"""Studies of many batches: `BatchAdapter` beside ComBat, Harmony and plain corrections."""
