@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 export CONDOKIT_DATA ?= $(wildcard $(abspath ../shared/data))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types check bench measure reproduce tabpfn clean
+.PHONY: help setup demo test test-all lint types check bench measure batches reproduce tabpfn clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -74,6 +74,9 @@ measure: $(VENV)/dev ## Measure accuracy on real and simulated data; writes expe
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/instruments.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/errors.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/verdicts.py --n 400 --seed 20000 > experiments/results/VERDICTS.md
+
+batches: $(VENV)/dev ## Many batches beside ComBat and Harmony (QUICK=1: without them); writes BATCHES.md
+	PYTHONPATH=experiments OMP_NUM_THREADS=1 $(BIN)/python -m batches.compare $(if $(QUICK),--quick)
 
 clean: ## Remove what the targets made
 	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

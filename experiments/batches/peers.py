@@ -57,7 +57,7 @@ def regression(study):
 
 
 def bridge_shift(study):
-    """Shift each batch by the mean difference of its controls, batch after batch from the reference."""
+    """Shift each batch by the mean difference of its controls, starting from the reference."""
     if study.bridge is None:
         raise ValueError(NO_CONTROLS)
     moved, waiting, reached = study.X.copy(), deque([study.reference]), {study.reference}

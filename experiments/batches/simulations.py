@@ -22,6 +22,8 @@ REPEAT = 0.3  # sd of measuring a control again, within-stratum sd being 1
 
 @dataclass
 class Study:
+    """Rows of several batches, what is known of them, and what is true."""
+
     X: np.ndarray
     batch: np.ndarray
     confounders: pd.DataFrame | None
@@ -169,16 +171,13 @@ def bridges(seed, neighbours=False, known=True):
     """
     rng = np.random.default_rng([4, seed])
     batch, level = np.repeat(_labels(5), 60), np.repeat(np.arange(5), 60)
-    own, original = [np.full(len(batch), -1)], []
-    for k in range(1, 5):
-        first = 60 * (k - 1) if neighbours else 0
-        chosen = first + np.arange(8)
-        own[0][chosen] = chosen
-        original.append(chosen)
-    again = np.concatenate(original)
+    first = 60 * np.arange(4) if neighbours else np.zeros(4, int)
+    again = (first[:, None] + np.arange(8)).ravel()
+    original = np.full(len(batch), -1)
+    original[again] = again
     batch = np.concatenate([batch, np.repeat(_labels(5)[1:], 8)])
-    original = np.concatenate([*own, again])
-    return _study(rng, batch, np.concatenate([level, level[again]]), original=original, known=known)
+    level, original = np.concatenate([level, level[again]]), np.concatenate([original, again])
+    return _study(rng, batch, level, original=original, known=known)
 
 
 def bridges_chain(seed):
