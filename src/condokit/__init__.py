@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from condokit.adapter import ConDoAdapter as ConDoAdapter
+    from condokit.batches.adapter import BatchAdapter as BatchAdapter
     from condokit.checks import FileError as FileError
     from condokit.checks import IdentifiabilityWarning as IdentifiabilityWarning
     from condokit.checks import LowOverlapWarning as LowOverlapWarning
@@ -47,6 +48,7 @@ __version__ = "0.1.0"
 # where public names live
 _NAMES = {
     "adapter": "ConDoAdapter",
+    "batches.adapter": "BatchAdapter",
     "checks": "FileError IdentifiabilityWarning LowOverlapWarning MapFileError NoOverlapError",
     "compare.priors": "OverlapPrior ProductPrior UniformPrior",
     "conditionals": "Chained KernelSmoother Splines Stratified",

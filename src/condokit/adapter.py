@@ -14,7 +14,7 @@ from condokit.checks import Array, check_integer, listing, noting, refusal, warn
 from condokit.compare.priors import Prior
 from condokit.conditionals.base import Conditional
 from condokit.data.domains import Domains
-from condokit.data.measurements import FEW_LEVELS, told
+from condokit.data.measurements import warn_of_columns
 from condokit.data.roles import column_values, from_pair, from_table, is_reference_row
 from condokit.data.tables import Table
 from condokit.divergences.base import Divergence
@@ -209,7 +209,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         """
         roles = domain, confounders, features, groups, sample_weight
         domains = from_table(X, *roles, self.reference, self.categorical, self.missing)
-        self.fit_domains(domains, _by_place(features, domains))
+        self.fit_domains(domains, by_place(features, domains))
         self._domain = domain if isinstance(domain, str) else None
         return self
 
@@ -258,7 +258,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         settings = self.categorical, self.missing, takes_any_features(self.map, self.divergence)
         domains = from_pair(*tables, groups, sample_weight, *settings, features)
         matched = None if pairs is None else check_pairs(pairs, domains)
-        return self.fit_domains(domains, _by_place(features, domains), matched)
+        return self.fit_domains(domains, by_place(features, domains), matched)
 
     @property
     def map_se_(self) -> dict[str, Array] | None:
@@ -302,9 +302,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 f"transform() takes no {listing(others)}: it needs the features alone. Confounders "
                 "are needed while fitting only."
             )
-        configured = getattr(self, "_sklearn_output_config", {}).get("transform")
-        # set_output will put the result into a container of its own
-        as_array = (configured or get_config()["transform_output"]) != "default"
+        as_array = is_array_wanted(self)
         if not return_std:
             return self._apply(self.map_, X, domain, as_array)
         if self.errors_ is None:
@@ -335,20 +333,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         if self.map_.is_rectangular:
             return self.map_.get_feature_names_out()
-        names = getattr(self, "feature_names_in_", None)
-        if names is None:
-            chosen = self._columns or range(self.n_features_in_)
-            if input_features is None:
-                input_features = [f"x{j}" for j in range(self.n_features_in_)]
-            elif len(input_features) != self.n_features_in_:
-                raise ValueError(
-                    f"input_features should have length equal to number of features "
-                    f"({self.n_features_in_}), got {len(input_features)}."
-                )
-            return np.asarray([input_features[j] for j in chosen], dtype=object)
-        if input_features is not None and not set(names) <= set(input_features):
-            raise ValueError("input_features is not equal to feature_names_in_.")
-        return np.asarray(names, dtype=object)
+        return names_out(self, input_features)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -366,11 +351,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         if self.n_jobs is not None and self.n_jobs != -1:
             check_integer("n_jobs", self.n_jobs, 1)
         with noting() as notes:
-            if domains.left:
-                text = "Not taken as features: {left}. Name those that are in {@`features`}."
-                warn("not-features", text, UserWarning, left=told(domains.left))
-            if few := [c.name for c in domains.continuous if c.may_be_codes]:
-                warn("few-levels", FEW_LEVELS, UserWarning, names=listing(few))
+            warn_of_columns(domains)
             with watched(bool(self.verbose), self.n_jobs) as watch:
                 fit, chosen = choose(domains, candidates(self.get_params(deep=False), domains))
                 if pairs is not None:
@@ -386,14 +367,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         self.support_, self.overlap_ = fit.support, fit.overlap
         self.report_: FitReport = fit.report
         self.divergence_, self.conditional_ = chosen.divergence, chosen.conditional
-        self._columns, self._labels = columns, domains.labels
+        self._labels = domains.labels
         self._domain = None  # the column of X, if it was named
-        table = domains.tables[0]
-        self.n_features_in_ = domains.n_features if columns is None else table.width
-        if table.feature_names is not None:
-            self.feature_names_in_ = np.asarray(table.feature_names, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        keep_features(self, domains.tables[0], columns)
         return self
 
     def _refined(
@@ -428,26 +404,12 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     def _apply(self, what: AffineMap | StandardErrors, X: Any, domain: Any, as_array: bool) -> Any:
         """Map rows, or find the errors of mapped rows; those of the reference stay, without any."""
         affine = what if isinstance(what, AffineMap) else self.map_
-        everything = Table(X)
-        owner = type(self).__name__
-        names = getattr(self, "feature_names_in_", None)
-        if names is not None and everything.columns is None:
-            text = "X does not have valid feature names, but {owner} was fitted with feature names"
-            warn("no-names", text, UserWarning, owner=owner)
-        elif names is None and everything.columns is not None:
-            text = "X has feature names, but {owner} was fitted without feature names"
-            warn("names", text, UserWarning, owner=owner)
+        everything, table = matched(self, X)
         if domain is None and self._domain in (everything.columns or ()):
             labels = column_values(everything, "domain", self._domain)
             if (labels == self._labels[1]).any():
                 text = "Rows of the reference are mapped, too; they stay as they are with {how}."
                 warn("reference-rows", text, UserWarning, how=f"domain={self._domain!r}")
-        if self._columns is not None and everything.n_features == len(self._columns):
-            table = everything.select(None)  # the features alone, as transform returns them
-        else:
-            table = everything.match(names, self.n_features_in_, owner)
-            if self._columns is not None:
-                table = everything.select(self._columns)
         table.refuse_empty()
         result = affine.apply(table)
         if not isinstance(what, AffineMap):
@@ -466,7 +428,58 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         return result if as_array else table.rebuild(result, affine.outputs(table.columns))
 
 
-def _by_place(features: Any, domains: Domains) -> list[int] | None:
+def matched(estimator: Any, X: Any) -> tuple[Table, Table]:
+    """Return a table, and the features in it that an estimator was fitted with."""
+    everything, owner = Table(X), type(estimator).__name__
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is not None and everything.columns is None:
+        text = "X does not have valid feature names, but {owner} was fitted with feature names"
+        warn("no-names", text, UserWarning, owner=owner)
+    elif names is None and everything.columns is not None:
+        text = "X has feature names, but {owner} was fitted without feature names"
+        warn("names", text, UserWarning, owner=owner)
+    columns = estimator._columns
+    if columns is not None and everything.n_features == len(columns):
+        return everything, everything.select(None)  # the features alone, as transform returns them
+    table = everything.match(names, estimator.n_features_in_, owner)
+    return everything, table if columns is None else everything.select(columns)
+
+
+def keep_features(estimator: Any, table: Table, columns: list[int] | None) -> None:
+    """Note the features that an estimator was fitted with, as scikit-learn does."""
+    estimator._columns = columns
+    estimator.n_features_in_ = table.n_features if columns is None else table.width
+    if table.feature_names is not None:
+        estimator.feature_names_in_ = np.asarray(table.feature_names, dtype=object)
+    elif hasattr(estimator, "feature_names_in_"):
+        del estimator.feature_names_in_
+
+
+def names_out(estimator: Any, input_features: Any) -> Array:
+    """Return the names of features that a map does not change."""
+    names, n = getattr(estimator, "feature_names_in_", None), estimator.n_features_in_
+    if names is None:
+        if input_features is None:
+            input_features = [f"x{j}" for j in range(n)]
+        elif len(input_features) != n:
+            raise ValueError(
+                f"input_features should have length equal to number of features ({n}), got "
+                f"{len(input_features)}."
+            )
+        chosen = estimator._columns or range(n)
+        return np.asarray([input_features[j] for j in chosen], dtype=object)
+    if input_features is not None and not set(names) <= set(input_features):
+        raise ValueError("input_features is not equal to feature_names_in_.")
+    return np.asarray(names, dtype=object)
+
+
+def is_array_wanted(estimator: Any) -> bool:
+    """Tell whether set_output will put the result of transform into a container of its own."""
+    configured = getattr(estimator, "_sklearn_output_config", {}).get("transform")
+    return (configured or get_config()["transform_output"]) != "default"
+
+
+def by_place(features: Any, domains: Domains) -> list[int] | None:
     """Return the columns of an array that were chosen as features, None if that is all or names."""
     table = domains.tables[0]
     return None if features is None or table.columns is not None else list(table.positions)

@@ -30,13 +30,21 @@ class GroupedMoments:
     safe from cancellation whatever the offset of the data.
     """
 
-    def __init__(self, n_groups: int, n_features: int) -> None:
+    def __init__(self, n_groups: int, n_features: int, powers: int = 4) -> None:
         self.count = np.zeros(n_groups)  # rows; a weight of 2 counts as two
+        self.powers = powers  # 2 leaves the sums of third and fourth powers at zero
         self.mean, self.squares, self.third, self.fourth = np.zeros((4, n_groups, n_features))
 
     def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
         """Add rows; `groups` holds the group number of each, negative numbers are left out."""
         present, count, origin, difference, members = self._differences(X, groups, weights)
+        if self.powers == 2:
+            shift = members @ difference / count[:, None]
+            np.multiply(difference, difference, out=difference)
+            squares = np.maximum(members @ difference - count[:, None] * shift**2, 0.0)
+            none = np.zeros_like(squares)
+            self._add(present, count, origin + shift, squares, none, none)
+            return
         power, sums = difference.copy(), []
         for k in range(4):
             sums.append(members @ power / count[:, None])

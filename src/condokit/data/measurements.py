@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from condokit.checks import Array, listing, refusal
+from condokit.checks import Array, listing, refusal, warn
 from condokit.data.arrays import sides
 from condokit.data.domains import Domains
 from condokit.data.subsets import subsample
@@ -56,6 +56,15 @@ def measurements(
             every=["*"],
         )
     return taken, {name: left[name] for name in free if name in left}
+
+
+def warn_of_columns(domains: Domains) -> None:
+    """Tell which columns are not taken as features, and which confounders may be codes."""
+    if domains.left:
+        text = "Not taken as features: {left}. Name those that are in {@`features`}."
+        warn("not-features", text, UserWarning, left=told(domains.left))
+    if few := [c.name for c in domains.continuous if c.may_be_codes]:
+        warn("few-levels", FEW_LEVELS, UserWarning, names=listing(few))
 
 
 def told(left: Mapping[str, str]) -> str:

@@ -12,9 +12,9 @@ from condokit.data.domains import Domains
 SIDES = ("query", "reference")
 
 
-def with_gaps(domains: Domains) -> Domains:
+def with_gaps(domains: Domains, by_side: bool = True) -> Domains:
     """Count the missing values, and leave out rows that have no value at all."""
-    # infinity is refused, and so is a feature that has no value in a domain
+    # infinity is refused, and so is a feature that has no value in a domain, if asked
     empty, kept = np.zeros(len(domains.is_query), dtype=bool), domains.kept()
     tables = domains.tables[0], domains.tables[-1]
     counts = [np.zeros(table.n_features, dtype=np.intp) for table in tables]
@@ -35,7 +35,7 @@ def with_gaps(domains: Domains) -> Domains:
     for table, count, (name, mine) in zip(tables, counts, sides(domains.is_query)):
         n_rows = int((mine & kept).sum())
         nothing = np.asarray(table.labels, dtype=object)[count == n_rows]
-        if len(nothing):
+        if len(nothing) and by_side:
             text = "No value of {names} is known in the {n:rows} {side} rows. Leave features "
             text += "without values out with {@`features`}."
             raise refusal(text, names=listing(nothing), n=n_rows, side=name)

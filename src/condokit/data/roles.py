@@ -36,23 +36,65 @@ def from_table(
     missing: str,
 ) -> Domains:
     """Read one table whose rows `domain` labels; the checks of `ConDoAdapter.fit`."""
-    table = Table(X)
     if domain is None:
         raise ValueError(
             "'domain' is required: an array with the domain label of each row, or the name of the "
             "column that holds it. For two separate tables use fit_pair."
         )
+    roles = confounders, features, groups, sample_weight, categorical, missing
+    return _labelled(X, "domain", domain, None, reference, *roles)[0]
+
+
+def from_batches(
+    X: Any, batch: Any, bridge: Any, *roles: Any
+) -> tuple[Domains, Array, list[Any], Array | None]:
+    """Read one table whose rows `batch` labels: the checks of `BatchAdapter.fit`.
+
+    Return domains whose reference is the largest batch, the number of each row's batch, the labels,
+    and the number of each row's sample among those that were measured in several batches, or -1.
+    Roles are those of `from_table` without domain and reference.
+    """
+    if batch is None:
+        raise ValueError(
+            "'batch' is required: an array with the batch of each row, or the name of the column "
+            "that holds it."
+        )
+    return _labelled(X, "batch", batch, bridge, None, *roles)
+
+
+def _labelled(
+    X: Any,
+    argument: str,
+    given: Any,
+    bridge: Any,
+    reference: Any,
+    confounders: Any,
+    features: Any,
+    groups: Any,
+    sample_weight: Any,
+    categorical: Any,
+    missing: str,
+) -> tuple[Domains, Array, list[Any], Array | None]:
+    """Read one table with labelled rows; also each row's label, all labels, each row's bridge."""
+    table = Table(X)
     reserved: list[str] = []
-    labels = _column(table, "domain", domain, reserved)
+    labels = _column(table, argument, given, reserved)
     columns = _confounders(table, confounders, reserved, "confounders")
     group_codes = _group_codes([table], [groups], [reserved])
     if isinstance(sample_weight, str):
         sample_weight = _column(table, "sample_weight", sample_weight, reserved)
+    bridges = None
+    if bridge is not None:
+        given = _column(table, "bridge", bridge, reserved)
+        bridges = _factorize([given], "bridge", allow_missing=True)[1]
     weights = _weights([table], [sample_weight])
     table.refuse_empty()
-    levels, codes = _factorize([labels], "domain")
-    query_label, reference_label = _name_domains(levels, len(codes), reference)
-    is_query = codes == levels.index(query_label)
+    levels, codes = _factorize([labels], argument)
+    if argument == "domain":
+        query_label, reference_label = _name_domains(levels, len(codes), reference)
+    else:
+        query_label, reference_label = "other batches", levels[np.bincount(codes).argmax()]
+    is_query = codes != levels.index(reference_label)
     left: dict[str, str] = {}
     if features is None and table.columns is not None and not table.is_annotated:
         free = [column for column in table.columns if column not in reserved]
@@ -69,7 +111,11 @@ def from_table(
         left=left,
         unused=_unused([table], [reserved]),
     )
-    return _with_confounders(domains, [columns], categorical, missing)
+    excused = None
+    if argument == "batch":
+        excused = np.zeros(len(codes), dtype=bool) if bridges is None else bridges >= 0
+    domains = _with_confounders(domains, [columns], categorical, missing, excused)
+    return domains, codes, levels, bridges
 
 
 def from_pair(
@@ -144,6 +190,24 @@ def is_reference_row(domain: Any, table: Table, labels: tuple[Any, Any]) -> Arra
             f"known are {query_label!r} (query) and {reference_label!r} (reference)."
         )
     return np.array([level == reference_label for level in levels])[codes]
+
+
+def batch_of_rows(batch: Any, table: Table, known: list[Any]) -> Array:
+    """Return the number of each row's batch among those that have a map."""
+    levels, codes = _factorize([_column(table, "batch", batch, [])], "batch")
+    place = {_spelled(label): k for k, label in enumerate(known)}
+    strange = [level for level in levels if _spelled(level) not in place]
+    if strange:
+        text = "{@'batch'} has the label {strange}, which has no map; known are {known}.{hint} "
+        text += "Learn the map of a new batch with add_batch."
+        hint = did_you_mean(strange[0], known)
+        raise refusal(text, strange=listing(strange), known=listing(known, 12), hint=hint)
+    return np.array([place[_spelled(level)] for level in levels])[codes]
+
+
+def _spelled(label: Any) -> Any:
+    """Return a label so that 1 and "1", True and "True" differ, but 1 and 1.0 do not."""
+    return label if isinstance(label, str) else (type(label) is bool, label)
 
 
 def column_values(table: Table, argument: str, value: Any) -> Array:
@@ -319,9 +383,16 @@ def _confounders(table: Table, given: Any, reserved: list[str], argument: str) -
 
 
 def _with_confounders(
-    domains: Domains, tables: list[NamedColumns], categorical: Any, missing: str
+    domains: Domains,
+    tables: list[NamedColumns],
+    categorical: Any,
+    missing: str,
+    excused: Array | None = None,
 ) -> Domains:
-    """Encode the confounders of all tables together, and leave out rows that cannot be used."""
+    """Encode the confounders of all tables together, and leave out rows that cannot be used.
+
+    `excused` rows may lack them: what they tell does not rest on confounders.
+    """
     check_word("'missing'", missing, ("raise", "drop", "impute"))
     is_query, weights = domains.is_query, domains.weights
     names = [name for name, _ in tables[0]]
@@ -333,11 +404,13 @@ def _with_confounders(
         confounder = _encode(name, [table[j][1] for table in tables], name in declared)
         gaps = confounder.codes < 0 if confounder.values is None else np.isnan(confounder.values)
         if gaps.any():
-            counts[name] = int(gaps.sum())
-            _check_gaps(name, gaps, missing, is_query)
+            asked = gaps if excused is None else gaps & ~excused
+            if asked.any():
+                counts[name] = int(asked.sum())
+                _check_gaps(name, asked, missing, is_query)
             confounder = _filled(confounder, gaps, is_query)
             if missing == "drop":
-                keep &= ~gaps
+                keep &= ~asked
         confounders.append(confounder)
     for side, mine in sides(is_query):
         if not keep[mine].any():
@@ -353,7 +426,8 @@ def _with_confounders(
     if weights is not None:
         keep &= weights > 0
     kept = None if keep.all() else keep
-    return with_gaps(replace(domains, confounders=confounders, keep=kept, missing=counts))
+    domains = replace(domains, confounders=confounders, keep=kept, missing=counts)
+    return with_gaps(domains, by_side=excused is None)
 
 
 def _check_gaps(name: str, gaps: Array, missing: str, is_query: Array) -> None:

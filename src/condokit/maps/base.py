@@ -181,25 +181,28 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         # an output is NaN where it depends on a missing value: where its entry in A is not zero
         out = table.output(self.shape[0])
         for rows, chunk in table.chunks():
-            result = out[rows]
-            with np.errstate(over="ignore", invalid="ignore"):
-                chunk = linking.apply(self.links, chunk, table.labels, table.name)
-                self._map_into(result, chunk)
-                if np.isfinite(result.sum(dtype=np.float64)):
-                    continue
-                if np.isinf(chunk).any():
-                    table.refuse_infinity()
-                missing = np.isnan(chunk)
-                lost = self.depends(missing)
-                if not np.array_equal(np.isnan(result), lost):
-                    self._map_into(result, np.where(missing, 0.0, chunk))
-                    result[lost] = np.nan
-                if not (np.isfinite(result) | lost).all():
-                    raise ValueError(
-                        f"Mapped values are too large for {result.dtype}; pass {table.name} in "
-                        "other units or with more precision."
-                    )
+            self.apply_chunk(chunk, table, out[rows])
         return out
+
+    def apply_chunk(self, chunk: Array, table: Table, result: Array) -> None:
+        """Map some rows of a table into a result; see `apply`."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            chunk = linking.apply(self.links, chunk, table.labels, table.name)
+            self._map_into(result, chunk)
+            if np.isfinite(result.sum(dtype=np.float64)):
+                return
+            if np.isinf(chunk).any():
+                table.refuse_infinity()
+            missing = np.isnan(chunk)
+            lost = self.depends(missing)
+            if not np.array_equal(np.isnan(result), lost):
+                self._map_into(result, np.where(missing, 0.0, chunk))
+                result[lost] = np.nan
+            if not (np.isfinite(result) | lost).all():
+                raise ValueError(
+                    f"Mapped values are too large for {result.dtype}; pass {table.name} in "
+                    "other units or with more precision."
+                )
 
     def _map_into(self, result: Array, X: Array) -> None:
         if self.links is None and result.dtype == np.float64:

@@ -147,7 +147,7 @@ def free_columns(at: Covariates, is_query: Array) -> tuple[Design, list[Block]]:
         elif size:
             always.append(Block(name, function, always=True))
     D = Design(tuple(free)).unpenalised(at, is_query)[:, :-1]
-    return Design(tuple(free), kept=_independent(D)), always
+    return Design(tuple(free), kept=independent(D)), always
 
 
 def candidates(at: Covariates, index: Array | None) -> list[Block]:
@@ -180,7 +180,7 @@ def _cross(A: Array, B: Array) -> Array:
     return (A[:, :, None] * B[:, None, :]).reshape(len(A), -1)
 
 
-def _independent(D: Array) -> Array:
+def independent(D: Array) -> Array:
     """Return which columns are no combination of those before them."""
     kept = np.zeros(D.shape[1], dtype=bool)
     basis = np.zeros((len(D), 0))

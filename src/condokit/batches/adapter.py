@@ -1,0 +1,562 @@
+"""BatchAdapter: one frozen map for every batch of a study."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.utils.validation import check_is_fitted
+
+from condokit.adapter import (
+    ConDoAdapter,
+    by_place,
+    is_array_wanted,
+    keep_features,
+    matched,
+    names_out,
+)
+from condokit.batches.estimate import Estimate, estimate, is_joint, towards_centre
+from condokit.batches.graph import Graph
+from condokit.batches.study import Study
+from condokit.checks import (
+    Array,
+    NoOverlapError,
+    check_word,
+    did_you_mean,
+    listing,
+    noting,
+    refusal,
+    said,
+    warn,
+)
+from condokit.data.disclosure import hidden_counts, told
+from condokit.data.measurements import warn_of_columns
+from condokit.data.roles import batch_of_rows
+from condokit.data.tables import Table
+from condokit.maps import file as mapfile
+from condokit.maps.affine import AffineMap
+from condokit.maps.profile import profile
+from condokit.maps.provenance import check_provenance, setting, versions
+from condokit.maps.standard_errors import StandardErrors
+
+_PROFILED = 50_000_000  # values times batches up to which maps keep a profile of their data
+
+
+@dataclass(frozen=True)
+class BatchFacts:
+    """What is known of one batch: figures that the report tells."""
+
+    rows: float
+    path: list[Any]  # labels from the batch to the reference
+    overlap: float  # with the next batch on the path
+    bridges: int  # with the next batch on the path
+    error_before: float  # expected systematic error of a value, in sd of the reference
+    error_after: float
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """Facts of a fit of many batches."""
+
+    reference: Any
+    why: str  # how the reference came about
+    joint: bool
+    batches: dict[Any, BatchFacts]
+    unreachable: list[Any]
+    facts: dict[str, Any]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'batch':<16}{'rows':>7}{'overlap':>9}{'bridges':>9}{'before':>8}{'after':>8}  path"
+        ]
+        for label, one in self.batches.items():
+            rows = hidden_counts(np.array([one.rows]))[0]
+            name = str(label) if len(str(label)) < 16 else f"{str(label)[:14]}…"
+            line = f"{name:<16}{rows!s:>7}{one.overlap:>9.2f}{one.bridges:>9}"
+            line += f"{one.error_before:>8.2f}{one.error_after:>8.2f}  "
+            lines.append(line + " > ".join(map(str, one.path)))
+        lines += [f"{label}: left as it is, no path to the reference" for label in self.unreachable]
+        return "\n".join([*lines, f"reference: {self.why}; errors in sd of the reference"])
+
+
+class BatchAdapter(TransformerMixin, BaseEstimator):
+    """Make many batches comparable with one of them, given what confounds them.
+
+    Each batch gets a frozen map of its own, which is applied to features and the batch's label
+    alone. Batches are compared by what they have in common: confounder values, or samples that were
+    measured in several of them (`bridge`). A batch that shares nothing with the reference is
+    compared along a path of batches; one that no path reaches is refused by name.
+
+    Parameters
+    ----------
+    adapter : ConDoAdapter or None, default=None
+        The settings of the maps: family, divergence, missing confounders, limits of overlap.
+        Default: `ConDoAdapter()`.
+    reference : label, "auto" or "consensus", default=None
+        The batch to map to. "auto" takes the one to which all others have the best paths;
+        "consensus" maps all batches to their centre, weighted by rows. May be left out if a batch
+        is called "reference".
+    joint : "auto", True or False, default="auto"
+        Whether all batches are estimated together, with one law of features given confounders, or
+        pair by pair along the best paths. "auto" is together wherever maps are diagonal and the
+        divergence is the likelihood, with more than two batches or bridges.
+    unreachable : {"raise", "keep"}, default="raise"
+        What to do with batches that no path reaches: refuse, or leave them as they are.
+    n_jobs, random_state : int or None, default=None
+        Handed to the adapter.
+
+    Attributes
+    ----------
+    maps_ : dict
+        The map of every batch by its label; that of the reference changes nothing.
+    reference_ : label
+        The batch that was mapped to; "consensus" if that was asked for.
+    graph_ : list of dict
+        Pairs of batches with their overlap, bridges, expected error, and whether that suffices.
+    paths_ : dict
+        For every batch, the labels from it to the reference.
+    errors_ : dict
+        Standard errors of the maps (`StandardErrors`) by label, None where they are not known.
+    report_ : BatchReport
+        A table of all batches with their expected errors before and after; print it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit import BatchAdapter
+    >>> rng = np.random.default_rng(0)
+    >>> batch, sex = np.repeat(["A", "B", "C"], 200), rng.integers(0, 2, 600).astype(str)
+    >>> X = rng.normal(size=(600, 1)) + (sex == "1")[:, None] + 3 * (batch == "C")[:, None]
+    >>> adapter = BatchAdapter(reference="A").fit(X, batch=batch, confounders=sex)
+    >>> bool(abs(adapter.maps_["C"]([[3.0]])[0, 0]) < 0.3)
+    True
+    """
+
+    def __init__(
+        self,
+        adapter: ConDoAdapter | None = None,
+        *,
+        reference: Any = None,
+        joint: Any = "auto",
+        unreachable: str = "raise",
+        n_jobs: int | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.adapter, self.reference, self.joint = adapter, reference, joint
+        self.unreachable, self.n_jobs, self.random_state = unreachable, n_jobs, random_state
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        batch: Any,
+        confounders: Any = None,
+        features: Any = None,
+        groups: Any = None,
+        sample_weight: Any = None,
+        bridge: Any = None,
+    ) -> "BatchAdapter":
+        """Learn one map for every batch.
+
+        Parameters
+        ----------
+        X : array, pandas or polars DataFrame, pyarrow Table or AnnData of shape (n_rows, n_columns)
+            Rows of all batches.
+        y : ignored
+            For scikit-learn's sake.
+        batch : array-like of shape (n_rows,) or str
+            The batch of each row, or the column of X that holds it.
+        confounders, features, groups, sample_weight
+            As in `ConDoAdapter.fit`. `features="common"` takes the columns that have values in
+            every batch.
+        bridge : array-like of shape (n_rows,) or str, default=None
+            Equal values mark the same sample measured in several batches; missing ones mark rows
+            that are no such samples. Bridges need no confounders. If no confounders are given at
+            all, the maps rest on bridges alone.
+
+        Returns
+        -------
+        BatchAdapter
+            The fitted adapter itself.
+        """
+        study = self.read(X, batch, confounders, features, groups, sample_weight, bridge)
+        self.fit_study(study, by_place(features, study.domains))
+        self._batch = batch if isinstance(batch, str) else None
+        return self
+
+    def read(
+        self,
+        X: Any,
+        batch: Any,
+        confounders: Any = None,
+        features: Any = None,
+        groups: Any = None,
+        sample_weight: Any = None,
+        bridge: Any = None,
+    ) -> Study:
+        """Read a table of many batches, as `fit` does."""
+        one = self.one_adapter()
+        roles = confounders, None if _is_common(features) else features, groups, sample_weight
+        study = Study.read(X, batch, *roles, one.categorical, one.missing, bridge=bridge)
+        return study.with_known_features(_is_common(features))
+
+    def one_adapter(self) -> ConDoAdapter:
+        """Return the adapter whose settings the maps have."""
+        one = ConDoAdapter() if self.adapter is None else clone(self.adapter)
+        if not hasattr(one, "fit_domains"):
+            raise ValueError(f"'adapter' must be a ConDoAdapter. Got {type(one).__name__}.")
+        if one.reference is not None:
+            text = "'reference' of the adapter inside is {got!r}; give it to BatchAdapter instead."
+            raise refusal(text, got=one.reference)
+        given = {"n_jobs": self.n_jobs, "random_state": self.random_state}
+        return one.set_params(**{name: value for name, value in given.items() if value is not None})
+
+    def graph(self, study: Study) -> tuple[Graph, int, dict[int, list[int]], str]:
+        """Return what can be compared, the reference, the paths to it, and how it came about."""
+        check_word("'unreachable'", self.unreachable, ("raise", "keep"))
+        if study.n_batches < 2:
+            text = "{@'batch'} has the label {only!r} alone; there is nothing to compare."
+            raise refusal(text, only=study.labels[0])
+        graph = Graph(study, self.one_adapter().min_overlap)
+        reference, why = self._reference(study, graph)
+        return graph, reference, graph.paths(reference), why
+
+    def _reference(self, study: Study, graph: Graph) -> tuple[int, str]:
+        labels, wanted = study.labels, self.reference
+        if wanted is None and "reference" in labels:
+            wanted = "reference"
+        if isinstance(wanted, str) and wanted in ("auto", "consensus") and wanted not in labels:
+            best = graph.best_reference()
+            chosen = f"{labels[best]}, to which all others have the best paths"
+            centre = f"the centre of all batches, by way of {labels[best]}"
+            return best, chosen if wanted == "auto" else centre
+        if wanted is None:
+            text = "{@'reference'} must name the batch to map to, one of {known}, or be 'auto' or "
+            raise refusal(text + "'consensus'.", known=listing(labels, 12))
+        if wanted not in labels:
+            text = "{@'reference'} is {got!r}, but the batches are {known}.{hint}"
+            hint = did_you_mean(wanted, labels)
+            raise refusal(text, got=wanted, known=listing(labels, 12), hint=hint)
+        return labels.index(wanted), f"{wanted}, as asked for"
+
+    def fit_study(self, study: Study, columns: list[int] | None = None) -> "BatchAdapter":
+        """Learn the maps from a study that has been read already."""
+        with noting() as notes:
+            warn_of_columns(study.domains)
+            graph, reference, paths, why = self.graph(study)
+            lost = [b for b in range(study.n_batches) if b not in paths]
+            if lost:
+                self._refuse_or_keep(study, graph, lost)
+            if len(paths) == 1:
+                raise NoOverlapError(
+                    f"No batch can be compared with the reference {study.labels[reference]!r}."
+                )
+            one = self.one_adapter()
+            joint = is_joint(self.joint, one, study)
+            found = estimate(study, one, graph, reference, paths, joint)
+            centred = self.reference == "consensus" and "consensus" not in study.labels
+            if centred:
+                found = towards_centre(found, study)
+        self._keep(study, graph, reference, paths, found, why)
+        self.reference_ = "consensus" if centred else study.labels[reference]
+        self.report_: BatchReport = replace(self.report_, reference=self.reference_, joint=joint)
+        self.provenance_ = self._account(study, found, list(notes))
+        keep_features(self, study.domains.tables[0], columns)
+        return self
+
+    def _refuse_or_keep(self, study: Study, graph: Graph, lost: list[int]) -> None:
+        """Refuse batches that no path reaches, or say that they stay as they are."""
+        single = [study.labels[b] for b in lost if graph.rows[b] < 2]
+        names = listing([study.labels[b] for b in lost], 12)
+        text = "No path of batches with common confounder values or bridges leads from {names} to "
+        text += "the reference."
+        text += " {single} has a single row." if single else ""
+        if self.unreachable == "keep":
+            text += " They are left as they are."
+            warn("unreachable", text, UserWarning, names=names, single=listing(single))
+            return
+        text += " Measure samples again in two batches (`bridge`; BatchAdapter.plan tells which), "
+        text += "leave these batches out, or leave them as they are with {@unreachable='keep'}."
+        raise NoOverlapError(said(text, names=names, single=listing(single)))
+
+    def _keep(
+        self,
+        study: Study,
+        graph: Graph,
+        reference: int,
+        paths: dict[int, list[int]],
+        found: Estimate,
+        why: str,
+    ) -> None:
+        """Keep maps, errors and facts by label."""
+        labels, domains = study.labels, study.domains
+        small = len(domains.is_query) * domains.n_features * len(labels) <= _PROFILED
+        self.maps_, self.errors_, facts = {}, {}, {}
+        for b, label in enumerate(labels):
+            one = found.maps.get(b)
+            if one is None:
+                names = domains.tables[0].feature_names
+                one = AffineMap(np.ones(domains.n_features), np.zeros(domains.n_features), names)
+            if small:
+                mine = replace(domains, is_query=study.batch == b)
+                one = one.with_origin(profile(mine, hidden=True))
+            self.maps_[label] = one
+            self.errors_[label] = found.errors.get(b)
+            if b not in paths:
+                continue
+            path = paths[b]
+            step = path[1] if len(path) > 1 else b
+            facts[label] = BatchFacts(
+                float(graph.size[b]),
+                [labels[k] for k in path],
+                graph.overlap(b, step) if step != b else 1.0,
+                int(graph.bridges[b, step]) if step != b else 0,
+                *found.expected.get(b, (0.0, 0.0)),
+            )
+        self.graph_, self.paths_ = graph.edges(), {k: one.path for k, one in facts.items()}
+        lost = [label for label in labels if label not in facts]
+        self.report_ = BatchReport(labels[reference], why, True, facts, lost, found.facts)
+
+    def _account(self, study: Study, found: Estimate, notes: list[Any]) -> Mapping[str, Any]:
+        """Tell how the maps came about, without anything that a file may not give away."""
+        settings = self.one_adapter().get_params(deep=False)
+        report = self.report_
+        account = {
+            "versions": versions(),
+            "adapter": {name: setting(value) for name, value in settings.items()},
+            "confounders": {
+                c.name: "continuous" if c.values is not None else "categorical"
+                for c in study.domains.confounders
+            },
+            "joint": report.joint,
+            "reference": report.why,
+            "batches": [
+                {
+                    "label": label if isinstance(label, int | float) else str(label),
+                    "rows": hidden_counts(np.array([one.rows]))[0],
+                    "path": [str(step) for step in one.path],
+                    "error_before": round(one.error_before, 4),
+                    "error_after": round(one.error_after, 4),
+                }
+                for label, one in report.batches.items()
+            ],
+            "unreachable": [str(label) for label in report.unreachable],
+            "warnings": list(dict.fromkeys(f"{n.category}: {told(n.sentence)}" for n in notes)),
+        }
+        return check_provenance(account) or {}
+
+    def transform(self, X: Any, *, batch: Any, return_std: bool = False) -> Any:
+        """Map the rows of every batch to the reference; no confounders are needed.
+
+        Parameters
+        ----------
+        X : array or data frame of shape (n_rows, n_columns)
+            Rows to map. Features are found by name; other columns are ignored.
+        batch : array-like of shape (n_rows,) or str
+            The batch of each row. Labels that were not there when fitting are refused.
+        return_std : bool, default=False
+            Whether to return also the standard error of every mapped value, from the errors of the
+            maps alone: zero for rows of the reference.
+
+        Returns
+        -------
+        array or data frame of shape (n_rows, n_features_in_)
+            The mapped features, in the container of X; with `return_std` a pair of these.
+        """
+        check_is_fitted(self, "maps_")
+        found = self._apply(X, batch, self.maps_)
+        if not return_std:
+            return found
+        unknown = [label for label, errors in self.errors_.items() if errors is None]
+        if unknown:
+            text = "The standard errors of {names} are not known; find them with "
+            raise refusal(text + "condokit.bootstrap(adapter, X, ...).", names=listing(unknown))
+        return found, self._apply(X, batch, self.errors_)
+
+    def inverse_transform(self, X: Any, *, batch: Any) -> Any:
+        """Map rows from the reference's units back to those of their batch; see `transform`."""
+        check_is_fitted(self, "maps_")
+        return self._apply(X, batch, {label: one.inverse() for label, one in self.maps_.items()})
+
+    def fit_transform(self, X: Any, y: Any = None, *, batch: Any, **roles: Any) -> Any:
+        """Fit, then map all rows; the parameters are those of `fit`."""
+        return self.fit(X, y, batch=batch, **roles).transform(X, batch=batch)
+
+    def _apply(self, X: Any, batch: Any, what: Mapping[Any, Any]) -> Any:
+        everything, table = matched(self, X)
+        table.refuse_empty()
+        code = batch_of_rows(batch, everything, list(what))
+        result = self.mapped(table, code, list(what.values()))
+        return result if is_array_wanted(self) else table.rebuild(result, table.feature_names)
+
+    def mapped(self, table: Table, code: Array, what: list[Any]) -> Array:
+        """Return rows mapped by their batch's map, or the errors of these by a batch's errors."""
+        maps, result = list(self.maps_.values()), table.output()
+        for rows, chunk in table.chunks():
+            here, part = code[rows], result[rows]
+            for b in np.unique(here):
+                whole = bool((here == here[0]).all())
+                mine: Any = slice(None) if whole else here == b
+                if isinstance(what[b], StandardErrors):
+                    part[mine] = what[b].of_mapped(chunk[mine], maps[b])
+                else:
+                    values = (
+                        part if whole else np.empty((int(mine.sum()), part.shape[1]), part.dtype)
+                    )
+                    what[b].apply_chunk(chunk[mine], table, values)
+                    if not whole:
+                        part[mine] = values
+        return result
+
+    def add_batch(
+        self,
+        X: Any,
+        *,
+        batch: Any,
+        confounders: Any = None,
+        groups: Any = None,
+        sample_weight: Any = None,
+        bridge: Any = None,
+    ) -> "BatchAdapter":
+        """Learn the map of a new batch; all other maps stay as they are.
+
+        Parameters
+        ----------
+        X : array or data frame of shape (n_rows, n_columns)
+            Rows of the new batch, and of one or more known ones, which their maps move to the
+            reference first.
+        batch, confounders, groups, sample_weight, bridge
+            As in `fit`.
+
+        Returns
+        -------
+        BatchAdapter
+            The adapter itself, with one more map.
+        """
+        check_is_fitted(self, "maps_")
+        features = getattr(self, "feature_names_in_", None)
+        chosen = self._columns if features is None else list(features)
+        study = self.read(X, batch, confounders, chosen, groups, sample_weight, bridge)
+        new = [b for b, label in enumerate(study.labels) if label not in self.maps_]
+        if len(new) != 1 or study.n_batches < 2:
+            text = "{@'batch'} must have one label that is new, beside known ones. New: {new}; "
+            known = listing(list(self.maps_), 12)
+            names = listing([study.labels[b] for b in new]) or "none"
+            raise refusal(text + "known: {known}.", new=names, known=known)
+        label, places = study.labels[new[0]], list(self.maps_)
+        table = study.domains.tables[0]
+        code = np.array([places.index(n) if n in places else len(places) for n in study.labels])
+        nothing = AffineMap(np.ones(table.n_features), np.zeros(table.n_features))
+        moved = self.mapped(table, code[study.batch], [*self.maps_.values(), nothing])
+        values = Table(table.rebuild(moved) if table.feature_names else moved)
+        joined = study.merged(new[0], replace(study.domains, tables=(values,)), self.reference_)
+        other = BatchAdapter(self.adapter, reference=joined.labels[1], joint=self.joint)
+        other.fit_study(joined)
+        errors = [
+            self.report_.batches[k].error_after for k in study.labels if k in self.report_.batches
+        ]
+        carried = float(np.sqrt(np.mean(np.square(errors)))) if errors else 0.0
+        own = other.report_.batches[label]
+        others = np.where(study.batch == new[0], -1, study.batch)
+        near = study.labels[int(np.bincount(others[others >= 0]).argmax())]
+        facts = replace(
+            own,
+            path=[label, *self.paths_.get(near, [near])],
+            error_before=float(np.hypot(own.error_before, carried)),
+            error_after=float(np.hypot(own.error_after, carried)),
+        )
+        self.maps_ = {**self.maps_, label: other.maps_[label]}
+        self.errors_ = {**self.errors_, label: other.errors_[label]}
+        self.paths_ = {**self.paths_, label: facts.path}
+        self.report_ = replace(self.report_, batches={**self.report_.batches, label: facts})
+        return self
+
+    kinds = ("batches",)  # that stand in the files which the class reads
+
+    def save(self, path: mapfile.Place) -> None:
+        """Write all maps to one readable JSON file."""
+        check_is_fitted(self, "maps_")
+        mapfile.write(path, self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of the file."""
+        names = getattr(self, "feature_names_in_", None)
+        return {
+            "kind": "batches",
+            "feature_names": None if names is None else [str(name) for name in names],
+            "columns": self._columns,
+            "n_features": self.n_features_in_,
+            "reference": _plain(self.reference_),
+            "batches": [
+                {"label": _plain(label), **one.to_dict()} for label, one in self.maps_.items()
+            ],
+            "provenance": self.provenance_,
+        }
+
+    @classmethod
+    def load(cls, path: mapfile.Place) -> "BatchAdapter":
+        """Read the maps that `save` wrote; they transform as before, and `add_batch` adds to them."""
+        found = mapfile.read(path, cls)
+        assert isinstance(found, cls)
+        return found
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "BatchAdapter":
+        """Read what `to_dict` returns; raise a ValueError if it is none."""
+        parts = content.get("batches")
+        if type(parts) is not list or not parts or not all(type(one) is dict for one in parts):
+            raise ValueError("'batches' is missing or of the wrong type.")
+        labels = [one.get("label") for one in parts]
+        if len({(type(label), label) for label in labels}) < len(labels):
+            raise ValueError("two batches have the same label.")
+        self = cls(reference=content.get("reference"))
+        self.maps_ = {
+            label: mapfile.CLASSES[one["kind"]].from_dict(one) for label, one in zip(labels, parts)
+        }
+        self.provenance_ = check_provenance(content.get("provenance")) or {}
+        told_of = {one["label"]: one for one in self.provenance_.get("batches", ())}
+        facts = {
+            label: BatchFacts(
+                np.nan, list(one["path"]), np.nan, 0, one["error_before"], one["error_after"]
+            )
+            for label, one in told_of.items()
+        }
+        lost = list(self.provenance_.get("unreachable", ()))
+        joint = bool(self.provenance_.get("joint"))
+        why = str(self.provenance_.get("reference", ""))
+        self.reference_, self.errors_ = content.get("reference"), dict.fromkeys(self.maps_)
+        self.report_ = BatchReport(self.reference_, why, joint, facts, lost, {})
+        self.graph_, self.paths_ = [], {label: one.path for label, one in facts.items()}
+        self._columns, self.n_features_in_ = content.get("columns"), content["n_features"]
+        if content["feature_names"] is not None:
+            self.feature_names_in_ = np.asarray(content["feature_names"], dtype=object)
+        return self
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """Return the names of the features, which the maps do not change."""
+        check_is_fitted(self, "maps_")
+        return names_out(self, input_features)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "maps_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+mapfile.CLASSES["batches"] = BatchAdapter
+
+
+def _is_common(features: Any) -> bool:
+    return isinstance(features, str) and features == "common"
+
+
+def _plain(label: Any) -> Any:
+    """Return a label as a file can hold it."""
+    label = label.item() if hasattr(label, "item") else label
+    return label if isinstance(label, str | int | float | bool) else str(label)

@@ -1,0 +1,162 @@
+r"""The graph of what can be compared: batches, and what any two of them have in common.
+
+Two batches a and b can be compared if their confounders overlap, or if samples were measured in
+both (bridges). With D the confounders of their rows (constant, straight lines, levels), the offset
+between them has the information, in units of one over the residual variance,
+
+.. math:: g_{ab} = n_b - 1_b' D (D'D)^{-1} D' 1_b + m_{ab} \frac{1 + \rho}{2},
+
+:math:`m_{ab}` the number of bridges and :math:`\rho` the ratio of variances between samples and of
+one sample measured again. A value is then wrong by about
+:math:`\sqrt{1 / g_{ab} + 1 / 2 n_a + 1 / 2 n_b}` residual standard deviations, from the offset and
+the two scales. Squares add up along a path.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from condokit.batches.study import Study
+from condokit.checks import NoOverlapError
+from condokit.compare.comparison import compare
+
+RATIO = 4.0  # of variances between samples and of one sample measured again
+_MOST_PAIRS = 100  # whose overlap is measured though no path asks for it
+_FEWEST_ROWS = 2
+_FEWEST_BRIDGES = 2
+_MOST_LEVELS = 200
+
+
+@dataclass
+class Graph:
+    """Which batches can be compared, how well, and the best way from each to the reference."""
+
+    study: Study
+    min_overlap: float
+    overlaps: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        used = np.flatnonzero(self.study.domains.kept())
+        at, self.batch = self.study.covariates(used), self.study.batch[used]
+        K = self.study.n_batches
+        self.has_confounders = bool(self.study.domains.confounders)
+        self.size = np.bincount(self.batch, at.counts, K)
+        self.rows = np.bincount(self.batch, minlength=K)
+        self.levels = self.study.counts(self.study.domains.strata().codes, at.n_categories)
+        D = np.column_stack([np.ones(len(used)), at.Z])
+        if at.Z.shape[1] and 1 < at.n_categories <= _MOST_LEVELS:
+            D = np.column_stack([D, at.category[:, None] == np.arange(1, at.n_categories)])
+        self.is_counted = not at.Z.shape[1]  # categories alone: counts tell all
+        root = np.sqrt(at.counts)[:, None]
+        parts = [(D * root)[self.batch == b] for b in range(K)]
+        self.gram = np.stack([part.T @ part for part in parts])
+        bridge = self.study.bridge
+        self.samples = np.zeros((K, self.study.n_bridges))
+        self.samples[self.study.batch[bridge >= 0], bridge[bridge >= 0]] = 1.0
+        self.bridges = self.samples @ self.samples.T
+        self.error = np.full((K, K), np.inf)
+        for a in range(K):
+            for b in range(a):
+                self.error[a, b] = self.error[b, a] = self._error(a, b)
+        if K * (K - 1) / 2 <= _MOST_PAIRS or self.is_counted:
+            for a in range(K):
+                for b in range(a):
+                    self.overlap(a, b)
+
+    def information(self, a: int, b: int) -> float:
+        """Return what confounders tell of the offset between two batches: g without bridges."""
+        if self.is_counted:
+            both = (
+                self.levels[a] * self.levels[b] / np.maximum(self.levels[a] + self.levels[b], 1e-9)
+            )
+            return float(both.sum())
+        own = self.gram[b][:, 0]
+        inverse = np.linalg.pinv(self.gram[a] + self.gram[b], rcond=1e-9, hermitian=True)
+        return max(float(self.size[b] - own @ inverse @ own), 0.0)
+
+    def _error(self, a: int, b: int) -> float:
+        """Return by how much a value of one batch is wrong in units of the other, in sd."""
+        if min(self.rows[a], self.rows[b]) < _FEWEST_ROWS:
+            return np.inf
+        g = self.bridges[a, b] * (1 + RATIO) / 2
+        if self.has_confounders or not self.study.n_bridges:
+            g += self.information(a, b)
+        return float(np.sqrt(1 / g + 0.5 / self.size[a] + 0.5 / self.size[b])) if g > 0 else np.inf
+
+    def overlap(self, a: int, b: int) -> float:
+        """Return the overlap coefficient of two batches' confounders, measured once."""
+        pair = (a, b) if a < b else (b, a)
+        if pair not in self.overlaps:
+            self.overlaps[pair] = self._measured(*pair)
+        return self.overlaps[pair]
+
+    def _measured(self, a: int, b: int) -> float:
+        if self.is_counted:
+            shares = self.levels[[a, b]] / np.maximum(self.size[[a, b]], 1e-300)[:, None]
+            return float(shares.min(axis=0).sum())
+        try:
+            found = compare(self.study.pair(a, b), quiet=True, measured=True, by_rows=True)
+        except (NoOverlapError, ValueError):
+            return 0.0
+        return found.overlap.coefficient
+
+    def is_edge(self, a: int, b: int) -> bool:
+        """Tell whether two batches can be compared directly."""
+        if not np.isfinite(self.error[a, b]):
+            return False
+        if self.bridges[a, b] >= _FEWEST_BRIDGES:
+            return True
+        if self.study.n_bridges and not self.has_confounders:
+            return False
+        return self.overlap(a, b) >= max(self.min_overlap, 1e-9)
+
+    def paths(self, reference: int) -> dict[int, list[int]]:
+        """Return the path of least error from every batch that has one to the reference."""
+        cost, before = {reference: 0.0}, {reference: reference}
+        settled: list[int] = []
+        while open_ := [b for b in cost if b not in settled]:
+            here = min(open_, key=lambda b: cost[b])
+            settled.append(here)
+            for b in range(self.study.n_batches):
+                there = cost[here] + self.error[here, b] ** 2
+                if b not in settled and there < cost.get(b, np.inf) and self.is_edge(here, b):
+                    cost[b], before[b] = there, here
+        paths = {}
+        for b in settled:
+            path = [b]
+            while path[-1] != reference:
+                path.append(before[path[-1]])
+            paths[b] = path
+        return paths
+
+    def best_reference(self) -> int:
+        """Return the batch to which all others have the best paths, weighted by their rows."""
+        best, found = (-np.inf, -np.inf), 0
+        for r in range(self.study.n_batches):
+            paths = self.paths(r)
+            reached = float(self.size[list(paths)].sum())
+            error = sum(self.size[b] * self.path_error(path) ** 2 for b, path in paths.items())
+            if (reached, -error) > best:
+                best, found = (reached, -error), r
+        return found
+
+    def path_error(self, path: list[int]) -> float:
+        """Return the expected error along a path."""
+        return float(np.sqrt(sum(self.error[a, b] ** 2 for a, b in zip(path[:-1], path[1:]))))
+
+    def edges(self) -> list[dict[str, Any]]:
+        """Return the pairs of batches that were looked at, with what they have in common."""
+        found = []
+        for (a, b), overlap in sorted(self.overlaps.items()):
+            bridges, error = int(self.bridges[a, b]), float(self.error[a, b])
+            found.append(
+                {
+                    "batches": (self.study.labels[a], self.study.labels[b]),
+                    "overlap": overlap,
+                    "bridges": bridges,
+                    "error": error,
+                    "comparable": self.is_edge(a, b),
+                }
+            )
+        return found

@@ -1,0 +1,99 @@
+"""A study as it was read: rows of many batches, and samples that were measured in several."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array, listing, refusal
+from condokit.data.covariates import Covariates
+from condokit.data.domains import Domains
+from condokit.data.roles import from_batches
+
+
+@dataclass(frozen=True)
+class Study:
+    """Rows of all batches, with confounders, as domains whose reference is the largest batch."""
+
+    domains: Domains
+    batch: Array  # (n_rows,): the number of each row's batch
+    labels: list[Any]
+    bridge: Array  # (n_rows,): the number of a sample that is in several batches, -1 for others
+
+    @classmethod
+    def read(cls, X: Any, batch: Any, *roles: Any, bridge: Any = None) -> "Study":
+        """Read one table; see `condokit.data.roles.from_batches`."""
+        domains, codes, labels, given = from_batches(X, batch, bridge, *roles)
+        study = cls(domains, codes, labels, np.full(len(codes), -1))
+        return study if given is None else study.with_bridges(given)
+
+    def with_bridges(self, sample: Array) -> "Study":
+        """Return the study with samples, of which those count that are in several batches."""
+        kept = self.domains.kept() & (sample >= 0)
+        pairs = np.unique(np.column_stack([sample, self.batch])[kept], axis=0)
+        several = np.flatnonzero(np.bincount(pairs[:, 0], minlength=1) > 1)
+        number = np.full(max(int(sample.max(initial=0)) + 1, 1), -1)
+        number[several] = np.arange(len(several))
+        return replace(self, bridge=np.where(kept, number[np.maximum(sample, 0)], -1))
+
+    def with_known_features(self, common: bool) -> "Study":
+        """Refuse features that a batch has no value of, or take those in `common` alone."""
+        if self.domains.gaps is None:
+            return self
+        known = np.zeros((self.n_batches, self.domains.n_features))
+        for rows, chunk in self.domains.chunks():
+            np.add.at(known, self.batch[rows], ~np.isnan(chunk) & self.domains.kept()[rows, None])
+        absent = known == 0
+        if not absent.any():
+            return self
+        if common and not absent.any(axis=0).all():
+            places = np.flatnonzero(~absent.any(axis=0))
+            return replace(self, domains=self.domains.of(places))
+        b = int(absent.any(axis=1).argmax())
+        text = "No value of {names} is known in the batch {batch!r}. Leave features that a batch "
+        text += "lacks out with {@`features`}, all of them with {@features='common'}."
+        names = listing(self.domains.tables[0].names_of(absent[b]))
+        raise refusal(text, names=names, batch=self.labels[b])
+
+    def merged(self, new: int, domains: Domains, reference: Any) -> "Study":
+        """Return two batches: one of these, and all others as one that has been mapped already."""
+        is_new = self.batch == new
+        own = self.labels[new]
+        domains = replace(domains, is_query=is_new, labels=(own, reference))
+        bridge = np.where(self.bridge >= 0, self.bridge, -1)
+        both = Study(domains, (~is_new).astype(np.intp), [own, reference], np.full(len(is_new), -1))
+        return both.with_bridges(bridge)
+
+    @property
+    def n_batches(self) -> int:
+        """How many batches there are."""
+        return len(self.labels)
+
+    @property
+    def n_bridges(self) -> int:
+        """How many samples are in several batches."""
+        return int(self.bridge.max(initial=-1)) + 1
+
+    def rows(self, *batches: int) -> Array:
+        """Mark the rows of some batches that are not left out."""
+        return self.domains.kept() & np.isin(self.batch, batches)
+
+    def counts(self, codes: Array, n_levels: int) -> Array:
+        """Return the rows, or weights, of every batch and level; negative codes are left out."""
+        kept = self.domains.kept() & (codes >= 0)
+        weights = None if self.domains.weights is None else self.domains.weights[kept]
+        cells = self.batch[kept] * n_levels + codes[kept]
+        size = self.n_batches * n_levels
+        return np.bincount(cells, weights, size).reshape(-1, n_levels).astype(float)
+
+    def pair(self, query: int, reference: int) -> Domains:
+        """Return two of the batches as domains."""
+        labels = self.labels[query], self.labels[reference]
+        keep = self.rows(query, reference)
+        return replace(self.domains, is_query=self.batch == query, keep=keep, labels=labels)
+
+    def covariates(self, used: Array) -> Covariates:
+        """Return the confounders of some rows as numbers."""
+        strata = self.domains.strata()
+        codes, category = np.unique(strata.codes[used], return_inverse=True)
+        return Covariates.of(self.domains, used, category, len(codes), False)
