@@ -497,7 +497,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
 
     @classmethod
     def load(cls, path: mapfile.Place) -> "BatchAdapter":
-        """Read the maps that `save` wrote; they transform as before, and `add_batch` adds to them."""
+        """Read the maps that `save` wrote; they transform as before, and can be added to."""
         found = mapfile.read(path, cls)
         assert isinstance(found, cls)
         return found

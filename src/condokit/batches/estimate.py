@@ -17,7 +17,6 @@ from condokit.data.subsets import subsample
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, MapFamily
 from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
-from condokit.solvers.solution import Solution
 
 _MOST_VALUES = 2_000_000  # of rows that tell expected errors
 _FEWEST_ROWS = 50
@@ -120,35 +119,15 @@ def _together(
     family, table = pick("map", one.map, MAPS, MapFamily), study.domains.tables[0]
     links = None if family.links is None else check_links(family.links, table.labels)
     linked = replace(study, domains=replace(study.domains, links=links))
-    found = fit_study(linked, sorted(paths), reference, family.has_scale)
+    shrinks = one.shrinkage == "auto"
+    found = fit_study(linked, sorted(paths), reference, family.has_scale, shrinks)
     if found.flat.any() and family.has_scale:
         names = listing(table.names_of(found.flat))
         text = "Constant or nearly so within a batch, so only shifted: {names}."
         warn("constant-features", text, names=names)
-    chosen = found.plain if one.shrinkage is None else found.settled
-    maps = {
-        b: AffineMap(s.scale, s.offset, table.feature_names, links=links) for b, s in chosen.items()
-    }
-    errors: dict[int, StandardErrors | None] = {
-        b: _errors(found.plain[b], s) for b, s in chosen.items()
-    }
-    return maps, errors, found.facts
-
-
-def _errors(plain: Solution, settled: Solution) -> DiagonalErrors:
-    """Return errors between those of sampling and pull, and those that the priors believe in.
-
-    Sampling and the pull as an error of its own cover too much where few rows leave much to the
-    priors, the posterior alone too little where these are wrong: the geometric mean covers 93 to
-    97% in simulations, along chains too.
-    """
-    full = DiagonalErrors.of(plain, settled)
-    assert full is not None
-    if settled is plain:
-        return full
-    believed = settled.scale * np.asarray(settled.se_log_scale), np.asarray(settled.se_image)
-    scale, image = np.sqrt(full.of_scale * believed[0]), np.sqrt(full.of_image * believed[1])
-    return DiagonalErrors(scale, image, plain.centre)
+    parts = zip(found.batches, found.scale, found.offset)
+    maps = {b: AffineMap(m, o, table.feature_names, links=links) for b, m, o in parts}
+    return maps, dict(zip(found.batches, found.errors)), found.facts
 
 
 def _along_paths(

@@ -25,6 +25,7 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.conditionals.curves import Products
+from condokit.data.subsets import subsample
 from condokit.solvers.pooled.design import effective_number
 from condokit.solvers.pooled.noise import NoiseModel, renew_noise, share_levels
 from condokit.solvers.pooled.rowwise import (
@@ -34,12 +35,17 @@ from condokit.solvers.pooled.rowwise import (
     degrees_of_freedom,
     heavy_tailed,
 )
-from condokit.solvers.solution import Evidence, Solution, decorrelated
 
 _NEWTON_STEPS = 60
 _MOST_STEPS = 16  # of weights
 _STILL = 0.02  # of a standard error
 _EXTREME = 12.0
+_TAIL = 4.0  # degrees of freedom of priors
+_PSEUDO = 2.0  # features' worth of the mean of all batches, in the prior of each
+_FEW_EFFECTS = 6.0  # effects' worth of what is usual, in that mean
+_FEWEST_COMMON = 3.0  # features that may have something in common
+_EM_STEPS = 40
+_MOST_LEARNING = 512
 
 
 @dataclass(frozen=True)
@@ -257,57 +263,103 @@ def _fit_cells(at: Stacked, found: Joint, h: Array, only_shift: Array) -> Joint:
     return found
 
 
-def solutions(at: Stacked, found: Joint) -> dict[int, Solution]:
-    r"""Return the map of every batch with its errors, in units of the batches.
+@dataclass(frozen=True)
+class Maps:
+    """Maps x to r + m (x - c) of all batches but the reference, and covariances of errors.
+
+    All but `sd` and `n_effective` have the shape (n_features, K - 1), covariances one more axis.
+    """
+
+    scale: Array
+    centre: Array  # where the image is learned independently of the scale
+    image: Array
+    cov_log: Array  # of log-scales
+    cov_image: Array
+    sd: Array  # (n_features,): of residuals
+    n_effective: float  # as how many independent features these count
+
+
+def maps_of(at: Stacked, found: Joint) -> Maps:
+    r"""Return maps and the covariances of their errors, in units of the batches.
 
     The image of c in batch b is :math:`s_b c - \theta_b(s)`, whose derivatives by u are
-    :math:`\delta_{bc} s_b c - T_{bc} s_c` beside the variance :math:`\sigma^2 B_{bb}` at given
-    scales. Tails that are not normal multiply the variance of log-scales by (kurtosis - 1) / 2, or
-    those of t with nu degrees of freedom by (nu + 3) / nu, and that of offsets by
-    (nu + 3) / (nu + 1).
+    :math:`J_{bc} = \delta_{bc} s_b c - T_{bc} s_c`, beside the covariance :math:`\sigma^2 B` at
+    given scales; c makes it uncorrelated with the scale of b. Tails that are not normal multiply the
+    variance of log-scales by (kurtosis - 1) / 2, or those of t with nu degrees of freedom by
+    (nu + 3) / nu, and that of offsets by (nu + 3) / (nu + 1).
     """
     s, red, n, p = found.s, found.reduced, found.n_eff, len(found.s)
     K, others, dof = at.n_batches, at.others, found.dof
     H = s[:, :, None] * red.Q * s[:, None, :] / found.sigma2[:, None, None]
     H = H + np.diag(n) - 2 * np.outer(n, n) / n.sum()
     free = np.ix_(np.arange(p), others, others)
-    cov = np.zeros((p, K, K))
-    cov[free] = np.linalg.inv(H[free] + 1e-9 * np.eye(K - 1) * n.min())
-    share = found.n_eff.sum() / (found.n_eff.sum() + SANDWICH_ROWS)
+    share = dof / (dof + SANDWICH_ROWS)
     heavy = np.maximum((found.kurtosis - 1) / 2, 1.0) ** share
-    finite = np.where(np.isinf(found.nu), 1e8, found.nu)
-    normal, widen = np.isinf(found.nu), dof / max(dof - 2, 0.5)
-    cov *= (np.where(normal, heavy, (finite + 3) / finite) * widen)[:, None, None]
-    given = found.sigma2 * (finite + 3) / (finite + 1) * widen
-    first = at.D.shape[1] - (K - 1)
-    result = {}
-    for place, b in enumerate(others):
-        row = first + place
-        theta = (red.T[:, row] * s).sum(1)
-        jacobian = -red.T[:, row] * s
-        both = np.einsum("dc,dce->de", jacobian, cov)
-        variance = given * red.B[..., row, row] + (both * jacobian).sum(1)
-        m, rest = s[:, b], np.delete(np.arange(K), b)
-        G01 = np.einsum("dc,dc->d", red.Q[:, b, rest], s[:, rest])
-        total = np.einsum("db,dbc,dc->d", s, red.Q, s)
-        G11 = red.Q[:, b, b]
-        profile = np.stack([total - 2 * m * G01 - m**2 * G11, G01, G11])
-        known = Evidence(
-            np.sqrt(found.sigma2),
-            found.n_effective,
-            np.full(p, dof),
-            np.full(p, n[b]),
-            profile,
-        )
-        zero = np.zeros(p)
-        plain = Solution(
-            m,
-            zero,
-            -theta,
-            se_log_scale=np.sqrt(cov[:, b, b]),
-            se_image=np.sqrt(variance),
-            evidence=known,
-            law={"heavy_tails": ~normal, "discrete": np.zeros(p, dtype=bool)},
-        )
-        result[int(b)] = decorrelated(plain, both[:, b])
-    return result
+    nu = np.where(np.isinf(found.nu), 1e8, found.nu)
+    widen = dof / max(dof - 2, 0.5)
+    factor = np.where(np.isinf(found.nu), heavy, (nu + 3) / nu) * widen
+    cov = np.linalg.inv(H[free] + 1e-9 * n.min() * np.eye(K - 1)) * factor[:, None, None]
+    last = np.arange(at.D.shape[1] - (K - 1), at.D.shape[1])
+    T = red.T[:, last] * s[:, None, :]
+    theta, J = T.sum(2), -T[:, :, others]
+    own = np.arange(K - 1)
+    variance = cov[:, own, own]
+    both = np.einsum("dbc,dcb->db", J, cov)
+    centre = -both / (s[:, others] * np.where(variance > 0, variance, 1.0))
+    J[:, own, own] += s[:, others] * centre
+    given = found.sigma2 * (nu + 3) / (nu + 1) * widen
+    cov_image = given[:, None, None] * red.B[:, last[:, None], last]
+    cov_image = cov_image + J @ cov @ np.swapaxes(J, 1, 2)
+    image = s[:, others] * centre - theta
+    return Maps(
+        s[:, others], centre, image, cov, cov_image, np.sqrt(found.sigma2), found.n_effective
+    )
+
+
+def towards_each_other(d: Array, S: Array, n_effective: float, usual: float) -> tuple[Array, Array]:
+    r"""Return posterior means and variances of differences between batches and the reference.
+
+    For every feature, :math:`d_b = \gamma_b + o_b - o_r + e_b`, with errors e of covariance S, and
+    effects o of all batches, the reference's too, that are t distributed with 4 degrees of freedom
+    and a scale for each batch, learned over features by expectation-maximisation, beside the mean
+    of all batches and what is `usual`. :math:`\gamma_b` is what the features of a batch have in
+    common, as far as it is more than chance. Where all differences of a feature point one way, it
+    is the reference that is off.
+    """
+    p, k = d.shape
+    every = np.arange(p)
+    some = every[subsample(p, _MOST_LEARNING)]
+    noise = np.einsum("dbb->db", S)
+    V = np.full(k + 1, max(float(np.median((d**2 - noise).clip(0).mean(0))) / 2, 1e-4))
+    gamma, W = np.zeros(k), np.ones((p, k + 1))
+    for step in range(_EM_STEPS + 1):
+        at = every if step == _EM_STEPS else some
+        for _ in range(3 if step == _EM_STEPS else 1):
+            prior = V / W[at]
+            total = S[at] + prior[:, -1, None, None]
+            total[:, np.arange(k), np.arange(k)] += prior[:, :k]
+            A = np.linalg.inv(total)
+            z = np.einsum("dbc,dc->db", A, d[at] - gamma)
+            mean = np.column_stack([prior[:, :k] * z, -prior[:, -1] * z.sum(1)])
+            inner = np.column_stack([np.einsum("dbb->db", A), A.sum((1, 2))])
+            second = mean**2 + np.maximum(prior - prior**2 * inner, 0.0)
+            W[at] = (_TAIL + 1) / (_TAIL + second / V)
+        if step < _EM_STEPS:
+            found = (W[at] * second).mean(0)
+            part = n_effective * len(at) / p
+            pooled = part * found.sum() + _FEW_EFFECTS * usual**2
+            pooled /= part * (k + 1) + _FEW_EFFECTS
+            V = np.maximum((part * found + _PSEUDO * pooled) / (part + _PSEUDO), 1e-6)
+            gamma = _common(d, noise, 2 * V[:k], n_effective)
+    SA = S @ A
+    settled = d - np.einsum("dbc,dc->db", SA, d - gamma)
+    return settled, np.maximum(noise - np.einsum("dbc,dcb->db", SA, S), 1e-12 * noise)
+
+
+def _common(d: Array, noise: Array, V: Array, n_effective: float) -> Array:
+    """Return what the features of a batch have in common, as far as it is more than chance."""
+    weight = 1 / (V + noise)
+    mean = (weight * d).sum(0) / weight.sum(0)
+    variance = len(d) / max(n_effective, 1.0) / weight.sum(0)
+    chance = variance / np.maximum(mean**2, 1e-300)
+    return mean * np.maximum(1 - chance, 0.0) * (n_effective >= _FEWEST_COMMON)
