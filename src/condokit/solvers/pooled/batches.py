@@ -284,8 +284,8 @@ def maps_of(at: Stacked, found: Joint) -> Maps:
 
     The image of c in batch b is :math:`s_b c - \theta_b(s)`, whose derivatives by u are
     :math:`J_{bc} = \delta_{bc} s_b c - T_{bc} s_c`, beside the covariance :math:`\sigma^2 B` at
-    given scales; c makes it uncorrelated with the scale of b. Tails that are not normal multiply the
-    variance of log-scales by (kurtosis - 1) / 2, or those of t with nu degrees of freedom by
+    given scales; c makes it uncorrelated with the scale of b. Tails that are not normal multiply
+    the variance of log-scales by (kurtosis - 1) / 2, or those of t with nu degrees of freedom by
     (nu + 3) / nu, and that of offsets by (nu + 3) / (nu + 1).
     """
     s, red, n, p = found.s, found.reduced, found.n_eff, len(found.s)
@@ -327,33 +327,38 @@ def towards_each_other(d: Array, S: Array, n_effective: float, usual: float) -> 
     is the reference that is off.
     """
     p, k = d.shape
-    every = np.arange(p)
-    some = every[subsample(p, _MOST_LEARNING)]
+    some = subsample(p, max(_MOST_LEARNING // max(k // 5, 1), 64))
     noise = np.einsum("dbb->db", S)
     V = np.full(k + 1, max(float(np.median((d**2 - noise).clip(0).mean(0))) / 2, 1e-4))
-    gamma, W = np.zeros(k), np.ones((p, k + 1))
-    for step in range(_EM_STEPS + 1):
-        at = every if step == _EM_STEPS else some
-        for _ in range(3 if step == _EM_STEPS else 1):
-            prior = V / W[at]
-            total = S[at] + prior[:, -1, None, None]
-            total[:, np.arange(k), np.arange(k)] += prior[:, :k]
-            A = np.linalg.inv(total)
-            z = np.einsum("dbc,dc->db", A, d[at] - gamma)
-            mean = np.column_stack([prior[:, :k] * z, -prior[:, -1] * z.sum(1)])
-            inner = np.column_stack([np.einsum("dbb->db", A), A.sum((1, 2))])
-            second = mean**2 + np.maximum(prior - prior**2 * inner, 0.0)
-            W[at] = (_TAIL + 1) / (_TAIL + second / V)
-        if step < _EM_STEPS:
-            found = (W[at] * second).mean(0)
-            part = n_effective * len(at) / p
-            pooled = part * found.sum() + _FEW_EFFECTS * usual**2
-            pooled /= part * (k + 1) + _FEW_EFFECTS
-            V = np.maximum((part * found + _PSEUDO * pooled) / (part + _PSEUDO), 1e-6)
-            gamma = _common(d, noise, 2 * V[:k], n_effective)
+    gamma, W = np.zeros(k), np.ones((len(some), k + 1))
+    part = n_effective * len(some) / p
+    for _ in range(_EM_STEPS):
+        second, _ = _effects(d[some] - gamma, S[some], V / W)
+        W = (_TAIL + 1) / (_TAIL + second / V)
+        found, before = (W * second).mean(0), V
+        pooled = part * found.sum() + _FEW_EFFECTS * usual**2
+        pooled /= part * (k + 1) + _FEW_EFFECTS
+        V = np.maximum((part * found + _PSEUDO * pooled) / (part + _PSEUDO), 1e-6)
+        gamma = _common(d, noise, 2 * V[:k], n_effective)
+        if (np.abs(V - before) < 1e-2 * V + 1e-5).all():
+            break
+    second, _ = _effects(d - gamma, S, np.broadcast_to(V, (p, k + 1)))
+    _, A = _effects(d - gamma, S, V * (_TAIL + second / V) / (_TAIL + 1))
     SA = S @ A
-    settled = d - np.einsum("dbc,dc->db", SA, d - gamma)
-    return settled, np.maximum(noise - np.einsum("dbc,dcb->db", SA, S), 1e-12 * noise)
+    mean = d - np.einsum("dbc,dc->db", SA, d - gamma)
+    return mean, np.maximum(noise - np.einsum("dbc,dcb->db", SA, S), 1e-12 * noise)
+
+
+def _effects(d: Array, S: Array, prior: Array) -> tuple[Array, Array]:
+    """Return second moments of effects given differences, and the inverse covariance of these."""
+    k = d.shape[1]
+    total = S + prior[:, -1, None, None]
+    total[:, np.arange(k), np.arange(k)] += prior[:, :k]
+    A = np.linalg.inv(total)
+    z = np.einsum("dbc,dc->db", A, d)
+    mean = np.column_stack([prior[:, :k] * z, -prior[:, -1] * z.sum(1)])
+    inner = np.column_stack([np.einsum("dbb->db", A), A.sum((1, 2))])
+    return mean**2 + np.maximum(prior - prior**2 * inner, 0.0), A
 
 
 def _common(d: Array, noise: Array, V: Array, n_effective: float) -> Array:
