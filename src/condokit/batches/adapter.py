@@ -18,6 +18,7 @@ from condokit.adapter import (
 )
 from condokit.batches.estimate import Estimate, estimate, is_joint, towards_centre
 from condokit.batches.graph import Graph
+from condokit.batches.plan import Plan, make_plan
 from condokit.batches.study import Study
 from condokit.checks import (
     Array,
@@ -472,6 +473,27 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         self.paths_ = {**self.paths_, label: facts.path}
         self.report_ = replace(self.report_, batches={**self.report_.batches, label: facts})
         return self
+
+    def plan(
+        self, X: Any, *, batch: Any, confounders: Any = None, n: int = 8, **roles: Any
+    ) -> Plan:
+        """Tell which samples to measure again in which batch, or which subjects to add.
+
+        Parameters
+        ----------
+        X, batch, confounders
+            As in `fit`; nothing needs to be fitted. `features`, `groups`, `bridge` may be given.
+        n : int, default=8
+            How many samples can be measured.
+
+        Returns
+        -------
+        Plan
+            The samples, the batches, and the expected error before and after; print it.
+        """
+        study = self.read(X, batch, confounders, **roles)
+        graph, reference, _, _ = self.graph(study)
+        return make_plan(study, graph, reference, n)
 
     kinds = ("batches",)  # that stand in the files which the class reads
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from condokit.batches.study import Study
-from condokit.checks import NoOverlapError
+from condokit.checks import Array, NoOverlapError
 from condokit.compare.comparison import compare
 
 RATIO = 4.0  # of variances between samples and of one sample measured again
@@ -74,6 +74,26 @@ class Graph:
         own = self.gram[b][:, 0]
         inverse = np.linalg.pinv(self.gram[a] + self.gram[b], rcond=1e-9, hermitian=True)
         return max(float(self.size[b] - own @ inverse @ own), 0.0)
+
+    @property
+    def strata_shape(self) -> tuple[int, int]:
+        """Numbers of batches and of combinations of categories."""
+        return self.levels.shape[0], self.levels.shape[1]
+
+    def information_matrix(self, extra: Array) -> Array:
+        """Return what is known of the offsets of all batches, with extra rows in strata."""
+        if self.is_counted:
+            counts = self.levels + extra
+            total = np.maximum(counts.sum(axis=0), 1e-300)
+            L = np.diag(counts.sum(axis=1)) - (counts / total) @ counts.T
+        else:
+            N = self.gram[:, :, 0]
+            L = np.diag(self.size) - N @ np.linalg.pinv(self.gram.sum(0), hermitian=True) @ N.T
+        if self.study.n_bridges and not self.has_confounders:
+            L = 0 * L
+        for sample in self.samples.T:
+            L = L + (1 + RATIO) * (np.diag(sample) - np.outer(sample, sample) / sample.sum())
+        return L
 
     def _error(self, a: int, b: int) -> float:
         """Return by how much a value of one batch is wrong in units of the other, in sd."""

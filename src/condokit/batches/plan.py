@@ -1,0 +1,140 @@
+r"""What to measure next: the samples, or the new subjects, that lower the expected error most.
+
+Offsets of all batches have the information matrix, with D the confounders of all rows and N the
+sums of D over the rows of each batch,
+
+.. math:: L = diag(n) - N' (D'D)^{-1} N + \sum_i (1 + \rho) (diag(1_i) - 1_i 1_i' / m_i),
+
+the last over samples i that were measured in m batches. Its inverse V without the reference is the
+covariance of offsets in residual variances. A sample of batch a that is measured again in b adds
+:math:`\omega c c'` with c = e_a - e_b and :math:`\omega = (1 + \rho) / 2`, which takes
+:math:`c' V w V c / (1 / \omega + c' V c)` off the mean error :math:`\sum_b w_b V_{bb}`, w the
+shares of rows. Samples are chosen one after another, each the best given those before.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from condokit.batches.graph import RATIO, Graph
+from condokit.batches.study import Study
+from condokit.checks import Array, check_integer
+from condokit.data.domains import cell_names
+from condokit.data.subsets import subsample
+
+_UNKNOWN = 1e-4  # information on offsets that nothing else tells of: errors of 100 sd
+_MOST_ROWS = 500  # of a batch, among which samples are chosen
+_LARGE = 10.0  # errors beyond which nothing is known
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which samples to measure again and where, or which subjects to add, and what that gains."""
+
+    again: list[dict[str, Any]]  # "row" (and "name"), "batch" that it is of, and where "again_in"
+    add: list[dict[str, Any]]  # instead: "batch", "values" of confounders, "n" new subjects
+    error_before: float  # expected error of a value, in sd
+    error_after: float  # if these samples are measured again
+    error_after_adding: float  # if these subjects are added instead; nan without confounders
+
+    def __str__(self) -> str:
+        moves: dict[tuple[Any, Any], list[str]] = {}
+        for one in self.again:
+            moves.setdefault((one["batch"], one["again_in"]), []).append(str(one["name"]))
+        lines = [f"Expected error of a value now: {_sd(self.error_before)}."]
+        lines.append(
+            f"Measure these {len(self.again)} samples again: {_sd(self.error_after)} after."
+        )
+        lines += [f"  of {a}, again in {b}: {', '.join(names)}" for (a, b), names in moves.items()]
+        if self.add:
+            lines.append(f"Or add new subjects: {_sd(self.error_after_adding)} after.")
+            lines += [f"  {one['n']} in {one['batch']}: {one['values']}" for one in self.add]
+        return "\n".join(lines)
+
+
+def _sd(error: float) -> str:
+    return "not known, some batches cannot be compared" if error > _LARGE else f"{error:.2f} sd"
+
+
+def make_plan(study: Study, graph: Graph, reference: int, n: int) -> Plan:
+    """Choose n samples, or n new subjects, one after another."""
+    check_integer("n", n, 1)
+    scales = float(
+        (graph.size / graph.size.sum()) @ (0.5 / graph.size + 0.5 / graph.size[reference])
+    )
+    weights = graph.size / graph.size.sum()
+
+    def error(L: Array) -> float:
+        return float(np.sqrt(weights @ np.diag(_inverse(L, reference)) + scales))
+
+    start = graph.information_matrix(np.zeros(graph.strata_shape))
+    L, moves = start.copy(), []
+    for _ in range(n):
+        V = _inverse(L, reference)
+        M = (V * weights) @ V
+        spread = np.diag(V)[:, None] + np.diag(V) - 2 * V
+        gain = np.diag(M)[:, None] + np.diag(M) - 2 * M
+        gain = gain / (2 / (1 + RATIO) + spread)
+        a, b = np.unravel_index(int(gain.argmax()), gain.shape)
+        a, b = (a, b) if graph.size[a] >= graph.size[b] else (b, a)
+        moves.append((int(a), int(b)))
+        L[[a, b], [a, b]] += (1 + RATIO) / 2
+        L[[a, b], [b, a]] -= (1 + RATIO) / 2
+    again = _samples(study, moves)
+    add, extra = _subjects(study, graph, error, n)
+    last = error(graph.information_matrix(extra)) if add else np.nan
+    return Plan(again, add, error(start), error(L), last)
+
+
+def _inverse(L: Array, reference: int) -> Array:
+    """Return the covariance of offsets; those of the reference are known."""
+    others = np.delete(np.arange(len(L)), reference)
+    V = np.zeros(L.shape)
+    free = np.ix_(others, others)
+    V[free] = np.linalg.inv(L[free] + _UNKNOWN * np.eye(len(others)))
+    return V
+
+
+def _samples(study: Study, moves: list[tuple[int, int]]) -> list[dict[str, Any]]:
+    """Choose samples for the moves, evenly along what varies most in their batch."""
+    native = study.domains.tables[0].native
+    index = getattr(native, "index", None)
+    found: list[dict[str, Any]] = []
+    for a in sorted({a for a, _ in moves}):
+        there = [b for one, b in moves if one == a]
+        rows = np.flatnonzero(study.rows(a) & (study.bridge < 0))
+        rows = rows[subsample(len(rows), _MOST_ROWS)]
+        X = np.nan_to_num(study.domains.rows(rows))
+        X = (X - X.mean(0)) / np.maximum(X.std(0), 1e-300)
+        order = np.argsort(np.linalg.svd(X, full_matrices=False)[0][:, 0], kind="stable")
+        place = ((np.arange(len(there)) + 0.5) / len(there) * len(rows)).astype(int)
+        for row, b in zip(rows[order[np.minimum(place, len(rows) - 1)]], there):
+            name = int(row) if index is None or callable(index) else index[row]
+            labels = {"batch": study.labels[a], "again_in": study.labels[b]}
+            found.append({"row": int(row), "name": name, **labels})
+    return found
+
+
+def _subjects(study: Study, graph: Graph, error: Any, n: int) -> tuple[list[dict[str, Any]], Array]:
+    """Choose new subjects of known strata for batches, one after another."""
+    extra = np.zeros(graph.strata_shape)
+    strata = study.domains.strata()
+    if not graph.is_counted or not strata.names:
+        return [], extra
+    chosen: dict[tuple[int, int], int] = {}
+    for _ in range(n):
+        best, found = np.inf, (0, 0)
+        for b, k in np.ndindex(extra.shape):
+            extra[b, k] += 1
+            after = error(graph.information_matrix(extra))
+            extra[b, k] -= 1
+            if after < best:
+                best, found = after, (b, k)
+        extra[found] += 1
+        chosen[found] = chosen.get(found, 0) + 1
+    names = cell_names(strata.names, strata.levels)
+    return [
+        {"batch": study.labels[b], "values": names[k], "n": times}
+        for (b, k), times in chosen.items()
+    ], extra
