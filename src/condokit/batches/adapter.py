@@ -205,9 +205,10 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
 
     def one_adapter(self) -> ConDoAdapter:
         """Return the adapter whose settings the maps have."""
-        one = ConDoAdapter() if self.adapter is None else clone(self.adapter)
+        one: Any = ConDoAdapter() if self.adapter is None else self.adapter
         if not hasattr(one, "fit_domains"):
-            raise ValueError(f"'adapter' must be a ConDoAdapter. Got {type(one).__name__}.")
+            raise ValueError(f"'adapter' must be a ConDoAdapter. Got {one!r}.")
+        one = clone(one)
         if one.reference is not None:
             text = "'reference' of the adapter inside is {got!r}; give it to BatchAdapter instead."
             raise refusal(text, got=one.reference)
@@ -217,9 +218,6 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
     def graph(self, study: Study) -> tuple[Graph, int, dict[int, list[int]], str]:
         """Return what can be compared, the reference, the paths to it, and how it came about."""
         check_word("'unreachable'", self.unreachable, ("raise", "keep"))
-        if study.n_batches < 2:
-            text = "{@'batch'} has the label {only!r} alone; there is nothing to compare."
-            raise refusal(text, only=study.labels[0])
         graph = Graph(study, self.one_adapter().min_overlap)
         reference, why = self._reference(study, graph)
         return graph, reference, graph.paths(reference), why

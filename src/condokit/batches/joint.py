@@ -86,8 +86,9 @@ class _Layout:
         U, penalty = np.delete(U, place, axis=1), np.delete(penalty, place)
         samples = np.unique(self.bridge[self.bridge >= 0])
         if len(samples):
-            U = np.column_stack([(self.bridge[:, None] == samples).astype(float), U])
-            penalty = np.concatenate([np.zeros(len(samples)), penalty])
+            U[self.bridge >= 0] = 0.0  # a sample's own level stands for its confounders
+            U = np.column_stack([U, (self.bridge[:, None] == samples).astype(float)])
+            penalty = np.concatenate([penalty, np.zeros(len(samples))])
             U, penalty = U[:, (kept := independent(U))], penalty[kept]
         last = self.dummies(self.batch)
         return np.column_stack([U, last]), np.concatenate([penalty, np.zeros(self.K - 1)])

@@ -92,6 +92,9 @@ def _labelled(
     levels, codes = _factorize([labels], argument)
     if argument == "domain":
         query_label, reference_label = _name_domains(levels, len(codes), reference)
+    elif len(levels) < 2:
+        text = "{@'batch'} has the label {only} alone; there is nothing to compare."
+        raise refusal(text, only=listing(levels))
     else:
         query_label, reference_label = "other batches", levels[np.bincount(codes).argmax()]
     is_query = codes != levels.index(reference_label)

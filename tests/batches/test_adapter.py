@@ -1,0 +1,336 @@
+import json
+import warnings
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+
+from condokit import BatchAdapter, ConDoAdapter, MapFileError, NoOverlapError, load_map
+
+ROLES = {"batch": "site", "confounders": "group"}
+
+
+@pytest.fixture
+def fitted(study):
+    return BatchAdapter(reference="A").fit(study.table, features="f*", **ROLES)
+
+
+def test_every_batch_gets_its_map(study, fitted):
+    mapped = fitted.transform(study.table, batch="site")
+    assert list(mapped) == study.features
+    assert study.error(mapped) < 0.35 * study.error(study.X)
+    same = study.table["site"] == "A"
+    np.testing.assert_array_equal(mapped[same], study.X[same])
+    assert list(fitted.maps_) == list("ABCDE")
+    assert fitted.reference_ == "A"
+    one = fitted.maps_["C"](study.table[study.table["site"] == "C"])
+    pd.testing.assert_frame_equal(one, mapped[study.table["site"] == "C"])
+    back = fitted.inverse_transform(mapped, batch=study.table["site"])
+    np.testing.assert_allclose(back, study.X, atol=1e-12)
+
+
+def test_two_batches_are_what_one_adapter_finds(study):
+    two = study.table[study.table["site"].isin(["A", "B"])].query("group != 'g2'")
+    both = BatchAdapter(reference="A").fit(two, features="f*", **ROLES)
+    one = ConDoAdapter(reference="A").fit(two, domain="site", confounders="group", features="f*")
+    assert not both.report_.joint
+    np.testing.assert_array_equal(both.maps_["B"].scale, one.map_.scale)
+    np.testing.assert_array_equal(both.maps_["B"].offset, one.map_.offset)
+
+
+@pytest.mark.parametrize("age", [0.0, 1.0])
+def test_together_beats_pairs_where_batches_are_small(made, age):
+    together, pairs = [], []
+    for seed in range(4):
+        study = made(seed, [(0, 1), (0, 0, 1), (0, 1, 1)] * 3 + [(0, 1)], n=20, age=age)
+        roles = {"batch": "site", "confounders": ["group", "years"] if age else "group"}
+        for joint, errors in ((True, together), (False, pairs)):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                adapter = BatchAdapter(reference="A", joint=joint)
+                adapter.fit(study.table, features="f*", **roles)
+            errors.append(study.error(adapter.transform(study.table, batch="site")))
+    assert np.mean(together) < 0.95 * np.mean(pairs)
+
+
+def test_a_chain_is_followed_and_its_errors_grow(chain):
+    adapter = BatchAdapter(reference="A").fit(chain.table, features="f*", **ROLES)
+    assert adapter.paths_["D"] == ["D", "C", "B", "A"]
+    after = [adapter.report_.batches[label].error_after for label in "ABCD"]
+    assert after == sorted(after)
+    assert after[0] == 0
+    mapped = adapter.transform(chain.table, batch="site")
+    assert chain.error(mapped) < 0.5 * chain.error(chain.X)
+    edges = {edge["batches"]: edge for edge in adapter.graph_}
+    assert edges["A", "B"]["comparable"]
+    assert not edges["A", "C"]["comparable"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pairs = BatchAdapter(reference="A", joint=False).fit(chain.table, features="f*", **ROLES)
+    assert chain.error(mapped) < chain.error(pairs.transform(chain.table, batch="site"))
+    _, std = pairs.transform(chain.table, batch="site", return_std=True)
+    spread = std.groupby(chain.table["site"]).mean().mean(axis=1)
+    assert (np.diff(spread) > 0).all()
+
+
+def test_intervals_along_chains_hold(made):
+    covered = []
+    for seed in range(12):
+        study = made(seed, [(0, 1), (1, 2), (2, 3), (3, 4)], n=80)
+        adapter = BatchAdapter(reference="A").fit(study.table, features="f*", **ROLES)
+        mapped, std = adapter.transform(study.table, batch="site", return_std=True)
+        inside = np.abs(mapped.to_numpy() - study.truth) <= 1.96 * std.to_numpy()
+        covered.append([inside[study.code == k].mean() for k in (1, 2, 3)])
+    assert (np.abs(np.mean(covered, axis=0) - 0.95) < 0.035).all()
+
+
+def test_islands_are_refused_by_name_or_left_alone(made):
+    study = made(0, [(0, 1), (0, 1), (2, 3), (2, 3)])
+    with pytest.raises(NoOverlapError, match=r"from 'C', 'D' to the reference.*plan"):
+        BatchAdapter(reference="A").fit(study.table, features="f*", **ROLES)
+    keep = BatchAdapter(reference="A", unreachable="keep")
+    with pytest.warns(UserWarning, match="left as they are"):
+        keep.fit(study.table, features="f*", **ROLES)
+    mapped = keep.transform(study.table, batch="site").to_numpy()
+    np.testing.assert_array_equal(mapped[study.code >= 2], study.X[study.code >= 2])
+    assert keep.report_.unreachable == ["C", "D"]
+    assert "left as it is" in str(keep.report_)
+
+
+def with_controls(study, n, seed=0, noise=0.3):
+    """Return the table with n controls of batch A measured in all others, and a bridge column."""
+    rng, parts = np.random.default_rng(seed), [study.table.assign(control=None)]
+    rows = np.flatnonzero(study.code == 0)[:n]
+    parts[0].loc[rows, "control"] = [f"s{k}" for k in range(n)]
+    for k in range(1, len(study.labels)):
+        x = study.truth[rows] + noise * rng.normal(size=(n, study.X.shape[1]))
+        part = pd.DataFrame((x - study.offset[k]) / study.scale[k], columns=study.features)
+        known = {"site": study.labels[k], "group": None, "years": 0.0}
+        parts.append(part.assign(**known, control=[f"s{k}" for k in range(n)]))
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_bridges_reach_what_strata_do_not(made):
+    study = made(0, [(0,), (1,), (2,)])
+    table = with_controls(study, 8)
+    adapter = BatchAdapter(reference="A")
+    adapter.fit(table, features="f*", bridge="control", **ROLES)
+    assert study.error(adapter.transform(study.table, batch="site")) < 0.4
+    assert all(edge["bridges"] == 8 for edge in adapter.graph_)
+    # without confounders bridges are all there is: the groups of other rows do not matter
+    alone = BatchAdapter(reference="A").fit(table, batch="site", features="f*", bridge="control")
+    assert study.error(alone.transform(study.table, batch="site")) < 0.5
+    with pytest.raises(NoOverlapError):
+        BatchAdapter(reference="A").fit(study.table, features="f*", **ROLES)
+
+
+def test_a_new_batch_leaves_other_maps_as_they_are(tmp_path, chain):
+    old = chain.table[chain.table["site"] != "D"]
+    adapter = BatchAdapter(reference="A").fit(old, features="f*", **ROLES)
+    adapter.save(tmp_path / "maps.json")
+    before = {label: one.to_dict() for label, one in adapter.maps_.items()}
+    new = chain.table[chain.table["site"].isin(["C", "D"])]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adapter.add_batch(new, **ROLES)
+        loaded = BatchAdapter.load(tmp_path / "maps.json").add_batch(new, **ROLES)
+    for label, content in before.items():
+        assert adapter.maps_[label].to_dict() == content
+        assert loaded.maps_[label].to_dict() == content
+    assert loaded.maps_["D"] == adapter.maps_["D"]
+    assert adapter.paths_["D"] == ["D", "C", "B", "A"]
+    batches = adapter.report_.batches
+    assert batches["D"].error_after > batches["C"].error_after
+    mapped = adapter.transform(chain.table, batch="site")
+    assert chain.error(mapped, [3]) < 0.7 * chain.error(chain.X, [3])
+    with pytest.raises(ValueError, match="one label that is new.*New: none"):
+        adapter.add_batch(new, **ROLES)
+
+
+def test_the_file_is_readable_and_complete(tmp_path, study, fitted):
+    path = tmp_path / "maps.json"
+    fitted.save(path)
+    content = json.loads(path.read_text())
+    assert [one["label"] for one in content["batches"]] == list("ABCDE")
+    assert content["reference"] == "A"
+    loaded = BatchAdapter.load(path)
+    expected = fitted.transform(study.table, batch="site")
+    pd.testing.assert_frame_equal(loaded.transform(study.table, batch="site"), expected)
+    assert loaded.report_.batches["B"].error_after == pytest.approx(
+        fitted.report_.batches["B"].error_after, abs=1e-4
+    )
+    path.write_text(path.read_text().replace('"label": "B"', '"label": "A"'))
+    with pytest.raises(MapFileError):
+        BatchAdapter.load(path)
+    fitted.maps_["B"].save(path)
+    with pytest.raises(MapFileError, match="no BatchAdapter"):
+        BatchAdapter.load(path)
+
+
+def test_a_file_of_maps_is_no_single_map(tmp_path, fitted):
+    fitted.save(tmp_path / "maps.json")
+    with pytest.raises(MapFileError, match="'batches'"):
+        load_map(tmp_path / "maps.json")
+
+
+def test_labels_may_be_numbers(tmp_path, study):
+    numbers = study.code + 1
+    adapter = BatchAdapter(reference=1)
+    adapter.fit(study.X, batch=numbers, confounders=study.table["group"])
+    adapter.save(tmp_path / "maps.json")
+    loaded = BatchAdapter.load(tmp_path / "maps.json")
+    np.testing.assert_array_equal(
+        loaded.transform(study.X, batch=numbers), adapter.transform(study.X, batch=numbers)
+    )
+    with pytest.raises(ValueError, match="'1', '2'.*which has no map; known are 1, 2"):
+        adapter.transform(study.X, batch=numbers.astype(str))
+
+
+@pytest.mark.parametrize("container", [pl.from_pandas, pa.Table.from_pandas])
+def test_any_frame(study, fitted, container):
+    table = container(study.table)
+    adapter = BatchAdapter(reference="A").fit(table, features="f*", **ROLES)
+    mapped = adapter.transform(table, batch="site")
+    assert type(mapped) is type(table)
+    expected = fitted.transform(study.table, batch="site")
+    values = np.column_stack([np.asarray(mapped[name]) for name in study.features])
+    np.testing.assert_array_equal(values, expected)
+
+
+def test_in_a_pipeline_with_routed_batches(study):
+    with sklearn.config_context(enable_metadata_routing=True):
+        adapter = BatchAdapter(reference="A").set_fit_request(batch=True, confounders=True)
+        adapter.set_transform_request(batch=True)
+        pipe = make_pipeline(adapter, Ridge())
+        roles = {"batch": study.table["site"], "confounders": study.table["group"]}
+        pipe.fit(study.X, study.truth[:, 0], **roles)
+        assert pipe.predict(study.X, batch=roles["batch"]).shape == (len(study.X),)
+    again = clone(adapter)
+    assert again.get_params()["reference"] == "A"
+    framed = clone(adapter).set_output(transform="pandas")
+    assert isinstance(framed.fit_transform(study.X, **roles), pd.DataFrame)
+
+
+def test_the_reference_can_be_chosen_or_the_centre(chain):
+    best = BatchAdapter(reference="auto").fit(chain.table, features="f*", **ROLES)
+    assert best.reference_ in ("B", "C")
+    assert "best paths" in best.report_.why
+    centre = BatchAdapter(reference="consensus").fit(chain.table, features="f*", **ROLES)
+    assert centre.reference_ == "consensus"
+    logs = np.log([one.scale for one in centre.maps_.values()])
+    np.testing.assert_allclose(logs.mean(axis=0), 0.0, atol=1e-9)
+    mapped = centre.transform(chain.table, batch="site").to_numpy()
+    np.testing.assert_allclose(mapped.mean(axis=0), chain.X.mean(axis=0), atol=1e-9)
+    # maps differ from those to a reference by one map for all
+    other = best.transform(chain.table, batch="site").to_numpy()
+    for x, y in zip(mapped.T, other.T):
+        assert np.corrcoef(x, y)[0, 1] > 1 - 1e-9
+    with pytest.raises(ValueError, match="must name the batch to map to"):
+        BatchAdapter().fit(chain.table, features="f*", **ROLES)
+
+
+def test_missing_values_and_features_that_a_batch_lacks(made):
+    study = made(0, [(0, 1)] * 3, n=150)
+    table = study.table.copy()
+    rng = np.random.default_rng(0)
+    table.loc[rng.random(len(table)) < 0.3, "f0"] = np.nan
+    adapter = BatchAdapter(reference="A").fit(table, features="f*", **ROLES)
+    mapped = adapter.transform(table, batch="site")
+    known = table["f0"].notna() & (study.code > 0)
+    left = np.abs(mapped["f0"] - study.truth[:, 0])[known].mean()
+    assert left < 0.5 * np.abs(table["f0"] - study.truth[:, 0])[known].mean()
+    assert mapped["f0"].isna().equals(table["f0"].isna())
+    table.loc[table["site"] == "C", ["f1", "f2"]] = np.nan
+    with pytest.raises(ValueError, match="No value of 'f1', 'f2' is known in the batch 'C'"):
+        BatchAdapter(reference="A").fit(table, features="f*", **ROLES)
+    table = table.drop(columns="years")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        common = BatchAdapter(reference="A").fit(table, features="common", **ROLES)
+    assert list(common.feature_names_in_) == ["f0", *study.features[3:]]
+
+
+def test_maps_of_other_families(chain):
+    shift = BatchAdapter(ConDoAdapter("shift"), reference="A")
+    shift.fit(chain.table, features="f*", **ROLES)
+    assert shift.report_.joint
+    assert all((one.scale == 1).all() for one in shift.maps_.values())
+    plain = BatchAdapter(ConDoAdapter(shrinkage=None), reference="A")
+    plain.fit(chain.table, features="f*", **ROLES)
+    with pytest.raises(ValueError, match="'mmd', which compares two domains"):
+        BatchAdapter(ConDoAdapter(divergence="mmd"), reference="A", joint=True).fit(
+            chain.table, features="f*", **ROLES
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        matrix = BatchAdapter(ConDoAdapter("affine", divergence="ot"), reference="A")
+        matrix.fit(chain.table, features=["f0", "f1"], **ROLES)
+    assert matrix.maps_["D"].kind == "dense"
+    assert not matrix.report_.joint
+
+
+def test_a_log_link_keeps_values_positive(study):
+    from condokit import LocationScale
+
+    table = study.table.copy()
+    table[study.features] = np.exp(table[study.features])
+    adapter = BatchAdapter(ConDoAdapter(LocationScale(links="log")), reference="A")
+    mapped = adapter.fit_transform(table, features="f*", **ROLES)
+    assert (mapped.to_numpy() > 0).all()
+    assert study.error(np.log(mapped)) < 0.35 * study.error(study.X)
+
+
+def test_rows_of_a_subject_count_for_less(study):
+    table = pd.concat([study.table] * 4, ignore_index=True)
+    subject = np.tile(np.arange(len(study.table)), 4)
+    many = BatchAdapter(reference="A").fit(table, features="f*", **ROLES)
+    few = BatchAdapter(reference="A").fit(table, features="f*", groups=subject, **ROLES)
+    once = BatchAdapter(reference="A").fit(study.table, features="f*", **ROLES)
+    after = [one.report_.batches["B"].error_after for one in (many, few, once)]
+    assert after[0] < 0.65 * after[2]
+    assert after[1] == pytest.approx(after[2], rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("changes", "roles", "message"),
+    [
+        ({}, {"batch": None}, "'batch' is required"),
+        ({}, {"batch": "sight"}, "Did you mean 'site'"),
+        ({"reference": "Z"}, {}, "'reference' is 'Z', but the batches are 'A', 'B'"),
+        ({"unreachable": "no"}, {}, "'unreachable' must be 'raise' or 'keep'"),
+        ({"joint": "yes"}, {}, "'joint' must be 'auto'"),
+        ({"adapter": 3}, {}, "'adapter'"),
+        ({"adapter": ConDoAdapter(reference="A")}, {}, "give it to BatchAdapter"),
+        ({"joint": False}, {"bridge": "control"}, "'bridge' needs joint=True"),
+    ],
+)
+def test_bad_settings(study, changes, roles, message):
+    table = with_controls(study, 4)
+    table["group"] = table["group"].fillna("g0")
+    with pytest.raises((ValueError, TypeError), match=message):
+        BatchAdapter(**{"reference": "A", **changes}).fit(
+            table, **{"features": "f*", **ROLES, **roles}
+        )
+
+
+def test_bad_batches(study, fitted):
+    one = study.table[study.table["site"] == "A"]
+    with pytest.raises(ValueError, match="'A' alone"):
+        BatchAdapter(reference="A").fit(one, features="f*", **ROLES)
+    single = study.table[(study.table["site"] != "E") | (study.table.index == 299)]
+    with pytest.raises(NoOverlapError, match="'E' has a single row"):
+        BatchAdapter(reference="A").fit(single, features="f*", **ROLES)
+    strange = study.table.assign(site=study.table["site"].replace("E", "e"))
+    with pytest.raises(ValueError, match="'e', which has no map.*Did you mean 'E'.*add_batch"):
+        fitted.transform(strange, batch="site")
+    with pytest.raises(ValueError, match="lacks 'f3'"):
+        fitted.transform(study.table.drop(columns="f3"), batch="site")
+    mixed = np.where(study.code == 0, 0, study.table["site"].astype(object))
+    adapter = BatchAdapter(reference=0).fit(study.X, batch=mixed, confounders=study.table["group"])
+    assert list(adapter.maps_) == [0, "B", "C", "D", "E"]

@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+
+from condokit import BatchAdapter
+
+ROLES = {"batch": "site", "confounders": "group"}
+
+
+def test_a_plan_joins_islands(made):
+    study = made(0, [(0, 1), (0, 1), (2, 3), (2, 3)])
+    plan = BatchAdapter(reference="A").plan(study.table, features="f*", n=6, **ROLES)
+    assert len(plan.again) == 6
+    assert plan.error_before > 10 > plan.error_after
+    islands = [{one["batch"] in "AB", one["again_in"] in "AB"} for one in plan.again]
+    assert {True, False} in islands
+    for one in plan.again:
+        assert study.table["site"][one["row"]] == one["batch"]
+    assert sum(one["n"] for one in plan.add) == 6
+    assert "Measure these 6 samples again" in str(plan)
+
+
+def test_the_plan_is_better_than_chance(made):
+    def expected(study, moves):
+        """Return the error that the same formula expects of other samples."""
+        from condokit.batches.graph import RATIO, Graph
+        from condokit.batches.plan import _inverse
+        from condokit.batches.study import Study
+
+        read = Study.read(
+            study.X, study.code, study.table["group"], None, None, None, None, "raise"
+        )
+        graph = Graph(read, 0.05)
+        L = graph.information_matrix(np.zeros(graph.strata_shape))
+        for a, b in moves:
+            L[[a, b], [a, b]] += (1 + RATIO) / 2
+            L[[a, b], [b, a]] -= (1 + RATIO) / 2
+        return np.diag(_inverse(L, 0)).sum()
+
+    study = made(3, [(0, 1), (1, 2), (2, 3), (3, 4)])
+    plan = BatchAdapter(reference="A").plan(study.table, features="f*", n=5, **ROLES)
+    place = {label: k for k, label in enumerate(study.labels)}
+    own = expected(study, [(place[one["batch"]], place[one["again_in"]]) for one in plan.again])
+    rng = np.random.default_rng(0)
+    others = [expected(study, [rng.permutation(4)[:2] for _ in range(5)]) for _ in range(30)]
+    assert own <= min(others) * 1.02
+
+
+def test_a_bad_number(made):
+    study = made(0, [(0, 1), (0, 1)])
+    with pytest.raises(ValueError, match="'n' must be a whole number"):
+        BatchAdapter(reference="A").plan(study.table, features="f*", n=0, **ROLES)

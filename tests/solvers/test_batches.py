@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from condokit.solvers.pooled.batches import (
+    Stacked,
+    best_scales,
+    fit_joint,
+    maps_of,
+    reduce,
+    towards_each_other,
+)
+from condokit.solvers.pooled.noise import NoiseModel
+
+
+def stacked(rng, K=4, L=3, n=40, p=3, inside=None):
+    batch, level = np.repeat(np.arange(K), n), rng.integers(0, L, K * n)
+    X = rng.normal(size=(L, p))[level] + rng.normal(size=(K * n, p)) * (1 + 0.2 * batch[:, None])
+    D = np.column_stack(
+        [np.ones(K * n), level[:, None] == np.arange(1, L), batch[:, None] == np.arange(1, K)]
+    ).astype(float)
+    noise = NoiseModel(level, L, False, np.zeros((K * n, 0)), np.zeros(0))
+    return Stacked(X, D, np.zeros(D.shape[1]), batch, K, 0, np.ones(K * n), noise), level
+
+
+def test_scales_are_the_minimum():
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(5, 6, 6))
+    Q, n = A @ np.swapaxes(A, 1, 2) + 0.1 * np.eye(6), rng.uniform(1, 50, 6)
+    s = best_scales(Q, n)
+    for j in range(5):
+        found = minimize(
+            lambda u, j=j: 0.5 * np.exp(u) @ Q[j] @ np.exp(u) - n @ u, np.zeros(6), tol=1e-12
+        )
+        np.testing.assert_allclose(s[j], np.exp(found.x), rtol=1e-4)
+
+
+def test_the_likelihood_is_least_and_its_curvature_is_the_covariance():
+    at, _ = stacked(np.random.default_rng(1))
+    found = fit_joint(at, np.zeros(3, dtype=bool))
+    red, n = reduce(at, None), found.n_eff
+
+    def loss(u, j):
+        s = np.exp(np.append(0.0, u))
+        return 0.5 * n.sum() * np.log(s @ red.Q[j] @ s) - n[1:] @ u
+
+    maps = maps_of(at, found)
+    for j in range(3):
+        u = np.log(found.s[j, 1:])
+        best = minimize(loss, np.zeros(3), args=(j,), tol=1e-12)
+        assert loss(u, j) == pytest.approx(best.fun, abs=1e-7)
+        step, H = 1e-4, np.empty((3, 3))
+        for a in range(3):
+            for b in range(3):
+                e, f = step * np.eye(3)[a], step * np.eye(3)[b]
+                corners = loss(u + e + f, j) - loss(u + e - f, j) - loss(u - e + f, j)
+                H[a, b] = (corners + loss(u - e - f, j)) / (4 * step**2)
+        widen = found.dof / (found.dof - 2)
+        heavy = max((found.kurtosis[j] - 1) / 2, 1.0) ** (found.dof / (found.dof + 40))
+        expected = np.linalg.inv(H) * widen * heavy
+        np.testing.assert_allclose(maps.cov_log[j], expected, rtol=1e-3)
+
+
+def test_cells_tell_what_rows_do():
+    at, level = stacked(np.random.default_rng(2))
+    rows = fit_joint(at, np.zeros(3, dtype=bool))
+    cell = at.batch * 3 + level
+    count = np.bincount(cell)
+    mean = np.stack([at.X[cell == c].mean(0) for c in range(12)])
+    inside = np.stack([((at.X[cell == c] - mean[c]) ** 2).sum(0) for c in range(12)])
+    D = np.stack([at.D[cell == c][0] for c in range(12)])
+    noise = NoiseModel(np.arange(12) % 3, 3, False, np.zeros((12, 0)), np.zeros(0))
+    where = np.zeros(D.shape[1]), np.arange(12) // 3, 4, 0, count.astype(float), noise
+    cells = fit_joint(Stacked(mean, D, *where, inside=inside), np.zeros(3, dtype=bool))
+    np.testing.assert_allclose(cells.s, rows.s, rtol=1e-9)
+    np.testing.assert_allclose(cells.sigma2, rows.sigma2, rtol=1e-9)
+
+
+def test_effects_are_pulled_towards_each_other():
+    rng = np.random.default_rng(0)
+    p, K = 400, 6
+    effect = 0.5 * rng.normal(size=(p, K)) + np.array([0.0, 1.0, -1.0, 0.5, 2.0, 0.0])
+    truth = effect[:, 1:] - effect[:, :1]
+    noise = 0.4 * rng.normal(size=(p, K))
+    d = truth + noise[:, 1:] - noise[:, :1]
+    S = np.broadcast_to(0.16 * (np.eye(K - 1) + 1), (p, K - 1, K - 1))
+    mean, var = towards_each_other(d, S, float(p), 0.7)
+    # the best there is: of each effect the share .25 / (.25 + .16)
+    assert np.sqrt(np.mean((mean - truth) ** 2)) < 0.82 * np.sqrt(np.mean((d - truth) ** 2))
+    assert np.mean((mean - truth) ** 2) == pytest.approx(var.mean(), rel=0.1)
+    far = d.copy()
+    far[0] += 50.0
+    assert np.abs(towards_each_other(far, S, float(p), 0.7)[0][0] - far[0]).max() < 0.3
