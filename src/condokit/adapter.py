@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar, overload
 import numpy as np
 from narwhals.stable.v2.typing import IntoDataFrame
 from sklearn import get_config
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from condokit import checks
@@ -30,7 +30,7 @@ from condokit.solvers.lbfgs import watched
 T = TypeVar("T", bound=IntoDataFrame | Array)
 
 
-class ConDoAdapter(TransformerMixin, BaseEstimator):
+class ConDoAdapter(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     r"""Make query features comparable with a reference, given what confounds the two.
 
     The adapter learns a map from query to reference features by comparing the two domains *given*
@@ -337,15 +337,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             return self.map_.get_feature_names_out()
         names = getattr(self, "feature_names_in_", None)
         if names is None:
-            chosen = self._columns or range(self.n_features_in_)
-            if input_features is None:
-                input_features = [f"x{j}" for j in range(self.n_features_in_)]
-            elif len(input_features) != self.n_features_in_:
-                raise ValueError(
-                    f"input_features should have length equal to number of features "
-                    f"({self.n_features_in_}), got {len(input_features)}."
-                )
-            return np.asarray([input_features[j] for j in chosen], dtype=object)
+            return super().get_feature_names_out(input_features)[self._columns or slice(None)]
         if input_features is not None and not set(names) <= set(input_features):
             raise ValueError("input_features is not equal to feature_names_in_.")
         return np.asarray(names, dtype=object)

@@ -112,7 +112,7 @@ def select(path: PathLike, names: Sequence[str], columns: Sequence[str] | None) 
         raise FileError(f"{shown(path)} has duplicate column names: {listing(twice)}.")
     known = set(names)
     if unknown := [name for name in columns or () if name not in known]:
-        hint = did_you_mean(unknown[0], names)
+        hint = f"{did_you_mean(unknown[0], names)} Its columns are {listing(names, 10)}."
         raise FileError(f"{shown(path)} has no column {listing(unknown)}.{hint}")
     return list(names if columns is None else columns)
 
