@@ -1,7 +1,6 @@
 """What a report says, as plain numbers, text, lists and dicts; nothing is drawn here."""
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from condokit.data.arrays import sides
 from condokit.data.disclosure import hidden_counts, hidden_overlap, rounded_beside, shares_of_few
 from condokit.data.domains import Domains
 from condokit.data.records import LEVELS, Finding, Sheet, plain
-from condokit.io import sha256
 from condokit.maps.affine import AffineMap
 from condokit.maps.provenance import setting, versions
 from condokit.maps.standard_errors import DiagonalErrors
@@ -52,7 +50,7 @@ def build(
     evaluation: Evaluation | None = None,
     uncertainty: Bootstrap | None = None,
     command: str | None = None,
-    inputs: Mapping[str, str] | Sequence[str | os.PathLike[str]] | None = None,
+    inputs: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Gather everything that is known of a map, ready for JSON and for `render`.
 
@@ -68,8 +66,8 @@ def build(
         Errors from resampled rows; otherwise those that the adapter knows.
     command : str or None, default=None
         What to type to get this report again.
-    inputs : dict of str to str, or sequence of paths, default=None
-        Files that were read with their SHA-256, or paths of files to be hashed here.
+    inputs : dict of str to str, default=None
+        Files that were read, with their SHA-256.
 
     Returns
     -------
@@ -143,16 +141,11 @@ def _uncertainty(adapter: ConDoAdapter, resampled: Bootstrap | None) -> dict[str
 
 
 def _reproduce(adapter: ConDoAdapter, domains: Domains, command: Any, inputs: Any) -> Any:
-    if inputs is not None and not isinstance(inputs, Mapping):
-        inputs = {os.fspath(path): sha256(path) for path in inputs}
-    names: dict[str, str] = {}  # without folders, which are nobody's business
-    for path, found in (inputs or {}).items():
-        name = Path(path).name
-        names[f"{name} ({len(names) + 1})" if name in names else name] = found
     return {
         "command": command,
         "versions": versions(),
-        "inputs": names,
+        # without folders, which are nobody's business
+        "inputs": {Path(path).name: found for path, found in (inputs or {}).items()},
         "parameters": (used := _used(adapter, domains)),
         "options": {name: str(said(f"{{@{name}}}")) for name in used},  # what the reader calls them
     }
