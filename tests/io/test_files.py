@@ -19,7 +19,7 @@ from stories import write_h5ad
 
 from condokit import FileError
 from condokit import io as files
-from condokit.io import open_writer, read_table, scan_table, sha256, write_text
+from condokit.io import open_writer, read_table, scan_table, sha256, write_files
 
 SUFFIXES = ["csv", "csv.gz", "tsv", "tsv.gz", "txt", "parquet", "pq", "feather", "arrow"]
 TEXT = [suffix for suffix in SUFFIXES if suffix[0] in "ct"]
@@ -284,8 +284,8 @@ def test_places_that_cannot_be_written(tmp_path):
     refused(tmp_path, "", read=open_writer, format="csv")
     refused(tmp_path / "no" / "t.csv", "no folder", read=open_writer)
     refused(tmp_path / "t.h5ad", ".h5ad", read=open_writer)
-    refused(path, "exists", read=lambda p: write_text(p, "x"))
-    write_text(path, "ä\n", force=True)
+    refused(path, "exists", read=lambda p: write_files({p: b"x"}))
+    write_files({path: "ä\n".encode()}, force=True)
     assert path.read_text() == "ä\n"
     with open_writer(path, force=True) as writer:
         writer.write(pa.table({"b": [1]}))
@@ -381,7 +381,7 @@ def test_standard_input_and_output(monkeypatch, capfdbinary, format):
     pipe_in(monkeypatch, written)
     with scan_table("-", format=format) as scan:
         assert pa.concat_tables(scan).to_pydict() == table().to_pydict()
-    write_text("-", "text\n")
+    write_files({"-": b"text\n"})
     assert capfdbinary.readouterr().out == b"text\n"
     pipe_in(monkeypatch, b"")
     refused("-", "Standard input", format=format)
@@ -403,7 +403,7 @@ def test_tables_that_cannot_be_written(tmp_path):
 def test_a_link_stays_a_link(tmp_path):
     path = write(tmp_path, "old", "real.csv")
     (tmp_path / "link.csv").symlink_to(path)
-    write_text(tmp_path / "link.csv", "new", force=True)
+    write_files({tmp_path / "link.csv": b"new"}, force=True)
     assert path.read_text() == "new"
     assert (tmp_path / "link.csv").is_symlink()
 

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from condokit.adapter import ConDoAdapter
-from condokit.io import write_text
+from condokit.io import write_files
 from condokit.report.contents import build
 from condokit.report.render import render
 from condokit.trust.blocks import read_as_fitted
@@ -48,5 +48,5 @@ def save(
     """
     domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
     record = build(adapter, domains, uncertainty=uncertainty)
-    write_text(path, render(record), force)
+    write_files({path: render(record).encode()}, force)
     return record

@@ -119,11 +119,9 @@ def kept_differences(rows: ComparableRows, X: Array) -> KeptDifferences:
 
 def variance_explained(rows: ComparableRows, X: Array) -> float | None:
     """Return the mean share of the features' variance that blocks of equal confounders explain."""
-    parts = [X[rows.block == k] for k in np.unique(rows.block)]
-    total = len(X) * X.var(axis=0)
-    within = sum(len(part) * part.var(axis=0) for part in parts)
+    total, within = X.var(axis=0), _centred(X, rows.block).var(axis=0)
     varies = total > 0
-    if len(parts) < 2 or not varies.any():
+    if len(np.unique(rows.block)) < 2 or not varies.any():
         return None
     return float((1 - within[varies] / total[varies]).mean())
 
