@@ -19,7 +19,7 @@ from condokit.data.domains import Domains
 from condokit.data.measurements import told
 from condokit.data.roles import from_pair, from_table
 from condokit.io import OBSERVED, is_number, read_table
-from condokit.io.formats import arrow, select
+from condokit.io.formats import arrow, check_names
 
 pa = arrow()
 
@@ -43,7 +43,7 @@ def read_domains(
     kinds = _confounders(options["confounders"], tables[0].column_names)
     roles = [name for name in (*kinds, domain, groups, weights) if name is not None]
     for path, table in zip(paths, tables):
-        select(path, table.column_names, roles)
+        check_names(path, table.column_names, roles)
     chosen, others = _features(options["features"], paths, tables, roles, options["decimal"])
     whole = [OBSERVED in (table.schema.metadata or {}) for table in tables]  # AnnData
     named = chosen if options["features"] or all(whole) else None
@@ -82,7 +82,7 @@ def check_label(domain: str | None, reference_label: str | None, query_label: st
 
 def _pair_of(path: str, table: Any, domain: str, query_label: str, reference_label: Any) -> Any:
     """Return the rows of two domains of a table that has more."""
-    select(path, table.column_names, [domain])
+    check_names(path, table.column_names, [domain])
     labels = labels_of(table.column(domain))
     known = sorted({label for label in labels if label is not None})
     for option, label in (("--query-label", query_label), ("--reference-label", reference_label)):
@@ -181,7 +181,7 @@ def _features(
         if both := [name for name in chosen if name in roles]:
             raise ValueError(f"--features names {listing(both)}, which has another role.")
         for path, table in zip(paths, tables):
-            select(path, table.column_names, list(chosen))
+            check_names(path, table.column_names, list(chosen))
             refuse_text(path, chosen, table.schema, [table], decimal)
         return list(chosen), {}
     numeric = dict.fromkeys(free)

@@ -74,7 +74,6 @@ class Text:
         self.numbers = frozenset(self.numbers)
         self.texts = None if self.texts is None else frozenset(self.texts)
         self.names: list[str] = []
-        self.columns: list[str] = []
 
     def open(self, request: Request) -> Content:
         """Find the types of the columns, and open the file for its tables."""
@@ -133,14 +132,14 @@ class Text:
         lines = io.StringIO(sample.decode("utf-8-sig"), newline="")
         rows = filter(None, csv.reader(lines, delimiter=self.delimiter))
         self.names, first = next(rows), []
-        self.columns = request.select(self.names)
+        request.check(self.names)
         with suppress(csv.Error):  # a field of more than 128 kB
             first = next(rows, [])
         number = re.compile(rf"[-+]?[0-9]*{re.escape(self.decimal)}[0-9]+(?:[eE][-+]?[0-9]+)?")
         fractions = {name for name, x in zip(self.names, first) if number.fullmatch(x)}
         # a column that begins with a fraction is taken for one: to try all types takes long
-        types = {n: pa.float64() if n in fractions else pa.null() for n in self.columns}
-        return types | dict.fromkeys(filter(self.stays, self.columns), pa.string())
+        types = {n: pa.float64() if n in fractions else pa.null() for n in self.names}
+        return types | dict.fromkeys(filter(self.stays, self.names), pa.string())
 
     def stays(self, name: str) -> bool:
         """Tell whether a column stays as it is written."""
@@ -279,7 +278,6 @@ class Text:
                 column_types=types,
                 null_values=self.marks,
                 decimal_point=self.decimal,
-                include_columns=self.columns if self.columns != self.names else None,
             ),
         )
 

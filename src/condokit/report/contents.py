@@ -17,7 +17,6 @@ from condokit.maps.provenance import setting, versions
 from condokit.maps.standard_errors import DiagonalErrors
 from condokit.solvers.lbfgs import threads
 from condokit.trust.assess import Assessment, assess
-from condokit.trust.bootstrap import Bootstrap
 from condokit.trust.evaluate import Evaluation, evaluate
 from condokit.trust.sensitivity import degrees_of_freedom, robustness_value
 
@@ -30,7 +29,6 @@ _MOST_ENTRIES = 20  # of a matrix
 _LARGE_MATRIX = 2000  # features beyond which no square array is formed
 _NOT_TWICE = ("findings", "features", "densities", "n_query", "n_reference")  # of an evaluation
 _NOT_HERE = ("reference", "verbose")  # of parameters
-_OF_BOOTSTRAP = ("n_resamples", "n_failed", "stability", "other_modes")
 _NOT_POSSIBLE = (
     "These data do not allow a comparison of like with like: do not use the map before the "
     "findings are resolved."
@@ -48,7 +46,6 @@ def build(
     *,
     assessment: Assessment | None = None,
     evaluation: Evaluation | None = None,
-    uncertainty: Bootstrap | None = None,
     command: str | None = None,
     inputs: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
@@ -62,8 +59,6 @@ def build(
         The data that it was fitted on.
     assessment, evaluation : Assessment, Evaluation or None, default=None
         Computed if they are not given. Neither exists for a map between different features.
-    uncertainty : Bootstrap or None, default=None
-        Errors from resampled rows; otherwise those that the adapter knows.
     command : str or None, default=None
         What to type to get this report again.
     inputs : dict of str to str, default=None
@@ -87,7 +82,7 @@ def build(
     """
     assessment, evaluation = judged(adapter, domains, assessment, evaluation)
     inward, outward = _names(adapter.map_, domains)
-    features = _features({"feature": outward, **_parameters(adapter, uncertainty)}, evaluation)
+    features = _features({"feature": outward, **_parameters(adapter)}, evaluation)
     record: dict[str, Any] = {
         "format": FORMAT,
         "schema": SCHEMA,
@@ -96,9 +91,9 @@ def build(
         "findings": _findings(adapter, assessment, evaluation),
         "assessment": None if assessment is None else _assessment(assessment),
         "evaluation": None if evaluation is None else evaluation.to_dict(),
-        "map": _map(adapter, inward, outward, uncertainty),
+        "map": _map(adapter, inward, outward),
         "fit": _fit(adapter),
-        "uncertainty": _uncertainty(adapter, uncertainty),
+        "uncertainty": _uncertainty(adapter),
         "features": features.to_dict(),
         "densities": [] if evaluation is None else list(_densities(evaluation, features)),
         "reproduce": _reproduce(adapter, domains, command, inputs),
@@ -128,16 +123,13 @@ def _names(affine: AffineMap, domains: Domains) -> tuple[list[str], list[str]]:
     return inward, [str(name) for name in affine.outputs(domains.tables[0].columns) or ()]
 
 
-def _uncertainty(adapter: ConDoAdapter, resampled: Bootstrap | None) -> dict[str, Any]:
+def _uncertainty(adapter: ConDoAdapter) -> dict[str, Any]:
     dof, is_formula = degrees_of_freedom(adapter), isinstance(adapter.errors_, DiagonalErrors)
-    facts: dict[str, Any] = {
+    return {
         "how": "formula" if is_formula else "resampled" if adapter.errors_ else "none",
         "strength_one_error": robustness_value(1.0, dof),
         "strength_two_errors": robustness_value(2.0, dof),
     }
-    if resampled is not None:
-        facts |= {"how": "bootstrap"} | {n: getattr(resampled, n) for n in _OF_BOOTSTRAP}
-    return facts
 
 
 def _reproduce(adapter: ConDoAdapter, domains: Domains, command: Any, inputs: Any) -> Any:
@@ -291,15 +283,11 @@ def _features(columns: dict[str, Any], evaluation: Evaluation | None) -> Sheet:
     return Sheet(columns | found.columns | {"feature": columns["feature"]}).take(order)
 
 
-def _parameters(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[str, Any]:
+def _parameters(adapter: ConDoAdapter) -> dict[str, Any]:
     """Return the change at the mean, scale and offset with 95% intervals, or a diagonal."""
     affine, errors = adapter.map_, adapter.map_se_
     columns = _at_the_mean(adapter)
     if affine.kind == "diagonal":
-        if uncertainty is not None:
-            sheet = uncertainty.features.columns
-            named = {n: v for n, v in sheet.items() if n != "feature" and not n.endswith("_se")}
-            return columns | named
         for name, values in (("scale", affine.scale), ("offset", affine.offset)):
             columns[name] = values
             if errors is not None:
@@ -324,17 +312,14 @@ def _at_the_mean(adapter: ConDoAdapter) -> dict[str, Any]:
     return {"mean": mean, **columns, "change_sd": value / np.where(sd > 0, sd, np.nan)}
 
 
-def _map(
-    adapter: ConDoAdapter, inward: list[str], outward: list[str], uncertainty: Bootstrap | None
-) -> dict[str, Any]:
+def _map(adapter: ConDoAdapter, inward: list[str], outward: list[str]) -> dict[str, Any]:
     affine = adapter.map_
-    has_errors = adapter.map_se_ is not None or uncertainty is not None
     record: dict[str, Any] = {
         "kind": affine.kind,
         "n_in": affine.n_features_in_,
         "n_out": len(affine.offset),
         "links": sum(link is not None for link in affine.links or ()),
-        "has_intervals": affine.kind == "diagonal" and has_errors,
+        "has_intervals": affine.kind == "diagonal" and adapter.errors_ is not None,
     }
     if affine.kind == "diagonal":
         scale = np.abs(affine.scale)
