@@ -219,12 +219,15 @@ def pick(argument: str, value: Any, named: Mapping[str, Any], base: type) -> Any
     )
 
 
-def unknown_columns(argument: str, missing: Sequence[Any], known: Sequence[Any]) -> ValueError:
+def unknown_columns(
+    argument: str, missing: Sequence[Any], known: Sequence[Any], table: str = "X"
+) -> ValueError:
     """Word the error for names that are not columns of the table."""
     hints = "".join(did_you_mean(name, known) for name in missing[:3])
     return refusal(
-        f"{{@'{argument}'}} names {{missing}}, which X does not have. Its columns are "
+        f"{{@'{argument}'}} names {{missing}}, which {{table}} does not have. Its columns are "
         "{known}.{hints}",
+        table=table,
         missing=listing(missing),
         known=listing(known, 10),
         hints=hints,

@@ -1,6 +1,5 @@
 """Tables of the command line as domains: which columns are what."""
 
-import fnmatch
 import json
 import re
 from bisect import bisect_left
@@ -18,6 +17,7 @@ from condokit.data.disclosure import counted
 from condokit.data.domains import Domains
 from condokit.data.measurements import told
 from condokit.data.roles import from_pair, from_table
+from condokit.data.tables import Table
 from condokit.io import OBSERVED, is_number, read_table
 from condokit.io.formats import arrow, check_names
 
@@ -168,22 +168,12 @@ def _features(
     first = tables[0].column_names
     free = [name for name in first if name not in roles]
     if values:
-        chosen: dict[str, None] = {}
-        known = set(first)
-        for pattern in _split("--features", values, first):
-            hits = [pattern] if pattern in known else fnmatch.filter(free, pattern)
-            if not hits:
-                raise ValueError(
-                    f"--features {pattern!r} matches no column.{did_you_mean(pattern, free)} "
-                    f"The columns are {listing(free, 10)}."
-                )
-            chosen.update(dict.fromkeys(hits))
-        if both := [name for name in chosen if name in roles]:
-            raise ValueError(f"--features names {listing(both)}, which has another role.")
+        wanted = _split("--features", values, first)
+        chosen = [first[i] for i in Table(tables[0], paths[0]).find(wanted, set(roles))]
         for path, table in zip(paths, tables):
-            check_names(path, table.column_names, list(chosen))
+            check_names(path, table.column_names, chosen)
             refuse_text(path, chosen, table.schema, [table], decimal)
-        return list(chosen), {}
+        return chosen, {}
     numeric = dict.fromkeys(free)
     for table in tables:
         observed = set(json.loads((table.schema.metadata or {}).get(OBSERVED, "[]")))
