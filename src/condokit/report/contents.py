@@ -284,32 +284,27 @@ def _features(columns: dict[str, Any], evaluation: Evaluation | None) -> Sheet:
 
 
 def _parameters(adapter: ConDoAdapter) -> dict[str, Any]:
-    """Return the change at the mean, scale and offset with 95% intervals, or a diagonal."""
-    affine, errors = adapter.map_, adapter.map_se_
-    columns = _at_the_mean(adapter)
-    if affine.kind == "diagonal":
-        for name, values in (("scale", affine.scale), ("offset", affine.offset)):
-            columns[name] = values
-            if errors is not None:
-                reach = _INTERVAL * np.asarray(errors[name])
-                columns[f"{name}_low"], columns[f"{name}_high"] = values - reach, values + reach
-        return columns
-    return columns if affine.is_rectangular else columns | {"own": affine.matrix.diagonal()}
+    r"""Return the mean of the query rows and parameters with 95% intervals, or a diagonal.
 
-
-def _at_the_mean(adapter: ConDoAdapter) -> dict[str, Any]:
-    r"""Return the mean of the query rows and :math:`g(\bar x) - \bar x`, with 95% intervals."""
-    affine = adapter.map_
+    These are the change at the mean, :math:`g(\bar x) - \bar x`, and of a diagonal map the rest.
+    """
+    affine, errors, columns = adapter.map_, adapter.errors_, dict[str, Any]()
     mean, sd = affine.fitted_on.mean, affine.fitted_on.sd  # type: ignore[union-attr]
-    image = affine(mean[None])[0]
+    image, is_diagonal = affine(mean[None])[0], affine.kind == "diagonal"
     key, value = ("image_of_mean", image) if affine.is_rectangular else ("change", image - mean)
-    columns = {key: value}
-    if adapter.errors_ is not None:
-        reach = _INTERVAL * adapter.errors_.of_mapped(mean[None], affine)[0]
-        columns |= {f"{key}_low": value - reach, f"{key}_high": value + reach}
+    shown = {key: value} | ({"scale": affine.scale, "offset": affine.offset} if is_diagonal else {})
+    for name, values in shown.items():
+        columns[name] = values
+        if errors is not None:
+            error = (
+                errors.of_mapped(mean[None], affine)[0] if name == key else getattr(errors, name)
+            )
+            columns[f"{name}_low"] = values - _INTERVAL * error
+            columns[f"{name}_high"] = values + _INTERVAL * error
     if affine.is_rectangular:
         return columns
-    return {"mean": mean, **columns, "change_sd": value / np.where(sd > 0, sd, np.nan)}
+    own = {} if is_diagonal else {"own": affine.matrix.diagonal()}
+    return {"mean": mean, "change_sd": value / np.where(sd > 0, sd, np.nan), **columns, **own}
 
 
 def _map(adapter: ConDoAdapter, inward: list[str], outward: list[str]) -> dict[str, Any]:
