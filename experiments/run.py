@@ -18,7 +18,7 @@ import click
 import joblib
 import pandas as pd
 
-from condokit.io import write_text
+from condokit.io import write_files
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -60,7 +60,7 @@ def work(name, scenario, seed, quick, folder):
         for row in experiment.run(scenario, seed, quick=quick)
     ]
     done = {"rows": rows, "seconds": time.process_time() - start}
-    write_text(path, json.dumps(done), force=True)
+    write_files({path: json.dumps(done).encode()}, force=True)
     return done
 
 

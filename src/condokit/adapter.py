@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar, overload
 import numpy as np
 from narwhals.stable.v2.typing import IntoDataFrame
 from sklearn import get_config
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from condokit import checks
@@ -457,17 +457,10 @@ def keep_features(estimator: Any, table: Table, columns: list[int] | None) -> No
 
 def names_out(estimator: Any, input_features: Any) -> Array:
     """Return the names of features that a map does not change."""
-    names, n = getattr(estimator, "feature_names_in_", None), estimator.n_features_in_
+    names = getattr(estimator, "feature_names_in_", None)
     if names is None:
-        if input_features is None:
-            input_features = [f"x{j}" for j in range(n)]
-        elif len(input_features) != n:
-            raise ValueError(
-                f"input_features should have length equal to number of features ({n}), got "
-                f"{len(input_features)}."
-            )
-        chosen = estimator._columns or range(n)
-        return np.asarray([input_features[j] for j in chosen], dtype=object)
+        found = OneToOneFeatureMixin.get_feature_names_out(estimator, input_features)
+        return np.asarray(found[estimator._columns or slice(None)])
     if input_features is not None and not set(names) <= set(input_features):
         raise ValueError("input_features is not equal to feature_names_in_.")
     return np.asarray(names, dtype=object)

@@ -219,12 +219,15 @@ def pick(argument: str, value: Any, named: Mapping[str, Any], base: type) -> Any
     )
 
 
-def unknown_columns(argument: str, missing: Sequence[Any], known: Sequence[Any]) -> ValueError:
+def unknown_columns(
+    argument: str, missing: Sequence[Any], known: Sequence[Any], table: str = "X"
+) -> ValueError:
     """Word the error for names that are not columns of the table."""
     hints = "".join(did_you_mean(name, known) for name in missing[:3])
     return refusal(
-        f"{{@'{argument}'}} names {{missing}}, which X does not have. Its columns are "
+        f"{{@'{argument}'}} names {{missing}}, which {{table}} does not have. Its columns are "
         "{known}.{hints}",
+        table=table,
         missing=listing(missing),
         known=listing(known, 10),
         hints=hints,
@@ -245,22 +248,20 @@ def is_number(value: Any, kinds: Any = (int, float, np.number)) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool)
 
 
-def check_number(argument: str, value: Any, low: float, high: float = np.inf) -> None:
-    """Refuse a parameter that is no number in a range."""
-    if not is_number(value) or not low <= value <= high:
+def check_number(
+    argument: str, value: Any, low: float, high: float = np.inf, what: str = "number"
+) -> None:
+    """Refuse a parameter that is no number, or "whole number", in a range."""
+    kinds = (int, np.integer) if what == "whole number" else (int, float, np.number)
+    if not is_number(value, kinds) or not low <= value <= high:
         span = f"from {low:g} to {high:g}" if np.isfinite(high) else f"of at least {low:g}"
-        raise refusal(
-            f"{{@'{argument}'}} must be a number {span}. Got {{value!r}} instead.", value=value
-        )
+        text = f"{{@'{argument}'}} must be a {what} {span}. Got {{value!r}} instead."
+        raise refusal(text, value=value)
 
 
 def check_integer(argument: str, value: Any, low: int) -> None:
     """Refuse a parameter that is no whole number of at least `low`."""
-    if not is_number(value, (int, np.integer)) or value < low:
-        raise refusal(
-            f"{{@'{argument}'}} must be a whole number of at least {low}. Got {{value!r}} instead.",
-            value=value,
-        )
+    check_number(argument, value, low, what="whole number")
 
 
 def check_seed(random_state: Any) -> int:

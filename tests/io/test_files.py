@@ -19,7 +19,7 @@ from stories import write_h5ad
 
 from condokit import FileError
 from condokit import io as files
-from condokit.io import open_writer, read_table, scan_table, sha256, write_text
+from condokit.io import open_writer, read_table, scan_table, sha256, write_files
 
 SUFFIXES = ["csv", "csv.gz", "tsv", "tsv.gz", "txt", "parquet", "pq", "feather", "arrow"]
 TEXT = [suffix for suffix in SUFFIXES if suffix[0] in "ct"]
@@ -95,8 +95,6 @@ def test_a_table_comes_back_as_it_was(tmp_path, suffix):
     assert all(part.schema == scan.schema for part in parts)
     assert pa.concat_tables(parts).to_pydict() == whole.to_pydict()
     assert os.listdir(tmp_path) == [path.name]
-    assert read_table(path, columns=["sex", "x"]).column_names == ["sex", "x"]
-    refused(path, "has no column 'sexx'", "Did you mean 'sex'?", columns=["sexx"])
 
 
 def test_new_levels_are_added_to_the_dictionary_of_an_arrow_file(tmp_path, monkeypatch):
@@ -284,8 +282,8 @@ def test_places_that_cannot_be_written(tmp_path):
     refused(tmp_path, "", read=open_writer, format="csv")
     refused(tmp_path / "no" / "t.csv", "no folder", read=open_writer)
     refused(tmp_path / "t.h5ad", ".h5ad", read=open_writer)
-    refused(path, "exists", read=lambda p: write_text(p, "x"))
-    write_text(path, "ä\n", force=True)
+    refused(path, "exists", read=lambda p: write_files({p: b"x"}))
+    write_files({path: "ä\n".encode()}, force=True)
     assert path.read_text() == "ä\n"
     with open_writer(path, force=True) as writer:
         writer.write(pa.table({"b": [1]}))
@@ -381,7 +379,7 @@ def test_standard_input_and_output(monkeypatch, capfdbinary, format):
     pipe_in(monkeypatch, written)
     with scan_table("-", format=format) as scan:
         assert pa.concat_tables(scan).to_pydict() == table().to_pydict()
-    write_text("-", "text\n")
+    write_files({"-": b"text\n"})
     assert capfdbinary.readouterr().out == b"text\n"
     pipe_in(monkeypatch, b"")
     refused("-", "Standard input", format=format)
@@ -403,7 +401,7 @@ def test_tables_that_cannot_be_written(tmp_path):
 def test_a_link_stays_a_link(tmp_path):
     path = write(tmp_path, "old", "real.csv")
     (tmp_path / "link.csv").symlink_to(path)
-    write_text(tmp_path / "link.csv", "new", force=True)
+    write_files({tmp_path / "link.csv": b"new"}, force=True)
     assert path.read_text() == "new"
     assert (tmp_path / "link.csv").is_symlink()
 
@@ -481,7 +479,6 @@ def test_h5ad(tmp_path, monkeypatch):
         assert whole.column_names == ["obs_names", "sex", *genes]
         assert np.array_equal(np.column_stack([whole[gene] for gene in genes]), X)
         assert whole["sex"].to_pylist() == list("FMF" * 3)
-        assert read_table(path, columns=["g1"]).column_names == ["g1"]
         with scan_table(path, batch_rows=4) as scan:
             assert (scan.n_rows, scan.format) == (9, "h5ad")
             parts = list(scan)

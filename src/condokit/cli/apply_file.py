@@ -6,11 +6,11 @@ import numpy as np
 
 from condokit.checks import Array, FileError
 from condokit.cli.outputs import tell
-from condokit.cli.tables import check_label, labels_of, refuse_text, refuse_unknown
+from condokit.cli.tables import check_label, labels_of, refuse_text
 from condokit.data.disclosure import counted
 from condokit.data.tables import Table
 from condokit.io import is_text, open_writer, read_table, replace_h5ad, scan_table
-from condokit.io.formats import arrow
+from condokit.io.formats import arrow, check_names
 from condokit.io.progress import progress
 from condokit.maps.affine import AffineMap
 from condokit.maps.profile import Monitor
@@ -43,7 +43,7 @@ def apply_to_file(
         if domain is None:
             seen.update(labels_of(table[column].unique()) if column in table.column_names else ())
             return None, table
-        refuse_unknown(incoming, [domain], table.column_names)
+        check_names(incoming, table.column_names, [domain])
         labels = labels_of(table.column(domain))
         named = reference_label if query_label is None else query_label
         stays = np.array([(x == named) == (query_label is None) for x in labels], dtype=bool)

@@ -1,7 +1,6 @@
 """The commands: parse, call the library, print; what does the work is imported where it is used."""
 
 import csv
-import io
 import json
 import os
 import shlex
@@ -276,20 +275,18 @@ def export(map_file: str, force: bool, as_json: bool, **options: Any) -> None:
 def demo(folder: str, force: bool, as_json: bool) -> None:
     """Make example data in FOLDER and run check, fit and apply on them."""
     from condokit import datasets
-    from condokit.io import write_text
+    from condokit.io import open_writer
 
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     names = ("new.csv", "old.csv", "map.json", "report.html", "adapted.csv")
     new, old, *out = paths = [str(place / name) for name in names]
     check_outputs(paths, force, as_json, inputs=())
-    columns = datasets.make_eeg(random_state=0).columns()
-    device = columns.pop("device")
+    table = datasets.make_eeg(random_state=0).to_frame("pyarrow")
+    device = table["device"].to_numpy()
     for label, path in (("v2", new), ("v1", old)):
-        text = io.StringIO()
-        rows = zip(*(values[device == label].tolist() for values in columns.values()))
-        csv.writer(text, lineterminator="\n").writerows([columns, *rows])
-        write_text(path, text.getvalue(), force)
+        with open_writer(path, force=force) as writer:
+            writer.write(table.drop_columns("device").filter(device == label))
     data = [new, "--reference", old, "-c", "seizure", "-f", "eeg_*"]
     again = ["--force"] if force else []
     with redirect_stdout(sys.stderr if as_json else sys.stdout):

@@ -1,6 +1,5 @@
 """Tables of the command line as domains: which columns are what."""
 
-import fnmatch
 import json
 import re
 from bisect import bisect_left
@@ -18,8 +17,9 @@ from condokit.data.disclosure import counted
 from condokit.data.domains import Domains
 from condokit.data.measurements import told
 from condokit.data.roles import from_pair, from_table
+from condokit.data.tables import Table
 from condokit.io import OBSERVED, is_number, read_table
-from condokit.io.formats import arrow
+from condokit.io.formats import arrow, check_names
 
 pa = arrow()
 
@@ -43,7 +43,7 @@ def read_domains(
     kinds = _confounders(options["confounders"], tables[0].column_names)
     roles = [name for name in (*kinds, domain, groups, weights) if name is not None]
     for path, table in zip(paths, tables):
-        refuse_unknown(path, roles, table.column_names)
+        check_names(path, table.column_names, roles)
     chosen, others = _features(options["features"], paths, tables, roles, options["decimal"])
     whole = [OBSERVED in (table.schema.metadata or {}) for table in tables]  # AnnData
     named = chosen if options["features"] or all(whole) else None
@@ -82,7 +82,7 @@ def check_label(domain: str | None, reference_label: str | None, query_label: st
 
 def _pair_of(path: str, table: Any, domain: str, query_label: str, reference_label: Any) -> Any:
     """Return the rows of two domains of a table that has more."""
-    refuse_unknown(path, [domain], table.column_names)
+    check_names(path, table.column_names, [domain])
     labels = labels_of(table.column(domain))
     known = sorted({label for label in labels if label is not None})
     for option, label in (("--query-label", query_label), ("--reference-label", reference_label)):
@@ -123,16 +123,6 @@ def _confounders(values: tuple[str, ...], known: list[str]) -> dict[str, str]:
             )
         kinds[name] = kind
     return kinds
-
-
-def refuse_unknown(path: str | None, wanted: list[str], known: list[str]) -> None:
-    """Refuse columns that a table does not have."""
-    for name in wanted if set(wanted) - set(known) else ():
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise ValueError(
-                f"{path} has no column {name!r}.{hint} Its columns are {listing(known, 10)}."
-            )
 
 
 def _alike(name: str, declared: str, paths: list[str], columns: list[Any]) -> list[Any]:
@@ -178,22 +168,12 @@ def _features(
     first = tables[0].column_names
     free = [name for name in first if name not in roles]
     if values:
-        chosen: dict[str, None] = {}
-        known = set(first)
-        for pattern in _split("--features", values, first):
-            hits = [pattern] if pattern in known else fnmatch.filter(free, pattern)
-            if not hits:
-                raise ValueError(
-                    f"--features {pattern!r} matches no column.{did_you_mean(pattern, free)} "
-                    f"The columns are {listing(free, 10)}."
-                )
-            chosen.update(dict.fromkeys(hits))
-        if both := [name for name in chosen if name in roles]:
-            raise ValueError(f"--features names {listing(both)}, which has another role.")
+        wanted = _split("--features", values, first)
+        chosen = [first[i] for i in Table(tables[0], paths[0]).find(wanted, set(roles))]
         for path, table in zip(paths, tables):
-            refuse_unknown(path, list(chosen), table.column_names)
+            check_names(path, table.column_names, chosen)
             refuse_text(path, chosen, table.schema, [table], decimal)
-        return list(chosen), {}
+        return chosen, {}
     numeric = dict.fromkeys(free)
     for table in tables:
         observed = set(json.loads((table.schema.metadata or {}).get(OBSERVED, "[]")))

@@ -64,7 +64,7 @@ class Table:
         """Keep the features: given by name, pattern or position, or all that are not reserved."""
         chosen, taken = self.positions, set(reserved)
         if features is not None:
-            chosen = self._find(features, taken)
+            chosen = self.find(features, taken)
         elif self.columns is not None and taken:
             chosen = [i for i in chosen if self.columns[i] not in taken]
         if not chosen:
@@ -135,7 +135,7 @@ class Table:
             )
         unknown = [name for name in names if name not in self._place]
         if unknown:
-            raise unknown_columns(argument, unknown, self.columns or [])
+            raise unknown_columns(argument, unknown, self.columns or [], self.name)
 
     def refuse_empty(self) -> None:
         """Raise an error if there are no rows."""
@@ -204,7 +204,8 @@ class Table:
         """Return the types of the selected columns of a data frame."""
         return [self._types[position] for position in self.positions]
 
-    def _find(self, features: Any, reserved: set[str]) -> Sequence[int]:
+    def find(self, features: Any, reserved: set[str]) -> Sequence[int]:
+        """Return the places of columns that are given by name, pattern or position."""
         if isinstance(features, range):
             return features
         is_list = np.iterable(features) and not isinstance(features, str)
@@ -233,7 +234,7 @@ class Table:
                 text = "{@'features'} must list column names, patterns or numbers. Got {want!r}."
                 raise refusal(text, want=want)
         if missing:
-            raise unknown_columns("features", missing, self.columns or [])
+            raise unknown_columns("features", missing, self.columns or [], self.name)
         both = [self.columns[i] for i in chosen if self.columns and self.columns[i] in reserved]
         if both:
             text = "{@'features'} lists {both}, which is also the domain, a confounder or the "

@@ -1,18 +1,15 @@
 """The paper's real data, looked for in `CONDOKIT_DATA` and in the user's cache."""
 
-import csv
-import gzip
 import os
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from sklearn.utils import Bunch
 
 from condokit.checks import Array, check_word
-from condokit.io import sha256
+from condokit.io import read_table, sha256
 from condokit.io.formats import need
 
 
@@ -21,10 +18,10 @@ def load_ansur() -> Bunch:
 
     93 body measurements, Male or Female, and the self-reported height in inches.
     """
-    columns = _columns("ansur2.csv.gz")
-    names = list(columns)[1:94]
-    X = np.column_stack([np.array(columns[name], float) for name in names])
-    gender, height = np.array(columns["Gender"]), np.array(columns["Heightin"], float)
+    table = read_table(find("ansur2.csv.gz"))
+    names = table.column_names[1:94]
+    X = np.column_stack(table.select(names).columns).astype(float)
+    gender, height = np.array(table["Gender"], str), np.array(table["Heightin"], float)
     return Bunch(X=X, feature_names=names, gender=gender, height=height)
 
 
@@ -33,8 +30,8 @@ def load_bladderbatch() -> Bunch:
 
     57 samples of 22,283 genes, Cancer or NonCancer, in five batches.
     """
-    people, arrays = _columns("bladderbatch_pheno.csv"), _arrays("bladderbatch_expr.npz")
-    result, batch = np.array(people["result"]), np.array(people["batch"], int)
+    people, arrays = read_table(find("bladderbatch_pheno.csv")), _arrays("bladderbatch_expr.npz")
+    result, batch = np.array(people["result"], str), np.array(people["batch"])
     names = [str(name) for name in arrays["gene_id"]]
     return Bunch(X=arrays["expr"], feature_names=names, result=result, batch=batch)
 
@@ -51,10 +48,11 @@ def load_california_housing() -> Bunch:
 
     Seven features, the median income and the median house value.
     """
-    columns = {k: np.array(v, float) for k, v in _columns("california_housing.csv.gz").items()}
-    income, value = columns.pop("MedInc"), columns.pop("MedHouseVal")
-    X = np.column_stack(list(columns.values()))
-    return Bunch(X=X, feature_names=list(columns), income=income, value=value)
+    table = read_table(find("california_housing.csv.gz"))
+    income, value = np.array(table["MedInc"]), np.array(table["MedHouseVal"])
+    table = table.drop_columns(["MedInc", "MedHouseVal"])
+    X = np.column_stack(table.columns).astype(float)
+    return Bunch(X=X, feature_names=table.column_names, income=income, value=value)
 
 
 def load_photo(name: str) -> Bunch:
@@ -109,14 +107,6 @@ def find(name: str) -> Path:
 @cache
 def _sha256(path: Path, changed: int) -> str:
     return sha256(path)
-
-
-def _columns(name: str) -> dict[str, list[str]]:
-    path = find(name)
-    opened: Any = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8", newline="") as file:
-        names, *rows = csv.reader(file)
-    return dict(zip(names, map(list, zip(*rows))))
 
 
 def _arrays(name: str) -> dict[str, Array]:

@@ -213,12 +213,7 @@ class EEG:
         """Return `columns` as a data frame of "pandas", "polars" or "pyarrow"."""
         import narwhals.stable.v2 as nw
 
-        try:
-            return nw.from_dict(self.columns(), backend=backend).to_native()
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError(
-                f"to_frame(backend={backend!r}) needs {backend}; install it, or use columns()."
-            ) from None
+        return nw.from_dict(self.columns(), backend=backend).to_native()
 
 
 def make_eeg(

@@ -14,4 +14,3 @@ from condokit.io.writing import check_target as check_target
 from condokit.io.writing import open_writer as open_writer
 from condokit.io.writing import together as together
 from condokit.io.writing import write_files as write_files
-from condokit.io.writing import write_text as write_text

@@ -29,14 +29,13 @@ class Request(NamedTuple):
 
     path: PathLike
     files: ExitStack
-    columns: Sequence[str] | None
     batch_rows: int | None  # None: about 16 MB
     is_piped: bool  # whether it is standard input
     is_whole: bool  # whether all is read at once
 
-    def select(self, names: Sequence[str]) -> list[str]:
-        """Return the names of the columns to read; see `select`."""
-        return select(self.path, names, self.columns)
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse names of columns that are there twice."""
+        check_names(self.path, names)
 
     def rows_of_batch(self, n_columns: int) -> int:
         """Return the most rows of a batch."""
@@ -106,15 +105,14 @@ def worded(path: PathLike, task: str = "read") -> Iterator[None]:
         raise FileError(f"{name} cannot be {task}: {line}.") from error
 
 
-def select(path: PathLike, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
-    """Return the wanted names, having refused duplicates and unknown ones."""
+def check_names(path: PathLike, names: Sequence[str], wanted: Sequence[str] = ()) -> None:
+    """Refuse names of columns that are there twice, and wanted ones that are not."""
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise FileError(f"{shown(path)} has duplicate column names: {listing(twice)}.")
     known = set(names)
-    if unknown := [name for name in columns or () if name not in known]:
-        hint = did_you_mean(unknown[0], names)
+    if unknown := [name for name in wanted if name not in known]:
+        hint = f"{did_you_mean(unknown[0], names)} Its columns are {listing(names, 10)}."
         raise FileError(f"{shown(path)} has no column {listing(unknown)}.{hint}")
-    return list(names if columns is None else columns)
 
 
 def is_number(kind: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from condokit.checks import FileError
-from condokit.io.formats import Content, PathLike, Request, arrow, need, select, worded
+from condokit.io.formats import Content, PathLike, Request, arrow, check_names, need, worded
 from condokit.io.writing import check_target, opened
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def read_h5ad(request: Request) -> Content:
     obs = data.obs.rename_axis(data.obs.index.name or "obs_names").reset_index()
     variables = [] if X is None else list(data.var_names)
     observed = [str(name) for name in obs.columns]
-    names = request.select([*observed, *variables])
+    names = [*observed, *variables]
 
     def part(start: int, stop: int) -> Any:
         table = pa.Table.from_pandas(obs.iloc[start:stop], preserve_index=False)
@@ -55,8 +55,7 @@ def read_h5ad(request: Request) -> Content:
             values = X[start:stop]
             values = values.toarray() if hasattr(values, "toarray") else values
             arrays += list(np.ascontiguousarray(values.T))
-        table = pa.table(arrays, names=[*table.column_names, *variables])
-        return table.select(names).replace_schema_metadata({OBSERVED: json.dumps(observed)})
+        return pa.table(arrays, names=names, metadata={OBSERVED: json.dumps(observed)})
 
     step = min(request.rows_of_batch(len(names)), data.n_obs) or 1
     tables = (part(start, start + step) for start in range(0, data.n_obs, step))
@@ -78,7 +77,7 @@ def replace_h5ad(
         data = read(path_in, backed="r")
         names, shape, single = list(data.var_names), data.shape, data.X.dtype == np.float32
         data.file.close()
-    select(path_out, table.column_names, names)
+    check_names(path_out, table.column_names, names)
     if len(table) != shape[0]:
         raise FileError(
             f"{path_out} cannot be written: the table has {len(table)} rows, but {path_in} has "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -18,15 +18,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def read_table(
-    path: PathLike, *, format: str | None = None, columns: Sequence[str] | None = None, **text: Any
-) -> pa.Table:
-    """Read a table, of at least one row, into memory: all columns, or some in the given order.
+def read_table(path: PathLike, *, format: str | None = None, **text: Any) -> pa.Table:
+    """Read a table, of at least one row, into memory.
 
     The suffix of a file tells its format, which `format` may replace (as "csv" or "tsv.gz"); "-" is
     standard input, by default CSV. `text` are the options of `Text`.
     """
-    with Scan(path, format, columns, sys.maxsize, text) as scan:
+    with Scan(path, format, sys.maxsize, text) as scan:
         if not (tables := list(scan)):
             raise FileError(f"{shown(path)} has no rows.")
         return arrow().concat_tables(tables)
@@ -40,20 +38,20 @@ def scan_table(
     `batch_rows` is the most rows of a batch, by default such that it takes about 16 MB. Parquet
     from standard input is held in memory, since its index comes last.
     """
-    return Scan(path, format, None, batch_rows, text)
+    return Scan(path, format, batch_rows, text)
 
 
 class Scan:
     """A table that is read once, from top to bottom: iterate for `pyarrow.Table` batches."""
 
     def __init__(
-        self, path: PathLike, format: str | None, columns: Any, batch_rows: int | None, text: Any
+        self, path: PathLike, format: str | None, batch_rows: int | None, text: Any
     ) -> None:
         self.path, self._files = path, ExitStack()
         self.format, zipped = format_of(path, format)
         arrow()
         piped, whole = str(path) == "-", batch_rows == sys.maxsize
-        request = Request(path, self._files, columns, batch_rows, piped, whole)
+        request = Request(path, self._files, batch_rows, piped, whole)
         readers = {"parquet": _parquet, "arrow": _ipc, "h5ad": read_h5ad}
         read = readers.get(self.format, Text(self.format, zipped, **text).open)
         try:
@@ -61,12 +59,13 @@ class Scan:
                 if not piped and (Path(path).is_file() or not Path(path).exists()):
                     open(path, "rb").close()  # for Python's own errors
                 self.schema, self.n_rows, self._tables = read(request)
+                self.names = list(self.schema.names)
+                request.check(self.names)
                 if self.n_rows == 0:  # None: not known before the end
                     raise FileError(f"{shown(path)} has no rows.")
         except BaseException:
             self._files.close()
             raise
-        self.names = list(self.schema.names)
         self.batch_rows = request.rows_of_batch(len(self.names))  # the most of a batch
 
     def __iter__(self) -> Iterator[pa.Table]:
@@ -107,13 +106,13 @@ def _parquet(request: Request) -> Content:
     # pre-buffering would read row groups far ahead of the batches
     options = {"pre_buffer": whole, "buffer_size": 0 if whole else 1 << 20}
     file = parquet.ParquetFile(request.files.enter_context(source), **options)
-    names = request.select(file.schema_arrow.names)
+    schema = file.schema_arrow
     if whole:
-        tables = iter([file.read(request.columns)])
+        tables = iter([file.read()])
     else:
-        batches = file.iter_batches(request.rows_of_batch(len(names)), columns=request.columns)
+        batches = file.iter_batches(request.rows_of_batch(len(schema)))
         tables = (pa.Table.from_batches([batch]) for batch in batches)
-    return _content(file.schema_arrow, names, file.metadata.num_rows, tables)
+    return _content(schema, file.metadata.num_rows, tables)
 
 
 def _ipc(request: Request) -> Content:
@@ -127,21 +126,18 @@ def _ipc(request: Request) -> Content:
         is_file = source.read(6) == b"ARROW1"
         source.seek(0)
     file = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
-    names = request.select(file.schema.names)
     batches = map(file.get_batch, range(file.num_record_batches)) if is_file else file
-    return _content(file.schema, names, None, (pa.Table.from_batches([b]) for b in batches))
+    return _content(file.schema, None, (pa.Table.from_batches([b]) for b in batches))
 
 
-def _content(schema: pa.Schema, names: list[str], n_rows: int | None, tables: Any) -> Content:
-    """Return columns of tables, with text as all of pyarrow knows it: of views, it knows little."""
+def _content(schema: pa.Schema, n_rows: int | None, tables: Any) -> Content:
+    """Return tables with text as all of pyarrow knows it: of views, it knows little."""
     pa = arrow()
-    there = schema.empty_table().select(names).schema
 
     def plain(kind: Any) -> Any:
         if pa.types.is_dictionary(kind):
             return pa.dictionary(kind.index_type, plain(kind.value_type), kind.ordered)
         return pa.string() if kind == pa.string_view() else kind
 
-    wanted = pa.schema([f.with_type(plain(f.type)) for f in there], there.metadata)
-    selected = (table.select(names) for table in tables)
-    return Content(wanted, n_rows, (t if t.schema == wanted else t.cast(wanted) for t in selected))
+    wanted = pa.schema([f.with_type(plain(f.type)) for f in schema], schema.metadata)
+    return Content(wanted, n_rows, (t if t.schema == wanted else t.cast(wanted) for t in tables))

@@ -74,7 +74,6 @@ class Text:
         self.numbers = frozenset(self.numbers)
         self.texts = None if self.texts is None else frozenset(self.texts)
         self.names: list[str] = []
-        self.columns: list[str] = []
 
     def open(self, request: Request) -> Content:
         """Find the types of the columns, and open the file for its tables."""
@@ -130,26 +129,21 @@ class Text:
         if not sample.strip(b"\r\n\xef\xbb\xbf"):
             raise FileError(f"{shown(self.path)} is empty.")
         self.delimiter = self.delimiter or _find_delimiter(sample, DELIMITERS[self.kind])
-        self.names = self.parse(Block(_first_row(sample), 1), {}).column_names
-        self.columns = request.select(self.names)
-        texts = dict.fromkeys(filter(self.stays, self.columns), pa.string())
-        fractions = dict.fromkeys(self.fractions(sample), pa.float64())
-        return dict.fromkeys(self.columns, pa.null()) | fractions | texts
+        lines = io.StringIO(sample.decode("utf-8-sig"), newline="")
+        rows = filter(None, csv.reader(lines, delimiter=self.delimiter))
+        self.names, first = next(rows), []
+        request.check(self.names)
+        with suppress(csv.Error):  # a field of more than 128 kB
+            first = next(rows, [])
+        number = re.compile(rf"[-+]?[0-9]*{re.escape(self.decimal)}[0-9]+(?:[eE][-+]?[0-9]+)?")
+        fractions = {name for name, x in zip(self.names, first) if number.fullmatch(x)}
+        # a column that begins with a fraction is taken for one: to try all types takes long
+        types = {n: pa.float64() if n in fractions else pa.null() for n in self.names}
+        return types | dict.fromkeys(filter(self.stays, self.names), pa.string())
 
     def stays(self, name: str) -> bool:
         """Tell whether a column stays as it is written."""
         return name not in self.numbers if self.texts is None else name in self.texts
-
-    def fractions(self, sample: bytes) -> list[str]:
-        """Name the columns that begin with a fraction: to try all other types takes long."""
-        number = re.compile(rf"[-+]?[0-9]*{re.escape(self.decimal)}[0-9]+(?:[eE][-+]?[0-9]+)?")
-        rows = csv.reader(sample.decode("utf-8-sig").splitlines()[:2], delimiter=self.delimiter)
-        with suppress(csv.Error, ValueError):  # rows over several lines, or other than Arrow's
-            header, first = rows
-            known = set(self.columns)
-            pairs = zip(header, first, strict=True)
-            return [name for name, x in pairs if name in known and number.fullmatch(x)]
-        return []
 
     def infer(self, block: Block, types: _Types) -> pa.Table:
         """Parse a block, after widening the types as far as it needs."""
@@ -284,7 +278,6 @@ class Text:
                 column_types=types,
                 null_values=self.marks,
                 decimal_point=self.decimal,
-                include_columns=self.columns if self.columns != self.names else None,
             ),
         )
 
@@ -348,15 +341,6 @@ def _end_of_row(content: bytes) -> int:
         quotes -= content.count(b'"', before, end)
         end = before
     return end
-
-
-def _first_row(content: bytes) -> bytes:
-    """Return all up to the end of the first row that is not blank."""
-    end = len(content) - len(content.lstrip(b"\r\n"))
-    while True:
-        end = content.find(b"\n", end) + 1 or len(content)
-        if end == len(content) or content.count(b'"', 0, end) % 2 == 0:
-            return content[:end]
 
 
 def _line_of(row: str, block: Block) -> int:

@@ -57,11 +57,6 @@ def _writing(path: PathLike, kind: str, zipped: bool, force: bool) -> Iterator[W
             raise
 
 
-def write_text(path: PathLike, text: str, force: bool = False) -> None:
-    """Write a text in UTF-8, whole or not at all; "-" is standard output."""
-    write_files({path: text.encode()}, force)
-
-
 def write_files(contents: Mapping[Any, bytes], force: bool = False) -> None:
     """Write files, each of them whole; see `together`."""
     with together(contents, force):

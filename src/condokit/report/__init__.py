@@ -4,11 +4,10 @@ import os
 from typing import Any
 
 from condokit.adapter import ConDoAdapter
-from condokit.io import write_text
+from condokit.io import write_files
 from condokit.report.contents import build
 from condokit.report.render import render
 from condokit.trust.blocks import read_as_fitted
-from condokit.trust.bootstrap import Bootstrap
 
 __all__ = ["build", "render", "save"]
 
@@ -23,7 +22,6 @@ def save(
     features: Any = None,
     groups: Any = None,
     sample_weight: Any = None,
-    uncertainty: Bootstrap | None = None,
     force: bool = False,
 ) -> dict[str, Any]:
     """Write the report of a fitted adapter as one HTML file, and return its record.
@@ -36,8 +34,6 @@ def save(
         A fitted adapter.
     X, domain, confounders, features, groups, sample_weight
         The table that it was fitted on, as in `ConDoAdapter.fit`.
-    uncertainty : Bootstrap or None, default=None
-        Errors from resampled rows, as `bootstrap` returns them.
     force : bool, default=False
         Replace an existing file.
 
@@ -47,6 +43,6 @@ def save(
         Everything that the page shows, as plain numbers and text.
     """
     domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
-    record = build(adapter, domains, uncertainty=uncertainty)
-    write_text(path, render(record), force)
+    record = build(adapter, domains)
+    write_files({path: render(record).encode()}, force)
     return record

@@ -1,7 +1,6 @@
 """What a report says, as plain numbers, text, lists and dicts; nothing is drawn here."""
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,11 @@ from condokit.data.arrays import sides
 from condokit.data.disclosure import hidden_counts, hidden_overlap, rounded_beside, shares_of_few
 from condokit.data.domains import Domains
 from condokit.data.records import LEVELS, Finding, Sheet, plain
-from condokit.io import sha256
 from condokit.maps.affine import AffineMap
 from condokit.maps.provenance import setting, versions
 from condokit.maps.standard_errors import DiagonalErrors
 from condokit.solvers.lbfgs import threads
 from condokit.trust.assess import Assessment, assess
-from condokit.trust.bootstrap import Bootstrap
 from condokit.trust.evaluate import Evaluation, evaluate
 from condokit.trust.sensitivity import degrees_of_freedom, robustness_value
 
@@ -32,7 +29,6 @@ _MOST_ENTRIES = 20  # of a matrix
 _LARGE_MATRIX = 2000  # features beyond which no square array is formed
 _NOT_TWICE = ("findings", "features", "densities", "n_query", "n_reference")  # of an evaluation
 _NOT_HERE = ("reference", "verbose")  # of parameters
-_OF_BOOTSTRAP = ("n_resamples", "n_failed", "stability", "other_modes")
 _NOT_POSSIBLE = (
     "These data do not allow a comparison of like with like: do not use the map before the "
     "findings are resolved."
@@ -50,9 +46,8 @@ def build(
     *,
     assessment: Assessment | None = None,
     evaluation: Evaluation | None = None,
-    uncertainty: Bootstrap | None = None,
     command: str | None = None,
-    inputs: Mapping[str, str] | Sequence[str | os.PathLike[str]] | None = None,
+    inputs: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Gather everything that is known of a map, ready for JSON and for `render`.
 
@@ -64,12 +59,10 @@ def build(
         The data that it was fitted on.
     assessment, evaluation : Assessment, Evaluation or None, default=None
         Computed if they are not given. Neither exists for a map between different features.
-    uncertainty : Bootstrap or None, default=None
-        Errors from resampled rows; otherwise those that the adapter knows.
     command : str or None, default=None
         What to type to get this report again.
-    inputs : dict of str to str, or sequence of paths, default=None
-        Files that were read with their SHA-256, or paths of files to be hashed here.
+    inputs : dict of str to str, default=None
+        Files that were read, with their SHA-256.
 
     Returns
     -------
@@ -89,7 +82,7 @@ def build(
     """
     assessment, evaluation = judged(adapter, domains, assessment, evaluation)
     inward, outward = _names(adapter.map_, domains)
-    features = _features({"feature": outward, **_parameters(adapter, uncertainty)}, evaluation)
+    features = _features({"feature": outward, **_parameters(adapter)}, evaluation)
     record: dict[str, Any] = {
         "format": FORMAT,
         "schema": SCHEMA,
@@ -98,9 +91,9 @@ def build(
         "findings": _findings(adapter, assessment, evaluation),
         "assessment": None if assessment is None else _assessment(assessment),
         "evaluation": None if evaluation is None else evaluation.to_dict(),
-        "map": _map(adapter, inward, outward, uncertainty),
+        "map": _map(adapter, inward, outward),
         "fit": _fit(adapter),
-        "uncertainty": _uncertainty(adapter, uncertainty),
+        "uncertainty": _uncertainty(adapter),
         "features": features.to_dict(),
         "densities": [] if evaluation is None else list(_densities(evaluation, features)),
         "reproduce": _reproduce(adapter, domains, command, inputs),
@@ -130,29 +123,21 @@ def _names(affine: AffineMap, domains: Domains) -> tuple[list[str], list[str]]:
     return inward, [str(name) for name in affine.outputs(domains.tables[0].columns) or ()]
 
 
-def _uncertainty(adapter: ConDoAdapter, resampled: Bootstrap | None) -> dict[str, Any]:
+def _uncertainty(adapter: ConDoAdapter) -> dict[str, Any]:
     dof, is_formula = degrees_of_freedom(adapter), isinstance(adapter.errors_, DiagonalErrors)
-    facts: dict[str, Any] = {
+    return {
         "how": "formula" if is_formula else "resampled" if adapter.errors_ else "none",
         "strength_one_error": robustness_value(1.0, dof),
         "strength_two_errors": robustness_value(2.0, dof),
     }
-    if resampled is not None:
-        facts |= {"how": "bootstrap"} | {n: getattr(resampled, n) for n in _OF_BOOTSTRAP}
-    return facts
 
 
 def _reproduce(adapter: ConDoAdapter, domains: Domains, command: Any, inputs: Any) -> Any:
-    if inputs is not None and not isinstance(inputs, Mapping):
-        inputs = {os.fspath(path): sha256(path) for path in inputs}
-    names: dict[str, str] = {}  # without folders, which are nobody's business
-    for path, found in (inputs or {}).items():
-        name = Path(path).name
-        names[f"{name} ({len(names) + 1})" if name in names else name] = found
     return {
         "command": command,
         "versions": versions(),
-        "inputs": names,
+        # without folders, which are nobody's business
+        "inputs": {Path(path).name: found for path, found in (inputs or {}).items()},
         "parameters": (used := _used(adapter, domains)),
         "options": {name: str(said(f"{{@{name}}}")) for name in used},  # what the reader calls them
     }
@@ -298,50 +283,38 @@ def _features(columns: dict[str, Any], evaluation: Evaluation | None) -> Sheet:
     return Sheet(columns | found.columns | {"feature": columns["feature"]}).take(order)
 
 
-def _parameters(adapter: ConDoAdapter, uncertainty: Bootstrap | None) -> dict[str, Any]:
-    """Return the change at the mean, scale and offset with 95% intervals, or a diagonal."""
-    affine, errors = adapter.map_, adapter.map_se_
-    columns = _at_the_mean(adapter)
-    if affine.kind == "diagonal":
-        if uncertainty is not None:
-            sheet = uncertainty.features.columns
-            named = {n: v for n, v in sheet.items() if n != "feature" and not n.endswith("_se")}
-            return columns | named
-        for name, values in (("scale", affine.scale), ("offset", affine.offset)):
-            columns[name] = values
-            if errors is not None:
-                reach = _INTERVAL * np.asarray(errors[name])
-                columns[f"{name}_low"], columns[f"{name}_high"] = values - reach, values + reach
-        return columns
-    return columns if affine.is_rectangular else columns | {"own": affine.matrix.diagonal()}
+def _parameters(adapter: ConDoAdapter) -> dict[str, Any]:
+    r"""Return the mean of the query rows and parameters with 95% intervals, or a diagonal.
 
-
-def _at_the_mean(adapter: ConDoAdapter) -> dict[str, Any]:
-    r"""Return the mean of the query rows and :math:`g(\bar x) - \bar x`, with 95% intervals."""
-    affine = adapter.map_
+    These are the change at the mean, :math:`g(\bar x) - \bar x`, and of a diagonal map the rest.
+    """
+    affine, errors, columns = adapter.map_, adapter.errors_, dict[str, Any]()
     mean, sd = affine.fitted_on.mean, affine.fitted_on.sd  # type: ignore[union-attr]
-    image = affine(mean[None])[0]
+    image, is_diagonal = affine(mean[None])[0], affine.kind == "diagonal"
     key, value = ("image_of_mean", image) if affine.is_rectangular else ("change", image - mean)
-    columns = {key: value}
-    if adapter.errors_ is not None:
-        reach = _INTERVAL * adapter.errors_.of_mapped(mean[None], affine)[0]
-        columns |= {f"{key}_low": value - reach, f"{key}_high": value + reach}
+    shown = {key: value} | ({"scale": affine.scale, "offset": affine.offset} if is_diagonal else {})
+    for name, values in shown.items():
+        columns[name] = values
+        if errors is not None:
+            error = (
+                errors.of_mapped(mean[None], affine)[0] if name == key else getattr(errors, name)
+            )
+            columns[f"{name}_low"] = values - _INTERVAL * error
+            columns[f"{name}_high"] = values + _INTERVAL * error
     if affine.is_rectangular:
         return columns
-    return {"mean": mean, **columns, "change_sd": value / np.where(sd > 0, sd, np.nan)}
+    own = {} if is_diagonal else {"own": affine.matrix.diagonal()}
+    return {"mean": mean, "change_sd": value / np.where(sd > 0, sd, np.nan), **columns, **own}
 
 
-def _map(
-    adapter: ConDoAdapter, inward: list[str], outward: list[str], uncertainty: Bootstrap | None
-) -> dict[str, Any]:
+def _map(adapter: ConDoAdapter, inward: list[str], outward: list[str]) -> dict[str, Any]:
     affine = adapter.map_
-    has_errors = adapter.map_se_ is not None or uncertainty is not None
     record: dict[str, Any] = {
         "kind": affine.kind,
         "n_in": affine.n_features_in_,
         "n_out": len(affine.offset),
         "links": sum(link is not None for link in affine.links or ()),
-        "has_intervals": affine.kind == "diagonal" and has_errors,
+        "has_intervals": affine.kind == "diagonal" and adapter.errors_ is not None,
     }
     if affine.kind == "diagonal":
         scale = np.abs(affine.scale)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
+from scipy.stats import rankdata
 from sklearn.metrics import silhouette_score
 
 from condokit.checks import Array
@@ -118,11 +119,9 @@ def kept_differences(rows: ComparableRows, X: Array) -> KeptDifferences:
 
 def variance_explained(rows: ComparableRows, X: Array) -> float | None:
     """Return the mean share of the features' variance that blocks of equal confounders explain."""
-    parts = [X[rows.block == k] for k in np.unique(rows.block)]
-    total = len(X) * X.var(axis=0)
-    within = sum(len(part) * part.var(axis=0) for part in parts)
+    total, within = X.var(axis=0), _centred(X, rows.block).var(axis=0)
     varies = total > 0
-    if len(parts) < 2 or not varies.any():
+    if len(np.unique(rows.block)) < 2 or not varies.any():
         return None
     return float((1 - within[varies] / total[varies]).mean())
 
@@ -331,13 +330,8 @@ def area_within(score: Array, label: Array, cell: Array) -> float:
 
     This is the area under the curve by ranks, of which equal scores share the mean.
     """
-    order = np.lexsort((score, cell))
-    score, label, cell = score[order], label[order], cell[order]
-    begins = np.flatnonzero(np.diff(cell, prepend=-1) | np.append(True, np.diff(score) != 0))
-    run = np.searchsorted(begins, np.arange(len(cell)), "right") - 1
-    rank = (begins[run] + np.append(begins[1:], len(cell))[run] + 1) / 2
     size, n_query = np.bincount(cell), np.bincount(cell, label)
-    rank = rank - (np.cumsum(size) - size)[cell]
+    rank = rankdata(cell * (len(cell) + 1.0) + rankdata(score)) - (np.cumsum(size) - size)[cell]
     won = np.bincount(cell, rank * label) - n_query * (n_query + 1) / 2
     n_pairs = (n_query * (size - n_query)).sum()
     return float(won.sum() / n_pairs) if n_pairs > 0 else 0.5

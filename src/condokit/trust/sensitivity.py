@@ -19,6 +19,7 @@ from condokit.maps.affine import AffineMap
 from condokit.maps.profile import profile
 from condokit.trust.blocks import ComparableRows, read_as_fitted
 from condokit.trust.residual_shift import ShiftTests
+from condokit.trust.unused import design, left_of
 
 _MOST_ROWS = 10_000  # that strengths are measured on
 _MUCH = 0.1  # standard deviations
@@ -218,16 +219,9 @@ def _recorded(domains: Domains, dof: float) -> Iterator[dict[str, Any]]:
 
 def _explained(confounder: Confounder, rows: Array, Y: Array) -> tuple[Array, Array]:
     """Return the share of the variance of every column that a confounder explains, and adjusted."""
-    if confounder.values is None:
-        design = np.eye(len(confounder.levels))[confounder.codes[rows]]
-    else:
-        z = confounder.values[rows]
-        z = (z - z.mean()) / max(float(z.std()), 1e-300)
-        design = np.column_stack([np.ones(len(z)), z, z**2, z**3])
-    Y = Y - Y.mean(axis=0)
-    left = ((Y - design @ np.linalg.lstsq(design, Y, rcond=None)[0]) ** 2).sum(axis=0)
-    total = ones_for_zeros((Y**2).sum(axis=0))
-    n, p = len(Y), np.linalg.matrix_rank(design)
+    D, Y = design([confounder], rows, 3), Y - Y.mean(axis=0)
+    left, total = (left_of(D, Y) ** 2).sum(axis=0), ones_for_zeros((Y**2).sum(axis=0))
+    n, p = len(Y), np.linalg.matrix_rank(D)
     unexplained = left / total
     shares = 1 - unexplained, 1 - unexplained * (max(n - 1, 1) / max(n - p, 1))
     return np.clip(shares[0], 0.0, 1.0), np.clip(shares[1], 0.0, 1.0)

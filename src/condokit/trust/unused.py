@@ -5,7 +5,7 @@ from scipy.special import fdtrc
 
 from condokit.checks import Array, listing, said
 from condokit.data.arrays import ones_for_zeros, sides
-from condokit.data.domains import Domains
+from condokit.data.domains import Confounder, Domains
 from condokit.data.measurements import looks_like, looks_like_a_label, words_of
 from condokit.data.records import Finding
 from condokit.data.roles import column_values
@@ -44,13 +44,13 @@ def unused_that_matter(domains: Domains) -> list[Finding]:
     X, query = few.rows(rows), domains.is_query[rows].astype(float)
     X = np.where(np.isnan(X), np.nanmean(X, axis=0, where=~np.isnan(X)), X)
     X = X / ones_for_zeros(X.std(axis=0))
-    D = np.column_stack([np.ones(len(rows)), *_given(domains, rows)])
-    of_domain, of_query = _left(D, np.column_stack([query])), np.column_stack([D, query])
-    X_left, place = _left(of_query, X), D.shape[1]
+    D = design(domains.confounders, rows, 2)
+    of_domain, of_query = left_of(D, np.column_stack([query])), np.column_stack([D, query])
+    X_left, place = left_of(of_query, X), D.shape[1]
     without_it = _fitted(of_query, X)[place]
     found = {}
     for name, U in columns.items():
-        alone, beside = _left(D, U), _left(of_query, U)
+        alone, beside = left_of(D, U), left_of(of_query, U)
         if not (beside.std(axis=0) > 1e-6).all():
             continue
         p_domain = _p_value(of_domain, alone, D.shape[1]).min() * len(columns)
@@ -116,32 +116,32 @@ def _levels(values: Array, is_query: Array) -> Array | None:
     return (code[:, None] == often).astype(float) if len(often) else None
 
 
-def _given(domains: Domains, rows: Array) -> list[Array]:
-    """Return the confounders as columns: marks of levels, numbers and their squares."""
-    columns = []
-    for confounder in domains.confounders:
+def design(confounders: list[Confounder], rows: Array, degree: int) -> Array:
+    """Return ones and the confounders as columns: marks of levels, powers of numbers."""
+    columns = [np.ones((len(rows), 1))]
+    for confounder in confounders:
         if confounder.values is None:
             codes = confounder.codes[rows]
             columns.append((codes[:, None] == np.unique(codes)[1:]).astype(float))
         else:
             z = confounder.values[rows]
             z = (z - z.mean()) / (z.std() or 1.0)
-            columns += [z[:, None], z[:, None] ** 2]
-    return columns
+            columns.append(z[:, None] ** np.arange(1, degree + 1))
+    return np.column_stack(columns)
 
 
 def _fitted(D: Array, Y: Array) -> Array:
     return np.asarray(np.linalg.lstsq(D, Y, rcond=None)[0])
 
 
-def _left(D: Array, Y: Array) -> Array:
+def left_of(D: Array, Y: Array) -> Array:
     """Return what a regression on D leaves of Y."""
     return Y - D @ _fitted(D, Y)
 
 
 def _p_value(Y: Array, U: Array, n_used: int) -> Array:
     """Return the p-value of F tests that columns U, both less what D explains, explain Y."""
-    total, left = (Y**2).sum(axis=0), (_left(U, Y) ** 2).sum(axis=0)
+    total, left = (Y**2).sum(axis=0), (left_of(U, Y) ** 2).sum(axis=0)
     k, dof = U.shape[1], len(U) - n_used - U.shape[1]
     if dof < 1:
         return np.ones(Y.shape[1])
