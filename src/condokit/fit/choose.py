@@ -26,8 +26,6 @@ from condokit.summaries.gaussians import GaussianPair, gaussian_pair
 _RULES = (
     # family      confounders    divergence
     ("low-rank", "any", "reverse-kl"),
-    ("penalised", "none", "reverse-kl"),
-    ("penalised", "any", "likelihood"),
     ("rigid", "none", "pc-match"),
     ("own", "none", "likelihood"),  # a family of matrices of the user's
     ("any", "none", "ot"),
@@ -150,10 +148,8 @@ def _candidate(
 def _rule(family: MapFamily, domains: Domains, by_any_conditional: bool) -> str:
     """Return the divergence that "auto" stands for."""
     kinds = {"any", family.form}
-    if family.is_penalised or family.is_rigid:
-        kinds.add("penalised" if family.is_penalised else "rigid")
-    elif family.form == "matrix" and not family.is_free:
-        kinds.add("own")
+    if family.form == "matrix" and not family.is_free:
+        kinds.add("rigid" if family.is_rigid else "own")
     known = "none" if not domains.confounders else "rows" if by_any_conditional else "moments"
     return next(rule for kind, given, rule in _RULES if kind in kinds and given in ("any", known))
 

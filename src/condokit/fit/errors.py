@@ -2,8 +2,8 @@
 
 A summary of resampled rows is near that of all rows, and so is its map: found in closed form, or by
 one Newton step from the map that was found, which costs one gradient. The rows of a cell are drawn
-with replacement, subjects together. Where a penalty, an early end of the search or a share of the
-identity pulls the map from the plain estimate, that counts as an error of its own.
+with replacement, subjects together. Where an early end of the search or a share of the identity
+pulls the map from the plain estimate, that counts as an error of its own.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ from condokit.checks import Array
 from condokit.compare.comparison import Comparison
 from condokit.data.domains import Domains
 from condokit.divergences.samples import EXPLORED_ROWS, SampleObjective, sample_units
-from condokit.maps.coordinates import AllMatrices, Coordinates
+from condokit.maps.coordinates import Coordinates
 from condokit.maps.standard_errors import DrawnErrors
 from condokit.solvers.gaussian_kl import MOST_DENSE
 from condokit.solvers.low_rank import LowRankKL, after_own_diagonal, after_start, penalty_of, turns
@@ -193,11 +193,9 @@ def moment_errors(
 
 
 def _around(fitted: Fitted, units: Units | FeatureUnits) -> Coordinates | None:
-    """Return coordinates without penalties and bounds, whose plain map the step leads to."""
-    family = fitted.family
-    around = AllMatrices if family.is_penalised else family.around
-    near = around(*units.encode(fitted.found.scale, fitted.found.offset))
-    return near if near.bounds is None and len(near.start) else None
+    """Return coordinates near the map that was found, if anything in it is free."""
+    near = fitted.family.around(*units.encode(fitted.found.scale, fitted.found.offset))
+    return near if len(near.start) else None
 
 
 def low_rank_errors(fitted: Fitted, factors: Factors) -> DrawnErrors | None:

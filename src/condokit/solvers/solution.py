@@ -45,7 +45,7 @@ class Solution:
     law: dict[str, Any] = field(default_factory=dict)
     # (n_features,): factor of standard errors for what few rows leave unknown of them
     widening: Any = 1.0
-    objective: float = float("nan")  # what was made small, without penalties
+    objective: float = float("nan")  # what was made small
     n_iter: int = 0  # iterations from the best start; 0 for a closed form
     # largest entry of the gradient in the solver's units, along what is free
     gradient_norm: float = 0.0
