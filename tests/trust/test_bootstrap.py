@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from stories import ROLES, two_domains
 
-from condokit import ConDoAdapter, bootstrap, choose, datasets, sensitivity
+from condokit import ConDoAdapter, bootstrap, datasets, sensitivity
 from condokit.data.roles import from_pair
+from condokit.fit import choose
 from condokit.solvers.lbfgs import lbfgs
 from condokit.trust import bootstrap as uncertainty
 

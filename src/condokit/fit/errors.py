@@ -1,9 +1,9 @@
 """Standard errors of maps that have no formula for them, from resampled summaries of the data.
 
-A summary of resampled rows is near that of all rows, and so is its map: found in closed form, or by
-one Newton step from the map that was found, which costs one gradient. The rows of a cell are drawn
-with replacement, subjects together. Where an early end of the search or a share of the identity
-pulls the map from the plain estimate, that counts as an error of its own.
+A summary of resampled rows is near that of all rows, and so is its map: found again where that is
+quick, or by one Newton step from the map that was found, which costs one gradient. The rows of a
+cell are drawn with replacement, subjects together. Where an early end of the search or a share of
+the identity pulls the map from the plain estimate, that counts as an error of its own.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,7 +27,7 @@ from condokit.solvers.solution import Solution
 from condokit.solvers.units import FeatureUnits, Units
 from condokit.summaries.factors import FactorPair, Factors
 from condokit.summaries.gaussians import GaussianPair, Skewness, without_constant
-from condokit.summaries.moments import MomentPair, cells
+from condokit.summaries.moments import cells
 from condokit.summaries.resampled import ResampledGaussians, ResampledMoments, parcels
 from condokit.summaries.samples import Samples
 
@@ -164,32 +164,21 @@ def moment_errors(
     fitted: Fitted, domains: Domains, comparison: Comparison, shared: bool
 ) -> DrawnErrors | None:
     """Return the errors of a diagonal map that was found from moments of strata, if possible."""
-    family, rng = fitted.family, np.random.default_rng(0)
-    makes = getattr(fitted.divergence, "moment_objective", None)
+    family, kept, rng = fitted.family, fitted.kept, np.random.default_rng(0)
+    nothing_free = not (family.has_scale or family.has_offset)
     too_large = 2 * domains.n_features > _MOST_NUMBERS
-    if makes is None or comparison.used.size or too_large or domains.gaps is not None:
+    if nothing_free or comparison.used.size or too_large or domains.gaps is not None:
         return None
     rows = ResampledMoments(domains, comparison, shared, family.has_scale, rng, _PARCELS)
-    pair = rows.pair(np.ones(len(rows.parcels.cell)))
-    units = FeatureUnits(pair, family.has_offset)
-    near = _around(fitted, units)
-    if near is None:
-        return None
 
-    def gradient(some: MomentPair) -> Gradient:
-        return in_coordinates(makes(some, units), near)
+    def refit(drawn: Array) -> _Map:
+        found = fitted.divergence.solve(family, rows.pair(drawn))
+        return found.scale[kept], found.offset[kept]
 
-    def refit(some: MomentPair) -> _Map:
-        scale, offset = units.decode(*near.unpack(step(gradient(some)(near.start))))
-        return scale[fitted.kept], offset[fitted.kept]
-
-    try:
-        step = OneStep(gradient(pair), near.start)
-    except np.linalg.LinAlgError:
-        return None
-    drawn = (rows.pair(rows.parcels.weights(rng, _AMOUNT)) for _ in range(_DRAWS))
+    once = np.ones(len(rows.parcels.cell))
+    drawn = (rows.parcels.weights(rng, _AMOUNT) for _ in range(_DRAWS))
     n_units = rows.parcels.fewest / len(comparison.support.weights)
-    return _errors(fitted, map(refit, chain([pair], drawn)), n_units, _AMOUNT)
+    return _errors(fitted, map(refit, chain([once], drawn)), n_units, _AMOUNT)
 
 
 def _around(fitted: Fitted, units: Units | FeatureUnits) -> Coordinates | None:
