@@ -26,7 +26,7 @@ from condokit.solvers.one_step import Gradient, OneStep, in_coordinates
 from condokit.solvers.solution import Solution
 from condokit.solvers.units import FeatureUnits, Units
 from condokit.summaries.factors import FactorPair, Factors
-from condokit.summaries.gaussians import GaussianPair, Skewness, without_constant
+from condokit.summaries.gaussians import GaussianPair, without_constant
 from condokit.summaries.moments import cells
 from condokit.summaries.resampled import ResampledGaussians, ResampledMoments, parcels
 from condokit.summaries.samples import Samples
@@ -69,40 +69,18 @@ def matrix_errors(
     if too_large or comparison.used.size:  # along curves, every draw would need new ones
         return None
     some, features = without_constant(pair)[0], np.flatnonzero(fitted.kept)
-    refit = _solved(fitted, some) if closed else _stepped(fitted, some)
+
+    def again(other: GaussianPair) -> _Map:
+        found = fitted.divergence.solve(fitted.family, other)
+        return found.scale, found.offset
+
+    refit = again if closed else _stepped(fitted, some)
     if refit is None:
         return None
     rows = ResampledGaussians(domains, comparison, pair, most)
     drawn = (rows.draw(_AMOUNT).of(features) for _ in range(_DRAWS))
     n_units = rows.parcels.fewest / n_values
     return _errors(fitted, map(refit, chain([some], drawn)), n_units, _AMOUNT)
-
-
-def _solved(fitted: Fitted, pair: GaussianPair) -> Callable[[GaussianPair], _Map]:
-    """Return what finds the map of another pair in closed form."""
-    skewness = pair.skewness and _remembered(pair.skewness)
-
-    def refit(other: GaussianPair) -> _Map:
-        found = fitted.divergence.solve(fitted.family, replace(other, skewness=skewness))
-        return found.scale, found.offset
-
-    return refit
-
-
-def _remembered(skewness: Skewness) -> Skewness:
-    """Return skewness along axes near those that are asked for first, without another look."""
-    known: list[tuple[Array, ...]] = []
-
-    def near(*axes: Array) -> tuple[Array, Array]:
-        if not known:
-            known.extend([axes, skewness(*axes)])
-        query, reference = (
-            value * np.sign((old * new).sum(axis=0))
-            for old, new, value in zip(known[0], axes, known[1])
-        )
-        return query, reference
-
-    return near
 
 
 def _stepped(fitted: Fitted, pair: GaussianPair) -> Callable[[GaussianPair], _Map] | None:
