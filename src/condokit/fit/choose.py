@@ -10,6 +10,7 @@ from condokit.checks import Array, Note, check_seed, is_number, pick, quietly
 from condokit.compare.comparison import Comparison
 from condokit.compare.priors import PRIORS, Prior
 from condokit.conditionals import CONDITIONALS, Conditional
+from condokit.data.arrays import independent
 from condokit.data.disclosure import hidden_counts, told
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
@@ -48,7 +49,7 @@ _MOST_ROWS = 20_000  # of a domain that the choice looks at
 _MOST_ON_CURVES, _MORE = 1000, 40  # the same with smooth conditionals, and more for every feature
 _TOLERANCE = 0.1  # most nats per feature by which a simpler map may be worse
 _FEW_ON_FOLDS = 1000  # rows of a domain from which two folds do
-_COLLINEAR = 1e-6  # share of its variance that others leave of a feature
+_COLLINEAR = 1e-3  # share of its spread that others leave of a feature
 _LEAST_ROWS = 20  # of a domain, below which none are held out
 _LOW_RANK_FEATURES = 10  # from which a matrix of low rank differs from a full one
 _ERRORS = (1.0, 4.0)  # standard errors by which a score is equal, and by which it is not
@@ -408,17 +409,10 @@ def _independent(pair: GaussianPair) -> Array:
     """Return the features that others do not determine, in either domain."""
     kept = np.arange(pair.n_features)
     for side in (pair.query, pair.reference):
-        share = side.count / side.count.sum()
-        cov = np.tensordot(share, side.cov, axes=1)[np.ix_(kept, kept)]
-        chosen: list[int] = []
-        for j in range(len(kept)):
-            left = cov[j, j]
-            if left > 0 and chosen:
-                known = cov[np.ix_(chosen, chosen)]
-                left -= cov[j, chosen] @ np.linalg.lstsq(known, cov[chosen, j], rcond=None)[0]
-            if cov[j, j] > 0 and left > _COLLINEAR * cov[j, j]:
-                chosen.append(j)
-        kept = kept[chosen]
+        cov = np.tensordot(side.count / side.count.sum(), side.cov, axes=1)[np.ix_(kept, kept)]
+        size, axes = np.linalg.eigh(cov)
+        root = np.sqrt(np.maximum(size, 0.0))[:, None] * axes.T
+        kept = kept[independent(root, _COLLINEAR)]
     return kept
 
 
