@@ -11,7 +11,7 @@ import pandas as pd
 from joblib import Parallel, delayed
 from tables import write
 
-from condokit import Affine, ConDoAdapter
+from condokit import ConDoAdapter
 
 # map, divergence, truth, features, rows in a stratum and domain, strata, rows of a subject
 SETTINGS = [
@@ -21,7 +21,6 @@ SETTINGS = [
     ("affine", "reverse-kl", "matrix", 3, 100, 3, 1),
     ("affine", "ot", "symmetric", 4, 150, 1, 1),
     ("affine", "ot", "symmetric", 3, 160, 2, 4),
-    (Affine(l1=0.02), "likelihood", "matrix", 3, 100, 3, 1),
     ("orthogonal", "likelihood", "rotation", 4, 100, 3, 1),
     ("similarity", "likelihood", "rotation", 3, 100, 3, 1),
     ("low-rank", "reverse-kl", "low rank", 20, 100, 3, 1),

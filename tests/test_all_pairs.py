@@ -114,8 +114,6 @@ CASES = {
     "orthogonal": (Orthogonal(), turn(0.6), OFFSET),
     "similarity": (Similarity(), SIMILAR, OFFSET),
     "blocks": (Blocks([[0, 1]]), block(ANY), np.array([1.0, -2.0, 3.0])),
-    "pulled": (Affine(l2=1e-3), np.array([[1.2, 0.3], [-0.2, 0.9]]), OFFSET),
-    "nonnegative": (Affine(nonnegative=True), np.array([[1.2, 0.3], [0.0, 0.9]]), OFFSET),
     "gain": (Gain(), np.diag([2.0, 0.5]), np.zeros(2)),
     "nothing": (Nothing(), np.eye(2), np.zeros(2)),
     "shears": (Shears(), np.array([[1.0, 0.8], [0.0, 1.0]]), OFFSET),

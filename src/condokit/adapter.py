@@ -381,8 +381,6 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             family = Affine()
         elif fit.map.kind == "low-rank" or family.form == "blocks":
             raise refusal("'pairs' do not work with {@map='low-rank'} or 'blocks'.")
-        if family.is_penalised:
-            raise ValueError("'pairs' do not work with penalties or bounds on the matrix.")
         if not (family.has_scale or family.has_offset):
             return fit
         own = family.form == "matrix" and not (family.is_free or family.is_rigid)

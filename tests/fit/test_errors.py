@@ -69,7 +69,7 @@ def in_errors(adapter, X, A, b):
         ("affine", "likelihood", "affine", 3, 3),
         ("affine", "ot", "transport", 1, 1),
         ("orthogonal", "likelihood", "rotation", 3, 1),
-        (Affine(l2=0.03), "jeffreys", "affine", 3, 1),
+        ("affine", "jeffreys", "affine", 3, 1),
         ("location-scale", "jeffreys", "diagonal", 3, 1),
         ("location-scale", "energy", "diagonal", 3, 1),
         ("affine", "mmd", "affine", 3, 1),
@@ -182,7 +182,7 @@ def test_constant_features_have_no_errors(map_, divergence):
 
 @pytest.mark.parametrize(
     ("map_", "shrinkage"),
-    [("affine", 0.7), (Affine(l2=2.0), "auto"), ("orthogonal", 0.7), (Blocks([[0, 1]]), 0.7)],
+    [("affine", 0.7), ("orthogonal", 0.7), (Blocks([[0, 1]]), 0.7)],
 )
 def test_a_pull_is_an_error(map_, shrinkage):
     data, _, A, b = problem(4, 2, 400, kind="rotation" if map_ == "orthogonal" else "affine")

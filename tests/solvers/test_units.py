@@ -5,7 +5,7 @@ from problems import random_pair
 from condokit.solvers.units import Units
 
 
-@pytest.mark.parametrize("kind", ["white", "feature", "common", "as given"])
+@pytest.mark.parametrize("kind", ["white", "common", "as given"])
 def test_units_go_back_and_forth(kind):
     pair = random_pair(0)
     units = Units(pair, kind)

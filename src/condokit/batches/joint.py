@@ -13,7 +13,7 @@ import numpy as np
 
 from condokit.batches.study import Study
 from condokit.checks import Array
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.arrays import independent, ones_for_zeros
 from condokit.data.grouped import GroupedMoments
 from condokit.data.subsets import mixed_order, subsample
 from condokit.maps.standard_errors import DiagonalErrors
@@ -25,7 +25,7 @@ from condokit.solvers.pooled.batches import (
     residuals,
     towards_each_other,
 )
-from condokit.solvers.pooled.design import Design, free_columns, independent, select
+from condokit.solvers.pooled.design import Design, free_columns, select
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise
 
 _MOST_VALUES = 4_000_000  # of rows times features at a time

@@ -8,6 +8,7 @@ needed vanish. All features share the basis, which makes the work a few matrix p
 from functools import cached_property
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros, quantiles
@@ -41,14 +42,14 @@ class Basis:
         if E is not None:
             blocks.append(E)
             if p and p * n_categories <= _MOST_COLUMNS:
-                blocks.append(_cross(E, Z))
+                blocks.append(cross(E, Z))
         for curve in self._curves:
             if p > _ADDITIVE and np.count_nonzero(curve.axes) == 1:  # it matters on its own
                 blocks.append(Z @ curve.axes)
             values = curve(Z)
             blocks.append(values)
             if E is not None and curve.n_knots * n_categories <= _MOST_COLUMNS:
-                blocks.append(_cross(E, values))
+                blocks.append(cross(E, values))
         return blocks
 
     def __call__(self, covariates: Covariates) -> Array:
@@ -65,17 +66,17 @@ class _Radial:
         self.n_knots = n_knots if axes.shape[1] == 1 else 3 * n_knots // 2
         u = covariates.Z @ axes
         self.knots = _knots(u, self.n_knots, covariates.weights)
-        _, size, right = np.linalg.svd(_distance(self.knots, self.knots) ** 3)
+        _, size, right = np.linalg.svd(cdist(self.knots, self.knots) ** 3)
         size = np.sqrt(np.maximum(size, 1e-10 * size[0]))
         self.turn = (right.T * np.where(size > 0, 1 / ones_for_zeros(size), 0.0)) @ right
-        values = (_distance(u, self.knots) ** 3) @ self.turn
+        values = (cdist(u, self.knots) ** 3) @ self.turn
         linear = np.column_stack([np.ones(len(u)), u])
         root = np.sqrt(covariates.counts)[:, None]
         self.linear = np.linalg.lstsq(root * linear, root * values, rcond=None)[0]
 
     def __call__(self, Z: Array) -> Array:
         u = Z @ self.axes
-        values = (_distance(u, self.knots) ** 3) @ self.turn
+        values = (cdist(u, self.knots) ** 3) @ self.turn
         return values - self.linear[0] - u @ self.linear[1:]
 
 
@@ -203,13 +204,9 @@ def fit_noise(
     return gamma, log_var, bounds
 
 
-def _cross(E: Array, values: Array) -> Array:
+def cross(E: Array, values: Array) -> Array:
+    """Return the products of all columns of one with all of the other."""
     return (E[:, :, None] * values[:, None, :]).reshape(len(values), -1)
-
-
-def _distance(u: Array, v: Array) -> Array:
-    square = (u**2).sum(axis=1)[:, None] + (v**2).sum(axis=1) - 2 * u @ v.T
-    return np.sqrt(np.maximum(square, 0.0))
 
 
 def _knots(u: Array, n_knots: int, weights: Array | None) -> Array:
@@ -219,6 +216,6 @@ def _knots(u: Array, n_knots: int, weights: Array | None) -> Array:
     chosen = [int(np.argmin((u**2).sum(axis=1)))]
     distance = np.full(len(u), np.inf)
     while len(chosen) < n_knots:
-        distance = np.minimum(distance, _distance(u, u[chosen[-1:]])[:, 0])
+        distance = np.minimum(distance, cdist(u, u[chosen[-1:]])[:, 0])
         chosen.append(int(np.argmax(distance)))
     return u[chosen]

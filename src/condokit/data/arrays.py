@@ -20,6 +20,20 @@ def ones_for_zeros(sizes: Array) -> Array:
     return np.where(sizes > 0, sizes, 1.0)
 
 
+def independent(D: Array, tolerance: float = 1e-7) -> Array:
+    """Return which columns are no combination of those before them."""
+    kept = np.zeros(D.shape[1], dtype=bool)
+    basis = np.zeros((len(D), 0))
+    for j, column in enumerate(D.T):
+        rest = column - basis @ (basis.T @ column)
+        rest -= basis @ (basis.T @ rest)
+        size = np.linalg.norm(rest)
+        if size > tolerance * max(float(np.linalg.norm(column)), 1e-300):
+            kept[j] = True
+            basis = np.column_stack([basis, rest / size])
+    return kept
+
+
 def quantiles(values: Array, shares: Array, weights: Array | None = None) -> Array:
     """Return quantiles of every column, as NumPy does for rows repeated by their weights."""
     last = (len(values) if weights is None else weights.sum()) - 1

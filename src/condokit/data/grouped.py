@@ -37,7 +37,9 @@ class GroupedMoments:
 
     def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
         """Add rows; `groups` holds the group number of each, negative numbers are left out."""
-        present, count, origin, difference, members = self._differences(X, groups, weights)
+        present, count, origin, difference, members = _differences(
+            X, groups, weights, len(self.count)
+        )
         if self.powers == 2:
             shift = members @ difference / count[:, None]
             np.multiply(difference, difference, out=difference)
@@ -56,32 +58,6 @@ class GroupedMoments:
         fourth += -4 * shift * third + 6 * shift**2 * second - 3 * shift**4
         parts = [squares, cubes, np.maximum(fourth, squares**2)]
         self._add(present, count, origin + shift, *(count[:, None] * p for p in parts))
-
-    def _differences(
-        self, X: Array, groups: Array, weights: Array | None
-    ) -> tuple[Array, Array, Array, Array, Any]:
-        """Return groups that occur, their counts and first rows, differences to these, and sums."""
-        if groups.min(initial=0) < 0 or (weights is not None and weights.min(initial=1) == 0):
-            keep = groups >= 0 if weights is None else (groups >= 0) & (weights > 0)
-            X, groups = X[keep], groups[keep]
-            weights = None if weights is None else weights[keep]
-        n_rows = len(groups)
-        count = np.bincount(groups, weights, minlength=len(self.count)).astype(np.float64)
-        present = np.flatnonzero(count)
-        if len(present) < len(count):
-            number = np.empty(len(count), dtype=np.intp)
-            number[present] = np.arange(len(present))
-            groups, count = number[groups], count[present]
-        first = np.empty(len(present), dtype=np.intp)
-        first[groups[::-1]] = np.arange(n_rows)[::-1]
-        origin = X[first]
-        difference = origin[groups]
-        np.subtract(X, difference, out=difference)
-        members = sparse.csc_array(
-            (np.ones(n_rows) if weights is None else weights, groups, np.arange(n_rows + 1)),
-            shape=(len(present), n_rows),
-        )
-        return present, count, origin, difference, members
 
     def merge(self, other: "GroupedMoments") -> None:
         """Add what another object has gathered."""
@@ -125,17 +101,14 @@ class GroupedScatter:
 
     def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
         """Add rows; `groups` holds the group number of each, negative numbers are left out."""
-        rows, present, first, sizes, weights = _sorted_rows(groups, weights)
-        if len(rows) == 0:
-            return
-        # sums of differences to the first row of a group: exact for constants
-        X = X[rows]
-        origin = X[first]
-        X = X - np.repeat(origin, sizes, axis=0)
-        count = np.add.reduceat(weights, first)
-        shift = np.add.reduceat(weights[:, None] * X, first) / count[:, None]
-        X -= np.repeat(shift, sizes, axis=0)
-        self._add(present, count, origin + shift, _scatters(X, weights, first))
+        found = _differences(X, groups, weights, len(self.count))
+        present, count, origin, difference, members = found
+        shift = members @ difference / count[:, None]
+        difference -= shift[members.indices]
+        order = np.argsort(members.indices, kind="stable")
+        first = np.flatnonzero(np.diff(members.indices[order], prepend=-1))
+        scatter = _scatters(difference[order], members.data[order], first)
+        self._add(present, count, origin + shift, scatter)
 
     def merge(self, other: "GroupedScatter") -> None:
         """Add what another object has gathered."""
@@ -166,16 +139,31 @@ class GroupedScatter:
         return part
 
 
-def _sorted_rows(groups: Array, weights: Array | None) -> tuple[Array, Array, Array, Array, Array]:
-    """Return rows sorted by group, the groups, their first rows and sizes, and weights of rows."""
-    used = groups >= 0 if weights is None else (groups >= 0) & (weights > 0)
-    rows = np.flatnonzero(used)
-    rows = rows[np.argsort(groups[rows], kind="stable")]
-    groups = groups[rows]
-    weights = np.ones(len(rows)) if weights is None else weights[rows]
-    first = np.flatnonzero(np.diff(groups, prepend=-1))
-    sizes = np.diff(first, append=len(groups))
-    return rows, groups[first], first, sizes, weights
+def _differences(
+    X: Array, groups: Array, weights: Array | None, n_groups: int
+) -> tuple[Array, Array, Array, Array, Any]:
+    """Return groups that occur, their counts and first rows, differences to these, and sums."""
+    if groups.min(initial=0) < 0 or (weights is not None and weights.min(initial=1) == 0):
+        keep = groups >= 0 if weights is None else (groups >= 0) & (weights > 0)
+        X, groups = X[keep], groups[keep]
+        weights = None if weights is None else weights[keep]
+    n_rows = len(groups)
+    count = np.bincount(groups, weights, minlength=n_groups).astype(np.float64)
+    present = np.flatnonzero(count)
+    if len(present) < len(count):
+        number = np.empty(len(count), dtype=np.intp)
+        number[present] = np.arange(len(present))
+        groups, count = number[groups], count[present]
+    first = np.empty(len(present), dtype=np.intp)
+    first[groups[::-1]] = np.arange(n_rows)[::-1]
+    origin = X[first]
+    difference = origin[groups]
+    np.subtract(X, difference, out=difference)
+    members = sparse.csc_array(
+        (np.ones(n_rows) if weights is None else weights, groups, np.arange(n_rows + 1)),
+        shape=(len(present), n_rows),
+    )
+    return present, count, origin, difference, members
 
 
 def _scatters(rows: Array, weights: Array, first: Array) -> Array:

@@ -49,8 +49,8 @@ class GaussianOT(GaussianDivergence):
     def supports(self, family: MapFamily) -> str | None:  # noqa: D102
         if family.form == "matrix" and not family.is_free:
             return said(
-                "{@divergence='ot'} finds diagonal maps and {@map='affine'} without penalties. Use "
-                "another divergence, such as 'likelihood', for this map."
+                "{@divergence='ot'} finds diagonal maps and {@map='affine'}. Use another "
+                "divergence, such as 'likelihood', for this map."
             )
         return super().supports(family)
 
@@ -120,8 +120,6 @@ class PCMatch(Divergence):
     in_closed_form = True
 
     def supports(self, family: MapFamily) -> str | None:  # noqa: D102
-        if family.is_penalised:
-            return said("{@divergence='pc-match'} takes no penalty or bound on the matrix.")
         if family.form == "matrix" and not (family.is_free or family.is_rigid):
             return said(
                 "{@divergence='pc-match'} finds {@map='affine'}, 'orthogonal' and 'similarity', "

@@ -10,6 +10,7 @@ from condokit.checks import Array, Note, check_seed, is_number, pick, quietly
 from condokit.compare.comparison import Comparison
 from condokit.compare.priors import PRIORS, Prior
 from condokit.conditionals import CONDITIONALS, Conditional
+from condokit.data.arrays import independent
 from condokit.data.disclosure import hidden_counts, told
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
@@ -26,8 +27,6 @@ from condokit.summaries.gaussians import GaussianPair, gaussian_pair
 _RULES = (
     # family      confounders    divergence
     ("low-rank", "any", "reverse-kl"),
-    ("penalised", "none", "reverse-kl"),
-    ("penalised", "any", "likelihood"),
     ("rigid", "none", "pc-match"),
     ("own", "none", "likelihood"),  # a family of matrices of the user's
     ("any", "none", "ot"),
@@ -50,7 +49,7 @@ _MOST_ROWS = 20_000  # of a domain that the choice looks at
 _MOST_ON_CURVES, _MORE = 1000, 40  # the same with smooth conditionals, and more for every feature
 _TOLERANCE = 0.1  # most nats per feature by which a simpler map may be worse
 _FEW_ON_FOLDS = 1000  # rows of a domain from which two folds do
-_COLLINEAR = 1e-6  # share of its variance that others leave of a feature
+_COLLINEAR = 1e-3  # share of its spread that others leave of a feature
 _LEAST_ROWS = 20  # of a domain, below which none are held out
 _LOW_RANK_FEATURES = 10  # from which a matrix of low rank differs from a full one
 _ERRORS = (1.0, 4.0)  # standard errors by which a score is equal, and by which it is not
@@ -150,10 +149,8 @@ def _candidate(
 def _rule(family: MapFamily, domains: Domains, by_any_conditional: bool) -> str:
     """Return the divergence that "auto" stands for."""
     kinds = {"any", family.form}
-    if family.is_penalised or family.is_rigid:
-        kinds.add("penalised" if family.is_penalised else "rigid")
-    elif family.form == "matrix" and not family.is_free:
-        kinds.add("own")
+    if family.form == "matrix" and not family.is_free:
+        kinds.add("rigid" if family.is_rigid else "own")
     known = "none" if not domains.confounders else "rows" if by_any_conditional else "moments"
     return next(rule for kind, given, rule in _RULES if kind in kinds and given in ("any", known))
 
@@ -412,17 +409,10 @@ def _independent(pair: GaussianPair) -> Array:
     """Return the features that others do not determine, in either domain."""
     kept = np.arange(pair.n_features)
     for side in (pair.query, pair.reference):
-        share = side.count / side.count.sum()
-        cov = np.tensordot(share, side.cov, axes=1)[np.ix_(kept, kept)]
-        chosen: list[int] = []
-        for j in range(len(kept)):
-            left = cov[j, j]
-            if left > 0 and chosen:
-                known = cov[np.ix_(chosen, chosen)]
-                left -= cov[j, chosen] @ np.linalg.lstsq(known, cov[chosen, j], rcond=None)[0]
-            if cov[j, j] > 0 and left > _COLLINEAR * cov[j, j]:
-                chosen.append(j)
-        kept = kept[chosen]
+        cov = np.tensordot(side.count / side.count.sum(), side.cov, axes=1)[np.ix_(kept, kept)]
+        size, axes = np.linalg.eigh(cov)
+        root = np.sqrt(np.maximum(size, 0.0))[:, None] * axes.T
+        kept = kept[independent(root, _COLLINEAR)]
     return kept
 
 

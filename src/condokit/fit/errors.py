@@ -1,9 +1,9 @@
 """Standard errors of maps that have no formula for them, from resampled summaries of the data.
 
-A summary of resampled rows is near that of all rows, and so is its map: found in closed form, or by
-one Newton step from the map that was found, which costs one gradient. The rows of a cell are drawn
-with replacement, subjects together. Where a penalty, an early end of the search or a share of the
-identity pulls the map from the plain estimate, that counts as an error of its own.
+A summary of resampled rows is near that of all rows, and so is its map: found again where that is
+quick, or by one Newton step from the map that was found, which costs one gradient. The rows of a
+cell are drawn with replacement, subjects together. Where an early end of the search or a share of
+the identity pulls the map from the plain estimate, that counts as an error of its own.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ from condokit.checks import Array
 from condokit.compare.comparison import Comparison
 from condokit.data.domains import Domains
 from condokit.divergences.samples import EXPLORED_ROWS, SampleObjective, sample_units
-from condokit.maps.coordinates import AllMatrices, Coordinates
+from condokit.maps.coordinates import Coordinates
 from condokit.maps.standard_errors import DrawnErrors
 from condokit.solvers.gaussian_kl import MOST_DENSE
 from condokit.solvers.low_rank import LowRankKL, after_own_diagonal, after_start, penalty_of, turns
@@ -26,8 +26,8 @@ from condokit.solvers.one_step import Gradient, OneStep, in_coordinates
 from condokit.solvers.solution import Solution
 from condokit.solvers.units import FeatureUnits, Units
 from condokit.summaries.factors import FactorPair, Factors
-from condokit.summaries.gaussians import GaussianPair, Skewness, without_constant
-from condokit.summaries.moments import MomentPair, cells
+from condokit.summaries.gaussians import GaussianPair, without_constant
+from condokit.summaries.moments import cells
 from condokit.summaries.resampled import ResampledGaussians, ResampledMoments, parcels
 from condokit.summaries.samples import Samples
 
@@ -69,40 +69,18 @@ def matrix_errors(
     if too_large or comparison.used.size:  # along curves, every draw would need new ones
         return None
     some, features = without_constant(pair)[0], np.flatnonzero(fitted.kept)
-    refit = _solved(fitted, some) if closed else _stepped(fitted, some)
+
+    def again(other: GaussianPair) -> _Map:
+        found = fitted.divergence.solve(fitted.family, other)
+        return found.scale, found.offset
+
+    refit = again if closed else _stepped(fitted, some)
     if refit is None:
         return None
     rows = ResampledGaussians(domains, comparison, pair, most)
     drawn = (rows.draw(_AMOUNT).of(features) for _ in range(_DRAWS))
     n_units = rows.parcels.fewest / n_values
     return _errors(fitted, map(refit, chain([some], drawn)), n_units, _AMOUNT)
-
-
-def _solved(fitted: Fitted, pair: GaussianPair) -> Callable[[GaussianPair], _Map]:
-    """Return what finds the map of another pair in closed form."""
-    skewness = pair.skewness and _remembered(pair.skewness)
-
-    def refit(other: GaussianPair) -> _Map:
-        found = fitted.divergence.solve(fitted.family, replace(other, skewness=skewness))
-        return found.scale, found.offset
-
-    return refit
-
-
-def _remembered(skewness: Skewness) -> Skewness:
-    """Return skewness along axes near those that are asked for first, without another look."""
-    known: list[tuple[Array, ...]] = []
-
-    def near(*axes: Array) -> tuple[Array, Array]:
-        if not known:
-            known.extend([axes, skewness(*axes)])
-        query, reference = (
-            value * np.sign((old * new).sum(axis=0))
-            for old, new, value in zip(known[0], axes, known[1])
-        )
-        return query, reference
-
-    return near
 
 
 def _stepped(fitted: Fitted, pair: GaussianPair) -> Callable[[GaussianPair], _Map] | None:
@@ -164,40 +142,27 @@ def moment_errors(
     fitted: Fitted, domains: Domains, comparison: Comparison, shared: bool
 ) -> DrawnErrors | None:
     """Return the errors of a diagonal map that was found from moments of strata, if possible."""
-    family, rng = fitted.family, np.random.default_rng(0)
-    makes = getattr(fitted.divergence, "moment_objective", None)
+    family, kept, rng = fitted.family, fitted.kept, np.random.default_rng(0)
+    nothing_free = not (family.has_scale or family.has_offset)
     too_large = 2 * domains.n_features > _MOST_NUMBERS
-    if makes is None or comparison.used.size or too_large or domains.gaps is not None:
+    if nothing_free or comparison.used.size or too_large or domains.gaps is not None:
         return None
     rows = ResampledMoments(domains, comparison, shared, family.has_scale, rng, _PARCELS)
-    pair = rows.pair(np.ones(len(rows.parcels.cell)))
-    units = FeatureUnits(pair, family.has_offset)
-    near = _around(fitted, units)
-    if near is None:
-        return None
 
-    def gradient(some: MomentPair) -> Gradient:
-        return in_coordinates(makes(some, units), near)
+    def refit(drawn: Array) -> _Map:
+        found = fitted.divergence.solve(family, rows.pair(drawn))
+        return found.scale[kept], found.offset[kept]
 
-    def refit(some: MomentPair) -> _Map:
-        scale, offset = units.decode(*near.unpack(step(gradient(some)(near.start))))
-        return scale[fitted.kept], offset[fitted.kept]
-
-    try:
-        step = OneStep(gradient(pair), near.start)
-    except np.linalg.LinAlgError:
-        return None
-    drawn = (rows.pair(rows.parcels.weights(rng, _AMOUNT)) for _ in range(_DRAWS))
+    once = np.ones(len(rows.parcels.cell))
+    drawn = (rows.parcels.weights(rng, _AMOUNT) for _ in range(_DRAWS))
     n_units = rows.parcels.fewest / len(comparison.support.weights)
-    return _errors(fitted, map(refit, chain([pair], drawn)), n_units, _AMOUNT)
+    return _errors(fitted, map(refit, chain([once], drawn)), n_units, _AMOUNT)
 
 
 def _around(fitted: Fitted, units: Units | FeatureUnits) -> Coordinates | None:
-    """Return coordinates without penalties and bounds, whose plain map the step leads to."""
-    family = fitted.family
-    around = AllMatrices if family.is_penalised else family.around
-    near = around(*units.encode(fitted.found.scale, fitted.found.offset))
-    return near if near.bounds is None and len(near.start) else None
+    """Return coordinates near the map that was found, if anything in it is free."""
+    near = fitted.family.around(*units.encode(fitted.found.scale, fitted.found.offset))
+    return near if len(near.start) else None
 
 
 def low_rank_errors(fitted: Fitted, factors: Factors) -> DrawnErrors | None:

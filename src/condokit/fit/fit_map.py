@@ -478,10 +478,7 @@ def _fit_samples(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fo
 
 def _check_rectangular(recipe: Recipe) -> None:
     if not recipe.family.is_free or recipe.family.links is not None:
-        raise refusal(
-            "A map between different features is {@map='affine'} without links, penalties or "
-            "bounds."
-        )
+        raise refusal("A map between different features is {@map='affine'} without links.")
     if isinstance(recipe.shrinkage, float):
         raise ValueError(
             "'shrinkage' cannot be a number for a map between different features: there is no "

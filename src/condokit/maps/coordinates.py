@@ -11,7 +11,6 @@ class Coordinates(ABC):
     """Numbers theta for the maps x -> A x + b of a family near one of them."""
 
     start: Array  # the numbers of that map, or of the nearest in the family
-    bounds: tuple[Array, Array] | None = None  # least and largest numbers
 
     @abstractmethod
     def unpack(self, theta: Array) -> tuple[Array, Array]:
@@ -19,11 +18,7 @@ class Coordinates(ABC):
 
     @abstractmethod
     def pull_back(self, theta: Array, d_A: Array, d_b: Array) -> Array:
-        """Turn gradients in A and b into one in theta, with that of the penalty added."""
-
-    def penalty(self, theta: Array) -> float:
-        """Return what is added to the objective."""
-        return 0.0
+        """Turn gradients in A and b into one in theta."""
 
     def renewed(self, theta: Array) -> "Coordinates | None":
         """Return coordinates to go on with where these reach no further; None if they do."""
@@ -101,39 +96,3 @@ class Rotations(Coordinates):
         if self.turns_left and (np.abs(theta[: len(self.upper[0])]) >= 0.5).any():
             return Rotations(*self.unpack(theta), self.has_scale, self.turns_left - 1)
         return None
-
-
-class PulledMatrices(Coordinates):
-    r"""Matrices that are pulled to the identity, or bounded.
-
-    :math:`A = I + U - V` with :math:`U, V \ge 0`, so that the absolute values of :math:`A - I` are
-    :math:`U + V`, and :math:`A \ge 0` where :math:`V \le I`.
-    """
-
-    def __init__(self, A: Array, b: Array, l1: float, l2: float, nonnegative: bool) -> None:
-        self.l1, self.l2, self.d = l1, l2, len(b)
-        eye = np.eye(self.d)
-        if nonnegative:
-            A = np.maximum(A, 1e-3 * eye)
-        U, V = np.maximum(A - eye, 0).ravel(), -np.minimum(A - eye, 0).ravel()
-        self.start = np.concatenate([U, V, b])
-        least, most = np.zeros(len(self.start)), np.full(len(self.start), np.inf)
-        least[-self.d :] = -np.inf
-        if nonnegative:
-            most[len(U) : -self.d] = eye.ravel()
-        self.bounds = least, most
-
-    def _change(self, theta: Array) -> tuple[Array, Array]:
-        U, V = theta[: -self.d].reshape(2, self.d, self.d)
-        return U - V, U + V
-
-    def unpack(self, theta: Array) -> tuple[Array, Array]:  # noqa: D102
-        return np.eye(self.d) + self._change(theta)[0], theta[-self.d :]
-
-    def pull_back(self, theta: Array, d_A: Array, d_b: Array) -> Array:  # noqa: D102
-        d_A = d_A + 2 * self.l2 * self._change(theta)[0]
-        return np.concatenate([(self.l1 + d_A).ravel(), (self.l1 - d_A).ravel(), d_b])
-
-    def penalty(self, theta: Array) -> float:  # noqa: D102
-        change, size = self._change(theta)
-        return self.l1 * float(size.sum()) + self.l2 * float((change**2).sum())

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from condokit.checks import Array, check_integer, check_number, did_you_mean
-from condokit.maps.coordinates import AllMatrices, Coordinates, Diagonals, PulledMatrices, Rotations
+from condokit.checks import Array, check_integer, did_you_mean
+from condokit.maps.coordinates import AllMatrices, Coordinates, Diagonals, Rotations
 
 
 class MapFamily(BaseEstimator, ABC):
@@ -18,8 +18,7 @@ class MapFamily(BaseEstimator, ABC):
     # "diagonal", "matrix", "low-rank" or "blocks": what its maps look like. A divergence says for
     # each form what it needs to know of the data.
     form: ClassVar[str]
-    is_penalised: bool = False  # whether the matrix is pulled to the identity or bounded
-    is_free: bool = False  # whether all matrices are in it, none of them preferred
+    is_free: ClassVar[bool] = False  # whether all matrices are in it
     is_rigid: ClassVar[bool] = False
     has_scale: ClassVar[bool] = True
     has_offset: ClassVar[bool] = True
@@ -102,49 +101,21 @@ class Affine(MatrixFamily):
         A search ends early with a map that only chance could improve upon.
     max_iter : int, default=100
         Most Newton steps or sweeps over rows; five times as many of L-BFGS.
-    l1 : float, default=0.0
-        Weight of the sum of absolute values of A - I, with features in units of the reference's
-        spread, against the divergence in nats per row.
-    l2 : float, default=0.0
-        Weight of the sum of squares of the same.
-    nonnegative : bool, default=False
-        Whether all entries of A must be at least 0.
     links : as for `LocationScale`, default=None
     """
 
-    def __init__(
-        self,
-        n_starts: int = 30,
-        max_iter: int = 100,
-        l1: float = 0.0,
-        l2: float = 0.0,
-        nonnegative: bool = False,
-        links: Any = None,
-    ) -> None:
-        self.n_starts, self.max_iter, self.l1 = n_starts, max_iter, l1
-        self.l2, self.nonnegative, self.links = l2, nonnegative, links
+    is_free = True
 
-    @property
-    def is_penalised(self) -> bool:  # type: ignore[override]  # noqa: D102
-        for name in ("l1", "l2"):
-            check_number(f"{name} of Affine", getattr(self, name), 0, 1e12)
-        for name in ("n_starts", "max_iter"):
-            check_integer(f"{name} of Affine", getattr(self, name), 1)
-        return bool(self.l1 or self.l2 or self.nonnegative)
-
-    @property
-    def is_free(self) -> bool:  # type: ignore[override]  # noqa: D102
-        return not self.is_penalised
+    def __init__(self, n_starts: int = 30, max_iter: int = 100, links: Any = None) -> None:
+        self.n_starts, self.max_iter, self.links = n_starts, max_iter, links
 
     @property
     def search(self) -> Search:  # type: ignore[override]  # noqa: D102
-        if self.is_penalised:
-            return Search("feature", 1, 1000)
+        for name in ("n_starts", "max_iter"):
+            check_integer(f"{name} of Affine", getattr(self, name), 1)
         return Search("white", self.n_starts, self.max_iter)
 
     def around(self, A: Array, b: Array) -> Coordinates:  # noqa: D102
-        if self.is_penalised:
-            return PulledMatrices(A, b, self.l1, self.l2, self.nonnegative)
         return AllMatrices(A, b)
 
 

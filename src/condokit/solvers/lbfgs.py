@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import Bounds, minimize
+from scipy.optimize import minimize
 from threadpoolctl import ThreadpoolController
 
 from condokit.checks import Array
@@ -59,7 +59,6 @@ def lbfgs(
     function: Callable[[Array], tuple[float, Array]],
     start: Array,  # the value there must be finite
     *,
-    bounds: tuple[Array, Array] | None = None,  # least and largest parameters
     max_iter: int = 500,
     ftol: float = 1e-13,  # relative decrease of the value to stop at
     gtol: float = 1e-8,  # largest entry of the gradient to stop at
@@ -92,7 +91,6 @@ def lbfgs(
             start,
             jac=True,
             method="L-BFGS-B",
-            bounds=None if bounds is None else Bounds(*bounds),
             options={"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": ftol, "gtol": gtol},
         )
     except KeyboardInterrupt:
@@ -124,22 +122,16 @@ def descend(
 
         def function(theta: Array, here: Coordinates = here) -> tuple[float, Array]:
             value, d_A, d_b = objective(*here.unpack(theta))
-            return value + here.penalty(theta), here.pull_back(theta, d_A, d_b)
+            return value, here.pull_back(theta, d_A, d_b)
 
-        best = lbfgs(
-            function, here.start, bounds=here.bounds, max_iter=max_iter, ftol=ftol, gtol=gtol
-        )
+        best = lbfgs(function, here.start, max_iter=max_iter, ftol=ftol, gtol=gtol)
         n_iter += int(best.nit)
         if (following := here.renewed(best.x)) is None:
             break
         here = following
     A, b = here.unpack(best.x)
-    value = objective(A, b)[0] if here.penalty(best.x) else float(best.fun)
-    step = -best.jac
-    if here.bounds is not None:  # zero at a minimum within bounds
-        step = np.clip(best.x - best.jac, *here.bounds) - best.x
-    norm = float(np.abs(step).max())
-    return Solution.of(A, b, objective=value, n_iter=n_iter, gradient_norm=norm)
+    norm = float(np.abs(best.jac).max())
+    return Solution.of(A, b, objective=float(best.fun), n_iter=n_iter, gradient_norm=norm)
 
 
 def keeping_orientation(objective: Objective, A: Array) -> Objective:

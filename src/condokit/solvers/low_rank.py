@@ -125,21 +125,19 @@ class LowRankKL:
 
     def leading(self, rank: int) -> tuple[Array, Array]:
         """Return the steepest directions of low rank at the identity, as factors U and V."""
-        d = len(self.strata[0][1])
+        # of G V and G' U, the gradients in U and V where the other factor is nothing
+        one, none = np.ones(len(self.strata[0][1])), np.zeros(len(self.strata[0][1]))
 
-        def product(M: Array, transposed: bool = False) -> Array:
-            M = M.reshape(d, -1)
-            total = M.copy()
-            for w, mean, C, goal, P in self.strata:
-                pull = P @ (mean - goal)
-                if transposed:
-                    total -= w * (C @ (P @ M) + np.outer(mean, pull @ M))
-                else:
-                    total -= w * (P @ (C @ M) + np.outer(pull, mean @ M))
-            return total
+        def product(M: Array) -> Array:
+            M = M.reshape(len(one), -1)
+            return -self.value_and_grad(one, 0 * M, M, none)[1][1]
 
-        back = partial(product, transposed=True)
-        operator = LinearOperator((d, d), product, back, product, np.float64, back)
+        def back(M: Array) -> Array:
+            M = M.reshape(len(one), -1)
+            return -self.value_and_grad(one, M, 0 * M, none)[1][2]
+
+        shape = len(one), len(one)
+        operator = LinearOperator(shape, product, back, product, np.float64, back)
         left, size, right = svds(operator, k=rank, random_state=0)
         start = 0.3 * np.sqrt(np.minimum(size, 1.0))
         return left * start, right.T * start

@@ -7,8 +7,10 @@ from functools import partial
 
 import numpy as np
 from scipy import linalg
+from scipy.stats import skew
 
 from condokit.checks import Array
+from condokit.data.arrays import ones_for_zeros
 from condokit.maps.coordinates import AllMatrices
 from condokit.maps.families import MatrixFamily
 from condokit.solvers.gaussian_kl import MOST_DENSE, KLObjective
@@ -189,9 +191,11 @@ def match_axes(pair: GaussianPair) -> tuple[Array, Array]:
     mean_r, size_r, axes_r, along_r = principal_axes(reference, pair.weights)
     noise = 1 / np.maximum(query.count, 1e-9) + 1 / np.maximum(reference.count, 1e-9)
     evidence = 2 * (along_q * along_r / noise[:, None]).sum(axis=0)
-    if pair.skewness is not None:
-        skew_q, skew_r = pair.skewness(axes_q, axes_r)
-        evidence += 2 * skew_q * skew_r / (6 / query.count.sum() + 6 / reference.count.sum())
+    if pair.scores is not None:
+        along = (rows @ axes for rows, axes in zip(pair.scores, (axes_q, axes_r)))
+        cut = (np.clip(a / ones_for_zeros(a.std(axis=0)), -3, 3) for a in along)
+        skew_q, skew_r = (skew(scores) for scores in cut)
+        evidence += 2 * skew_q * skew_r / sum(6 / len(rows) for rows in pair.scores)
     sign = np.where(evidence < 0, -1.0, 1.0)
     orientation = np.linalg.slogdet(axes_r)[0] * np.linalg.slogdet(axes_q)[0] * sign.prod()
     least = int(np.argmin(np.abs(evidence)))

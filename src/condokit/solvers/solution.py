@@ -45,7 +45,7 @@ class Solution:
     law: dict[str, Any] = field(default_factory=dict)
     # (n_features,): factor of standard errors for what few rows leave unknown of them
     widening: Any = 1.0
-    objective: float = float("nan")  # what was made small, without penalties
+    objective: float = float("nan")  # what was made small
     n_iter: int = 0  # iterations from the best start; 0 for a closed form
     # largest entry of the gradient in the solver's units, along what is free
     gradient_norm: float = 0.0
@@ -117,9 +117,19 @@ def without_offset(solution: Solution) -> Solution:
     se_log, se_image = np.asarray(solution.se_log_scale), np.asarray(solution.se_image)
     free = (se_log > 0) & (se_image > 0)  # not so for constants, which stay
     se_log, se_image = np.where(free, se_log, 1.0), np.where(free, se_image, 1.0)
-    log_gain = best_gain(np.log(solution.scale), se_log, solution.centre, solution.image, se_image)
-    zero, scale = np.zeros(len(log_gain)), np.where(free, np.exp(log_gain), 1.0)
-    information = 1 / se_log**2 + (scale * solution.centre / se_image) ** 2
+    centre, image, zero = solution.centre, solution.image, np.zeros(len(free))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = image / centre
+    start = np.where(ratio > 0, ratio, solution.scale)
+    log_gain = np.clip(np.log(start), -20, 20)
+    for _ in range(20):  # steps of Gauss and Newton
+        mapped = np.exp(log_gain) * centre
+        away = (log_gain - np.log(solution.scale)) / se_log**2
+        information = 1 / se_log**2 + (mapped / se_image) ** 2
+        step = (away + (mapped - image) * mapped / se_image**2) / np.maximum(information, 1e-300)
+        log_gain = np.clip(log_gain - np.clip(step, -1, 1), -20, 20)
+    scale = np.where(free, np.exp(log_gain), 1.0)
+    information = 1 / se_log**2 + (scale * centre / se_image) ** 2
     return replace(
         solution,
         scale=scale,
@@ -130,23 +140,6 @@ def without_offset(solution: Solution) -> Solution:
         covariance=None,
         evidence=None,
     )
-
-
-def best_gain(
-    log_scale: Array, se_log: Array, centre: Array, image: Array, se_image: Array
-) -> Array:
-    """Return the log of the best scale without offset, by Gauss-Newton steps."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = image / centre
-        log_gain = np.where(ratio > 0, np.log(np.where(ratio > 0, ratio, 1.0)), log_scale)
-    log_gain = np.clip(log_gain, -20, 20)
-    for _ in range(20):
-        mapped = np.exp(log_gain) * centre
-        gradient = (log_gain - log_scale) / se_log**2 + (mapped - image) * mapped / se_image**2
-        curvature = 1 / se_log**2 + (mapped / se_image) ** 2
-        step = gradient / np.maximum(curvature, 1e-300)
-        log_gain = np.clip(log_gain - np.clip(step, -1, 1), -20, 20)
-    return log_gain
 
 
 def no_change(centre: Array) -> Solution:

@@ -17,11 +17,9 @@ TINY = 1e-12
 class Units:
     """Both domains in units that suit the search of matrices.
 
-    "white": the balanced covariances of both domains are the identity. "feature": every feature,
-    in both domains, is divided by the reference's standard deviation, so that the identity stays
-    the identity. "common": all features are divided by one number, so that angles stay as well.
-    "samples": the query is white, features of the reference have unit variances. "as given": for
-    families of which nothing is known.
+    "white": the balanced covariances of both domains are the identity. "common": all features are
+    divided by one number, so that angles stay. "samples": the query is white, features of the
+    reference have unit variances. "as given": for families of which nothing is known.
     """
 
     def __init__(self, pair: GaussianPair, kind: str) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from sklearn.utils.extmath import randomized_svd
 
 from condokit.checks import Array
 from condokit.compare.comparison import Comparison
@@ -41,7 +42,6 @@ def factor_gaussians(
     residual: Array, place: Array, mean: Array, counts: Array | None = None
 ) -> list[FactorGaussian]:
     r"""Return one Gaussian per stratum from residual rows, each half its own, half pooled."""
-    d = residual.shape[1]
     counts = np.ones(len(residual)) if counts is None else counts
     residual, place, counts = residual[counts > 0], place[counts > 0], counts[counts > 0]
     residual = residual * np.sqrt(counts)[:, None]
@@ -53,15 +53,11 @@ def factor_gaussians(
         own = residual[place == k] * np.sqrt((1 - _POOLED) / max(n_own - 1, 1))
         rows = np.vstack([own, pooled * np.sqrt(_POOLED if n_own > 1 else 1.0)])
         variance = (rows**2).sum(axis=0)
-        gram = rows @ rows.T if len(rows) <= d else rows.T @ rows
-        q = min(_MOST_FACTORS, len(gram) - 1, int(n) // 4)
-        size, axes = np.linalg.eigh(gram)
-        rest = float(size[: len(size) - q].mean()) if len(size) > q else 0.0
-        size, axes = size[len(size) - q :], axes[:, len(axes) - q :]
-        if len(rows) <= d:
-            axes = rows.T @ axes / np.sqrt(np.maximum(size, 1e-300))
+        q = max(1, min(_MOST_FACTORS, min(rows.shape) - 1, int(n) // 4))
+        _, size, axes = randomized_svd(rows, q, random_state=0)
         # the leading principal axes, of the size that exceeds the average of the others
-        factors = axes * np.sqrt(np.maximum(size - rest, 0.0))
+        rest = (variance.sum() - (size**2).sum()) / max(min(rows.shape) - q, 1)
+        factors = axes.T * np.sqrt(np.maximum(size**2 - rest, 0.0))
         noise = np.maximum(variance - (factors**2).sum(axis=1), _NOISE_FLOOR * variance)
         result.append(FactorGaussian(mean[k], np.maximum(noise, 1e-12), factors))
     return result

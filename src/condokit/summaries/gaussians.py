@@ -1,11 +1,9 @@
 """Both domains as Gaussians at the compared confounder values, for maps with a full matrix."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.stats import skew
 
 from condokit.checks import Array, refusal
 from condokit.compare.comparison import Comparison
@@ -25,8 +23,7 @@ _FOLDS = 5
 _MOST_POINTS = 60  # support points of continuous confounders
 _MOST_NUMBERS = 50_000_000  # in all covariances of a domain
 _SINGULAR = 1e-10  # share of a variance that other features leave, below which it is none
-# from axes of the query and of the reference to the skewness along them
-Skewness = Callable[[Array, Array], tuple[Array, Array]]
+_FEW_SCORES, _MOST_SCORES = 2000, 1_000_000  # rows, or numbers, of residuals for their skewness
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ class GaussianPair:
     query: Gaussians
     reference: Gaussians
     weights: Array  # (n_values,): prior weights; they sum to one
-    skewness: Skewness | None = None
+    scores: tuple[Array, Array] | None = None  # residuals of rows of (query, reference)
     # how the covariances of "query" and "reference" were regularised, if they were
     shares: dict[str, Shares] = field(default_factory=dict)
     # matrix and offset to search from, where they are known nearly
@@ -83,24 +80,24 @@ class GaussianPair:
         """Return the marginal laws of some of the features."""
         start = self.start and (self.start[0][np.ix_(features, features)], self.start[1][features])
         sides = self.query.of(features), self.reference.of(features)
-        return GaussianPair(*sides, self.weights, start=start)
+        scores = self.scores and (self.scores[0][:, features], self.scores[1][:, features])
+        return GaussianPair(*sides, self.weights, scores, start=start)
 
     def in_units(self, unit: Array) -> "GaussianPair":
         """Return the pair with every feature divided by a unit of its own."""
-        skewness, start = self.skewness, self.start
-        ways = skewness and (lambda *axes: skewness(*(along / unit[:, None] for along in axes)))
+        scores, start = self.scores, self.start
+        scores = scores and (scores[0] / unit, scores[1] / unit)
         query, reference = (
             Gaussians(side.mean / unit, side.cov / np.outer(unit, unit), side.count)
             for side in (self.query, self.reference)
         )
         start = start and (start[0] / unit[:, None] * unit, start[1] / unit)
-        return GaussianPair(query, reference, self.weights, ways, self.shares, start)
+        return GaussianPair(query, reference, self.weights, scores, self.shares, start)
 
     def swapped(self) -> "GaussianPair":
         """Return the pair with query and reference exchanged."""
-        skewness = self.skewness
-        back = skewness and (lambda left, right: skewness(right, left)[::-1])
-        return GaussianPair(self.reference, self.query, self.weights, back)
+        scores = self.scores and self.scores[::-1]
+        return GaussianPair(self.reference, self.query, self.weights, scores)
 
 
 def gaussians_of(scatter: GroupedScatter) -> Gaussians:
@@ -193,8 +190,8 @@ def gaussian_pair(
     cell = np.where(place < 0, -1, place + n_values * (dealt + n_folds * ~domains.is_query))
     both = gather(domains, cell, 2 * n_folds * n_values, GroupedScatter)
     sides, shares = zip(*(_learned(both.fold(k, 2), n_folds) for k in range(2)))
-    skewness = partial(_skewness, domains, place, sides)
-    return GaussianPair(sides[0], sides[1], support.weights, skewness, _by_domain(shares))
+    scores = _scores(domains, place, sides)
+    return GaussianPair(sides[0], sides[1], support.weights, scores, _by_domain(shares))
 
 
 def _by_domain(shares: Sequence[Shares | None]) -> dict[str, Shares]:
@@ -202,27 +199,18 @@ def _by_domain(shares: Sequence[Shares | None]) -> dict[str, Shares]:
     return {name: share for name, share in zip(("query", "reference"), shares) if share is not None}
 
 
-def _skewness(
-    domains: Domains, place: Array, sides: Sequence[Gaussians], *axes: Array
-) -> tuple[Array, Array]:
-    """Read all rows for their skewness along axes, with scores cut at three deviations."""
-    powers = np.zeros((2, 3, axes[0].shape[1]))  # sums of scores, of their squares and cubes
-    total = np.array([[side.count.sum()] for side in sides])
-    sizes = []
-    for side, ways in zip(sides, axes):
-        pooled = np.tensordot(side.count / side.count.sum(), side.cov, axes=1)
-        sizes.append(np.sqrt(np.maximum(((pooled @ ways) * ways).sum(axis=0), 1e-300)))
-    for rows, chunk in domains.chunks():
-        for k, is_query in enumerate((True, False)):
-            mine = (domains.is_query[rows] == is_query) & (place[rows] >= 0)
-            along = (chunk[mine] - sides[k].mean[place[rows][mine]]) @ axes[k] / sizes[k]
-            x = np.clip(along, -3, 3)
-            w = np.ones(len(x)) if domains.weights is None else domains.weights[rows][mine]
-            powers[k] += [w @ x, w @ x**2, w @ x**3]
-    mean, square, cube = np.swapaxes(powers, 0, 1) / total
-    variance = np.maximum(square - mean**2, 1e-300)
-    query, reference = (cube - 3 * mean * square + 2 * mean**3) / variance**1.5
-    return query, reference
+def _scores(domains: Domains, place: Array, sides: Sequence[Gaussians]) -> tuple[Array, Array]:
+    """Return residuals of rows of both domains, of weighted ones in proportion."""
+    found, most = [], max(_FEW_SCORES, _MOST_SCORES // domains.n_features)
+    for is_query, side in zip((True, False), sides):
+        mine = np.flatnonzero((place >= 0) & (domains.is_query == is_query))
+        if len(mine) > most:  # by value, so that the order of rows does not matter
+            mine = mine[np.lexsort(domains.marks()[mine].T)]
+        upto = np.cumsum(np.ones(len(mine)) if domains.weights is None else domains.weights[mine])
+        n = min(most, int(np.ceil(upto[-1])))
+        mine = np.sort(mine[np.searchsorted(upto, (np.arange(n) + 0.5) / n * upto[-1])])
+        found.append(domains.rows(mine) - side.mean[place[mine]])
+    return found[0], found[1]
 
 
 def _along_curves(
@@ -255,12 +243,8 @@ def _along_curves(
         count = np.bincount(nearest[placed], covariates.counts[placed], minlength=len(weights))
         sides.append(Gaussians(there.mean, cov, np.maximum(count, 1e-6)))
 
-    def skewness(*axes: Array) -> tuple[Array, Array]:
-        along = (score @ ways for score, ways in zip(scores, axes))
-        query, reference = (skew(np.clip(a / a.std(axis=0), -3, 3)) for a in along)
-        return query, reference
-
-    return GaussianPair(sides[0], sides[1], weights, skewness, _by_domain(shares))
+    both = scores[0], scores[1]
+    return GaussianPair(sides[0], sides[1], weights, both, _by_domain(shares))
 
 
 def without_constant(pair: GaussianPair) -> tuple[GaussianPair, Array]:
@@ -268,18 +252,7 @@ def without_constant(pair: GaussianPair) -> tuple[GaussianPair, Array]:
     kept = np.ones(pair.n_features, dtype=bool)
     for side in (pair.query, pair.reference):
         kept &= ~is_flat(side.mean, np.einsum("kii->ki", side.cov))
-    if kept.all():
-        return pair, kept
-    some, skewness = pair.of(np.flatnonzero(kept)), pair.skewness
-    if skewness is None:
-        return some, kept
-
-    def embedded(*axes: Array) -> tuple[Array, Array]:
-        whole = np.zeros((2, len(kept), some.n_features))
-        whole[:, kept] = axes
-        return skewness(*whole)
-
-    return replace(some, skewness=embedded), kept
+    return pair if kept.all() else pair.of(np.flatnonzero(kept)), kept
 
 
 def is_singular(pair: GaussianPair) -> bool:

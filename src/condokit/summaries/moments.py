@@ -10,14 +10,11 @@ from condokit.checks import Array, listing, refusal
 from condokit.compare.comparison import Comparison
 from condokit.conditionals import Conditional, Moments
 from condokit.conditionals.base import moments_from
-from condokit.data.arrays import ones_for_zeros
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments, effective_counts
 
 _LARGEST = 1e150
 _ROUNDING = 1e-13  # relative spread below which a feature is constant
-# Variance of the log-variances of strata, before any data; believed like this many features.
-_PRIOR_SPREAD, _PRIOR_FEATURES = 0.8, 10.0
 
 
 @dataclass(frozen=True)
@@ -180,38 +177,59 @@ def _widening(query: Moments, reference: Moments, shared: bool) -> Any:
 
 
 def share_variances(moments: Moments) -> Moments:
-    r"""Pull the variance of each stratum towards what strata and features have in common.
+    """Pull the variance of each stratum towards what strata and features have in common.
 
-    The variance of feature j in stratum k is taken as
-    :math:`\log \sigma_{jk}^2 = \log \bar\sigma_j^2 + f_k + \epsilon_{jk}`: the feature's common
-    variance, a factor of the stratum shared by all features, and
-    :math:`\epsilon \sim N(0, \omega^2)`. An estimate with :math:`\nu` degrees of freedom has
-    :math:`\log s^2` with mean :math:`\log \sigma^2 + \psi(\nu / 2) - \log(\nu / 2)` and variance
-    :math:`\psi'(\nu / 2)`, so :math:`\omega^2` is the spread of log-variances beyond that, and the
-    posterior mean weighs the two by their precisions. The inverse of an estimated variance is too
-    large on average: the precision is multiplied by (dof - 2) / dof.
+    The inverse of an estimated variance is too large on average: the precision is multiplied by
+    (dof - 2) / dof, with the degrees of freedom that the prior is worth beside the stratum's own.
     """
-    known, pooled_dof = moments.dof >= 1, float(moments.dof.sum())
-    if pooled_dof == 0:
+    own, total = moments.dof, float(moments.dof.sum())
+    if total == 0:
         return moments
-    log_var = np.tile(np.log(moments.dof @ moments.var / pooled_dof), (len(known), 1))
-    dof = np.full(len(known), pooled_dof)
-    if known.sum() > 1:
-        half, var = moments.dof[known, None] / 2, moments.var[known]
-        logs = np.log(var) - (digamma(half) - np.log(half))
-        noise, d = polygamma(1, half), var.shape[1]
-        trust = d / (d + _PRIOR_FEATURES)
-        differences = logs - logs.mean(axis=0)
-        factor = trust * differences.mean(axis=1, keepdims=True)
-        squares = ((differences - factor) ** 2).sum() / (differences.size - d)
-        excess = max(float(squares - noise.mean()), 0.0)
-        spread = (1 - trust) * _PRIOR_SPREAD + trust * excess
-        own = spread / (spread + noise)
-        common = np.log(ones_for_zeros((2 * half * np.exp(-factor) / pooled_dof).T @ var))
-        log_var[known] = own * logs + (1 - own) * (common + factor)
-        dof[:] = 2 / max(spread, 1e-12)  # what the prior alone is worth
-        dof[known] += 2 / noise[:, 0]
-        dof = np.minimum(dof, pooled_dof)
-    var = np.exp(log_var)
-    precision = (np.maximum(dof - 2, 0.5) / dof)[:, None] / var
-    return replace(moments, var=var, precision=precision, dof=dof)
+    var, worth = np.tile(own @ moments.var / total, (len(own), 1)), np.full(len(own), total)
+    if (own >= 1).sum() > 1:
+        dof = np.broadcast_to(own[:, None], var.shape)
+        log_ratio, prior = share_levels(dof * moments.var, dof, var.shape[1])
+        var *= np.exp(log_ratio)
+        worth = np.minimum(2 * prior + own, total)
+    precision = (np.maximum(worth - 2, 0.5) / worth)[:, None] / var
+    # what strata share they do not learn each on their own: errors are those of their own rows
+    return replace(moments, var=var, precision=precision, dof=np.maximum(own, total / len(own)))
+
+
+def share_levels(squares: Array, dof: Array, n_effective: float) -> tuple[Array, float]:
+    r"""Return log-variances of levels by empirical Bayes, and the prior precision.
+
+    With f degrees of freedom :math:`\log s_{jk}^2` is about normal around
+    :math:`\log \sigma_{jk}^2 + \psi(f/2) - \log(f/2)` with variance :math:`\psi'(f/2)`.
+    Log-variances differ between levels by a factor shared by all features (trusted as
+    d / (d + 10)) and by :math:`N(0, \omega^2)`, :math:`\omega^2` from their spread beyond that of
+    the noise. `squares` and `dof` have the shape (n_levels, n_features); features count as
+    `n_effective` independent ones.
+    """
+    known = dof >= 0.9
+    half = np.where(known, dof, 2.0) / 2
+    pooled = squares.sum(0) / np.maximum(dof.sum(0), 1e-300)
+    floor = 1e-4 * np.maximum(pooled, 1e-300)
+    logs = np.log(np.maximum(squares / (2 * half), floor)) - digamma(half) + np.log(half)
+    noise = polygamma(1, half)
+    precision = np.where(known, 1 / (0.3 + noise), 0.0)
+    total = np.maximum(precision.sum(0), 1e-300)
+    typical = (precision * logs).sum(0) / total
+    away = np.where(known, logs - typical, 0.0)
+    trust = n_effective / (n_effective + 10)
+    weight = np.maximum(precision.sum(1, keepdims=True), 1e-300)
+    factor = trust * (precision * away).sum(1, keepdims=True) / weight
+    away = np.where(known, away - factor, 0.0)
+    # spread beyond the noise, each level weighted by what it knows; a weak prior of .1
+    gain = np.where(known, 1 / (0.1 + noise) ** 2, 0.0)
+    n_known = np.maximum(known.sum(0), 2)
+    inflate = n_known / (n_known - 1.0)
+    excess = (gain * (away**2 * inflate - noise)).sum() / max(float(gain.sum()), 1e-300)
+    # how well the spread is known, in features
+    own = gain.sum() ** 2 / max(float((gain**2 * 2 * (0.1 + noise) ** 2).sum()), 1e-300)
+    own *= n_effective / squares.shape[1]
+    error2 = 1 / max(own, 1e-300)
+    omega2 = (max(excess, 0.0) * 0.3 + 0.1 * error2) / (0.3 + error2)
+    omega2 = max(omega2, 1e-3)
+    keep = np.where(known, omega2 / (omega2 + noise), 0.0)
+    return typical + factor + keep * away - np.log(np.maximum(pooled, 1e-300)), 1 / omega2

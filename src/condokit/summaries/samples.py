@@ -99,10 +99,8 @@ class Samples:
         """Return numbers for sorted rows, the same for equal ones."""
         start, numbers = 0, []
         for rows in [*self.query, *self.reference]:
-            new = np.ones(len(rows), dtype=bool)
-            new[1:] = (rows[1:] != rows[:-1]).any(axis=1)
-            numbers.append(start + np.cumsum(new))
-            start += int(new.sum())
+            numbers.append(start + np.unique(rows, axis=0, return_inverse=True)[1].ravel())
+            start += len(rows)
         return numbers[: len(self.query)], numbers[len(self.query) :]
 
 

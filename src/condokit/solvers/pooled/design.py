@@ -9,12 +9,15 @@ variance. Blocks enter one at a time, while the features together speak for them
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from scipy.linalg import null_space
+from scipy.spatial.distance import cdist
 
 from condokit.checks import Array
-from condokit.data.arrays import quantiles
+from condokit.conditionals.curves import cross
+from condokit.data.arrays import independent, quantiles
 from condokit.data.covariates import Covariates
 from condokit.data.subsets import subsample
 
@@ -110,20 +113,13 @@ def kernel(shape: str, at: Covariates) -> Function:
     Landmarks are taken evenly from the rows in the order of their values, so that the order in
     which rows are given does not matter.
     """
-    Z = at.Z
-    n, p = Z.shape
-    order = np.lexsort(Z.T)
-    marks = Z[order[subsample(n, LANDMARKS)]]
-    wide = np.sqrt(2.0 * p) if shape == "rbf" else 2.0 * p
+    n, p = at.Z.shape
+    marks = at.Z[np.lexsort(at.Z.T)[subsample(n, LANDMARKS)]]
+    metric: Any = "sqeuclidean" if shape == "rbf" else "cityblock"
+    wide = (1.44 if shape == "rbf" else 1.5) * p
 
     def compare(A: Array) -> Array:
-        if shape == "rbf":
-            square = (A**2).sum(1)[:, None] + (marks**2).sum(1) - 2 * A @ marks.T
-            return np.exp(-np.maximum(square, 0.0) / (2 * (0.6 * wide) ** 2))
-        total = np.zeros((len(A), len(marks)))
-        for a, b in zip(A.T, marks.T):
-            total += np.abs(a[:, None] - b)
-        return np.exp(-total / (0.75 * wide))
+        return np.exp(-cdist(A, marks, metric) / wide)
 
     rank = int(np.clip(n // 20, FEWEST_RANK, len(marks)))
     value, vector = np.linalg.eigh(compare(marks))
@@ -163,35 +159,17 @@ def candidates(at: Covariates, index: Array | None) -> list[Block]:
             found.append(Block(name, curve, cost=INDEX_COST * (p - 1) * (name == "index")))
     K = at.n_categories
     if K > 1 and p and p * (K - 1) <= MOST_CROSSED:
-        found.append(Block("slopes", lambda rows: _cross(level_columns(rows), rows.Z)))
+        found.append(Block("slopes", lambda rows: cross(level_columns(rows), rows.Z)))
         for name, axis in axes:
             curve = spline(axis, at, NOISE_KNOTS)
             if curve is not None and NOISE_KNOTS * (K - 1) <= MOST_CROSSED:
-                crossed: Function = lambda rows, c=curve: _cross(  # type: ignore[misc]  # noqa: E731
+                crossed: Function = lambda rows, c=curve: cross(  # type: ignore[misc]  # noqa: E731
                     level_columns(rows), c(rows)
                 )
                 found.append(Block(f"{name} by level", crossed))
     if 1 < p <= MOST_INTERACTING and n >= 40:
         found += [Block(shape, kernel(shape, at)) for shape in ("rbf", "laplace")]
     return found
-
-
-def _cross(A: Array, B: Array) -> Array:
-    return (A[:, :, None] * B[:, None, :]).reshape(len(A), -1)
-
-
-def independent(D: Array) -> Array:
-    """Return which columns are no combination of those before them."""
-    kept = np.zeros(D.shape[1], dtype=bool)
-    basis = np.zeros((len(D), 0))
-    for j, column in enumerate(D.T):
-        rest = column - basis @ (basis.T @ column)
-        rest -= basis @ (basis.T @ rest)
-        size = np.linalg.norm(rest)
-        if size > 1e-7 * max(float(np.linalg.norm(column)), 1e-300):
-            kept[j] = True
-            basis = np.column_stack([basis, rest / size])
-    return kept
 
 
 # ---------------------------------------------------------------------------------------------

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.special import digamma, polygamma
 
 from condokit.checks import Array
 from condokit.data.covariates import Covariates
 from condokit.solvers.pooled.design import NOISE_KNOTS, spline
+from condokit.summaries.moments import share_levels as share_levels
 
 NOISE_EVIDENCE = 2.0
 
@@ -44,45 +44,6 @@ class NoiseModel:
         return sparse.csr_matrix(
             (np.ones(n), (self.category, np.arange(n))), shape=(self.n_categories, n)
         )
-
-
-def share_levels(squares: Array, dof: Array, n_effective: float) -> tuple[Array, float]:
-    r"""Return log-variances of levels by empirical Bayes, and the prior precision.
-
-    With f degrees of freedom :math:`\log s_{jk}^2` is about normal around
-    :math:`\log \sigma_{jk}^2 + \psi(f/2) - \log(f/2)` with variance :math:`\psi'(f/2)`.
-    Log-variances differ between levels by a factor shared by all features (trusted as
-    d / (d + 10)) and by :math:`N(0, \omega^2)`, :math:`\omega^2` from their spread beyond that of
-    the noise. `squares` and `dof` have the shape (n_levels, n_features); features count as
-    `n_effective` independent ones.
-    """
-    known = dof >= 0.9
-    half = np.where(known, dof, 2.0) / 2
-    pooled = squares.sum(0) / np.maximum(dof.sum(0), 1e-300)
-    floor = 1e-4 * np.maximum(pooled, 1e-300)
-    logs = np.log(np.maximum(squares / (2 * half), floor)) - digamma(half) + np.log(half)
-    noise = polygamma(1, half)
-    precision = np.where(known, 1 / (0.3 + noise), 0.0)
-    total = np.maximum(precision.sum(0), 1e-300)
-    typical = (precision * logs).sum(0) / total
-    away = np.where(known, logs - typical, 0.0)
-    trust = n_effective / (n_effective + 10)
-    weight = np.maximum(precision.sum(1, keepdims=True), 1e-300)
-    factor = trust * (precision * away).sum(1, keepdims=True) / weight
-    away = np.where(known, away - factor, 0.0)
-    # spread beyond the noise, each level weighted by what it knows; a weak prior of .1
-    gain = np.where(known, 1 / (0.1 + noise) ** 2, 0.0)
-    n_known = np.maximum(known.sum(0), 2)
-    inflate = n_known / (n_known - 1.0)
-    excess = (gain * (away**2 * inflate - noise)).sum() / max(float(gain.sum()), 1e-300)
-    # how well the spread is known, in features
-    own = gain.sum() ** 2 / max(float((gain**2 * 2 * (0.1 + noise) ** 2).sum()), 1e-300)
-    own *= n_effective / squares.shape[1]
-    error2 = 1 / max(own, 1e-300)
-    omega2 = (max(excess, 0.0) * 0.3 + 0.1 * error2) / (0.3 + error2)
-    omega2 = max(omega2, 1e-3)
-    keep = np.where(known, omega2 / (omega2 + noise), 0.0)
-    return typical + factor + keep * away - np.log(np.maximum(pooled, 1e-300)), 1 / omega2
 
 
 def choose_noise(
