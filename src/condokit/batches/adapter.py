@@ -203,6 +203,13 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         study = Study.read(X, batch, *roles, one.categorical, one.missing, bridge=bridge)
         return study.with_known_features(_is_common(features))
 
+    def read_as_fitted(self, X: Any, batch: Any, confounders: Any, *roles: Any) -> Study:
+        """Read a table with the features of the maps, unless it is read."""
+        check_is_fitted(self, "maps_")
+        names = getattr(self, "feature_names_in_", None)
+        chosen = self._columns if names is None else list(names)
+        return X if isinstance(X, Study) else self.read(X, batch, confounders, chosen, *roles)
+
     def one_adapter(self) -> ConDoAdapter:
         """Return the adapter whose settings the maps have."""
         one: Any = ConDoAdapter() if self.adapter is None else self.adapter
@@ -434,23 +441,15 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         BatchAdapter
             The adapter itself, with one more map.
         """
-        check_is_fitted(self, "maps_")
-        features = getattr(self, "feature_names_in_", None)
-        chosen = self._columns if features is None else list(features)
-        study = self.read(X, batch, confounders, chosen, groups, sample_weight, bridge)
+        study = self.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
         new = [b for b, label in enumerate(study.labels) if label not in self.maps_]
         if len(new) != 1 or study.n_batches < 2:
             text = "{@'batch'} must have one label that is new, beside known ones. New: {new}; "
             known = listing(list(self.maps_), 12)
             names = listing([study.labels[b] for b in new]) or "none"
             raise refusal(text + "known: {known}.", new=names, known=known)
-        label, places = study.labels[new[0]], list(self.maps_)
-        table = study.domains.tables[0]
-        code = np.array([places.index(n) if n in places else len(places) for n in study.labels])
-        nothing = AffineMap(np.ones(table.n_features), np.zeros(table.n_features))
-        moved = self.mapped(table, code[study.batch], [*self.maps_.values(), nothing])
-        values = Table(table.rebuild(moved) if table.feature_names else moved)
-        joined = study.merged(new[0], replace(study.domains, tables=(values,)), self.reference_)
+        label = study.labels[new[0]]
+        joined = self.against_others(study, new[0])
         other = BatchAdapter(self.adapter, reference=joined.labels[1], joint=self.joint)
         other.fit_study(joined)
         errors = [
@@ -471,6 +470,20 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         self.paths_ = {**self.paths_, label: facts.path}
         self.report_ = replace(self.report_, batches={**self.report_.batches, label: facts})
         return self
+
+    def against_others(self, study: Study, own: int) -> Study:
+        """Return one batch as it is, and all others with a map as one, mapped to the reference."""
+        table, known = study.domains.tables[0], list(self.maps_)
+        nothing = AffineMap(np.ones(table.n_features), np.zeros(table.n_features))
+        there = [n in known and n != study.labels[own] for n in study.labels]
+        code = [known.index(n) if here else len(known) for n, here in zip(study.labels, there)]
+        moved = self.mapped(table, np.array(code)[study.batch], [*self.maps_.values(), nothing])
+        values = table.replaced(moved)
+        lost = [study.labels.index(n) for n in self.report_.unreachable if n in study.labels]
+        keep = study.domains.kept() & ~np.isin(study.batch, lost)
+        unused = study.domains.unused if values.columns else ()
+        domains = replace(study.domains, tables=(values,), keep=keep, unused=unused)
+        return study.merged(own, domains, self.reference_)
 
     def plan(
         self, X: Any, *, batch: Any, confounders: Any = None, n: int = 8, **roles: Any

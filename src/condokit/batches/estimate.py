@@ -104,13 +104,19 @@ def estimate(
     joint: bool,
 ) -> Estimate:
     """Find the maps of all batches that have a path to the reference."""
-    find = _together if joint else _along_paths
-    maps, errors, facts = find(study, one, reference, paths)
+    maps, errors, facts = find_maps(study, one, reference, paths, joint)
     d, names = study.domains.n_features, study.domains.tables[0].feature_names
     links = next(iter(maps.values())).links
     maps[reference] = AffineMap(np.ones(d), np.zeros(d), names, links=links)
     errors[reference] = DiagonalErrors(np.zeros(d), np.zeros(d), np.zeros(d))
     return with_expected(Estimate(maps, errors, {}, reference, facts), study)
+
+
+def find_maps(
+    study: Study, one: ConDoAdapter, reference: int, paths: dict[int, list[int]], joint: bool
+) -> tuple[dict[int, AffineMap], dict[int, StandardErrors | None], dict[str, Any]]:
+    """Return the maps of all batches but the reference, their errors, and facts."""
+    return (_together if joint else _along_paths)(study, one, reference, paths)
 
 
 def _together(

@@ -186,6 +186,18 @@ class Table:
             return frame
         return nw.from_dict(columns, backend=self._data.implementation).to_native()
 
+    def replaced(self, values: Array) -> "Table":
+        """Return the table with other values of its features, and all other columns."""
+        if not self._is_frame or self.is_annotated:
+            return Table(values, self.name)
+        backend = self._data.implementation
+        columns = [
+            nw.new_series(name, column, backend=backend)
+            for name, column in zip(self.labels, values.T)
+        ]
+        frame = self._data.with_columns(*columns)
+        return Table(frame.to_native(), self.name)._with(self.positions)
+
     def _read(self, rows: slice) -> Array:
         if not self._is_frame:
             block = self._data[rows]

@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from condokit.adapter import ConDoAdapter
+from condokit.batches.adapter import BatchAdapter
+from condokit.batches.plan import make_plan
+from condokit.batches.study import Study
 from condokit.checks import (
     Array,
     Missing,
@@ -43,6 +47,8 @@ _FEW_SUBJECTS = 5
 _MUCH_DROPPED = 0.05
 _MUCH_OUTSIDE = 0.1
 _N_BINS = 5
+_PLANNED = 8  # samples that are proposed to be measured again
+_FAR = 0.5  # sd
 _MOST_WANTED = 5
 _MOST_STEPS = 200
 _MOST_FEATURES = 15  # up to which it is tried out whether a matrix is determined
@@ -111,7 +117,10 @@ class Assessment(Record):
 def assess(
     X: Any,
     *,
-    domain: Any,
+    domain: Any = None,
+    batch: Any = None,
+    bridge: Any = None,
+    adapter: BatchAdapter | None = None,
     confounders: Any = None,
     features: Any = None,
     groups: Any = None,
@@ -122,13 +131,16 @@ def assess(
     warn_overlap: float = 0.4,
     min_overlap: float = 0.05,
     min_cell: int = 5,
-) -> Assessment:
+) -> Any:
     """Say whether the two domains in a table can be compared, before anything is fitted.
 
     Parameters
     ----------
     X, domain, confounders, features, groups, sample_weight
         Rows of both domains, as in `ConDoAdapter.fit`; or `Domains`, which hold all of it, as X.
+    batch, bridge, adapter
+        Of many batches, in place of `domain`: as in `BatchAdapter.fit`; a `BatchAdapter`, fitted or
+        not, has other settings.
     reference, categorical, missing, warn_overlap, min_overlap
         As in `ConDoAdapter`.
     min_cell : int, default=5
@@ -136,7 +148,7 @@ def assess(
 
     Returns
     -------
-    Assessment
+    Assessment or BatchAssessment
         The verdict with its reasons, tables, and the data that would help.
 
     Examples
@@ -147,6 +159,11 @@ def assess(
     >>> assess(df, reference="v1", **roles).verdict
     'go'
     """
+    if batch is not None or isinstance(X, Study):
+        limits = {"missing": missing, "categorical": categorical, "min_overlap": min_overlap}
+        one = adapter or BatchAdapter(ConDoAdapter(**limits), reference=reference)
+        given = X, batch, confounders, features, groups, sample_weight, bridge
+        return _assessed_batches(one, X if isinstance(X, Study) else one.read(*given))
     roles = domain, confounders, features, groups, sample_weight, reference, categorical, missing
     domains = X if isinstance(X, Domains) else from_table(X, *roles)
     check_number("warn_overlap", warn_overlap, 0, 1)
@@ -182,6 +199,57 @@ def assess(
         strata=_strata_sheet(domains, strata, min_cell),
         features=remarkable,
         affine=dict(zip(("identifiable", "why"), _identifies_matrix(domains, comparison))),
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class BatchAssessment(Record):
+    """Whether many batches can be compared, and along which paths; see `assess`."""
+
+    verdict: str  # in a word
+    findings: list[Finding]
+    reference: str  # and how it came about
+    # of every batch: rows, path to the reference, expected error of a value along it in sd
+    batches: Sheet
+    pairs: Sheet  # what any two batches have in common
+    wanted: list[str]  # what to measure next
+
+    def parts(self) -> list[Part]:  # noqa: D102
+        return [
+            ("", f"{_VERDICTS[self.verdict].replace('domains', 'batches')}"),
+            ("Reasons", self.findings),
+            ("Reference", self.reference),
+            ("Batches", self.batches),
+            ("Pairs of batches", self.pairs),
+            ("Data that would help", self.wanted),
+        ]
+
+
+def _assessed_batches(adapter: BatchAdapter, study: Study) -> BatchAssessment:
+    """Say which batches have a path to the reference, and how much is lost on it."""
+    graph, reference, paths, why = adapter.graph(study)
+    plan = make_plan(study, graph, reference, _PLANNED)
+    rows, lost, far = [], [], []
+    for b, label in enumerate(study.labels):
+        path = paths.get(b)
+        error = np.nan if path is None else graph.path_error(path)
+        steps = [] if path is None else [str(study.labels[k]) for k in path]
+        count = hidden_counts(np.array([float(graph.size[b])]))[0]
+        rows.append({"batch": label, "rows": count, "error": error, "path": " > ".join(steps)})
+        lost += [label] if path is None else []
+        far += [label] if path is not None and error > _FAR else []
+    findings = []
+    if lost:
+        text = f"no path of batches leads from {listing(lost)} to the reference."
+        findings.append(Finding("stop", text, "Measure samples again in two batches."))
+    if far:
+        text = f"values of {listing(far)} will be off by more than {_FAR} sd."
+        findings.append(Finding("care", text, "Add rows of shared strata, or bridges."))
+    verdict = "not possible" if lost else "go with care" if far else "go"
+    edges = [{**edge, "batches": " - ".join(map(str, edge["batches"]))} for edge in graph.edges()]
+    wanted = str(plan).splitlines()[1:] if findings else []
+    return BatchAssessment(
+        verdict, findings, why, Sheet.of_rows(rows), Sheet.of_rows(edges), wanted
     )
 
 

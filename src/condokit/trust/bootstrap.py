@@ -9,7 +9,10 @@ from joblib import Parallel, delayed
 from scipy.special import stdtrit
 
 from condokit.adapter import ConDoAdapter
-from condokit.checks import Array, check_integer, check_seed, warn
+from condokit.batches.adapter import BatchAdapter
+from condokit.batches.estimate import find_maps
+from condokit.batches.study import Study
+from condokit.checks import Array, check_integer, check_seed, quietly, warn
 from condokit.data.arrays import ones_for_zeros, rms
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
@@ -58,10 +61,11 @@ class Bootstrap(Record):
 
 
 def bootstrap(
-    adapter: ConDoAdapter,
+    adapter: ConDoAdapter | BatchAdapter,
     X: Any,
     *,
-    domain: Any,
+    domain: Any = None,
+    batch: Any = None,
     confounders: Any = None,
     features: Any = None,
     groups: Any = None,
@@ -70,7 +74,7 @@ def bootstrap(
     n_jobs: int | None = None,
     verbose: bool = False,
     random_state: int | None = None,
-) -> Bootstrap:
+) -> Any:
     """Refit a map to resampled rows, and learn its standard errors.
 
     Rows are drawn with replacement within strata and domains, subjects (`groups`) within domains,
@@ -82,10 +86,12 @@ def bootstrap(
 
     Parameters
     ----------
-    adapter : ConDoAdapter
+    adapter : ConDoAdapter or BatchAdapter
         A fitted adapter; the map that it chose is refitted, the choice is not repeated.
     X, domain, confounders, features, groups, sample_weight
         The table that it was fitted on, as in `ConDoAdapter.fit`; or its `Domains` as X.
+    batch : array-like of shape (n_rows,) or str, default=None
+        With a `BatchAdapter`, in place of `domain`; pass a bridge by `adapter.read(...)` as X.
     n_resamples : int, default=200
         Refits.
     n_jobs : int or None, default=None
@@ -97,8 +103,8 @@ def bootstrap(
 
     Returns
     -------
-    Bootstrap
-        Standard errors, intervals and stability.
+    Bootstrap or dict
+        Standard errors, intervals and stability; of a `BatchAdapter`, errors by batch.
 
     Examples
     --------
@@ -109,9 +115,12 @@ def bootstrap(
     >>> bootstrap(adapter, df, **roles).n_resamples
     200
     """
-    domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
     check_integer("n_resamples", n_resamples, _FEWEST_DRAWS)
     seed = check_seed(random_state)
+    if isinstance(adapter, BatchAdapter):
+        study = adapter.read_as_fitted(X, batch, confounders, groups, sample_weight)
+        return _of_batches(adapter, study, n_resamples, seed, verbose)
+    domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
     if "pairs" in adapter.report_:
         raise ValueError("A map that was refined by pairs cannot be refitted without them.")
     chosen, recipe = adapter.chosen_, adapter.chosen_.recipe
@@ -131,6 +140,50 @@ def bootstrap(
     result = _summary(adapter, domains, errors, n_failed)
     adapter.errors_ = errors
     return result
+
+
+def _of_batches(
+    adapter: BatchAdapter, study: Study, n_resamples: int, seed: int, verbose: bool
+) -> dict[Any, DrawnErrors]:
+    """Refit all batches to rows drawn within batches and strata, and keep the errors of maps."""
+    _, reference, paths, _ = adapter.graph(study)
+    if adapter.reference_ == "consensus":
+        raise ValueError("Maps to a consensus cannot be refitted; name a reference.")
+    plain = adapter.one_adapter().set_params(shrinkage=None)
+    strata, domains, rng = study.domains.strata(), study.domains, np.random.default_rng(seed)
+    cell = np.where(strata.codes < 0, -1, study.batch * len(strata.levels) + strata.codes)
+    used = np.flatnonzero(cell >= 0)
+    # samples of several batches, and subjects, are drawn as a whole
+    unit = used if domains.groups is None else domains.groups[used]
+    unit = np.where(study.bridge[used] >= 0, unit.max() + 1 + study.bridge[used], unit)
+    parcels = Parcels(unit, cell[used], int(cell.max()) + 1, len(np.unique(unit)) < len(unit))
+    others = [b for b in paths if b != reference]
+
+    def draws() -> _Draws:
+        for k in range(n_resamples + 1):
+            weights = np.zeros(len(cell))
+            weights[used] = parcels.draw(rng) if k > 0 else 1.0
+            weights *= 1.0 if domains.weights is None else domains.weights
+            drawn = replace(domains, weights=weights, keep=weights > 0)
+            try:
+                with quietly():
+                    again = replace(study, domains=drawn)
+                    maps, _, _ = find_maps(again, plain, reference, paths, adapter.report_.joint)
+            except (ValueError, FloatingPointError, np.linalg.LinAlgError):
+                yield None
+                continue
+            made = [maps[b] for b in others]
+            yield np.stack([one.scale for one in made]), np.stack([one.offset for one in made])
+
+    found, _ = _gathered(draws(), n_resamples, verbose)
+    scales, offsets = (np.stack(part) for part in zip(*found))
+    errors = {}
+    for place, b in enumerate(others):
+        affine = adapter.maps_[study.labels[b]]
+        pull = affine.scale - scales[0, place], affine.offset - offsets[0, place]
+        errors[study.labels[b]] = DrawnErrors(scales[1:, place], offsets[1:, place], pull)
+    adapter.errors_ = {**adapter.errors_, **errors}
+    return errors
 
 
 def _gathered(draws: _Draws, n_resamples: int, verbose: bool) -> tuple[list[_Draw], int]:

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from condokit.adapter import ConDoAdapter
+from condokit.batches.adapter import BatchAdapter
+from condokit.batches.study import Study
 from condokit.checks import Array, Missing, check_integer, check_seed, listing, said
 from condokit.compare.comparison import Comparison, compare
 from condokit.data.arrays import ones_for_zeros
-from condokit.data.disclosure import MIN_CELL, too_few
+from condokit.data.disclosure import MIN_CELL, hidden_counts, too_few
 from condokit.data.domains import Domains, cell_names
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first, plain
 from condokit.maps.affine import AffineMap
@@ -29,6 +31,7 @@ _NEGLIGIBLE = 0.05  # standard deviations, or area under the curve beyond chance
 _SMALL = 0.1  # standard deviations
 _THIN = 0.2  # overlap of the confounders
 _FEW_ROWS = 5.0  # that the comparison is worth
+_CLEARLY = 0.9  # of the error as recorded, below which that along a path must be
 _SPREAD = float(np.log(1.3))  # ratio of standard deviations
 _ERRORS = 2.0  # standard errors by which that must be exceeded
 _MOST_DENSITIES = 100
@@ -131,10 +134,11 @@ class Evaluation(Record):
 
 @threads(1)  # the matrices are small: threads would only wait for each other
 def evaluate(
-    adapter_or_map: ConDoAdapter | AffineMap,
+    adapter_or_map: ConDoAdapter | BatchAdapter | AffineMap,
     X: Any,
     *,
-    domain: Any,
+    domain: Any = None,
+    batch: Any = None,
     confounders: Any = None,
     features: Any = None,
     groups: Any = None,
@@ -148,16 +152,18 @@ def evaluate(
     n_permutations: int = 200,
     min_cell: int = 5,
     random_state: int | None = None,
-) -> Evaluation:
+) -> Any:
     """Say what a fitted map changed and what it left, given the confounders.
 
     Parameters
     ----------
-    adapter_or_map : ConDoAdapter or AffineMap
+    adapter_or_map : ConDoAdapter, AffineMap or BatchAdapter
         A fitted adapter, or any map from the query's to the reference's features.
     X, domain, confounders, features, groups, sample_weight
         As in `ConDoAdapter.fit`: rows of both domains as recorded, which are mapped here. Without
         `features`, those of the map if they have names. Or `Domains` as X.
+    batch : array-like of shape (n_rows,) or str, default=None
+        With a `BatchAdapter`, in place of `domain`.
     reference, categorical, missing
         As in `ConDoAdapter`; default: those of the adapter.
     models : fitted model, or dict of str to fitted models, default=None
@@ -176,8 +182,8 @@ def evaluate(
 
     Returns
     -------
-    Evaluation
-        The verdict with its reasons, and tables.
+    Evaluation or BatchEvaluation
+        The verdict with its reasons, and tables; of many batches, one for each.
 
     Examples
     --------
@@ -191,6 +197,9 @@ def evaluate(
     check_integer("n_permutations", n_permutations, _FEWEST_PERMUTATIONS)
     check_integer("min_cell", min_cell, 1)
     seed = check_seed(random_state)
+    if isinstance(adapter_or_map, BatchAdapter):
+        study = adapter_or_map.read_as_fitted(X, batch, confounders, groups, sample_weight)
+        return _evaluated_batches(adapter_or_map, study, n_permutations, min_cell, seed)
     adapter = adapter_or_map if isinstance(adapter_or_map, ConDoAdapter) else None
     affine = _map_of(adapter_or_map)
     settings = ConDoAdapter() if adapter is None else adapter
@@ -260,6 +269,56 @@ def _evaluated(
         agreement=found,
         densities=_densities(drawn, strata, [names[j] for j in shown], min_cell),
     )
+
+
+@dataclass(frozen=True, repr=False)
+class BatchEvaluation(Record):
+    """What the maps of many batches changed, and what they left; see `evaluate`."""
+
+    verdict: str  # the gravest of all batches
+    # of every batch: verdict, rows, expected error of a value before and after in sd of the
+    # reference (along the whole path), and why the verdict cannot be told
+    batches: Sheet
+    evaluations: dict[Any, Evaluation]  # each batch against all others, mapped
+
+    @property
+    def sentence(self) -> str:
+        """The verdicts in a line."""
+        words = self.batches["verdict"]
+        return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+
+    def parts(self) -> list[Part]:  # noqa: D102
+        return [("", f"{_CAPITAL[self.verdict]}. Batches: {self.sentence}."), ("", self.batches)]
+
+
+_GRAVEST = ("worse", "cannot tell", "better", "no change needed")
+
+
+def _evaluated_batches(adapter: BatchAdapter, study: Study, *asked: Any) -> BatchEvaluation:
+    """Evaluate every batch against all others, which their maps have moved to the reference."""
+    found, rows = {}, []
+    for label, facts in adapter.report_.batches.items():
+        if label not in study.labels or len(facts.path) == 1 and label == adapter.reference_:
+            continue
+        own = study.labels.index(label)
+        domains = adapter.against_others(study, own).domains
+        one = _evaluated(domains, adapter.maps_[label], None, None, None, None, *asked)
+        verdict, doubts = one.verdict, list(one.doubts)
+        if verdict == "better" and not facts.error_after < _CLEARLY * facts.error_before:
+            verdict = "cannot tell"
+            doubts.append("the path to the reference leaves about as much error as there was")
+        found[label] = one
+        count = hidden_counts(np.array([float(study.rows(own).sum())]))[0]
+        errors = {"error_before": facts.error_before, "error_after": facts.error_after}
+        told = {"path": " > ".join(map(str, facts.path)), "doubts": "; ".join(doubts)}
+        rows.append({"batch": label, "verdict": verdict, "rows": count, **errors, **told})
+    for label in adapter.report_.unreachable:
+        nothing = {"rows": None, "error_before": None, "error_after": None, "path": ""}
+        why = {"doubts": "no path leads to the reference; left as it is"}
+        rows.append({"batch": label, "verdict": "cannot tell", **nothing, **why})
+    words = [row["verdict"] for row in rows]
+    gravest = min(words, key=_GRAVEST.index, default="cannot tell")
+    return BatchEvaluation(gravest, Sheet.of_rows(rows), found)
 
 
 def _map_of(adapter_or_map: Any) -> AffineMap:
