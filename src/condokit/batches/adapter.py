@@ -48,7 +48,7 @@ _PROFILED = 50_000_000  # values times batches up to which maps keep a profile o
 class BatchFacts:
     """What is known of one batch: figures that the report tells."""
 
-    rows: float
+    rows: Any  # hidden if they are few
     path: list[Any]  # labels from the batch to the reference
     overlap: float  # with the next batch on the path
     bridges: int  # with the next batch on the path
@@ -72,9 +72,8 @@ class BatchReport:
             f"{'batch':<16}{'rows':>7}{'overlap':>9}{'bridges':>9}{'before':>8}{'after':>8}  path"
         ]
         for label, one in self.batches.items():
-            rows = hidden_counts(np.array([one.rows]))[0]
             name = str(label) if len(str(label)) < 16 else f"{str(label)[:14]}…"
-            line = f"{name:<16}{rows!s:>7}{one.overlap:>9.2f}{one.bridges:>9}"
+            line = f"{name:<16}{one.rows!s:>7}{one.overlap:>9.2f}{one.bridges:>9}"
             line += f"{one.error_before:>8.2f}{one.error_after:>8.2f}  "
             lines.append(line + " > ".join(map(str, one.path)))
         lines += [f"{label}: left as it is, no path to the reference" for label in self.unreachable]
@@ -283,8 +282,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             text += " They are left as they are."
             warn("unreachable", text, UserWarning, names=names, single=listing(single))
             return
-        text += " Measure samples again in two batches (`bridge`; BatchAdapter.plan tells which), "
-        text += "leave these batches out, or leave them as they are with {@unreachable='keep'}."
+        text += " Measure samples again in two batches ({@`bridge`}; {@BatchAdapter.plan} tells "
+        text += "which), leave these batches out, or {@set unreachable to 'keep'}."
         raise NoOverlapError(said(text, names=names, single=listing(single)))
 
     def _keep(
@@ -315,7 +314,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             path = paths[b]
             step = path[1] if len(path) > 1 else b
             facts[label] = BatchFacts(
-                float(graph.size[b]),
+                hidden_counts(np.array([graph.size[b]]))[0],
                 [labels[k] for k in path],
                 graph.overlap(b, step) if step != b else 1.0,
                 int(graph.bridges[b, step]) if step != b else 0,
@@ -341,8 +340,10 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             "batches": [
                 {
                     "label": label if isinstance(label, int | float) else str(label),
-                    "rows": hidden_counts(np.array([one.rows]))[0],
+                    "rows": one.rows,
                     "path": [str(step) for step in one.path],
+                    "overlap": round(one.overlap, 3),
+                    "bridges": one.bridges,
                     "error_before": round(one.error_before, 4),
                     "error_after": round(one.error_after, 4),
                 }
@@ -502,7 +503,10 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         Plan
             The samples, the batches, and the expected error before and after; print it.
         """
-        study = self.read(X, batch, confounders, **roles)
+        return self.plan_study(self.read(X, batch, confounders, **roles), n)
+
+    def plan_study(self, study: Study, n: int) -> Plan:
+        """Make the plan for a study that has been read already."""
         graph, reference, _, _ = self.graph(study)
         return make_plan(study, graph, reference, n)
 
@@ -550,12 +554,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         }
         self.provenance_ = check_provenance(content.get("provenance")) or {}
         told_of = {one["label"]: one for one in self.provenance_.get("batches", ())}
-        facts = {
-            label: BatchFacts(
-                np.nan, list(one["path"]), np.nan, 0, one["error_before"], one["error_after"]
-            )
-            for label, one in told_of.items()
-        }
+        names = ("rows", "path", "overlap", "bridges", "error_before", "error_after")
+        facts = {label: BatchFacts(*(one[n] for n in names)) for label, one in told_of.items()}
         lost = list(self.provenance_.get("unreachable", ()))
         joint = bool(self.provenance_.get("joint"))
         why = str(self.provenance_.get("reference", ""))

@@ -73,7 +73,8 @@ class Graph:
             return float(both.sum())
         own = self.gram[b][:, 0]
         inverse = np.linalg.pinv(self.gram[a] + self.gram[b], rcond=1e-9, hermitian=True)
-        return max(float(self.size[b] - own @ inverse @ own), 0.0)
+        g = float(self.size[b] - own @ inverse @ own)
+        return g if g > 1e-9 * self.size[b] else 0.0  # otherwise rounding
 
     @property
     def strata_shape(self) -> tuple[int, int]:

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import click
 import numpy as np
 
+from condokit.batches.adapter import BatchAdapter
 from condokit.checks import Array, FileError
 from condokit.cli.outputs import tell
 from condokit.cli.tables import check_label, labels_of, refuse_text
 from condokit.data.disclosure import counted
+from condokit.data.roles import batch_of_rows
 from condokit.data.tables import Table
 from condokit.io import is_text, open_writer, read_table, replace_h5ad, scan_table
 from condokit.io.formats import arrow, check_names
@@ -73,6 +76,56 @@ def apply_to_file(
     return found
 
 
+def apply_batches(
+    adapter: BatchAdapter,
+    incoming: str,
+    output: str,
+    inverse: bool,
+    *,
+    batch: str | None,
+    force: bool,
+    output_format: str | None = None,
+    **reading: Any,
+) -> int:
+    """Map a file by the maps of its rows' batches, and return its number of rows."""
+    column = batch or dict(adapter.provenance_).get("column")
+    if column is None:
+        raise click.UsageError("Name the column of the batches with --batch.")
+    if any(reading.pop(name) is not None for name in ("domain", "reference_label", "query_label")):
+        raise click.UsageError("--domain and its labels do not go with maps of batches: --batch.")
+    maps = {label: one.inverse() if inverse else one for label, one in adapter.maps_.items()}
+    known = {str(label): label for label in maps}
+    names, n_rows = next(iter(maps.values())).feature_names, 0
+
+    def moved(part: Any) -> Any:
+        labels = [known.get(str(x), x) for x in labels_of(part.column(column))]
+        code = batch_of_rows(labels, Table(part), list(maps))
+        table = Table(part).match(names, adapter.n_features_in_, "the map")
+        values = adapter.mapped(table, code, list(maps.values()))
+        mapped = [pa.array(one, from_pandas=True) for one in values.T]
+        return _with_columns(part, list(names or part.column_names), mapped)
+
+    if output.endswith(".h5ad"):
+        whole = _h5ad(incoming, output)
+        check_names(incoming, whole.column_names, [column, *(names or ())])
+        replace_h5ad(incoming, output, moved(whole), force)
+        return len(whole)
+    if is_text(incoming, reading["format"]):
+        verbatim = names is not None and is_text(output, output_format)
+        reading |= {"texts": None if verbatim else [column], "numbers": names or ()}
+    with (
+        scan_table(incoming, **reading) as scan,
+        open_writer(output, format=output_format, force=force) as writer,
+        progress("rows", scan.n_rows) as advance,
+    ):
+        check_names(incoming, scan.names, [column, *(names or ())])
+        refuse_text(incoming, names or scan.names, scan.schema, scan, reading["decimal"])
+        for part in scan:
+            writer.write(moved(part))
+            advance(n_rows := n_rows + part.num_rows)
+    return n_rows
+
+
 def _apply_in_batches(
     affine: AffineMap, scan: Any, writer: Any, split: Any, decimal: str
 ) -> tuple[int, Any]:
@@ -98,9 +151,7 @@ def _apply_to_h5ad(
     affine: AffineMap, incoming: str, output: str, force: bool, split: Any
 ) -> tuple[int, Any]:
     """Map the features of an AnnData file, and keep all else that is in it."""
-    if not incoming.endswith(".h5ad"):
-        raise FileError(f"{output}: .h5ad can only be written from .h5ad; choose .parquet.")
-    table = read_table(incoming)
+    table = _h5ad(incoming, output)
     stays, moved = split(table)
     found = affine.check(moved)
     if found.verdict == "stop":
@@ -109,11 +160,17 @@ def _apply_to_h5ad(
     return len(table), found
 
 
+def _h5ad(incoming: str, output: str) -> Any:
+    """Return what is in an AnnData file."""
+    if not incoming.endswith(".h5ad"):
+        raise FileError(f"{output}: .h5ad can only be written from .h5ad; choose .parquet.")
+    return read_table(incoming)
+
+
 def map_batch(affine: AffineMap, batch: Any, as_is: Array | None = None) -> Any:
     """Return an Arrow table with its features mapped, save in rows that `as_is` marks."""
     # Other columns, the order of columns and null values stay; a map between different features
     # puts its outputs last.
-    fields = {field.name: field for field in batch.schema}
     columns = dict(zip(batch.column_names, batch.columns))
     names = list(affine.feature_names or columns)
     outputs = list(affine.outputs(names) or names)
@@ -131,7 +188,14 @@ def map_batch(affine: AffineMap, batch: Any, as_is: Array | None = None) -> Any:
         mapped = [pa.compute.if_else(as_is, old, new) for old, new in zip(kept, mapped)]
     if outputs != names:
         columns = {name: column for name, column in columns.items() if name not in names}
-    for name, column in zip(outputs, mapped):
+    return _with_columns(batch.select(list(columns)), outputs, mapped)
+
+
+def _with_columns(batch: Any, names: list[str], values: list[Any]) -> Any:
+    """Return an Arrow table with other values of some columns, or with these as well."""
+    fields = {field.name: field for field in batch.schema}
+    columns = dict(zip(batch.column_names, batch.columns))
+    for name, column in zip(names, values):
         single = name in fields and pa.types.is_float32(fields[name].type)
         columns[name] = column.cast(pa.float32()) if single else column
     made = [

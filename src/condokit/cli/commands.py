@@ -23,6 +23,7 @@ Examples:
   condokit fit new.parquet --reference old.parquet --confounders sex:cat,age:num \\
       --features 'eeg_*' --map auto -o map.json --report report.html
   condokit fit all.csv --domain batch --reference-label v1 --confounders sex -o map.json
+  condokit fit all.csv --batch site --reference-label A -c age,sex -o maps.json
   condokit apply map.json incoming.csv -o adapted.parquet
   condokit show map.json
   condokit export map.json --sql -
@@ -71,14 +72,34 @@ def cli() -> None:
 @shared.json
 def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -> None:
     """Say whether NEW can be compared with OLD at all, before anything is fitted."""
-    from condokit.cli.tables import read_domains
+    from condokit.cli.tables import read_data
     from condokit.trust.assess import assess
 
-    domains = read_domains(**data)
-    found = assess(domains, domain=None, warn_overlap=warn_overlap, min_overlap=min_overlap)
+    limits: dict[str, Any] = {"warn_overlap": warn_overlap, "min_overlap": min_overlap}
+    found = assess(read_data(**data), reference=data["reference_label"], **limits)
     show_result(found.to_dict() if as_json else repr(found))
     if found.verdict == "not possible":
         raise SystemExit(3)
+
+
+@cli.command()
+@shared.data
+@shared.setting("-n", type=click.IntRange(1), default=8, help="How many samples can be measured.")
+@shared.setting("--min-overlap", type=float, default=0.05)
+@shared.json
+def plan(n: int, min_overlap: float, as_json: bool, **data: Any) -> None:
+    """Say which samples to measure again in which batch (--batch), or which subjects to add."""
+    from condokit.adapter import ConDoAdapter
+    from condokit.batches.adapter import BatchAdapter
+    from condokit.cli.tables import read_data
+    from condokit.data.records import plain
+
+    if data["batch"] is None:
+        raise click.UsageError("plan needs --batch, the column of the batches.")
+    adapter = BatchAdapter(ConDoAdapter(min_overlap=min_overlap), reference=data["reference_label"])
+    study: Any = read_data(**data)
+    found = adapter.plan_study(study, n)
+    show_result(plain(found) if as_json else str(found))
 
 
 @cli.command()
@@ -92,8 +113,8 @@ def fit(
     arguments: list[str], /, output: str, report: str | None, adapted: str | None, **options: Any
 ) -> None:
     """Learn the map from NEW to OLD, and write it."""
-    from condokit.cli.apply_file import apply_to_file
-    from condokit.cli.fit_adapter import Fitted
+    from condokit.cli.apply_file import apply_batches, apply_to_file
+    from condokit.cli.fit_adapter import Fitted, FittedBatches
     from condokit.io import together
     from condokit.report import render
 
@@ -103,7 +124,10 @@ def fit(
     check_outputs(outputs, force, as_json, inputs=(new, options["reference"]))
     if adapted is not None and new == "-":
         raise click.UsageError("--adapted reads NEW again: save it to a file, or use apply.")
-    fitted = Fitted(arguments, options)
+    many = options["batch"] is not None
+    if many and table is not None:
+        raise click.UsageError("--table does not go with --batch: see the report.")
+    fitted = (FittedBatches if many else Fitted)(arguments, options)
     affine, content = fitted.map_file()
     made, record = {output: content}, {}
     if report is not None or table is not None:
@@ -115,7 +139,12 @@ def fit(
     with together(made, force):
         if adapted is not None:
             reading = {name: options[name] for name in shared.APPLIED}
-            apply_to_file(affine, new, adapted, force, **reading)
+            if many:
+                unused = dict.fromkeys(("domain", "reference_label", "query_label"))
+                how = {**reading, **unused, "batch": options["batch"]}
+                apply_batches(affine, new, adapted, False, force=force, **how)
+            else:
+                apply_to_file(affine, new, adapted, force, **reading)
     facts = {
         "map": output,
         "report_path": report,
@@ -135,6 +164,7 @@ def fit(
 @click.option("--inverse", is_flag=True, help="Map from OLD units back to NEW.")
 @click.option("--output-format", help="Format of output, if its name does not tell.")
 @shared.domain
+@click.option("--batch", metavar="COLUMN", help="The column of the batches, if it has a new name.")
 @shared.reading
 @shared.writing
 def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: Any) -> None:
@@ -143,12 +173,18 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
     From text to text other values stay exactly as they are written; else text becomes numbers,
     truth values and times where all of a column allow it without loss.
     """
-    from condokit.cli.apply_file import apply_to_file
+    from condokit.cli.apply_file import apply_batches, apply_to_file
     from condokit.data.disclosure import counted, small_cells
 
     as_json = options.pop("as_json")
     check_outputs([output], options["force"], as_json, inputs=[map_file, incoming])
-    affine = load_map(map_file)
+    affine = load_map(map_file, of_batches=True)
+    if affine.kinds == ("batches",):
+        n = apply_batches(affine, incoming, output, inverse, **options)
+        answer(as_json, {"output": output, "n_rows": n}, f"Mapped {counted(n)} rows to {output}.")
+        return
+    if options.pop("batch") is not None:
+        raise click.UsageError(f"{map_file} holds one map, for which there are no batches.")
     if inverse:
         affine = affine.pseudo_inverse() if affine.is_rectangular else affine.inverse()
     found = apply_to_file(affine, incoming, output, **options)
@@ -173,7 +209,7 @@ def report(
 ) -> None:
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
     from condokit import plots
-    from condokit.cli.fit_adapter import Fitted
+    from condokit.cli.fit_adapter import Fitted, FittedBatches
     from condokit.io import write_files
     from condokit.report import render
 
@@ -184,7 +220,10 @@ def report(
     drawn = drawn if folder.is_dir() else []
     outputs, inputs = [output, options["table"], *drawn], (options["new"], options["reference"])
     check_outputs(outputs, force, options["as_json"], inputs)
-    fitted = Fitted(arguments, options)
+    many = options["batch"] is not None
+    if many and (figures or options["table"]):
+        raise click.UsageError("--figures and --table do not go with --batch.")
+    fitted = (FittedBatches if many else Fitted)(arguments, options)
     record = fitted.account("report.html")
     made = {output: render(record).encode()}
     if options["table"] is not None:
@@ -204,7 +243,10 @@ def show(map_file: str, as_json: bool) -> None:
     """Say what a map file holds; - is standard input."""
     from condokit.data.records import Sheet, plain
 
-    affine = load_map(map_file)
+    affine = load_map(map_file, of_batches=True)
+    if affine.kinds == ("batches",):
+        show_result(plain(affine.provenance_) if as_json else str(affine.report_))
+        return
     names = affine.feature_names or [f"column {j}" for j in range(affine.n_features_in_)]
     facts = {
         "kind": affine.kind,

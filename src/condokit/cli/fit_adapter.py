@@ -13,13 +13,14 @@ from typing import Any
 import click
 
 from condokit.adapter import ConDoAdapter
+from condokit.batches.adapter import BatchAdapter
 from condokit.cli.outputs import as_option, tell
-from condokit.cli.tables import read_domains
+from condokit.cli.tables import read_data
 from condokit.data.disclosure import hidden_overlap, told
+from condokit.data.domains import Domains
 from condokit.data.records import plain
 from condokit.io import sha256
 from condokit.io.progress import progress
-from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, LowRank
 from condokit.maps.provenance import fingerprint
 
@@ -33,9 +34,9 @@ class Fitted:
     def __init__(self, arguments: list[str], options: dict[str, Any]) -> None:
         self.arguments, self.column, seed = arguments, options["domain"], options["seed"]
         self.watched = options["verbose"] or (sys.stderr.isatty() and not options["quiet"])
-        self.domains = read_domains(**options)
+        self.data: Any = read_data(**options)
         is_plain = options["shrinkage"].lower() == "none"
-        self.adapter = ConDoAdapter(
+        self.adapter: Any = ConDoAdapter(
             _family(options["map_"], options["links"]),
             divergence=options["divergence"],
             shrinkage=None if is_plain else _number("--shrinkage", options["shrinkage"], "auto"),
@@ -48,12 +49,12 @@ class Fitted:
         )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self.adapter.fit_domains(self.domains)
+            self.fit(options)
             if n_resamples := options["n_resamples"]:
                 from condokit.trust.bootstrap import bootstrap
 
                 how = {"n_resamples": n_resamples, "verbose": self.watched, "random_state": seed}
-                bootstrap(self.adapter, self.domains, domain=None, **how)
+                bootstrap(self.adapter, self.data, **how)
         ours: list[Any] = [w.message for w in caught if issubclass(w.category, UserWarning)]
         kept = [told(getattr(warning, "kept", str(warning)), as_option) for warning in ours]
         self.warnings = list(dict.fromkeys(kept))
@@ -66,6 +67,11 @@ class Fitted:
             name, dot, kind = self.names[read[1]].partition(".")
             self.names[read[1]] = f"{name} (2){dot}{kind}"
         self.hashes = {self.names[path]: sha256(path) for path in read}
+
+    def fit(self, options: dict[str, Any]) -> None:
+        """Fit the adapter to the data."""
+        self.domains: Domains = self.data
+        self.adapter.fit_domains(self.domains)
 
     def command(self, *written: str) -> list[str]:
         """Return the command with plain names for what it writes, which do not change the map."""
@@ -82,16 +88,19 @@ class Fitted:
             skip = name in _OUTPUTS and not sign and not skip
         return [*kept, "-o", *written]
 
-    def map_file(self) -> tuple[AffineMap, bytes]:
-        """Return the map, which knows the command, files and rows it comes from, and its file."""
-        affine, content = self.adapter.map_, io.BytesIO()
-        facts = dict(affine.provenance or {})
-        facts |= {
-            "domains": facts["domains"] | ({"column": self.column} if self.column else {}),
+    def origin(self) -> dict[str, Any]:
+        """Return the command, files and rows that a map comes from."""
+        return {
             "data": fingerprint(self.domains),
             "command": self.command("map.json"),
             "files": [{"name": name, "sha256": found} for name, found in self.hashes.items()],
         }
+
+    def map_file(self) -> tuple[Any, bytes]:
+        """Return the map, which knows the command, files and rows it comes from, and its file."""
+        affine, content = self.adapter.map_, io.BytesIO()
+        facts = dict(affine.provenance or {}) | self.origin()
+        facts["domains"] = facts["domains"] | ({"column": self.column} if self.column else {})
         affine = affine.with_origin(affine.fitted_on, facts)
         affine.save(content)
         return affine, content.getvalue()
@@ -164,6 +173,55 @@ class Fitted:
             f"from {n_rows['query']} query and {n_rows['reference']} reference "
             f"rows; overlap of the confounders {self.adapter.overlap_.coefficient:.2f}."
         )
+
+
+class FittedBatches(Fitted):
+    """A `BatchAdapter` as a command fits it."""
+
+    def fit(self, options: dict[str, Any]) -> None:  # noqa: D102
+        unreachable = "keep" if options["keep_unreachable"] else "raise"
+        label, self.column, self.domains = (
+            options["reference_label"],
+            options["batch"],
+            self.data.domains,
+        )
+        self.adapter = BatchAdapter(self.adapter, reference=label, unreachable=unreachable)
+        self.adapter.fit_study(self.data)
+
+    def map_file(self) -> tuple[Any, bytes]:  # noqa: D102
+        content, facts = io.BytesIO(), dict(self.adapter.provenance_)
+        self.adapter.provenance_ = facts | self.origin() | {"column": self.column}
+        self.adapter.save(content)
+        return self.adapter, content.getvalue()
+
+    @cached_property
+    def judged(self) -> tuple[Any, Any]:  # noqa: D102
+        from condokit.trust.assess import assess
+        from condokit.trust.evaluate import evaluate
+
+        with progress("", shown=self.watched, doing="Evaluating the maps"):
+            assessment = assess(self.data, adapter=self.adapter)
+            return assessment, evaluate(self.adapter, self.data)
+
+    def account(self, *written: str, made: bytes = b"") -> dict[str, Any]:  # noqa: D102
+        from condokit.report.study import build_study
+
+        found = dict(zip(("assessment", "evaluation"), self.judged))
+        command = shlex.join(self.command(*written))
+        return build_study(self.adapter, self.data, **found, command=command, inputs=self.hashes)
+
+    def verdict(self) -> str:  # noqa: D102
+        try:
+            return repr(self.judged[1])
+        except (ValueError, ArithmeticError) as error:
+            return f"Not evaluated: {error}"
+
+    def record(self) -> dict[str, Any]:  # noqa: D102
+        facts = plain(dict(self.adapter.provenance_))
+        return {"features": self.domains.tables[0].labels, **facts, "warnings": self.warnings}
+
+    def summary(self) -> str:  # noqa: D102
+        return str(self.adapter.report_)
 
 
 def _family(name: str, links: tuple[str, ...]) -> Any:

@@ -55,7 +55,8 @@ domain = _together(
     option(
         "--reference-label",
         metavar="LABEL",
-        help="With --domain: which is OLD. Its rows are never changed.",
+        help="With --domain or --batch: which is OLD. Its rows are never changed. (With --batch "
+        "also: auto, consensus.)",
     ),
     option(
         "--query-label",
@@ -63,10 +64,20 @@ domain = _together(
         help="With --domain: which is NEW, if there are more labels. Other rows are left alone.",
     ),
 )
+batches = _together(
+    option("--batch", metavar="COLUMN", help="With one table of many batches: their column."),
+    option("--bridge", metavar="COLUMN", help="With --batch: equal values are the same sample."),
+    option(
+        "--keep-unreachable",
+        is_flag=True,
+        help="With --batch: leave batches as they are that cannot be compared.",
+    ),
+)
 data = _together(
     click.argument("new"),
     option("--reference", metavar="OLD", help="The table that NEW should look like."),
     domain,
+    batches,
     several(
         "--confounders",
         "-c",

@@ -6,19 +6,19 @@ import json
 import os
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from condokit.maps.affine import AffineMap
-
-_SAME = "confounders decimal delimiter divergence domain features map min_overlap missing shrinkage"
-_OPTIONS = {name: "--" + name.replace("_", "-") for name in (*_SAME.split(), "warn_overlap")} | {
+_SAME = "batch bridge confounders decimal delimiter divergence domain features map min_overlap "
+_SAME += "missing shrinkage warn_overlap"
+_OPTIONS = {name: "--" + name.replace("_", "-") for name in _SAME.split()} | {
     "n_resamples": "--bootstrap",
     "random_state": "--seed",
     "sample_weight": "--weights",
     "reference": "--reference-label",
+    "set unreachable to 'keep'": "leave them as they are with --keep-unreachable",
+    "BatchAdapter.plan": "condokit plan",
     "fit on the rows of two labels": "name NEW with --query-label and OLD with --reference-label",
     "list it in `categorical`": "declare it with :cat",
     "pass it as float": "declare it with :num",
@@ -80,8 +80,11 @@ def _file_of(path: Any) -> Any:
     return os.stat(place)[1:3] if os.path.isfile(place) else place
 
 
-def load_map(path: str) -> AffineMap:
-    """Read a map; "-" is standard input."""
+def load_map(path: str, of_batches: bool = False) -> Any:
+    """Read a map, or those of many batches as well; "-" is standard input."""
+    from condokit.batches.adapter import BatchAdapter  # which enters the kind that it reads
+    from condokit.maps import file
     from condokit.maps.affine import AffineMap
 
-    return AffineMap.load(sys.stdin.buffer if path == "-" else path)
+    wanted = AffineMap | BatchAdapter if of_batches else AffineMap
+    return file.read(sys.stdin.buffer if path == "-" else path, wanted)

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from condokit.batches.study import Study
 from condokit.checks import FileError, did_you_mean, listing
 from condokit.cli.options import READING
 from condokit.cli.outputs import tell
@@ -24,24 +25,28 @@ from condokit.io.formats import arrow, check_names
 pa = arrow()
 
 
-def read_domains(
+def read_data(
     new: str, reference: str | None, domain: str | None, reference_label: str | None, **options: Any
-) -> Domains:
+) -> Domains | Study:
     """Read one table or two, and tell features from the rest; other options are ignored."""
-    if (reference is None) == (domain is None):
-        raise click.UsageError("Give --reference OLD for two tables, or --domain for one.")
-    query_label = options["query_label"]
-    check_label(domain, reference_label, query_label)
+    query_label, batch, bridge = (options[name] for name in ("query_label", "batch", "bridge"))
+    if [reference, domain, batch].count(None) != 2:
+        text = "Give --reference OLD for two tables, or --domain for one, or --batch for one with "
+        raise click.UsageError(text + "many batches.")
+    if batch is None:
+        check_label(domain, reference_label, query_label)
+    if batch is None and (bridge is not None or options["keep_unreachable"]):
+        raise click.UsageError("--bridge and --keep-unreachable go with --batch.")
     if new == reference == "-":
         raise click.UsageError("Standard input can be NEW or OLD, but not both.")
     groups, weights, missing = (options[name] for name in ("groups", "weights", "missing"))
     paths = [path for path in (new, reference) if path is not None]
     reading = {name: options[name] for name in READING}
-    tables = [_table(path, texts=[domain], **reading) for path in paths]
+    tables = [_table(path, texts=[domain, batch, bridge], **reading) for path in paths]
     if query_label is not None:
         tables = [_pair_of(new, tables[0], str(domain), query_label, reference_label)]
     kinds = _confounders(options["confounders"], tables[0].column_names)
-    roles = [name for name in (*kinds, domain, groups, weights) if name is not None]
+    roles = [n for n in (*kinds, domain, batch, bridge, groups, weights) if n is not None]
     for path, table in zip(paths, tables):
         check_names(path, table.column_names, roles)
     chosen, others = _features(options["features"], paths, tables, roles, options["decimal"])
@@ -57,7 +62,12 @@ def read_domains(
     shared = set(tables[0].column_names).intersection(*(t.column_names for t in tables))
     unused = [n for n in tables[0].column_names if n in shared.difference(chosen, roles)]
     X, how = [table.select([*chosen, *unused]) for table in tables], (categorical, missing)
-    if domain is not None:
+    if batch is not None:
+        labels, own = labels_of(tables[0].column(batch)), [each and each[0] for each in by_row]
+        samples = None if bridge is None else labels_of(tables[0].column(bridge))
+        study = Study.read(X[0], labels, sides[0], named, own[0], own[1], *how, bridge=samples)
+        found = study.domains
+    elif domain is not None:
         labels, own = labels_of(tables[0].column(domain)), [each and each[0] for each in by_row]
         found = from_table(X[0], labels, sides[0], named, own[0], own[1], reference_label, *how)
     else:
@@ -69,7 +79,7 @@ def read_domains(
     tell(f"Features ({found.n_features}): {listing(found.tables[0].labels, 10)}.", False)
     if found.left:
         tell(f"Left alone: {told(found.left)}. Choose features with -f.", False)
-    return found
+    return found if batch is None else replace(study, domains=found).with_known_features(False)
 
 
 def check_label(domain: str | None, reference_label: str | None, query_label: str | None) -> None:

@@ -53,7 +53,7 @@ def read(place: Place, wanted: Any) -> Any:
         kind = document["kind"]
         if kind not in CLASSES:
             raise ValueError(f"it holds a map of unknown kind {reprlib.repr(kind)}.")
-        reader = wanted if kind in wanted.kinds else CLASSES[kind]
+        reader = wanted if kind in getattr(wanted, "kinds", ()) else CLASSES[kind]
         found = reader.from_dict(document)
         intact = document.get("sha256") == _digest(document)
     except (ValueError, RecursionError) as error:
@@ -63,7 +63,7 @@ def read(place: Place, wanted: Any) -> Any:
     if not isinstance(found, wanted):
         raise MapFileError(
             f"{path} holds a map of the kind {kind!r}, which is no {wanted.__name__}. "
-            "Read it with condokit.load_map."
+            f"Read it with condokit.{'BatchAdapter.load' if kind == 'batches' else 'load_map'}."
         )
     return found
 
