@@ -103,7 +103,9 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         divergence is the likelihood, with more than two batches or bridges.
     unreachable : {"raise", "keep"}, default="raise"
         What to do with batches that no path reaches: refuse, or leave them as they are.
-    n_jobs, random_state : int or None, default=None
+    n_jobs : int or None, default=None
+        Handed to the adapter.
+    random_state : int or None, default=None
         Handed to the adapter.
 
     Attributes

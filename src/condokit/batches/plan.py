@@ -107,7 +107,8 @@ def _samples(study: Study, moves: list[tuple[int, int]]) -> list[dict[str, Any]]
         rows = rows[subsample(len(rows), _MOST_ROWS)]
         X = np.nan_to_num(study.domains.rows(rows))
         X = (X - X.mean(0)) / np.maximum(X.std(0), 1e-300)
-        order = np.argsort(np.linalg.svd(X, full_matrices=False)[0][:, 0], kind="stable")
+        axis = np.linalg.svd(X, full_matrices=False)[2][0]
+        order = np.argsort(X @ axis * np.sign(axis[np.abs(axis).argmax()]), kind="stable")
         place = ((np.arange(len(there)) + 0.5) / len(there) * len(rows)).astype(int)
         for row, b in zip(rows[order[np.minimum(place, len(rows) - 1)]], there):
             name = int(row) if index is None or callable(index) else index[row]

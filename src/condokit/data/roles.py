@@ -224,7 +224,10 @@ def _name_domains(labels: list[Any], n_rows: int, reference: Any) -> tuple[Any, 
         few = "; with 1 sample there is nothing to compare" if n_rows == 1 else ""
         text = f"{{@'domain'}} must have exactly two labels. Got {len(labels)} ({{labels}}){few}."
         if len(labels) > 2:
-            text += " For one pair of them, {@fit on the rows of two labels}."
+            text += (
+                " For one pair of them, {@fit on the rows of two labels}; for all of them, {@use "
+            )
+            text += "BatchAdapter}."
         raise refusal(text, labels=listing(labels))
     if reference is None:
         if set(labels) == {"query", "reference"}:
