@@ -1,0 +1,124 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from batches_made import Made
+from stories import run as run_code
+
+from condokit import BatchAdapter
+
+
+def run(capsys, *arguments):
+    """Return exit code, output and messages of a command."""
+    capsys.readouterr()
+    code = run_code(*arguments)
+    return code, *capsys.readouterr()
+
+
+DATA = ["--batch", "site", "--reference-label", "A", "-c", "group"]
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = Made(1, [(0, 1), (1, 2), (2, 3), (3, 4)])
+    made.table = made.table.drop(columns="years")
+    made.table.insert(0, "note", "as, written")
+    made.table.to_csv("all.csv", index=False)
+    return made
+
+
+def test_fit_apply_show(made, capsys):
+    code, _, err = run(capsys, "fit", "all.csv", *DATA, "-o", "maps.json", "--adapted", "a.csv")
+    assert code == 0
+    assert "D > C > B > A" in err
+    assert "Batches: " in err
+    adapter = BatchAdapter.load("maps.json")
+    expected = adapter.transform(made.table, batch="site")
+    code, _, err = run(capsys, "apply", "maps.json", "all.csv", "-o", "b.csv")
+    assert code == 0
+    written = pd.read_csv("b.csv")
+    np.testing.assert_allclose(written[made.features], expected, rtol=1e-12)
+    assert written["note"].eq("as, written").all()
+    assert Path("a.csv").read_text() == Path("b.csv").read_text()
+    code, _, _ = run(capsys, "apply", "maps.json", "b.csv", "-o", "c.parquet", "--inverse")
+    assert code == 0
+    np.testing.assert_allclose(pd.read_parquet("c.parquet")[made.features], made.X, atol=1e-9)
+    code, out, _ = run(capsys, "show", "maps.json")
+    assert code == 0
+    assert "D > C > B > A" in out
+    facts = json.loads(run(capsys, "show", "maps.json", "--json")[1])
+    assert facts["files"][0]["name"] == "all.csv"
+    assert facts["column"] == "site"
+
+
+def test_files_fit_the_schema(made, capsys):
+    jsonschema = pytest.importorskip("jsonschema")
+
+    run(capsys, "fit", "all.csv", *DATA, "-o", "maps.json", "--quiet")
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "map-schema.json").read_text())
+    jsonschema.validate(json.loads(Path("maps.json").read_text()), schema)
+
+
+def test_check_and_plan(made, capsys):
+    code, out, _ = run(capsys, "check", "all.csv", *DATA)
+    assert code == 0
+    assert "Pairs of batches" in out
+    record = json.loads(run(capsys, "check", "all.csv", *DATA, "--json")[1])
+    assert record["batches"]["path"][3] == "D > C > B > A"
+    code, out, _ = run(capsys, "plan", "all.csv", *DATA, "-n", "3")
+    assert code == 0
+    assert "Measure these 3 samples again" in out
+    record = json.loads(run(capsys, "plan", "all.csv", *DATA, "-n", "3", "--json")[1])
+    assert len(record["again"]) == 3
+    assert record["error_after"] < record["error_before"]
+
+
+def test_islands(made, capsys):
+    rows = made.table[made.table["site"] != "B"]
+    rows.to_csv("islands.csv", index=False)
+    code, _, err = run(capsys, "fit", "islands.csv", *DATA, "-o", "maps.json")
+    assert code == 3
+    assert "'C', 'D'" in err
+    assert "condokit plan" in err
+    assert run(capsys, "check", "islands.csv", *DATA)[0] == 3
+    data = ["--batch", "site", "--reference-label", "C", "-c", "group", "--keep-unreachable"]
+    code, _, err = run(capsys, "fit", "islands.csv", *data, "-o", "maps.json")
+    assert code == 0
+    assert "left as it is" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fit", "all.csv", "--batch", "sight", "-o", "m.json"], "Did you mean 'site'"),
+        (["fit", "all.csv", "--batch", "site", "-o", "m.json"], "--reference-label must name"),
+        (["fit", "all.csv", *DATA, "--domain", "site", "-o", "m.json"], "or --batch"),
+        (["fit", "all.csv", *DATA, "--table", "t.csv", "-o", "m.json"], "--table"),
+        (["check", "all.csv", "--domain", "site", "--reference-label", "A"], "use --batch"),
+        (["plan", "all.csv", "--domain", "site", "--reference-label", "A"], "needs --batch"),
+        (["check", "all.csv", "--bridge", "note", "--reference", "all.csv"], "--bridge"),
+    ],
+)
+def test_bad_options(made, capsys, arguments, message):
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_an_unknown_batch_is_named(made, capsys):
+    run(capsys, "fit", "all.csv", *DATA, "-o", "maps.json", "--quiet")
+    made.table.replace({"site": {"D": "Z"}}).to_csv("new.csv", index=False)
+    code, _, err = run(capsys, "apply", "maps.json", "new.csv", "-o", "out.csv")
+    assert code == 2
+    assert "'Z', which has no map; known are 'A', 'B', 'C', 'D'" in err
+    made.table.drop(columns="site").to_csv("new.csv", index=False)
+    code, _, err = run(capsys, "apply", "maps.json", "new.csv", "-o", "out.csv")
+    assert code == 2
+    assert "has no column 'site'" in err
+    code, _, err = run(capsys, "export", "maps.json", "--sql", "-")
+    assert code == 2
+    assert "BatchAdapter" in err
