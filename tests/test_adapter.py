@@ -246,7 +246,7 @@ def test_a_new_divergence_is_one_class():
     adapter = ConDoAdapter(divergence=ForwardKL()).fit_pair(
         X_query, X_reference, Z_query, Z_reference
     )
-    np.testing.assert_allclose(adapter.map_.scale, 2.0, rtol=0.03)
+    np.testing.assert_allclose(adapter.map_.scale, 2.0, rtol=0.04)
     np.testing.assert_allclose(adapter.map_.offset, 5.0, atol=0.1)
     assert adapter.report_["n_iter"] > 0
     assert (np.abs(adapter.map_.scale - 2) < 3 * adapter.map_se_["scale"]).all()
