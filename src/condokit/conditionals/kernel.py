@@ -13,7 +13,6 @@ _MOST_SMOOTHED = 2000  # rows of a domain that a kernel smoother uses
 _WIDEST = 2.0  # factor of Silverman's bandwidth that a search starts from
 _NARROWINGS = 8  # at most, by the root of two each
 _CAUTION = 1.0  # standard errors by which a narrower bandwidth must be better
-_FEW_COLUMNS = 32  # up to which products with the kernel are taken together
 _FEW_ROWS = 3  # of a category, below which it borrows spread
 _FAR = 1e-12  # weight of every row far from all rows
 
@@ -119,19 +118,17 @@ def _local_linear(
     :math:`t_i(z) = [1 - (z - \bar z_i)' S_i^{-1} (\bar z_i - z_i)] / \sum_j K_{ij}`. Every row
     stands for `counts` rows.
     """
-    (n, p), d = Z.shape, X.shape[1]
+    n, p = Z.shape
     line = np.concatenate([np.ones((n, 1)), Z], axis=1)
     squares = (Z[:, :, None] * Z[:, None, :]).reshape(n, -1)
-    few = d * (1 + p) <= _FEW_COLUMNS
-    tilted = (line[:, :, None] * (X if few else X[:, :0])[:, None, :]).reshape(n, -1)
-    products = np.concatenate([line, squares, tilted], axis=1) * counts[:, None]
+    products = np.concatenate([line, squares], axis=1) * counts[:, None]
     sums = K @ products
     sums += _FAR * products.sum(axis=0)  # far from all rows, every row counts a little
     total = sums[:, :1]
     coefficients = 1 / total
     if p:
         middle = sums[:, 1 : p + 1] / total
-        spread = (sums[:, p + 1 : p + 1 + p * p] / total).reshape(-1, p, p)
+        spread = (sums[:, p + 1 :] / total).reshape(-1, p, p)
         spread -= middle[:, :, None] * middle[:, None, :]
         trace = np.trace(spread, axis1=1, axis2=2) / p
         spread += (1e-3 * trace[:, None, None] + 1e-12) * np.eye(p)
@@ -139,10 +136,7 @@ def _local_linear(
         slope = (slope / spread if p == 1 else np.linalg.solve(spread, slope))[:, :, 0]
         constant = 1 + (slope * middle).sum(axis=1, keepdims=True)
         coefficients = np.concatenate([constant, -slope], axis=1) / total
-    if few:
-        mean = np.einsum("ik,ikd->id", coefficients, sums[:, 1 + p + p * p :].reshape(-1, 1 + p, d))
-    else:
-        X = counts[:, None] * X
-        mean = (K * (coefficients @ line.T)) @ X + _FAR * coefficients @ (line.T @ X)
+    X = counts[:, None] * X
+    mean = (K * (coefficients @ line.T)) @ X + _FAR * coefficients @ (line.T @ X)
     tilt = coefficients[:, :1] + (coefficients[:, 1:] * at).sum(axis=1, keepdims=True)
     return mean, tilt, total

@@ -36,18 +36,17 @@ def independent(D: Array, tolerance: float = 1e-7) -> Array:
 
 def quantiles(values: Array, shares: Array, weights: Array | None = None) -> Array:
     """Return quantiles of every column, as NumPy does for rows repeated by their weights."""
-    last = (len(values) if weights is None else weights.sum()) - 1
+    if weights is None:
+        return np.quantile(values, shares, axis=0)
+    last = weights.sum() - 1
     place = np.maximum(last * shares, 0.0)
     low = np.floor(place)
     ends = np.stack([low, np.minimum(low + 1, max(last, 0.0))])
-    if weights is None:
-        below, above = np.sort(values, axis=0)[ends.astype(np.intp)]
-    else:
-        order = np.argsort(values, axis=0, kind="stable")
-        upto = np.cumsum(weights[order], axis=0)
-        columns = [
-            values[order[np.minimum(np.searchsorted(c, ends, "right"), len(c) - 1), j], j]
-            for j, c in enumerate(upto.T)
-        ]
-        below, above = np.stack(columns, axis=-1)
+    order = np.argsort(values, axis=0, kind="stable")
+    upto = np.cumsum(weights[order], axis=0)
+    columns = [
+        values[order[np.minimum(np.searchsorted(c, ends, "right"), len(c) - 1), j], j]
+        for j, c in enumerate(upto.T)
+    ]
+    below, above = np.stack(columns, axis=-1)
     return below + (place - low)[:, None] * (above - below)

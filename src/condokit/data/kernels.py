@@ -16,11 +16,6 @@ _MOST_CENTRES = 5000  # of a density; evenly taken by value
 NOTHING = 1e-250  # densities below this are rounding
 
 
-def silverman(n_rows: float, n_columns: int) -> float:
-    """Return Silverman's bandwidth for columns in standard units."""
-    return float((4 / ((n_columns + 2) * max(n_rows, 2))) ** (1 / (n_columns + 4)))
-
-
 def column_widths(covariates: Covariates) -> Array:
     """Return Silverman's bandwidth of every column of one domain."""
     Z, counts = covariates.Z, covariates.counts
@@ -31,7 +26,8 @@ def column_widths(covariates: Covariates) -> Array:
     quartiles = quantiles(Z, np.array([0.75, 0.25]), covariates.weights)
     between = (quartiles[0] - quartiles[1]) / 1.349
     spread = np.where(between > 0, np.minimum(spread, between), np.maximum(spread, 1e-12))
-    return spread * silverman(n, Z.shape[1])
+    p = Z.shape[1]
+    return spread * (4 / ((p + 2) * max(n, 2))) ** (1 / (p + 4))
 
 
 def rbf_delta(left: Covariates, right: Covariates, width: Array) -> Array:

@@ -8,6 +8,7 @@ the identity pulls the map from the plain estimate, that counts as an error of i
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -21,8 +22,9 @@ from condokit.divergences.samples import EXPLORED_ROWS, SampleObjective, sample_
 from condokit.maps.coordinates import Coordinates
 from condokit.maps.standard_errors import DrawnErrors
 from condokit.solvers.gaussian_kl import MOST_DENSE
+from condokit.solvers.lbfgs import in_coordinates
 from condokit.solvers.low_rank import LowRankKL, after_own_diagonal, after_start, penalty_of, turns
-from condokit.solvers.one_step import Gradient, OneStep, in_coordinates
+from condokit.solvers.one_step import Function, OneStep
 from condokit.solvers.solution import Solution
 from condokit.solvers.units import FeatureUnits, Units
 from condokit.summaries.factors import FactorPair, Factors
@@ -97,8 +99,8 @@ def _stepped(fitted: Fitted, pair: GaussianPair) -> Callable[[GaussianPair], _Ma
         return None
 
     def refit(other: GaussianPair) -> _Map:
-        gradient = in_coordinates(objective(units.holding(other)), near)
-        return units.decode(*near.unpack(step(gradient(near.start))))
+        _, gradient = in_coordinates(objective(units.holding(other)), near)(near.start)
+        return units.decode(*near.unpack(step(gradient)))
 
     return refit
 
@@ -113,7 +115,7 @@ def sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
     if near is None or len(near.start) > _MOST_NUMBERS:
         return None
 
-    def gradient(some: Samples) -> Gradient:
+    def function(some: Samples) -> Function:
         inside = some.each(units.of_query, units.of_reference)
         return in_coordinates(SampleObjective(inside, fitted.divergence), near)
 
@@ -123,15 +125,15 @@ def sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
     if not min(map(len, some.query + some.reference)):
         return None
     try:
-        step = OneStep(gradient(few), near.start, between_rows=True)
+        step = OneStep(function(few), near.start, between_rows=True)
     except np.linalg.LinAlgError:
         return None
-    whole, inside = (gradient(sample)(near.start) for sample in (samples, some))
+    whole, inside = (function(sample)(near.start)[1] for sample in (samples, some))
     rng = np.random.default_rng(0)
     drawn = (some.resampled(rng) for _ in range(_ROW_DRAWS))
     drawn = (sample for sample in drawn if min(map(len, sample.query + sample.reference)))
     # the errors of all rows are smaller than those of some by the root of their share
-    changes = (np.sqrt(share) * (gradient(sample)(near.start) - inside) for sample in drawn)
+    changes = (np.sqrt(share) * (function(sample)(near.start)[1] - inside) for sample in drawn)
     steps = map(step, chain([whole], (whole + change for change in changes)))
     maps = (units.decode(*near.unpack(theta)) for theta in steps)
     fewest = min(sum(map(len, side)) for side in (samples.query, samples.reference))
@@ -175,12 +177,12 @@ def low_rank_errors(fitted: Fitted, factors: Factors) -> DrawnErrors | None:
     pair = factors.after(found.scale, found.offset)
     theta = after_own_diagonal(pair, found)
 
-    def gradient(some: FactorPair, penalty: float) -> Gradient:
+    def function(some: FactorPair, penalty: float) -> Function:
         objective = LowRankKL(some.query, some.reference, some.weights, penalty)
-        return lambda theta: objective.of_numbers(theta, rank)[1]
+        return partial(objective.of_numbers, rank=rank)
 
     try:
-        step = OneStep(gradient(pair, penalty_of(pair)), theta, idle=turns(theta, rank))
+        step = OneStep(function(pair, penalty_of(pair)), theta, idle=turns(theta, rank))
     except np.linalg.LinAlgError:
         return None
     rng, n_values = np.random.default_rng(0), len(comparison.support.levels)
@@ -193,7 +195,7 @@ def low_rank_errors(fitted: Fitted, factors: Factors) -> DrawnErrors | None:
         return resampled.after(found.scale, found.offset, pair)
 
     def refit(some: FactorPair) -> _Map:
-        result = after_start(pair, found, step(gradient(some, 0.0)(theta)), rank).dense()
+        result = after_start(pair, found, step(function(some, 0.0)(theta)[1]), rank).dense()
         return result.scale[np.ix_(kept, kept)], result.offset[kept]
 
     maps = map(refit, chain([pair], (drawn() for _ in range(_ROW_DRAWS))))

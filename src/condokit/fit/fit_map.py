@@ -506,14 +506,9 @@ def _fit_low_rank(domains: Domains, recipe: Recipe, comparison: Comparison) -> F
     factors = Factors(moments, domains, comparison, recipe.conditional)
     solution = recipe.divergence.solve(recipe.family, factors)
     facts = {name: getattr(solution, name) for name in ("objective", "n_iter", "gradient_norm")}
-    settled, errors, share = solution, None, recipe.shrinkage
-    if isinstance(share, float):
-        settled = replace(
-            solution,
-            scale=(1 - share) * solution.scale + share,
-            image=(1 - share) * solution.image,
-            left=(1 - share) * np.asarray(solution.left),
-        )
+    settled, errors = _towards_identity(solution.scale, solution.offset, recipe), None
+    kept = 1.0 - recipe.shrinkage if isinstance(recipe.shrinkage, float) else 1.0
+    settled = replace(settled, left=kept * np.asarray(solution.left), right=solution.right)
     if recipe.finds_errors:
         fitted = Fitted(recipe.divergence, recipe.family, solution, settled, ~moments.flat)
         errors = low_rank_errors(fitted, factors)

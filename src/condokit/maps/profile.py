@@ -84,9 +84,7 @@ class Profile:
     high: Array | None = None
 
     @classmethod
-    def of(
-        cls, X: Array, n_rows: int, with_range: bool = True, groups: Array | None = None
-    ) -> "Profile":
+    def of(cls, X: Array, n_rows: int, groups: Array | None = None) -> "Profile":
         """Describe rows that stand for `n_rows` of them; NaN is missing."""
         gaps = np.isnan(X)
         known = len(X) - gaps.sum(axis=0)
@@ -101,7 +99,7 @@ class Profile:
         units = (
             [X, -X] if groups is None else [_by_subject(np.fmin, s * X, groups) for s in (1, -1)]
         )
-        if with_range and len(units[0]) >= _ROWS_FOR_RANGE:
+        if len(units[0]) >= _ROWS_FOR_RANGE:
             enough, k = (~np.isnan(units[0])).sum(axis=0) >= _ROWS_FOR_RANGE, MIN_CELL - 1
             # rows of the transpose are far faster to order than columns in place; NaN comes last
             least, most = (np.partition(np.ascontiguousarray(u.T), k)[:, k] for u in units)

@@ -10,7 +10,7 @@ from condokit.checks import Array
 from condokit.data import links
 from condokit.maps.base import Map
 
-_FEW_ROWS = 1 << 12  # rows whose values under all draws are kept at a time
+_MOST_VALUES = 1 << 22  # of rows under all draws that are kept at a time
 
 
 class StandardErrors(ABC):
@@ -103,16 +103,11 @@ class DrawnErrors(StandardErrors):
         return np.hypot(self.scales.std(axis=0, ddof=1), 0.0 if self.pull is None else self.pull[0])
 
     def std(self, X: Array) -> Array:  # noqa: D102
-        n, out = len(self.offsets), np.empty((len(X), self.offsets.shape[1]))
-        for start in range(0, len(X), _FEW_ROWS):
-            part = X[start : start + _FEW_ROWS]
-            total = squares = first = np.zeros((len(part), out.shape[1]))
-            for k, (scale, offset) in enumerate(zip(self.scales, self.offsets)):
-                value = _times(part, scale) + offset
-                first = value if k == 0 else first
-                total, squares = total + (value - first), squares + (value - first) ** 2
-            variance = (squares - total**2 / n) / (n - 1)
-            out[start : start + _FEW_ROWS] = np.sqrt(np.maximum(variance, 0.0))
+        out, step = np.empty((len(X), self.offsets.shape[1])), _MOST_VALUES // self.offsets.size + 1
+        for start in range(0, len(X), step):
+            part = X[start : start + step]
+            values = [_times(part, A) + b for A, b in zip(self.scales, self.offsets)]
+            out[start : start + step] = np.std(values, axis=0, ddof=1)
         return out if self.pull is None else np.hypot(out, _times(X, self.pull[0]) + self.pull[1])
 
 

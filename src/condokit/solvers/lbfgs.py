@@ -110,6 +110,18 @@ def added(one: Evaluation, other: Evaluation) -> Evaluation:
     return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
+def in_coordinates(
+    objective: Objective, near: Coordinates
+) -> Callable[[Array], tuple[float, Array]]:
+    """Return value and gradient of an objective in coordinates of maps."""
+
+    def function(theta: Array) -> tuple[float, Array]:
+        value, d_A, d_b = objective(*near.unpack(theta))
+        return value, near.pull_back(theta, d_A, d_b)
+
+    return function
+
+
 def descend(
     objective: Objective, near: Coordinates, max_iter: int, ftol: float = 1e-13, gtol: float = 1e-8
 ) -> Solution:
@@ -119,11 +131,7 @@ def descend(
         return Solution.of(A, b, objective=objective(A, b)[0])
     n_iter, here = 0, near
     while True:
-
-        def function(theta: Array, here: Coordinates = here) -> tuple[float, Array]:
-            value, d_A, d_b = objective(*here.unpack(theta))
-            return value, here.pull_back(theta, d_A, d_b)
-
+        function = in_coordinates(objective, here)
         best = lbfgs(function, here.start, max_iter=max_iter, ftol=ftol, gtol=gtol)
         n_iter += int(best.nit)
         if (following := here.renewed(best.x)) is None:

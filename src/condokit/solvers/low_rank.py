@@ -19,7 +19,10 @@ _PULL = 0.4  # of the noise in the gradient, sqrt(features / rows)
 def minimise_low_rank(pair: FactorPair, start: Solution, rank: int) -> Solution:
     """Return the best map of low rank beside a diagonal, after which the pair is given."""
     objective = LowRankKL(pair.query, pair.reference, pair.weights, penalty_of(pair))
-    best = objective.minimise(rank)
+    U, V = objective.leading(rank)
+    zero, function = np.zeros(len(U)), partial(objective.of_numbers, rank=rank)
+    begin = np.concatenate([zero, U.ravel(), V.ravel(), zero])
+    best = lbfgs(function, begin, max_iter=300, ftol=1e-6, gtol=1e-6)
     return replace(
         after_start(pair, start, best.x, rank),
         objective=float(best.fun),
@@ -146,11 +149,3 @@ class LowRankKL:
         """Return the value and the gradient in (log m, U, V, c)."""
         value, gradient = self.value_and_grad(*parts(theta, rank))
         return value, np.concatenate([g.ravel() for g in gradient]) if gradient else theta
-
-    def minimise(self, rank: int, max_iter: int = 300) -> Any:
-        """Return the result of a search for (log m, U, V, c) near the identity."""
-        U, V = self.leading(rank)
-        zero = np.zeros(len(U))
-        start = np.concatenate([zero, U.ravel(), V.ravel(), zero])
-        function = partial(self.of_numbers, rank=rank)
-        return lbfgs(function, start, max_iter=max_iter, ftol=1e-6, gtol=1e-6)

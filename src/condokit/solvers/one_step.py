@@ -6,13 +6,11 @@ import numpy as np
 from scipy import linalg
 
 from condokit.checks import Array
-from condokit.maps.coordinates import Coordinates
-from condokit.solvers.lbfgs import Objective
 
 _STEP = 1e-5  # of differences of gradients, in the solver's units
 _WIDE_STEP = 0.03  # the same between rows
 _FLAT = 1e-4  # share of a curvature that other coordinates leave, below which it is none
-Gradient = Callable[[Array], Array]  # at numbers theta that stand for a map
+Function = Callable[[Array], tuple[float, Array]]  # value and gradient at numbers for a map
 
 
 class OneStep:
@@ -25,19 +23,19 @@ class OneStep:
 
     def __init__(
         self,
-        gradient: Gradient,
+        function: Function,
         theta: Array,
         between_rows: bool = False,
         idle: Array | None = None,  # directions that do not change the map
     ) -> None:
         # gradients between rows are smooth only on average, so wide differences to either side
         size, H = _WIDE_STEP if between_rows else _STEP, np.empty((len(theta), len(theta)))
-        here = gradient(theta)
+        here = function(theta)[1]
         for j, step in enumerate(size * np.eye(len(theta))):
             if between_rows:
-                H[j] = (gradient(theta + step) - gradient(theta - step)) / (2 * size)
+                H[j] = (function(theta + step)[1] - function(theta - step)[1]) / (2 * size)
             else:
-                H[j] = (gradient(theta + step) - here) / size
+                H[j] = (function(theta + step)[1] - here) / size
         H = (H + H.T) / 2
         if idle is not None:
             ways = np.linalg.svd(idle, full_matrices=False)[2]
@@ -51,13 +49,3 @@ class OneStep:
         """Return theta after the step, given a gradient there."""
         step = linalg.cho_solve((self._root, True), self._unit * gradient)
         return self._theta - self._unit * step
-
-
-def in_coordinates(objective: Objective, near: Coordinates) -> Gradient:
-    """Return the gradient of an objective in coordinates of maps."""
-
-    def gradient(theta: Array) -> Array:
-        _, d_A, d_b = objective(*near.unpack(theta))
-        return near.pull_back(theta, d_A, d_b)
-
-    return gradient

@@ -130,14 +130,9 @@ def regularise(
 
 def choose_shares(scatter: GroupedScatter, n_folds: int) -> Shares:
     """Choose the shares by the Gaussian likelihood of held-out folds."""
-    varies = np.flatnonzero(np.einsum("kii->ki", scatter.scatter).sum(axis=0) > 0)
-    if len(varies) < scatter.mean.shape[1]:
-        part = GroupedScatter(len(scatter.count), 0)
-        part.count, part.mean = scatter.count, scatter.mean[:, varies]
-        part.scatter = scatter.scatter[:, varies[:, None], varies]
-        scatter = part
+    constant = np.diag((scatter.squares.sum(axis=0) == 0).astype(float))
     pooled, diagonal, tried = _POOLED, _DIAGONAL, n_folds
-    if len(varies) > _MANY_FEATURES:
+    if len(constant) > _MANY_FEATURES:
         pooled, diagonal, tried = (0.0, 0.5, 1.0), (0.01, 0.1, 0.3), 1
     loss = np.zeros((len(pooled), len(diagonal)))
     for fold in range(tried):
@@ -148,7 +143,7 @@ def choose_shares(scatter: GroupedScatter, n_folds: int) -> Shares:
         from_mean, count = asked.mean - known.mean, asked.count[:, None, None]
         about = asked.scatter + count * from_mean[:, :, None] * from_mean[:, None, :]
         for i, j in np.ndindex(loss.shape):
-            cov = regularise(model, Shares(pooled[i], diagonal[j]), seen).cov
+            cov = regularise(model, Shares(pooled[i], diagonal[j]), seen).cov + constant
             sign, log_det = np.linalg.slogdet(cov)
             if (sign <= 0).any():
                 loss[i, j] = np.inf

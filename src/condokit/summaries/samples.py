@@ -42,11 +42,10 @@ class Samples:
     is_rectangular: bool = False  # whether the domains have different features
 
     def half(self, which: int) -> "Samples":
-        """Return every other subject; where these are unknown, equal rows are of one."""
-        query, reference = self.subjects or self._distinct()
-        numbers, first = np.unique(np.concatenate([*query, *reference]), return_index=True)
-        chosen = numbers[np.argsort(first)][which::2]
-        return self._take([[np.isin(who, chosen) for who in side] for side in (query, reference)])
+        """Return every other subject, in the order of their rows."""
+        who = self._who()
+        numbers, first = np.unique(np.concatenate([*who[0], *who[1]]), return_index=True)
+        return self._of_subjects(numbers[np.argsort(first)][which::2])
 
     def of(self, features: Array) -> "Samples":
         """Return some of the features."""
@@ -58,15 +57,14 @@ class Samples:
         return self._take([[subsample(len(rows), most) for rows in side] for side in sides])
 
     def part(self, share: float) -> "Samples":
-        """Return about so many of the rows in every stratum, or of the subjects, evenly taken."""
-        sides = (self.query, self.reference)
-        if self.subjects is None:
-            return self._take(
-                [[subsample(n, max(2, round(share * n))) for n in map(len, side)] for side in sides]
-            )
-        numbers = np.unique(np.concatenate([*self.subjects[0], *self.subjects[1]]))
-        chosen = numbers[subsample(len(numbers), max(2, round(share * len(numbers))))]
-        return self._take([[np.isin(who, chosen) for who in side] for side in self.subjects])
+        """Return the rows of about so many of the subjects, evenly taken."""
+        who = self._who()
+        numbers = np.unique(np.concatenate([*who[0], *who[1]]))
+        chosen = subsample(len(numbers), max(2, round(share * len(numbers))))
+        return self._of_subjects(numbers[chosen])
+
+    def _of_subjects(self, chosen: Array) -> "Samples":
+        return self._take([[np.isin(who, chosen) for who in side] for side in self._who()])
 
     def resampled(self, rng: np.random.Generator) -> "Samples":
         """Return rows drawn with replacement, those of a subject together."""
@@ -95,13 +93,13 @@ class Samples:
         query, reference = of((self.query, self.reference))
         return replace(self, query=query, reference=reference, subjects=subjects)
 
-    def _distinct(self) -> Sides:
-        """Return numbers for sorted rows, the same for equal ones."""
+    def _who(self) -> Sides:
+        """Return subjects; where these are unknown, equal rows are of one."""
         start, numbers = 0, []
-        for rows in [*self.query, *self.reference]:
+        for rows in () if self.subjects else [*self.query, *self.reference]:
             numbers.append(start + np.unique(rows, axis=0, return_inverse=True)[1].ravel())
             start += len(rows)
-        return numbers[: len(self.query)], numbers[len(self.query) :]
+        return self.subjects or (numbers[: len(self.query)], numbers[len(self.query) :])
 
 
 def sample_rows(
