@@ -302,12 +302,14 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, *asked: Any) -> Batc
             continue
         own = study.labels.index(label)
         domains = adapter.against_others(study, own).domains
-        one = _evaluated(domains, adapter.maps_[label], None, None, None, None, *asked)
-        verdict, doubts = one.verdict, list(one.doubts)
+        try:
+            one = _evaluated(domains, adapter.maps_[label], None, None, None, None, *asked)
+            verdict, doubts, found[label] = one.verdict, list(one.doubts), one
+        except (ValueError, ArithmeticError) as error:  # too few rows to say anything
+            verdict, doubts = "cannot tell", [f"it cannot be evaluated: {error}"]
         if verdict == "better" and not facts.error_after < _CLEARLY * facts.error_before:
             verdict = "cannot tell"
             doubts.append("the path to the reference leaves about as much error as there was")
-        found[label] = one
         count = hidden_counts(np.array([float(study.rows(own).sum())]))[0]
         errors = {"error_before": facts.error_before, "error_after": facts.error_after}
         told = {"path": " > ".join(map(str, facts.path)), "doubts": "; ".join(doubts)}
