@@ -43,7 +43,8 @@ class Graph:
         self.has_confounders = bool(self.study.domains.confounders)
         self.size = np.bincount(self.batch, at.counts, K)
         self.rows = np.bincount(self.batch, minlength=K)
-        self.levels = self.study.counts(self.study.domains.strata().codes, at.n_categories)
+        strata = self.study.domains.strata()
+        self.levels = self.study.counts(strata.codes, len(strata.levels))
         D = np.column_stack([np.ones(len(used)), at.Z])
         if at.Z.shape[1] and 1 < at.n_categories <= _MOST_LEVELS:
             D = np.column_stack([D, at.category[:, None] == np.arange(1, at.n_categories)])
