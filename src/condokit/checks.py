@@ -219,11 +219,13 @@ def pick(argument: str, value: Any, named: Mapping[str, Any], base: type) -> Any
     )
 
 
-def unknown_columns(argument: str, missing: Sequence[Any], known: Sequence[Any]) -> ValueError:
+def unknown_columns(
+    argument: str, missing: Sequence[Any], known: Sequence[Any], place: str = "X"
+) -> ValueError:
     """Word the error for names that are not columns of the table."""
     hints = "".join(did_you_mean(name, known) for name in missing[:3])
     return refusal(
-        f"{{@'{argument}'}} names {{missing}}, which X does not have. Its columns are "
+        f"{{@'{argument}'}} names {{missing}}, which {place} does not have. Its columns are "
         "{known}.{hints}",
         missing=listing(missing),
         known=listing(known, 10),

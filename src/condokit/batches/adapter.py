@@ -337,8 +337,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
                     "label": label if isinstance(label, int | float) else str(label),
                     "rows": hidden_counts(np.array([one.rows]))[0],
                     "path": [str(step) for step in one.path],
-                    "error_before": round(one.error_before, 4),
-                    "error_after": round(one.error_after, 4),
+                    "error_before": _known(one.error_before),
+                    "error_after": _known(one.error_after),
                 }
                 for label, one in report.batches.items()
             ],
@@ -363,7 +363,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         Returns
         -------
         array or data frame of shape (n_rows, n_features_in_)
-            The mapped features, in the container of X; with `return_std` a pair of these.
+            The mapped features, in the container of X, as with `ConDoAdapter.transform`; with
+            `return_std` a pair of these.
         """
         check_is_fitted(self, "maps_")
         found = self._apply(X, batch, self.maps_)
@@ -389,7 +390,9 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         table.refuse_empty()
         code = batch_of_rows(batch, everything, list(what))
         result = self.mapped(table, code, list(what.values()))
-        return result if is_array_wanted(self) else table.rebuild(result, table.feature_names)
+        if is_array_wanted(self):
+            return result
+        return table.rebuild(result, table.feature_names, what is not self.errors_)
 
     def mapped(self, table: Table, code: Array, what: list[Any]) -> Array:
         """Return rows mapped by their batch's map, or the errors of these by a batch's errors."""
@@ -450,7 +453,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         code = np.array([places.index(n) if n in places else len(places) for n in study.labels])
         nothing = AffineMap(np.ones(table.n_features), np.zeros(table.n_features))
         moved = self.mapped(table, code[study.batch], [*self.maps_.values(), nothing])
-        values = Table(table.rebuild(moved) if table.feature_names else moved)
+        container = table.rebuild(moved, are_mapped=False)
+        values = Table(container).match(table.feature_names, table.n_features, "it")
         joined = study.merged(new[0], replace(study.domains, tables=(values,)), self.reference_)
         other = BatchAdapter(self.adapter, reference=joined.labels[1], joint=self.joint)
         other.fit_study(joined)
@@ -519,7 +523,11 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         told_of = {one["label"]: one for one in self.provenance_.get("batches", ())}
         facts = {
             label: BatchFacts(
-                np.nan, list(one["path"]), np.nan, 0, one["error_before"], one["error_after"]
+                np.nan,
+                list(one["path"]),
+                np.nan,
+                0,
+                *np.array([one["error_before"], one["error_after"]], dtype=float).tolist(),
             )
             for label, one in told_of.items()
         }
@@ -554,6 +562,10 @@ mapfile.CLASSES["batches"] = BatchAdapter
 
 def _is_common(features: Any) -> bool:
     return isinstance(features, str) and features == "common"
+
+
+def _known(error: float) -> float | None:
+    return round(error, 4) if np.isfinite(error) else None
 
 
 def _plain(label: Any) -> Any:

@@ -1,5 +1,6 @@
 """Means, variances and covariances by group: gathered in chunks, merged without loss."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from scipy import sparse
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 
+_ENTRIES = 1 << 17  # of a sparse matrix, at a time
 _FEW_FEATURES = 8  # so that outer products of all rows are faster than a product for each group
 
 
@@ -57,6 +59,25 @@ class GroupedMoments:
         parts = [squares, cubes, np.maximum(fourth, squares**2)]
         self._add(present, count, origin + shift, *(count[:, None] * p for p in parts))
 
+    def update_sparse(
+        self, X: Any, columns: Sequence[int], groups: Array, weights: Array | None = None
+    ) -> None:
+        """Add rows of some columns of a sparse matrix, up to squares, from its entries alone."""
+        used = groups >= 0
+        kept = None if weights is None else weights[used]
+        count = np.bincount(groups[used], kept, len(self.count)).astype(np.float64)
+        sums = np.zeros((2, self.mean.size))
+        for place, values, w in entry_blocks(X, columns, groups, weights):
+            values = values.astype(np.float64)
+            weighted = values if w is None else values * w
+            sums[0] += np.bincount(place, weighted, self.mean.size)
+            sums[1] += np.bincount(place, weighted * values, self.mean.size)
+        at = np.flatnonzero(count)
+        n = count[at][:, None]
+        total, squares = (part.reshape(self.mean.shape)[at] for part in sums)
+        none = np.zeros_like(total)
+        self._add(at, count[at], total / n, np.maximum(squares - total**2 / n, 0.0), none, none)
+
     def _differences(
         self, X: Array, groups: Array, weights: Array | None
     ) -> tuple[Array, Array, Array, Array, Any]:
@@ -104,6 +125,30 @@ class GroupedMoments:
         self.squares[present] += squares + delta**2 * (before * new / n)
         self.mean[present] += delta * (new / n)
         self.count[present] += count
+
+
+def entry_blocks(
+    X: Any, columns: Sequence[int], groups: Array, weights: Array | None = None
+) -> Iterator[tuple[Array, Array, Array | None]]:
+    """Yield places (group, column) of entries of sparse rows, their values and weights, in parts.
+
+    Entries of other columns, and of rows whose group is negative, are left out.
+    """
+    d, number = len(columns), np.full(X.shape[1], -1, dtype=np.intp)
+    number[list(columns)] = np.arange(d)
+    whole = columns == range(d) and d == X.shape[1]
+    step = max(1, _ENTRIES * X.shape[0] // max(X.nnz, 1))
+    for start in range(0, X.shape[0], step):
+        ends = X.indptr[start : start + step + 1]
+        some, sizes, own = slice(ends[0], ends[-1]), np.diff(ends), groups[start : start + step]
+        column = X.indices[some] if whole else number[X.indices[some]]
+        group = np.repeat(own.astype(np.intp), sizes)
+        w = None if weights is None else np.repeat(weights[start : start + step], sizes)
+        place, values = group * d + column, X.data[some]
+        if not whole or own.min(initial=0) < 0:
+            kept = np.flatnonzero((column >= 0) & (group >= 0))
+            place, values, w = place[kept], values[kept], None if w is None else w[kept]
+        yield place, values, w
 
 
 class GroupedScatter:

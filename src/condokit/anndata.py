@@ -1,0 +1,127 @@
+"""Batches of an AnnData made comparable, in the conventions of scanpy."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from condokit.batches.adapter import BatchAdapter
+from condokit.checks import Note, noting, unknown_columns
+from condokit.io.formats import need
+
+_ERRORS = ("error_before", "error_after")
+
+
+def adapt(
+    adata: Any,
+    *,
+    batch_key: str,
+    reference: Any,
+    confounder_keys: str | Sequence[str] | None = None,
+    layer: str | None = None,
+    use_rep: str | None = None,
+    key_added: str = "condokit",
+    inplace: bool = True,
+) -> Any:
+    """Map the cells of all batches to one of them, given what confounds them; `X` stays.
+
+    Variables that are zero in more than 80% of the cells of a batch are left as they are; a
+    representation such as "X_pca" has no such problem, nor values that become negative.
+
+    Parameters
+    ----------
+    adata : AnnData
+        Cells of all batches; sparse, backed and lazy ones are read in blocks.
+    batch_key : str
+        The column of `obs` with the batch of each cell.
+    reference : label, "auto" or "consensus"
+        The batch to map to; see `BatchAdapter`.
+    confounder_keys : str or list of str, default=None
+        Columns of `obs` that differ between batches for reasons that are not technical, such as the
+        cell type.
+    layer, use_rep : str, default=None
+        A key of `layers` or of `obsm` whose values are mapped in place of `X`.
+    key_added : str, default="condokit"
+        The result is `layers[key_added]`, or ``obsm[f"{use_rep}_{key_added}"]``; `uns[key_added]`
+        has parameters, a table of batches with their expected errors before and after in sd of the
+        reference, how many variables were left alone, which shares of the mapped values are
+        negative that were positive or zero, and warnings.
+    inplace : bool, default=True
+        Whether to write into `adata`, or into a copy in memory, which is returned.
+
+    Returns
+    -------
+    AnnData or None
+        The copy, or nothing if `inplace`.
+    """
+    kind = need("anndata", "adapt needs anndata", "anndata").AnnData
+    if not isinstance(adata, kind):
+        raise TypeError(f"'adata' must be an AnnData. Got {type(adata).__name__}.")
+    keys = [confounder_keys] if isinstance(confounder_keys, str) else list(confounder_keys or ())
+    for argument, names in (("batch_key", [batch_key]), ("confounder_keys", keys)):
+        if unknown := [name for name in names if name not in adata.obs]:
+            raise unknown_columns(argument, unknown, list(adata.obs.columns), "obs")
+    part = _part(kind, adata, layer, use_rep)
+    adapter = BatchAdapter(reference=reference)
+    adapter.fit(part, batch=batch_key, confounders=keys or None)
+    with noting() as notes:
+        values = adapter.transform(part, batch=batch_key).X
+    if not inplace:
+        adata = adata.to_memory() if adata.isbacked else adata.copy()
+    if use_rep is None:
+        adata.layers[key_added] = values
+    else:
+        adata.obsm[f"{use_rep}_{key_added}"] = values
+    given = {"batch_key": batch_key, "confounder_keys": keys, "layer": layer, "use_rep": use_rep}
+    params = {name: _plain(value) for name, value in given.items() if value is not None}
+    adata.uns[key_added] = {"params": params, **_facts(adapter, part.n_vars, notes)}
+    return None if inplace else adata
+
+
+def _part(kind: Any, adata: Any, layer: str | None, use_rep: str | None) -> Any:
+    """Return AnnData with the values that are mapped as X."""
+    if layer is not None and use_rep is not None:
+        raise ValueError("Give 'layer' or 'use_rep', not both.")
+    if layer is None and use_rep is None:
+        return adata
+    argument, key, held = ("layer", layer, adata.layers)
+    if use_rep is not None:
+        argument, key, held = ("use_rep", use_rep, adata.obsm)
+    if key not in held:
+        raise unknown_columns(argument, [key], list(held), "layers" if layer else "obsm")
+    if layer is not None:
+        return kind(held[layer], obs=adata.obs, var=adata.var[[]])
+    X = held[use_rep]
+    return kind(np.asarray(X) if hasattr(X, "columns") else X, obs=adata.obs)
+
+
+def _facts(adapter: BatchAdapter, n_variables: int, notes: list[Note]) -> dict[str, Any]:
+    """Return what is known of the maps, as an .h5ad file can hold it."""
+    said = {note.sentence.code: note.sentence.fields for note in notes}
+    report, negative = adapter.report_, said.get("negative-values", {})
+    n_alone = int(report.facts["left_alone"])
+    texts = [f"{note.category}: {note.sentence}" for note in notes]
+    facts = list(report.batches.values())
+    rows = np.array([one.rows for one in facts])
+    errors = {name: np.array([getattr(one, name) for one in facts]) for name in _ERRORS}
+    together = {name: float(np.sqrt(rows @ e**2 / rows.sum())) for name, e in errors.items()}
+    return {
+        "reference": str(report.reference),
+        "batches": {
+            "batch": _plain(report.batches),
+            "rows": rows,
+            **errors,
+            "path": _plain(" > ".join(map(str, one.path)) for one in facts),
+        },
+        **together,
+        "n_mapped": n_variables - n_alone,
+        "n_left_alone": n_alone,
+        "negative_from_positive": float(negative.get("positive", 0.0)),
+        "negative_from_zero": float(negative.get("zero", 0.0)),
+        "warnings": _plain([*adapter.provenance_["warnings"], *texts]),
+    }
+
+
+def _plain(values: Any) -> Any:
+    """Return text, or an array of text, which is what files can hold."""
+    return values if isinstance(values, str) else np.array([str(v) for v in values], dtype=object)
