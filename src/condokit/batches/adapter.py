@@ -40,6 +40,7 @@ from condokit.maps.profile import profile
 from condokit.maps.provenance import check_provenance, setting, versions
 from condokit.maps.standard_errors import StandardErrors
 
+_ERRORS = "error_before", "error_after"
 _PROFILED = 50_000_000  # values times batches up to which maps keep a profile of their data
 
 
@@ -313,7 +314,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
                 [labels[k] for k in path],
                 graph.overlap(b, step) if step != b else 1.0,
                 int(graph.bridges[b, step]) if step != b else 0,
-                *found.expected.get(b, (0.0, 0.0)),
+                *found.expected.get(b, (np.nan, np.nan)),
             )
         self.graph_, self.paths_ = graph.edges(), {k: one.path for k, one in facts.items()}
         lost = [label for label in labels if label not in facts]
@@ -337,8 +338,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
                     "label": label if isinstance(label, int | float) else str(label),
                     "rows": hidden_counts(np.array([one.rows]))[0],
                     "path": [str(step) for step in one.path],
-                    "error_before": _known(one.error_before),
-                    "error_after": _known(one.error_after),
+                    **{name: _known(getattr(one, name)) for name in _ERRORS},
                 }
                 for label, one in report.batches.items()
             ],
@@ -522,13 +522,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         self.provenance_ = check_provenance(content.get("provenance")) or {}
         told_of = {one["label"]: one for one in self.provenance_.get("batches", ())}
         facts = {
-            label: BatchFacts(
-                np.nan,
-                list(one["path"]),
-                np.nan,
-                0,
-                *np.array([one["error_before"], one["error_after"]], dtype=float).tolist(),
-            )
+            label: BatchFacts(np.nan, list(one["path"]), np.nan, 0, *_numbers(one))
             for label, one in told_of.items()
         }
         lost = list(self.provenance_.get("unreachable", ()))
@@ -566,6 +560,10 @@ def _is_common(features: Any) -> bool:
 
 def _known(error: float) -> float | None:
     return round(error, 4) if np.isfinite(error) else None
+
+
+def _numbers(facts: Mapping[str, Any]) -> list[float]:
+    return [np.nan if facts[name] is None else facts[name] for name in _ERRORS]
 
 
 def _plain(label: Any) -> Any:

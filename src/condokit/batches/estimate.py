@@ -105,23 +105,14 @@ def estimate(
 ) -> Estimate:
     """Find the maps of all batches that have a path to the reference."""
     find = _together if joint else _along_paths
-    if study.domains.is_mostly_zero:
-        find = _left_alone
-    maps, errors, facts = find(study, one, reference, paths)
+    nothing = study.domains.is_mostly_zero
+    maps, errors, facts = ({}, {}, {}) if nothing else find(study, one, reference, paths)
     facts["left_alone"] = study.domains.n_mostly_zero
     d, names = study.domains.n_features, study.domains.tables[0].feature_names
-    links = next(iter(maps.values())).links
+    links = next((one.links for one in maps.values()), None)
     maps[reference] = AffineMap(np.ones(d), np.zeros(d), names, links=links)
     errors[reference] = DiagonalErrors(np.zeros(d), np.zeros(d), np.zeros(d))
     return with_expected(Estimate(maps, errors, {}, reference, facts), study)
-
-
-def _left_alone(
-    study: Study, one: ConDoAdapter, reference: int, paths: dict[int, list[int]]
-) -> tuple[dict[int, AffineMap], dict[int, StandardErrors | None], dict[str, Any]]:
-    d, names = study.domains.n_features, study.domains.tables[0].feature_names
-    same = AffineMap(np.ones(d), np.zeros(d), names)
-    return dict.fromkeys(paths, same), dict.fromkeys(paths), {}
 
 
 def _together(

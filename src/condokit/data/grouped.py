@@ -69,7 +69,7 @@ class GroupedMoments:
         sums = np.zeros((2, self.mean.size))
         for place, values, w in entry_blocks(X, columns, groups, weights):
             values = values.astype(np.float64)
-            weighted = values if w is None else values * w
+            weighted = values * w
             sums[0] += np.bincount(place, weighted, self.mean.size)
             sums[1] += np.bincount(place, weighted * values, self.mean.size)
         at = np.flatnonzero(count)
@@ -129,25 +129,25 @@ class GroupedMoments:
 
 def entry_blocks(
     X: Any, columns: Sequence[int], groups: Array, weights: Array | None = None
-) -> Iterator[tuple[Array, Array, Array | None]]:
-    """Yield places (group, column) of entries of sparse rows, their values and weights, in parts.
+) -> Iterator[tuple[Array, Any, Any]]:
+    """Yield places (group, column) of entries of a sparse matrix, values and weights, in parts.
 
     Entries of other columns, and of rows whose group is negative, are left out.
     """
-    d, number = len(columns), np.full(X.shape[1], -1, dtype=np.intp)
+    d, nowhere = len(columns), -(1 << 61)
+    number = np.full(X.shape[1], nowhere)
     number[list(columns)] = np.arange(d)
-    whole = columns == range(d) and d == X.shape[1]
+    first, some_left = np.where(groups < 0, nowhere, groups.astype(np.intp) * d), groups.min() < 0
     step = max(1, _ENTRIES * X.shape[0] // max(X.nnz, 1))
     for start in range(0, X.shape[0], step):
-        ends = X.indptr[start : start + step + 1]
-        some, sizes, own = slice(ends[0], ends[-1]), np.diff(ends), groups[start : start + step]
-        column = X.indices[some] if whole else number[X.indices[some]]
-        group = np.repeat(own.astype(np.intp), sizes)
-        w = None if weights is None else np.repeat(weights[start : start + step], sizes)
-        place, values = group * d + column, X.data[some]
-        if not whole or own.min(initial=0) < 0:
-            kept = np.flatnonzero((column >= 0) & (group >= 0))
-            place, values, w = place[kept], values[kept], None if w is None else w[kept]
+        rows, ends = slice(start, start + step), X.indptr[start : start + step + 1]
+        entries, sizes = slice(ends[0], ends[-1]), np.diff(ends)
+        place, values = np.repeat(first[rows], sizes), X.data[entries]
+        place += number[X.indices[entries]]
+        w: Any = 1.0 if weights is None else np.repeat(weights[rows], sizes)
+        if some_left or d < X.shape[1]:
+            kept = np.flatnonzero(place >= 0)
+            place, values, w = place[kept], values[kept], w if weights is None else w[kept]
         yield place, values, w
 
 

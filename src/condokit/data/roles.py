@@ -291,7 +291,10 @@ def _select_features(
             text += f"{reference.n_features}; they must be the same features, or else use "
             raise refusal(text + "{@map='affine'} with {@divergence='mmd'}." + hint)
     else:
-        left, right = (t.select(None, own).labels for t, own in zip(tables, reserved))
+        left, right = (
+            [column for column in t.labels if t.is_annotated or column not in taken]
+            for t, taken in zip(tables, reserved)
+        )
         # tables that share some names are meant to be alike: a typing error, not another assay
         if not any_features or not set(left).isdisjoint(right):
             _refuse_other_columns(left, right)

@@ -31,11 +31,11 @@ class Table:
             self._data: Any = _variables(X, name)
             self.columns: list[str] | None = [str(name) for name in X.var_names]
             obs = X.obs.to_memory() if hasattr(X.obs, "to_memory") else X.obs
-            self._about = as_narwhals(obs.reset_index(drop=True).rename(columns=str))
+            self.about = as_narwhals(obs.reset_index(drop=True).rename(columns=str))
         else:
             self._data = _as_array(X, name) if frame is None else frame
             self.columns = None if frame is None else _string_names(list(frame.columns), name)
-            self._about = frame
+            self.about = frame
         self._place = {column: i for i, column in enumerate(self.columns or [])}
         self._types = [] if frame is None else list(frame.schema.values())
         self.n_rows, self.width = self._data.shape
@@ -63,12 +63,7 @@ class Table:
     @property
     def described(self) -> list[str]:
         """Names of the columns that can have a role: of AnnData, those of `obs`."""
-        return list(self._about.columns) if self.is_annotated else self.columns or []
-
-    @property
-    def implementation(self) -> Any:
-        """The library of the data frame, or of `obs`."""
-        return self._about.implementation
+        return list(self.about.columns) if self.is_annotated else self.columns or []
 
     @property
     def entries(self) -> Any:
@@ -78,7 +73,7 @@ class Table:
     def column(self, argument: str, name: str) -> nw.Series[Any]:
         """Return the named column as a series."""
         self.refuse_unknown(argument, [name])
-        return self._about[name]
+        return self.about[name]
 
     def is_number(self, name: str) -> bool:
         """Tell whether a column holds numbers."""

@@ -63,7 +63,7 @@ def _as_trained(model: Any, values: Array, table: Table) -> Any:
     if table.columns is None or not hasattr(model, "feature_names_in_"):
         return values
     columns = {name: values[:, j] for j, name in enumerate(table.labels)}
-    return nw.from_dict(columns, backend=table.implementation).to_native()
+    return nw.from_dict(columns, backend=table.about.implementation).to_native()
 
 
 def _predictions(name: str, model: Any, X: Any) -> tuple[Array, str]:
