@@ -1,6 +1,6 @@
 """Batches of an AnnData made comparable, in the conventions of scanpy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,8 +72,9 @@ def adapt(
         adata.layers[key_added] = values
     else:
         adata.obsm[f"{use_rep}_{key_added}"] = values
-    given = {"batch_key": batch_key, "confounder_keys": keys, "layer": layer, "use_rep": use_rep}
-    params = {name: _plain(value) for name, value in given.items() if value is not None}
+    given = {"batch_key": batch_key, "layer": layer, "use_rep": use_rep}
+    params: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    params["confounder_keys"] = _texts(keys)
     adata.uns[key_added] = {"params": params, **_facts(adapter, part.n_vars, notes)}
     return None if inplace else adata
 
@@ -82,46 +83,39 @@ def _part(kind: Any, adata: Any, layer: str | None, use_rep: str | None) -> Any:
     """Return AnnData with the values that are mapped as X."""
     if layer is not None and use_rep is not None:
         raise ValueError("Give 'layer' or 'use_rep', not both.")
-    if layer is None and use_rep is None:
-        return adata
-    argument, key, held = ("layer", layer, adata.layers)
-    if use_rep is not None:
-        argument, key, held = ("use_rep", use_rep, adata.obsm)
-    if key not in held:
-        raise unknown_columns(argument, [key], list(held), "layers" if layer else "obsm")
+    for argument, key, place in (("layer", layer, "layers"), ("use_rep", use_rep, "obsm")):
+        held = getattr(adata, place)
+        if key is not None and key not in held:
+            raise unknown_columns(argument, [key], list(held), place)
     if layer is not None:
-        return kind(held[layer], obs=adata.obs, var=adata.var[[]])
-    X = held[use_rep]
-    return kind(np.asarray(X) if hasattr(X, "columns") else X, obs=adata.obs)
+        return kind(adata.layers[layer], obs=adata.obs, var=adata.var[[]])
+    return adata if use_rep is None else kind(np.asarray(adata.obsm[use_rep]), obs=adata.obs)
 
 
 def _facts(adapter: BatchAdapter, n_variables: int, notes: list[Note]) -> dict[str, Any]:
     """Return what is known of the maps, as an .h5ad file can hold it."""
     said = {note.sentence.code: note.sentence.fields for note in notes}
     report, negative = adapter.report_, said.get("negative-values", {})
-    n_alone = int(report.facts["left_alone"])
-    texts = [f"{note.category}: {note.sentence}" for note in notes]
-    facts = list(report.batches.values())
+    facts, n_alone = list(report.batches.values()), int(report.facts["left_alone"])
     rows = np.array([one.rows for one in facts])
     errors = {name: np.array([getattr(one, name) for one in facts]) for name in _ERRORS}
-    together = {name: float(np.sqrt(rows @ e**2 / rows.sum())) for name, e in errors.items()}
+    texts = [f"{note.category}: {note.sentence}" for note in notes]
     return {
         "reference": str(report.reference),
         "batches": {
-            "batch": _plain(report.batches),
+            "batch": _texts(report.batches),
             "rows": rows,
             **errors,
-            "path": _plain(" > ".join(map(str, one.path)) for one in facts),
+            "path": _texts(" > ".join(map(str, one.path)) for one in facts),
         },
-        **together,
+        **{name: float(np.sqrt(rows @ e**2 / rows.sum())) for name, e in errors.items()},
         "n_mapped": n_variables - n_alone,
         "n_left_alone": n_alone,
         "negative_from_positive": float(negative.get("positive", 0.0)),
         "negative_from_zero": float(negative.get("zero", 0.0)),
-        "warnings": _plain([*adapter.provenance_["warnings"], *texts]),
+        "warnings": _texts([*adapter.provenance_["warnings"], *texts]),
     }
 
 
-def _plain(values: Any) -> Any:
-    """Return text, or an array of text, which is what files can hold."""
-    return values if isinstance(values, str) else np.array([str(v) for v in values], dtype=object)
+def _texts(values: Iterable[Any]) -> Any:
+    return np.array([str(value) for value in values], dtype=object)

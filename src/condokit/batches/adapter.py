@@ -338,7 +338,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
                     "label": label if isinstance(label, int | float) else str(label),
                     "rows": hidden_counts(np.array([one.rows]))[0],
                     "path": [str(step) for step in one.path],
-                    **{name: _known(getattr(one, name)) for name in _ERRORS},
+                    **{n: round(e, 4) if (e := getattr(one, n)) == e else None for n in _ERRORS},
                 }
                 for label, one in report.batches.items()
             ],
@@ -520,9 +520,12 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             label: mapfile.CLASSES[one["kind"]].from_dict(one) for label, one in zip(labels, parts)
         }
         self.provenance_ = check_provenance(content.get("provenance")) or {}
-        told_of = {one["label"]: one for one in self.provenance_.get("batches", ())}
+        told_of: dict[Any, dict[str, Any]] = {
+            one["label"]: {k: np.nan if v is None else v for k, v in one.items()}
+            for one in self.provenance_.get("batches", ())
+        }
         facts = {
-            label: BatchFacts(np.nan, list(one["path"]), np.nan, 0, *_numbers(one))
+            label: BatchFacts(np.nan, list(one["path"]), np.nan, 0, *(one[n] for n in _ERRORS))
             for label, one in told_of.items()
         }
         lost = list(self.provenance_.get("unreachable", ()))
@@ -556,14 +559,6 @@ mapfile.CLASSES["batches"] = BatchAdapter
 
 def _is_common(features: Any) -> bool:
     return isinstance(features, str) and features == "common"
-
-
-def _known(error: float) -> float | None:
-    return round(error, 4) if np.isfinite(error) else None
-
-
-def _numbers(facts: Mapping[str, Any]) -> list[float]:
-    return [np.nan if facts[name] is None else facts[name] for name in _ERRORS]
 
 
 def _plain(label: Any) -> Any:

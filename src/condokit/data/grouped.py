@@ -1,6 +1,6 @@
 """Means, variances and covariances by group: gathered in chunks, merged without loss."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -64,19 +64,12 @@ class GroupedMoments:
     ) -> None:
         """Add rows of some columns of a sparse matrix, up to squares, from its entries alone."""
         used = groups >= 0
-        kept = None if weights is None else weights[used]
-        count = np.bincount(groups[used], kept, len(self.count)).astype(np.float64)
-        sums = np.zeros((2, self.mean.size))
-        for place, values, w in entry_blocks(X, columns, groups, weights):
-            values = values.astype(np.float64)
-            weighted = values * w
-            sums[0] += np.bincount(place, weighted, self.mean.size)
-            sums[1] += np.bincount(place, weighted * values, self.mean.size)
+        count = np.bincount(groups[used], None if weights is None else weights[used])
         at = np.flatnonzero(count)
-        n = count[at][:, None]
-        total, squares = (part.reshape(self.mean.shape)[at] for part in sums)
-        none = np.zeros_like(total)
-        self._add(at, count[at], total / n, np.maximum(squares - total**2 / n, 0.0), none, none)
+        n, sums = count[at][:, None], sparse_sums(X, columns, groups, np.array([1, 2]), weights)
+        total, squares = sums[:, at]
+        squares, none = np.maximum(squares - total**2 / n, 0.0), np.zeros_like(total)
+        self._add(at, count[at], total / n, squares, none, none)
 
     def _differences(
         self, X: Array, groups: Array, weights: Array | None
@@ -127,28 +120,31 @@ class GroupedMoments:
         self.count[present] += count
 
 
-def entry_blocks(
-    X: Any, columns: Sequence[int], groups: Array, weights: Array | None = None
-) -> Iterator[tuple[Array, Any, Any]]:
-    """Yield places (group, column) of entries of a sparse matrix, values and weights, in parts.
+def sparse_sums(
+    X: Any, columns: Sequence[int], groups: Array, powers: Array, weights: Array | None = None
+) -> Array:
+    """Return sums of powers of the entries of sparse rows: (n_powers, n_groups, n_columns).
 
-    Entries of other columns, and of rows whose group is negative, are left out.
+    The power 0 counts entries that are not zero; rows whose group is negative are left out.
     """
-    d, nowhere = len(columns), -(1 << 61)
-    number = np.full(X.shape[1], nowhere)
+    d, nowhere, n_groups = len(columns), -(1 << 61), int(groups.max()) + 1
+    number, sums = np.full(X.shape[1], nowhere), np.zeros((len(powers), n_groups * d))
     number[list(columns)] = np.arange(d)
-    first, some_left = np.where(groups < 0, nowhere, groups.astype(np.intp) * d), groups.min() < 0
+    first = np.where(groups < 0, nowhere, groups.astype(np.intp) * d)
     step = max(1, _ENTRIES * X.shape[0] // max(X.nnz, 1))
     for start in range(0, X.shape[0], step):
         rows, ends = slice(start, start + step), X.indptr[start : start + step + 1]
         entries, sizes = slice(ends[0], ends[-1]), np.diff(ends)
         place, values = np.repeat(first[rows], sizes), X.data[entries]
         place += number[X.indices[entries]]
-        w: Any = 1.0 if weights is None else np.repeat(weights[rows], sizes)
-        if some_left or d < X.shape[1]:
+        w = None if weights is None else np.repeat(weights[rows], sizes)
+        if place.min(initial=0) < 0:
             kept = np.flatnonzero(place >= 0)
-            place, values, w = place[kept], values[kept], w if weights is None else w[kept]
-        yield place, values, w
+            place, values, w = place[kept], values[kept], None if w is None else w[kept]
+        for k, total in zip(powers, sums):
+            part = values.astype(np.float64) ** k if k else values != 0
+            total += np.bincount(place, part if w is None else w * part, len(total))
+    return sums.reshape(len(powers), n_groups, d)
 
 
 class GroupedScatter:

@@ -8,7 +8,7 @@ import numpy as np
 from condokit.checks import Array, listing, refusal, warn
 from condokit.data.arrays import sides
 from condokit.data.domains import Domains
-from condokit.data.grouped import entry_blocks
+from condokit.data.grouped import sparse_sums
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 
@@ -72,9 +72,8 @@ def mostly_zero(tables: Sequence[Table], codes: Array) -> tuple[int, list[int] |
         own = codes[start : start + table.n_rows]
         start += table.n_rows
         if table.entries is not None:
-            for place, values, _ in entry_blocks(table.entries, table.positions, own):
-                place = place if values.all() else place[values != 0]
-                counts += np.bincount(place, minlength=counts.size).reshape(counts.shape)
+            found = sparse_sums(table.entries, table.positions, own, np.zeros(1, dtype=int))[0]
+            counts[: len(found)] += found
             continue
         for rows, chunk in table.chunks():
             for b in np.unique(own[rows]):

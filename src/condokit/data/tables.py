@@ -195,10 +195,8 @@ class Table:
         if self.is_annotated:
             if names is not None and len(names) != self.n_features:
                 return type(self.native.obs)(values, columns=names, index=self.native.obs_names)
-            data = self.native
-            outside = data.isbacked or hasattr(data.obs, "to_memory")  # a file, or lazy
-            X = self._among_all(values, are_mapped)  # before the file is closed
-            new = data.to_memory() if outside else data.copy()
+            X, data = self._among_all(values, are_mapped), self.native  # before a file is closed
+            new = data.to_memory() if data.isbacked or self._is_slow else data.copy()
             new.X = X
             return new
         if not self._is_frame:
@@ -226,10 +224,9 @@ class Table:
     def _among_all(self, values: Array, are_mapped: bool) -> Any:
         """Return all variables of AnnData with new values of the selected ones, as sparse as X."""
         kind, turned = getattr(self.native.X, "format", None), np.zeros(2)
-        was_negative, parts = False, []
+        was_negative, parts = False, list[Any]()
         is_array = isinstance(self._data, sparse.sparray)
-        rows_of = sparse.csr_array if is_array else sparse.csr_matrix
-        X = np.empty((self.n_rows, self.width), values.dtype) if kind is None else None
+        rows_of: Any = sparse.csr_array if is_array else sparse.csr_matrix
         for rows, block in self._with(range(self.width)).chunks():
             new, old = values[rows], block[:, self.positions]
             below = new < 0
@@ -237,16 +234,13 @@ class Table:
             was_negative |= bool((old < 0).any())
             part = block.astype(values.dtype) if are_mapped else np.zeros(block.shape, values.dtype)
             part[:, self.positions] = new
-            if X is None:
-                parts.append(rows_of(part))
-            else:
-                X[rows] = part
+            parts.append(part if kind is None else rows_of(part))
         positive, zero = turned / max(values.size, 1)
         if are_mapped and turned.any() and not was_negative:
             text = "Of the mapped values, {positive:.1%} are negative that were positive, and "
             text += "{zero:.1%} that were zero."
             warn("negative-values", text, UserWarning, positive=positive, zero=zero)
-        return X if kind is None else sparse.vstack(parts, format=kind)
+        return np.concatenate(parts) if kind is None else sparse.vstack(parts, format=kind)
 
     def read(self, rows: Any) -> Array:
         """Return rows of the selected columns as float64; numbers of rows must increase."""
