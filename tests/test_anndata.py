@@ -181,6 +181,14 @@ def test_what_is_left_alone_is_counted_and_not_listed():
     assert adapter.n_features_in_ == N_EXPRESSED
 
 
+@pytest.mark.filterwarnings("ignore:Constant or nearly so within a batch")
+def test_a_few_cells_do_not_tell_what_is_mostly_zero():
+    data, _ = cells()
+    data.X[400:403] = 0
+    few = BatchAdapter(reference="a").fit(data[:403], **ROLES)
+    assert few.n_features_in_ == N_EXPRESSED
+
+
 def test_nothing_is_mapped_if_all_is_mostly_zero(tmp_path):
     data, _ = cells()
     none = data[:, N_EXPRESSED:].copy()

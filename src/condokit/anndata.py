@@ -25,8 +25,7 @@ def adapt(
 ) -> Any:
     """Map the cells of all batches to one of them, given what confounds them; `X` stays.
 
-    Variables that are zero in more than 80% of the cells of a batch are left as they are; a
-    representation such as "X_pca" has no such problem, nor values that become negative.
+    Variables that are zero in more than 80% of the cells of a batch are left as they are.
 
     Parameters
     ----------
@@ -37,15 +36,13 @@ def adapt(
     reference : label, "auto" or "consensus"
         The batch to map to; see `BatchAdapter`.
     confounder_keys : str or list of str, default=None
-        Columns of `obs` that differ between batches for reasons that are not technical, such as the
-        cell type.
+        Columns of `obs` with what differs between batches for other reasons, such as cell types.
     layer, use_rep : str, default=None
         A key of `layers` or of `obsm` whose values are mapped in place of `X`.
     key_added : str, default="condokit"
         The result is `layers[key_added]`, or ``obsm[f"{use_rep}_{key_added}"]``; `uns[key_added]`
-        has parameters, a table of batches with their expected errors before and after in sd of the
-        reference, how many variables were left alone, which shares of the mapped values are
-        negative that were positive or zero, and warnings.
+        has parameters, batches with their expected errors in sd of the reference, the number of
+        variables left alone, shares of mapped values that became negative, and warnings.
     inplace : bool, default=True
         Whether to write into `adata`, or into a copy in memory, which is returned.
 

@@ -32,6 +32,7 @@ _FEW_VALUES = 10
 _FEW_ROWS = 10  # which tell nothing of codes and identifiers
 _MOST_VALUES = 1_000_000  # that are looked at,
 _ENOUGH_ROWS = 1000  # or these rows
+_FEWEST_CELLS = 20  # of a batch that tells which variables are mostly zero
 _MOSTLY = 0.8  # share of zeros in a batch beyond which a variable of AnnData is left alone
 
 
@@ -61,11 +62,8 @@ def measurements(
 
 
 def mostly_zero(tables: Sequence[Table], codes: Array) -> tuple[int, list[int] | None]:
-    """Count features that are mostly zero in some batch; return those that are not.
-
-    None stands for all features: if none is mostly zero, or all are. A map would move their zeros,
-    which say that nothing was found, and a few other values tell little of a scale.
-    """
+    """Count features that are mostly zero in a batch; return the others, None if that is all."""
+    # A map would move zeros, which say that nothing was found. None also if all are mostly zero.
     sizes, start = np.bincount(codes), 0
     counts = np.zeros((len(sizes), tables[0].n_features))
     for table in tables:
@@ -78,7 +76,8 @@ def mostly_zero(tables: Sequence[Table], codes: Array) -> tuple[int, list[int] |
         for rows, chunk in table.chunks():
             for b in np.unique(own[rows]):
                 counts[b] += np.count_nonzero(chunk[own[rows] == b], axis=0)
-    found = (counts < (1 - _MOSTLY) * sizes[:, None] - 1e-9).any(axis=0)
+    large = sizes >= min(_FEWEST_CELLS, sizes.max())  # in few rows, zeros are chance
+    found = (counts < (1 - _MOSTLY) * sizes[:, None] - 1e-9)[large].any(axis=0)
     rest = np.flatnonzero(~found).tolist()
     return int(found.sum()), rest if found.any() and rest else None
 

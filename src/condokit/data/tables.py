@@ -40,8 +40,7 @@ class Table:
         self._types = [] if frame is None else list(frame.schema.values())
         self.n_rows, self.width = self._data.shape
         self.positions: Sequence[int] = range(self.width)
-        in_memory = self.entries is not None or isinstance(self._data, np.ndarray)
-        self._is_slow = self.is_annotated and not in_memory
+        self._is_slow = hasattr(self._data, "chunks")  # in a file, or lazy
 
     @property
     def n_features(self) -> int:
@@ -187,11 +186,8 @@ class Table:
     def rebuild(
         self, values: Array, names: Sequence[str] | None = None, are_mapped: bool = True
     ) -> Any:
-        """Put an array into the container that this table came in, keeping its index.
-
-        Other variables of AnnData stay as they are, or become zero if the values are not mapped
-        ones but their errors.
-        """
+        """Put an array into the container that this table came in, keeping its index."""
+        # other variables of AnnData stay, or are zero if values are errors of mapped ones
         if self.is_annotated:
             if names is not None and len(names) != self.n_features:
                 return type(self.native.obs)(values, columns=names, index=self.native.obs_names)
@@ -343,7 +339,7 @@ class _StoredRows:
 
     def __init__(self, X: Any) -> None:
         self.shape, self.dtype, self._group = X.shape, X.dtype, X.group
-        self._ends = X.group["indptr"][:]
+        self._ends, self.chunks = X.group["indptr"][:], None  # as of other data in files
 
     def __getitem__(self, rows: slice) -> Any:
         ends = self._ends[rows.start : rows.stop + 1]
