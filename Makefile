@@ -53,6 +53,7 @@ bench: $(VENV)/dev ## Time and memory, as ratios in one run
 	$(BIN)/python benchmarks/matrices.py
 	$(BIN)/python benchmarks/samples.py
 	$(BIN)/python benchmarks/trust.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/batches.py
 	$(BIN)/python benchmarks/cli.py
 
 $(VENV)/experiments: $(VENV)/dev

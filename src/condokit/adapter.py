@@ -184,8 +184,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X : array, pandas or polars DataFrame, pyarrow Table or AnnData of shape (n_rows, n_columns)
-            Rows of both domains. Of AnnData, the variables are features (`X`, made dense), and
-            columns of `obs` can be named for the rest.
+            Rows of both domains. Of AnnData, the variables are features (`X`, read in blocks of
+            rows), and columns of `obs` can be named for the rest.
         y : ignored
             For scikit-learn's sake.
         domain : array-like of shape (n_rows,) or str
@@ -195,7 +195,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             names of columns of X.
         features : list of str or int, default=None
             Feature columns: names, patterns such as "eeg_*", or positions. Default: of an array all
-            columns; of a data frame those other columns of numbers that do not look like
+            columns; of AnnData those variables that are not zero in more than 80% of the rows of a
+            domain; of a data frame those other columns of numbers that do not look like
             identifiers, dates, ages, codes or labels, with a warning that lists what is left alone.
         groups : array-like of shape (n_rows,) or str, default=None
             The subject of each row. Rows of one subject count as less evidence than rows of many.
@@ -293,8 +294,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         Returns
         -------
         array or data frame of shape (n_rows, n_features_in_)
-            The mapped features, in the container of X (of AnnData, a data frame); with `return_std`
-            a pair of these.
+            The mapped features, in the container of X; of AnnData a copy in memory with a new `X`,
+            in which all other variables are as they were. With `return_std` a pair of these.
         """
         check_is_fitted(self)
         if others:
@@ -353,7 +354,10 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         with noting() as notes:
             warn_of_columns(domains)
             with watched(bool(self.verbose), self.n_jobs) as watch:
-                fit, chosen = choose(domains, candidates(self.get_params(deep=False), domains))
+                settings = self.get_params(deep=False)
+                if domains.is_mostly_zero:
+                    settings |= {"map": "identity", "divergence": "auto", "conditional": "auto"}
+                fit, chosen = choose(domains, candidates(settings, domains))
                 if pairs is not None:
                     fit = self._refined(fit, chosen, domains, pairs)
             if watch.stopped:
@@ -403,7 +407,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         """Map rows, or find the errors of mapped rows; those of the reference stay, without any."""
         affine = what if isinstance(what, AffineMap) else self.map_
         everything, table = matched(self, X)
-        if domain is None and self._domain in (everything.columns or ()):
+        if domain is None and self._domain in everything.described:
             labels = column_values(everything, "domain", self._domain)
             if (labels == self._labels[1]).any():
                 text = "Rows of the reference are mapped, too; they stay as they are with {how}."
@@ -423,7 +427,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             for rows, chunk in table.chunks():
                 mine = unchanged[rows]
                 result[rows][mine] = chunk[mine] if what is affine else 0.0
-        return result if as_array else table.rebuild(result, affine.outputs(table.columns))
+        names = affine.outputs(table.columns)
+        return result if as_array else table.rebuild(result, names, what is affine)
 
 
 def matched(estimator: Any, X: Any) -> tuple[Table, Table]:

@@ -41,6 +41,7 @@ from condokit.maps.profile import profile
 from condokit.maps.provenance import check_provenance, setting, versions
 from condokit.maps.standard_errors import StandardErrors
 
+_ERRORS = "error_before", "error_after"
 _PROFILED = 50_000_000  # values times batches up to which maps keep a profile of their data
 
 
@@ -320,7 +321,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
                 [labels[k] for k in path],
                 graph.overlap(b, step) if step != b else 1.0,
                 int(graph.bridges[b, step]) if step != b else 0,
-                *found.expected.get(b, (0.0, 0.0)),
+                *found.expected.get(b, (np.nan, np.nan)),
             )
         self.graph_, self.paths_ = graph.edges(), {k: one.path for k, one in facts.items()}
         lost = [label for label in labels if label not in facts]
@@ -346,8 +347,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
                     "path": [str(step) for step in one.path],
                     "overlap": round(one.overlap, 3),
                     "bridges": one.bridges,
-                    "error_before": round(one.error_before, 4),
-                    "error_after": round(one.error_after, 4),
+                    **{n: round(e, 4) if (e := getattr(one, n)) == e else None for n in _ERRORS},
                 }
                 for label, one in report.batches.items()
             ],
@@ -372,7 +372,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         Returns
         -------
         array or data frame of shape (n_rows, n_features_in_)
-            The mapped features, in the container of X; with `return_std` a pair of these.
+            The mapped features, in the container of X, as with `ConDoAdapter.transform`; with
+            `return_std` a pair of these.
         """
         check_is_fitted(self, "maps_")
         found = self._apply(X, batch, self.maps_)
@@ -398,7 +399,9 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         table.refuse_empty()
         code = batch_of_rows(batch, everything, list(what))
         result = self.mapped(table, code, list(what.values()))
-        return result if is_array_wanted(self) else table.rebuild(result, table.feature_names)
+        if is_array_wanted(self):
+            return result
+        return table.rebuild(result, table.feature_names, what is not self.errors_)
 
     def mapped(self, table: Table, code: Array, what: list[Any]) -> Array:
         """Return rows mapped by their batch's map, or the errors of these by a batch's errors."""
@@ -555,8 +558,11 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             label: mapfile.CLASSES[one["kind"]].from_dict(one) for label, one in zip(labels, parts)
         }
         self.provenance_ = check_provenance(content.get("provenance")) or {}
-        told_of = {one["label"]: one for one in self.provenance_.get("batches", ())}
-        names = ("rows", "path", "overlap", "bridges", "error_before", "error_after")
+        told_of: dict[Any, dict[str, Any]] = {
+            one["label"]: {k: np.nan if v is None else v for k, v in one.items()}
+            for one in self.provenance_.get("batches", ())
+        }
+        names = ("rows", "path", "overlap", "bridges", *_ERRORS)
         facts = {label: BatchFacts(*(one[n] for n in names)) for label, one in told_of.items()}
         lost = list(self.provenance_.get("unreachable", ()))
         joint = bool(self.provenance_.get("joint"))

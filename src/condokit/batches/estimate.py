@@ -105,8 +105,9 @@ def estimate(
 ) -> Estimate:
     """Find the maps of all batches that have a path to the reference."""
     maps, errors, facts = find_maps(study, one, reference, paths, joint)
+    facts["left_alone"] = study.domains.n_mostly_zero
     d, names = study.domains.n_features, study.domains.tables[0].feature_names
-    links = next(iter(maps.values())).links
+    links = next((one.links for one in maps.values()), None)
     maps[reference] = AffineMap(np.ones(d), np.zeros(d), names, links=links)
     errors[reference] = DiagonalErrors(np.zeros(d), np.zeros(d), np.zeros(d))
     return with_expected(Estimate(maps, errors, {}, reference, facts), study)
@@ -116,6 +117,8 @@ def find_maps(
     study: Study, one: ConDoAdapter, reference: int, paths: dict[int, list[int]], joint: bool
 ) -> tuple[dict[int, AffineMap], dict[int, StandardErrors | None], dict[str, Any]]:
     """Return the maps of all batches but the reference, their errors, and facts."""
+    if study.domains.is_mostly_zero:  # no feature can be mapped
+        return {}, {}, {}
     return (_together if joint else _along_paths)(study, one, reference, paths)
 
 

@@ -67,7 +67,8 @@ class _Layout:
         self.batch, self.bridge = number[study.batch[self.used]], study.bridge[self.used]
         self.at = study.covariates(self.used)
         self.counts = self.at.counts
-        n_values = len(self.used) * self.domains.n_features
+        table = self.domains.tables[0]
+        n_values = len(self.used) * (table.width if table.is_annotated else table.n_features)
         simple = not (self.at.Z.shape[1] or study.n_bridges or self.domains.gaps)
         self.by_cells = simple and self.domains.groups is None and n_values > _ROW_VALUES
 
@@ -236,7 +237,9 @@ def _cells(layout: _Layout) -> Iterator[tuple[Stacked, Array, Array, Array]]:
     code = np.full(len(domains.is_query), -1, dtype=np.intp)
     code[layout.used] = layout.batch * L + at.category
     stats = GroupedMoments(layout.K * L, domains.n_features, powers=2)
-    for rows, chunk in domains.chunks():
+    if domains.entries is not None:
+        stats.update_sparse(domains.entries, domains.tables[0].positions, code, domains.weights)
+    for rows, chunk in domains.chunks() if domains.entries is None else ():
         stats.update(chunk, code[rows], None if domains.weights is None else domains.weights[rows])
     cells = np.flatnonzero(stats.count)
     count, batch, level = stats.count[cells], cells // L, cells % L

@@ -44,11 +44,22 @@ class Domains:
     # columns that are not features, and why, where no features were named
     left: dict[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # columns that are neither features nor have another role
+    n_mostly_zero: int = 0  # variables of AnnData that are no features, unless all are so
 
     @property
     def n_features(self) -> int:
         """Number of features."""
         return self.tables[0].n_features
+
+    @property
+    def entries(self) -> Any:
+        """All columns of the one table as a sparse matrix, None if they are not one."""
+        return self.tables[0].entries if len(self.tables) == 1 and self.links is None else None
+
+    @property
+    def is_mostly_zero(self) -> bool:
+        """Whether all features are, so that nothing is to be mapped."""
+        return self.n_mostly_zero > 0 and self.n_features == self.tables[0].width
 
     def of(self, places: Array) -> "Domains":
         """Return the domains with some of the features."""
@@ -72,6 +83,8 @@ class Domains:
 
     def rows(self, used: Array) -> Array:
         """Return the features of the rows with these increasing numbers, as a new array."""
+        if self.entries is not None:
+            return self.tables[0].read(used)
         # each domain may have features of its own, and then all these rows are of one domain
         table = self.tables[0 if self.is_query[used[:1]].any() else -1]
         X = np.empty((len(used), table.n_features))

@@ -1,5 +1,6 @@
 """Means, variances and covariances by group: gathered in chunks, merged without loss."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from scipy import sparse
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 
+_ENTRIES = 1 << 17  # of a sparse matrix, at a time
 _FEW_FEATURES = 8  # so that outer products of all rows are faster than a product for each group
 
 
@@ -59,6 +61,18 @@ class GroupedMoments:
         parts = [squares, cubes, np.maximum(fourth, squares**2)]
         self._add(present, count, origin + shift, *(count[:, None] * p for p in parts))
 
+    def update_sparse(
+        self, X: Any, columns: Sequence[int], groups: Array, weights: Array | None = None
+    ) -> None:
+        """Add rows of some columns of a sparse matrix, up to squares, from its entries alone."""
+        used = groups >= 0
+        count = np.bincount(groups[used], None if weights is None else weights[used])
+        at = np.flatnonzero(count)
+        n, sums = count[at][:, None], sparse_sums(X, columns, groups, np.array([1, 2]), weights)
+        total, squares = sums[:, at]
+        squares, none = np.maximum(squares - total**2 / n, 0.0), np.zeros_like(total)
+        self._add(at, count[at], total / n, squares, none, none)
+
     def merge(self, other: "GroupedMoments") -> None:
         """Add what another object has gathered."""
         at = np.flatnonzero(other.count)
@@ -80,6 +94,33 @@ class GroupedMoments:
         self.squares[present] += squares + delta**2 * (before * new / n)
         self.mean[present] += delta * (new / n)
         self.count[present] += count
+
+
+def sparse_sums(
+    X: Any, columns: Sequence[int], groups: Array, powers: Array, weights: Array | None = None
+) -> Array:
+    """Return sums of powers of the entries of sparse rows: (n_powers, n_groups, n_columns).
+
+    The power 0 counts entries that are not zero; rows whose group is negative are left out.
+    """
+    d, nowhere, n_groups = len(columns), -(1 << 61), int(groups.max()) + 1
+    number, sums = np.full(X.shape[1], nowhere), np.zeros((len(powers), n_groups * d))
+    number[list(columns)] = np.arange(d)
+    first = np.where(groups < 0, nowhere, groups.astype(np.intp) * d)
+    step = max(1, _ENTRIES * X.shape[0] // max(X.nnz, 1))
+    for start in range(0, X.shape[0], step):
+        rows, ends = slice(start, start + step), X.indptr[start : start + step + 1]
+        entries, sizes = slice(ends[0], ends[-1]), np.diff(ends)
+        place, values = np.repeat(first[rows], sizes), X.data[entries]
+        place += number[X.indices[entries]]
+        w = None if weights is None else np.repeat(weights[rows], sizes)
+        if place.min(initial=0) < 0:
+            kept = np.flatnonzero(place >= 0)
+            place, values, w = place[kept], values[kept], None if w is None else w[kept]
+        for k, total in zip(powers, sums):
+            part = values.astype(np.float64) ** k if k else values != 0
+            total += np.bincount(place, part if w is None else w * part, len(total))
+    return sums.reshape(len(powers), n_groups, d)
 
 
 class GroupedScatter:

@@ -8,6 +8,7 @@ import numpy as np
 from condokit.checks import Array, listing, refusal, warn
 from condokit.data.arrays import sides
 from condokit.data.domains import Domains
+from condokit.data.grouped import sparse_sums
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 
@@ -31,6 +32,8 @@ _FEW_VALUES = 10
 _FEW_ROWS = 10  # which tell nothing of codes and identifiers
 _MOST_VALUES = 1_000_000  # that are looked at,
 _ENOUGH_ROWS = 1000  # or these rows
+_FEWEST_CELLS = 20  # of a batch that tells which variables are mostly zero
+_MOSTLY = 0.8  # share of zeros in a batch beyond which a variable of AnnData is left alone
 
 
 def measurements(
@@ -58,8 +61,33 @@ def measurements(
     return taken, {name: left[name] for name in free if name in left}
 
 
+def mostly_zero(tables: Sequence[Table], codes: Array) -> tuple[int, list[int] | None]:
+    """Count features that are mostly zero in a batch; return the others, None if that is all."""
+    # A map would move zeros, which say that nothing was found. None also if all are mostly zero.
+    sizes, start = np.bincount(codes), 0
+    counts = np.zeros((len(sizes), tables[0].n_features))
+    for table in tables:
+        own = codes[start : start + table.n_rows]
+        start += table.n_rows
+        if table.entries is not None:
+            found = sparse_sums(table.entries, table.positions, own, np.zeros(1, dtype=int))[0]
+            counts[: len(found)] += found
+            continue
+        for rows, chunk in table.chunks():
+            for b in np.unique(own[rows]):
+                counts[b] += np.count_nonzero(chunk[own[rows] == b], axis=0)
+    large = sizes >= min(_FEWEST_CELLS, sizes.max())  # in few rows, zeros are chance
+    found = (counts < (1 - _MOSTLY) * sizes[:, None] - 1e-9)[large].any(axis=0)
+    rest = np.flatnonzero(~found).tolist()
+    return int(found.sum()), rest if found.any() and rest else None
+
+
 def warn_of_columns(domains: Domains) -> None:
     """Tell which columns are not taken as features, and which confounders may be codes."""
+    if n := domains.n_mostly_zero:
+        text = "Left as they are, since more than 80% of their values in a batch are zero: {n} of "
+        text += "{d} variables. {@Name `features`} to map such ones, too."
+        warn("mostly-zero", text, UserWarning, n=n, d=domains.tables[0].width)
     if domains.left:
         text = "Not taken as features: {left}. Name those that are in {@`features`}."
         warn("not-features", text, UserWarning, left=told(domains.left))

@@ -17,7 +17,7 @@ from condokit.checks import (
 )
 from condokit.data.arrays import sides
 from condokit.data.domains import PART, Confounder, Domains
-from condokit.data.measurements import CODES, looks_like, measurements
+from condokit.data.measurements import CODES, looks_like, measurements, mostly_zero
 from condokit.data.missing import with_gaps
 from condokit.data.tables import Table, as_narwhals, refuse_duplicates
 
@@ -103,6 +103,9 @@ def _labelled(
         free = [column for column in table.columns if column not in reserved]
         taken, left = measurements([table], free, is_query)
         features = taken if left else None
+    n_zero = 0
+    if features is None and table.is_annotated:
+        n_zero, features = mostly_zero([table.select(None)], codes)
     table = table.select(features, reserved)
     domains = Domains(
         (table,),
@@ -113,6 +116,7 @@ def _labelled(
         groups=group_codes,
         left=left,
         unused=_unused([table], [reserved]),
+        n_mostly_zero=n_zero,
     )
     excused = None
     if argument == "batch":
@@ -150,11 +154,15 @@ def from_pair(
         table.refuse_empty()
     is_query = np.repeat([True, False], [table.n_rows for table in tables])
     left: dict[str, str] = {}
+    n_zero = 0
     if features is not None:
         query_table = tables[0].select(features, reserved[0])
         tables = [query_table, tables[1].select(query_table.feature_names or features, reserved[1])]
     else:
         tables, left = _select_features(tables, reserved, any_features, is_query)
+        if all(table.is_annotated for table in tables) and tables[0].labels == tables[1].labels:
+            n_zero, places = mostly_zero(tables, is_query.astype(np.intp))
+            tables = tables if places is None else [table.take(places) for table in tables]
     names, by_name = [name for name, _ in query], dict(reference)
     if sorted(names) != sorted(name for name, _ in reference):
         raise ValueError(
@@ -171,6 +179,7 @@ def from_pair(
         groups=group_codes,
         left=left,
         unused=_unused(tables, reserved),
+        n_mostly_zero=n_zero,
     )
     return _with_confounders(domains, [query, reference], categorical, missing)
 
@@ -178,8 +187,8 @@ def from_pair(
 def _unused(tables: list[Table], reserved: list[list[str]]) -> tuple[str, ...]:
     """Return the columns of all tables that have no role."""
     taken = {name for names in reserved for name in names}.union(*(t.labels for t in tables))
-    shared = set(tables[0].columns or ()).intersection(*(t.columns or () for t in tables)) - taken
-    return tuple(name for name in tables[0].columns or () if name in shared)
+    shared = set(tables[0].described).intersection(*(t.described for t in tables)) - taken
+    return tuple(name for name in tables[0].described if name in shared)
 
 
 def is_reference_row(domain: Any, table: Table, labels: tuple[Any, Any]) -> Array:
@@ -288,8 +297,10 @@ def _select_features(
             text += f"{reference.n_features}; they must be the same features, or else use "
             raise refusal(text + "{@map='affine'} with {@divergence='mmd'}." + hint)
     else:
-        left = [column for column in query.labels if column not in reserved[0]]
-        right = [column for column in reference.labels if column not in reserved[1]]
+        left, right = (
+            [column for column in t.labels if t.is_annotated or column not in taken]
+            for t, taken in zip(tables, reserved)
+        )
         # tables that share some names are meant to be alike: a typing error, not another assay
         if not any_features or not set(left).isdisjoint(right):
             _refuse_other_columns(left, right)
@@ -354,7 +365,7 @@ def _confounders(table: Table, given: Any, reserved: list[str], argument: str) -
         are_names = [isinstance(value, str) for value in given]
         if all(are_names):
             names = list(dict.fromkeys(given))
-            if len(given) != table.n_rows or set(names).issubset(table.columns or ()):
+            if len(given) != table.n_rows or set(names).issubset(table.described):
                 table.refuse_unknown(argument, names)
                 return [(name, _column(table, argument, name, reserved)) for name in names]
         elif any(are_names) and all(hasattr(value, "__len__") for value in given):

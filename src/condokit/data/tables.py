@@ -1,4 +1,4 @@
-"""Tables in, tables out: pandas, polars, pyarrow and NumPy seen through one small class."""
+"""Tables in, tables out: pandas, polars, pyarrow, NumPy and AnnData seen through one class."""
 
 import fnmatch
 from collections import Counter
@@ -8,11 +8,13 @@ from typing import Any
 
 import narwhals.stable.v2 as nw
 import numpy as np
+from scipy import sparse
 
-from condokit.checks import Array, did_you_mean, listing, refusal, unknown_columns
+from condokit.checks import Array, did_you_mean, listing, refusal, unknown_columns, warn
 
 _CHUNK_ELEMENTS = 1 << 17  # a chunk and its square stay in cache
 _MIN_CHUNK_ROWS = 256
+_SLOW = 32  # times larger chunks of what is read from disk or computed
 _CONVERT = "Convert them to numbers, for example with .astype(float), or leave them out."
 
 
@@ -22,17 +24,23 @@ class Table:
     def __init__(self, X: Any, name: str = "X") -> None:
         self.name = name  # what error messages call it
         self.is_annotated = hasattr(X, "var_names") and hasattr(X, "obs")  # AnnData
-        n_variables = X.n_vars if self.is_annotated else None
-        X = _joined(X, name) if self.is_annotated else X
         self.native = X
-        frame = _as_frame(X, name)
+        frame = None if self.is_annotated else _as_frame(X, name)
         self._is_frame = frame is not None
-        self._data: Any = _as_array(X, name) if frame is None else frame
-        self.columns = None if frame is None else _string_names(list(frame.columns), name)
+        if self.is_annotated:
+            self._data: Any = _variables(X, name)
+            self.columns: list[str] | None = [str(name) for name in X.var_names]
+            obs = X.obs.to_memory() if hasattr(X.obs, "to_memory") else X.obs
+            self.about = as_narwhals(obs.reset_index(drop=True).rename(columns=str))
+        else:
+            self._data = _as_array(X, name) if frame is None else frame
+            self.columns = None if frame is None else _string_names(list(frame.columns), name)
+            self.about = frame
         self._place = {column: i for i, column in enumerate(self.columns or [])}
         self._types = [] if frame is None else list(frame.schema.values())
         self.n_rows, self.width = self._data.shape
-        self.positions: Sequence[int] = range(self.width if n_variables is None else n_variables)
+        self.positions: Sequence[int] = range(self.width)
+        self._is_slow = hasattr(self._data, "chunks")  # in a file, or lazy
 
     @property
     def n_features(self) -> int:
@@ -51,10 +59,20 @@ class Table:
         """Names of the selected columns, or None for an array."""
         return None if self.columns is None else self.labels
 
+    @property
+    def described(self) -> list[str]:
+        """Names of the columns that can have a role: of AnnData, those of `obs`."""
+        return list(self.about.columns) if self.is_annotated else self.columns or []
+
+    @property
+    def entries(self) -> Any:
+        """All columns as a sparse matrix of rows, None if they are not one in memory."""
+        return self._data if sparse.issparse(self._data) else None
+
     def column(self, argument: str, name: str) -> nw.Series[Any]:
         """Return the named column as a series."""
         self.refuse_unknown(argument, [name])
-        return self._data[name]
+        return self.about[name]
 
     def is_number(self, name: str) -> bool:
         """Tell whether a column holds numbers."""
@@ -62,7 +80,7 @@ class Table:
 
     def select(self, features: Any, reserved: Sequence[str] = ()) -> "Table":
         """Keep the features: given by name, pattern or position, or all that are not reserved."""
-        chosen, taken = self.positions, set(reserved)
+        chosen, taken = self.positions, set() if self.is_annotated else set(reserved)
         if features is not None:
             chosen = self.find(features, taken)
         elif self.columns is not None and taken:
@@ -121,21 +139,24 @@ class Table:
 
     def chunks(self) -> Iterator[tuple[slice, Array]]:
         """Yield (rows, float64 array) from top to bottom; NaN and infinity pass through."""
-        step = max(_MIN_CHUNK_ROWS, _CHUNK_ELEMENTS // max(self.n_features, 1))
+        elements = _CHUNK_ELEMENTS * (_SLOW if self._is_slow else 1)
+        step = max(_MIN_CHUNK_ROWS, elements // max(self.n_features, 1))
         for start in range(0, self.n_rows, step):
             rows = slice(start, min(start + step, self.n_rows))
-            yield rows, self._read(rows)
+            yield rows, self.read(rows)
 
     def refuse_unknown(self, argument: str, names: list[str]) -> None:
         """Refuse names that are not columns; `argument` is what the user called them."""
+        known = set(self.described)
         if names and self.columns is None:
             raise ValueError(
                 f"'{argument}' is the column name {names[0]!r}, but {self.name} has no column "
                 f"names. Pass `{argument}` as an array with one entry per row."
             )
-        unknown = [name for name in names if name not in self._place]
+        unknown = [name for name in names if name not in known]
         if unknown:
-            raise unknown_columns(argument, unknown, self.columns or [], self.name)
+            place = "its obs" if self.is_annotated else self.name
+            raise unknown_columns(argument, unknown, self.described, place)
 
     def refuse_empty(self) -> None:
         """Raise an error if there are no rows."""
@@ -162,8 +183,18 @@ class Table:
         width = self.n_features if width is None else width
         return np.empty((self.n_rows, width), np.float32 if single else np.float64)
 
-    def rebuild(self, values: Array, names: Sequence[str] | None = None) -> Any:
+    def rebuild(
+        self, values: Array, names: Sequence[str] | None = None, are_mapped: bool = True
+    ) -> Any:
         """Put an array into the container that this table came in, keeping its index."""
+        # other variables of AnnData stay, or are zero if values are errors of mapped ones
+        if self.is_annotated:
+            if names is not None and len(names) != self.n_features:
+                return type(self.native.obs)(values, columns=names, index=self.native.obs_names)
+            X, data = self._among_all(values, are_mapped), self.native  # before a file is closed
+            new = data.to_memory() if data.isbacked or self._is_slow else data.copy()
+            new.X = X
+            return new
         if not self._is_frame:
             return values
         names = self.labels if names is None else list(names)
@@ -188,7 +219,10 @@ class Table:
 
     def replaced(self, values: Array) -> "Table":
         """Return the table with other values of its features, and all other columns."""
-        if not self._is_frame or self.is_annotated:
+        if self.is_annotated:
+            container = self.rebuild(values, are_mapped=False)
+            return Table(container).match(self.feature_names, self.n_features, "it")
+        if not self._is_frame:
             return Table(values, self.name)
         backend = self._data.implementation
         columns = [
@@ -198,11 +232,35 @@ class Table:
         frame = self._data.with_columns(*columns)
         return Table(frame.to_native(), self.name)._with(self.positions)
 
-    def _read(self, rows: slice) -> Array:
+    def _among_all(self, values: Array, are_mapped: bool) -> Any:
+        """Return all variables of AnnData with new values of the selected ones, as sparse as X."""
+        kind, turned = getattr(self.native.X, "format", None), np.zeros(2)
+        was_negative, parts = False, list[Any]()
+        is_array = isinstance(self._data, sparse.sparray)
+        rows_of: Any = sparse.csr_array if is_array else sparse.csr_matrix
+        for rows, block in self._with(range(self.width)).chunks():
+            new, old = values[rows], block[:, self.positions]
+            below = new < 0
+            turned += (below & (old > 0)).sum(), (below & (old == 0)).sum()
+            was_negative |= bool((old < 0).any())
+            part = block.astype(values.dtype) if are_mapped else np.zeros(block.shape, values.dtype)
+            part[:, self.positions] = new
+            parts.append(part if kind is None else rows_of(part))
+        positive, zero = turned / max(values.size, 1)
+        if are_mapped and turned.any() and not was_negative:
+            text = "Of the mapped values, {positive:.1%} are negative that were positive, and "
+            text += "{zero:.1%} that were zero."
+            warn("negative-values", text, UserWarning, positive=positive, zero=zero)
+        return np.concatenate(parts) if kind is None else sparse.vstack(parts, format=kind)
+
+    def read(self, rows: Any) -> Array:
+        """Return rows of the selected columns as float64; numbers of rows must increase."""
         if not self._is_frame:
             block = self._data[rows]
+            block = block.compute() if hasattr(block, "compute") else block  # lazy
             if self.positions != range(self.width):
-                block = block[:, self.positions]
+                block = block[:, np.asarray(self.positions)]
+            block = block.toarray() if hasattr(block, "toarray") else block
             return block if block.dtype == np.float64 else block.astype(np.float64)
         whole = self.positions == range(self.width)
         part = self._data[rows] if whole else self._data[rows, list(self.positions)]
@@ -275,14 +333,35 @@ def refuse_duplicates(X: Any, name: str, hint: str = "") -> None:
         raise ValueError(f"{name} has duplicate column names: {listing(twice)}.{hint}")
 
 
-def _joined(data: Any, name: str) -> Any:
-    """Return the variables of AnnData, then the columns that describe its rows, as a data frame."""
-    twice = [column for column in data.obs.columns if column in data.var_names]
-    if data.X is None or twice:
-        why = f"obs and var both have {listing(twice)}" if twice else "it has no X"
+def _variables(data: Any, name: str) -> Any:
+    """Return X of AnnData such that rows can be read: an array, rows that are sparse, or a file."""
+    X, twice = data.X, [n for n, times in Counter(data.var_names).items() if times > 1]
+    if X is None or twice:
+        why = "it has no X; layers go through condokit.anndata.adapt(adata, layer=...)"
+        if twice:
+            why = f"var_names are not unique, {listing(twice)}; call adata.var_names_make_unique()"
         raise ValueError(f"The AnnData of {name} cannot be read: {why}.")
-    rows = data.obs.reset_index(drop=True)
-    return data.to_df().reset_index(drop=True).join(rows).set_index(data.obs_names)
+    if isinstance(X, np.ndarray):
+        return _as_array(X, name)
+    if X.dtype.kind not in "fiub":
+        raise ValueError(f"{name} must hold numbers, but the dtype of its X is {X.dtype}.")
+    if getattr(X, "format", "csr") != "csr":  # of use to nobody by rows
+        return (X.to_memory() if hasattr(X, "to_memory") else X).tocsr()
+    return _StoredRows(X) if hasattr(X, "group") else X
+
+
+class _StoredRows:
+    """Rows of a sparse matrix in a file; anndata does not read them with every SciPy."""
+
+    def __init__(self, X: Any) -> None:
+        self.shape, self.dtype, self._group = X.shape, X.dtype, X.group
+        self._ends, self.chunks = X.group["indptr"][:], None  # as of other data in files
+
+    def __getitem__(self, rows: slice) -> Any:
+        ends = self._ends[rows.start : rows.stop + 1]
+        some = slice(int(ends[0]), int(ends[-1]))
+        parts = self._group["data"][some], self._group["indices"][some], ends - ends[0]
+        return sparse.csr_matrix(parts, shape=(len(ends) - 1, self.shape[1]))
 
 
 def _as_frame(X: Any, name: str) -> nw.DataFrame[Any] | None:

@@ -62,9 +62,8 @@ def _as_trained(model: Any, values: Array, table: Table) -> Any:
     """Return rows in the form that a model was trained on: with column names, or without."""
     if table.columns is None or not hasattr(model, "feature_names_in_"):
         return values
-    native = nw.from_native(table.native, eager_only=True)
     columns = {name: values[:, j] for j, name in enumerate(table.labels)}
-    return nw.from_dict(columns, backend=native.implementation).to_native()
+    return nw.from_dict(columns, backend=table.about.implementation).to_native()
 
 
 def _predictions(name: str, model: Any, X: Any) -> tuple[Array, str]:
