@@ -8,8 +8,10 @@ import numpy as np
 from condokit.batches.adapter import BatchAdapter
 from condokit.checks import Note, noting, unknown_columns
 from condokit.io.formats import need
+from condokit.trust.evaluate import evaluate
 
 _ERRORS = ("error_before", "error_after")
+_EVALUATED = 20_000_000  # values up to which the maps are evaluated
 
 
 def adapt(
@@ -42,7 +44,8 @@ def adapt(
     key_added : str, default="condokit"
         The result is `layers[key_added]`, or ``obsm[f"{use_rep}_{key_added}"]``; `uns[key_added]`
         has parameters, batches with their expected errors in sd of the reference, the number of
-        variables left alone, shares of mapped values that became negative, and warnings.
+        variables left alone, shares of mapped values that became negative, warnings, and, of up to
+        20 million values, the verdicts of `condokit.evaluate`.
     inplace : bool, default=True
         Whether to write into `adata`, or into a copy in memory, which is returned.
 
@@ -72,7 +75,12 @@ def adapt(
     given = {"batch_key": batch_key, "layer": layer, "use_rep": use_rep}
     params: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     params["confounder_keys"] = _texts(keys)
-    adata.uns[key_added] = {"params": params, **_facts(adapter, part.n_vars, notes)}
+    facts = {"params": params, **_facts(adapter, part.n_vars, notes)}
+    if part.n_obs * part.n_vars <= _EVALUATED:
+        found = evaluate(adapter, part, batch=batch_key, confounders=keys or None)
+        facts["verdict"], verdicts = found.verdict, found.batches["verdict"]
+        facts["verdicts"] = dict(zip(map(str, found.batches["batch"]), verdicts))
+    adata.uns[key_added] = facts
     return None if inplace else adata
 
 
@@ -94,18 +102,18 @@ def _facts(adapter: BatchAdapter, n_variables: int, notes: list[Note]) -> dict[s
     said = {note.sentence.code: note.sentence.fields for note in notes}
     report, negative = adapter.report_, said.get("negative-values", {})
     facts, n_alone = list(report.batches.values()), int(report.facts["left_alone"])
-    rows = np.array([one.rows for one in facts])
+    rows = np.array([0.0 if isinstance(one.rows, str) else one.rows for one in facts])
     errors = {name: np.array([getattr(one, name) for one in facts]) for name in _ERRORS}
     texts = [f"{note.category}: {note.sentence}" for note in notes]
     return {
         "reference": str(report.reference),
         "batches": {
             "batch": _texts(report.batches),
-            "rows": rows,
+            "rows": _texts(one.rows for one in facts),
             **errors,
             "path": _texts(" > ".join(map(str, one.path)) for one in facts),
         },
-        **{name: float(np.sqrt(rows @ e**2 / rows.sum())) for name, e in errors.items()},
+        **{name: float(np.sqrt(rows @ e**2 / max(rows.sum(), 1.0))) for name, e in errors.items()},
         "n_mapped": n_variables - n_alone,
         "n_left_alone": n_alone,
         "negative_from_positive": float(negative.get("positive", 0.0)),

@@ -149,6 +149,10 @@ def test_a_new_batch_leaves_other_maps_as_they_are(tmp_path, chain):
     assert batches["D"].error_after > batches["C"].error_after
     mapped = adapter.transform(chain.table, batch="site")
     assert chain.error(mapped, [3]) < 0.7 * chain.error(chain.X, [3])
+    adapter.save(tmp_path / "more.json")
+    again = BatchAdapter.load(tmp_path / "more.json")
+    assert again.maps_["D"] == adapter.maps_["D"]
+    assert again.report_.batches["D"].path == ["D", "C", "B", "A"]
     with pytest.raises(ValueError, match="one label that is new.*New: none"):
         adapter.add_batch(new, **ROLES)
 

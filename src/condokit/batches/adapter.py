@@ -1,7 +1,7 @@
 """BatchAdapter: one frozen map for every batch of a study."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from condokit.adapter import (
 from condokit.batches.estimate import Estimate, estimate, is_joint, towards_centre
 from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
+from condokit.batches.record import BatchFacts, BatchReport, account
 from condokit.batches.study import Study
 from condokit.checks import (
     Array,
@@ -31,54 +32,18 @@ from condokit.checks import (
     said,
     warn,
 )
-from condokit.data.disclosure import hidden_counts, told
+from condokit.data.disclosure import hidden_counts
 from condokit.data.measurements import warn_of_columns
 from condokit.data.roles import batch_of_rows
 from condokit.data.tables import Table
 from condokit.maps import file as mapfile
 from condokit.maps.affine import AffineMap
 from condokit.maps.profile import profile
-from condokit.maps.provenance import check_provenance, setting, versions
+from condokit.maps.provenance import check_provenance
 from condokit.maps.standard_errors import StandardErrors
 
 _ERRORS = "error_before", "error_after"
 _PROFILED = 50_000_000  # values times batches up to which maps keep a profile of their data
-
-
-@dataclass(frozen=True)
-class BatchFacts:
-    """What is known of one batch: figures that the report tells."""
-
-    rows: Any  # hidden if they are few
-    path: list[Any]  # labels from the batch to the reference
-    overlap: float  # with the next batch on the path
-    bridges: int  # with the next batch on the path
-    error_before: float  # expected systematic error of a value, in sd of the reference
-    error_after: float
-
-
-@dataclass(frozen=True)
-class BatchReport:
-    """Facts of a fit of many batches."""
-
-    reference: Any
-    why: str  # how the reference came about
-    joint: bool
-    batches: dict[Any, BatchFacts]
-    unreachable: list[Any]
-    facts: dict[str, Any]
-
-    def __str__(self) -> str:
-        lines = [
-            f"{'batch':<16}{'rows':>7}{'overlap':>9}{'bridges':>9}{'before':>8}{'after':>8}  path"
-        ]
-        for label, one in self.batches.items():
-            name = str(label) if len(str(label)) < 16 else f"{str(label)[:14]}…"
-            line = f"{name:<16}{one.rows!s:>7}{one.overlap:>9.2f}{one.bridges:>9}"
-            line += f"{one.error_before:>8.2f}{one.error_after:>8.2f}  "
-            lines.append(line + " > ".join(map(str, one.path)))
-        lines += [f"{label}: left as it is, no path to the reference" for label in self.unreachable]
-        return "\n".join([*lines, f"reference: {self.why}; errors in sd of the reference"])
 
 
 class BatchAdapter(TransformerMixin, BaseEstimator):
@@ -270,7 +235,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         self._keep(study, graph, reference, paths, found, why)
         self.reference_ = "consensus" if centred else study.labels[reference]
         self.report_: BatchReport = replace(self.report_, reference=self.reference_, joint=joint)
-        self.provenance_ = self._account(study, found, list(notes))
+        settings = self.one_adapter().get_params(deep=False)
+        self.provenance_: Mapping[str, Any] = account(self.report_, settings, study, list(notes))
         keep_features(self, study.domains.tables[0], columns)
         return self
 
@@ -326,35 +292,6 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         self.graph_, self.paths_ = graph.edges(), {k: one.path for k, one in facts.items()}
         lost = [label for label in labels if label not in facts]
         self.report_ = BatchReport(labels[reference], why, True, facts, lost, found.facts)
-
-    def _account(self, study: Study, found: Estimate, notes: list[Any]) -> Mapping[str, Any]:
-        """Tell how the maps came about, without anything that a file may not give away."""
-        settings = self.one_adapter().get_params(deep=False)
-        report = self.report_
-        account = {
-            "versions": versions(),
-            "adapter": {name: setting(value) for name, value in settings.items()},
-            "confounders": {
-                c.name: "continuous" if c.values is not None else "categorical"
-                for c in study.domains.confounders
-            },
-            "joint": report.joint,
-            "reference": report.why,
-            "batches": [
-                {
-                    "label": label if isinstance(label, int | float) else str(label),
-                    "rows": one.rows,
-                    "path": [str(step) for step in one.path],
-                    "overlap": round(one.overlap, 3),
-                    "bridges": one.bridges,
-                    **{n: round(e, 4) if (e := getattr(one, n)) == e else None for n in _ERRORS},
-                }
-                for label, one in report.batches.items()
-            ],
-            "unreachable": [str(label) for label in report.unreachable],
-            "warnings": list(dict.fromkeys(f"{n.category}: {told(n.sentence)}" for n in notes)),
-        }
-        return check_provenance(account) or {}
 
     def transform(self, X: Any, *, batch: Any, return_std: bool = False) -> Any:
         """Map the rows of every batch to the reference; no confounders are needed.
@@ -475,6 +412,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         self.errors_ = {**self.errors_, label: other.errors_[label]}
         self.paths_ = {**self.paths_, label: facts.path}
         self.report_ = replace(self.report_, batches={**self.report_.batches, label: facts})
+        self.provenance_ = {**self.provenance_, "batches": self.report_.plain()}
         return self
 
     def against_others(self, study: Study, own: int) -> Study:
@@ -540,8 +478,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
     @classmethod
     def load(cls, path: mapfile.Place) -> "BatchAdapter":
         """Read the maps that `save` wrote; they transform as before, and can be added to."""
-        found = mapfile.read(path, cls)
-        assert isinstance(found, cls)
+        found: BatchAdapter = mapfile.read(path, cls)
         return found
 
     @classmethod
@@ -558,18 +495,10 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             label: mapfile.CLASSES[one["kind"]].from_dict(one) for label, one in zip(labels, parts)
         }
         self.provenance_ = check_provenance(content.get("provenance")) or {}
-        told_of: dict[Any, dict[str, Any]] = {
-            one["label"]: {k: np.nan if v is None else v for k, v in one.items()}
-            for one in self.provenance_.get("batches", ())
-        }
-        names = ("rows", "path", "overlap", "bridges", *_ERRORS)
-        facts = {label: BatchFacts(*(one[n] for n in names)) for label, one in told_of.items()}
-        lost = list(self.provenance_.get("unreachable", ()))
-        joint = bool(self.provenance_.get("joint"))
-        why = str(self.provenance_.get("reference", ""))
+        self.report_ = BatchReport.told(content.get("reference"), self.provenance_)
         self.reference_, self.errors_ = content.get("reference"), dict.fromkeys(self.maps_)
-        self.report_ = BatchReport(self.reference_, why, joint, facts, lost, {})
-        self.graph_, self.paths_ = [], {label: one.path for label, one in facts.items()}
+        paths = {label: one.path for label, one in self.report_.batches.items()}
+        self.graph_, self.paths_ = [], paths
         self._columns, self.n_features_in_ = content.get("columns"), content["n_features"]
         if content["feature_names"] is not None:
             self.feature_names_in_ = np.asarray(content["feature_names"], dtype=object)

@@ -169,6 +169,12 @@ def assess(
     check_number("warn_overlap", warn_overlap, 0, 1)
     check_number("min_overlap", min_overlap, 0, 1)
     check_integer("min_cell", min_cell, 1)
+    return _assessed(domains, warn_overlap, min_overlap, min_cell)
+
+
+def _assessed(
+    domains: Domains, warn_overlap: float, min_overlap: float, min_cell: int
+) -> Assessment:
     strata, kept = domains.strata(), domains.kept()
     comparison, overlap = None, None
     try:

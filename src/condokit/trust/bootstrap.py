@@ -121,6 +121,19 @@ def bootstrap(
         study = adapter.read_as_fitted(X, batch, confounders, groups, sample_weight)
         return _of_batches(adapter, study, n_resamples, seed, verbose)
     domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
+    how = n_resamples, seed, n_jobs, verbose
+    return _of_domains(adapter, domains, *how)
+
+
+def _of_domains(
+    adapter: ConDoAdapter,
+    domains: Domains,
+    n_resamples: int,
+    seed: int,
+    n_jobs: int | None,
+    verbose: bool,
+) -> Bootstrap:
+    """Refit the map of two domains, and keep its errors."""
     if "pairs" in adapter.report_:
         raise ValueError("A map that was refined by pairs cannot be refitted without them.")
     chosen, recipe = adapter.chosen_, adapter.chosen_.recipe

@@ -1,0 +1,93 @@
+"""What is known of the maps of many batches: facts that print, and that go into their file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from condokit.batches.study import Study
+from condokit.checks import Note
+from condokit.data.disclosure import told
+from condokit.maps.provenance import check_provenance, setting, versions
+
+_ERRORS = ("error_before", "error_after")
+
+
+@dataclass(frozen=True)
+class BatchFacts:
+    """What is known of one batch: figures that the report tells."""
+
+    rows: Any  # hidden if they are few
+    path: list[Any]  # labels from the batch to the reference
+    overlap: float  # with the next batch on the path
+    bridges: int  # with the next batch on the path
+    error_before: float  # expected systematic error of a value, in sd of the reference
+    error_after: float
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """Facts of a fit of many batches."""
+
+    reference: Any
+    why: str  # how the reference came about
+    joint: bool
+    batches: dict[Any, BatchFacts]
+    unreachable: list[Any]
+    facts: dict[str, Any]
+
+    @classmethod
+    def told(cls, reference: Any, provenance: Mapping[str, Any]) -> "BatchReport":
+        """Return what a file tells."""
+        names = ("rows", "path", "overlap", "bridges", *_ERRORS)
+        facts: dict[Any, Any] = {
+            one["label"]: [float("nan") if one[name] is None else one[name] for name in names]
+            for one in provenance.get("batches", ())
+        }
+        facts = {label: BatchFacts(*values) for label, values in facts.items()}
+        lost, why = provenance.get("unreachable", ()), str(provenance.get("reference", ""))
+        return cls(reference, why, bool(provenance.get("joint")), facts, list(lost), {})
+
+    def plain(self) -> list[dict[str, Any]]:
+        """Return what a file may tell of every batch."""
+        return [
+            {
+                "label": label if isinstance(label, int | float) else str(label),
+                "rows": one.rows,
+                "path": [str(step) for step in one.path],
+                "overlap": round(one.overlap, 3),
+                "bridges": one.bridges,
+                **{n: round(e, 4) if (e := getattr(one, n)) == e else None for n in _ERRORS},
+            }
+            for label, one in self.batches.items()
+        ]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'batch':<16}{'rows':>7}{'overlap':>9}{'bridges':>9}{'before':>8}{'after':>8}  path"
+        ]
+        for label, one in self.batches.items():
+            name = str(label) if len(str(label)) < 16 else f"{str(label)[:14]}…"
+            line = f"{name:<16}{one.rows!s:>7}{one.overlap:>9.2f}{one.bridges:>9}"
+            line += f"{one.error_before:>8.2f}{one.error_after:>8.2f}  "
+            lines.append(line + " > ".join(map(str, one.path)))
+        lines += [f"{label}: left as it is, no path to the reference" for label in self.unreachable]
+        return "\n".join([*lines, f"reference: {self.why}; errors in sd of the reference"])
+
+
+def account(
+    report: BatchReport, settings: Mapping[str, Any], study: Study, notes: list[Note]
+) -> Mapping[str, Any]:
+    """Tell how the maps came about, without anything that a file may not give away."""
+    confounders = study.domains.confounders
+    kinds = {c.name: "categorical" if c.values is None else "continuous" for c in confounders}
+    facts = {
+        "versions": versions(),
+        "adapter": {name: setting(value) for name, value in settings.items()},
+        "confounders": kinds,
+        "joint": report.joint,
+        "reference": report.why,
+        "batches": report.plain(),
+        "unreachable": [str(label) for label in report.unreachable],
+        "warnings": list(dict.fromkeys(f"{n.category}: {told(n.sentence)}" for n in notes)),
+    }
+    return check_provenance(facts) or {}
