@@ -82,7 +82,9 @@ def build(
     """
     assessment, evaluation = judged(adapter, domains, assessment, evaluation)
     inward, outward = _names(adapter.map_, domains)
-    features = _features({"feature": outward, **parameters(adapter.map_, adapter.errors_)}, evaluation)
+    features = _features(
+        {"feature": outward, **parameters(adapter.map_, adapter.errors_)}, evaluation
+    )
     record: dict[str, Any] = {
         "format": FORMAT,
         "schema": SCHEMA,
