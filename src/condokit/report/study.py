@@ -45,7 +45,7 @@ def build_study(
         "n_features": study.domains.n_features,
         "joint": report.joint,
         "bridges_used": study.n_bridges > 0,
-        "has_errors": all(error is not None for error in adapter.errors_.values()),
+        "has_errors": all(adapter.errors_[label] for label in evaluation.evaluations),
         "findings": [told_finding(f) for f in assessment.findings],
         "warnings": account.get("warnings", ()),
         # without the samples themselves, whose names are nobody's business
@@ -64,7 +64,7 @@ def render_study(record: dict[str, Any]) -> str:
 
 def _pairs(adapter: BatchAdapter, study: Study) -> dict[frozenset[str], dict[str, Any]]:
     """Return the pairs of batches that can be compared, the best first, and steps of paths."""
-    steps = [one.path[:2] for one in adapter.report_.batches.values() if len(one.path) > 1]
+    steps = [path[:2] for path in adapter.paths_.values() if len(path) > 1]
     unknown = {"overlap": None, "bridges": None, "error": np.inf, "comparable": True}
     edges = [*(adapter.graph_ or adapter.graph(study)[0].edges())]
     edges += [{"batches": step, **unknown} for step in steps]  # to batches that were added later
@@ -80,26 +80,20 @@ def _pairs(adapter: BatchAdapter, study: Study) -> dict[frozenset[str], dict[str
 def _batches(
     adapter: BatchAdapter, study: Study, evaluation: BatchEvaluation, pairs: dict[Any, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield what is known of every batch; one that no path reaches has none."""
-    told = {str(row["batch"]): row for row in evaluation.batches.rows()}
+    """Yield what is known of every batch; one that no path reaches has an empty path."""
+    judged = {str(row["batch"]): row for row in evaluation.batches.rows()}
     counts = np.array([float(study.rows(b).sum()) for b in range(study.n_batches)])
     rows = dict(zip(map(str, study.labels), hidden_counts(counts)))
     for label in adapter.maps_:
         name, one = str(label), evaluation.evaluations.get(label)
-        facts, found = adapter.report_.batches.get(label), told.get(name, {"doubts": ""})
-        path = [] if facts is None else [str(step) for step in facts.path]
+        path, found = [str(step) for step in adapter.paths_.get(label, ())], judged.get(name, {})
         step = pairs.get(frozenset(path[:2]), {})
         yield {
             "batch": name,
             "rows": rows.get(name),
-            "verdict": found.get("verdict"),
-            "level": LEVEL_OF.get(found.get("verdict", ""), "note"),
-            "doubts": found["doubts"],
             "path": path,
-            "overlap": step.get("overlap"),
-            "bridges": step.get("bridges"),
-            "error_before": None if facts is None else facts.error_before,
-            "error_after": None if facts is None else facts.error_after,
+            **{key: step.get(key) for key in ("overlap", "bridges")},
+            **{key: found.get(key) for key in ("verdict", "doubts", "error_before", "error_after")},
             "findings": [] if one is None else [told_finding(f) for f in one.findings],
             "versions": {} if one is None else one.versions,
             "changed": [] if one is None else _changed(adapter, study, label),
@@ -120,26 +114,21 @@ def _changed(adapter: BatchAdapter, study: Study, label: Any) -> list[dict[str, 
 
 def _placed(record: dict[str, Any]) -> dict[str, Any]:
     """Place batches in columns by steps to the reference, beside the next on their path."""
-    batches, pairs = record["batches"], record["pairs"]
+    batches = record["batches"]
     n_steps = max(len(one["path"]) for one in batches)
     columns = [[one for one in batches if len(one["path"]) == k + 1] for k in range(n_steps)]
     columns += [lost] if (lost := [one for one in batches if not one["path"]]) else []
-    longest = max(map(len, columns))
+    longest, most = max(map(len, columns)), max(size_of(one["rows"] or 0)[0] for one in batches)
     row = _ROW if longest <= _MANY else _LOW_ROW
-    most = max(size_of(one["rows"] or 0)[0] for one in batches) or 1.0
-    at: dict[str, dict[str, float]] = {"": {"y": 24 + row * longest / 2}}
+    at: dict[str | None, dict[str, float]] = {None: {"y": 24 + row * longest / 2}}
     for k, column in enumerate(columns):
-        nexts = {one["batch"]: one["path"][1] if len(one["path"]) > 1 else "" for one in column}
-        column.sort(key=lambda one: at[nexts[one["batch"]]]["y"])
-        last, lowest = 24 - row / 2, at[""]["y"] + row * (longest / 2 - len(column) - 0.5)
-        for i, (name, rows) in enumerate((one["batch"], one["rows"]) for one in column):
-            beside = at[nexts[name]]["y"] - row * ([*nexts.values()].count(nexts[name]) - 1) / 2
-            last = min(max(beside, last + row), lowest + row * (i + 1))
-            radius = 4 + 7 * (size_of(rows or 0)[0] / most) ** 0.5
-            at[name] = {"x": 20 + _COLUMN * k, "y": last, "r": radius}
-    on_path, others = ([p for p in pairs if p["on_path"] == best] for best in (True, False))
-    drawn = [*others[: len(batches)], *on_path]
-    best = min((pair["error"] for pair in drawn if pair["error"]), default=1)
-    links = [{**pair, "width": 1 + 4 * best / (pair["error"] or np.inf)} for pair in drawn]
+        nexts = [(*one["path"], None)[min(len(one["path"]), 1)] for one in column]
+        last, end = -np.inf, at[None]["y"] + row * (longest / 2 - len(column) - 0.5)
+        order = sorted(range(len(column)), key=lambda i: at[nexts[i]]["y"])
+        for place, i in enumerate(order, 1):
+            beside = at[nexts[i]]["y"] - row * (nexts.count(nexts[i]) - 1) / 2
+            last = min(max(beside, last + row, 24 + row / 2), end + row * place)
+            radius = 4 + 7 * (size_of(column[i]["rows"] or 0)[0] / (most or 1)) ** 0.5
+            at[column[i]["batch"]] = {"x": 20 + _COLUMN * k, "y": last, "r": radius}
     size = {"column": _COLUMN, "width": _COLUMN * len(columns) - 80, "height": 40 + row * longest}
-    return {"at": at, "links": links, "left_out": len(pairs) - len(drawn), **size}
+    return {"at": at, **size}
