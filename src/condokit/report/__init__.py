@@ -50,11 +50,9 @@ def save(
     """
     if isinstance(adapter, BatchAdapter):
         study = adapter.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
-        record = build_study(adapter, study)
-        page = render_study(record)
+        page = render_study(record := build_study(adapter, study))
     else:
         domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
-        record = build(adapter, domains)
-        page = render(record)
+        page = render(record := build(adapter, domains))
     write_files({path: page.encode()}, force)
     return record

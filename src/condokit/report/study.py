@@ -103,11 +103,11 @@ def _batches(
 def _changed(adapter: BatchAdapter, study: Study, label: Any) -> list[dict[str, Any]]:
     """Return the features that change most at the mean, in standard deviations of the batch."""
     own, errors = study.labels.index(label), adapter.errors_[label]
-    affine = adapter.maps_[label].with_origin(profile(study.pair(own, own), hidden=True))
+    mine = profile(study.pair(own, own), hidden=True)  # nothing of too few rows
+    affine = adapter.maps_[label].with_origin(mine)
     columns = {"feature": study.domains.tables[0].labels, **parameters(affine, errors)}
-    mean, sd = affine.fitted_on.mean, affine.fitted_on.sd  # not known of too few rows
     if errors is not None:
-        columns["change_sd_error"] = errors.of_mapped(mean[None], affine)[0] / sd
+        columns["change_sd_error"] = errors.of_mapped(mine.mean[None], affine)[0] / mine.sd
     size = np.abs(columns["change_sd"])
     return [*Sheet(columns).take(np.argsort(-size)[: min(_MOST_CHANGED, (size >= 0).sum())]).rows()]
 
