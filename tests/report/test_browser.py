@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 from stories import HOSTILE, report, table
 
-from condokit.report import render
+from condokit import BatchAdapter
+from condokit.report import render, save
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
@@ -76,6 +77,15 @@ def pages(tmp_path_factory):
         path = folder / f"{name}.html"
         path.write_text(render(record), encoding="utf-8")
         addresses[name] = path.as_uri()
+    frame = table(3, n=40).assign(batch=np.resize(["A", "B", "site_of_a_very_long_name"], 120))
+    frame = frame.astype({"sick": str})
+    frame.loc[frame.index[:6], ["batch", "sick"]] = ["lost", "unknown"]
+    roles = {"batch": "batch", "confounders": ["sick"]}
+    settings = {"reference": "A", "unreachable": "keep"}
+    with pytest.warns(UserWarning, match="No path"):
+        adapter = BatchAdapter(**settings).fit(frame, features=["x*"], **roles)
+    save(folder / "study.html", adapter, frame, **roles)
+    addresses["study"] = (folder / "study.html").as_uri()
     return addresses
 
 
@@ -299,3 +309,24 @@ def test_names_are_broken_between_their_parts_only(browser, pages, width):
         }).map((text) => text.data)"""
     )
     assert broken == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [360, 1100])
+def test_a_study_can_be_read_everywhere(browser, pages, dark, width):
+    find = opened(browser, pages["study"], dark=dark, width=width)
+    find(".study a")[0].click()  # a batch opens its details
+    assert [one.get_attribute("open") for one in find("details.batch")] == ["true", None]
+    browser.execute_script(
+        "for (const one of document.querySelectorAll('details')) one.open = true"
+    )
+    assert browser.execute_script(CONTRAST) == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    if width < 600:  # tables are blocks there
+        wide = "return [...document.querySelectorAll('table.stack, table.bars')]"
+        assert browser.execute_script(f"{wide}.every((t) => t.scrollWidth <= innerWidth)")
+    ends = "return [...document.querySelectorAll('.graph text')].map((t) => t.getBBox())"
+    boxes = browser.execute_script(f"{ends}.map((b) => [b.x, b.y, b.x + b.width, b.y + b.height])")
+    for k, a in enumerate(boxes):  # no text of the picture covers another
+        for b in boxes[:k]:
+            assert a[0] >= b[2] or b[0] >= a[2] or a[1] >= b[3] or b[1] >= a[3]

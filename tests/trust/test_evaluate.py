@@ -285,3 +285,11 @@ def test_the_area_within_cells_is_the_share_of_pairs_in_order(rng):
     ]
     assert area_within(score, label, cell) == pytest.approx(np.mean(pairs))
     assert area_within(score, np.ones(60, dtype=bool), cell) == 0.5
+
+
+def test_strata_of_single_rows_tell_nothing_of_spreads(rng):
+    frame = two_domains(rng)
+    own = frame[frame.domain == "query"].groupby("sick").head(1)  # one row of each stratum
+    found = evaluate(truth(), pd.concat([own, frame[frame.domain == "reference"]]), **ROLES)
+    assert found.verdict == "cannot tell"
+    assert found.features["sd_ratio_after"] == [1.0] * 4

@@ -43,7 +43,7 @@ class BatchReport:
             one["label"]: [float("nan") if one[name] is None else one[name] for name in names]
             for one in provenance.get("batches", ())
         }
-        facts = {label: BatchFacts(*values) for label, values in facts.items()}
+        facts = {k: BatchFacts(v[0], list(v[1]), *v[2:]) for k, v in facts.items()}
         lost, why = provenance.get("unreachable", ()), str(provenance.get("reference", ""))
         return cls(reference, why, bool(provenance.get("joint")), facts, list(lost), {})
 

@@ -4,24 +4,28 @@ import os
 from typing import Any
 
 from condokit.adapter import ConDoAdapter
+from condokit.batches.adapter import BatchAdapter
 from condokit.io import write_files
 from condokit.report.contents import build
 from condokit.report.render import render
+from condokit.report.study import build_study, render_study
 from condokit.trust.blocks import read_as_fitted
 
-__all__ = ["build", "render", "save"]
+__all__ = ["build", "build_study", "render", "render_study", "save"]
 
 
 def save(
     path: str | os.PathLike[str],
-    adapter: ConDoAdapter,
+    adapter: ConDoAdapter | BatchAdapter,
     X: Any,
     *,
-    domain: Any,
+    domain: Any = None,
+    batch: Any = None,
     confounders: Any = None,
     features: Any = None,
     groups: Any = None,
     sample_weight: Any = None,
+    bridge: Any = None,
     force: bool = False,
 ) -> dict[str, Any]:
     """Write the report of a fitted adapter as one HTML file, and return its record.
@@ -30,10 +34,12 @@ def save(
     ----------
     path : str or path
         The file to write.
-    adapter : ConDoAdapter
+    adapter : ConDoAdapter or BatchAdapter
         A fitted adapter.
     X, domain, confounders, features, groups, sample_weight
         The table that it was fitted on, as in `ConDoAdapter.fit`.
+    batch, bridge
+        Of a `BatchAdapter`, in place of `domain`: as in `BatchAdapter.fit`.
     force : bool, default=False
         Replace an existing file.
 
@@ -42,7 +48,11 @@ def save(
     dict
         Everything that the page shows, as plain numbers and text.
     """
-    domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
-    record = build(adapter, domains)
-    write_files({path: render(record).encode()}, force)
+    if isinstance(adapter, BatchAdapter):
+        study = adapter.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
+        page = render_study(record := build_study(adapter, study))
+    else:
+        domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
+        page = render(record := build(adapter, domains))
+    write_files({path: page.encode()}, force)
     return record

@@ -14,7 +14,7 @@ from condokit.data.domains import Domains
 from condokit.data.records import LEVELS, Finding, Sheet, plain
 from condokit.maps.affine import AffineMap
 from condokit.maps.provenance import setting, versions
-from condokit.maps.standard_errors import DiagonalErrors
+from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
 from condokit.solvers.lbfgs import threads
 from condokit.trust.assess import Assessment, assess
 from condokit.trust.evaluate import Evaluation, evaluate
@@ -36,7 +36,7 @@ _NOT_POSSIBLE = (
 _NOT_EVALUATED = (
     "The map joins different features, so that what it leaves of the shift cannot be measured here."
 )
-_LEVELS = {"better": "good", "no change needed": "good", "cannot tell": "care", "worse": "poor"}
+LEVEL_OF = {"better": "good", "no change needed": "good", "cannot tell": "care", "worse": "poor"}
 _EXACT = {"scale", "own", "offset", "image_of_mean", "mean", "change", "grid", "parameters"}
 
 
@@ -82,7 +82,9 @@ def build(
     """
     assessment, evaluation = judged(adapter, domains, assessment, evaluation)
     inward, outward = _names(adapter.map_, domains)
-    features = _features({"feature": outward, **_parameters(adapter)}, evaluation)
+    features = _features(
+        {"feature": outward, **parameters(adapter.map_, adapter.errors_)}, evaluation
+    )
     record: dict[str, Any] = {
         "format": FORMAT,
         "schema": SCHEMA,
@@ -96,11 +98,11 @@ def build(
         "uncertainty": _uncertainty(adapter),
         "features": features.to_dict(),
         "densities": [] if evaluation is None else list(_densities(evaluation, features)),
-        "reproduce": _reproduce(adapter, domains, command, inputs),
+        "reproduce": reproduce(_used(adapter, domains), command, inputs),
     }
     for shown_elsewhere in _NOT_TWICE if evaluation is not None else ():
         del record["evaluation"][shown_elsewhere]
-    return _tidy(plain(record))
+    return tidy(plain(record))
 
 
 def judged(
@@ -132,13 +134,14 @@ def _uncertainty(adapter: ConDoAdapter) -> dict[str, Any]:
     }
 
 
-def _reproduce(adapter: ConDoAdapter, domains: Domains, command: Any, inputs: Any) -> Any:
+def reproduce(used: dict[str, Any], command: Any, inputs: Any) -> dict[str, Any]:
+    """Tell how to get the same again."""
     return {
         "command": command,
         "versions": versions(),
         # without folders, which are nobody's business
         "inputs": {Path(path).name: found for path, found in (inputs or {}).items()},
-        "parameters": (used := _used(adapter, domains)),
+        "parameters": used,
         "options": {name: str(said(f"{{@{name}}}")) for name in used},  # what the reader calls them
     }
 
@@ -163,7 +166,7 @@ def _used(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
     return {name: setting(value) for name, value in used.items()}
 
 
-def _tidy(value: Any, digits: int = _FEW_DIGITS) -> Any:
+def tidy(value: Any, digits: int = _FEW_DIGITS) -> Any:
     """Round numbers, and replace what cannot be written as UTF-8."""
     if isinstance(value, float):
         short = float(f"{value:.{digits}g}")
@@ -171,9 +174,9 @@ def _tidy(value: Any, digits: int = _FEW_DIGITS) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
-        return [_tidy(item, digits) for item in value]
+        return [tidy(item, digits) for item in value]
     if isinstance(value, dict):
-        return {_tidy(k): _tidy(v, _DIGITS if k in _EXACT else digits) for k, v in value.items()}
+        return {tidy(k): tidy(v, _DIGITS if k in _EXACT else digits) for k, v in value.items()}
     return value
 
 
@@ -184,8 +187,8 @@ def verdict(assessment: Assessment | None, evaluation: Evaluation | None) -> dic
     if evaluation is None:
         return {"level": "care", "word": "Not evaluated", "sentence": _NOT_EVALUATED}
     word = evaluation.verdict
-    sentence = _capital(evaluation.sentence.split(": ", 1)[1])
-    return {"level": _LEVELS[word], "word": _capital(word), "sentence": sentence}
+    sentence = capital(evaluation.sentence.split(": ", 1)[1])
+    return {"level": LEVEL_OF[word], "word": capital(word), "sentence": sentence}
 
 
 def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
@@ -240,10 +243,14 @@ def _findings(
     found: dict[str, dict[str, str]] = {}  # by text: what is said of the data may be said again
     for about, findings in parts.items():
         for f in findings:
-            text = _capital(f"{f.text}")
-            one = {"about": about, "level": f.level, "text": text, "advice": f"{f.advice}"}
-            found.setdefault(text, one)
+            one = {"about": about, **told_finding(f)}
+            found.setdefault(one["text"], one)
     return sorted(found.values(), key=lambda finding: LEVELS.index(finding["level"]))
+
+
+def told_finding(f: Finding) -> dict[str, str]:
+    """Return a finding in the words of the reader."""
+    return {"level": f.level, "text": capital(f"{f.text}"), "advice": f"{f.advice}"}
 
 
 def _of_fit(adapter: ConDoAdapter) -> Iterator[Finding]:
@@ -257,7 +264,8 @@ def _of_fit(adapter: ConDoAdapter) -> Iterator[Finding]:
         yield Finding("note", f"{text}compared: {len(dropped)}.")
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
+    """Return a sentence that begins one."""
     return text[:1].upper() + text[1:]
 
 
@@ -283,13 +291,13 @@ def _features(columns: dict[str, Any], evaluation: Evaluation | None) -> Sheet:
     return Sheet(columns | found.columns | {"feature": columns["feature"]}).take(order)
 
 
-def _parameters(adapter: ConDoAdapter) -> dict[str, Any]:
+def parameters(affine: Any, errors: StandardErrors | None) -> dict[str, Any]:
     r"""Return the mean of the query rows and parameters with 95% intervals, or a diagonal.
 
     These are the change at the mean, :math:`g(\bar x) - \bar x`, and of a diagonal map the rest.
     """
-    affine, errors, columns = adapter.map_, adapter.errors_, dict[str, Any]()
-    mean, sd = affine.fitted_on.mean, affine.fitted_on.sd  # type: ignore[union-attr]
+    columns = dict[str, Any]()
+    mean, sd = affine.fitted_on.mean, affine.fitted_on.sd
     image, is_diagonal = affine(mean[None])[0], affine.kind == "diagonal"
     key, value = ("image_of_mean", image) if affine.is_rectangular else ("change", image - mean)
     shown = {key: value} | ({"scale": affine.scale, "offset": affine.offset} if is_diagonal else {})

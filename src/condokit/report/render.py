@@ -49,6 +49,24 @@ def render(record: dict[str, Any]) -> str:
     str
         The page: no requests, no dependencies, below 3 MB for 100 features.
     """
+    script, features = _file("report.js"), record["features"]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return page(
+        "report.html.jinja",
+        **record,
+        script=Markup(script),
+        script_hash=digest,
+        data=Markup(_embedded({name: record[name] for name in _EXPLORED})),
+        bars=_bars(record),
+        top=list(Sheet(features).rows())[:TOP],
+        love=_largest(features, ("shift_before", "shift_after"), TOP),
+        changed=_largest(features, ("change_sd",), _MOST_CHANGED),
+        n_shown=TOP,
+    )
+
+
+def page(template: str, **content: Any) -> str:
+    """Return a template filled with names, numbers and text, in the style of all pages."""
     environment = Environment(
         loader=PackageLoader("condokit.report"),
         autoescape=True,
@@ -57,21 +75,8 @@ def render(record: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(number=number, count=count, percent=percent, breakable=breakable)
-    script, features = _file("report.js"), record["features"]
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("report.html.jinja").render(
-        **record,
-        style=Markup(_file("report.css")),
-        script=Markup(script),
-        script_hash=digest,
-        data=Markup(_embedded({name: record[name] for name in _EXPLORED})),
-        bars=_bars(record),
-        top=list(Sheet(features).rows())[:TOP],
-        love=_largest(features, ("shift_before", "shift_after"), TOP),
-        changed=_largest(features, ("change_sd",), _MOST_CHANGED),
-        columns=_COLUMNS,
-        version_names=_VERSIONS,
-        n_shown=TOP,
+    return environment.get_template(template).render(
+        **content, style=Markup(_file("report.css")), columns=_COLUMNS, version_names=_VERSIONS
     )
 
 

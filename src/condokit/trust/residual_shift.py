@@ -67,7 +67,7 @@ def measure_shift(rows: ComparableRows, R: Array) -> ResidualShift:
             log_ratio += h * part.log_ratio[0]
             noise_ratio += h**2 * (0.5 / (part.count[:, 0] - 1)).sum()
     each = rows.rows_per_subject
-    noise = each / weight, each * noise_ratio / weight_ratio / weight_ratio
+    noise = each / weight, each * (noise_ratio / weight_ratio) / weight_ratio
     return ResidualShift(difference / weight, log_ratio / weight_ratio, noise)
 
 

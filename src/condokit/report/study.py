@@ -1,0 +1,134 @@
+"""The page of a study of many batches: what is known of all maps, and where they are drawn."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from condokit.batches.adapter import BatchAdapter
+from condokit.batches.study import Study
+from condokit.data.disclosure import hidden_counts, size_of
+from condokit.data.records import Sheet, plain
+from condokit.maps.profile import profile
+from condokit.report.contents import LEVEL_OF, capital, parameters, reproduce, tidy, told_finding
+from condokit.report.render import page
+from condokit.trust.assess import BatchAssessment, assess
+from condokit.trust.evaluate import BatchEvaluation, evaluate
+
+FORMAT, SCHEMA = "condokit-study", 1
+_MOST_CHANGED = 10  # features of a batch
+_COLUMN, _ROW, _LOW_ROW, _MANY = 230, 46, 30, 10  # of the picture: pixels, and batches in a column
+
+
+def build_study(
+    adapter: BatchAdapter,
+    study: Study,
+    *,
+    assessment: BatchAssessment | None = None,
+    evaluation: BatchEvaluation | None = None,
+    command: str | None = None,
+    inputs: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Gather what is known of the maps of a study; the parameters are those of `build`."""
+    assessment = assessment or assess(study, adapter=adapter)
+    evaluation = evaluation or evaluate(adapter, study)
+    report, account, word = adapter.report_, adapter.provenance_, evaluation.verdict
+    pairs, names = _pairs(adapter, study), ("reference", "joint", "unreachable")
+    used = {**account.get("adapter", {}), **{n: getattr(adapter, n) for n in names}}
+    sentence = f"{evaluation.sentence}. The gravest of these is the verdict of the study."
+    record = {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "verdict": {"level": LEVEL_OF[word], "word": capital(word), "sentence": capital(sentence)},
+        "reference": {"label": str(adapter.reference_), "why": report.why},
+        "confounders": account.get("confounders", {}),
+        "n_features": study.domains.n_features,
+        "joint": report.joint,
+        "bridges_used": study.n_bridges > 0,
+        "has_errors": all(adapter.errors_[label] for label in evaluation.evaluations),
+        "findings": [told_finding(f) for f in assessment.findings],
+        "warnings": account.get("warnings", ()),
+        # without the samples themselves, whose names are nobody's business
+        "wanted": [line for line in assessment.wanted if not line.startswith(" ")],
+        "batches": list(_batches(adapter, study, evaluation, pairs)),
+        "pairs": list(pairs.values()),
+        "reproduce": reproduce({n: plain(value) for n, value in used.items()}, command, inputs),
+    }
+    return tidy(plain(record))
+
+
+def render_study(record: dict[str, Any]) -> str:
+    """Return one self-contained HTML page of what `build_study` returned."""
+    return page("study.html.jinja", **record, graph=_placed(record))
+
+
+def _pairs(adapter: BatchAdapter, study: Study) -> dict[frozenset[str], dict[str, Any]]:
+    """Return the pairs of batches that can be compared, the best first, and steps of paths."""
+    steps = [path[:2] for path in adapter.paths_.values() if len(path) > 1]
+    unknown = {"overlap": None, "bridges": None, "error": np.inf, "comparable": True}
+    edges = [*(adapter.graph_ or adapter.graph(study)[0].edges())]
+    edges += [{"batches": step, **unknown} for step in steps]  # to batches that were added later
+    on_path, pairs = {frozenset(map(str, step)) for step in steps}, {}
+    for edge in sorted(edges, key=lambda edge: edge["error"]):
+        key, n = frozenset(both := [*map(str, edge["batches"])]), edge["bridges"]
+        if edge["comparable"] and key not in pairs:
+            shown = n if n is None else hidden_counts(np.array([n]))[0]
+            pairs[key] = {**edge, "batches": both, "bridges": shown, "on_path": key in on_path}
+    return pairs
+
+
+def _batches(
+    adapter: BatchAdapter, study: Study, evaluation: BatchEvaluation, pairs: dict[Any, Any]
+) -> Iterator[dict[str, Any]]:
+    """Yield what is known of every batch; one that no path reaches has an empty path."""
+    judged = {str(row["batch"]): row for row in evaluation.batches.rows()}
+    counts = np.array([float(study.rows(b).sum()) for b in range(study.n_batches)])
+    rows = dict(zip(map(str, study.labels), hidden_counts(counts)))
+    for label in adapter.maps_:
+        name, one = str(label), evaluation.evaluations.get(label)
+        path, found = [str(step) for step in adapter.paths_.get(label, ())], judged.get(name, {})
+        step = pairs.get(frozenset(path[:2]), {})
+        yield {
+            "batch": name,
+            "rows": rows.get(name),
+            "path": path,
+            **{key: step.get(key) for key in ("overlap", "bridges")},
+            **{key: found.get(key) for key in ("verdict", "doubts", "error_before", "error_after")},
+            "findings": [] if one is None else [told_finding(f) for f in one.findings],
+            "versions": {} if one is None else one.versions,
+            "changed": [] if one is None else _changed(adapter, study, label),
+        }
+
+
+def _changed(adapter: BatchAdapter, study: Study, label: Any) -> list[dict[str, Any]]:
+    """Return the features that change most at the mean, in standard deviations of the batch."""
+    own, errors = study.labels.index(label), adapter.errors_[label]
+    mine = profile(study.pair(own, own), hidden=True)  # nothing of too few rows
+    affine = adapter.maps_[label].with_origin(mine)
+    columns = {"feature": study.domains.tables[0].labels, **parameters(affine, errors)}
+    if errors is not None:
+        columns["change_sd_error"] = errors.of_mapped(mine.mean[None], affine)[0] / mine.sd
+    size = np.abs(columns["change_sd"])
+    return [*Sheet(columns).take(np.argsort(-size)[: min(_MOST_CHANGED, (size >= 0).sum())]).rows()]
+
+
+def _placed(record: dict[str, Any]) -> dict[str, Any]:
+    """Place batches in columns by steps to the reference, beside the next on their path."""
+    batches = record["batches"]
+    n_steps = max(len(one["path"]) for one in batches)
+    columns = [[one for one in batches if len(one["path"]) == k + 1] for k in range(n_steps)]
+    columns += [lost] if (lost := [one for one in batches if not one["path"]]) else []
+    longest, most = max(map(len, columns)), max(size_of(one["rows"] or 0)[0] for one in batches)
+    row = _ROW if longest <= _MANY else _LOW_ROW
+    at: dict[str | None, dict[str, float]] = {None: {"y": 24 + row * longest / 2}}
+    for k, column in enumerate(columns):
+        nexts = [(*one["path"], None)[min(len(one["path"]), 1)] for one in column]
+        last, end = -np.inf, at[None]["y"] + row * (longest / 2 - len(column) - 0.5)
+        order = sorted(range(len(column)), key=lambda i: at[nexts[i]]["y"])
+        for place, i in enumerate(order, 1):
+            beside = at[nexts[i]]["y"] - row * (nexts.count(nexts[i]) - 1) / 2
+            last = min(max(beside, last + row, 24 + row / 2), end + row * place)
+            radius = 4 + 7 * (size_of(column[i]["rows"] or 0)[0] / (most or 1)) ** 0.5
+            at[column[i]["batch"]] = {"x": 20 + _COLUMN * k, "y": last, "r": radius}
+    size = {"column": _COLUMN, "width": _COLUMN * len(columns) - 80, "height": 40 + row * longest}
+    return {"at": at, **size}
