@@ -62,6 +62,18 @@ def test_files_fit_the_schema(made, capsys):
     jsonschema.validate(json.loads(Path("maps.json").read_text()), schema)
 
 
+def test_reports(made, capsys):
+    code, _, _ = run(capsys, "fit", "all.csv", *DATA, "-o", "maps.json", "--report", "r.html")
+    assert code == 0
+    code, _, err = run(capsys, "report", "all.csv", *DATA, "-o", "s.html")
+    assert code == 0
+    assert "Batches: " in err
+    for name in ("r.html", "s.html"):
+        page = Path(name).read_text()
+        assert "<svg" in page
+        assert "all.csv" in page
+
+
 def test_check_and_plan(made, capsys):
     code, out, _ = run(capsys, "check", "all.csv", *DATA)
     assert code == 0

@@ -116,7 +116,7 @@ def fit(
     from condokit.cli.apply_file import apply_batches, apply_to_file
     from condokit.cli.fit_adapter import Fitted, FittedBatches
     from condokit.io import together
-    from condokit.report import render
+    from condokit.report import render, render_study
 
     table = options["table"]
     outputs = [path for path in (output, report, table, adapted) if path is not None]
@@ -133,7 +133,7 @@ def fit(
     if report is not None or table is not None:
         record = fitted.account("map.json", "--report", "report.html", made=content)
     if report is not None:
-        made[report] = render(record).encode()
+        made[report] = (render_study if many else render)(record).encode()
     if table is not None:
         made[table] = fitted.table(record)
     with together(made, force):
@@ -211,7 +211,7 @@ def report(
     from condokit import plots
     from condokit.cli.fit_adapter import Fitted, FittedBatches
     from condokit.io import write_files
-    from condokit.report import render
+    from condokit.report import render, render_study
 
     folder, force, drawn = Path(figures or ""), options["force"], []
     if figures:
@@ -225,7 +225,7 @@ def report(
         raise click.UsageError("--figures and --table do not go with --batch.")
     fitted = (FittedBatches if many else Fitted)(arguments, options)
     record = fitted.account("report.html")
-    made = {output: render(record).encode()}
+    made = {output: (render_study if many else render)(record).encode()}
     if options["table"] is not None:
         made[options["table"]] = fitted.table(record)
     for name, content in plots.files(fitted.adapter, *fitted.judged, formats) if figures else ():

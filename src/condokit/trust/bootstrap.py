@@ -66,6 +66,7 @@ def bootstrap(
     *,
     domain: Any = None,
     batch: Any = None,
+    bridge: Any = None,
     confounders: Any = None,
     features: Any = None,
     groups: Any = None,
@@ -90,8 +91,8 @@ def bootstrap(
         A fitted adapter; the map that it chose is refitted, the choice is not repeated.
     X, domain, confounders, features, groups, sample_weight
         The table that it was fitted on, as in `ConDoAdapter.fit`; or its `Domains` as X.
-    batch : array-like of shape (n_rows,) or str, default=None
-        With a `BatchAdapter`, in place of `domain`; pass a bridge by `adapter.read(...)` as X.
+    batch, bridge : array-like of shape (n_rows,) or str, default=None
+        With a `BatchAdapter`, in place of `domain`; as in `BatchAdapter.fit`.
     n_resamples : int, default=200
         Refits.
     n_jobs : int or None, default=None
@@ -118,7 +119,7 @@ def bootstrap(
     check_integer("n_resamples", n_resamples, _FEWEST_DRAWS)
     seed = check_seed(random_state)
     if isinstance(adapter, BatchAdapter):
-        study = adapter.read_as_fitted(X, batch, confounders, groups, sample_weight)
+        study = adapter.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
         return _of_batches(adapter, study, n_resamples, seed, verbose)
     domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
     how = n_resamples, seed, n_jobs, verbose
