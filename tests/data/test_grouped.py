@@ -1,6 +1,6 @@
 import numpy as np
-import scipy.sparse
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import scatter_of
