@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import scatter_of
@@ -147,3 +148,15 @@ def test_powers_are_the_same_in_any_split():
             expected = (away**power).sum(axis=0)
             for stats in (whole, parts):
                 np.testing.assert_allclose(getattr(stats, name)[k], expected, rtol=1e-8)
+
+
+def test_entries_of_sparse_rows_are_as_good_as_all_values():
+    rng = np.random.default_rng(3)
+    X = rng.gamma(2.0, 1.0, (500, 7)) * (rng.random((500, 7)) < 0.4)
+    columns, groups = [5, 0, 3], rng.integers(-1, 4, 500)
+    for weights in (None, rng.integers(0, 3, 500).astype(float)):
+        one, other = (GroupedMoments(6, 3, powers=2) for _ in range(2))
+        one.update(X[:, columns], groups, weights)
+        other.update_sparse(scipy.sparse.csr_matrix(X), columns, groups, weights)
+        for name in ("count", "mean", "squares"):
+            np.testing.assert_allclose(getattr(other, name), getattr(one, name), rtol=1e-10)

@@ -68,7 +68,7 @@ class GroupedMoments:
         used = groups >= 0
         count = np.bincount(groups[used], None if weights is None else weights[used])
         at = np.flatnonzero(count)
-        n, sums = count[at][:, None], sparse_sums(X, columns, groups, np.array([1, 2]), weights)
+        n, sums = count[at][:, None], sparse_sums(X, columns, groups, (1, 2), weights)
         total, squares = sums[:, at]
         squares, none = np.maximum(squares - total**2 / n, 0.0), np.zeros_like(total)
         self._add(at, count[at], total / n, squares, none, none)
@@ -97,7 +97,11 @@ class GroupedMoments:
 
 
 def sparse_sums(
-    X: Any, columns: Sequence[int], groups: Array, powers: Array, weights: Array | None = None
+    X: Any,
+    columns: Sequence[int],
+    groups: Array,
+    powers: Sequence[int],
+    weights: Array | None = None,
 ) -> Array:
     """Return sums of powers of the entries of sparse rows: (n_powers, n_groups, n_columns).
 

@@ -70,7 +70,7 @@ def mostly_zero(tables: Sequence[Table], codes: Array) -> tuple[int, list[int] |
         own = codes[start : start + table.n_rows]
         start += table.n_rows
         if table.entries is not None:
-            found = sparse_sums(table.entries, table.positions, own, np.zeros(1, dtype=int))[0]
+            found = sparse_sums(table.entries, table.positions, own, (0,))[0]
             counts[: len(found)] += found
             continue
         for rows, chunk in table.chunks():

@@ -236,8 +236,8 @@ class Table:
         """Return all variables of AnnData with new values of the selected ones, as sparse as X."""
         kind, turned = getattr(self.native.X, "format", None), np.zeros(2)
         was_negative, parts = False, list[Any]()
-        is_array = isinstance(self._data, sparse.sparray)
-        rows_of: Any = sparse.csr_array if is_array else sparse.csr_matrix
+        is_matrix = self._is_slow or sparse.isspmatrix(self._data)
+        rows_of: Any = sparse.csr_matrix if is_matrix else sparse.csr_array
         for rows, block in self._with(range(self.width)).chunks():
             new, old = values[rows], block[:, self.positions]
             below = new < 0
@@ -341,7 +341,7 @@ def _variables(data: Any, name: str) -> Any:
         if twice:
             why = f"var_names are not unique, {listing(twice)}; call adata.var_names_make_unique()"
         raise ValueError(f"The AnnData of {name} cannot be read: {why}.")
-    if isinstance(X, np.ndarray):
+    if hasattr(X, "strides"):  # an array in memory
         return _as_array(X, name)
     if X.dtype.kind not in "fiub":
         raise ValueError(f"{name} must hold numbers, but the dtype of its X is {X.dtype}.")
