@@ -253,7 +253,7 @@ def _assessed_batches(adapter: BatchAdapter, study: Study) -> BatchAssessment:
         findings.append(Finding("care", text, "Add rows of shared strata, or bridges."))
     verdict = "not possible" if lost else "go with care" if far else "go"
     edges = [{**edge, "batches": " - ".join(map(str, edge["batches"]))} for edge in graph.edges()]
-    wanted = str(plan).splitlines()[1:] if findings else []
+    wanted = str(plan).splitlines()[1:]
     return BatchAssessment(
         verdict, findings, why, Sheet.of_rows(rows), Sheet.of_rows(edges), wanted
     )

@@ -68,7 +68,9 @@ def measure_shift(rows: ComparableRows, R: Array) -> ResidualShift:
             noise_ratio += h**2 * (0.5 / (part.count[:, 0] - 1)).sum()
     each = rows.rows_per_subject
     noise = each / weight, each * (noise_ratio / weight_ratio) / weight_ratio
-    return ResidualShift(difference / weight, log_ratio / weight_ratio, noise)
+    # unknown where strata have single rows
+    spread = log_ratio / (weight_ratio if weight_ratio > 1e-300 else np.nan)
+    return ResidualShift(difference / weight, spread, noise)
 
 
 @dataclass(frozen=True)
