@@ -78,6 +78,7 @@ measure: $(VENV)/dev ## Measure accuracy on real and simulated data; writes expe
 
 batches: $(VENV)/dev ## Many batches beside ComBat and Harmony (QUICK=1: without them); writes BATCHES.md
 	PYTHONPATH=experiments OMP_NUM_THREADS=1 $(BIN)/python -m batches.compare $(if $(QUICK),--quick)
+	PYTHONPATH=experiments OMP_NUM_THREADS=1 $(BIN)/python -m batches.trust $(if $(QUICK),--seeds 2)
 
 clean: ## Remove what the targets made
 	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
