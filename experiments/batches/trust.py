@@ -94,8 +94,8 @@ def main():
         "",
         f"Written by `python -m batches.trust --seeds {asked.seeds} --seed {asked.seed}` "
         f"(`make batches`) with condokit {condokit.__version__}. Coverage of 95% intervals of "
-        "mapped values, and the expected over the actual error (`error_after`), mean over features, rows "
-        "and seeds; batches in the order of their labels, along chains that of their distance.",
+        "mapped values, and the expected over the actual error (`error_after`), mean over "
+        "features, rows and seeds; batches by their labels, along chains by their distance.",
         "",
         "| study | coverage | expected / actual error |",
         "|---|---|---|",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -132,10 +132,6 @@ class Evaluation(Record):
         return parts
 
 
-@overload
-def evaluate(adapter_or_map: BatchAdapter, X: Any, **options: Any) -> "BatchEvaluation": ...
-@overload
-def evaluate(adapter_or_map: ConDoAdapter | AffineMap, X: Any, **options: Any) -> Evaluation: ...
 @threads(1)  # the matrices are small: threads would only wait for each other
 def evaluate(
     adapter_or_map: ConDoAdapter | BatchAdapter | AffineMap,
