@@ -17,16 +17,10 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.grouped import GroupedMoments
 from condokit.data.subsets import mixed_order, subsample
 from condokit.maps.standard_errors import DiagonalErrors
-from condokit.solvers.pooled.batches import (
-    Maps,
-    Stacked,
-    fit_joint,
-    maps_of,
-    residuals,
-    towards_each_other,
-)
+from condokit.solvers.pooled.batches import Maps, fit_joint, maps_of, towards_each_other
 from condokit.solvers.pooled.design import Design, free_columns, independent, select
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise
+from condokit.solvers.pooled.stacked import Stacked, nodes
 
 _MOST_VALUES = 4_000_000  # of rows times features at a time
 _ROW_VALUES = 20_000_000  # beyond which categories alone are fitted from moments of cells
@@ -78,12 +72,7 @@ class _Layout:
 
     def columns(self, design: Design | None) -> tuple[Array, Array]:
         """Return the columns of confounders, bridges and batches, and their penalties."""
-        nobody = np.zeros(len(self.used), dtype=bool)
-        if design is None:
-            design, _ = free_columns(self.at, nobody)
-        U, penalty = design.columns(self.at, nobody)
-        place = int((penalty == 0).sum()) - 1  # of the query, whom nobody belongs to here
-        U, penalty = np.delete(U, place, axis=1), np.delete(penalty, place)
+        U, penalty = (design or free_columns(self.at)[0]).columns(self.at)
         samples = np.unique(self.bridge[self.bridge >= 0])
         if len(samples):
             U[self.bridge >= 0] = 0.0  # a sample's own level stands for its confounders
@@ -92,6 +81,10 @@ class _Layout:
             U, penalty = U[:, (kept := independent(U))], penalty[kept]
         last = self.dummies(self.batch)
         return np.column_stack([U, last]), np.concatenate([penalty, np.zeros(self.K - 1)])
+
+    def counts_of(self, known: Array | None) -> Array:
+        """Return how many rows each value counts for."""
+        return self.counts[:, None] * (1.0 if known is None else known)
 
     def blocks(self) -> Iterator[Array]:
         """Yield the numbers of features that are fitted at a time."""
@@ -134,8 +127,9 @@ def fit_study(
         stacks = _rows(layout, design, noise)
     found, flat = [], []
     for at, mean, unit, constant in stacks:
-        fixed = constant | (not has_scale)
-        found.append(_in_units(maps_of(at, fit_joint(at, fixed)), mean, unit, at, fixed))
+        shifted = constant | (not has_scale)
+        fixed = np.where(shifted[:, None], 1.0, np.full((1, at.n_batches), np.nan))
+        found.append(_in_units(maps_of(at, fit_joint(at, fixed)), mean, unit, at, shifted))
         flat.append(constant)
     maps = _side_by_side(found)
     return JointFit(others, *_settled(maps, shrinks), np.concatenate(flat), facts)
@@ -149,32 +143,30 @@ def _rows(
     for features in layout.blocks():
         X, mean, unit, known = layout.values(features)
         flat = (unit == 0).any(axis=0) | _rare(X, layout.batch, layout.K)
-        where = layout.batch, layout.K, layout.reference, layout.counts
-        yield Stacked(X, D, penalty, *where, noise, known=known), mean, unit, flat
+        where = layout.batch, layout.K, layout.reference, layout.counts_of(known), noise
+        yield Stacked(X, D, penalty, *where), mean, unit, flat
 
 
 def _law(layout: _Layout, few: Array) -> tuple[Design | None, NoiseModel, dict[str, Any]]:
     """Choose on some features what their mean and variance depend on, and weigh subjects."""
     X, mean, unit, known = layout.values(few)
-    n, at = len(X), layout.at
-    nothing = NoiseModel(at.category, at.n_categories, False, np.zeros((n, 0)), np.zeros(0))
-    fixed, design = (unit == 0).any(axis=0), None
-    usable = np.flatnonzero(~fixed)
+    at, design = layout.at, None
+    nothing = NoiseModel.of_levels(at.category, at.n_categories, False)
+    usable = np.flatnonzero((unit != 0).all(axis=0))
     if not len(usable):
         return None, nothing, {}
-    X, fixed = X[:, usable], fixed[usable]
+    X, fixed = X[:, usable], np.full((len(usable), layout.K), np.nan)
     known = None if known is None else known[:, usable]
     for turn in range(2):
         D, penalty = layout.columns(design)
-        where = layout.batch, layout.K, layout.reference, layout.counts
-        stacked = Stacked(X, D, penalty, *where, nothing, known=known)
-        found = fit_joint(stacked, fixed)
-        theta = np.einsum("drb,db->rd", found.reduced.T, found.s)
+        where = layout.batch, layout.K, layout.reference, layout.counts_of(known), nothing
+        found = fit_joint(Stacked(X, D, penalty, *where), fixed)
         last = layout.K - 1
-        mapped = X * found.s.T[layout.batch] - D[:, -last:] @ theta[-last:]
+        effect = np.einsum("db,brd->rd", found.s, found.reduced.T[:, -last:])
+        mapped = X * found.s.T[layout.batch] - D[:, -last:] @ effect
         if turn == 0 and (at.Z.shape[1] or at.n_categories > 1):
             design = _selected(layout, mapped)
-    e = residuals(stacked, found)
+    e = found.e * (1.0 if known is None else known)
     if layout.domains.groups is not None:
         _weigh_subjects(layout, e)
     square = e**2 / found.sigma2
@@ -235,28 +227,24 @@ def _cells(layout: _Layout) -> Iterator[tuple[Stacked, Array, Array, Array]]:
     at, domains, L = layout.at, layout.domains, layout.at.n_categories
     code = np.full(len(domains.is_query), -1, dtype=np.intp)
     code[layout.used] = layout.batch * L + at.category
-    stats = GroupedMoments(layout.K * L, domains.n_features, powers=2)
+    stats = GroupedMoments(layout.K * L, domains.n_features)
     for rows, chunk in domains.chunks():
         stats.update(chunk, code[rows], None if domains.weights is None else domains.weights[rows])
-    cells = np.flatnonzero(stats.count)
-    count, batch, level = stats.count[cells], cells // L, cells % L
-    own = np.zeros((layout.K, len(cells)))
-    own[batch, np.arange(len(cells))] = 1.0
-    total = (own @ count)[:, None]
-    mean = (own * count) @ stats.mean[cells] / total
-    X = stats.mean[cells] - mean[batch]
-    unit = np.sqrt((own @ stats.squares[cells] + (own * count) @ X**2) / total)
+    batch, level = np.divmod(np.arange(layout.K * L), L)
+    own = (batch == np.arange(layout.K)[:, None]) * stats.count
+    total = own.sum(axis=1)[:, None]
+    mean = own @ stats.mean / total
+    squares = np.add.reduceat(stats.squares, np.arange(layout.K) * L)
+    unit = np.sqrt((squares + own @ (stats.mean - mean[batch]) ** 2) / total)
     unit = np.where(unit > 1e-12 * np.abs(mean), unit, 0.0)
-    D = np.column_stack([np.ones(len(cells)), level[:, None] == np.arange(1, L)])
-    D = np.column_stack([D, layout.dummies(batch)])
-    noise = NoiseModel(level, L, L > 1, np.zeros((len(cells), 0)), np.zeros(0))
-    step = max(1, _MOST_VALUES // (len(cells) + 4 * D.shape[1] ** 2))
+    X, counts, cell = nodes(stats, mean[batch], ones_for_zeros(unit)[batch])
+    noise = NoiseModel.of_levels(level[cell], L, L > 1)
+    where = np.zeros(0), batch[cell], layout.K, layout.reference
+    stacked = Stacked(X, None, *where, counts, noise)
+    step = max(1, _MOST_VALUES // (len(X) + 4 * layout.K**2))
     for start in range(0, domains.n_features, step):
         few = slice(start, start + step)
-        size = ones_for_zeros(unit[:, few])[batch]
-        where = np.zeros(D.shape[1]), batch, layout.K, layout.reference, count, noise
-        stacked = Stacked(X[:, few] / size, D, *where, inside=stats.squares[cells, few] / size**2)
-        yield stacked, mean[:, few], unit[:, few], (unit[:, few] == 0).any(axis=0)
+        yield stacked.of(few), mean[:, few], unit[:, few], (unit[:, few] == 0).any(axis=0)
 
 
 def _in_units(maps: Maps, mean: Array, unit: Array, at: Stacked, fixed: Array) -> Maps:

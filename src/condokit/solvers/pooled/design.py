@@ -1,8 +1,8 @@
 """Functions of the confounders: columns that are always fitted, and blocks that must be earned.
 
 The mean of every feature given the confounders is ``U beta``, ``U = [D, Phi_1, ..., Phi_k]``. D is
-unpenalised: an intercept, the continuous columns, the levels of the category, and the indicator of
-the query as its last column. Each block Phi_k has coefficients N(0, theta_k s2), s2 the residual
+unpenalised: an intercept, the continuous columns, the levels of the category, and the indicators of
+batches. Each block Phi_k has coefficients N(0, theta_k s2), s2 the residual
 variance. Blocks enter one at a time, while the features together speak for them (`select`).
 """
 
@@ -66,19 +66,20 @@ class Design:
     kept: Array = field(default_factory=lambda: np.ones(0, dtype=bool))
     index: Array | None = None  # direction of Z in which features move most
 
-    def columns(self, at: Covariates, is_query: Array) -> tuple[Array, Array]:
-        """Return U and the penalty 1 / theta of each column, zero for those of D."""
-        D = self.unpenalised(at, is_query)
+    def columns(self, at: Covariates, is_query: Array | None = None) -> tuple[Array, Array]:
+        """Return U, last the query, and the penalty 1 / theta of each column, zero for D's."""
+        free = self.unpenalised(at)
         parts = [block(at) for block in self.blocks]
         penalty = [np.full(part.shape[1], 1 / share) for part, share in zip(parts, self.shares)]
-        return np.hstack([D, *parts]), np.concatenate([np.zeros(D.shape[1]), *penalty])
+        last = [] if is_query is None else [is_query[:, None].astype(float)]
+        zeros = np.zeros(free.shape[1]), np.zeros(len(last))
+        return np.hstack([free, *parts, *last]), np.concatenate([zeros[0], *penalty, zeros[1]])
 
-    def unpenalised(self, at: Covariates, is_query: Array) -> Array:
-        """Return D."""
+    def unpenalised(self, at: Covariates) -> Array:
+        """Return D without the query."""
         parts = [np.ones((len(at.Z), 1)), *(part(at) for part in self.free)]
         free = np.hstack(parts)
-        free = free[:, self.kept] if len(self.kept) else free
-        return np.column_stack([free, is_query.astype(float)])
+        return free[:, self.kept] if len(self.kept) else free
 
 
 def spline(axis: Array, at: Covariates, n_knots: int) -> Function | None:
@@ -133,7 +134,7 @@ def kernel(shape: str, at: Covariates) -> Function:
     return lambda rows: compare(rows.Z) @ turn
 
 
-def free_columns(at: Covariates, is_query: Array) -> tuple[Design, list[Block]]:
+def free_columns(at: Covariates) -> tuple[Design, list[Block]]:
     """Return D, and those of its columns that rows are too few to leave unpenalised."""
     n, p = at.Z.shape
     free: list[Function] = []
@@ -146,7 +147,7 @@ def free_columns(at: Covariates, is_query: Array) -> tuple[Design, list[Block]]:
             free.append(function)
         elif size:
             always.append(Block(name, function, always=True))
-    D = Design(tuple(free)).unpenalised(at, is_query)[:, :-1]
+    D = Design(tuple(free)).unpenalised(at)
     return Design(tuple(free), kept=independent(D)), always
 
 
@@ -356,9 +357,9 @@ def select(
     as how many independent features these count (`effective_number`).
     """
     is_query = np.arange(len(X)) < n_query
-    design, always = free_columns(at, is_query)
+    design, always = free_columns(at)
     free = transform if transform is not None else np.asarray
-    D = free(design.unpenalised(at, is_query))
+    D = free(np.column_stack([design.unpenalised(at), is_query]))
     y = np.where(is_query[:, None], 0.0, X), np.where(is_query[:, None], X, 0.0)
     W = weights * precision
     gram, cross, square = _sums(D, y, W)

@@ -1,25 +1,9 @@
-r"""Pooled conditional likelihood of a diagonal map: one law for reference and mapped query rows.
-
-Per feature, with x centred in each domain, y0 = x on reference rows and y1 = x on query rows (zero
-elsewhere), q the indicator of the query:
-
-.. math:: y_0 + m y_1 + b q = U \beta + s \sqrt{v} \epsilon, \quad \epsilon \sim t_\nu,
-
-U the functions of the confounders (`design`), v their effect on the variance. With weights
-:math:`W = diag(w_i / v_i)`, :math:`A = U'WU + diag(0, 1/\theta_k)` and :math:`B = A^{-1}`,
-
-.. math::
-    G_{ab} = y_a' W y_b - (U' W y_a)' B (U' W y_b), \quad
-    N_{eff} = N_q - tr[(U_q' W_q U_q B)_{unpenalised}], \quad dof = N - rank D,
-
-m is the positive root of `design.best_scale`, :math:`b = b_0 + m b_1` with
-:math:`b_a = -(B U' W y_a)_q`, and :math:`s^2 = (G_{00} + 2 m G_{01} + m^2 G_{11}) / dof`. At
-:math:`x_0 = -b_1` the image :math:`b_0` is uncorrelated with m.
+"""Estimates of diagonal maps of two domains: what features depend on, then `stacked` by features.
 
 All sums over rows come from functions of a block of rows whose results add up.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,33 +12,21 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.covariates import Covariates
 from condokit.data.subsets import subsample
-from condokit.solvers.pooled.cells import StrataMoments, fit_moments
-from condokit.solvers.pooled.design import (
-    Design,
-    best_scale,
-    effective_number,
-    level_columns,
-    select,
-)
+from condokit.solvers.pooled.design import Design, effective_number, level_columns, select
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
-from condokit.solvers.pooled.projections import BasisProjection, StrataProjection, residual_variance
-from condokit.solvers.pooled.rowwise import (
-    LARGEST_LEVERAGE,
-    Batch,
-    fit_normal,
-    fit_rows,
-    heavy_tailed,
-)
+from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
 from condokit.solvers.pooled.subjects import (
-    subject_projection,
     subject_ratio,
+    subject_rows,
     with_subject_means,
     without_subject,
 )
+from condokit.solvers.pooled.weights import errors, fit_weights, shape
 from condokit.solvers.solution import Evidence, Solution
 from condokit.summaries.rows import Rows
 
-FEATURE_VALUES = 1 << 17  # numbers of a batch of features
+FEATURE_VALUES = 1 << 17  # numbers of some features that are fitted together
+_CELL_VALUES = 1 << 22  # of features that are fitted from moments
 MOST_SELECTING = 256  # features that choose the design
 _CHOOSING_ROWS = 4000  # rows that choose it
 _CORRELATED = 1000  # rows that tell how features go together
@@ -99,6 +71,7 @@ def fit_pooled(rows: Rows, has_scale: bool) -> Solution:
     discrete = Discrete.of(rows)
     one = rows.unit[0] / rows.unit[1]  # the scale that changes nothing
     fixed = np.where(rows.flat | discrete.rare | (not has_scale), one, np.nan)
+    fixed = np.column_stack([fixed, np.ones(len(fixed))])
     if rows.covariates.Z.shape[1] or rows.groups is not None:
         return _fit_design(rows, fixed, discrete)
     return _fit_strata(rows, fixed, discrete)
@@ -106,24 +79,58 @@ def fit_pooled(rows: Rows, has_scale: bool) -> Solution:
 
 def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     """Fit with categories alone: normal features from moments, heavy tails from rows."""
-    at, d = rows.covariates, len(fixed)
-    strata = StrataMoments.of(rows)
+    at, d, L = rows.covariates, len(fixed), len(rows.strata.count) // 2
     n_effective = _independent_features(rows)
-    plain, kurtosis = fit_moments(strata, fixed, discrete.modal, n_effective)
-    dof = strata.dof
-    tails = heavy_tailed(kurtosis, np.zeros(d), max(dof, 4.0)) & ~discrete.tied & ~rows.flat
-    parts = [(np.arange(d), plain)]
-    if tails.any():
-        k, n = at.category, len(at.category)
-        projection = StrataProjection(k, at.n_categories, rows.n_query, at.counts)
-        noise = NoiseModel(k, at.n_categories, at.n_categories > 1, np.zeros((n, 0)), np.zeros(0))
-        for batch in _batches(np.flatnonzero(tails), n):
-            asked = np.ones(len(batch), dtype=np.bool_)
-            X = rows.values(batch)
-            part = fit_rows(projection, X, fixed[batch], noise, asked, None, n_effective)
-            parts.append((batch, part))
+    side = np.arange(2 * L) // L
+    X, counts, cell = nodes(rows.strata, rows.mean[side], rows.unit[side])
+    noise = NoiseModel.of_levels(cell % L, L, L > 1)
+    stacked = Stacked(X, None, np.zeros(0), side[cell], 2, 1, counts, noise)
+    never = np.zeros(d, dtype=np.bool_)
+    own = fixed, never, ~discrete.modal, None, n_effective, _CELL_VALUES
+    table, tails = _estimates(stacked, *own)
+    noise = NoiseModel.of_levels(at.category, at.n_categories, at.n_categories > 1)
+    side, weights = (np.arange(len(at.category)) >= rows.n_query) * 1, at.counts[:, None]
+    for part in _parts(np.flatnonzero(tails & ~discrete.tied & ~rows.flat), len(side)):
+        stacked = Stacked(rows.values(part), None, np.zeros(0), side, 2, 1, weights, noise)
+        again = solve(stacked, fixed[part])
+        again = fit_weights(stacked, again, fixed[part], tails[part], n_effective)
+        table[:, part] = _table(stacked, again, None)
     facts = {"variance": ["levels"]} if at.n_categories > 1 else {}
-    return _assemble(parts, rows, dof, fixed, discrete, n_effective, facts)
+    return _assemble(table, rows, fixed, discrete, n_effective, facts)
+
+
+def _estimates(
+    at: Stacked,
+    fixed: Array,
+    may_tail: Array,
+    may_vary: Array,
+    subjects: Array | None,
+    n_effective: float,
+    n_values: int = FEATURE_VALUES,
+) -> tuple[Array, Array]:
+    """Fit features as normal, then those with weights that need these; mark heavy tails."""
+    n, d = at.X.shape
+    table, tails = np.empty((13, d)), np.zeros(d, dtype=np.bool_)
+    for some in _parts(np.arange(d), n, n_values):
+        part = at.of(slice(some[0], some[-1] + 1))
+        found = solve(part, fixed[some])
+        table[:, some], tails[some] = _table(part, found, subjects), shape(part, found)[1]
+    t, vary = tails & may_tail, may_vary & (not at.noise.empty)
+    for some in _parts(np.flatnonzero(t | vary), n, n_values):
+        part, own = at.of(some), fixed[some]
+        found = fit_weights(part, solve(part, own), own, t[some], n_effective)
+        table[:, some] = _table(part, found, subjects)
+        if not may_tail.any():
+            tails[some] = shape(part, found)[1]
+    return table, tails
+
+
+def _table(at: Stacked, found: Found, subjects: Array | None) -> Array:
+    """Return what `_assemble` needs of features in standard units, a column for each."""
+    Q, T, last = found.reduced.Q, found.reduced.T[:, -1], (found.nu, found.sigma2, found.dof)
+    rows = (*errors(at, found, 0, subjects), *last, found.reduced.n_eff[:, 0], found.s[:, 0])
+    parts = (*rows, Q[:, 1, 1], Q[:, 0, 1], Q[:, 0, 0], *T)
+    return np.stack([np.broadcast_to(row, len(Q)) for row in parts])
 
 
 def _independent_features(rows: Rows) -> float:
@@ -148,40 +155,20 @@ def _independent_features(rows: Rows) -> float:
 
 def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     """Fit with any confounders and subjects."""
-    at, d, n = rows.covariates, len(fixed), len(rows.order)
+    at = rows.covariates
     if rows.groups is not None:
         at = with_subject_means(at, rows.groups)
     X = rows.values()
     law = _law(X, rows, at, fixed, discrete)
-    projection, noise, subjects = law.projection(), law.noise, rows.groups
-    clean = without_subject(X, subjects, law.rho)
-    parts = []
-    dof = max(float(at.counts.sum()) - projection.rank, 1.0)
-    tails = np.zeros(d, dtype=np.bool_)
-    for batch in _batches(np.arange(d), n):
-        part, kurtosis, extreme = fit_normal(
-            projection, clean[:, batch[0] : batch[-1] + 1], fixed[batch], subjects
-        )
-        tails[batch] = heavy_tailed(kurtosis, extreme, dof)
-        parts.append((batch, part))
-    tails &= ~discrete.tied & ~rows.flat
-    for batch in _batches(np.flatnonzero(tails | (~discrete.modal & (noise is not None))), n):
-        part = fit_rows(
-            projection,
-            clean[:, batch],
-            fixed[batch],
-            noise,
-            tails[batch],
-            subjects,
-            law.n_effective,
-        )
-        parts.append((batch, part))
+    stacked = law.stacked(X)
+    may_tail, may_vary = ~discrete.tied & ~rows.flat, ~discrete.modal
+    table, _ = _estimates(stacked, fixed, may_tail, may_vary, rows.groups, law.n_effective)
     facts = {
         "mean": [block.name for block in law.design.blocks],
-        "variance": [] if noise is None else [*(noise.levels * ["levels"]), *noise.names],
+        "variance": [*(law.noise.levels * ["levels"]), *law.noise.names],
         "subjects": law.rho,
     }
-    return _assemble(parts, rows, dof, fixed, discrete, law.n_effective, facts)
+    return _assemble(table, rows, fixed, discrete, law.n_effective, facts)
 
 
 def _law(X: Array, rows: Rows, at: Covariates, fixed: Array, discrete: Discrete) -> "Law":
@@ -200,7 +187,7 @@ def _law(X: Array, rows: Rows, at: Covariates, fixed: Array, discrete: Discrete)
     every = np.arange(len(X))
     some = every if rows.groups is not None else _sample_rows(at, rows.n_query, MANY_ROWS)
     law = chosen(some)
-    if law.noise is not None and len(some) < len(every):
+    if not law.noise.empty and len(some) < len(every):
         law = chosen(every)
     law.apply(at, rows.n_query)
     return law
@@ -221,7 +208,7 @@ class Law:
         self.at, self.subjects, self.nq, self.weights = at, subjects, n_query, at.counts
         self.X, self.fixed, self.usable = _winsorised(X, n_query, at), fixed, usable
         self.design, self.rho, self.n_effective = Design(()), 0.0, 1.0
-        self.noise: NoiseModel | None = None
+        self.noise = NoiseModel.of_levels(at.category, at.n_categories, False)
         self.precision = np.ones(len(X))
 
     def choose(self, n_features: int) -> None:
@@ -232,7 +219,7 @@ class Law:
             self._choose_mean()
             if turn == 0 and self.rho != before:
                 continue
-            if self.noise is not None or not self._choose_noise():
+            if not self.noise.empty or not self._choose_noise():
                 break
         if few < n_features and self.n_effective > 0.5 * few:
             self.n_effective *= n_features / few
@@ -246,11 +233,10 @@ class Law:
         is_query = np.arange(len(self.at.Z)) < self.nq
         self.U, self.penalty = self.design.columns(self.at, is_query)
 
-    def projection(self) -> BasisProjection:
-        """Return the projection off the design."""
-        return subject_projection(
-            self.U, self.penalty, self.nq, self.weights, self.subjects, self.rho
-        )
+    def stacked(self, X: Array) -> Stacked:
+        """Return rows freed of subjects."""
+        own = self.U, self.penalty, self.nq, self.weights, self.subjects, self.rho
+        return replace(subject_rows(X, *own), noise=self.noise)
 
     def _choose_mean(self) -> None:
         sample, apart = _sample_rows(self.at, self.nq, _CHOOSING_ROWS), None
@@ -263,7 +249,7 @@ class Law:
             self.at.take(sample),
             self.weights[sample],
             self.precision[sample],
-            self.fixed,
+            self.fixed[:, 0],
             transform=apart,
         )
         self._columns()
@@ -275,14 +261,10 @@ class Law:
 
     def _choose_noise(self) -> bool:
         """Choose what the variance depends on; return whether it depends on anything."""
-        at, w, projection = self.at, self.weights, self.projection()
-        clean = without_subject(self.X, self.subjects, self.rho)
-        red = projection.solve(clean, None)
-        dof = max(float(w.sum()) - projection.rank, 1.0)
-        m = np.where(np.isnan(self.fixed), best_scale(red.G, red.n_eff, dof), self.fixed)
-        h = np.minimum(projection.leverage * w[:, None], LARGEST_LEVERAGE)
-        square = projection.residuals(clean, red, m) ** 2
-        square /= residual_variance(red, m, dof) * (1 - h)
+        at, w = self.at, self.weights
+        found = solve(self.stacked(self.X), self.fixed)
+        h = found.reduced.h
+        square = found.e**2 / (found.sigma2 * (1 - h))
         count = np.bincount(at.category, w, minlength=at.n_categories)
         levels = at.n_categories > 1 and bool((count[count > 0] >= LEVEL_ROWS).all())
         if not self.usable.any():
@@ -335,46 +317,37 @@ def _winsorised(X: Array, nq: int, at: Covariates) -> Array:
 
 
 def _assemble(
-    parts: list[tuple[Array, Batch]],
+    table: Array,
     rows: Rows,
-    dof: float,
     fixed: Array,
     discrete: Discrete,
     n_effective: float,
     facts: dict[str, Any],
 ) -> Solution:
-    """Put batches together, in the user's units."""
-    d = len(fixed)
-    m, s2, nu, V, Vi, cov, n_eff = (np.empty(d) for _ in range(7))
-    G, b = np.empty((3, d)), np.empty((2, d))
-    for at, part in parts:
-        m[at], s2[at], nu[at], V[at], Vi[at] = part.m, part.s2, part.nu, part.V, part.V_image
-        cov[at], n_eff[at] = part.covariance, part.red.n_eff
-        G[:, at], b[:, at] = part.red.G, part.red.b
+    """Return the solution in the user's units."""
+    V, V_image, cov, nu, s2, dof, n_eff, m, *G, at, image = table
     uq, ur = rows.unit
-    free = np.isnan(fixed)
-    profile = np.stack([G[0], G[1] * uq / ur, G[2] * (uq / ur) ** 2]) / s2
+    free = np.isnan(fixed[:, 0])
     evidence = Evidence(
         residual_sd=np.sqrt(s2 * (1 + facts.get("subjects", 0.0))) * ur,
         n_effective=n_effective,
-        dof=np.full(d, dof),
+        dof=dof,
         n_eff=n_eff,
-        profile=profile,
+        profile=np.stack([G[0], G[1] * uq / ur, G[2] * (uq / ur) ** 2]) / s2,
     )
-    scale = np.where(free, m * ur / uq, 1.0)
     facts = {**facts, "heavy_tails": np.isfinite(nu), "discrete": discrete.rare & ~rows.flat}
     return Solution(
-        scale=scale,
-        centre=rows.mean[0] - b[1] * uq,
-        image=rows.mean[1] + b[0] * ur,
+        scale=np.where(free, m * ur / uq, 1.0),
+        centre=rows.mean[0] + at * uq,
+        image=rows.mean[1] - image * ur,
         se_log_scale=np.where(free, np.sqrt(V), 0.0),
-        se_image=np.where(rows.flat, 0.0, np.sqrt(Vi) * ur),
+        se_image=np.where(rows.flat, 0.0, np.sqrt(V_image) * ur),
         covariance=np.where(free, cov * ur, 0.0),
         evidence=evidence,
         law=facts,
     )
 
 
-def _batches(at: Array, n_rows: int) -> list[Array]:
-    size = max(8, FEATURE_VALUES // max(n_rows, 1))
-    return [at[i : i + size] for i in range(0, len(at), size)]
+def _parts(features: Array, n_rows: int, n_values: int = FEATURE_VALUES) -> list[Array]:
+    size = max(8, n_values // max(n_rows, 1))
+    return [features[i : i + size] for i in range(0, len(features), size)]

@@ -7,8 +7,9 @@ from scipy import sparse
 
 from condokit.checks import Array
 from condokit.data.covariates import Covariates
-from condokit.solvers.pooled.design import best_scale, level_columns
-from condokit.solvers.pooled.projections import BasisProjection, residual_variance
+from condokit.solvers.pooled.design import level_columns
+from condokit.solvers.pooled.noise import NoiseModel
+from condokit.solvers.pooled.stacked import Stacked, solve
 
 MOST_LEVELS = 20  # whose means by subject may become columns
 
@@ -46,12 +47,14 @@ def with_subject_means(at: Covariates, subjects: Array) -> Covariates:
     return replace(at, Z=np.column_stack([at.Z, added]))
 
 
-def subject_projection(
-    U: Array, penalty: Array, nq: int, weights: Array, subjects: Array | None, rho: float
-) -> BasisProjection:
-    """Return the projection off columns that were freed of subjects as the features are."""
-    last = int((penalty == 0).sum()) - 1
-    return BasisProjection(without_subject(U, subjects, rho), penalty, last, nq, weights)
+def subject_rows(
+    X: Array, U: Array, penalty: Array, nq: int, weights: Array, subjects: Array | None, rho: float
+) -> Stacked:
+    """Return rows of features and columns, both freed of subjects."""
+    n = len(X)
+    noise = NoiseModel.of_levels(np.zeros(n, dtype=np.intp), 1, False)
+    X, U = (without_subject(part, subjects, rho) for part in (X, U))
+    return Stacked(X, U, penalty, (np.arange(n) >= nq) * 1, 2, 1, weights[:, None], noise)
 
 
 def subject_ratio(
@@ -61,16 +64,14 @@ def subject_ratio(
     size = np.bincount(subjects)
     if len(size) == len(X) or len(size) < 4:
         return 0.0
-    best, found = -np.inf, 0.0
+    best, ratio = -np.inf, 0.0
     for rho in (0.0, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0, 7.0, 15.0, 40.0):
-        projection = subject_projection(U, penalty, nq, weights, subjects, rho)
-        red = projection.solve(without_subject(X, subjects, rho), None)
-        dof = max(float(weights.sum()) - projection.rank, 1.0)
-        m = np.where(np.isnan(fixed), best_scale(red.G, red.n_eff, dof), fixed)
-        s2 = residual_variance(red, m, dof)
-        sign, log = np.linalg.slogdet(projection.B)
-        value = np.mean(red.n_eff * np.log(m) - 0.5 * dof * np.log(s2))
-        value += 0.5 * log - 0.5 * np.log1p(size * rho).sum()
+        found = solve(subject_rows(X, U, penalty, nq, weights, subjects, rho), fixed)
+        red = found.reduced
+        value = np.mean(
+            red.n_eff[:, 0] * np.log(found.s[:, 0]) - red.dof * np.log(found.sigma2) / 2
+        )
+        value += 0.5 * red.log_det[0] - 0.5 * np.log1p(size * rho).sum()
         if value > best + 1e-9:
-            best, found = value, rho
-    return found
+            best, ratio = value, rho
+    return ratio
