@@ -236,7 +236,8 @@ class Law:
     def stacked(self, X: Array) -> Stacked:
         """Return rows freed of subjects."""
         own = self.U, self.penalty, self.nq, self.weights, self.subjects, self.rho
-        return replace(subject_rows(X, *own), noise=self.noise)
+        at = subject_rows(X, *own)
+        return at if self.noise.empty else replace(at, noise=self.noise)
 
     def _choose_mean(self) -> None:
         sample, apart = _sample_rows(self.at, self.nq, _CHOOSING_ROWS), None

@@ -187,7 +187,8 @@ def _leverage(at: Stacked, precision: Array | None) -> Array:
         share = precision / (weighted(at.counts, precision) / at.total.sum(1))
     if at.noise.levels and precision is not None:
         group = at.noise.group
-        counts = counts * (group(counts * share.mean(axis=1)) / group(counts))[at.noise.category]
+        mean = group(counts * share.mean(axis=1)) / np.maximum(group(counts), 1e-300)
+        counts = counts * mean[at.noise.category]
     elif "leverage" in at.kept:
         return at.kept["leverage"] * share
     B = _inverse((D.T * counts) @ D, at.penalty)

@@ -7,7 +7,6 @@ from scipy import sparse
 from scipy.special import gammaln
 
 from condokit.checks import Array
-from condokit.data.subsets import subsample
 from condokit.solvers.pooled.noise import noise_part, renew_noise, weighted
 from condokit.solvers.pooled.stacked import FLOOR, Found, Stacked, solve
 
@@ -44,7 +43,9 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
     gamma, level = np.zeros((noise.columns.shape[1], at.X.shape[1])), np.inf
     settled = not tails.any()
     if not settled:
-        found = _start(at, found, fixed, tails)
+        robust = (np.median(np.abs(found.e), axis=0) / 0.6745) ** 2
+        start = np.where(tails & (robust > FLOOR), robust, found.sigma2)
+        found = replace(found, sigma2=start)
     for step in range(MOST_STEPS):
         square, before = found.e**2, found.s
         square /= found.sigma2 * (1 - found.reduced.h)
@@ -71,30 +72,6 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
     return replace(
         found, nu=nu, t_weights=w, log_v=log_v, level_precision=level, n_effective=n_effective
     )
-
-
-def _start(at: Stacked, found: Found, fixed: Array, tails: Array) -> Found:
-    """Fit features with heavy tails again with their residuals cut, then take a robust spread."""
-    some = [_some_rows(at.X[:, 0], at.batch, b) for b in range(at.n_batches)]
-    for _ in range(3):
-        cut = at.X.copy()
-        for b, rows in enumerate(at.rows):
-            part, seen = found.e[rows], found.e[some[b]]
-            middle = np.median(seen, axis=0)
-            spread = np.median(np.abs(seen - middle), axis=0) / 0.6745
-            spread = np.where(tails & (spread > 0), 3 * spread, np.inf)
-            cut[rows] -= (part - np.clip(part, middle - spread, middle + spread)) / found.s[:, b]
-        red = solve(replace(at, X=cut), fixed)
-        e = red.e + (at.X - cut) * red.s.T[at.batch]
-        found = replace(red, e=e)
-    robust = (np.median(np.abs(found.e[np.concatenate(some)]), axis=0) / 0.6745) ** 2
-    return replace(found, sigma2=np.where(tails & (robust > FLOOR), robust, found.sigma2))
-
-
-def _some_rows(x: Array, batch: Array, b: int) -> Array:
-    """Return at most 500 rows of a batch, evenly by value whatever the order of rows."""
-    own = np.flatnonzero(batch == b)
-    return own[np.argsort(x[own], kind="stable")][subsample(len(own), 500)]
 
 
 def degrees_of_freedom(square: Array, counts: Array) -> Array:
