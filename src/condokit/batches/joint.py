@@ -15,11 +15,12 @@ from condokit.batches.study import Study
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.grouped import GroupedMoments
-from condokit.data.subsets import mixed_order, subsample
+from condokit.data.subsets import subsample
 from condokit.maps.standard_errors import DiagonalErrors
 from condokit.solvers.pooled.batches import Maps, fit_joint, maps_of, towards_each_other
-from condokit.solvers.pooled.design import Design, free_columns, independent, select
+from condokit.solvers.pooled.design import Design, free_columns, independent
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise
+from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Stacked, nodes
 
 _MOST_VALUES = 4_000_000  # of rows times features at a time
@@ -185,14 +186,11 @@ def _law(layout: _Layout, few: Array) -> tuple[Design | None, NoiseModel, dict[s
 
 
 def _selected(layout: _Layout, mapped: Array) -> Design:
-    """Choose blocks of columns on rows that are mapped already, half of them as if of a query."""
-    rows = np.arange(len(mapped))
-    rows = rows[subsample(len(rows), _MOST_ROWS)]
-    order = rows[mixed_order(mapped[rows][:, :3])]
-    half = len(order) // 2
-    ones = np.ones(len(order))
-    own = layout.at.take(order)
-    return select(mapped[order], half, own, own.counts, ones, np.ones(mapped.shape[1]))[0]
+    """Choose blocks of columns on rows that are mapped already."""
+    rows = subsample(len(mapped), _MOST_ROWS)
+    own, one = layout.at.take(rows), np.zeros(len(rows), dtype=np.intp)
+    fixed = np.ones((mapped.shape[1], 1))
+    return select(mapped[rows], one, 1, 0, own, own.counts, np.ones(len(rows)), fixed)[0]
 
 
 def _weigh_subjects(layout: _Layout, e: Array) -> None:

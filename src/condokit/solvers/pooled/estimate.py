@@ -12,8 +12,9 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.covariates import Covariates
 from condokit.data.subsets import subsample
-from condokit.solvers.pooled.design import Design, effective_number, level_columns, select
+from condokit.solvers.pooled.design import Design, effective_number, level_columns
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
+from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
 from condokit.solvers.pooled.subjects import (
     subject_ratio,
@@ -230,8 +231,9 @@ class Law:
         self._columns()
 
     def _columns(self) -> None:
-        is_query = np.arange(len(self.at.Z)) < self.nq
-        self.U, self.penalty = self.design.columns(self.at, is_query)
+        U, penalty = self.design.columns(self.at)
+        self.U = np.column_stack([U, np.arange(len(U)) < self.nq])
+        self.penalty = np.append(penalty, 0.0)
 
     def stacked(self, X: Array) -> Stacked:
         """Return rows freed of subjects."""
@@ -246,11 +248,13 @@ class Law:
             apart = partial(without_subject, subjects=self.subjects, rho=self.rho)
         self.design, self.n_effective = select(
             without_subject(self.X, self.subjects, self.rho)[sample],
-            int((sample < self.nq).sum()),
+            np.where(sample < self.nq, 0, 1),
+            2,
+            1,
             self.at.take(sample),
             self.weights[sample],
             self.precision[sample],
-            self.fixed[:, 0],
+            self.fixed,
             transform=apart,
         )
         self._columns()

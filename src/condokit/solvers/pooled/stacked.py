@@ -295,18 +295,22 @@ class Found:
         return self.reduced.dof
 
 
-def solve(at: Stacked, fixed: Array, precision: Array | None = None) -> Found:
-    """Return the best scales for given variances; `fixed` ones (n_features, K) are not nan."""
-    red = reduce(at, precision)
-    Q, n, r = red.Q, np.maximum(red.n_eff, 0.25), at.reference
-    s = np.ones((len(Q), at.n_batches))
+def scales(Q: Array, known: Reduced | Found, at: Stacked, fixed: Array) -> Array:
+    """Return the best scales for Q, that of the reference 1; `fixed` ones are not nan."""
+    n, r = np.maximum(known.n_eff, 0.25), at.reference
     if at.n_batches == 2:
-        q = 1 - r
-        s[:, q] = best_scale(np.stack([Q[:, r, r], Q[:, r, q], Q[:, q, q]]), n[:, q], red.dof)
+        q, s = 1 - r, np.ones((len(Q), 2))
+        s[:, q] = best_scale(np.stack([Q[:, r, r], Q[:, r, q], Q[:, q, q]]), n[:, q], known.dof)
     else:
         s = best_scales(Q, n)
         s = s / s[:, [r]]
-    s = np.where(np.isnan(fixed), s, fixed)
+    return np.where(np.isnan(fixed), s, fixed)
+
+
+def solve(at: Stacked, fixed: Array, precision: Array | None = None) -> Found:
+    """Return the best scales for given variances; `fixed` ones (n_features, K) are not nan."""
+    red = reduce(at, precision)
+    s, Q = scales(red.Q, red, at, fixed), red.Q
     sigma2 = np.maximum(np.einsum("db,dbc,dc->d", s, Q, s) / red.dof, FLOOR)
     e = at.fitted(-np.einsum("db,brd->rd", s, red.T))
     for b, rows in enumerate(at.rows):
