@@ -7,6 +7,7 @@ common, and towards no change.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from condokit.data.subsets import subsample
 from condokit.maps.standard_errors import DiagonalErrors
 from condokit.solvers.pooled.batches import Maps, fit_joint, maps_of, towards_each_other
 from condokit.solvers.pooled.design import Design, free_columns, independent
+from condokit.solvers.pooled.estimate import Discrete
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise
 from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Stacked, nodes
@@ -29,7 +31,6 @@ _MOST_SELECTING = 128
 _MOST_ROWS = 4000
 _LEVEL_ROWS = 10.0
 _USUAL_LOG, _USUAL_SHIFT = 0.2, 0.7  # effects of batches: log-scales, and shifts in sd
-_RARE = 0.8  # share of equal values beyond which a feature is only shifted
 
 
 @dataclass(frozen=True)
@@ -143,9 +144,16 @@ def _rows(
     D, penalty = layout.columns(design)
     for features in layout.blocks():
         X, mean, unit, known = layout.values(features)
-        flat = (unit == 0).any(axis=0) | _rare(X, layout.batch, layout.K)
+        table = X if known is None else np.where(known, X, np.nan)
+        read = partial(_values, table)
+        rows = [np.flatnonzero(layout.batch == b) for b in range(layout.K)]
+        flat = (unit == 0).any(axis=0) | Discrete.of(read, len(features), rows).rare
         where = layout.batch, layout.K, layout.reference, layout.counts_of(known), noise
         yield Stacked(X, D, penalty, *where), mean, unit, flat
+
+
+def _values(X: Array, features: Array | None, rows: Array) -> Array:
+    return X[rows] if features is None else X[np.ix_(rows, features)]
 
 
 def _law(layout: _Layout, few: Array) -> tuple[Design | None, NoiseModel, dict[str, Any]]:
@@ -206,18 +214,6 @@ def _weigh_subjects(layout: _Layout, e: Array) -> None:
     rho = float(np.clip(np.mean(pairs / (m * (m - 1)).sum() / (total / len(e))), 0.0, 1.0))
     layout.counts = layout.at.counts / (1 + (m[subject] - 1) * rho)
     layout.at = replace(layout.at, weights=layout.counts)
-
-
-def _rare(X: Array, batch: Array, K: int) -> Array:
-    """Mark features of which nearly all values of a batch are equal."""
-    found = np.zeros(X.shape[1], dtype=bool)
-    for b in range(K):
-        part = np.sort(X[batch == b][subsample(int((batch == b).sum()), 64)], axis=0)
-        middle = part[len(part) // 2]
-        suspect = np.flatnonzero((part == middle).mean(0) > _RARE)
-        if len(suspect):
-            found[suspect] |= (X[batch == b][:, suspect] == middle[suspect]).mean(0) > _RARE
-    return found
 
 
 def _cells(layout: _Layout) -> Iterator[tuple[Stacked, Array, Array, Array]]:

@@ -3,6 +3,7 @@
 All sums over rows come from functions of a block of rows whose results add up.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.covariates import Covariates
 from condokit.data.subsets import subsample
-from condokit.solvers.pooled.design import Design, effective_number, level_columns
+from condokit.solvers.pooled.design import effective_number, free_columns
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
 from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
@@ -49,27 +50,27 @@ class Discrete:
     rare: Array  # nearly all, or too few others to learn a spread from: only shifted
 
     @classmethod
-    def of(cls, rows: Rows) -> "Discrete":
-        """Count equal values of features that have some among 64 rows of a domain."""
-        d, n, nq = len(rows.flat), len(rows.order), rows.n_query
+    def of(cls, values: Callable[..., Array], d: int, batches: list[Array]) -> "Discrete":
+        """Count equal values of features that have some among 64 rows of a batch.
+
+        `values` returns rows of features, given the numbers of both; None is all features.
+        """
         share, off = np.zeros(d), np.full(d, np.inf)
-        for first, size in ((0, nq), (nq, n - nq)):
-            few = np.sort(rows.values(rows=first + subsample(size, _SCREENED)), axis=0)
-            suspect = np.flatnonzero((np.diff(few, axis=0) == 0).any(axis=0) & ~rows.flat)
-            if not len(suspect):
-                continue
-            values = rows.values(suspect, np.arange(first, first + size))
-            for j, column in zip(suspect, values.T):
-                largest = np.unique(column, return_counts=True)[1].max()
-                share[j] = max(share[j], largest / size)
-                off[j] = min(off[j], size - largest)
+        for own in batches:
+            few = np.sort(values(None, own[subsample(len(own), _SCREENED)]), axis=0)
+            suspect = np.flatnonzero((np.diff(few, axis=0) == 0).any(axis=0))
+            for j, column in zip(suspect, values(suspect, own).T if len(suspect) else ()):
+                largest = np.unique(column, return_counts=True, equal_nan=False)[1].max()
+                share[j] = max(share[j], largest / len(own))
+                off[j] = min(off[j], len(own) - largest)
         modal = share > MODAL
         return cls(share > TIED, modal, (share > RARE) | (modal & (off < FEWEST_OFF_MODE)))
 
 
 def fit_pooled(rows: Rows, has_scale: bool) -> Solution:
     """Estimate the plain map of every feature."""
-    discrete = Discrete.of(rows)
+    sides = np.split(np.arange(len(rows.order)), [rows.n_query])
+    discrete = Discrete.of(rows.values, len(rows.flat), sides)
     one = rows.unit[0] / rows.unit[1]  # the scale that changes nothing
     fixed = np.where(rows.flat | discrete.rare | (not has_scale), one, np.nan)
     fixed = np.column_stack([fixed, np.ones(len(fixed))])
@@ -207,10 +208,11 @@ class Law:
         usable: Array,
     ) -> None:
         self.at, self.subjects, self.nq, self.weights = at, subjects, n_query, at.counts
-        self.X, self.fixed, self.usable = _winsorised(X, n_query, at), fixed, usable
-        self.design, self.rho, self.n_effective = Design(()), 0.0, 1.0
+        self.design, self.rho, self.n_effective = free_columns(at)[0], 0.0, 1.0
         self.noise = NoiseModel.of_levels(at.category, at.n_categories, False)
-        self.precision = np.ones(len(X))
+        self.precision, self.fixed, self.usable = np.ones(len(X)), fixed, usable
+        self._columns()
+        self.X = _winsorised(self.stacked(X), fixed)
 
     def choose(self, n_features: int) -> None:
         """Choose the design, the ratio of variances of subjects and the noise in turn."""
@@ -297,28 +299,17 @@ def _sample_rows(at: Covariates, n_query: int, most_rows: int) -> Array:
     return np.concatenate(kept)
 
 
-def _winsorised(X: Array, nq: int, at: Covariates) -> Array:
-    """Return features with residuals of a linear fit cut at 5 robust standard deviations."""
-    out = X.copy()
-    D = np.column_stack(
-        [np.ones(len(X)), at.Z, level_columns(at) if at.n_categories <= 64 else at.Z[:, :0]]
-    )
-    for rows in (slice(0, nq), slice(nq, len(X))):
-        if D.shape[1] * 3 > len(D[rows]):
-            continue
-        beta = np.linalg.lstsq(D[rows], out[rows], rcond=None)[0]
-        e = out[rows] - D[rows] @ beta
-        square = e * e
-        kurtosis = (square * square).mean(0) / np.maximum(square.mean(0), 1e-150) ** 2
-        heavy = np.flatnonzero(kurtosis > 3 + 2 * np.sqrt(24 / len(e)))
-        if not len(heavy):
-            continue
-        e = e[:, heavy]
+def _winsorised(at: Stacked, fixed: Array) -> Array:
+    """Return features with heavy tails cut at 5 robust standard deviations of their residuals."""
+    found, X = solve(at, fixed), at.X.copy()
+    heavy = np.flatnonzero(shape(at, found)[1])
+    for b, rows in enumerate(at.rows):
+        e = found.e[rows, heavy]
         middle = np.median(e, axis=0)
         spread = np.median(np.abs(e - middle), axis=0) / 0.6745
         spread = np.where(spread > 0, 5 * spread, np.inf)
-        out[rows, heavy] -= e - np.clip(e, middle - spread, middle + spread)
-    return out
+        X[rows, heavy] -= (e - np.clip(e, middle - spread, middle + spread)) / found.s[heavy, b]
+    return X
 
 
 def _assemble(
