@@ -19,11 +19,10 @@ from condokit.data.grouped import GroupedMoments
 from condokit.data.subsets import subsample
 from condokit.maps.standard_errors import DiagonalErrors
 from condokit.solvers.pooled.batches import Maps, fit_joint, maps_of, towards_each_other
-from condokit.solvers.pooled.design import Design, free_columns, independent
-from condokit.solvers.pooled.estimate import Discrete
-from condokit.solvers.pooled.noise import NoiseModel, choose_noise
-from condokit.solvers.pooled.select import select
-from condokit.solvers.pooled.stacked import Stacked, nodes
+from condokit.solvers.pooled.design import Design, free_columns
+from condokit.solvers.pooled.estimate import Discrete, Frame, choose_law
+from condokit.solvers.pooled.noise import NoiseModel
+from condokit.solvers.pooled.stacked import Stacked, nodes, solve
 
 _MOST_VALUES = 4_000_000  # of rows times features at a time
 _ROW_VALUES = 20_000_000  # beyond which categories alone are fitted from moments of cells
@@ -67,22 +66,8 @@ class _Layout:
         simple = not (self.at.Z.shape[1] or study.n_bridges or self.domains.gaps)
         self.by_cells = simple and self.domains.groups is None and n_values > _ROW_VALUES
 
-    def dummies(self, batch: Array) -> Array:
-        """Return the indicators of all batches but the reference."""
-        others = np.delete(np.arange(self.K), self.reference)
-        return (batch[:, None] == others).astype(float)
-
-    def columns(self, design: Design | None) -> tuple[Array, Array]:
-        """Return the columns of confounders, bridges and batches, and their penalties."""
-        U, penalty = (design or free_columns(self.at)[0]).columns(self.at)
-        samples = np.unique(self.bridge[self.bridge >= 0])
-        if len(samples):
-            U[self.bridge >= 0] = 0.0  # a sample's own level stands for its confounders
-            U = np.column_stack([U, (self.bridge[:, None] == samples).astype(float)])
-            penalty = np.concatenate([penalty, np.zeros(len(samples))])
-            U, penalty = U[:, (kept := independent(U))], penalty[kept]
-        last = self.dummies(self.batch)
-        return np.column_stack([U, last]), np.concatenate([penalty, np.zeros(self.K - 1)])
+        bridge = self.bridge if (self.bridge >= 0).any() else None
+        self.frame = Frame(self.at, self.batch, self.K, self.reference, bridge=bridge)
 
     def counts_of(self, known: Array | None) -> Array:
         """Return how many rows each value counts for."""
@@ -138,10 +123,10 @@ def fit_study(
 
 
 def _rows(
-    layout: _Layout, design: Design | None, noise: NoiseModel
+    layout: _Layout, design: Design, noise: NoiseModel
 ) -> Iterator[tuple[Stacked, Array, Array, Array]]:
     """Yield rows of some features, the means and units of batches, and which are constant."""
-    D, penalty = layout.columns(design)
+    D, penalty = layout.frame.columns(design)
     for features in layout.blocks():
         X, mean, unit, known = layout.values(features)
         table = X if known is None else np.where(known, X, np.nan)
@@ -156,49 +141,20 @@ def _values(X: Array, features: Array | None, rows: Array) -> Array:
     return X[rows] if features is None else X[np.ix_(rows, features)]
 
 
-def _law(layout: _Layout, few: Array) -> tuple[Design | None, NoiseModel, dict[str, Any]]:
+def _law(layout: _Layout, few: Array) -> tuple[Design, NoiseModel, dict[str, Any]]:
     """Choose on some features what their mean and variance depend on, and weigh subjects."""
     X, mean, unit, known = layout.values(few)
-    at, design = layout.at, None
-    nothing = NoiseModel.of_levels(at.category, at.n_categories, False)
-    usable = np.flatnonzero((unit != 0).all(axis=0))
-    if not len(usable):
-        return None, nothing, {}
-    X, fixed = X[:, usable], np.full((len(usable), layout.K), np.nan)
-    known = None if known is None else known[:, usable]
-    for turn in range(2):
-        D, penalty = layout.columns(design)
-        where = layout.batch, layout.K, layout.reference, layout.counts_of(known), nothing
-        found = fit_joint(Stacked(X, D, penalty, *where), fixed)
-        last = layout.K - 1
-        effect = np.einsum("db,brd->rd", found.s, found.reduced.T[:, -last:])
-        mapped = X * found.s.T[layout.batch] - D[:, -last:] @ effect
-        if turn == 0 and (at.Z.shape[1] or at.n_categories > 1):
-            design = _selected(layout, mapped)
-    e = found.e * (1.0 if known is None else known)
+    at, usable = layout.at, (unit != 0).all(axis=0)
+    if not usable.any():
+        nothing = NoiseModel.of_levels(at.category, at.n_categories, False)
+        return free_columns(at)[0], nothing, {}
+    X, known = X[:, usable], None if known is None else known[:, usable]
+    fixed, every = np.full((X.shape[1], layout.K), np.nan), np.ones(X.shape[1], dtype=bool)
+    law = choose_law(X, layout.frame, fixed, every, X.shape[1], known)
     if layout.domains.groups is not None:
-        _weigh_subjects(layout, e)
-    square = e**2 / found.sigma2
-    count = np.bincount(at.category, layout.counts)
-    levels = at.n_categories > 1 and bool((count >= _LEVEL_ROWS).all())
-    noise = nothing
-    if at.Z.shape[1]:
-        pooled = min(found.n_effective, float(len(usable)))
-        noise = choose_noise(square, at, layout.counts, levels, pooled, None)
-    noise = replace(noise, levels=levels)
-    if (layout.bridge >= 0).any():
-        code = np.where(layout.bridge >= 0, at.n_categories, at.category if levels else 0)
-        noise = replace(noise, category=code, n_categories=at.n_categories + 1, levels=True)
-    blocks = [] if design is None else [block.name for block in design.blocks]
-    return design, noise, {"mean": blocks, "variance": [*(noise.levels * ["levels"]), *noise.names]}
-
-
-def _selected(layout: _Layout, mapped: Array) -> Design:
-    """Choose blocks of columns on rows that are mapped already."""
-    rows = subsample(len(mapped), _MOST_ROWS)
-    own, one = layout.at.take(rows), np.zeros(len(rows), dtype=np.intp)
-    fixed = np.ones((mapped.shape[1], 1))
-    return select(mapped[rows], one, 1, 0, own, own.counts, np.ones(len(rows)), fixed)[0]
+        e = solve(law.stacked(X, known), fixed).e
+        _weigh_subjects(layout, e if known is None else e * known)
+    return law.design, law.noise, law.facts
 
 
 def _weigh_subjects(layout: _Layout, e: Array) -> None:

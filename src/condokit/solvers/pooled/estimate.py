@@ -13,7 +13,7 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.covariates import Covariates
 from condokit.data.subsets import subsample
-from condokit.solvers.pooled.design import effective_number, free_columns
+from condokit.solvers.pooled.design import Design, effective_number, free_columns, independent
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
 from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
@@ -157,41 +157,80 @@ def _independent_features(rows: Rows) -> float:
 
 def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     """Fit with any confounders and subjects."""
-    at = rows.covariates
+    at, side = rows.covariates, np.where(np.arange(len(rows.order)) < rows.n_query, 0, 1)
     if rows.groups is not None:
         at = with_subject_means(at, rows.groups)
-    X = rows.values()
-    law = _law(X, rows, at, fixed, discrete)
-    stacked = law.stacked(X)
+    X, frame = rows.values(), Frame(at, side, 2, 1, rows.groups)
+    few = np.flatnonzero(~discrete.rare & ~rows.flat)
+    few = few if len(few) else np.arange(len(fixed))
+    few = few[subsample(len(few), MOST_SELECTING)]
+    law = choose_law(X[:, few], frame, fixed[few], ~discrete.modal[few], len(fixed))
     may_tail, may_vary = ~discrete.tied & ~rows.flat, ~discrete.modal
-    table, _ = _estimates(stacked, fixed, may_tail, may_vary, rows.groups, law.n_effective)
-    facts = {
-        "mean": [block.name for block in law.design.blocks],
-        "variance": [*(law.noise.levels * ["levels"]), *law.noise.names],
-        "subjects": law.rho,
-    }
+    own = fixed, may_tail, may_vary, rows.groups, law.n_effective
+    table, _ = _estimates(law.stacked(X), *own)
+    facts = {**law.facts, "subjects": law.rho}
     return _assemble(table, rows, fixed, discrete, law.n_effective, facts)
 
 
-def _law(X: Array, rows: Rows, at: Covariates, fixed: Array, discrete: Discrete) -> "Law":
+@dataclass(frozen=True)
+class Frame:
+    """What is known of rows beside their features."""
+
+    at: Covariates
+    batch: Array
+    n_batches: int
+    reference: int
+    subjects: Array | None = None
+    bridge: Array | None = None  # the sample that was measured in several batches, -1 if none
+
+    def take(self, rows: Array) -> "Frame":
+        """Return some of the rows."""
+        parts = (None if one is None else one[rows] for one in (self.subjects, self.bridge))
+        where = self.batch[rows], self.n_batches, self.reference
+        return Frame(self.at.take(rows), *where, *parts)
+
+    def columns(self, design: Design) -> tuple[Array, Array]:
+        """Return the columns of confounders, bridges and batches, and their penalties."""
+        U, penalty = design.columns(self.at)
+        if self.bridge is not None:
+            U[self.bridge >= 0] = 0.0  # a sample's own level stands for its confounders
+            samples = self.bridge[:, None] == np.unique(self.bridge[self.bridge >= 0])
+            U = np.column_stack([U, samples])
+            penalty = np.append(penalty, np.zeros(samples.shape[1]))
+            U, penalty = U[:, (kept := independent(U))], penalty[kept]
+        dummies = self.batch[:, None] == np.delete(np.arange(self.n_batches), self.reference)
+        return np.column_stack([U, dummies]), np.append(penalty, np.zeros(dummies.shape[1]))
+
+    def sample(self, most_rows: int) -> Array:
+        """Return rows that choose the design: evenly taken by value from every batch."""
+        n, K = len(self.batch), self.n_batches
+        if n <= most_rows or self.subjects is not None:
+            return np.arange(n)
+        order = np.lexsort((*self.at.Z.T, self.at.category))
+        kept = []
+        for own in (order[self.batch[order] == b] for b in range(K)):
+            most = max(most_rows // K, most_rows - (n - len(own)))
+            kept.append(np.sort(own[subsample(len(own), most)]))
+        return np.concatenate(kept)
+
+
+def choose_law(
+    X: Array,
+    frame: Frame,
+    fixed: Array,
+    usable: Array,
+    n_features: int,
+    known: Array | None = None,
+) -> "Law":
     """Choose what features depend on; if some of many rows tell of no noise model, from these."""
-    few = np.flatnonzero(~discrete.rare & ~rows.flat)
-    few = few if len(few) else np.arange(X.shape[1])
-    few = few[subsample(len(few), MOST_SELECTING)]
-
-    def chosen(sample: Array) -> Law:
-        part, nq = at.take(sample), int((sample < rows.n_query).sum())
-        usable = ~discrete.modal[few]
-        law = Law(X[np.ix_(sample, few)], part, nq, rows.groups, fixed[few], usable)
-        law.choose(X.shape[1])
-        return law
-
-    every = np.arange(len(X))
-    some = every if rows.groups is not None else _sample_rows(at, rows.n_query, MANY_ROWS)
-    law = chosen(some)
-    if not law.noise.empty and len(some) < len(every):
-        law = chosen(every)
-    law.apply(at, rows.n_query)
+    every, some = np.arange(len(X)), frame.sample(MANY_ROWS)
+    for rows in (some, every):
+        part = None if known is None else known[rows]
+        law = Law(X[rows], frame.take(rows), fixed, usable, part)
+        law.choose(n_features)
+        if law.noise.empty or len(rows) == len(every):
+            break
+    law.frame = frame
     return law
 
 
@@ -199,25 +238,24 @@ class Law:
     """What mean and variance depend on, and how alike subjects are, chosen on some features."""
 
     def __init__(
-        self,
-        X: Array,
-        at: Covariates,
-        n_query: int,
-        subjects: Array | None,
-        fixed: Array,
-        usable: Array,
+        self, X: Array, frame: Frame, fixed: Array, usable: Array, known: Array | None
     ) -> None:
-        self.at, self.subjects, self.nq, self.weights = at, subjects, n_query, at.counts
-        self.design, self.rho, self.n_effective = free_columns(at)[0], 0.0, 1.0
-        self.noise = NoiseModel.of_levels(at.category, at.n_categories, False)
-        self.precision, self.fixed, self.usable = np.ones(len(X)), fixed, usable
-        self._columns()
-        self.X = _winsorised(self.stacked(X), fixed)
+        self.frame, self.fixed, self.usable, self.known = frame, fixed, usable, known
+        self.design, self.rho, self.n_effective = free_columns(frame.at)[0], 0.0, 1.0
+        self.noise = NoiseModel.of_levels(frame.at.category, frame.at.n_categories, False)
+        self.precision = np.ones(len(X))
+        self.X = _winsorised(self.stacked(X, known), fixed)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the report says of it."""
+        variance = [*(self.noise.levels * ["levels"]), *self.noise.names]
+        return {"mean": [block.name for block in self.design.blocks], "variance": variance}
 
     def choose(self, n_features: int) -> None:
         """Choose the design, the ratio of variances of subjects and the noise in turn."""
         few = self.X.shape[1]
-        for turn in range(2 if self.subjects is None else 3):
+        for turn in range(2 if self.frame.subjects is None else 3):
             before = self.rho
             self._choose_mean()
             if turn == 0 and self.rho != before:
@@ -227,51 +265,36 @@ class Law:
         if few < n_features and self.n_effective > 0.5 * few:
             self.n_effective *= n_features / few
 
-    def apply(self, at: Covariates, n_query: int) -> None:
-        """Take the design to all rows."""
-        self.at, self.nq, self.weights = at, n_query, at.counts
-        self._columns()
-
-    def _columns(self) -> None:
-        U, penalty = self.design.columns(self.at)
-        self.U = np.column_stack([U, np.arange(len(U)) < self.nq])
-        self.penalty = np.append(penalty, 0.0)
-
-    def stacked(self, X: Array) -> Stacked:
+    def stacked(self, X: Array, known: Array | None = None) -> Stacked:
         """Return rows freed of subjects."""
-        own = self.U, self.penalty, self.nq, self.weights, self.subjects, self.rho
-        at = subject_rows(X, *own)
+        frame = self.frame
+        own = frame.columns(self.design), frame.subjects, self.rho, frame.at.counts
+        at = subject_rows(X, frame.batch, frame.n_batches, frame.reference, *own)
+        at = at if known is None else replace(at, counts=at.counts * known)
         return at if self.noise.empty else replace(at, noise=self.noise)
 
     def _choose_mean(self) -> None:
-        sample, apart = _sample_rows(self.at, self.nq, _CHOOSING_ROWS), None
-        if self.subjects is not None:
-            sample = np.arange(len(self.X))
-            apart = partial(without_subject, subjects=self.subjects, rho=self.rho)
-        self.design, self.n_effective = select(
-            without_subject(self.X, self.subjects, self.rho)[sample],
-            np.where(sample < self.nq, 0, 1),
-            2,
-            1,
-            self.at.take(sample),
-            self.weights[sample],
-            self.precision[sample],
-            self.fixed,
-            transform=apart,
-        )
-        self._columns()
-        if self.subjects is not None:
-            W = self.weights * self.precision
-            self.rho = subject_ratio(
-                self.U, self.penalty, self.X, self.nq, W, self.subjects, self.fixed
-            )
+        frame, apart = self.frame, None
+        if frame.subjects is not None:
+            apart = partial(without_subject, subjects=frame.subjects, rho=self.rho)
+        sample = frame.sample(_CHOOSING_ROWS)
+        part = frame.take(sample)
+        where = part.batch, part.n_batches, part.reference, part.at, part.at.counts
+        X = without_subject(self.X, frame.subjects, self.rho)[sample]
+        chosen = select(X, *where, self.precision[sample], self.fixed, transform=apart)
+        self.design, self.n_effective = chosen
+        if frame.subjects is not None:
+            own = frame.columns(self.design), frame.subjects, self.fixed
+            self.rho = subject_ratio(self.X, frame.batch, *own, frame.at.counts * self.precision)
 
     def _choose_noise(self) -> bool:
         """Choose what the variance depends on; return whether it depends on anything."""
-        at, w = self.at, self.weights
-        found = solve(self.stacked(self.X), self.fixed)
+        at, w, bridge = self.frame.at, self.frame.at.counts, self.frame.bridge
+        found = solve(self.stacked(self.X, self.known), self.fixed)
         h = found.reduced.h
         square = found.e**2 / (found.sigma2 * (1 - h))
+        if self.known is not None:
+            square = np.where(self.known, square, 1.0)
         count = np.bincount(at.category, w, minlength=at.n_categories)
         levels = at.n_categories > 1 and bool((count[count > 0] >= LEVEL_ROWS).all())
         if not self.usable.any():
@@ -279,6 +302,9 @@ class Law:
         square = square[:, self.usable]
         pooled = min(self.n_effective, float(self.usable.sum()))
         noise = choose_noise(square, at, w, levels, pooled, self.design.index)
+        if bridge is not None:  # which differ less
+            code = np.where(bridge >= 0, at.n_categories, at.category if levels else 0)
+            noise = replace(noise, category=code, n_categories=at.n_categories + 1, levels=True)
         if noise.empty:
             return False
         self.noise = noise
@@ -286,29 +312,17 @@ class Law:
         return True
 
 
-def _sample_rows(at: Covariates, n_query: int, most_rows: int) -> Array:
-    """Return rows that choose the design: evenly taken by value from either domain."""
-    n = len(at.Z)
-    if n <= most_rows:
-        return np.arange(n)
-    order = np.lexsort((*at.Z.T, at.category))
-    kept = []
-    for side in (order[order < n_query], order[order >= n_query]):
-        most = max(most_rows // 2, most_rows - (n - len(side)))
-        kept.append(np.sort(side[subsample(len(side), most)]))
-    return np.concatenate(kept)
-
-
 def _winsorised(at: Stacked, fixed: Array) -> Array:
     """Return features with heavy tails cut at 5 robust standard deviations of their residuals."""
     found, X = solve(at, fixed), at.X.copy()
     heavy = np.flatnonzero(shape(at, found)[1])
     for b, rows in enumerate(at.rows):
-        e = found.e[rows, heavy]
+        own = np.arange(len(X))[rows][:, None], heavy
+        e = found.e[own]
         middle = np.median(e, axis=0)
         spread = np.median(np.abs(e - middle), axis=0) / 0.6745
         spread = np.where(spread > 0, 5 * spread, np.inf)
-        X[rows, heavy] -= (e - np.clip(e, middle - spread, middle + spread)) / found.s[heavy, b]
+        X[own] -= (e - np.clip(e, middle - spread, middle + spread)) / found.s[heavy, b]
     return X
 
 

@@ -48,17 +48,28 @@ def with_subject_means(at: Covariates, subjects: Array) -> Covariates:
 
 
 def subject_rows(
-    X: Array, U: Array, penalty: Array, nq: int, weights: Array, subjects: Array | None, rho: float
+    X: Array,
+    batch: Array,
+    n_batches: int,
+    reference: int,
+    columns: tuple[Array, Array],
+    subjects: Array | None,
+    rho: float,
+    weights: Array,
 ) -> Stacked:
-    """Return rows of features and columns, both freed of subjects."""
-    n = len(X)
-    noise = NoiseModel.of_levels(np.zeros(n, dtype=np.intp), 1, False)
-    X, U = (without_subject(part, subjects, rho) for part in (X, U))
-    return Stacked(X, U, penalty, (np.arange(n) >= nq) * 1, 2, 1, weights[:, None], noise)
+    """Return rows of features and columns (with their penalties), both freed of subjects."""
+    noise = NoiseModel.of_levels(np.zeros(len(X), dtype=np.intp), 1, False)
+    X, U = (without_subject(part, subjects, rho) for part in (X, columns[0]))
+    return Stacked(X, U, columns[1], batch, n_batches, reference, weights[:, None], noise)
 
 
 def subject_ratio(
-    U: Array, penalty: Array, X: Array, nq: int, weights: Array, subjects: Array, fixed: Array
+    X: Array,
+    batch: Array,
+    columns: tuple[Array, Array],
+    subjects: Array,
+    fixed: Array,
+    weights: Array,
 ) -> float:
     """Return the variance between subjects over that within, by pooled restricted likelihood."""
     size = np.bincount(subjects)
@@ -66,12 +77,10 @@ def subject_ratio(
         return 0.0
     best, ratio = -np.inf, 0.0
     for rho in (0.0, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0, 7.0, 15.0, 40.0):
-        found = solve(subject_rows(X, U, penalty, nq, weights, subjects, rho), fixed)
-        red = found.reduced
-        value = np.mean(
-            red.n_eff[:, 0] * np.log(found.s[:, 0]) - red.dof * np.log(found.sigma2) / 2
-        )
-        value += 0.5 * red.log_det[0] - 0.5 * np.log1p(size * rho).sum()
+        found = solve(subject_rows(X, batch, 2, 1, columns, subjects, rho, weights), fixed)
+        n, dof = found.reduced.n_eff[:, 0], found.dof
+        value = np.mean(n * np.log(found.s[:, 0]) - dof * np.log(found.sigma2) / 2)
+        value += 0.5 * found.reduced.log_det[0] - 0.5 * np.log1p(size * rho).sum()
         if value > best + 1e-9:
             best, ratio = value, rho
     return ratio
