@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -5,7 +7,7 @@ from scipy.optimize import minimize
 from condokit.data.grouped import GroupedMoments
 from condokit.solvers.pooled.batches import fit_joint, maps_of, towards_each_other
 from condokit.solvers.pooled.noise import NoiseModel
-from condokit.solvers.pooled.stacked import Stacked, best_scales, nodes, reduce
+from condokit.solvers.pooled.stacked import Stacked, best_scales, nodes, reduce, solve
 from condokit.solvers.pooled.weights import shape
 
 FREE = np.full((3, 4), np.nan)
@@ -92,3 +94,22 @@ def test_effects_are_pulled_towards_each_other():
     far = d.copy()
     far[0] += 50.0
     assert np.abs(towards_each_other(far, S, float(p), 0.7)[0][0] - far[0]).max() < 0.3
+
+
+def test_cells_with_heavy_tails_are_fitted_by_their_moments():
+    rng = np.random.default_rng(3)
+    at, level = stacked(rng, n=400)
+    at.X += 2 * rng.standard_t(3, at.X.shape)
+    stats = GroupedMoments(12, 3)
+    stats.update(at.X, at.batch * 3 + level)
+    X, counts, cell = nodes(stats, np.zeros(3), np.ones(3))
+    where = np.zeros(0), cell // 3, 4, 0, counts, NoiseModel.of_levels(cell % 3, 3, False)
+    cells = Stacked(X, None, *where)
+    found, plain = fit_joint(cells, FREE), solve(at, FREE)
+    np.testing.assert_allclose(found.s, plain.s, rtol=1e-9)
+    heavy = (shape(at, plain)[0] - 1) / 2
+    assert (heavy > 2).all()
+    variance = maps_of(cells, found).cov_log[:, 0, 0]
+    normal = maps_of(at, replace(plain, e=np.where(plain.e > 0, 1.0, -1.0) * plain.sigma2**0.5))
+    share = found.dof / (found.dof + 40)
+    np.testing.assert_allclose(variance, normal.cov_log[:, 0, 0] * heavy**share, rtol=1e-6)

@@ -27,7 +27,8 @@ def fit_joint(at: Stacked, fixed: Array) -> Found:
     """Find scales and offsets of all batches together; `fixed` scales are not nan."""
     found = solve(at, fixed)
     number = effective_number(found.e * (at.counts > 0), float(found.dof.mean()))
-    tails = shape(at, found)[1] & np.isnan(fixed).any(axis=1)
+    # of cells only moments are known, no single rows that could be far out
+    tails = shape(at, found)[1] & np.isnan(fixed).any(axis=1) & (at.D is not None)
     if at.noise.empty and not tails.any():
         return replace(found, n_effective=number)
     return fit_weights(at, found, fixed, tails, number)

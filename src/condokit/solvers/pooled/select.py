@@ -145,7 +145,7 @@ def select(
     mapped = X * start.s.T[batch]
     index = _index(at, dummies, mapped, start.e, W[:, 0]) if transform is None else None
     design = replace(design, index=index)
-    scaled, parts, inverse = [], [], rows.grams(W)[1][0]
+    scaled, parts, inverse = [], [], rows.inverses(W)[0][0]
     for block in always + candidates(at, index):  # off D, in units of mean row variance 1
         values = free(block(at))
         rest = values - D @ (inverse @ (D.T @ (values * W)))

@@ -39,6 +39,7 @@ from condokit.solvers.pooled.noise import NoiseModel, weighted
 FLOOR = 1e-8  # of a variance, relative to the feature's
 LARGEST_LEVERAGE = 0.8
 _NEWTON_STEPS = 60
+_GRAM_VALUES = 1 << 24  # of products of columns that are kept at a time
 
 
 @dataclass
@@ -77,16 +78,22 @@ class Stacked:
             return [slice(a, b) for a, b in zip(edges[:-1], edges[1:])]
         return [np.flatnonzero(self.batch == b) for b in range(self.n_batches)]
 
-    def grams(self, w: Array) -> tuple[Array, Array]:
-        """Return D'WD of every batch, shape (K, 1 or n_features, n_columns, n_columns), and B."""
-        if "grams" in self.kept and w is self.counts:
-            return self.kept["grams"]
+    def inverses(self, w: Array) -> tuple[Array, Array]:
+        """Return B, shape (1 or n_features, n_columns, n_columns), and N_b - n_b of batches."""
+        if "plain" in self.kept and w is self.counts:
+            return self.kept["plain"]
         if "products" not in self.kept:
             self.kept["products"] = [Products(np.asarray(self.D)[rows]) for rows in self.rows]
-        gram = np.stack([own.gram(w[at]) for own, at in zip(self.kept["products"], self.rows)])
-        found = gram, _inverse(gram.sum(0), self.penalty)
+        B, taken, own = [], [], list(zip(self.kept["products"], self.rows))
+        step = max(1, _GRAM_VALUES // (self.n_batches * len(self.penalty) ** 2))
+        for few in (slice(i, i + step) for i in range(0, w.shape[1], step)):
+            gram = np.stack([products.gram(w[rows, few]) for products, rows in own])
+            B.append(_inverse(gram.sum(0), self.penalty))
+            leverage = np.einsum("bdrs,dsr->dbr", gram, B[-1])
+            taken.append(leverage[:, :, self.penalty == 0].sum(2))
+        found = np.concatenate(B), np.concatenate(taken)
         if w is self.counts and w.shape[1] == 1:
-            self.kept["grams"] = found
+            self.kept["plain"] = found
         return found
 
     @cached_property
@@ -164,8 +171,7 @@ def reduce(at: Stacked, precision: Array | None = None) -> Reduced:
     if at.D is None:
         return _reduce_levels(at, precision)
     w = at.counts if precision is None else at.counts * precision
-    gram, B = at.grams(w)
-    taken = np.einsum("bdrs,dsr->dbr", gram, B)[:, :, at.penalty == 0].sum(2)
+    B, taken = at.inverses(w)
     p, K = at.X.shape[1], at.n_batches
     C, S = np.empty((K, len(at.penalty), p)), np.empty((K, p))
     for b, rows in enumerate(at.rows):
