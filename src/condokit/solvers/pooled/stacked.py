@@ -153,7 +153,7 @@ class Reduced:
     link: Array  # (K - 1, n_columns, 1 or n_features): the columns of B for batches
     n_eff: Array  # (1 or n_features, K)
     h: Array  # (n_rows, 1 or n_features): leverages
-    log_det: Array  # (1 or n_features,): of B, or its part of batches
+    log_det: float  # of B, where features share it
 
     @property
     def B(self) -> Array:
@@ -180,7 +180,7 @@ def reduce(at: Stacked, precision: Array | None = None) -> Reduced:
     T = B[0] @ C if len(B) == 1 else np.einsum("drs,bsd->brd", B, C)
     h = _leverage(at, precision)
     link = np.moveaxis(B[:, :, len(at.penalty) - K + 1 :], (0, 2), (2, 0))
-    return _reduced(S, C, T, link, at.total - taken, h, np.linalg.slogdet(B)[1])
+    return _reduced(S, C, T, link, at.total - taken, h, float(np.linalg.slogdet(B[0])[1]))
 
 
 def _leverage(at: Stacked, precision: Array | None) -> Array:
@@ -205,7 +205,7 @@ def _leverage(at: Stacked, precision: Array | None) -> Array:
 
 
 def _reduced(
-    S: Array, C: Array, T: Array, link: Array, n_eff: Array, h: Array, log_det: Array
+    S: Array, C: Array, T: Array, link: Array, n_eff: Array, h: Array, log_det: float
 ) -> Reduced:
     """Take C'T off the squares S of batches, or their products."""
     K = len(C)
@@ -248,7 +248,7 @@ def _reduce_levels(at: Stacked, precision: Array | None) -> Reduced:
     h = h.reshape(L * K, -1)[at.cell] * (1.0 if precision is None else precision)
     link = np.concatenate([-of_level, B], axis=1)
     T_all = np.concatenate([T_level, T], axis=1)
-    found = _reduced(np.moveaxis(S, 2, 0), C, T, link, n_eff, h, np.zeros(1))
+    found = _reduced(np.moveaxis(S, 2, 0), C, T, link, n_eff, h, 0.0)
     return replace(found, T=T_all)
 
 

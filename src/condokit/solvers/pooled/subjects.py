@@ -80,7 +80,7 @@ def subject_ratio(
         found = solve(subject_rows(X, batch, 2, 1, columns, subjects, rho, weights), fixed)
         n, dof = found.reduced.n_eff[:, 0], found.dof
         value = np.mean(n * np.log(found.s[:, 0]) - dof * np.log(found.sigma2) / 2)
-        value += 0.5 * found.reduced.log_det[0] - 0.5 * np.log1p(size * rho).sum()
+        value += 0.5 * found.reduced.log_det - 0.5 * np.log1p(size * rho).sum()
         if value > best + 1e-9:
             best, ratio = value, rho
     return ratio
