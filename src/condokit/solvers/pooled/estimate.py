@@ -17,12 +17,7 @@ from condokit.solvers.pooled.design import Design, effective_number, free_column
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
 from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
-from condokit.solvers.pooled.subjects import (
-    subject_ratio,
-    subject_rows,
-    with_subject_means,
-    without_subject,
-)
+from condokit.solvers.pooled.subjects import with_subject_means, without_subject
 from condokit.solvers.pooled.weights import errors, fit_weights, shape
 from condokit.solvers.solution import Evidence, Solution
 from condokit.summaries.rows import Rows
@@ -35,6 +30,7 @@ _CORRELATED = 1000  # rows that tell how features go together
 MANY_ROWS = 20_000  # rows that tell whether the variance depends on anything
 _SCREENED = 64  # rows of a domain in which equal values are looked for
 LEVEL_ROWS = 10  # of a level whose variance is its own, among other confounders
+_RATIOS = (0.0, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0, 7.0, 15.0, 40.0)  # of subjects
 TIED = 0.2
 MODAL = 0.5
 RARE = 0.8
@@ -267,11 +263,14 @@ class Law:
 
     def stacked(self, X: Array, known: Array | None = None) -> Stacked:
         """Return rows freed of subjects."""
-        frame = self.frame
-        own = frame.columns(self.design), frame.subjects, self.rho, frame.at.counts
-        at = subject_rows(X, frame.batch, frame.n_batches, frame.reference, *own)
-        at = at if known is None else replace(at, counts=at.counts * known)
-        return at if self.noise.empty else replace(at, noise=self.noise)
+        frame, at = self.frame, self.frame.at
+        U, penalty = frame.columns(self.design)
+        X, U = (without_subject(part, frame.subjects, self.rho) for part in (X, U))
+        counts, noise = at.counts[:, None] * (1.0 if known is None else known), self.noise
+        if noise.empty:
+            noise = NoiseModel.of_levels(at.category, at.n_categories, False)
+        where = frame.batch, frame.n_batches, frame.reference
+        return Stacked(X, U, penalty, *where, counts, noise)
 
     def _choose_mean(self) -> None:
         frame, apart = self.frame, None
@@ -284,8 +283,21 @@ class Law:
         chosen = select(X, *where, self.precision[sample], self.fixed, transform=apart)
         self.design, self.n_effective = chosen
         if frame.subjects is not None:
-            own = frame.columns(self.design), frame.subjects, self.fixed
-            self.rho = subject_ratio(self.X, frame.batch, *own, frame.at.counts * self.precision)
+            self._choose_ratio(np.bincount(frame.subjects))
+
+    def _choose_ratio(self, size: Array) -> None:
+        """Choose the variance between subjects over that within, by restricted likelihood."""
+        best, ratio = -np.inf, 0.0
+        few = len(size) == len(self.X) or len(size) < 4
+        for self.rho in () if few else _RATIOS:
+            at = self.stacked(self.X)
+            found = solve(replace(at, counts=at.counts * self.precision[:, None]), self.fixed)
+            gain = (found.reduced.n_eff * np.log(found.s)).sum(1)
+            value = np.mean(gain - found.dof * np.log(found.sigma2) / 2)
+            value += 0.5 * found.reduced.log_det - 0.5 * np.log1p(size * self.rho).sum()
+            if value > best + 1e-9:
+                best, ratio = value, self.rho
+        self.rho = ratio
 
     def _choose_noise(self) -> bool:
         """Choose what the variance depends on; return whether it depends on anything."""

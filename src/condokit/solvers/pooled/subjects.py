@@ -8,8 +8,6 @@ from scipy import sparse
 from condokit.checks import Array
 from condokit.data.covariates import Covariates
 from condokit.solvers.pooled.design import level_columns
-from condokit.solvers.pooled.noise import NoiseModel
-from condokit.solvers.pooled.stacked import Stacked, solve
 
 MOST_LEVELS = 20  # whose means by subject may become columns
 
@@ -45,42 +43,3 @@ def with_subject_means(at: Covariates, subjects: Array) -> Covariates:
     added = mean[:, varies]
     added = (added - added.mean(0)) / np.maximum(added.std(0), 1e-300)
     return replace(at, Z=np.column_stack([at.Z, added]))
-
-
-def subject_rows(
-    X: Array,
-    batch: Array,
-    n_batches: int,
-    reference: int,
-    columns: tuple[Array, Array],
-    subjects: Array | None,
-    rho: float,
-    weights: Array,
-) -> Stacked:
-    """Return rows of features and columns (with their penalties), both freed of subjects."""
-    noise = NoiseModel.of_levels(np.zeros(len(X), dtype=np.intp), 1, False)
-    X, U = (without_subject(part, subjects, rho) for part in (X, columns[0]))
-    return Stacked(X, U, columns[1], batch, n_batches, reference, weights[:, None], noise)
-
-
-def subject_ratio(
-    X: Array,
-    batch: Array,
-    columns: tuple[Array, Array],
-    subjects: Array,
-    fixed: Array,
-    weights: Array,
-) -> float:
-    """Return the variance between subjects over that within, by pooled restricted likelihood."""
-    size = np.bincount(subjects)
-    if len(size) == len(X) or len(size) < 4:
-        return 0.0
-    best, ratio = -np.inf, 0.0
-    for rho in (0.0, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0, 7.0, 15.0, 40.0):
-        found = solve(subject_rows(X, batch, 2, 1, columns, subjects, rho, weights), fixed)
-        n, dof = found.reduced.n_eff[:, 0], found.dof
-        value = np.mean(n * np.log(found.s[:, 0]) - dof * np.log(found.sigma2) / 2)
-        value += 0.5 * found.reduced.log_det - 0.5 * np.log1p(size * rho).sum()
-        if value > best + 1e-9:
-            best, ratio = value, rho
-    return ratio

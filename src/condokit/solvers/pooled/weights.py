@@ -22,18 +22,17 @@ NO_MATTER = 0.1  # excess kurtosis, that of t with 64 degrees of freedom
 
 
 def shape(at: Stacked, found: Found) -> tuple[Array, Array]:
-    """Return the kurtosis of residuals, and which features have heavier tails than the normal."""
+    """Return the kurtosis of residuals, and which features have heavier tails than the normal.
+
+    Tails are heavy by moments or by extreme rows.
+    """
     square = found.e**2
     square /= found.sigma2 if found.log_v is None else found.sigma2 * np.exp(found.log_v)
     kurtosis = weighted(at.counts, square**2) / at.total.sum(1)
-    extreme = weighted(at.counts, square > EXTREME)
-    return kurtosis, heavy_tailed(kurtosis, extreme, np.maximum(found.dof, 4.0))
-
-
-def heavy_tailed(kurtosis: Array, extreme: Array, n: Array) -> Array:
-    """Return which features have heavier tails than the normal, by moments or extreme rows."""
+    extreme, n = weighted(at.counts, square > EXTREME), np.maximum(found.dof, 4.0)
     chance = 2.5 * np.sqrt(24 / n) * (1 - 3 / np.sqrt(n + 9))
-    return (kurtosis - 3 > np.maximum(chance, NO_MATTER)) | (extreme > 3 + 4 * 0.0005 * n)
+    heavy = (kurtosis - 3 > np.maximum(chance, NO_MATTER)) | (extreme > 3 + 4 * 0.0005 * n)
+    return kurtosis, heavy
 
 
 def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effective: float) -> Found:
