@@ -239,6 +239,21 @@ def test_the_reference_can_be_chosen_or_the_centre(chain):
         BatchAdapter().fit(chain.table, features="f*", **ROLES)
 
 
+def test_errors_cover_where_values_are_missing(made):
+    cover = []
+    for seed in range(4):
+        study = made(seed, [(0, 1, 2)] * 4, age=1.0)
+        table, rng = study.table.copy(), np.random.default_rng(seed)
+        table[study.features] = study.X * np.where(rng.random(study.X.shape) < 0.25, np.nan, 1.0)
+        roles = {"batch": "site", "confounders": ["group", "years"]}
+        adapter = BatchAdapter(reference="A").fit(table, features="f*", **roles)
+        mapped, std = adapter.transform(study.table, batch="site", return_std=True)
+        rows = study.code > 0
+        away = np.abs(np.asarray(mapped) - study.truth)[rows]
+        cover.append(np.mean(away < 1.96 * np.asarray(std)[rows]))
+    assert 0.9 < np.mean(cover) < 0.995
+
+
 def test_missing_values_and_features_that_a_batch_lacks(made):
     study = made(0, [(0, 1)] * 3, n=150)
     table = study.table.copy()

@@ -155,7 +155,7 @@ def test_entries_of_sparse_rows_are_as_good_as_all_values():
     X = rng.gamma(2.0, 1.0, (500, 7)) * (rng.random((500, 7)) < 0.4)
     columns, groups = [5, 0, 3], rng.integers(-1, 4, 500)
     for weights in (None, rng.integers(0, 3, 500).astype(float)):
-        one, other = (GroupedMoments(6, 3, powers=2) for _ in range(2))
+        one, other = (GroupedMoments(6, 3) for _ in range(2))
         one.update(X[:, columns], groups, weights)
         other.update_sparse(scipy.sparse.csr_matrix(X), columns, groups, weights)
         for name in ("count", "mean", "squares"):

@@ -1,16 +1,16 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from condokit.solvers.pooled.batches import (
-    Stacked,
-    best_scales,
-    fit_joint,
-    maps_of,
-    reduce,
-    towards_each_other,
-)
+from condokit.data.grouped import GroupedMoments
+from condokit.solvers.pooled.batches import fit_joint, maps_of, towards_each_other
 from condokit.solvers.pooled.noise import NoiseModel
+from condokit.solvers.pooled.stacked import Stacked, best_scales, nodes, reduce, solve
+from condokit.solvers.pooled.weights import shape
+
+FREE = np.full((3, 4), np.nan)
 
 
 def stacked(rng, K=4, L=3, n=40, p=3, inside=None):
@@ -19,8 +19,8 @@ def stacked(rng, K=4, L=3, n=40, p=3, inside=None):
     D = np.column_stack(
         [np.ones(K * n), level[:, None] == np.arange(1, L), batch[:, None] == np.arange(1, K)]
     ).astype(float)
-    noise = NoiseModel(level, L, False, np.zeros((K * n, 0)), np.zeros(0))
-    return Stacked(X, D, np.zeros(D.shape[1]), batch, K, 0, np.ones(K * n), noise), level
+    noise = NoiseModel.of_levels(level, L, False)
+    return Stacked(X, D, np.zeros(D.shape[1]), batch, K, 0, np.ones((K * n, 1)), noise), level
 
 
 def test_scales_are_the_minimum():
@@ -37,8 +37,8 @@ def test_scales_are_the_minimum():
 
 def test_the_likelihood_is_least_and_its_curvature_is_the_covariance():
     at, _ = stacked(np.random.default_rng(1))
-    found = fit_joint(at, np.zeros(3, dtype=bool))
-    red, n = reduce(at, None), found.n_eff
+    found = fit_joint(at, FREE)
+    red, n = reduce(at), found.n_eff[0]
 
     def loss(u, j):
         s = np.exp(np.append(0.0, u))
@@ -56,24 +56,27 @@ def test_the_likelihood_is_least_and_its_curvature_is_the_covariance():
                 corners = loss(u + e + f, j) - loss(u + e - f, j) - loss(u - e + f, j)
                 H[a, b] = (corners + loss(u - e - f, j)) / (4 * step**2)
         widen = found.dof / (found.dof - 2)
-        heavy = max((found.kurtosis[j] - 1) / 2, 1.0) ** (found.dof / (found.dof + 40))
+        heavy = max((shape(at, found)[0][j] - 1) / 2, 1.0) ** (found.dof / (found.dof + 40))
         expected = np.linalg.inv(H) * widen * heavy
         np.testing.assert_allclose(maps.cov_log[j], expected, rtol=1e-3)
 
 
 def test_cells_tell_what_rows_do():
     at, level = stacked(np.random.default_rng(2))
-    rows = fit_joint(at, np.zeros(3, dtype=bool))
-    cell = at.batch * 3 + level
-    count = np.bincount(cell)
-    mean = np.stack([at.X[cell == c].mean(0) for c in range(12)])
-    inside = np.stack([((at.X[cell == c] - mean[c]) ** 2).sum(0) for c in range(12)])
-    D = np.stack([at.D[cell == c][0] for c in range(12)])
-    noise = NoiseModel(np.arange(12) % 3, 3, False, np.zeros((12, 0)), np.zeros(0))
-    where = np.zeros(D.shape[1]), np.arange(12) // 3, 4, 0, count.astype(float), noise
-    cells = fit_joint(Stacked(mean, D, *where, inside=inside), np.zeros(3, dtype=bool))
-    np.testing.assert_allclose(cells.s, rows.s, rtol=1e-9)
-    np.testing.assert_allclose(cells.sigma2, rows.sigma2, rtol=1e-9)
+    rows = fit_joint(at, FREE)
+    stats = GroupedMoments(12, 3)
+    stats.update(at.X, at.batch * 3 + level)
+    X, counts, cell = nodes(stats, np.zeros(3), np.ones(3))
+    noise = NoiseModel.of_levels(cell % 3, 3, False)
+    where = np.zeros(0), cell // 3, 4, 0, counts, noise
+    cells = Stacked(X, None, *where)
+    found = fit_joint(cells, FREE)
+    np.testing.assert_allclose(found.s, rows.s, rtol=1e-9)
+    np.testing.assert_allclose(found.sigma2, rows.sigma2, rtol=1e-9)
+    np.testing.assert_allclose(shape(cells, found)[0], shape(at, rows)[0], rtol=1e-9)
+    a, b = maps_of(cells, found), maps_of(at, rows)
+    for name in ("scale", "centre", "image", "cov_log", "cov_image"):
+        np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-6, atol=1e-9)
 
 
 def test_effects_are_pulled_towards_each_other():
@@ -91,3 +94,22 @@ def test_effects_are_pulled_towards_each_other():
     far = d.copy()
     far[0] += 50.0
     assert np.abs(towards_each_other(far, S, float(p), 0.7)[0][0] - far[0]).max() < 0.3
+
+
+def test_cells_with_heavy_tails_are_fitted_by_their_moments():
+    rng = np.random.default_rng(3)
+    at, level = stacked(rng, n=400)
+    at.X += 2 * rng.standard_t(3, at.X.shape)
+    stats = GroupedMoments(12, 3)
+    stats.update(at.X, at.batch * 3 + level)
+    X, counts, cell = nodes(stats, np.zeros(3), np.ones(3))
+    where = np.zeros(0), cell // 3, 4, 0, counts, NoiseModel.of_levels(cell % 3, 3, False)
+    cells = Stacked(X, None, *where)
+    found, plain = fit_joint(cells, FREE), solve(at, FREE)
+    np.testing.assert_allclose(found.s, plain.s, rtol=1e-9)
+    heavy = (shape(at, plain)[0] - 1) / 2
+    assert (heavy > 2).all()
+    variance = maps_of(cells, found).cov_log[:, 0, 0]
+    normal = maps_of(at, replace(plain, e=np.where(plain.e > 0, 1.0, -1.0) * plain.sigma2**0.5))
+    share = found.dof / (found.dof + 40)
+    np.testing.assert_allclose(variance, normal.cov_log[:, 0, 0] * heavy**share, rtol=1e-6)

@@ -8,8 +8,9 @@ from condokit.compare.comparison import compare
 from condokit.data.roles import from_pair
 from condokit.solvers.pooled.design import best_scale
 from condokit.solvers.pooled.estimate import fit_pooled
-from condokit.solvers.pooled.projections import BasisProjection
-from condokit.solvers.pooled.rowwise import degrees_of_freedom
+from condokit.solvers.pooled.noise import NoiseModel
+from condokit.solvers.pooled.stacked import Stacked, solve
+from condokit.solvers.pooled.weights import degrees_of_freedom
 from condokit.solvers.posterior import posterior
 from condokit.summaries.rows import Rows
 
@@ -71,22 +72,22 @@ def test_scale_and_offset_minimise_the_marginal_likelihood():
     rng = np.random.default_rng(0)
     n, nq, weights = 40, 15, rng.uniform(0.5, 2, 40)
     z = rng.normal(size=n)
-    U = np.column_stack([np.ones(n), z, np.arange(n) < nq, np.sin(3 * z), np.cos(3 * z)])
-    penalty = np.array([0, 0, 0, 2.0, 2.0])
+    U = np.column_stack([np.ones(n), z, np.sin(3 * z), np.cos(3 * z), np.arange(n) < nq])
+    penalty = np.array([0, 0, 2.0, 2.0, 0])
     X = (z + np.sin(3 * z) + rng.normal(size=n))[:, None]
-    projection = BasisProjection(U, penalty, 2, nq, weights)
-    red = projection.solve(X, None)
-    dof = n - 3
-    m = best_scale(red.G, projection.n_eff, dof)
-    b = red.b[0] + m * red.b[1]
-    C = np.linalg.inv(np.diag(1 / weights) + U[:, 3:] @ U[:, 3:].T / 2)
-    q, free = U[:, 2], U[:, :2]
+    noise = NoiseModel.of_levels(np.zeros(n, dtype=int), 1, False)
+    at = Stacked(X, U, penalty, (np.arange(n) >= nq) * 1, 2, 1, weights[:, None], noise)
+    found = solve(at, np.full((1, 2), np.nan))
+    n_eff, dof, m = found.n_eff[0, 0], weights.sum() - 3, found.s[:, 0]
+    b = -np.einsum("db,bd->d", found.s, found.reduced.T[:, -1])
+    C = np.linalg.inv(np.diag(1 / weights) + U[:, 2:4] @ U[:, 2:4].T / 2)
+    q, free = U[:, 4], U[:, :2]
     P = C - C @ free @ np.linalg.inv(free.T @ C @ free) @ free.T @ C
     y0, y1 = np.where(q, 0, X[:, 0]), np.where(q, X[:, 0], 0)
 
     def minus_log(theta):
         y = y0 + np.exp(theta[0]) * y1 + theta[1] * q
-        return -projection.n_eff * theta[0] + dof / 2 * np.log(y @ P @ y)
+        return -n_eff * theta[0] + dof / 2 * np.log(y @ P @ y)
 
     best = minimize(minus_log, [0.0, 0.0], options={"gtol": 1e-9})
     assert np.log(m[0]) == pytest.approx(best.x[0], abs=1e-5)
@@ -97,7 +98,7 @@ def test_scale_and_offset_minimise_the_marginal_likelihood():
 def test_degrees_of_freedom_come_from_the_data(nu):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4000, 3)) if np.isinf(nu) else rng.standard_t(nu, (4000, 3))
-    found = degrees_of_freedom(x**2, np.ones(4000))
+    found = degrees_of_freedom(x**2, np.ones((4000, 1)))
     assert (found >= 12).all() if np.isinf(nu) else (np.abs(np.log(found / nu)) < 0.3).all()
 
 

@@ -7,26 +7,22 @@ common, and towards no change.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from condokit.batches.study import Study
 from condokit.checks import Array
-from condokit.data.arrays import independent, ones_for_zeros
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.grouped import GroupedMoments
-from condokit.data.subsets import mixed_order, subsample
+from condokit.data.subsets import subsample
 from condokit.maps.standard_errors import DiagonalErrors
-from condokit.solvers.pooled.batches import (
-    Maps,
-    Stacked,
-    fit_joint,
-    maps_of,
-    residuals,
-    towards_each_other,
-)
-from condokit.solvers.pooled.design import Design, free_columns, select
-from condokit.solvers.pooled.noise import NoiseModel, choose_noise
+from condokit.solvers.pooled.batches import Maps, fit_joint, maps_of, towards_each_other
+from condokit.solvers.pooled.design import Design, free_columns
+from condokit.solvers.pooled.estimate import Discrete, Frame, choose_law
+from condokit.solvers.pooled.noise import NoiseModel
+from condokit.solvers.pooled.stacked import Stacked, nodes, solve
 
 _MOST_VALUES = 4_000_000  # of rows times features at a time
 _ROW_VALUES = 20_000_000  # beyond which categories alone are fitted from moments of cells
@@ -34,7 +30,6 @@ _MOST_SELECTING = 128
 _MOST_ROWS = 4000
 _LEVEL_ROWS = 10.0
 _USUAL_LOG, _USUAL_SHIFT = 0.2, 0.7  # effects of batches: log-scales, and shifts in sd
-_RARE = 0.8  # share of equal values beyond which a feature is only shifted
 
 
 @dataclass(frozen=True)
@@ -72,27 +67,12 @@ class _Layout:
         simple = not (self.at.Z.shape[1] or study.n_bridges or self.domains.gaps)
         self.by_cells = simple and self.domains.groups is None and n_values > _ROW_VALUES
 
-    def dummies(self, batch: Array) -> Array:
-        """Return the indicators of all batches but the reference."""
-        others = np.delete(np.arange(self.K), self.reference)
-        return (batch[:, None] == others).astype(float)
+        bridge = self.bridge if (self.bridge >= 0).any() else None
+        self.frame = Frame(self.at, self.batch, self.K, self.reference, bridge=bridge)
 
-    def columns(self, design: Design | None) -> tuple[Array, Array]:
-        """Return the columns of confounders, bridges and batches, and their penalties."""
-        nobody = np.zeros(len(self.used), dtype=bool)
-        if design is None:
-            design, _ = free_columns(self.at, nobody)
-        U, penalty = design.columns(self.at, nobody)
-        place = int((penalty == 0).sum()) - 1  # of the query, whom nobody belongs to here
-        U, penalty = np.delete(U, place, axis=1), np.delete(penalty, place)
-        samples = np.unique(self.bridge[self.bridge >= 0])
-        if len(samples):
-            U[self.bridge >= 0] = 0.0  # a sample's own level stands for its confounders
-            U = np.column_stack([U, (self.bridge[:, None] == samples).astype(float)])
-            penalty = np.concatenate([penalty, np.zeros(len(samples))])
-            U, penalty = U[:, (kept := independent(U))], penalty[kept]
-        last = self.dummies(self.batch)
-        return np.column_stack([U, last]), np.concatenate([penalty, np.zeros(self.K - 1)])
+    def counts_of(self, known: Array | None) -> Array:
+        """Return how many rows each value counts for."""
+        return self.counts[:, None] * (1.0 if known is None else known)
 
     def blocks(self) -> Iterator[Array]:
         """Yield the numbers of features that are fitted at a time."""
@@ -135,73 +115,47 @@ def fit_study(
         stacks = _rows(layout, design, noise)
     found, flat = [], []
     for at, mean, unit, constant in stacks:
-        fixed = constant | (not has_scale)
-        found.append(_in_units(maps_of(at, fit_joint(at, fixed)), mean, unit, at, fixed))
+        shifted = constant | (not has_scale)
+        fixed = np.where(shifted[:, None], 1.0, np.full((1, at.n_batches), np.nan))
+        found.append(_in_units(maps_of(at, fit_joint(at, fixed)), mean, unit, at, shifted))
         flat.append(constant)
     maps = _side_by_side(found)
     return JointFit(others, *_settled(maps, shrinks), np.concatenate(flat), facts)
 
 
 def _rows(
-    layout: _Layout, design: Design | None, noise: NoiseModel
+    layout: _Layout, design: Design, noise: NoiseModel
 ) -> Iterator[tuple[Stacked, Array, Array, Array]]:
     """Yield rows of some features, the means and units of batches, and which are constant."""
-    D, penalty = layout.columns(design)
+    D, penalty = layout.frame.columns(design)
     for features in layout.blocks():
         X, mean, unit, known = layout.values(features)
-        flat = (unit == 0).any(axis=0) | _rare(X, layout.batch, layout.K)
-        where = layout.batch, layout.K, layout.reference, layout.counts
-        yield Stacked(X, D, penalty, *where, noise, known=known), mean, unit, flat
+        table = X if known is None else np.where(known, X, np.nan)
+        read = partial(_values, table)
+        rows = [np.flatnonzero(layout.batch == b) for b in range(layout.K)]
+        flat = (unit == 0).any(axis=0) | Discrete.of(read, len(features), rows).rare
+        where = layout.batch, layout.K, layout.reference, layout.counts_of(known), noise
+        yield Stacked(X, D, penalty, *where), mean, unit, flat
 
 
-def _law(layout: _Layout, few: Array) -> tuple[Design | None, NoiseModel, dict[str, Any]]:
+def _values(X: Array, features: Array | None, rows: Array) -> Array:
+    return X[rows] if features is None else X[np.ix_(rows, features)]
+
+
+def _law(layout: _Layout, few: Array) -> tuple[Design, NoiseModel, dict[str, Any]]:
     """Choose on some features what their mean and variance depend on, and weigh subjects."""
     X, mean, unit, known = layout.values(few)
-    n, at = len(X), layout.at
-    nothing = NoiseModel(at.category, at.n_categories, False, np.zeros((n, 0)), np.zeros(0))
-    fixed, design = (unit == 0).any(axis=0), None
-    usable = np.flatnonzero(~fixed)
-    if not len(usable):
-        return None, nothing, {}
-    X, fixed = X[:, usable], fixed[usable]
-    known = None if known is None else known[:, usable]
-    for turn in range(2):
-        D, penalty = layout.columns(design)
-        where = layout.batch, layout.K, layout.reference, layout.counts
-        stacked = Stacked(X, D, penalty, *where, nothing, known=known)
-        found = fit_joint(stacked, fixed)
-        theta = np.einsum("drb,db->rd", found.reduced.T, found.s)
-        last = layout.K - 1
-        mapped = X * found.s.T[layout.batch] - D[:, -last:] @ theta[-last:]
-        if turn == 0 and (at.Z.shape[1] or at.n_categories > 1):
-            design = _selected(layout, mapped)
-    e = residuals(stacked, found)
+    at, usable = layout.at, (unit != 0).all(axis=0)
+    if not usable.any():
+        nothing = NoiseModel.of_levels(at.category, at.n_categories, False)
+        return free_columns(at)[0], nothing, {}
+    X, known = X[:, usable], None if known is None else known[:, usable]
+    fixed, every = np.full((X.shape[1], layout.K), np.nan), np.ones(X.shape[1], dtype=bool)
+    law = choose_law(X, layout.frame, fixed, every, X.shape[1], known)
     if layout.domains.groups is not None:
-        _weigh_subjects(layout, e)
-    square = e**2 / found.sigma2
-    count = np.bincount(at.category, layout.counts)
-    levels = at.n_categories > 1 and bool((count >= _LEVEL_ROWS).all())
-    noise = nothing
-    if at.Z.shape[1]:
-        pooled = min(found.n_effective, float(len(usable)))
-        noise = choose_noise(square, at, layout.counts, levels, pooled, None)
-    noise = replace(noise, levels=levels)
-    if (layout.bridge >= 0).any():
-        code = np.where(layout.bridge >= 0, at.n_categories, at.category if levels else 0)
-        noise = replace(noise, category=code, n_categories=at.n_categories + 1, levels=True)
-    blocks = [] if design is None else [block.name for block in design.blocks]
-    return design, noise, {"mean": blocks, "variance": [*(noise.levels * ["levels"]), *noise.names]}
-
-
-def _selected(layout: _Layout, mapped: Array) -> Design:
-    """Choose blocks of columns on rows that are mapped already, half of them as if of a query."""
-    rows = np.arange(len(mapped))
-    rows = rows[subsample(len(rows), _MOST_ROWS)]
-    order = rows[mixed_order(mapped[rows][:, :3])]
-    half = len(order) // 2
-    ones = np.ones(len(order))
-    own = layout.at.take(order)
-    return select(mapped[order], half, own, own.counts, ones, np.ones(mapped.shape[1]))[0]
+        e = solve(law.stacked(X, known), fixed).e
+        _weigh_subjects(layout, e if known is None else e * known)
+    return law.design, law.noise, law.facts
 
 
 def _weigh_subjects(layout: _Layout, e: Array) -> None:
@@ -219,47 +173,31 @@ def _weigh_subjects(layout: _Layout, e: Array) -> None:
     layout.at = replace(layout.at, weights=layout.counts)
 
 
-def _rare(X: Array, batch: Array, K: int) -> Array:
-    """Mark features of which nearly all values of a batch are equal."""
-    found = np.zeros(X.shape[1], dtype=bool)
-    for b in range(K):
-        part = np.sort(X[batch == b][subsample(int((batch == b).sum()), 64)], axis=0)
-        middle = part[len(part) // 2]
-        suspect = np.flatnonzero((part == middle).mean(0) > _RARE)
-        if len(suspect):
-            found[suspect] |= (X[batch == b][:, suspect] == middle[suspect]).mean(0) > _RARE
-    return found
-
-
 def _cells(layout: _Layout) -> Iterator[tuple[Stacked, Array, Array, Array]]:
     """Yield moments of (batch, level) cells in place of many rows with categories alone."""
     at, domains, L = layout.at, layout.domains, layout.at.n_categories
     code = np.full(len(domains.is_query), -1, dtype=np.intp)
     code[layout.used] = layout.batch * L + at.category
-    stats = GroupedMoments(layout.K * L, domains.n_features, powers=2)
+    stats = GroupedMoments(layout.K * L, domains.n_features)
     if domains.entries is not None:
         stats.update_sparse(domains.entries, domains.tables[0].positions, code, domains.weights)
     for rows, chunk in domains.chunks() if domains.entries is None else ():
         stats.update(chunk, code[rows], None if domains.weights is None else domains.weights[rows])
-    cells = np.flatnonzero(stats.count)
-    count, batch, level = stats.count[cells], cells // L, cells % L
-    own = np.zeros((layout.K, len(cells)))
-    own[batch, np.arange(len(cells))] = 1.0
-    total = (own @ count)[:, None]
-    mean = (own * count) @ stats.mean[cells] / total
-    X = stats.mean[cells] - mean[batch]
-    unit = np.sqrt((own @ stats.squares[cells] + (own * count) @ X**2) / total)
+    batch, level = np.divmod(np.arange(layout.K * L), L)
+    own = (batch == np.arange(layout.K)[:, None]) * stats.count
+    total = own.sum(axis=1)[:, None]
+    mean = own @ stats.mean / total
+    squares = np.add.reduceat(stats.squares, np.arange(layout.K) * L)
+    unit = np.sqrt((squares + own @ (stats.mean - mean[batch]) ** 2) / total)
     unit = np.where(unit > 1e-12 * np.abs(mean), unit, 0.0)
-    D = np.column_stack([np.ones(len(cells)), level[:, None] == np.arange(1, L)])
-    D = np.column_stack([D, layout.dummies(batch)])
-    noise = NoiseModel(level, L, L > 1, np.zeros((len(cells), 0)), np.zeros(0))
-    step = max(1, _MOST_VALUES // (len(cells) + 4 * D.shape[1] ** 2))
+    X, counts, cell = nodes(stats, mean[batch], ones_for_zeros(unit)[batch])
+    noise = NoiseModel.of_levels(level[cell], L, L > 1)
+    where = np.zeros(0), batch[cell], layout.K, layout.reference
+    stacked = Stacked(X, None, *where, counts, noise)
+    step = max(1, _MOST_VALUES // (len(X) + 4 * layout.K**2))
     for start in range(0, domains.n_features, step):
         few = slice(start, start + step)
-        size = ones_for_zeros(unit[:, few])[batch]
-        where = np.zeros(D.shape[1]), batch, layout.K, layout.reference, count, noise
-        stacked = Stacked(X[:, few] / size, D, *where, inside=stats.squares[cells, few] / size**2)
-        yield stacked, mean[:, few], unit[:, few], (unit[:, few] == 0).any(axis=0)
+        yield stacked.of(few), mean[:, few], unit[:, few], (unit[:, few] == 0).any(axis=0)
 
 
 def _in_units(maps: Maps, mean: Array, unit: Array, at: Stacked, fixed: Array) -> Maps:

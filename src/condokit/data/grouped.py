@@ -32,9 +32,8 @@ class GroupedMoments:
     safe from cancellation whatever the offset of the data.
     """
 
-    def __init__(self, n_groups: int, n_features: int, powers: int = 4) -> None:
+    def __init__(self, n_groups: int, n_features: int) -> None:
         self.count = np.zeros(n_groups)  # rows; a weight of 2 counts as two
-        self.powers = powers  # 2 leaves the sums of third and fourth powers at zero
         self.mean, self.squares, self.third, self.fourth = np.zeros((4, n_groups, n_features))
 
     def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
@@ -42,36 +41,39 @@ class GroupedMoments:
         present, count, origin, difference, members = _differences(
             X, groups, weights, len(self.count)
         )
-        if self.powers == 2:
-            shift = members @ difference / count[:, None]
-            np.multiply(difference, difference, out=difference)
-            squares = np.maximum(members @ difference - count[:, None] * shift**2, 0.0)
-            none = np.zeros_like(squares)
-            self._add(present, count, origin + shift, squares, none, none)
-            return
         power, sums = difference.copy(), []
         for k in range(4):
             sums.append(members @ power / count[:, None])
             if k < 3:
                 power *= difference
-        shift, second, third, fourth = sums
+        self._add_means(present, count, origin, *sums)
+
+    def _add_means(
+        self,
+        present: Array,
+        count: Array,
+        origin: Any,
+        shift: Array,
+        second: Array,
+        third: Array,
+        fourth: Array,
+    ) -> None:
+        """Add groups by the means of four powers of differences to an origin."""
         squares = np.maximum(second - shift**2, 0.0)
         cubes = third - 3 * shift * second + 2 * shift**3
-        fourth += -4 * shift * third + 6 * shift**2 * second - 3 * shift**4
+        fourth = fourth - 4 * shift * third + 6 * shift**2 * second - 3 * shift**4
         parts = [squares, cubes, np.maximum(fourth, squares**2)]
         self._add(present, count, origin + shift, *(count[:, None] * p for p in parts))
 
     def update_sparse(
         self, X: Any, columns: Sequence[int], groups: Array, weights: Array | None = None
     ) -> None:
-        """Add rows of some columns of a sparse matrix, up to squares, from its entries alone."""
+        """Add rows of some columns of a sparse matrix, from its entries alone."""
         used = groups >= 0
         count = np.bincount(groups[used], None if weights is None else weights[used])
         at = np.flatnonzero(count)
-        n, sums = count[at][:, None], sparse_sums(X, columns, groups, (1, 2), weights)
-        total, squares = sums[:, at]
-        squares, none = np.maximum(squares - total**2 / n, 0.0), np.zeros_like(total)
-        self._add(at, count[at], total / n, squares, none, none)
+        sums = sparse_sums(X, columns, groups, (1, 2, 3, 4), weights)[:, at]
+        self._add_means(at, count[at], 0.0, *(sums / count[at][:, None]))
 
     def merge(self, other: "GroupedMoments") -> None:
         """Add what another object has gathered."""

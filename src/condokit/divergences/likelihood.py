@@ -27,7 +27,7 @@ class PooledLikelihood(Divergence):
     level and interactions as far as all features together speak for them (restricted likelihood);
     v has levels, shared by empirical Bayes, and columns that matter; :math:`\nu` comes from the
     data, and only features with heavy tails are reweighted. Rows of one subject (`groups`) share a
-    random intercept. See `condokit.solvers.pooled.estimate` for the closed forms. No prior over
+    random intercept. See `condokit.solvers.pooled.stacked` for the closed forms. No prior over
     the confounders is needed, and any number of them may be given. Full matrices have one Gaussian
     per support value for both domains; see `GaussianLikelihood`.
     """

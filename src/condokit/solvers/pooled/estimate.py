@@ -1,66 +1,37 @@
-r"""Pooled conditional likelihood of a diagonal map: one law for reference and mapped query rows.
-
-Per feature, with x centred in each domain, y0 = x on reference rows and y1 = x on query rows (zero
-elsewhere), q the indicator of the query:
-
-.. math:: y_0 + m y_1 + b q = U \beta + s \sqrt{v} \epsilon, \quad \epsilon \sim t_\nu,
-
-U the functions of the confounders (`design`), v their effect on the variance. With weights
-:math:`W = diag(w_i / v_i)`, :math:`A = U'WU + diag(0, 1/\theta_k)` and :math:`B = A^{-1}`,
-
-.. math::
-    G_{ab} = y_a' W y_b - (U' W y_a)' B (U' W y_b), \quad
-    N_{eff} = N_q - tr[(U_q' W_q U_q B)_{unpenalised}], \quad dof = N - rank D,
-
-m is the positive root of `design.best_scale`, :math:`b = b_0 + m b_1` with
-:math:`b_a = -(B U' W y_a)_q`, and :math:`s^2 = (G_{00} + 2 m G_{01} + m^2 G_{11}) / dof`. At
-:math:`x_0 = -b_1` the image :math:`b_0` is uncorrelated with m.
+"""Estimates of diagonal maps of two domains: what features depend on, then `stacked` by features.
 
 All sums over rows come from functions of a block of rows whose results add up.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from condokit.checks import Array
+from condokit.data.arrays import independent
 from condokit.data.covariates import Covariates
 from condokit.data.subsets import subsample
-from condokit.solvers.pooled.cells import StrataMoments, fit_moments
-from condokit.solvers.pooled.design import (
-    Design,
-    best_scale,
-    effective_number,
-    level_columns,
-    select,
-)
+from condokit.solvers.pooled.design import Design, effective_number, free_columns
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
-from condokit.solvers.pooled.projections import BasisProjection, StrataProjection, residual_variance
-from condokit.solvers.pooled.rowwise import (
-    LARGEST_LEVERAGE,
-    Batch,
-    fit_normal,
-    fit_rows,
-    heavy_tailed,
-)
-from condokit.solvers.pooled.subjects import (
-    subject_projection,
-    subject_ratio,
-    with_subject_means,
-    without_subject,
-)
+from condokit.solvers.pooled.select import select
+from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
+from condokit.solvers.pooled.subjects import with_subject_means, without_subject
+from condokit.solvers.pooled.weights import errors, fit_weights, shape
 from condokit.solvers.solution import Evidence, Solution
 from condokit.summaries.rows import Rows
 
-FEATURE_VALUES = 1 << 17  # numbers of a batch of features
+FEATURE_VALUES = 1 << 17  # numbers of some features that are fitted together
+_CELL_VALUES = 1 << 22  # of features that are fitted from moments
 MOST_SELECTING = 256  # features that choose the design
 _CHOOSING_ROWS = 4000  # rows that choose it
 _CORRELATED = 1000  # rows that tell how features go together
 MANY_ROWS = 20_000  # rows that tell whether the variance depends on anything
 _SCREENED = 64  # rows of a domain in which equal values are looked for
 LEVEL_ROWS = 10  # of a level whose variance is its own, among other confounders
+_RATIOS = (0.0, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0, 7.0, 15.0, 40.0)  # of subjects
 TIED = 0.2
 MODAL = 0.5
 RARE = 0.8
@@ -76,29 +47,30 @@ class Discrete:
     rare: Array  # nearly all, or too few others to learn a spread from: only shifted
 
     @classmethod
-    def of(cls, rows: Rows) -> "Discrete":
-        """Count equal values of features that have some among 64 rows of a domain."""
-        d, n, nq = len(rows.flat), len(rows.order), rows.n_query
+    def of(cls, values: Callable[..., Array], d: int, batches: list[Array]) -> "Discrete":
+        """Count equal values of features that have some among 64 rows of a batch.
+
+        `values` returns rows of features, given the numbers of both; None is all features.
+        """
         share, off = np.zeros(d), np.full(d, np.inf)
-        for first, size in ((0, nq), (nq, n - nq)):
-            few = np.sort(rows.values(rows=first + subsample(size, _SCREENED)), axis=0)
-            suspect = np.flatnonzero((np.diff(few, axis=0) == 0).any(axis=0) & ~rows.flat)
-            if not len(suspect):
-                continue
-            values = rows.values(suspect, np.arange(first, first + size))
-            for j, column in zip(suspect, values.T):
-                largest = np.unique(column, return_counts=True)[1].max()
-                share[j] = max(share[j], largest / size)
-                off[j] = min(off[j], size - largest)
+        for own in batches:
+            few = np.sort(values(None, own[subsample(len(own), _SCREENED)]), axis=0)
+            suspect = np.flatnonzero((np.diff(few, axis=0) == 0).any(axis=0))
+            for j, column in zip(suspect, values(suspect, own).T if len(suspect) else ()):
+                largest = np.unique(column, return_counts=True, equal_nan=False)[1].max()
+                share[j] = max(share[j], largest / len(own))
+                off[j] = min(off[j], len(own) - largest)
         modal = share > MODAL
         return cls(share > TIED, modal, (share > RARE) | (modal & (off < FEWEST_OFF_MODE)))
 
 
 def fit_pooled(rows: Rows, has_scale: bool) -> Solution:
     """Estimate the plain map of every feature."""
-    discrete = Discrete.of(rows)
+    sides = np.split(np.arange(len(rows.order)), [rows.n_query])
+    discrete = Discrete.of(rows.values, len(rows.flat), sides)
     one = rows.unit[0] / rows.unit[1]  # the scale that changes nothing
     fixed = np.where(rows.flat | discrete.rare | (not has_scale), one, np.nan)
+    fixed = np.column_stack([fixed, np.ones(len(fixed))])
     if rows.covariates.Z.shape[1] or rows.groups is not None:
         return _fit_design(rows, fixed, discrete)
     return _fit_strata(rows, fixed, discrete)
@@ -106,24 +78,58 @@ def fit_pooled(rows: Rows, has_scale: bool) -> Solution:
 
 def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     """Fit with categories alone: normal features from moments, heavy tails from rows."""
-    at, d = rows.covariates, len(fixed)
-    strata = StrataMoments.of(rows)
+    at, d, L = rows.covariates, len(fixed), len(rows.strata.count) // 2
     n_effective = _independent_features(rows)
-    plain, kurtosis = fit_moments(strata, fixed, discrete.modal, n_effective)
-    dof = strata.dof
-    tails = heavy_tailed(kurtosis, np.zeros(d), max(dof, 4.0)) & ~discrete.tied & ~rows.flat
-    parts = [(np.arange(d), plain)]
-    if tails.any():
-        k, n = at.category, len(at.category)
-        projection = StrataProjection(k, at.n_categories, rows.n_query, at.counts)
-        noise = NoiseModel(k, at.n_categories, at.n_categories > 1, np.zeros((n, 0)), np.zeros(0))
-        for batch in _batches(np.flatnonzero(tails), n):
-            asked = np.ones(len(batch), dtype=np.bool_)
-            X = rows.values(batch)
-            part = fit_rows(projection, X, fixed[batch], noise, asked, None, n_effective)
-            parts.append((batch, part))
+    side = np.arange(2 * L) // L
+    X, counts, cell = nodes(rows.strata, rows.mean[side], rows.unit[side])
+    noise = NoiseModel.of_levels(cell % L, L, L > 1)
+    stacked = Stacked(X, None, np.zeros(0), side[cell], 2, 1, counts, noise)
+    never = np.zeros(d, dtype=np.bool_)
+    own = fixed, never, ~discrete.modal, None, n_effective, _CELL_VALUES
+    table, tails = _estimates(stacked, *own)
+    noise = NoiseModel.of_levels(at.category, at.n_categories, at.n_categories > 1)
+    side, weights = (np.arange(len(at.category)) >= rows.n_query) * 1, at.counts[:, None]
+    for part in _parts(np.flatnonzero(tails & ~discrete.tied & ~rows.flat), len(side)):
+        stacked = Stacked(rows.values(part), None, np.zeros(0), side, 2, 1, weights, noise)
+        again = solve(stacked, fixed[part])
+        again = fit_weights(stacked, again, fixed[part], tails[part], n_effective)
+        table[:, part] = _table(stacked, again, None)
     facts = {"variance": ["levels"]} if at.n_categories > 1 else {}
-    return _assemble(parts, rows, dof, fixed, discrete, n_effective, facts)
+    return _assemble(table, rows, fixed, discrete, n_effective, facts)
+
+
+def _estimates(
+    at: Stacked,
+    fixed: Array,
+    may_tail: Array,
+    may_vary: Array,
+    subjects: Array | None,
+    n_effective: float,
+    n_values: int = FEATURE_VALUES,
+) -> tuple[Array, Array]:
+    """Fit features as normal, then those with weights that need these; mark heavy tails."""
+    n, d = at.X.shape
+    table, tails = np.empty((13, d)), np.zeros(d, dtype=np.bool_)
+    for some in _parts(np.arange(d), n, n_values):
+        part = at.of(slice(some[0], some[-1] + 1))
+        found = solve(part, fixed[some])
+        table[:, some], tails[some] = _table(part, found, subjects), shape(part, found)[1]
+    t, vary = tails & may_tail, may_vary & (not at.noise.empty)
+    for some in _parts(np.flatnonzero(t | vary), n, n_values):
+        part, own = at.of(some), fixed[some]
+        found = fit_weights(part, solve(part, own), own, t[some], n_effective)
+        table[:, some] = _table(part, found, subjects)
+        if not may_tail.any():
+            tails[some] = shape(part, found)[1]
+    return table, tails
+
+
+def _table(at: Stacked, found: Found, subjects: Array | None) -> Array:
+    """Return what `_assemble` needs of features in standard units, a column for each."""
+    Q, T, last = found.reduced.Q, found.reduced.T[:, -1], (found.nu, found.sigma2, found.dof)
+    rows = (*errors(at, found, 0, subjects), *last, found.reduced.n_eff[:, 0], found.s[:, 0])
+    parts = (*rows, Q[:, 1, 1], Q[:, 0, 1], Q[:, 0, 0], *T)
+    return np.stack([np.broadcast_to(row, len(Q)) for row in parts])
 
 
 def _independent_features(rows: Rows) -> float:
@@ -148,61 +154,80 @@ def _independent_features(rows: Rows) -> float:
 
 def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     """Fit with any confounders and subjects."""
-    at, d, n = rows.covariates, len(fixed), len(rows.order)
+    at, side = rows.covariates, np.where(np.arange(len(rows.order)) < rows.n_query, 0, 1)
     if rows.groups is not None:
         at = with_subject_means(at, rows.groups)
-    X = rows.values()
-    law = _law(X, rows, at, fixed, discrete)
-    projection, noise, subjects = law.projection(), law.noise, rows.groups
-    clean = without_subject(X, subjects, law.rho)
-    parts = []
-    dof = max(float(at.counts.sum()) - projection.rank, 1.0)
-    tails = np.zeros(d, dtype=np.bool_)
-    for batch in _batches(np.arange(d), n):
-        part, kurtosis, extreme = fit_normal(
-            projection, clean[:, batch[0] : batch[-1] + 1], fixed[batch], subjects
-        )
-        tails[batch] = heavy_tailed(kurtosis, extreme, dof)
-        parts.append((batch, part))
-    tails &= ~discrete.tied & ~rows.flat
-    for batch in _batches(np.flatnonzero(tails | (~discrete.modal & (noise is not None))), n):
-        part = fit_rows(
-            projection,
-            clean[:, batch],
-            fixed[batch],
-            noise,
-            tails[batch],
-            subjects,
-            law.n_effective,
-        )
-        parts.append((batch, part))
-    facts = {
-        "mean": [block.name for block in law.design.blocks],
-        "variance": [] if noise is None else [*(noise.levels * ["levels"]), *noise.names],
-        "subjects": law.rho,
-    }
-    return _assemble(parts, rows, dof, fixed, discrete, law.n_effective, facts)
-
-
-def _law(X: Array, rows: Rows, at: Covariates, fixed: Array, discrete: Discrete) -> "Law":
-    """Choose what features depend on; if some of many rows tell of no noise model, from these."""
+    X, frame = rows.values(), Frame(at, side, 2, 1, rows.groups)
     few = np.flatnonzero(~discrete.rare & ~rows.flat)
-    few = few if len(few) else np.arange(X.shape[1])
+    few = few if len(few) else np.arange(len(fixed))
     few = few[subsample(len(few), MOST_SELECTING)]
+    law = choose_law(X[:, few], frame, fixed[few], ~discrete.modal[few], len(fixed))
+    may_tail, may_vary = ~discrete.tied & ~rows.flat, ~discrete.modal
+    own = fixed, may_tail, may_vary, rows.groups, law.n_effective
+    table, _ = _estimates(law.stacked(X), *own)
+    facts = {**law.facts, "subjects": law.rho}
+    return _assemble(table, rows, fixed, discrete, law.n_effective, facts)
 
-    def chosen(sample: Array) -> Law:
-        part, nq = at.take(sample), int((sample < rows.n_query).sum())
-        usable = ~discrete.modal[few]
-        law = Law(X[np.ix_(sample, few)], part, nq, rows.groups, fixed[few], usable)
-        law.choose(X.shape[1])
-        return law
 
-    every = np.arange(len(X))
-    some = every if rows.groups is not None else _sample_rows(at, rows.n_query, MANY_ROWS)
-    law = chosen(some)
-    if law.noise is not None and len(some) < len(every):
-        law = chosen(every)
-    law.apply(at, rows.n_query)
+@dataclass(frozen=True)
+class Frame:
+    """What is known of rows beside their features."""
+
+    at: Covariates
+    batch: Array
+    n_batches: int
+    reference: int
+    subjects: Array | None = None
+    bridge: Array | None = None  # the sample that was measured in several batches, -1 if none
+
+    def take(self, rows: Array) -> "Frame":
+        """Return some of the rows."""
+        parts = (None if one is None else one[rows] for one in (self.subjects, self.bridge))
+        where = self.batch[rows], self.n_batches, self.reference
+        return Frame(self.at.take(rows), *where, *parts)
+
+    def columns(self, design: Design) -> tuple[Array, Array]:
+        """Return the columns of confounders, bridges and batches, and their penalties."""
+        U, penalty = design.columns(self.at)
+        if self.bridge is not None:
+            U[self.bridge >= 0] = 0.0  # a sample's own level stands for its confounders
+            samples = self.bridge[:, None] == np.unique(self.bridge[self.bridge >= 0])
+            U = np.column_stack([U, samples])
+            penalty = np.append(penalty, np.zeros(samples.shape[1]))
+            U, penalty = U[:, (kept := independent(U))], penalty[kept]
+        dummies = self.batch[:, None] == np.delete(np.arange(self.n_batches), self.reference)
+        return np.column_stack([U, dummies]), np.append(penalty, np.zeros(dummies.shape[1]))
+
+    def sample(self, most_rows: int) -> Array:
+        """Return rows that choose the design: evenly taken by value from every batch."""
+        n, K = len(self.batch), self.n_batches
+        if n <= most_rows or self.subjects is not None:
+            return np.arange(n)
+        order = np.lexsort((*self.at.Z.T, self.at.category))
+        kept = []
+        for own in (order[self.batch[order] == b] for b in range(K)):
+            most = max(most_rows // K, most_rows - (n - len(own)))
+            kept.append(np.sort(own[subsample(len(own), most)]))
+        return np.concatenate(kept)
+
+
+def choose_law(
+    X: Array,
+    frame: Frame,
+    fixed: Array,
+    usable: Array,
+    n_features: int,
+    known: Array | None = None,
+) -> "Law":
+    """Choose what features depend on; if some of many rows tell of no noise model, from these."""
+    every, some = np.arange(len(X)), frame.sample(MANY_ROWS)
+    for rows in (some, every):
+        part = None if known is None else known[rows]
+        law = Law(X[rows], frame.take(rows), fixed, usable, part)
+        law.choose(n_features)
+        if law.noise.empty or len(rows) == len(every):
+            break
+    law.frame = frame
     return law
 
 
@@ -210,79 +235,79 @@ class Law:
     """What mean and variance depend on, and how alike subjects are, chosen on some features."""
 
     def __init__(
-        self,
-        X: Array,
-        at: Covariates,
-        n_query: int,
-        subjects: Array | None,
-        fixed: Array,
-        usable: Array,
+        self, X: Array, frame: Frame, fixed: Array, usable: Array, known: Array | None
     ) -> None:
-        self.at, self.subjects, self.nq, self.weights = at, subjects, n_query, at.counts
-        self.X, self.fixed, self.usable = _winsorised(X, n_query, at), fixed, usable
-        self.design, self.rho, self.n_effective = Design(()), 0.0, 1.0
-        self.noise: NoiseModel | None = None
+        self.frame, self.fixed, self.usable, self.known = frame, fixed, usable, known
+        self.design, self.rho, self.n_effective = free_columns(frame.at)[0], 0.0, 1.0
+        self.noise = NoiseModel.of_levels(frame.at.category, frame.at.n_categories, False)
         self.precision = np.ones(len(X))
+        self.X = _winsorised(self.stacked(X, known), fixed)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the report says of it."""
+        variance = [*(self.noise.levels * ["levels"]), *self.noise.names]
+        return {"mean": [block.name for block in self.design.blocks], "variance": variance}
 
     def choose(self, n_features: int) -> None:
         """Choose the design, the ratio of variances of subjects and the noise in turn."""
         few = self.X.shape[1]
-        for turn in range(2 if self.subjects is None else 3):
+        for turn in range(2 if self.frame.subjects is None else 3):
             before = self.rho
             self._choose_mean()
             if turn == 0 and self.rho != before:
                 continue
-            if self.noise is not None or not self._choose_noise():
+            if not self.noise.empty or not self._choose_noise():
                 break
         if few < n_features and self.n_effective > 0.5 * few:
             self.n_effective *= n_features / few
 
-    def apply(self, at: Covariates, n_query: int) -> None:
-        """Take the design to all rows."""
-        self.at, self.nq, self.weights = at, n_query, at.counts
-        self._columns()
-
-    def _columns(self) -> None:
-        is_query = np.arange(len(self.at.Z)) < self.nq
-        self.U, self.penalty = self.design.columns(self.at, is_query)
-
-    def projection(self) -> BasisProjection:
-        """Return the projection off the design."""
-        return subject_projection(
-            self.U, self.penalty, self.nq, self.weights, self.subjects, self.rho
-        )
+    def stacked(self, X: Array, known: Array | None = None) -> Stacked:
+        """Return rows freed of subjects."""
+        frame, at = self.frame, self.frame.at
+        U, penalty = frame.columns(self.design)
+        X, U = (without_subject(part, frame.subjects, self.rho) for part in (X, U))
+        counts, noise = at.counts[:, None] * (1.0 if known is None else known), self.noise
+        if noise.empty:
+            noise = NoiseModel.of_levels(at.category, at.n_categories, False)
+        where = frame.batch, frame.n_batches, frame.reference
+        return Stacked(X, U, penalty, *where, counts, noise)
 
     def _choose_mean(self) -> None:
-        sample, apart = _sample_rows(self.at, self.nq, _CHOOSING_ROWS), None
-        if self.subjects is not None:
-            sample = np.arange(len(self.X))
-            apart = partial(without_subject, subjects=self.subjects, rho=self.rho)
-        self.design, self.n_effective = select(
-            without_subject(self.X, self.subjects, self.rho)[sample],
-            int((sample < self.nq).sum()),
-            self.at.take(sample),
-            self.weights[sample],
-            self.precision[sample],
-            self.fixed,
-            transform=apart,
-        )
-        self._columns()
-        if self.subjects is not None:
-            W = self.weights * self.precision
-            self.rho = subject_ratio(
-                self.U, self.penalty, self.X, self.nq, W, self.subjects, self.fixed
-            )
+        frame, apart = self.frame, None
+        if frame.subjects is not None:
+            apart = partial(without_subject, subjects=frame.subjects, rho=self.rho)
+        sample = frame.sample(_CHOOSING_ROWS)
+        part = frame.take(sample)
+        where = part.batch, part.n_batches, part.reference, part.at, part.at.counts
+        X = without_subject(self.X, frame.subjects, self.rho)[sample]
+        chosen = select(X, *where, self.precision[sample], self.fixed, transform=apart)
+        self.design, self.n_effective = chosen
+        if frame.subjects is not None:
+            self._choose_ratio(np.bincount(frame.subjects))
+
+    def _choose_ratio(self, size: Array) -> None:
+        """Choose the variance between subjects over that within, by restricted likelihood."""
+        best, ratio = -np.inf, 0.0
+        few = len(size) == len(self.X) or len(size) < 4
+        for self.rho in () if few else _RATIOS:
+            at = self.stacked(self.X)
+            found = solve(replace(at, counts=at.counts * self.precision[:, None]), self.fixed)
+            gain = (found.reduced.n_eff * np.log(found.s)).sum(1)
+            value = np.mean(gain - found.dof * np.log(found.sigma2) / 2)
+            value += 0.5 * found.reduced.log_det - 0.5 * np.log1p(size * self.rho).sum()
+            if value > best + 1e-9:
+                best, ratio = value, self.rho
+        self.rho = ratio
 
     def _choose_noise(self) -> bool:
         """Choose what the variance depends on; return whether it depends on anything."""
-        at, w, projection = self.at, self.weights, self.projection()
-        clean = without_subject(self.X, self.subjects, self.rho)
-        red = projection.solve(clean, None)
-        dof = max(float(w.sum()) - projection.rank, 1.0)
-        m = np.where(np.isnan(self.fixed), best_scale(red.G, red.n_eff, dof), self.fixed)
-        h = np.minimum(projection.leverage * w[:, None], LARGEST_LEVERAGE)
-        square = projection.residuals(clean, red, m) ** 2
-        square /= residual_variance(red, m, dof) * (1 - h)
+        at, w, bridge = self.frame.at, self.frame.at.counts, self.frame.bridge
+        found = solve(self.stacked(self.X, self.known), self.fixed)
+        h = found.reduced.h
+        square = found.e**2 / (found.sigma2 * (1 - h))
+        if self.known is not None:
+            square = np.where(self.known, square, 1.0)
         count = np.bincount(at.category, w, minlength=at.n_categories)
         levels = at.n_categories > 1 and bool((count[count > 0] >= LEVEL_ROWS).all())
         if not self.usable.any():
@@ -290,6 +315,9 @@ class Law:
         square = square[:, self.usable]
         pooled = min(self.n_effective, float(self.usable.sum()))
         noise = choose_noise(square, at, w, levels, pooled, self.design.index)
+        if bridge is not None:  # which differ less
+            code = np.where(bridge >= 0, at.n_categories, at.category if levels else 0)
+            noise = replace(noise, category=code, n_categories=at.n_categories + 1, levels=True)
         if noise.empty:
             return False
         self.noise = noise
@@ -297,84 +325,52 @@ class Law:
         return True
 
 
-def _sample_rows(at: Covariates, n_query: int, most_rows: int) -> Array:
-    """Return rows that choose the design: evenly taken by value from either domain."""
-    n = len(at.Z)
-    if n <= most_rows:
-        return np.arange(n)
-    order = np.lexsort((*at.Z.T, at.category))
-    kept = []
-    for side in (order[order < n_query], order[order >= n_query]):
-        most = max(most_rows // 2, most_rows - (n - len(side)))
-        kept.append(np.sort(side[subsample(len(side), most)]))
-    return np.concatenate(kept)
-
-
-def _winsorised(X: Array, nq: int, at: Covariates) -> Array:
-    """Return features with residuals of a linear fit cut at 5 robust standard deviations."""
-    out = X.copy()
-    D = np.column_stack(
-        [np.ones(len(X)), at.Z, level_columns(at) if at.n_categories <= 64 else at.Z[:, :0]]
-    )
-    for rows in (slice(0, nq), slice(nq, len(X))):
-        if D.shape[1] * 3 > len(D[rows]):
-            continue
-        beta = np.linalg.lstsq(D[rows], out[rows], rcond=None)[0]
-        e = out[rows] - D[rows] @ beta
-        square = e * e
-        kurtosis = (square * square).mean(0) / np.maximum(square.mean(0), 1e-150) ** 2
-        heavy = np.flatnonzero(kurtosis > 3 + 2 * np.sqrt(24 / len(e)))
-        if not len(heavy):
-            continue
-        e = e[:, heavy]
+def _winsorised(at: Stacked, fixed: Array) -> Array:
+    """Return features with heavy tails cut at 5 robust standard deviations of their residuals."""
+    found, X = solve(at, fixed), at.X.copy()
+    heavy = np.flatnonzero(shape(at, found)[1])
+    for b, rows in enumerate(at.rows):
+        own = np.arange(len(X))[rows][:, None], heavy
+        e = found.e[own]
         middle = np.median(e, axis=0)
         spread = np.median(np.abs(e - middle), axis=0) / 0.6745
         spread = np.where(spread > 0, 5 * spread, np.inf)
-        out[rows, heavy] -= e - np.clip(e, middle - spread, middle + spread)
-    return out
+        X[own] -= (e - np.clip(e, middle - spread, middle + spread)) / found.s[heavy, b]
+    return X
 
 
 def _assemble(
-    parts: list[tuple[Array, Batch]],
+    table: Array,
     rows: Rows,
-    dof: float,
     fixed: Array,
     discrete: Discrete,
     n_effective: float,
     facts: dict[str, Any],
 ) -> Solution:
-    """Put batches together, in the user's units."""
-    d = len(fixed)
-    m, s2, nu, V, Vi, cov, n_eff = (np.empty(d) for _ in range(7))
-    G, b = np.empty((3, d)), np.empty((2, d))
-    for at, part in parts:
-        m[at], s2[at], nu[at], V[at], Vi[at] = part.m, part.s2, part.nu, part.V, part.V_image
-        cov[at], n_eff[at] = part.covariance, part.red.n_eff
-        G[:, at], b[:, at] = part.red.G, part.red.b
+    """Return the solution in the user's units."""
+    V, V_image, cov, nu, s2, dof, n_eff, m, *G, at, image = table
     uq, ur = rows.unit
-    free = np.isnan(fixed)
-    profile = np.stack([G[0], G[1] * uq / ur, G[2] * (uq / ur) ** 2]) / s2
+    free = np.isnan(fixed[:, 0])
     evidence = Evidence(
         residual_sd=np.sqrt(s2 * (1 + facts.get("subjects", 0.0))) * ur,
         n_effective=n_effective,
-        dof=np.full(d, dof),
+        dof=dof,
         n_eff=n_eff,
-        profile=profile,
+        profile=np.stack([G[0], G[1] * uq / ur, G[2] * (uq / ur) ** 2]) / s2,
     )
-    scale = np.where(free, m * ur / uq, 1.0)
     facts = {**facts, "heavy_tails": np.isfinite(nu), "discrete": discrete.rare & ~rows.flat}
     return Solution(
-        scale=scale,
-        centre=rows.mean[0] - b[1] * uq,
-        image=rows.mean[1] + b[0] * ur,
+        scale=np.where(free, m * ur / uq, 1.0),
+        centre=rows.mean[0] + at * uq,
+        image=rows.mean[1] - image * ur,
         se_log_scale=np.where(free, np.sqrt(V), 0.0),
-        se_image=np.where(rows.flat, 0.0, np.sqrt(Vi) * ur),
+        se_image=np.where(rows.flat, 0.0, np.sqrt(V_image) * ur),
         covariance=np.where(free, cov * ur, 0.0),
         evidence=evidence,
         law=facts,
     )
 
 
-def _batches(at: Array, n_rows: int) -> list[Array]:
-    size = max(8, FEATURE_VALUES // max(n_rows, 1))
-    return [at[i : i + size] for i in range(0, len(at), size)]
+def _parts(features: Array, n_rows: int, n_values: int = FEATURE_VALUES) -> list[Array]:
+    size = max(8, n_values // max(n_rows, 1))
+    return [features[i : i + size] for i in range(0, len(features), size)]

@@ -15,6 +15,13 @@ from condokit.summaries.moments import share_levels as share_levels
 NOISE_EVIDENCE = 2.0
 
 
+def weighted(weights: Array, values: Array) -> Array:
+    """Return sums over rows; weights have the shape (n_rows, 1) or that of the values."""
+    if weights.shape[1] == 1:
+        return np.asarray(weights[:, 0] @ values)
+    return np.einsum("nd,nd->d", weights, values)
+
+
 @dataclass(frozen=True)
 class NoiseModel:
     """log v = effect of the level + columns @ coefficients; both shrunk.
@@ -28,6 +35,12 @@ class NoiseModel:
     columns: Array
     prior: Array
     names: tuple[str, ...] = ()
+
+    @classmethod
+    def of_levels(cls, category: Array, n_categories: int, levels: bool) -> "NoiseModel":
+        """Return the model with variances of levels alone, or one with equal variances."""
+        none = np.zeros((len(category), 0))
+        return cls(category, n_categories, levels, none, np.zeros(0))
 
     @property
     def empty(self) -> bool:
@@ -63,7 +76,7 @@ def choose_noise(
     """
     n, p = at.Z.shape
     u = np.clip(squares - 1, -1, 15)
-    model = NoiseModel(at.category, at.n_categories, levels, np.zeros((n, 0)), np.zeros(0))
+    model = NoiseModel.of_levels(at.category, at.n_categories, levels)
     if levels:
         u = u - (model.group(u) / np.maximum(model.group(np.ones((n, 1))), 1))[at.category]
     u = u - weights @ u / weights.sum()
@@ -117,13 +130,7 @@ def choose_noise(
 
 
 def renew_noise(
-    noise: NoiseModel,
-    squares: Array,
-    log_v: Array,
-    gamma: Array,
-    weights: Array,
-    h: Array,
-    n_effective: float,
+    noise: NoiseModel, squares: Array, gamma: Array, weights: Array, h: Array, n_effective: float
 ) -> tuple[Array, Array, float]:
     """Renew the log-variances from weighted squared residuals over s2 (with v still in them).
 
@@ -131,25 +138,26 @@ def renew_noise(
     """
     n, d = squares.shape
     level = np.zeros((noise.n_categories, d))
-    precision = np.inf
-    curve = np.clip(noise.columns @ gamma, -6, 6) if noise.columns.shape[1] else np.zeros((n, d))
+    precision, free = np.inf, weights * (1 - h)
+    curve = np.clip(noise.columns @ gamma, -6, 6) if noise.columns.shape[1] else np.zeros((n, 1))
     if noise.levels:
-        left = squares * np.exp(-curve) * (1 - h) * weights[:, None]
-        dof = noise.group(np.broadcast_to(weights[:, None] * (1 - h), (n, d)))
+        left = squares * (np.exp(-curve) * free)
+        dof = np.broadcast_to(noise.group(free), (noise.n_categories, d))
         level, precision = share_levels(noise.group(left), dof, n_effective)
     if noise.columns.shape[1]:
         own = level[noise.category] if noise.levels else 0.0
-        A = 0.5 * (noise.columns * weights[:, None]).T @ noise.columns + np.diag(1 / noise.prior)
+        columns = noise.columns * weights.mean(axis=1, keepdims=True)
+        A = 0.5 * columns.T @ noise.columns + np.diag(1 / noise.prior)
         u = squares * np.exp(-curve - own)
-        middle = weights @ np.minimum(u, 20) / weights.sum()
+        middle = weighted(weights, np.minimum(u, 20)) / weights.sum(0)
         u = np.clip(u / np.maximum(middle, 1e-300) - 1, -1, 15)
         common = gamma.mean(axis=1, keepdims=True) * (n_effective / (n_effective + 1))
-        score = 0.5 * (noise.columns * weights[:, None]).T @ u
+        score = 0.5 * noise.columns.T @ (weights * u)
         score -= (gamma - common) / noise.prior[:, None]
         gamma = gamma + np.linalg.solve(A, score)
         curve = np.clip(noise.columns @ gamma, -6, 6)
     total = curve + (level[noise.category] if noise.levels else 0.0)
-    total = total - weights @ total / weights.sum()
+    total = total - weighted(weights, total) / weights.sum(0)
     return total, gamma, precision
 
 
@@ -158,19 +166,19 @@ def common_noise(
 ) -> Array:
     """Return the log-variance that the features have in common."""
     mean = np.minimum(squares, 16).mean(1, keepdims=True)
-    log_v, gamma = np.zeros_like(mean), np.zeros((noise.columns.shape[1], 1))
+    gamma = np.zeros((noise.columns.shape[1], 1))
     for _ in range(8):
-        log_v, gamma, _ = renew_noise(noise, mean, log_v, gamma, weights, h, n_effective)
+        log_v, gamma, _ = renew_noise(noise, mean, gamma, weights[:, None], h, n_effective)
     return log_v[:, 0]
 
 
 def noise_part(
-    curve: Array, wa: Array, r: Array, weights: Array, noise: NoiseModel | None, precision: float
+    curve: Array, wa: Array, r: Array, weights: Array, noise: NoiseModel, precision: float
 ) -> tuple[Array, Array]:
     """Return the multiple of t taken off each row's score, and what H loses, for the variance."""
     n, d = r.shape
-    ka, kr = 0.5 * curve * wa, 0.25 * curve * r * weights[:, None]
-    if noise is None or noise.empty:
+    ka, kr = 0.5 * curve * wa, 0.25 * curve * r * weights
+    if noise.empty:
         L, Q = ka.sum(0), np.maximum(kr.sum(0), 1e-12)
         return np.broadcast_to(L / Q, (n, d)), L**2 / Q
     P = np.column_stack([np.ones(n), noise.columns])

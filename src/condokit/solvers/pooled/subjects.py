@@ -7,8 +7,7 @@ from scipy import sparse
 
 from condokit.checks import Array
 from condokit.data.covariates import Covariates
-from condokit.solvers.pooled.design import best_scale, level_columns
-from condokit.solvers.pooled.projections import BasisProjection, residual_variance
+from condokit.solvers.pooled.design import level_columns
 
 MOST_LEVELS = 20  # whose means by subject may become columns
 
@@ -44,33 +43,3 @@ def with_subject_means(at: Covariates, subjects: Array) -> Covariates:
     added = mean[:, varies]
     added = (added - added.mean(0)) / np.maximum(added.std(0), 1e-300)
     return replace(at, Z=np.column_stack([at.Z, added]))
-
-
-def subject_projection(
-    U: Array, penalty: Array, nq: int, weights: Array, subjects: Array | None, rho: float
-) -> BasisProjection:
-    """Return the projection off columns that were freed of subjects as the features are."""
-    last = int((penalty == 0).sum()) - 1
-    return BasisProjection(without_subject(U, subjects, rho), penalty, last, nq, weights)
-
-
-def subject_ratio(
-    U: Array, penalty: Array, X: Array, nq: int, weights: Array, subjects: Array, fixed: Array
-) -> float:
-    """Return the variance between subjects over that within, by pooled restricted likelihood."""
-    size = np.bincount(subjects)
-    if len(size) == len(X) or len(size) < 4:
-        return 0.0
-    best, found = -np.inf, 0.0
-    for rho in (0.0, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0, 7.0, 15.0, 40.0):
-        projection = subject_projection(U, penalty, nq, weights, subjects, rho)
-        red = projection.solve(without_subject(X, subjects, rho), None)
-        dof = max(float(weights.sum()) - projection.rank, 1.0)
-        m = np.where(np.isnan(fixed), best_scale(red.G, red.n_eff, dof), fixed)
-        s2 = residual_variance(red, m, dof)
-        sign, log = np.linalg.slogdet(projection.B)
-        value = np.mean(red.n_eff * np.log(m) - 0.5 * dof * np.log(s2))
-        value += 0.5 * log - 0.5 * np.log1p(size * rho).sum()
-        if value > best + 1e-9:
-            best, found = value, rho
-    return found

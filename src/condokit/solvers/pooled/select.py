@@ -1,0 +1,218 @@
+"""Selection of blocks of columns by restricted likelihood, pooled over features."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from condokit.checks import Array
+from condokit.data.covariates import Covariates
+from condokit.solvers.pooled.design import (
+    NOISE_KNOTS,
+    Design,
+    candidates,
+    effective_number,
+    free_columns,
+    spline,
+)
+from condokit.solvers.pooled.noise import NoiseModel
+from condokit.solvers.pooled.stacked import Found, Stacked, scales, solve
+
+INDEX_STEPS = 1  # that bend the index
+
+
+@dataclass
+class Selector:
+    r"""Forward selection of blocks, with shares by restricted likelihood pooled over features.
+
+    For feature j with residual variance profiled out, over dof = N - rank D,
+
+    .. math:: \ell(\theta) = -\tfrac{dof}{2} \log y' P y - \tfrac12 \log|I + \Theta \Phi' M \Phi|,
+
+    M the projection off D, P the inverse covariance off D. The mean over features counts
+    `n_effective` times. One block at a time the gain is a function of the eigenvalues of
+    :math:`\Phi_k' P \Phi_k`.
+    """
+
+    gram: Array  # of all blocks, off D
+    cross: Array  # (K, n_columns, n_features): with x_b
+    start: Found  # with D alone
+    at: Stacked
+    fixed: Array  # (n_features, K): scales that are given, or nan
+    n_effective: float
+    columns: list[Array]
+    costs: Array
+    threshold: float = 3.0
+    most: int = 8
+    grid: Array = field(default_factory=lambda: np.logspace(-4, 3, 43))
+
+    def run(self, always: list[int]) -> dict[int, float]:
+        """Return the chosen blocks and their shares."""
+        shares: dict[int, float] = {k: 0.1 for k in always}
+        self._refit(shares, keep=set(always))
+        while len(shares) - len(always) < self.most:
+            y = self._mapped(shares)
+            best, found, share = self.threshold, -1, 0.0
+            for k in range(len(self.columns)):
+                if k not in shares:
+                    gain, theta = self._gain(k, shares, y)
+                    if gain > best:
+                        best, found, share = gain, k, theta
+            if found < 0:
+                break
+            shares[found] = share
+            self._refit(shares, keep={*always, found})
+            if found not in shares:
+                break
+        return shares
+
+    def _refit(self, shares: dict[int, float], keep: set[int]) -> None:
+        """Renew all shares in turn; drop blocks that the others made needless."""
+        for turn in range(3):
+            for k in list(shares):
+                if len(shares) == 1 and turn:
+                    return
+                rest = {other: share for other, share in shares.items() if other != k}
+                gain, theta = self._gain(k, rest, self._mapped(shares))
+                if gain < self.threshold and k not in keep:
+                    del shares[k]
+                else:
+                    shares[k] = max(theta, 1e-4)
+
+    def _inverse(self, shares: dict[int, float]) -> tuple[Array, Array]:
+        parts = [self.columns[k] for k in shares]
+        at = np.concatenate(parts) if parts else np.zeros(0, dtype=int)
+        if not len(at):
+            return at, np.zeros((0, 0))
+        penalty = np.concatenate([np.full(len(c), 1 / s) for c, s in zip(parts, shares.values())])
+        return at, np.linalg.inv(self.gram[np.ix_(at, at)] + np.diag(penalty))
+
+    def _mapped(self, shares: dict[int, float]) -> tuple[Array, Array]:
+        """Return U'M y and y'M y of the mapped features, at the best scales given the shares."""
+        at, inverse = self._inverse(shares)
+        c, Q = self.cross[:, at], self.start.reduced.Q
+        s = scales(Q - np.einsum("bid,cid->dbc", c, inverse @ c), self.start, self.at, self.fixed)
+        return np.einsum("db,bid->id", s, self.cross), np.einsum("db,dbc,dc->d", s, Q, s)
+
+    def _gain(
+        self, k: int, shares: dict[int, float], y: tuple[Array, Array]
+    ) -> tuple[float, float]:
+        """Return by how much block k raises the likelihood at its best share, and the share."""
+        at, inverse = self._inverse(shares)
+        own = self.columns[k]
+        link = self.gram[np.ix_(own, at)] @ inverse
+        left = self.gram[np.ix_(own, own)] - link @ self.gram[np.ix_(at, own)]
+        cross = y[0][own] - link @ y[0][at]
+        square = y[1] - (y[0][at] * (inverse @ y[0][at])).sum(0)
+        value, vector = np.linalg.eigh((left + left.T) / 2)
+        value = np.maximum(value, 0.0)
+        turned = (vector.T @ cross) ** 2
+        gain, dof = np.empty(len(self.grid)), float(self.start.dof[0])
+        for i, theta in enumerate(self.grid):
+            explained = (theta / (1 + theta * value)) @ turned / np.maximum(square, 1e-300)
+            log = np.log1p(-np.minimum(explained, 1 - 1e-12)).mean()
+            gain[i] = -0.5 * dof * log - 0.5 * np.log1p(theta * value).sum()
+        best = int(gain.argmax())
+        return float(gain[best] * self.n_effective - self.costs[k]), float(self.grid[best])
+
+
+def select(
+    X: Array,
+    batch: Array,
+    n_batches: int,
+    reference: int,
+    at: Covariates,
+    weights: Array,
+    precision: Array,
+    fixed: Array,
+    transform: Callable[[Array], Array] | None = None,
+) -> tuple[Design, float]:
+    """Choose the design from rows of a few features, centred by batch.
+
+    Rows count `weights` and have variances proportional to 1 / `precision`; `transform` makes
+    columns independent over rows, as X already is. Returns the design, and
+    as how many independent features these count (`effective_number`).
+    """
+    dummies = (batch[:, None] == np.delete(np.arange(n_batches), reference)).astype(float)
+    design, always = free_columns(at)
+    free = transform if transform is not None else np.asarray
+    D, W = free(np.column_stack([design.unpenalised(at), dummies])), (weights * precision)[:, None]
+    noise = NoiseModel.of_levels(at.category, at.n_categories, False)
+    where = np.zeros(D.shape[1]), batch, n_batches, reference, weights[:, None]
+    rows = Stacked(X, D, *where, noise)
+    start = solve(rows, fixed, precision[:, None])
+    n_effective = effective_number(start.e * np.sqrt(W), float(weights.sum()))
+    mapped = X * start.s.T[batch]
+    index = _index(at, dummies, mapped, start.e, W[:, 0]) if transform is None else None
+    design = replace(design, index=index)
+    scaled, parts, inverse = [], [], rows.inverses(W)[0][0]
+    for block in always + candidates(at, index):  # off D, in units of mean row variance 1
+        values = free(block(at))
+        rest = values - D @ (inverse @ (D.T @ (values * W)))
+        size2 = float(W[:, 0] @ (rest**2).sum(1) / weights.sum())
+        if size2 > 1e-12 * float((values**2).sum(1).mean()):
+            parts.append(rest / np.sqrt(size2))
+            scaled.append(replace(block, unit=1 / np.sqrt(size2)))
+    if not parts:
+        return design, n_effective
+    Phi, WX = np.hstack(parts), W * X
+    cross = np.stack([Phi[own].T @ WX[own] for own in rows.rows])
+    edges = np.cumsum([0, *(part.shape[1] for part in parts)])
+    columns = [np.arange(a, b) for a, b in zip(edges[:-1], edges[1:])]
+    costs = np.array([block.cost for block in scaled])
+    gram = (Phi * W).T @ Phi
+    selector = Selector(gram, cross, start, rows, fixed, n_effective, columns, costs)
+    shares = selector.run([k for k, block in enumerate(scaled) if block.always])
+    chosen = tuple(scaled[k] for k in shares)
+    return replace(design, blocks=chosen, shares=tuple(shares.values())), n_effective
+
+
+def _index(
+    at: Covariates, dummies: Array, mapped: Array, residuals: Array, weights: Array
+) -> Array | None:
+    """Return the leading direction of Z in which features move within batches, or None."""
+    p = at.Z.shape[1]
+    if p < 2 or len(at.Z) < 2 * p:
+        return None
+    root = np.sqrt(weights)[:, None]
+    D = np.column_stack([at.Z, np.ones(len(at.Z)), dummies])
+    slope = np.linalg.lstsq(D * root, mapped * root, rcond=None)[0][:p]
+    noise = np.maximum(np.sqrt((residuals**2).mean(0)), 1e-300)
+    spread = np.maximum(at.Z.std(0)[:, None], 1e-300)
+    left, _, right = np.linalg.svd(spread * slope / noise, full_matrices=False)
+    axis = left[:, 0] / spread[:, 0]
+    y = (mapped / noise) @ right[0]  # the combination of features that moves most
+    for _ in range(INDEX_STEPS):
+        axis = _bent(axis / max(float(np.std(at.Z @ axis)), 1e-300), at, dummies, y, weights)
+    axis /= max(float(np.std(at.Z @ axis)), 1e-300)
+    return axis * np.sign(axis[np.abs(axis).argmax()])
+
+
+def _bent(axis: Array, at: Covariates, dummies: Array, y: Array, weights: Array) -> Array:
+    """Return a better direction for a curve of one direction, by a Gauss-Newton step.
+
+    With f fitted to ``Z @ axis``, ``y - f + f' Z axis`` is regressed on ``f' Z``, with a pull
+    towards the axis as strong as one row in ten.
+    """
+    curve = spline(axis, at, NOISE_KNOTS)
+    if curve is None:
+        return axis
+    t = at.Z @ axis
+
+    def columns(shift: float) -> Array:
+        moved = Covariates(at.Z + shift * axis / (axis @ axis), at.category, at.n_categories)
+        return np.column_stack([np.ones(len(t)), dummies, t + shift, curve(moved)])
+
+    root = np.sqrt(weights)
+    D = columns(0.0)
+    free = dummies.shape[1] + 2
+    ridge = 1e-2 * len(t) * np.diag(np.arange(D.shape[1]) >= free)
+    scale = np.sqrt(np.maximum((D**2).mean(0), 1e-300))
+    A = (D / scale * root[:, None]).T @ (D / scale * root[:, None]) + ridge
+    beta = np.linalg.solve(A + 1e-9 * np.eye(len(A)), (D / scale).T @ (weights * y)) / scale
+    slope = (columns(1e-3) - columns(-1e-3)) @ beta / 2e-3
+    F = slope[:, None] * at.Z
+    A = (F * weights[:, None]).T @ F
+    pull = 0.1 * np.trace(A) / len(A) * np.eye(len(A))
+    step = np.linalg.solve(A + pull + 1e-12 * np.eye(len(A)), F.T @ (weights * (y - D @ beta)))
+    return axis + step

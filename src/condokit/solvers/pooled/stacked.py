@@ -1,0 +1,324 @@
+r"""Pooled likelihood of batches: one law given the confounders, a scale and an offset each.
+
+Per feature, with :math:`x_b` the values of batch b in units of its own and zero elsewhere,
+
+.. math:: \sum_b s_b x_b = D \theta + \sigma \sqrt{v} \epsilon, \quad \epsilon \sim t_\nu,
+
+D the functions of the confounders (`design`), the indicators of samples that were measured in
+several batches (bridges), and those of all batches but the reference r, whose scale is one; v the
+effect of confounders on the variance. With weights :math:`W = diag(w_i / v_i)`, the penalty P of
+curves, and :math:`B = (D'WD + P)^{-1}`,
+
+.. math::
+    Q_{bc} = x_b' W x_c - (D'W x_b)' B (D'W x_c), \quad
+    n_b = N_b - tr[(D_b' W_b D_b B)_{unpenalised}], \quad dof = \sum_b n_b,
+
+.. math:: -\log L = \tfrac{dof}{2} \log s'Qs - \sum_b n_b \log s_b.
+
+It does not change if all scales are multiplied, so its minimum is that of the convex
+:math:`\tfrac12 s'Qs - \sum_b n_b \log s_b`, divided by :math:`s_r`; for two batches it is a root
+(`design.best_scale`). :math:`\theta = \sum_b s_b T_b` with :math:`T_b = B D'W x_b`, and
+:math:`\sigma^2 = s'Qs / dof`. For two batches, the image of :math:`x_0 = T_{qq}`, which is
+:math:`-T_{qr}`, is uncorrelated with the scale.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from condokit.checks import Array
+from condokit.conditionals.curves import Products
+from condokit.data.arrays import ones_for_zeros
+from condokit.data.grouped import GroupedMoments
+from condokit.solvers.pooled.design import best_scale
+from condokit.solvers.pooled.noise import NoiseModel, weighted
+
+FLOOR = 1e-8  # of a variance, relative to the feature's
+LARGEST_LEVERAGE = 0.8
+_NEWTON_STEPS = 60
+_GRAM_VALUES = 1 << 24  # of products of columns that are kept at a time
+
+
+@dataclass
+class Stacked:
+    """Rows of all batches in units of each batch, and what they depend on.
+
+    Without D, the columns are the levels of the category of `noise`, each with a mean of its own,
+    and batches.
+    """
+
+    X: Array  # (n_rows, n_features)
+    D: Array | None  # (n_rows, n_columns): confounders, then all batches but the reference
+    penalty: Array  # (n_columns,)
+    batch: Array  # (n_rows,)
+    n_batches: int
+    reference: int
+    counts: Array  # (n_rows, 1 or n_features): how many rows each counts for, 0 if it is not known
+    noise: NoiseModel  # what the variance depends on
+    kept: dict[str, Any] = field(default_factory=dict)  # what all features share
+
+    def of(self, features: Any) -> "Stacked":
+        """Return some of the features."""
+        counts = self.counts if self.counts.shape[1] == 1 else self.counts[:, features]
+        return replace(self, X=self.X[:, features], counts=counts)
+
+    @cached_property
+    def others(self) -> Array:
+        """The batches that are mapped."""
+        return np.delete(np.arange(self.n_batches), self.reference)
+
+    @cached_property
+    def rows(self) -> list[Any]:
+        """The rows of every batch: slices, where they are in order."""
+        if (self.batch[1:] >= self.batch[:-1]).all():
+            edges = np.searchsorted(self.batch, np.arange(self.n_batches + 1))
+            return [slice(a, b) for a, b in zip(edges[:-1], edges[1:])]
+        return [np.flatnonzero(self.batch == b) for b in range(self.n_batches)]
+
+    def inverses(self, w: Array) -> tuple[Array, Array]:
+        """Return B, shape (1 or n_features, n_columns, n_columns), and N_b - n_b of batches."""
+        if "plain" in self.kept and w is self.counts:
+            return self.kept["plain"]
+        if "products" not in self.kept:
+            self.kept["products"] = [Products(np.asarray(self.D)[rows]) for rows in self.rows]
+        B, taken, own = [], [], list(zip(self.kept["products"], self.rows))
+        step = max(1, _GRAM_VALUES // (self.n_batches * len(self.penalty) ** 2))
+        for few in (slice(i, i + step) for i in range(0, w.shape[1], step)):
+            gram = np.stack([products.gram(w[rows, few]) for products, rows in own])
+            B.append(_inverse(gram.sum(0), self.penalty))
+            leverage = np.einsum("bdrs,dsr->dbr", gram, B[-1])
+            taken.append(leverage[:, :, self.penalty == 0].sum(2))
+        found = np.concatenate(B), np.concatenate(taken)
+        if w is self.counts and w.shape[1] == 1:
+            self.kept["plain"] = found
+        return found
+
+    @cached_property
+    def total(self) -> Array:
+        """How many rows each batch has, shape (1 or n_features, K)."""
+        return np.stack([self.counts[rows].sum(0) for rows in self.rows], axis=1)
+
+    @cached_property
+    def cell(self) -> Array:
+        """The (level, batch) of every row."""
+        return self.noise.category * self.n_batches + self.batch
+
+    @cached_property
+    def cells(self) -> Any:
+        """The matrix that sums over the rows of cells."""
+        n, size = len(self.X), self.noise.n_categories * self.n_batches
+        return sparse.csr_matrix((np.ones(n), (self.cell, np.arange(n))), shape=(size, n))
+
+    def fitted(self, theta: Array) -> Array:
+        """Return the columns times coefficients of shape (n_columns, n_features)."""
+        if self.D is not None:
+            return self.D @ theta
+        effect = np.zeros((self.n_batches, theta.shape[1]))
+        effect[self.others] = theta[1 - self.n_batches :]
+        levels = theta[: 1 - self.n_batches, None] + effect
+        return levels.reshape(-1, theta.shape[1])[self.cell]
+
+
+def nodes(stats: GroupedMoments, middle: Array, unit: Array) -> tuple[Array, Array, Array]:
+    r"""Return three values for each group with its first four moments, their counts and groups.
+
+    Values are in units of groups, from their middle. With skewness g and kurtosis k these are the
+    mean and :math:`t_\pm` standard deviations from it, the roots of :math:`t^2 = g t + k - g^2`,
+    with shares :math:`1 - 1 / (k - g^2)` and :math:`\pm 1 / (t_\pm (t_+ - t_-))`: sums of
+    polynomials up to the fourth degree are exact.
+    """
+    n = ones_for_zeros(stats.count)[:, None]
+    sd = np.sqrt(stats.squares / n)
+    own = ones_for_zeros(sd)
+    g = stats.third / n / own**3
+    left = np.maximum(stats.fourth / n / own**4 - g**2, 1.0)
+    high = np.abs(g) / 2 + np.sqrt(g**2 / 4 + left)
+    high, low = np.where(g < 0, left / high, high), -np.where(g < 0, high, left / high)
+    shares = 1 / (high * (high - low)), 1 - 1 / left, -1 / (low * (high - low))
+    mean, sd = (stats.mean - middle) / unit, sd / unit
+    X = np.concatenate([mean + sd * high, mean, mean + sd * low])
+    counts = np.concatenate([stats.count[:, None] * share for share in shares])
+    return X, counts, np.tile(np.arange(len(n)), 3)
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What is left of the likelihood when all but the scales is projected off."""
+
+    Q: Array  # (n_features, K, K)
+    T: Array  # (K, n_columns, n_features)
+    link: Array  # (K - 1, n_columns, 1 or n_features): the columns of B for batches
+    n_eff: Array  # (1 or n_features, K)
+    h: Array  # (n_rows, 1 or n_features): leverages
+    log_det: float  # of B, where features share it
+
+    @property
+    def B(self) -> Array:
+        """The part of B for batches, shape (K - 1, K - 1, 1 or n_features)."""
+        return self.link[:, -len(self.link) :]
+
+    @property
+    def dof(self) -> Array:
+        """Rows less unpenalised columns."""
+        return np.maximum(self.n_eff.sum(1), 1.0)
+
+
+def reduce(at: Stacked, precision: Array | None = None) -> Reduced:
+    """Project features off the columns; rows have variances of 1 / `precision`, or equal ones."""
+    if at.D is None:
+        return _reduce_levels(at, precision)
+    w = at.counts if precision is None else at.counts * precision
+    B, taken = at.inverses(w)
+    p, K = at.X.shape[1], at.n_batches
+    C, S = np.empty((K, len(at.penalty), p)), np.empty((K, p))
+    for b, rows in enumerate(at.rows):
+        wX = w[rows] * at.X[rows]
+        C[b], S[b] = at.D[rows].T @ wX, np.einsum("nd,nd->d", wX, at.X[rows])
+    T = B[0] @ C if len(B) == 1 else np.einsum("drs,bsd->brd", B, C)
+    h = _leverage(at, precision)
+    link = np.moveaxis(B[:, :, len(at.penalty) - K + 1 :], (0, 2), (2, 0))
+    return _reduced(S, C, T, link, at.total - taken, h, float(np.linalg.slogdet(B[0])[1]))
+
+
+def _leverage(at: Stacked, precision: Array | None) -> Array:
+    """Return leverages of single rows: exact for the mean precision of levels, then in proportion.
+
+    Those of curves and of Student's t are too noisy for more.
+    """
+    D, counts, share = np.asarray(at.D), at.counts.mean(axis=1), np.ones((1, 1))
+    if precision is not None:
+        share = precision / (weighted(at.counts, precision) / at.total.sum(1))
+    if at.noise.levels and precision is not None:
+        group = at.noise.group
+        mean = group(counts * share.mean(axis=1)) / np.maximum(group(counts), 1e-300)
+        counts = counts * mean[at.noise.category]
+    elif "leverage" in at.kept:
+        return at.kept["leverage"] * share
+    B = _inverse((D.T * counts) @ D, at.penalty)
+    h = np.einsum("nr,nr->n", D @ B, D)[:, None]
+    if precision is None and at.counts.shape[1] == 1:
+        at.kept["leverage"] = h
+    return h * share
+
+
+def _reduced(
+    S: Array, C: Array, T: Array, link: Array, n_eff: Array, h: Array, log_det: float
+) -> Reduced:
+    """Take C'T off the squares S of batches, or their products."""
+    K = len(C)
+    Q = -np.einsum("brd,crd->dbc", C, T)
+    if S.ndim == 2:
+        Q[:, np.arange(K), np.arange(K)] += S.T
+    else:
+        Q += S
+    Q = (Q + np.swapaxes(Q, 1, 2)) / 2
+    Q[:, np.arange(K), np.arange(K)] = np.maximum(np.einsum("dbb->db", Q), 0.0)
+    return Reduced(Q, T, link, n_eff, np.minimum(h, LARGEST_LEVERAGE), log_det)
+
+
+def _reduce_levels(at: Stacked, precision: Array | None) -> Reduced:
+    r"""Project features off levels and batches, by sums over (level, batch) cells.
+
+    With :math:`n_{kb}` the weights of level k in batch b, :math:`f_{kb} = n_{kb} / n_k`, and
+    :math:`y_{kb}` the sums of x: off levels
+    :math:`D'WD = diag(\sum_k n_{kb}) - \sum_k n_k f_k f_k'` and
+    :math:`D'W x_c = (\delta_{bc} \sum_k y_{kb} - \sum_k f_{kb} y_{kc})_b`.
+    """
+    w = at.counts if precision is None else at.counts * precision
+    K, L, others, wX = at.n_batches, at.noise.n_categories, at.others, w * at.X
+    n, y = ((at.cells @ values).reshape(L, K, -1) for values in (w, wX))
+    total = np.maximum(n.sum(1), 1e-300)[:, None]
+    f, mean = n / total, y / total
+    diagonal = np.arange(K)
+    gram, C, S = (-np.einsum("kb...,kc...->bc...", a, b) for a, b in ((n, f), (f, y), (y, mean)))
+    for table, own in ((gram, n), (C, y)):
+        table[diagonal, diagonal] += own.sum(0)
+    S[diagonal, diagonal] += (at.cells @ (wX * at.X)).reshape(L, K, -1).sum(0)
+    B = np.moveaxis(_inverse(np.moveaxis(gram[np.ix_(others, others)], 2, 0)), 0, 2)
+    f, C = f[:, others], np.swapaxes(C[others], 0, 1)
+    T = np.einsum("bc...,ac...->ab...", B, C)
+    of_level = np.einsum("kc...,bc...->bk...", f, B)
+    T_level = np.swapaxes(mean, 0, 1) - np.einsum("kc...,bc...->bk...", f, T)
+    h = np.repeat(1 / total + np.einsum("kc...,ck...->k...", f, of_level)[:, None], K, axis=1)
+    h[:, others] += np.einsum("bb...->b...", B) - 2 * np.swapaxes(of_level, 0, 1)
+    n_eff = at.total - (n * h).sum(0).T
+    h = h.reshape(L * K, -1)[at.cell] * (1.0 if precision is None else precision)
+    link = np.concatenate([-of_level, B], axis=1)
+    T_all = np.concatenate([T_level, T], axis=1)
+    found = _reduced(np.moveaxis(S, 2, 0), C, T, link, n_eff, h, 0.0)
+    return replace(found, T=T_all)
+
+
+def _inverse(gram: Array, penalty: Array | float = 0.0) -> Array:
+    """Return the inverse of gram + penalty, with a ridge of rounding for repeated columns."""
+    size = np.einsum("...ii->...i", gram).max(-1)[..., None, None]
+    return np.linalg.inv(gram + (penalty + 1e-12 * size) * np.eye(gram.shape[-1]))
+
+
+def best_scales(Q: Array, n: Array) -> Array:
+    r"""Return the minimum of :math:`\tfrac12 s'Qs - \sum_b n_b \log s_b` by damped Newton steps."""
+    diagonal = np.arange(Q.shape[1])
+    s = np.sqrt(n / np.maximum(Q[:, diagonal, diagonal], 1e-12))
+    for _ in range(_NEWTON_STEPS):
+        gradient = np.einsum("dbc,dc->db", Q, s) - n / s
+        H = Q.copy()
+        H[:, diagonal, diagonal] += n / s**2
+        step = np.linalg.solve(H, gradient[:, :, None])[:, :, 0]
+        size = np.sqrt(np.maximum((gradient * step).sum(1), 0.0))
+        share = np.where(size > 0.2, 1 / (1 + size / np.sqrt(n.min())), 1.0)
+        share = np.minimum(share, 0.9 / np.maximum((step / s).max(axis=1), 1e-12))
+        s = s - share[:, None] * step
+        if size.max() < 1e-9:
+            break
+    return s
+
+
+@dataclass
+class Found:
+    """Scales of all batches, and what the noise is like; (n_features,) unless said."""
+
+    s: Array  # (n_features, K), that of the reference 1
+    sigma2: Array
+    reduced: Reduced
+    e: Array  # (n_rows, n_features): residuals
+    nu: Array  # degrees of freedom
+    t_weights: Array | None = None  # (n_rows, n_features), of Student's t
+    log_v: Array | None = None  # (n_rows, n_features)
+    level_precision: float = np.inf  # of the prior of variances of levels
+    n_effective: float = 1.0  # as how many independent features these count
+
+    @property
+    def n_eff(self) -> Array:
+        """Rows of batches less their leverage, at least 1/4, shape (1 or n_features, K)."""
+        return np.maximum(self.reduced.n_eff, 0.25)
+
+    @property
+    def dof(self) -> Array:
+        """Rows less unpenalised columns, shape (1 or n_features,)."""
+        return self.reduced.dof
+
+
+def scales(Q: Array, known: Reduced | Found, at: Stacked, fixed: Array) -> Array:
+    """Return the best scales for Q, that of the reference 1; `fixed` ones are not nan."""
+    n, r = np.maximum(known.n_eff, 0.25), at.reference
+    if at.n_batches == 2:
+        q, s = 1 - r, np.ones((len(Q), 2))
+        s[:, q] = best_scale(np.stack([Q[:, r, r], Q[:, r, q], Q[:, q, q]]), n[:, q], known.dof)
+    else:
+        s = best_scales(Q, n)
+        s = s / s[:, [r]]
+    return np.where(np.isnan(fixed), s, fixed)
+
+
+def solve(at: Stacked, fixed: Array, precision: Array | None = None) -> Found:
+    """Return the best scales for given variances; `fixed` ones (n_features, K) are not nan."""
+    red = reduce(at, precision)
+    s, Q = scales(red.Q, red, at, fixed), red.Q
+    sigma2 = np.maximum(np.einsum("db,dbc,dc->d", s, Q, s) / red.dof, FLOOR)
+    e = at.fitted(-np.einsum("db,brd->rd", s, red.T))
+    for b, rows in enumerate(at.rows):
+        e[rows] += s[:, b] * at.X[rows]
+    return Found(s, sigma2, red, e, np.full(len(s), np.inf))

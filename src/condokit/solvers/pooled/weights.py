@@ -1,0 +1,198 @@
+"""Weights of rows, from Student's t and from variances that differ, and errors of estimates."""
+
+from dataclasses import replace
+
+import numpy as np
+from scipy import sparse
+from scipy.special import gammaln
+
+from condokit.checks import Array
+from condokit.solvers.pooled.noise import noise_part, renew_noise, weighted
+from condokit.solvers.pooled.stacked import FLOOR, Found, Stacked, solve
+
+NU = np.array([2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.5, 12.0, 18.0, 30.0, np.inf])
+NU_BINS = 128
+NU_STEPS = (1, 3, 6, 10, 15, 22)  # in which degrees of freedom are renewed
+TAIL_PRIOR = 1.0
+MOST_STEPS = 30
+STILL = 0.02  # of a standard error
+EXTREME = 12.0  # squared residual, in variances, of an extreme row
+SANDWICH_ROWS = 40.0
+NO_MATTER = 0.1  # excess kurtosis, that of t with 64 degrees of freedom
+
+
+def shape(at: Stacked, found: Found) -> tuple[Array, Array]:
+    """Return the kurtosis of residuals, and which features have heavier tails than the normal.
+
+    Tails are heavy by moments or by extreme rows.
+    """
+    square = found.e**2
+    square /= found.sigma2 if found.log_v is None else found.sigma2 * np.exp(found.log_v)
+    kurtosis = weighted(at.counts, square**2) / at.total.sum(1)
+    extreme, n = weighted(at.counts, square > EXTREME), np.maximum(found.dof, 4.0)
+    chance = 2.5 * np.sqrt(24 / n) * (1 - 3 / np.sqrt(n + 9))
+    heavy = (kurtosis - 3 > np.maximum(chance, NO_MATTER)) | (extreme > 3 + 4 * 0.0005 * n)
+    return kurtosis, heavy
+
+
+def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effective: float) -> Found:
+    """Renew variances, degrees of freedom of t where asked, and scales in turn."""
+    counts, noise, nu, w = at.counts, at.noise, np.where(tails, 4.0, np.inf), None
+    log_v = None if noise.empty else np.zeros(at.X.shape)
+    gamma, level = np.zeros((noise.columns.shape[1], at.X.shape[1])), np.inf
+    settled = not tails.any()
+    if not settled:
+        robust = (np.median(np.abs(found.e), axis=0) / 0.6745) ** 2
+        start = np.where(tails & (robust > FLOOR), robust, found.sigma2)
+        found = replace(found, sigma2=start)
+    for step in range(MOST_STEPS):
+        square, before = found.e**2, found.s
+        square /= found.sigma2 * (1 - found.reduced.h)
+        v = 1.0 if log_v is None else np.exp(log_v)
+        if tails.any():
+            square /= v
+            if step in NU_STEPS:
+                last, nu = nu, np.where(tails, degrees_of_freedom(square, counts), np.inf)
+                settled = bool((nu == last).all()) or step == NU_STEPS[-1]
+            finite = np.where(np.isinf(nu), 1e8, nu)
+            w = (finite + 1) / (finite + square)
+            square *= w * v
+        precision = w
+        if log_v is not None:
+            h = found.reduced.h
+            log_v, gamma, level = renew_noise(noise, square, gamma, counts, h, n_effective)
+            precision = np.exp(-log_v) if w is None else np.exp(-log_v) * w
+        found = solve(at, fixed, precision)
+        n = found.n_eff
+        H = 2 * n * np.maximum(1 - n / found.dof[:, None], 0.02)
+        moved = np.abs(np.log(found.s / before)) * np.sqrt(np.maximum(H, 1))
+        if step > 3 and settled and moved.max() < STILL:
+            break
+    return replace(
+        found, nu=nu, t_weights=w, log_v=log_v, level_precision=level, n_effective=n_effective
+    )
+
+
+def degrees_of_freedom(square: Array, counts: Array) -> Array:
+    r"""Return nu of the grid with the highest likelihood less log(1 + 10 / nu), per feature.
+
+    The scale is profiled out for every nu, on counts of log squares in narrow bins.
+    """
+    n, d = square.shape
+    low, high = -14.0, 10.0
+    width = (high - low) / NU_BINS
+    place = ((np.log(np.maximum(square, 1e-30)) - low) / width).astype(np.int64)
+    place = np.clip(place, 0, NU_BINS - 1) + NU_BINS * np.arange(d)
+    count = np.bincount(
+        place.ravel(), np.broadcast_to(counts, (n, d)).ravel(), minlength=NU_BINS * d
+    ).reshape(d, NU_BINS)
+    x = np.exp(low + width * (np.arange(NU_BINS) + 0.5))
+    total = count.sum(1)
+    best, found = np.full(d, -np.inf), np.full(d, np.inf)
+    for nu in NU:
+        if np.isinf(nu):
+            s2 = count @ x / total
+            log = -0.5 * total * np.log(s2) - 0.5 * total - 0.5 * total * np.log(2 * np.pi)
+        else:
+            s2 = np.ones(d)
+            for _ in range(12):
+                s2 = (count * ((nu + 1) * x / (nu + x / s2[:, None]))).sum(1) / total
+            constant = gammaln((nu + 1) / 2) - gammaln(nu / 2) - 0.5 * np.log(nu * np.pi)
+            fit = (count * np.log1p(x / (nu * s2[:, None]))).sum(1)
+            log = total * (constant - 0.5 * np.log(s2)) - (nu + 1) / 2 * fit
+            log -= TAIL_PRIOR * np.log1p(10 / nu)
+        found = np.where(log > best, nu, found)
+        best = np.maximum(log, best)
+    return found
+
+
+def errors(
+    at: Stacked, found: Found, b: int, subjects: Array | None = None
+) -> tuple[Array, Array, Array]:
+    r"""Return the variances of the log-scale of b and of the image at x0, and their covariance.
+
+    With r = e / (s sqrt v), a = s_b x_b / (s sqrt v) off all columns, :math:`\psi = w r`, the
+    scores :math:`\psi a - q n_b / N_b` of the log-scale, q the indicator of b, are freed of those
+    of the log-variance, :math:`t = (\psi r - dof / N) / 2` times its columns, by the second
+    derivatives, and divided by 1 - h. With equal variances and normal residuals the multiple of t
+    is :math:`2 n_b / dof`. The sandwich is blended with the model's variance (`blend`).
+    """
+    red, counts, w, j = found.reduced, at.counts, found.t_weights, int(np.sum(at.others < b))
+    N, N_b, n_b, dof = at.total.sum(1), at.total[:, b], found.n_eff[:, b], found.dof
+    root = np.sqrt(found.sigma2)
+    v = 1.0 if found.log_v is None else np.exp(found.log_v)
+    if found.log_v is not None:
+        root = root * np.sqrt(v)
+    r, a = found.e / root, at.fitted(-red.T[b])
+    a[at.rows[b]] += at.X[at.rows[b]]
+    a *= found.s[:, b] / root
+    psi = r if w is None else w * r
+    nu = np.where(np.isinf(found.nu), 1e8, found.nu)
+    kappa = (nu + 1) / (nu + 3)
+    left = n_b * np.maximum(1 - n_b / dof, 0.02)
+    quad = found.s[:, b] ** 2 * red.Q[:, b, b] / found.sigma2
+    model = kappa * np.maximum(quad - n_b, 0.0) + 2 * nu / (nu + 3) * left
+    bread, H = np.ones(1), quad + n_b
+    freed, drop, curve = 2 * n_b / dof, 2 * n_b**2 / dof, 2 * r
+    if w is not None:
+        slope = (nu + 1) * (nu - r**2) / (nu + r**2) ** 2
+        curve = slope * r + psi
+        bread = weighted(counts, slope) / np.maximum(weighted(counts, w), 1e-300)
+        bread, H = np.clip(bread, 0.3, 1.0), weighted(counts, slope * a**2) + n_b
+    if w is not None or found.log_v is not None:
+        freed, drop = noise_part(curve, counts * a, r, counts, at.noise, found.level_precision)
+    H = np.maximum(H - drop, 0.25 * model)
+    t = psi * r
+    t -= dof / N
+    score = psi * a
+    score -= 0.5 * freed * t
+    score[at.rows[b]] -= n_b / N_b
+    rest = 1 - red.h
+    image = psi * (at.fitted(red.link[j]) / rest)
+    image *= root / (v * bread)
+    score /= rest
+    if subjects is None:
+        pairs = (image, image), (score, image), (score, score)
+        V_b, cov, V_sand = (weighted(counts, x * y) for x, y in pairs)
+        together, count = np.ones((2, len(H))), N
+    else:
+        V_sand, V_b, cov, together, count = _clustered(
+            score * counts, image * counts, 0.5 * t, counts, subjects
+        )
+    V_model, V_b_model = together * np.stack([1 / model, found.sigma2 * red.B[j, j] / kappa])
+    return blend(V_sand / H**2, V_model, V_b, V_b_model, cov / H, count, dof)
+
+
+def _clustered(
+    score: Array, image: Array, excess: Array, counts: Array, subjects: Array
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Return sums of squares over subjects, how far rows go together in them, and their number.
+
+    Variances that differ between subjects make squared residuals alike within them; copies of rows
+    leave residuals alike.
+    """
+    n = len(score)
+    total = sparse.csr_matrix((np.ones(n), (subjects, np.arange(n))))
+    alone = np.maximum(weighted(counts, excess**2), 1e-300)
+    joint = ((total @ (counts * excess)) ** 2).sum(0) / alone
+    most = float(counts.sum()) / total.shape[0]
+    single = np.maximum((image**2).sum(0), 1e-300)
+    score, image = total @ score, total @ image
+    squares = (score**2).sum(0), (image**2).sum(0), (score * image).sum(0)
+    together = np.stack([np.clip(ratio, 1.0, most) for ratio in (joint, squares[1] / single)])
+    return (*squares, together, np.array([total.shape[0]]))
+
+
+def blend(
+    V: Array, V_model: Array, V_b: Array, V_b_model: Array, cov: Array, count: Array, dof: Array
+) -> tuple[Array, Array, Array]:
+    """Return max(V_model, V^k V_model^(1-k)) dof / (dof - 2) of both, and their covariance.
+
+    k = N / (N + 40), N the number of rows or subjects.
+    """
+    share = count / (count + SANDWICH_ROWS)
+    widen = dof / np.maximum(dof - 2, 0.5)
+    V = np.maximum(V_model, V**share * V_model ** (1 - share)) * widen
+    V_b = np.maximum(V_b_model, V_b**share * V_b_model ** (1 - share)) * widen
+    limit = 0.95 * np.sqrt(V * V_b)
+    return V, V_b, np.clip(cov * share, -limit, limit)
