@@ -209,7 +209,7 @@ def _reduced(
 ) -> Reduced:
     """Take C'T off the squares S of batches, or their products."""
     K = len(C)
-    Q = -np.einsum("brd,crd->dbc", C, T)
+    Q = -np.moveaxis(_products(C, T), 2, 0)
     if S.ndim == 2:
         Q[:, np.arange(K), np.arange(K)] += S.T
     else:
@@ -233,15 +233,15 @@ def _reduce_levels(at: Stacked, precision: Array | None) -> Reduced:
     total = np.maximum(n.sum(1), 1e-300)[:, None]
     f, mean = n / total, y / total
     diagonal = np.arange(K)
-    gram, C, S = (-np.einsum("kb...,kc...->bc...", a, b) for a, b in ((n, f), (f, y), (y, mean)))
+    by_batch = [np.swapaxes(table, 0, 1) for table in (n, f, y, mean)]
+    gram, C, S = (-_products(by_batch[a], by_batch[b]) for a, b in ((0, 1), (1, 2), (2, 3)))
     for table, own in ((gram, n), (C, y)):
         table[diagonal, diagonal] += own.sum(0)
     S[diagonal, diagonal] += (at.cells @ (wX * at.X)).reshape(L, K, -1).sum(0)
     B = np.moveaxis(_inverse(np.moveaxis(gram[np.ix_(others, others)], 2, 0)), 0, 2)
     f, C = f[:, others], np.swapaxes(C[others], 0, 1)
-    T = np.einsum("bc...,ac...->ab...", B, C)
-    of_level = np.einsum("kc...,bc...->bk...", f, B)
-    T_level = np.swapaxes(mean, 0, 1) - np.einsum("kc...,bc...->bk...", f, T)
+    T, of_level = _products(C, B), _products(B, f)
+    T_level = np.swapaxes(mean, 0, 1) - _products(T, f)
     h = np.repeat(1 / total + np.einsum("kc...,ck...->k...", f, of_level)[:, None], K, axis=1)
     h[:, others] += np.einsum("bb...->b...", B) - 2 * np.swapaxes(of_level, 0, 1)
     n_eff = at.total - (n * h).sum(0).T
@@ -250,6 +250,12 @@ def _reduce_levels(at: Stacked, precision: Array | None) -> Reduced:
     T_all = np.concatenate([T_level, T], axis=1)
     found = _reduced(np.moveaxis(S, 2, 0), C, T, link, n_eff, h, 0.0)
     return replace(found, T=T_all)
+
+
+def _products(A: Array, B: Array) -> Array:
+    """Return sums over the second axis of products: (a, r, d) and (b, r, d) give (a, b, d)."""
+    first, second = np.moveaxis(A, 2, 0), np.moveaxis(B, 2, 0)
+    return np.moveaxis(first @ np.swapaxes(second, 1, 2), 0, 2)
 
 
 def _inverse(gram: Array, penalty: Array | float = 0.0) -> Array:

@@ -66,7 +66,7 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
         n = found.n_eff
         H = 2 * n * np.maximum(1 - n / found.dof[:, None], 0.02)
         moved = np.abs(np.log(found.s / before)) * np.sqrt(np.maximum(H, 1))
-        if step > 3 and settled and moved.max() < STILL:
+        if (step > 3 or not tails.any()) and settled and moved.max() < STILL:
             break
     return replace(
         found, nu=nu, t_weights=w, log_v=log_v, level_precision=level, n_effective=n_effective
