@@ -165,7 +165,8 @@ class KLObjective:
     def _newton(self, B: Array, max_iter: int) -> tuple[Array, int]:
         """Newton's method within regions of trust."""
         settings: Any = {"method": "trust-exact", "options": {"gtol": 1e-9, "maxiter": max_iter}}
-        settings["hess"] = lambda v: self._hessian(np.linalg.inv(v.reshape(B.shape)))
+        # pinv: a step that is tried may end at a singular matrix, whose value is infinite
+        settings["hess"] = lambda v: self._hessian(np.linalg.pinv(v.reshape(B.shape)))
         best = minimize(self._on_operator(B), B.ravel(), jac=True, **settings)
         return best.x.reshape(B.shape), int(best.nit)
 
