@@ -279,6 +279,10 @@ def test_adapt_in_place_and_on_disk(tmp_path):
     assert again["batches"]["error_before"][1] == pytest.approx(facts["batches"]["error_before"][1])
     assert again["reference"] == "a"
     assert "variables" in again["warnings"][0]
+    stored = anndata.read_h5ad(tmp_path / "out.h5ad", backed="r")
+    there = condokit.anndata.adapt(stored, key_added="again", inplace=False, **KEYS)
+    assert (there.layers["again"] != data.layers["condokit"]).nnz == 0
+    assert list(there.uns["again"]["verdicts"]) == ["b", "c"]
 
 
 def test_adapt_layers_and_representations():
