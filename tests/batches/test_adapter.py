@@ -123,6 +123,8 @@ def test_bridges_reach_what_strata_do_not(made):
     adapter.fit(table, features="f*", bridge="control", **ROLES)
     assert study.error(adapter.transform(study.table, batch="site")) < 0.4
     assert all(edge["bridges"] == 8 for edge in adapter.graph_)
+    empty = adapter.fit(table.fillna({"control": ""}), features="f*", bridge="control", **ROLES)
+    assert [edge["bridges"] for edge in empty.graph_] == [8, 8, 8]
     # without confounders bridges are all there is: the groups of other rows do not matter
     alone = BatchAdapter(reference="A").fit(table, batch="site", features="f*", bridge="control")
     assert study.error(alone.transform(study.table, batch="site")) < 0.5

@@ -88,6 +88,14 @@ def test_check_and_plan(made, capsys):
     assert record["error_after"] < record["error_before"]
 
 
+def test_rows_without_a_bridge_are_not_one_sample(made, capsys):
+    made.table.insert(0, "control", ["" if k % 20 else f"s{k % 60}" for k in range(240)])
+    made.table.to_csv("all.csv", index=False)
+    code, out, _ = run(capsys, "check", "all.csv", *DATA, "--bridge", "control", "--json")
+    assert code == 0
+    assert json.loads(out)["pairs"]["bridges"] == [3] * 6
+
+
 def test_islands(made, capsys):
     rows = made.table[made.table["site"] != "B"]
     rows.to_csv("islands.csv", index=False)

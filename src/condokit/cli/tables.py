@@ -42,7 +42,7 @@ def read_data(
     groups, weights, missing = (options[name] for name in ("groups", "weights", "missing"))
     paths = [path for path in (new, reference) if path is not None]
     reading = {name: options[name] for name in READING}
-    tables = [_table(path, texts=[domain, batch, bridge], **reading) for path in paths]
+    tables = [_table(path, texts=[domain, batch], **reading) for path in paths]
     if query_label is not None:
         tables = [_pair_of(new, tables[0], str(domain), query_label, reference_label)]
     kinds = _confounders(options["confounders"], tables[0].column_names)
