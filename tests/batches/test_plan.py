@@ -49,3 +49,13 @@ def test_a_bad_number(made):
     study = made(0, [(0, 1), (0, 1)])
     with pytest.raises(ValueError, match="'n' must be a whole number"):
         BatchAdapter(reference="A").plan(study.table, features="f*", n=0, **ROLES)
+
+
+def test_no_sample_is_chosen_twice_for_a_batch(made):
+    table = made(0, [(0, 1), (0, 1), (0, 1)], n=4).table
+    table["control"] = [f"s{k % 4}" for k in range(12)]
+    for more in ({}, {"bridge": "control"}):  # in the second, all samples are bridges already
+        plan = BatchAdapter(reference="A").plan(table, n=40, features="f*", **ROLES, **more)
+        chosen = [(one["row"], one["again_in"]) for one in plan.again]
+        assert 12 <= len(chosen) == len(set(chosen))
+        assert all(one["batch"] != one["again_in"] for one in plan.again)
