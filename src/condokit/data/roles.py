@@ -87,8 +87,7 @@ def _labelled(
     if bridge is not None:
         given = _column(table, "bridge", bridge, reserved)
         names, bridges = _factorize([given], "bridge", allow_missing=True)
-        if "" in names:
-            bridges[bridges == names.index("")] = -1
+        bridges[bridges == (names.index("") if "" in names else -1)] = -1
     weights = _weights([table], [sample_weight])
     table.refuse_empty()
     levels, codes = _factorize([labels], argument)
