@@ -106,11 +106,16 @@ def estimate(
     """Find the maps of all batches that have a path to the reference."""
     maps, errors, facts = find_maps(study, one, reference, paths, joint)
     facts["left_alone"] = study.domains.n_mostly_zero
-    d, names = study.domains.n_features, study.domains.tables[0].feature_names
-    links = next((one.links for one in maps.values()), None)
-    maps[reference] = AffineMap(np.ones(d), np.zeros(d), names, links=links)
+    links, d = next((one.links for one in maps.values()), None), study.domains.n_features
+    maps[reference] = identity(study, links)
     errors[reference] = DiagonalErrors(np.zeros(d), np.zeros(d), np.zeros(d))
     return with_expected(Estimate(maps, errors, {}, reference, facts), study)
+
+
+def identity(study: Study, links: Any = None) -> AffineMap:
+    """Return the map that changes nothing."""
+    d, names = study.domains.n_features, study.domains.tables[0].feature_names
+    return AffineMap(np.ones(d), np.zeros(d), names, links=links)
 
 
 def find_maps(
