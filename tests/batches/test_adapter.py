@@ -272,6 +272,20 @@ def test_the_reference_can_be_chosen_or_the_centre(chain):
         BatchAdapter().fit(chain.table, features="f*", **ROLES)
 
 
+def test_errors_to_the_centre_hold_in_all_batches(made):
+    covered = []
+    for seed in range(12):
+        study = made(seed, [(0, 1, 2), (0, 0, 1), (1, 2, 2), (0, 2, 2)])
+        adapter = BatchAdapter(reference="consensus").fit(study.table, features="f*", **ROLES)
+        found, error = adapter.transform(study.table, batch="site", return_std=True)
+        middle = np.stack([study.X[study.code == b].mean(0) for b in range(4)])
+        a = np.exp(-np.log(study.scale).mean(0))
+        c = (middle - a * (study.scale * middle + study.offset)).mean(0)
+        inside = np.abs(found - (a * study.truth + c)) < 1.96 * error
+        covered.append(inside.groupby(study.code).mean().mean(axis=1))
+    assert (np.abs(np.mean(covered, axis=0) - 0.95) < 0.035).all()  # of the one in between, too
+
+
 def test_missing_values_and_features_that_a_batch_lacks(made):
     study = made(0, [(0, 1)] * 3, n=150)
     table = study.table.copy()

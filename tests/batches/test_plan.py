@@ -23,7 +23,7 @@ def test_the_plan_is_better_than_chance(made):
     def expected(study, moves):
         """Return the error that the same formula expects of other samples."""
         from condokit.batches.graph import RATIO, Graph
-        from condokit.batches.plan import _inverse
+        from condokit.batches.plan import covariance
         from condokit.batches.study import Study
 
         read = Study.read(
@@ -34,7 +34,7 @@ def test_the_plan_is_better_than_chance(made):
         for a, b in moves:
             L[[a, b], [a, b]] += (1 + RATIO) / 2
             L[[a, b], [b, a]] -= (1 + RATIO) / 2
-        return np.diag(_inverse(L, 0)).sum()
+        return np.diag(covariance(L, 0)).sum()
 
     study = made(3, [(0, 1), (1, 2), (2, 3), (3, 4)])
     plan = BatchAdapter(reference="A").plan(study.table, features="f*", n=5, **ROLES)

@@ -237,7 +237,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             found = estimate(study, one, graph, reference, paths, joint)
             centred = self.reference == "consensus" and "consensus" not in study.labels
             if centred:
-                found = towards_centre(found, study)
+                found = towards_centre(found, study, graph)
         self._keep(study, graph, reference, paths, found, why)
         self.reference_ = "consensus" if centred else study.labels[reference]
         self.report_: BatchReport = replace(self.report_, reference=self.reference_, joint=joint)

@@ -66,12 +66,12 @@ def make_plan(study: Study, graph: Graph, reference: int, n: int) -> Plan:
     weights = graph.size / graph.size.sum()
 
     def error(L: Array) -> float:
-        return float(np.sqrt(weights @ np.diag(_inverse(L, reference)) + scales))
+        return float(np.sqrt(weights @ np.diag(covariance(L, reference)) + scales))
 
     start = graph.information_matrix(np.zeros(graph.strata_shape))
     L, moves = start.copy(), list[tuple[int, int]]()
     for _ in range(n):
-        V = _inverse(L, reference)
+        V = covariance(L, reference)
         M = (V * weights) @ V
         spread = np.diag(V)[:, None] + np.diag(V) - 2 * V
         gain = np.diag(M)[:, None] + np.diag(M) - 2 * M
@@ -91,7 +91,7 @@ def make_plan(study: Study, graph: Graph, reference: int, n: int) -> Plan:
     return Plan(again, add, error(start), error(L), last)
 
 
-def _inverse(L: Array, reference: int) -> Array:
+def covariance(L: Array, reference: int) -> Array:
     """Return the covariance of offsets; those of the reference are known."""
     others = np.delete(np.arange(len(L)), reference)
     V = np.zeros(L.shape)
