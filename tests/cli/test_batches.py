@@ -96,6 +96,22 @@ def test_rows_without_a_bridge_are_not_one_sample(made, capsys):
     assert json.loads(out)["pairs"]["bridges"] == [3] * 6
 
 
+def test_features_that_a_batch_lacks_and_rows_without_a_label(made, capsys):
+    made.table.loc[made.code == 1, "f0"] = np.nan
+    made.table.to_csv("all.csv", index=False)
+    code, _, err = run(capsys, "fit", "all.csv", *DATA, "-o", "maps.json")
+    assert code == 2
+    assert "--features common" in err
+    code, _, _ = run(capsys, "fit", "all.csv", *DATA, "-o", "maps.json", "-f", "common")
+    assert code == 0
+    assert list(BatchAdapter.load("maps.json").feature_names_in_) == made.features[1:]
+    made.table.loc[:9, "site"] = ""
+    made.table.to_csv("all.csv", index=False)
+    code, _, err = run(capsys, "check", "all.csv", *DATA)
+    assert code == 2
+    assert "10 missing values" in err
+
+
 def test_islands(made, capsys):
     rows = made.table[made.table["site"] != "B"]
     rows.to_csv("islands.csv", index=False)

@@ -157,7 +157,6 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         """
         study = self.read(X, batch, confounders, features, groups, sample_weight, bridge)
         self.fit_study(study, by_place(features, study.domains))
-        self._batch = batch if isinstance(batch, str) else None
         return self
 
     def read(
@@ -252,7 +251,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         names = listing([study.labels[b] for b in lost], 12)
         text = "No path of batches with common confounder values or bridges leads from {names} to "
         text += "the reference."
-        text += " {single} has a single row." if single else ""
+        text += " {single} has fewer than two rows." if single else ""
         if self.unreachable == "keep":
             text += " They are left as they are."
             warn("unreachable", text, UserWarning, names=names, single=listing(single))
