@@ -152,6 +152,10 @@ def test_bridges_reach_what_strata_do_not(made):
     table["control"] = np.arange(len(table))
     with pytest.raises(ValueError, match="No value of 'bridge' is in two batches"):
         alone.fit(table, batch="site", features="f*", bridge="control")
+    table["control"] = table.index % 7 == 0  # marks rows, but is no name of a sample
+    table["group"] = [f"g{k % 3}" for k in range(len(table))]
+    with pytest.warns(UserWarning, match="2 of 2 samples that 'bridge' marks differ in conf"):
+        adapter.fit(table, features="f*", bridge="control", **ROLES)
 
 
 def test_a_new_batch_leaves_other_maps_as_they_are(tmp_path, chain):

@@ -32,6 +32,13 @@ class Study:
             if not domains.confounders:
                 raise refusal(text + " Without it and {@`confounders`} nothing can be compared.")
             warn("no-bridges", text, UserWarning)
+        rows = np.column_stack([study.bridge, study.batch, domains.strata().codes])
+        there = np.unique(rows[(rows >= 0).all(axis=1)], axis=0)[:, :2]
+        pairs, kinds = np.unique(there, axis=0, return_counts=True)
+        if n := len(np.unique(pairs[kinds > 1, 0])):
+            text = "{n} of {all} samples that {@'bridge'} marks differ in confounders within a "
+            text += "batch. Each value must stand for one sample; that of other rows is missing."
+            warn("mixed-samples", text, UserWarning, n=n, all=study.n_bridges)
         return study
 
     def with_bridges(self, sample: Array) -> "Study":
