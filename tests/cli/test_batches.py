@@ -80,7 +80,8 @@ def test_check_and_plan(made, capsys):
     assert "Pairs of batches" in out
     record = json.loads(run(capsys, "check", "all.csv", *DATA, "--json")[1])
     assert record["batches"]["path"][3] == "D > C > B > A"
-    code, out, _ = run(capsys, "plan", "all.csv", *DATA, "-n", "3")
+    code, out, err = run(capsys, "plan", "all.csv", *DATA, "-n", "3")
+    assert "numbers of rows" in err
     assert code == 0
     assert "Measure these 3 samples again" in out
     record = json.loads(run(capsys, "plan", "all.csv", *DATA, "-n", "3", "--json")[1])
