@@ -279,6 +279,15 @@ def test_adapt_in_place_and_on_disk(tmp_path):
     assert again["batches"]["error_before"][1] == pytest.approx(facts["batches"]["error_before"][1])
     assert again["reference"] == "a"
     assert "variables" in again["warnings"][0]
+    stored = anndata.read_h5ad(tmp_path / "out.h5ad", backed="r")
+    there = condokit.anndata.adapt(stored, key_added="again", inplace=False, **KEYS)
+    assert (there.layers["again"] != data.layers["condokit"]).nnz == 0
+    assert list(there.uns["again"]["batches"]["verdict"]) == ["", "better", "better"]
+    data.obs["batch"] = [f"plate {label}/1" for label in data.obs["batch"]]
+    condokit.anndata.adapt(data, **KEYS | {"reference": "plate a/1"})
+    data.write_h5ad(tmp_path / "slashes.h5ad")
+    back = anndata.read_h5ad(tmp_path / "slashes.h5ad")
+    assert list(back.uns["condokit"]["batches"]["verdict"]) == ["", "better", "better"]
 
 
 def test_adapt_layers_and_representations():
@@ -293,6 +302,9 @@ def test_adapt_layers_and_representations():
     found = data.obsm["X_pca_condokit"]
     assert error(found + 3, truth[:, :N_EXPRESSED], data.obs["batch"]) < 0.3
     assert data.uns["condokit"]["params"]["use_rep"] == "X_pca"
+    data.obsm["sparse"] = sp.csr_matrix(data.obsm["X_pca"])
+    condokit.anndata.adapt(data, use_rep="sparse", **KEYS)
+    np.testing.assert_allclose(data.obsm["sparse_condokit"].toarray(), found, rtol=1e-5)
     view = data[data.obs["batch"] != "c"]
     condokit.anndata.adapt(view, **KEYS)
     assert view.layers["condokit"].shape == (400, data.n_vars)

@@ -78,8 +78,9 @@ def adapt(
     facts = {"params": params, **_facts(adapter, part.n_vars, notes)}
     if part.n_obs * part.n_vars <= _EVALUATED:
         found = evaluate(adapter, part, batch=batch_key, confounders=keys or None)
-        facts["verdict"], verdicts = found.verdict, found.batches["verdict"]
-        facts["verdicts"] = dict(zip(map(str, found.batches["batch"]), verdicts))
+        verdicts = dict(zip(found.batches["batch"], found.batches["verdict"]))
+        facts["verdict"] = found.verdict  # labels may have slashes, which keys of files may not
+        facts["batches"]["verdict"] = _texts(verdicts.get(k, "") for k in adapter.report_.batches)
     adata.uns[key_added] = facts
     return None if inplace else adata
 
@@ -94,7 +95,10 @@ def _part(kind: Any, adata: Any, layer: str | None, use_rep: str | None) -> Any:
             raise unknown_columns(argument, [key], list(held), place)
     if layer is not None:
         return kind(adata.layers[layer], obs=adata.obs, var=adata.var[[]])
-    return adata if use_rep is None else kind(np.asarray(adata.obsm[use_rep]), obs=adata.obs)
+    if use_rep is None:
+        return adata
+    values = adata.obsm[use_rep]
+    return kind(values if hasattr(values, "tocsr") else np.asarray(values), obs=adata.obs)
 
 
 def _facts(adapter: BatchAdapter, n_variables: int, notes: list[Note]) -> dict[str, Any]:

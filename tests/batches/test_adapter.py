@@ -11,7 +11,14 @@ from sklearn.base import clone
 from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 
-from condokit import BatchAdapter, ConDoAdapter, MapFileError, NoOverlapError, load_map
+from condokit import (
+    BatchAdapter,
+    ConDoAdapter,
+    MapFileError,
+    NoOverlapError,
+    bootstrap,
+    load_map,
+)
 
 ROLES = {"batch": "site", "confounders": "group"}
 
@@ -103,6 +110,18 @@ def test_islands_are_refused_by_name_or_left_alone(made):
     assert "left as it is" in str(keep.report_)
 
 
+def test_islands_with_numbers_for_labels_are_known_after_load(tmp_path, made):
+    study = made(0, [(0, 1), (0, 1), (2,), (0, 1)])
+    table = study.table.assign(site=study.code)
+    keep = BatchAdapter(reference=0, unreachable="keep")
+    with pytest.warns(UserWarning, match="left as they are"):
+        keep.fit(table[table["site"] < 3], features="f*", **ROLES)
+    keep.save(tmp_path / "maps.json")
+    loaded = BatchAdapter.load(tmp_path / "maps.json").add_batch(table, **ROLES)
+    assert loaded.report_.unreachable == [2]
+    assert loaded.maps_[3] == keep.add_batch(table, **ROLES).maps_[3]
+
+
 def with_controls(study, n, seed=0, noise=0.3):
     """Return the table with n controls of batch A measured in all others, and a bridge column."""
     rng, parts = np.random.default_rng(seed), [study.table.assign(control=None)]
@@ -123,11 +142,20 @@ def test_bridges_reach_what_strata_do_not(made):
     adapter.fit(table, features="f*", bridge="control", **ROLES)
     assert study.error(adapter.transform(study.table, batch="site")) < 0.4
     assert all(edge["bridges"] == 8 for edge in adapter.graph_)
+    empty = adapter.fit(table.fillna({"control": ""}), features="f*", bridge="control", **ROLES)
+    assert [edge["bridges"] for edge in empty.graph_] == [8, 8, 8]
     # without confounders bridges are all there is: the groups of other rows do not matter
     alone = BatchAdapter(reference="A").fit(table, batch="site", features="f*", bridge="control")
     assert study.error(alone.transform(study.table, batch="site")) < 0.5
     with pytest.raises(NoOverlapError):
         BatchAdapter(reference="A").fit(study.table, features="f*", **ROLES)
+    table["control"] = np.arange(len(table))
+    with pytest.raises(ValueError, match="No value of 'bridge' is in two batches"):
+        alone.fit(table, batch="site", features="f*", bridge="control")
+    table["control"] = table.index % 7 == 0  # marks rows, but is no name of a sample
+    table["group"] = [f"g{k % 3}" for k in range(len(table))]
+    with pytest.warns(UserWarning, match="2 of 2 samples that 'bridge' marks differ in conf"):
+        adapter.fit(table, features="f*", bridge="control", **ROLES)
 
 
 def test_a_new_batch_leaves_other_maps_as_they_are(tmp_path, chain):
@@ -147,7 +175,11 @@ def test_a_new_batch_leaves_other_maps_as_they_are(tmp_path, chain):
     assert adapter.paths_["D"] == ["D", "C", "B", "A"]
     batches = adapter.report_.batches
     assert batches["D"].error_after > batches["C"].error_after
-    mapped = adapter.transform(chain.table, batch="site")
+    mapped, error = adapter.transform(chain.table, batch="site", return_std=True)
+    inside = error.to_numpy() * 1.96 > np.abs(mapped.to_numpy() - chain.truth)
+    assert inside[chain.code == 3].mean() > 0.9  # the error of C counts, too
+    with pytest.raises(ValueError, match="errors of 'B', 'C', 'D' are not known"):
+        loaded.transform(chain.table, batch="site", return_std=True)
     assert chain.error(mapped, [3]) < 0.7 * chain.error(chain.X, [3])
     adapter.save(tmp_path / "more.json")
     again = BatchAdapter.load(tmp_path / "more.json")
@@ -192,6 +224,11 @@ def test_labels_may_be_numbers(tmp_path, study):
     np.testing.assert_array_equal(
         loaded.transform(study.X, batch=numbers), adapter.transform(study.X, batch=numbers)
     )
+    assert loaded.paths_ == adapter.paths_
+    bootstrap(loaded, study.X, batch=numbers, confounders=study.table["group"], n_resamples=20)
+    error = loaded.transform(study.X, batch=numbers, return_std=True)[1]
+    assert (error[study.code > 0] > 0).all()
+    assert not error[study.code == 0].any()
     with pytest.raises(ValueError, match="'1', '2'.*which has no map; known are 1, 2"):
         adapter.transform(study.X, batch=numbers.astype(str))
 
@@ -254,6 +291,20 @@ def test_errors_cover_where_values_are_missing(made):
     assert 0.9 < np.mean(cover) < 0.995
 
 
+def test_errors_to_the_centre_hold_in_all_batches(made):
+    covered = []
+    for seed in range(12):
+        study = made(seed, [(0, 1, 2), (0, 0, 1), (1, 2, 2), (0, 2, 2)])
+        adapter = BatchAdapter(reference="consensus").fit(study.table, features="f*", **ROLES)
+        found, error = adapter.transform(study.table, batch="site", return_std=True)
+        middle = np.stack([study.X[study.code == b].mean(0) for b in range(4)])
+        a = np.exp(-np.log(study.scale).mean(0))
+        c = (middle - a * (study.scale * middle + study.offset)).mean(0)
+        inside = np.abs(found - (a * study.truth + c)) < 1.96 * error
+        covered.append(inside.groupby(study.code).mean().mean(axis=1))
+    assert (np.abs(np.mean(covered, axis=0) - 0.95) < 0.035).all()  # of the one in between, too
+
+
 def test_missing_values_and_features_that_a_batch_lacks(made):
     study = made(0, [(0, 1)] * 3, n=150)
     table = study.table.copy()
@@ -311,6 +362,11 @@ def test_rows_of_a_subject_count_for_less(study):
     many = BatchAdapter(reference="A").fit(table, features="f*", **ROLES)
     few = BatchAdapter(reference="A").fit(table, features="f*", groups=subject, **ROLES)
     once = BatchAdapter(reference="A").fit(study.table, features="f*", **ROLES)
+    twice = np.full(len(study.table), 2.5)
+    twice = BatchAdapter(reference="A").fit(
+        study.table, features="f*", sample_weight=twice, **ROLES
+    )
+    assert twice.report_.batches["B"].rows == once.report_.batches["B"].rows
     after = [one.report_.batches["B"].error_after for one in (many, few, once)]
     assert after[0] < 0.65 * after[2]
     assert after[1] == pytest.approx(after[2], rel=0.15)
@@ -343,7 +399,7 @@ def test_bad_batches(study, fitted):
     with pytest.raises(ValueError, match="'A' alone"):
         BatchAdapter(reference="A").fit(one, features="f*", **ROLES)
     single = study.table[(study.table["site"] != "E") | (study.table.index == 299)]
-    with pytest.raises(NoOverlapError, match="'E' has a single row"):
+    with pytest.raises(NoOverlapError, match="'E' has fewer than two rows"):
         BatchAdapter(reference="A").fit(single, features="f*", **ROLES)
     strange = study.table.assign(site=study.table["site"].replace("E", "e"))
     with pytest.raises(ValueError, match="'e', which has no map.*Did you mean 'E'.*add_batch"):

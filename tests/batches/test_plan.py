@@ -23,7 +23,7 @@ def test_the_plan_is_better_than_chance(made):
     def expected(study, moves):
         """Return the error that the same formula expects of other samples."""
         from condokit.batches.graph import RATIO, Graph
-        from condokit.batches.plan import _inverse
+        from condokit.batches.plan import covariance
         from condokit.batches.study import Study
 
         read = Study.read(
@@ -34,7 +34,7 @@ def test_the_plan_is_better_than_chance(made):
         for a, b in moves:
             L[[a, b], [a, b]] += (1 + RATIO) / 2
             L[[a, b], [b, a]] -= (1 + RATIO) / 2
-        return np.diag(_inverse(L, 0)).sum()
+        return np.diag(covariance(L, 0)).sum()
 
     study = made(3, [(0, 1), (1, 2), (2, 3), (3, 4)])
     plan = BatchAdapter(reference="A").plan(study.table, features="f*", n=5, **ROLES)
@@ -49,3 +49,13 @@ def test_a_bad_number(made):
     study = made(0, [(0, 1), (0, 1)])
     with pytest.raises(ValueError, match="'n' must be a whole number"):
         BatchAdapter(reference="A").plan(study.table, features="f*", n=0, **ROLES)
+
+
+def test_no_sample_is_chosen_twice_for_a_batch(made):
+    table = made(0, [(0, 1), (0, 1), (0, 1)], n=4).table
+    table["control"] = [f"s{k % 4}" for k in range(12)]
+    for more in ({}, {"bridge": "control"}):  # in the second, all samples are bridges already
+        plan = BatchAdapter(reference="A").plan(table, n=40, features="f*", **ROLES, **more)
+        chosen = [(one["row"], one["again_in"]) for one in plan.again]
+        assert 12 <= len(chosen) == len(set(chosen))
+        assert all(one["batch"] != one["again_in"] for one in plan.again)

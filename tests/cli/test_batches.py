@@ -80,12 +80,37 @@ def test_check_and_plan(made, capsys):
     assert "Pairs of batches" in out
     record = json.loads(run(capsys, "check", "all.csv", *DATA, "--json")[1])
     assert record["batches"]["path"][3] == "D > C > B > A"
-    code, out, _ = run(capsys, "plan", "all.csv", *DATA, "-n", "3")
+    code, out, err = run(capsys, "plan", "all.csv", *DATA, "-n", "3")
+    assert "numbers of rows" in err
     assert code == 0
     assert "Measure these 3 samples again" in out
     record = json.loads(run(capsys, "plan", "all.csv", *DATA, "-n", "3", "--json")[1])
     assert len(record["again"]) == 3
     assert record["error_after"] < record["error_before"]
+
+
+def test_rows_without_a_bridge_are_not_one_sample(made, capsys):
+    made.table.insert(0, "control", ["" if k % 20 else f"s{k % 60}" for k in range(240)])
+    made.table.to_csv("all.csv", index=False)
+    code, out, _ = run(capsys, "check", "all.csv", *DATA, "--bridge", "control", "--json")
+    assert code == 0
+    assert json.loads(out)["pairs"]["bridges"] == [3] * 6
+
+
+def test_features_that_a_batch_lacks_and_rows_without_a_label(made, capsys):
+    made.table.loc[made.code == 1, "f0"] = np.nan
+    made.table.to_csv("all.csv", index=False)
+    code, _, err = run(capsys, "fit", "all.csv", *DATA, "-o", "maps.json")
+    assert code == 2
+    assert "--features common" in err
+    code, _, _ = run(capsys, "fit", "all.csv", *DATA, "-o", "maps.json", "-f", "common")
+    assert code == 0
+    assert list(BatchAdapter.load("maps.json").feature_names_in_) == made.features[1:]
+    made.table.loc[:9, "site"] = ""
+    made.table.to_csv("all.csv", index=False)
+    code, _, err = run(capsys, "check", "all.csv", *DATA)
+    assert code == 2
+    assert "10 missing values" in err
 
 
 def test_islands(made, capsys):

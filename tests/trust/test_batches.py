@@ -61,3 +61,14 @@ def test_refits_find_the_errors_of_the_fit(study):
     assert adapter.errors_["B"] is found["B"]
     _, std = adapter.transform(study.table, batch="site", return_std=True)
     assert (std.to_numpy()[study.code == 0] == 0).all()
+
+
+def test_controls_need_no_confounders_here_either():
+    made = Made(0, [(0, 1), (0, 1), (0, 1)])
+    table = made.table
+    table["control"] = [f"s{k % 60}" if k % 60 < 4 else None for k in range(180)]
+    table.loc[table["control"].notna() & (made.code > 0), "group"] = None
+    roles = {**ROLES, "features": "f*", "bridge": "control"}
+    adapter = BatchAdapter(reference="A").fit(table, **roles)
+    found = evaluate(adapter, table, n_permutations=50, **roles)
+    assert found.batches["batch"] == ["B", "C"]

@@ -16,10 +16,17 @@ from condokit.adapter import (
     matched,
     names_out,
 )
-from condokit.batches.estimate import Estimate, estimate, is_joint, towards_centre
+from condokit.batches.estimate import (
+    ChainErrors,
+    Estimate,
+    estimate,
+    identity,
+    is_joint,
+    towards_centre,
+)
 from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
-from condokit.batches.record import BatchFacts, BatchReport, account
+from condokit.batches.record import BatchFacts, BatchReport, account, plain
 from condokit.batches.study import Study
 from condokit.checks import (
     Array,
@@ -37,10 +44,9 @@ from condokit.data.measurements import warn_of_columns
 from condokit.data.roles import batch_of_rows
 from condokit.data.tables import Table
 from condokit.maps import file as mapfile
-from condokit.maps.affine import AffineMap
 from condokit.maps.profile import profile
 from condokit.maps.provenance import check_provenance
-from condokit.maps.standard_errors import StandardErrors
+from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
 
 _ERRORS = "error_before", "error_after"
 _PROFILED = 50_000_000  # values times batches up to which maps keep a profile of their data
@@ -151,7 +157,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         """
         study = self.read(X, batch, confounders, features, groups, sample_weight, bridge)
         self.fit_study(study, by_place(features, study.domains))
-        self._batch = batch if isinstance(batch, str) else None
+        if isinstance(batch, str):
+            self.provenance_ = {**self.provenance_, "column": batch}
         return self
 
     def read(
@@ -231,7 +238,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             found = estimate(study, one, graph, reference, paths, joint)
             centred = self.reference == "consensus" and "consensus" not in study.labels
             if centred:
-                found = towards_centre(found, study)
+                found = towards_centre(found, study, graph)
         self._keep(study, graph, reference, paths, found, why)
         self.reference_ = "consensus" if centred else study.labels[reference]
         self.report_: BatchReport = replace(self.report_, reference=self.reference_, joint=joint)
@@ -246,7 +253,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         names = listing([study.labels[b] for b in lost], 12)
         text = "No path of batches with common confounder values or bridges leads from {names} to "
         text += "the reference."
-        text += " {single} has a single row." if single else ""
+        text += " {single} has fewer than two rows." if single else ""
         if self.unreachable == "keep":
             text += " They are left as they are."
             warn("unreachable", text, UserWarning, names=names, single=listing(single))
@@ -271,8 +278,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         for b, label in enumerate(labels):
             one = found.maps.get(b)
             if one is None:
-                names = domains.tables[0].feature_names
-                one = AffineMap(np.ones(domains.n_features), np.zeros(domains.n_features), names)
+                one = identity(study)
             if small:
                 mine = replace(domains, is_query=study.batch == b)
                 one = one.with_origin(profile(mine, hidden=True))
@@ -283,7 +289,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             path = paths[b]
             step = path[1] if len(path) > 1 else b
             facts[label] = BatchFacts(
-                hidden_counts(np.array([graph.size[b]]))[0],
+                hidden_counts(graph.rows[[b]])[0],
                 [labels[k] for k in path],
                 graph.overlap(b, step) if step != b else 1.0,
                 int(graph.bridges[b, step]) if step != b else 0,
@@ -314,13 +320,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self, "maps_")
         found = self._apply(X, batch, self.maps_)
-        if not return_std:
-            return found
-        unknown = [label for label, errors in self.errors_.items() if errors is None]
-        if unknown:
-            text = "The standard errors of {names} are not known; find them with "
-            raise refusal(text + "condokit.bootstrap(adapter, X, ...).", names=listing(unknown))
-        return found, self._apply(X, batch, self.errors_)
+        return (found, self._apply(X, batch, self.errors_)) if return_std else found
 
     def inverse_transform(self, X: Any, *, batch: Any) -> Any:
         """Map rows from the reference's units back to those of their batch; see `transform`."""
@@ -335,6 +335,10 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         everything, table = matched(self, X)
         table.refuse_empty()
         code = batch_of_rows(batch, everything, list(what))
+        unknown = [k for b, (k, one) in enumerate(what.items()) if one is None and b in code]
+        if unknown:
+            text = "The standard errors of {names} are not known; find them with "
+            raise refusal(text + "condokit.bootstrap(adapter, X, ...).", names=listing(unknown))
         result = self.mapped(table, code, list(what.values()))
         if is_array_wanted(self):
             return result
@@ -400,8 +404,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         ]
         carried = float(np.sqrt(np.mean(np.square(errors)))) if errors else 0.0
         own = other.report_.batches[label]
-        others = np.where(study.batch == new[0], -1, study.batch)
-        near = study.labels[int(np.bincount(others[others >= 0]).argmax())]
+        moved = [b for b, k in enumerate(study.labels) if k in self.report_.batches]
+        near = study.labels[max(moved, key=lambda b: study.rows(b).sum())]
         facts = replace(
             own,
             path=[label, *self.paths_.get(near, [near])],
@@ -409,7 +413,11 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             error_after=float(np.hypot(own.error_after, carried)),
         )
         self.maps_ = {**self.maps_, label: other.maps_[label]}
-        self.errors_ = {**self.errors_, label: other.errors_[label]}
+        first, second = other.errors_[label], self.errors_[near]  # of the known rows, on top
+        step = self.maps_[near].inverse().compose(other.maps_[label])
+        both = first is not None and second is not None
+        errors_ = ChainErrors(first, step, second, identity(study)) if both else None  # type: ignore[arg-type]
+        self.errors_ = {**self.errors_, label: errors_}
         self.paths_ = {**self.paths_, label: facts.path}
         self.report_ = replace(self.report_, batches={**self.report_.batches, label: facts})
         self.provenance_ = {**self.provenance_, "batches": self.report_.plain()}
@@ -418,10 +426,10 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
     def against_others(self, study: Study, own: int) -> Study:
         """Return one batch as it is, and all others with a map as one, mapped to the reference."""
         table, known = study.domains.tables[0], list(self.maps_)
-        nothing = AffineMap(np.ones(table.n_features), np.zeros(table.n_features))
         there = [n in known and n != study.labels[own] for n in study.labels]
         code = [known.index(n) if here else len(known) for n, here in zip(study.labels, there)]
-        moved = self.mapped(table, np.array(code)[study.batch], [*self.maps_.values(), nothing])
+        maps = [*self.maps_.values(), identity(study)]
+        moved = self.mapped(table, np.array(code)[study.batch], maps)
         values = table.replaced(moved)
         lost = [study.labels.index(n) for n in self.report_.unreachable if n in study.labels]
         keep = study.domains.kept() & ~np.isin(study.batch, lost)
@@ -468,9 +476,9 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             "feature_names": None if names is None else [str(name) for name in names],
             "columns": self._columns,
             "n_features": self.n_features_in_,
-            "reference": _plain(self.reference_),
+            "reference": plain(self.reference_),
             "batches": [
-                {"label": _plain(label), **one.to_dict()} for label, one in self.maps_.items()
+                {"label": plain(label), **one.to_dict()} for label, one in self.maps_.items()
             ],
             "provenance": self.provenance_,
         }
@@ -497,6 +505,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         self.provenance_ = check_provenance(content.get("provenance")) or {}
         self.report_ = BatchReport.told(content.get("reference"), self.provenance_)
         self.reference_, self.errors_ = content.get("reference"), dict.fromkeys(self.maps_)
+        if self.reference_ in self.maps_:
+            self.errors_[self.reference_] = DiagonalErrors(*np.zeros((3, content["n_features"])))
         paths = {label: one.path for label, one in self.report_.batches.items()}
         self.graph_, self.paths_ = [], paths
         self._columns, self.n_features_in_ = content.get("columns"), content["n_features"]
@@ -524,9 +534,3 @@ mapfile.CLASSES["batches"] = BatchAdapter
 
 def _is_common(features: Any) -> bool:
     return isinstance(features, str) and features == "common"
-
-
-def _plain(label: Any) -> Any:
-    """Return a label as a file can hold it."""
-    label = label.item() if hasattr(label, "item") else label
-    return label if isinstance(label, str | int | float | bool) else str(label)

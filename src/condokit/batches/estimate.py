@@ -9,6 +9,7 @@ from sklearn.base import clone
 from condokit.adapter import ConDoAdapter
 from condokit.batches.graph import Graph
 from condokit.batches.joint import fit_study
+from condokit.batches.plan import covariance
 from condokit.batches.study import Study
 from condokit.checks import Array, check_word, listing, pick, refusal, warn
 from condokit.data.arrays import ones_for_zeros
@@ -106,11 +107,16 @@ def estimate(
     """Find the maps of all batches that have a path to the reference."""
     maps, errors, facts = find_maps(study, one, reference, paths, joint)
     facts["left_alone"] = study.domains.n_mostly_zero
-    d, names = study.domains.n_features, study.domains.tables[0].feature_names
-    links = next((one.links for one in maps.values()), None)
-    maps[reference] = AffineMap(np.ones(d), np.zeros(d), names, links=links)
+    links, d = next((one.links for one in maps.values()), None), study.domains.n_features
+    maps[reference] = identity(study, links)
     errors[reference] = DiagonalErrors(np.zeros(d), np.zeros(d), np.zeros(d))
     return with_expected(Estimate(maps, errors, {}, reference, facts), study)
+
+
+def identity(study: Study, links: Any = None) -> AffineMap:
+    """Return the map that changes nothing."""
+    d, names = study.domains.n_features, study.domains.tables[0].feature_names
+    return AffineMap(np.ones(d), np.zeros(d), names, links=links)
 
 
 def find_maps(
@@ -190,11 +196,12 @@ def with_expected(found: Estimate, study: Study) -> Estimate:
     return replace(found, expected=expected)
 
 
-def towards_centre(found: Estimate, study: Study) -> Estimate:
+def towards_centre(found: Estimate, study: Study, graph: Graph) -> Estimate:
     r"""Map all batches to their centre instead of to one of them.
 
     The centre is the frame :math:`y = a x + c` of the reference in which log-scales and the shifts
-    of batch means average to zero, weighted by rows.
+    of batch means average to zero, weighted by rows. Errors of maps are as correlated as the
+    graph's offsets are, and become :math:`e_b - \sum_k w_k e_k`.
     """
     if any(one.kind != "diagonal" for one in found.maps.values()):
         raise refusal("{@reference='consensus'} needs diagonal maps. Name a reference.")
@@ -212,15 +219,20 @@ def towards_centre(found: Estimate, study: Study) -> Estimate:
         a, c, study.domains.tables[0].feature_names, links=found.maps[found.reference].links
     )
     maps = {b: last.compose(one) for b, one in found.maps.items()}
-    errors: dict[int, StandardErrors | None] = {}
-    for b, own in found.errors.items():
-        if isinstance(own, DiagonalErrors) and b != found.reference:
-            errors[b] = replace(own, of_scale=own.of_scale * a, of_image=own.of_image * a)
-        else:
-            errors[b] = None
-    parts = [(share[b], e) for b, e in errors.items() if isinstance(e, DiagonalErrors)]
-    scale = np.sqrt(sum((w * e.of_scale) ** 2 for w, e in parts))
-    image = np.sqrt(sum((w * e.of_image) ** 2 for w, e in parts))
-    if len(parts) == len(maps) - 1:
-        errors[found.reference] = DiagonalErrors(scale, image, middle[found.reference])
+    errors: dict[int, StandardErrors | None] = dict.fromkeys(maps)
+    own = [one for one in found.errors.values() if isinstance(one, DiagonalErrors)]
+    if len(own) == len(maps):
+        V = covariance(graph.information_matrix(np.zeros(graph.strata_shape)), found.reference)
+        V = V[np.ix_(list(found.errors), list(found.errors))]
+        sd = ones_for_zeros(np.sqrt(np.diag(V)))
+        less = np.eye(len(own)) - [share[b] for b in found.errors]  # the centre moves, too
+        parts = np.stack(
+            [[e.of_scale / found.maps[b].scale, a * e.of_image] for b, e in zip(found.errors, own)]
+        )
+        var = np.einsum(
+            "bk,kl,bl,kpd,lpd->bpd", less, V / np.outer(sd, sd), less, parts, parts, optimize=True
+        )
+        for b, e, (log_scale, image) in zip(found.errors, own, np.sqrt(var.clip(0))):
+            centre = middle[b] if b == found.reference else e.centre
+            errors[b] = DiagonalErrors(maps[b].scale * log_scale, image, centre)
     return with_expected(replace(found, maps=maps, errors=errors), study)

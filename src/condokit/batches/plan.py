@@ -66,16 +66,20 @@ def make_plan(study: Study, graph: Graph, reference: int, n: int) -> Plan:
     weights = graph.size / graph.size.sum()
 
     def error(L: Array) -> float:
-        return float(np.sqrt(weights @ np.diag(_inverse(L, reference)) + scales))
+        return float(np.sqrt(weights @ np.diag(covariance(L, reference)) + scales))
 
     start = graph.information_matrix(np.zeros(graph.strata_shape))
-    L, moves = start.copy(), []
+    L, moves = start.copy(), list[tuple[int, int]]()
     for _ in range(n):
-        V = _inverse(L, reference)
+        V = covariance(L, reference)
         M = (V * weights) @ V
         spread = np.diag(V)[:, None] + np.diag(V) - 2 * V
         gain = np.diag(M)[:, None] + np.diag(M) - 2 * M
         gain = gain / (2 / (1 + RATIO) + spread)
+        for pair in {pair for pair in moves if moves.count(pair) >= graph.rows[pair[0]]}:
+            gain[pair] = gain[pair[::-1]] = -np.inf  # all its samples are chosen
+        if gain.max() <= 0:
+            break
         a, b = np.unravel_index(int(gain.argmax()), gain.shape)
         a, b = (a, b) if graph.size[a] >= graph.size[b] else (b, a)
         moves.append((int(a), int(b)))
@@ -87,7 +91,7 @@ def make_plan(study: Study, graph: Graph, reference: int, n: int) -> Plan:
     return Plan(again, add, error(start), error(L), last)
 
 
-def _inverse(L: Array, reference: int) -> Array:
+def covariance(L: Array, reference: int) -> Array:
     """Return the covariance of offsets; those of the reference are known."""
     others = np.delete(np.arange(len(L)), reference)
     V = np.zeros(L.shape)
@@ -102,15 +106,18 @@ def _samples(study: Study, moves: list[tuple[int, int]]) -> list[dict[str, Any]]
     index = getattr(native, "index", None)
     found: list[dict[str, Any]] = []
     for a in sorted({a for a, _ in moves}):
-        there = [b for one, b in moves if one == a]
-        rows = np.flatnonzero(study.rows(a) & (study.bridge < 0))
+        there = sorted(b for one, b in moves if one == a)
+        free = study.rows(a) & (study.bridge < 0)
+        rows = np.flatnonzero(free if free.any() else study.rows(a))
         rows = rows[subsample(len(rows), _MOST_ROWS)]
         X = np.nan_to_num(study.domains.rows(rows))
         X = (X - X.mean(0)) / np.maximum(X.std(0), 1e-300)
         axis = np.linalg.svd(X, full_matrices=False)[2][0]
         order = np.argsort(X @ axis * np.sign(axis[np.abs(axis).argmax()]), kind="stable")
         place = ((np.arange(len(there)) + 0.5) / len(there) * len(rows)).astype(int)
-        for row, b in zip(rows[order[np.minimum(place, len(rows) - 1)]], there):
+        if len(there) > len(rows):  # the same samples, in other batches
+            place = np.arange(len(there)) % len(rows)
+        for row, b in zip(rows[order[place]], there):
             name = int(row) if index is None or callable(index) else index[row]
             labels = {"batch": study.labels[a], "again_in": study.labels[b]}
             found.append({"row": int(row), "name": name, **labels})

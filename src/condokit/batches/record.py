@@ -12,6 +12,12 @@ from condokit.maps.provenance import check_provenance, setting, versions
 _ERRORS = ("error_before", "error_after")
 
 
+def plain(label: Any) -> Any:
+    """Return a label as a file can hold it."""
+    label = label.item() if hasattr(label, "item") else label
+    return label if isinstance(label, str | int | float | bool) else str(label)
+
+
 @dataclass(frozen=True)
 class BatchFacts:
     """What is known of one batch: figures that the report tells."""
@@ -51,9 +57,9 @@ class BatchReport:
         """Return what a file may tell of every batch."""
         return [
             {
-                "label": label if isinstance(label, int | float) else str(label),
+                "label": plain(label),
                 "rows": one.rows,
-                "path": [str(step) for step in one.path],
+                "path": [plain(step) for step in one.path],
                 "overlap": round(one.overlap, 3),
                 "bridges": one.bridges,
                 **{n: round(e, 4) if (e := getattr(one, n)) == e else None for n in _ERRORS},
@@ -87,7 +93,7 @@ def account(
         "joint": report.joint,
         "reference": report.why,
         "batches": report.plain(),
-        "unreachable": [str(label) for label in report.unreachable],
+        "unreachable": [plain(label) for label in report.unreachable],
         "warnings": list(dict.fromkeys(f"{n.category}: {told(n.sentence)}" for n in notes)),
     }
     return check_provenance(facts) or {}

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, listing, refusal
+from condokit.checks import Array, listing, refusal, warn
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
 from condokit.data.roles import from_batches
@@ -25,7 +25,21 @@ class Study:
         """Read one table; see `condokit.data.roles.from_batches`."""
         domains, codes, labels, given = from_batches(X, batch, bridge, *roles)
         study = cls(domains, codes, labels, np.full(len(codes), -1))
-        return study if given is None else study.with_bridges(given)
+        if given is None:
+            return study
+        if not (study := study.with_bridges(given)).n_bridges:
+            text = "No value of {@'bridge'} is in two batches, so it marks no sample of several."
+            if not domains.confounders:
+                raise refusal(text + " Without it and {@`confounders`} nothing can be compared.")
+            warn("no-bridges", text, UserWarning)
+        rows = np.column_stack([study.bridge, study.batch, domains.strata().codes])
+        there = np.unique(rows[(rows >= 0).all(axis=1)], axis=0)[:, :2]
+        pairs, kinds = np.unique(there, axis=0, return_counts=True)
+        if n := len(np.unique(pairs[kinds > 1, 0])):
+            text = "{n} of {all} samples that {@'bridge'} marks differ in confounders within a "
+            text += "batch. Each value must stand for one sample; that of other rows is missing."
+            warn("mixed-samples", text, UserWarning, n=n, all=study.n_bridges)
+        return study
 
     def with_bridges(self, sample: Array) -> "Study":
         """Return the study with samples, of which those count that are in several batches."""

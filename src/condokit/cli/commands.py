@@ -99,6 +99,7 @@ def plan(n: int, min_overlap: float, as_json: bool, **data: Any) -> None:
     adapter = BatchAdapter(ConDoAdapter(min_overlap=min_overlap), reference=data["reference_label"])
     study: Any = read_data(**data)
     found = adapter.plan_study(study, n)
+    tell("Samples are numbers of rows below the header, from 0.", False)
     show_result(plain(found) if as_json else str(found))
 
 

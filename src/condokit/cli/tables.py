@@ -42,13 +42,16 @@ def read_data(
     groups, weights, missing = (options[name] for name in ("groups", "weights", "missing"))
     paths = [path for path in (new, reference) if path is not None]
     reading = {name: options[name] for name in READING}
-    tables = [_table(path, texts=[domain, batch, bridge], **reading) for path in paths]
+    tables = [_table(path, texts=[domain, batch], **reading) for path in paths]
     if query_label is not None:
         tables = [_pair_of(new, tables[0], str(domain), query_label, reference_label)]
     kinds = _confounders(options["confounders"], tables[0].column_names)
     roles = [n for n in (*kinds, domain, batch, bridge, groups, weights) if n is not None]
     for path, table in zip(paths, tables):
         check_names(path, table.column_names, roles)
+    known = set(tables[0].column_names)
+    common = batch is not None and options["features"] == ("common",) and "common" not in known
+    options["features"] = () if common else options["features"]
     chosen, others = _features(options["features"], paths, tables, roles, options["decimal"])
     whole = [OBSERVED in (table.schema.metadata or {}) for table in tables]  # AnnData
     named = chosen if options["features"] or all(whole) else None
@@ -59,7 +62,7 @@ def read_data(
     sides = [{name: columns[name][k] for name in columns} or None for k in range(len(tables))]
     categorical = [name for name, kind in kinds.items() if kind == "cat"] or None
     by_row = [None if c is None else [t.column(c) for t in tables] for c in (groups, weights)]
-    shared = set(tables[0].column_names).intersection(*(t.column_names for t in tables))
+    shared = known.intersection(*(t.column_names for t in tables))
     unused = [n for n in tables[0].column_names if n in shared.difference(chosen, roles)]
     X, how = [table.select([*chosen, *unused]) for table in tables], (categorical, missing)
     if batch is not None:
@@ -79,7 +82,7 @@ def read_data(
     tell(f"Features ({found.n_features}): {listing(found.tables[0].labels, 10)}.", False)
     if found.left:
         tell(f"Left alone: {told(found.left)}. Choose features with -f.", False)
-    return found if batch is None else replace(study, domains=found).with_known_features(False)
+    return found if batch is None else replace(study, domains=found).with_known_features(common)
 
 
 def check_label(domain: str | None, reference_label: str | None, query_label: str | None) -> None:
@@ -107,7 +110,7 @@ def _pair_of(path: str, table: Any, domain: str, query_label: str, reference_lab
 
 def labels_of(column: Any) -> list[str | None]:
     """Return the labels of domains as text, as they are given on the command line."""
-    return [None if label is None else str(label) for label in column.to_pylist()]
+    return [None if label in (None, "") else str(label) for label in column.to_pylist()]
 
 
 def _split(option: str, values: tuple[str, ...], known: list[str]) -> list[str]:

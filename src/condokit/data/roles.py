@@ -86,7 +86,8 @@ def _labelled(
     bridges = None
     if bridge is not None:
         given = _column(table, "bridge", bridge, reserved)
-        bridges = _factorize([given], "bridge", allow_missing=True)[1]
+        names, bridges = _factorize([given], "bridge", allow_missing=True)
+        bridges[bridges == (names.index("") if "" in names else -1)] = -1
     weights = _weights([table], [sample_weight])
     table.refuse_empty()
     levels, codes = _factorize([labels], argument)

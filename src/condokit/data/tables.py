@@ -220,8 +220,9 @@ class Table:
     def replaced(self, values: Array) -> "Table":
         """Return the table with other values of its features, and all other columns."""
         if self.is_annotated:
-            container = self.rebuild(values, are_mapped=False)
-            return Table(container).match(self.feature_names, self.n_features, "it")
+            obs = self.about.to_native()
+            obs, var = obs.set_axis(obs.index.astype(str)), type(obs)(index=self.labels)
+            return Table(type(self.native)(values, obs=obs, var=var), self.name)
         if not self._is_frame:
             return Table(values, self.name)
         backend = self._data.implementation

@@ -240,7 +240,7 @@ def _assessed_batches(adapter: BatchAdapter, study: Study) -> BatchAssessment:
         path = paths.get(b)
         error = np.nan if path is None else graph.path_error(path)
         steps = [] if path is None else [str(study.labels[k]) for k in path]
-        count = hidden_counts(np.array([float(graph.size[b])]))[0]
+        count = hidden_counts(graph.rows[[b]])[0]
         rows.append({"batch": label, "rows": count, "error": error, "path": " > ".join(steps)})
         lost += [label] if path is None else []
         far += [label] if path is not None and error > _FAR else []

@@ -139,6 +139,7 @@ def evaluate(
     *,
     domain: Any = None,
     batch: Any = None,
+    bridge: Any = None,
     confounders: Any = None,
     features: Any = None,
     groups: Any = None,
@@ -162,8 +163,8 @@ def evaluate(
     X, domain, confounders, features, groups, sample_weight
         As in `ConDoAdapter.fit`: rows of both domains as recorded, which are mapped here. Without
         `features`, those of the map if they have names. Or `Domains` as X.
-    batch : array-like of shape (n_rows,) or str, default=None
-        With a `BatchAdapter`, in place of `domain`.
+    batch, bridge : array-like of shape (n_rows,) or str, default=None
+        With a `BatchAdapter`, in place of `domain`: as in `BatchAdapter.fit`.
     reference, categorical, missing
         As in `ConDoAdapter`; default: those of the adapter.
     models : fitted model, or dict of str to fitted models, default=None
@@ -198,7 +199,9 @@ def evaluate(
     check_integer("min_cell", min_cell, 1)
     seed = check_seed(random_state)
     if isinstance(adapter_or_map, BatchAdapter):
-        study = adapter_or_map.read_as_fitted(X, batch, confounders, groups, sample_weight)
+        if any(given is not None for given in (models, labels, pairs)):
+            raise ValueError("'models', 'labels' and 'pairs' do not go with a BatchAdapter.")
+        study = adapter_or_map.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
         return _evaluated_batches(adapter_or_map, study, n_permutations, min_cell, seed)
     adapter = adapter_or_map if isinstance(adapter_or_map, ConDoAdapter) else None
     affine = _map_of(adapter_or_map)
