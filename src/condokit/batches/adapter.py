@@ -107,6 +107,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
     True
     """
 
+    provenance_: Mapping[str, Any]  # how the maps came about
+
     def __init__(
         self,
         adapter: ConDoAdapter | None = None,
@@ -243,7 +245,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         self.reference_ = "consensus" if centred else study.labels[reference]
         self.report_: BatchReport = replace(self.report_, reference=self.reference_, joint=joint)
         settings = self.one_adapter().get_params(deep=False)
-        self.provenance_: Mapping[str, Any] = account(self.report_, settings, study, list(notes))
+        self.provenance_ = account(self.report_, settings, study, list(notes))
         keep_features(self, study.domains.tables[0], columns)
         return self
 
