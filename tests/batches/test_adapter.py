@@ -326,6 +326,25 @@ def test_missing_values_and_features_that_a_batch_lacks(made):
     assert list(common.feature_names_in_) == ["f0", *study.features[3:]]
 
 
+def test_shifts_are_found_where_spreads_differ_with_the_groups(made):
+    together, pairs, inside = [], [], []
+    for seed in range(4):
+        study = made(seed, [(0, 1, 2), (0, 0, 0, 1), (2, 2, 2, 1), (0, 2, 2)], n=100, effect=3.0)
+        study.table[study.features] = study.truth - study.offset[study.code]
+        for joint, errors in ((True, together), (False, pairs)):
+            adapter = BatchAdapter(ConDoAdapter("shift"), reference="A", joint=joint)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                adapter.fit(study.table, features="f*", **ROLES)
+            mapped, std = adapter.transform(study.table, batch="site", return_std=True)
+            errors.append(study.error(mapped))
+            inside.append(
+                (abs(mapped - study.truth) <= 1.96 * std)[study.code > 0].to_numpy().mean()
+            )
+    assert np.mean(together) < np.mean(pairs)
+    assert 0.9 < np.mean(inside[::2]) < 0.99
+
+
 def test_maps_of_other_families(chain):
     shift = BatchAdapter(ConDoAdapter("shift"), reference="A")
     shift.fit(chain.table, features="f*", **ROLES)

@@ -116,8 +116,11 @@ def fit_study(
     found, flat = [], []
     for at, mean, unit, constant in stacks:
         shifted = constant | (not has_scale)
-        fixed = np.where(shifted[:, None], 1.0, np.full((1, at.n_batches), np.nan))
-        found.append(_in_units(maps_of(at, fit_joint(at, fixed)), mean, unit, at, shifted))
+        # a batch of equal values has the unit of the others, and 1 in the users' units is the ratio
+        spread = np.sqrt((unit**2).sum(0) / np.maximum((unit > 0).sum(0), 1))
+        unit = np.where(unit > 0, unit, ones_for_zeros(spread))
+        fixed = np.where(shifted[:, None], (unit / unit[at.reference]).T, np.nan)
+        found.append(_in_units(maps_of(at, fit_joint(at, fixed), shifted), mean, unit, at, shifted))
         flat.append(constant)
     maps = _side_by_side(found)
     return JointFit(others, *_settled(maps, shrinks), np.concatenate(flat), facts)
@@ -210,7 +213,6 @@ def _in_units(maps: Maps, mean: Array, unit: Array, at: Stacked, fixed: Array) -
         scale=scale,
         centre=mean.T[:, at.others] + own * maps.centre,
         image=mean.T[:, [at.reference]] + to * maps.image,
-        cov_log=np.where(fixed[:, None, None], 0.0, maps.cov_log),
         cov_image=maps.cov_image * to[:, :, None] ** 2,
         sd=maps.sd * to[:, 0],
     )

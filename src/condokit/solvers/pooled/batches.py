@@ -50,14 +50,15 @@ class Maps:
     n_effective: float  # as how many independent features these count
 
 
-def maps_of(at: Stacked, found: Found) -> Maps:
+def maps_of(at: Stacked, found: Found, shifted: Array | bool = False) -> Maps:
     r"""Return maps and the covariances of their errors, in units of the batches.
 
     The image of c in batch b is :math:`s_b c - \theta_b(s)`, whose derivatives by u are
     :math:`J_{bc} = \delta_{bc} s_b c - T_{bc} s_c`, beside the covariance :math:`\sigma^2 B` at
     given scales; c makes it uncorrelated with the scale of b. Tails that are not normal multiply
     the variance of log-scales by (kurtosis - 1) / 2, or those of t with nu degrees of freedom by
-    (nu + 3) / nu, and that of offsets by (nu + 3) / (nu + 1).
+    (nu + 3) / nu, and that of offsets by (nu + 3) / (nu + 1). Scales of `shifted` ones
+    are known.
     """
     s, red, n, dof = found.s, found.reduced, found.n_eff, found.dof
     K, others = at.n_batches, at.others
@@ -69,9 +70,14 @@ def maps_of(at: Stacked, found: Found) -> Maps:
     widen = dof / np.maximum(dof - 2, 0.5)
     factor = np.where(np.isinf(found.nu), heavy, (nu + 3) / nu) * widen
     cov = np.linalg.inv(H[free] + 1e-9 * n.min() * np.eye(K - 1)) * factor[:, None, None]
+    own = np.arange(K - 1)
+    # too few rows for a curvature: as of scales that are estimated alone
+    alone = 0.5 * np.eye(K - 1) / n[:, others, None] + 0.5 / n[:, [at.reference], None]
+    unsure = ~(cov[:, own, own] > 0).all(axis=1)
+    cov = np.where(unsure[:, None, None], alone * factor[:, None, None], cov)
+    cov = np.where(np.reshape(shifted, (-1, 1, 1)), 0.0, cov)
     T = np.moveaxis(red.T[:, 1 - K :], (0, 2), (2, 0)) * s[:, None, :]
     theta, J = T.sum(2), -T[:, :, others]
-    own = np.arange(K - 1)
     variance = cov[:, own, own]
     both = np.einsum("dbc,dcb->db", J, cov)
     centre = -both / (s[:, others] * np.where(variance > 0, variance, 1.0))
