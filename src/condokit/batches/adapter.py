@@ -48,7 +48,6 @@ from condokit.maps.profile import profile
 from condokit.maps.provenance import check_provenance
 from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
 
-_ERRORS = "error_before", "error_after"
 _PROFILED = 50_000_000  # values times batches up to which maps keep a profile of their data
 
 

@@ -27,8 +27,6 @@ from condokit.solvers.pooled.stacked import Stacked, nodes, solve
 _MOST_VALUES = 4_000_000  # of rows times features at a time
 _ROW_VALUES = 20_000_000  # beyond which categories alone are fitted from moments of cells
 _MOST_SELECTING = 128
-_MOST_ROWS = 4000
-_LEVEL_ROWS = 10.0
 _USUAL_LOG, _USUAL_SHIFT = 0.2, 0.7  # effects of batches: log-scales, and shifts in sd
 
 
