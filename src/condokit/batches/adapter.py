@@ -23,6 +23,7 @@ from condokit.batches.estimate import (
     identity,
     is_joint,
     towards_centre,
+    with_expected,
 )
 from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
@@ -236,11 +237,11 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
                 )
             one = self.one_adapter()
             joint = is_joint(self.joint, one, study)
-            found = estimate(study, one, graph, reference, paths, joint)
+            found = estimate(study, one, reference, paths, joint)
             centred = self.reference == "consensus" and "consensus" not in study.labels
             if centred:
                 found = towards_centre(found, study, graph)
-        self._keep(study, graph, reference, paths, found, why)
+        self._keep(study, graph, reference, paths, with_expected(found, study), why)
         self.reference_ = "consensus" if centred else study.labels[reference]
         self.report_: BatchReport = replace(self.report_, reference=self.reference_, joint=joint)
         settings = self.one_adapter().get_params(deep=False)

@@ -97,20 +97,15 @@ def _why_not(one: ConDoAdapter) -> str:
 
 
 def estimate(
-    study: Study,
-    one: ConDoAdapter,
-    graph: Graph,
-    reference: int,
-    paths: dict[int, list[int]],
-    joint: bool,
+    study: Study, one: ConDoAdapter, reference: int, paths: dict[int, list[int]], joint: bool
 ) -> Estimate:
-    """Find the maps of all batches that have a path to the reference."""
+    """Find the maps of all batches that have a path to the reference; see also `with_expected`."""
     maps, errors, facts = find_maps(study, one, reference, paths, joint)
     facts["left_alone"] = study.domains.n_mostly_zero
     links, d = next((one.links for one in maps.values()), None), study.domains.n_features
     maps[reference] = identity(study, links)
     errors[reference] = DiagonalErrors(np.zeros(d), np.zeros(d), np.zeros(d))
-    return with_expected(Estimate(maps, errors, {}, reference, facts), study)
+    return Estimate(maps, errors, {}, reference, facts)
 
 
 def identity(study: Study, links: Any = None) -> AffineMap:
@@ -235,4 +230,4 @@ def towards_centre(found: Estimate, study: Study, graph: Graph) -> Estimate:
         for b, e, (log_scale, image) in zip(found.errors, own, np.sqrt(var.clip(0))):
             centre = middle[b] if b == found.reference else e.centre
             errors[b] = DiagonalErrors(maps[b].scale * log_scale, image, centre)
-    return with_expected(replace(found, maps=maps, errors=errors), study)
+    return replace(found, maps=maps, errors=errors)

@@ -74,9 +74,8 @@ class Study:
         is_new = self.batch == new
         own = self.labels[new]
         domains = replace(domains, is_query=is_new, labels=(own, reference))
-        bridge = np.where(self.bridge >= 0, self.bridge, -1)
         both = Study(domains, (~is_new).astype(np.intp), [own, reference], np.full(len(is_new), -1))
-        return both.with_bridges(bridge)
+        return both.with_bridges(self.bridge)
 
     @property
     def n_batches(self) -> int:

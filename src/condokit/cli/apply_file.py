@@ -55,10 +55,8 @@ def apply_to_file(
     if output.endswith(".h5ad"):
         n_rows, found = _apply_to_h5ad(affine, incoming, output, force, split)
     else:
-        if is_text(incoming, reading["format"]):
-            names = affine.feature_names
-            verbatim = names is not None and is_text(output, output_format)
-            reading |= {"texts": None if verbatim else [domain], "numbers": names or ()}
+        texts = is_text(incoming, reading["format"]), is_text(output, output_format)
+        reading |= _text_columns(*texts, affine.feature_names, domain)
         with (
             scan_table(incoming, **reading) as scan,
             open_writer(output, format=output_format, force=force) as writer,
@@ -110,9 +108,8 @@ def apply_batches(
         check_names(incoming, whole.column_names, [column, *(names or ())])
         replace_h5ad(incoming, output, moved(whole), force)
         return len(whole)
-    if is_text(incoming, reading["format"]):
-        verbatim = names is not None and is_text(output, output_format)
-        reading |= {"texts": None if verbatim else [column], "numbers": names or ()}
+    texts = is_text(incoming, reading["format"]), is_text(output, output_format)
+    reading |= _text_columns(*texts, names, column)
     with (
         scan_table(incoming, **reading) as scan,
         open_writer(output, format=output_format, force=force) as writer,
@@ -124,6 +121,15 @@ def apply_batches(
             writer.write(moved(part))
             advance(n_rows := n_rows + part.num_rows)
     return n_rows
+
+
+def _text_columns(
+    from_text: bool, to_text: bool, names: tuple[str, ...] | None, column: str | None
+) -> dict[str, Any]:
+    """Return which columns are read as text: from text to text all others than the features."""
+    if not from_text:
+        return {}
+    return {"texts": None if names is not None and to_text else [column], "numbers": names or ()}
 
 
 def _apply_in_batches(
