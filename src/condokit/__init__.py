@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from condokit.maps.families import Identity as Identity
     from condokit.maps.families import LocationScale as LocationScale
     from condokit.maps.families import LowRank as LowRank
+    from condokit.maps.families import Monotone as Monotone
     from condokit.maps.families import Orthogonal as Orthogonal
     from condokit.maps.families import Shift as Shift
     from condokit.maps.families import Similarity as Similarity
+    from condokit.maps.monotone import MonotoneMap as MonotoneMap
     from condokit.trust.assess import assess as assess
     from condokit.trust.bootstrap import bootstrap as bootstrap
     from condokit.trust.evaluate import evaluate as evaluate
@@ -56,7 +58,9 @@ _NAMES = {
     "PooledLikelihood Procrustes ReverseKL SlicedWasserstein",
     "maps": "load_map",
     "maps.affine": "AffineMap",
-    "maps.families": "Affine Blocks Identity LocationScale LowRank Orthogonal Shift Similarity",
+    "maps.families": "Affine Blocks Identity LocationScale LowRank Monotone "
+    "Orthogonal Shift Similarity",
+    "maps.monotone": "MonotoneMap",
     "trust.assess": "assess",
     "trust.bootstrap": "bootstrap",
     "trust.evaluate": "evaluate",

@@ -22,6 +22,7 @@ from condokit.fit.choose import Candidate, account, candidates, choose, takes_an
 from condokit.fit.fit_map import Fit, FitReport
 from condokit.fit.pairs import check_pairs, refine
 from condokit.maps.affine import AffineMap
+from condokit.maps.base import Map
 from condokit.maps.families import Affine, LocationScale, MapFamily
 from condokit.maps.profile import profile
 from condokit.maps.standard_errors import StandardErrors
@@ -267,7 +268,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         if self.errors_ is None:
             return None
-        return {"scale": self.errors_.scale, "offset": self.errors_.offset}
+        return self.errors_.tables()
 
     @overload
     def transform(self, X: T, *, domain: Any = None, return_std: Literal[False] = False) -> T: ...
@@ -403,9 +404,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         refined, facts = refine(fit.map, family, linked, pairs, refit)
         return replace(fit, map=refined, errors=None, report=replace(fit.report, pairs=facts))
 
-    def _apply(self, what: AffineMap | StandardErrors, X: Any, domain: Any, as_array: bool) -> Any:
+    def _apply(self, what: Map | StandardErrors, X: Any, domain: Any, as_array: bool) -> Any:
         """Map rows, or find the errors of mapped rows; those of the reference stay, without any."""
-        affine = what if isinstance(what, AffineMap) else self.map_
+        affine = what if isinstance(what, Map) else self.map_
         everything, table = matched(self, X)
         if domain is None and self._domain in everything.described:
             labels = column_values(everything, "domain", self._domain)
@@ -414,7 +415,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 warn("reference-rows", text, UserWarning, how=f"domain={self._domain!r}")
         table.refuse_empty()
         result = affine.apply(table)
-        if not isinstance(what, AffineMap):
+        if what is not affine:
             for rows, chunk in table.chunks():
                 result[rows] = what.of_mapped(chunk, affine)
         if domain is not None and affine.is_rectangular:

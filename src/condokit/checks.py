@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 # names that arguments take, so that type checkers find wrong ones
 _Matrix = Literal["affine", "orthogonal", "similarity", "low-rank", "blocks"]
-MapName = Literal["auto", "identity", "shift", "location-scale", _Matrix]
+MapName = Literal["auto", "identity", "shift", "location-scale", "monotone", _Matrix]
 _Gaussian = Literal["reverse-kl", "forward-kl", "jeffreys", "likelihood", "ot", "pc-match"]
 _Sampled = Literal["mmd", "energy", "sliced-wasserstein", "procrustes"]
 DivergenceName = Literal["auto", _Gaussian, _Sampled]

@@ -40,9 +40,9 @@ class ChainErrors(StandardErrors):
     """Errors along two steps: those of the first, as the second map passes them on, and its own."""
 
     first: StandardErrors
-    step: AffineMap  # the first map
+    step: Any  # the first map
     second: StandardErrors
-    after: AffineMap  # the second map
+    after: Any  # the second map
 
     @property
     def scale(self) -> Array:  # noqa: D102
@@ -54,12 +54,13 @@ class ChainErrors(StandardErrors):
         return np.sqrt(self.after.A**2 @ one**2 + two**2 @ self.step.A**2)
 
     def std(self, X: Array) -> Array:  # noqa: D102
-        error = self.first.std(X)
-        if self.after.kind == "diagonal":
-            passed = error * self.after.scale
+        error, Y = self.first.std(X), self.step.without_links(X)
+        if self.after.kind in ("diagonal", "monotone"):
+            above, below = (self.after.without_links(Y + sign * error) for sign in (1, -1))
+            passed = (above - below) / 2
         else:
             passed = np.sqrt(error**2 @ (self.after.A**2).T)
-        return np.hypot(passed, self.second.std(self.step.without_links(X)))
+        return np.hypot(passed, self.second.std(Y))
 
 
 def is_joint(joint: Any, one: ConDoAdapter, study: Study) -> bool:

@@ -137,7 +137,8 @@ def _apply_in_batches(
 ) -> tuple[int, Any]:
     """Map the batches of a file; return its number of rows, and what was noticed."""
     names, profile = affine.feature_names, affine.fitted_on
-    monitor = Monitor(names, affine.n_features_in_, profile, scan.names, len(scan.names))
+    where = scan.names, len(scan.names), affine.reach()
+    monitor = Monitor(names, affine.n_features_in_, profile, *where)
     if stops := [finding.text for finding in monitor.findings if finding.level == "stop"]:
         raise FileError(f"{scan.path}: {stops[0]}")
     refuse_text(scan.path, names or scan.names, scan.schema, scan, decimal)

@@ -253,11 +253,11 @@ def show(map_file: str, as_json: bool) -> None:
         "kind": affine.kind,
         "n_features": affine.n_features_in_,
         "feature_names": names,
-        "offset": affine.offset,
         "links": affine.links,
         "fitted_on_rows": None if affine.fitted_on is None else affine.fitted_on.n_rows,
         "provenance": affine.provenance,
-        **({"scale": affine.scale} if affine.kind == "diagonal" else {}),
+        **(affine.arrays() if affine.kind in ("diagonal", "monotone") else {}),
+        **({"offset": affine.offset} if affine.kind in ("dense", "low-rank") else {}),
     }
     record = plain(facts)
     if as_json:
@@ -270,6 +270,11 @@ def show(map_file: str, as_json: bool) -> None:
         columns = {"feature": list(names), "scale": record["scale"], "offset": record["offset"]}
         columns |= {"link": record["links"]} if affine.links else {}
         lines += ["", repr(Sheet(columns))]
+    if affine.kind == "monotone":
+        ends = (f"{name}_{end}" for name in ("knots", "values") for end in ("first", "last"))
+        parts = (record[name] for name in ("knots", "values"))
+        figures = ([row[k] for row in part] for part in parts for k in (0, -1))
+        lines += ["", repr(Sheet({"feature": list(names), **dict(zip(ends, figures))}))]
     for key, value in (record["provenance"] or {}).items():
         is_simple = isinstance(value, str | int | float)
         lines.append(f"{key}: {value if is_simple else json.dumps(value)}")

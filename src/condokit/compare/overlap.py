@@ -203,6 +203,31 @@ def _from_propensity(
 
 def propensity(covariates: Covariates, is_query: Array) -> Array:
     """Return the cross-fitted probability of being a query row, domains weighted equally."""
+    e, best = _cross_fitted(covariates, is_query)
+    return e[:, best]
+
+
+def overlap_weights(covariates: Covariates, is_query: Array) -> Array:
+    r"""Return weights of rows under which both domains have much the same confounders.
+
+    1 - e for query rows and e for others, e the probability of being a query row, give both the
+    density :math:`f_q f_r / (f_q + f_r)`: exactly for categories, nearly for what logistic
+    regression is fitted to.
+    """
+    weights, y = _equal_weights(covariates, is_query), is_query.astype(float)
+    if covariates.Z.shape[1] == 0:
+        total, own = (np.bincount(covariates.category, w) for w in (weights, weights * y))
+        e = (own / np.maximum(total, 1e-300))[covariates.category]
+    else:
+        _, best = _cross_fitted(covariates, is_query)
+        leading = directions(covariates, (y - y.mean())[:, None])
+        Phi = Basis(covariates, 8, leading)(covariates)
+        e = expit(Phi @ _logistic(Phi, y, weights)[:, best])
+    return covariates.counts * np.where(is_query, 1 - e, e)
+
+
+def _cross_fitted(covariates: Covariates, is_query: Array) -> tuple[Array, int]:
+    """Return cross-fitted probabilities for every penalty, and the best of these."""
     # penalised logistic regression; the penalty with the highest held-out likelihood is taken
     y = is_query.astype(float)
     weights, fold = _equal_weights(covariates, is_query), _folds(covariates, is_query)
@@ -216,7 +241,7 @@ def propensity(covariates: Covariates, is_query: Array) -> Array:
         e[here] = expit(Phi[here] @ _logistic(Phi[rest], y[rest], weights[rest]))
     e = np.clip(e, 1e-6, 1 - 1e-6)
     value = weights @ np.where(is_query[:, None], np.log(e), np.log(1 - e))
-    return e[:, int(value.argmax())]
+    return e, int(value.argmax())
 
 
 def calibrated(e: Array, covariates: Covariates, is_query: Array) -> Array:

@@ -28,11 +28,16 @@ class PooledLikelihood(Divergence):
     v has levels, shared by empirical Bayes, and columns that matter; :math:`\nu` comes from the
     data, and only features with heavy tails are reweighted. Rows of one subject (`groups`) share a
     random intercept. See `condokit.solvers.pooled.stacked` for the closed forms. No prior over
-    the confounders is needed, and any number of them may be given. Full matrices have one Gaussian
+    the confounders is needed, and any number of them may be given. Increasing curves
+    (`Monotone`) bend these straight lines; see `condokit.solvers.curves`. Full matrices have one Gaussian
     per support value for both domains; see `GaussianLikelihood`.
     """
 
-    forms: ClassVar[dict[str, str]] = {**GaussianDivergence.forms, "diagonal": "rows"}
+    forms: ClassVar[dict[str, str]] = {
+        **GaussianDivergence.forms,
+        "diagonal": "rows",
+        "monotone": "rows",
+    }
 
     def solve(self, family: Any, summary: Any) -> Solution:  # noqa: D102
         if family.form == "matrix":

@@ -27,7 +27,7 @@ def to_onnx(affine: AffineMap) -> bytes:
     from onnx import TensorProto, checker, helper
 
     graph = _Graph(affine)
-    sizes = (("X", affine.n_features_in_), ("Y", len(affine.offset)))
+    sizes = (("X", affine.n_features_in_), ("Y", affine.shape[0]))
     x, y = (helper.make_tensor_value_info(n, TensorProto.DOUBLE, ["rows", d]) for n, d in sizes)
     model = helper.make_model(
         helper.make_graph(graph.nodes, "condokit_map", [x], [y], graph.constants),
@@ -50,7 +50,12 @@ class _Graph:
     def __init__(self, affine: AffineMap) -> None:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
-        self.links, parts = affine.links, (affine.scale, affine.left, affine.right)
+        self.links = affine.links
+        if affine.kind == "monotone":
+            linked = self.by_link("X", self.link)
+            self.node("Identity", self.by_link(self.curves(linked, affine), self.unlink), name="Y")
+            return
+        parts = affine.scale, affine.left, affine.right
         if affine.kind == "diagonal" and affine.links is None:
             self.node("Add", self.linear("X", *parts), self.constant(affine.offset), name="Y")
             return
@@ -87,6 +92,26 @@ class _Graph:
             return scaled
         factors = self.node("MatMul", x, self.constant(right))
         return self.node("Add", scaled, self.node("MatMul", factors, self.constant(left.T)))
+
+    def curves(self, x: str, curves: Any) -> str:
+        """Map every column by its lines: from the knot below, with the slope that begins there."""
+        knots, values, ends = curves.arrays().values()
+        steep = np.diff(values) / np.diff(knots)
+        slopes = np.column_stack([ends[:, :1], steep, ends[:, 1:]])
+        first = np.column_stack([knots[:, :1], knots])
+        images = np.column_stack([values[:, :1], values])
+        wide = self.node("Unsqueeze", x, self.constant(np.array([2])))
+        above = self.node("Cast", self.node("Less", wide, self.constant(knots)), to=7)  # int64
+        n_above = self.node("ReduceSum", above, self.constant(np.array([2])), keepdims=0)
+        place = self.node("Sub", self.constant(np.int64(knots.shape[1])), n_above)
+        step = np.arange(len(knots), dtype=np.int64) * first.shape[1]
+        place = self.node("Add", place, self.constant(step))
+        knot, slope, image = (
+            self.node("Gather", self.constant(table.ravel()), place, axis=0)
+            for table in (first, slopes, images)
+        )
+        away = self.node("Sub", x, knot)
+        return self.node("Add", image, self.node("Mul", slope, away))
 
     def by_link(self, x: str, step: Callable[[str, str, Array], str]) -> str:
         """Take the columns of every kind of link apart, change them, and put them together."""

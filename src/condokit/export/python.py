@@ -29,14 +29,13 @@ def to_python(affine: AffineMap) -> str:
     names = affine.feature_names
     lists: dict[str, Any] = {
         "FEATURES": names or range(affine.n_features_in_),
-        "OUTPUTS": affine.outputs(names) if names else range(len(affine.offset)),
+        "OUTPUTS": affine.outputs(names) if names else range(affine.shape[0]),
         "LINKS": affine.links or [None] * affine.n_features_in_,
-        "UNLINKS": affine.links or [None] * len(affine.offset),
-        "SCALE": affine.scale.tolist(),
-        "OFFSET": affine.offset.tolist(),
+        "UNLINKS": affine.links or [None] * affine.shape[0],
+        **{name.upper(): array.tolist() for name, array in affine.arrays().items()},
     }
-    if affine.left is not None and affine.right is not None:
-        lists |= {"LEFT": affine.left.tolist(), "RIGHT": affine.right.T.tolist()}
+    if affine.kind == "low-rank":
+        lists["RIGHT"] = affine.arrays()["right"].T.tolist()
     text = Path(__file__).with_name("adapt.py.jinja").read_text(encoding="utf-8")
     template = Template(text, trim_blocks=True, keep_trailing_newline=True)
     return template.render(

@@ -57,6 +57,22 @@ def to_sql(
         linked = [_sql_link(x, link) for x, link in zip(columns, links)]
         columns = [f"x{j}" for j in range(len(columns))]
         rows, kept = _nested(rows, kept, dict(zip(columns, linked)))
+    if affine.kind == "monotone":
+        mapped = [_curve(*curve) for curve in zip(columns, *affine.arrays().values())]
+    else:
+        rows, kept, mapped = _affine(affine, rows, kept, columns)
+    if affine.links is not None:
+        values = [f"y{j}" for j in range(len(mapped))]
+        rows, kept = _nested(rows, kept, dict(zip(values, mapped)))
+        mapped = [_sql_link(y, link, undo=True) for y, link in zip(values, affine.links)]
+    made = [_quoted(name) for name in (*keep, *outputs)]
+    return _select(rows, dict(zip(made, [*kept, *mapped]))) + "\n"
+
+
+def _affine(
+    affine: AffineMap, rows: str, kept: list[str], columns: list[str]
+) -> tuple[str, list[str], list[str]]:
+    """Return what to select from, and the outputs of an affine map."""
     factors: list[str] = []
     if affine.right is not None:
         sums = [_sum(_products(w, columns)) or _number(0.0) for w in affine.right.T]
@@ -66,12 +82,19 @@ def to_sql(
         _sum([*_terms(affine, j, columns, factors), _number(offset)])
         for j, offset in enumerate(affine.offset)
     ]
-    if affine.links is not None:
-        values = [f"y{j}" for j in range(len(mapped))]
-        rows, kept = _nested(rows, kept, dict(zip(values, mapped)))
-        mapped = [_sql_link(y, link, undo=True) for y, link in zip(values, affine.links)]
-    made = [_quoted(name) for name in (*keep, *outputs)]
-    return _select(rows, dict(zip(made, [*kept, *mapped]))) + "\n"
+    return rows, kept, mapped
+
+
+def _curve(x: str, knots: Any, values: Any, ends: Any) -> str:
+    """Return lines between knots, each from the knot where it begins; NULL stays NULL."""
+    steep = [(b - a) / (t - s) for a, b, s, t in zip(values, values[1:], knots, knots[1:])]
+    slopes, cases = [ends[0], *steep, ends[1]], []
+    for upto, knot, value, slope in zip(
+        [*knots, None], [knots[0], *knots], [values[0], *values], slopes
+    ):
+        line = f"{_number(value)} + {_number(slope)} * ({x} - {_number(knot)})"
+        cases.append(f"ELSE {line}" if upto is None else f"WHEN {x} < {_number(upto)} THEN {line}")
+    return f"CASE {' '.join(cases)} END"
 
 
 def _sql_names(affine: AffineMap, keep: Sequence[str], names: Any) -> Any:

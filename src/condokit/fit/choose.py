@@ -19,13 +19,15 @@ from condokit.data.subsets import folds, mixed_order
 from condokit.divergences import DIVERGENCES, Divergence, PCMatch
 from condokit.fit.fit_map import Fit, Recipe, fit_map, fit_quietly, warn_incomplete
 from condokit.maps.affine import AffineMap
-from condokit.maps.families import MAPS, Affine, LocationScale, LowRank, MapFamily
+from condokit.maps.base import Map
+from condokit.maps.families import MAPS, Affine, LocationScale, LowRank, MapFamily, Monotone
 from condokit.maps.provenance import setting, versions
 from condokit.summaries.gaussians import GaussianPair, gaussian_pair
 
 # What divergence="auto" stands for: the first line that fits the family of maps and the confounders
 _RULES = (
     # family      confounders    divergence
+    ("monotone", "any", "likelihood"),
     ("low-rank", "any", "reverse-kl"),
     ("rigid", "none", "pc-match"),
     ("own", "none", "likelihood"),  # a family of matrices of the user's
@@ -69,11 +71,11 @@ class Candidate:
     recipe: Recipe  # how it is fitted
     parts: tuple[tuple[float, Recipe], ...] = ()  # of an average: weights, and all that is fitted
 
-    def refit(self, domains: Domains) -> AffineMap:
+    def refit(self, domains: Domains) -> Any:
         """Fit other rows in the same way, without weighing candidates again."""
         weights, recipes = zip(*(self.parts or ((1.0, self.recipe),)))
         maps = [fit_quietly(domains, recipe).map for recipe in recipes]
-        return AffineMap.average(maps, np.array(weights))
+        return maps[0] if len(maps) == 1 else AffineMap.average(maps, np.array(weights))
 
     @property
     def name(self) -> str:
@@ -105,7 +107,10 @@ def candidates(settings: Mapping[str, Any], domains: Domains) -> list[Candidate]
         if family.is_free and few and not named and domains.confounders:
             return [_candidate(settings, family, name, domains) for name in _FEW_ROWS]
         return [_candidate(settings, family, divergence, domains)]
-    first = _candidate(settings, LocationScale(), divergence, domains, averages=True)
+    bends = domains.confounders and not named and domains.n_features <= _MOST_FEATURES
+    bends = bool(bends) and _is_auto(settings["conditional"])
+    lines: MapFamily = Monotone() if bends else LocationScale()
+    first = _candidate(settings, lines, divergence, domains, averages=True)
     matrices: Sequence[tuple[Any, MapFamily]] = _MATRICES if domains.confounders else _MATRICES[:1]
     if named:  # a divergence that was asked for is the only one to be tried
         matrices = [(divergence, Affine())]
@@ -113,7 +118,7 @@ def candidates(settings: Mapping[str, Any], domains: Domains) -> list[Candidate]
         matrices = []
     others = [_candidate(settings, family, name, domains) for name, family in matrices]
     others = [replace(one, recipe=replace(one.recipe, in_units=True)) for one in others]
-    if first.recipe.divergence.supports(LocationScale()) is not None and others:
+    if first.recipe.divergence.supports(lines) is not None and others:
         return others
     return [first, *others]
 
@@ -212,6 +217,9 @@ def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidat
         fewest = min(fewest, *(report.complete_rows or {}).values())
     if fewest < _LEAST_ROWS or report.fallback is not None:
         return first, candidates[0]
+    if first.map.kind == "diagonal":  # no line is bent, nor need it be tried again
+        straight = replace(candidates[0].recipe, family=LocationScale())
+        candidates = [replace(candidates[0], recipe=straight), *candidates[1:]]
     with quietly():
         trial = _Trial(held, candidates)
         if trial.trial_domains.n_features == 0:  # all are constant
@@ -224,7 +232,8 @@ def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidat
             for k in used:
                 if k not in fits:
                     fits[k] = fit_map(domains, candidates[k].recipe, quiet=True)
-                scores[k].spread = trial.spread(fits[k].map)
+                if fits[k].map.kind != "monotone":
+                    scores[k].spread = trial.spread(fits[k].map)
                 if k > 0 and not trial.keeps_spread(scores[k].spread):
                     scores[k].failure = f"leaves {scores[k].spread:.0%} of the variance"
                 curvature = fits[k].report.curvature or np.nan  # of a search among matrices
@@ -235,6 +244,8 @@ def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidat
     if any(used) and domains.gaps is not None and candidates[0].recipe.averages:
         warn_incomplete(domains)
     chosen = int(weights.argmax())
+    if any(fits[k].map.kind == "monotone" for k in used):  # curves and matrices make no one map
+        used, weights = [chosen], np.eye(len(weights))[chosen]
     table = _ladder(candidates, scores, weights)
     report = replace(fits[chosen].report, ladder=table, chosen_map=candidates[chosen].name)
     best = replace(fits[chosen], overlap=first.overlap, report=report)
@@ -389,7 +400,7 @@ class _Trial:
             left -= weights[k]
         return weights
 
-    def spread(self, affine: AffineMap) -> float:
+    def spread(self, affine: Any) -> float:
         """Return the variance within strata of the mapped query over that of the reference."""
         A, pair = affine.A, self.pair
         mapped = np.einsum("ij,kjl,il->ki", A, pair.query.cov, A, optimize=True)
@@ -454,10 +465,10 @@ class _Judge:
         weights[chosen] = prior
         self.weights = weights[is_query]
 
-    def __call__(self, affine: AffineMap) -> Array:
+    def __call__(self, found: Map) -> Array:
         """Return the nats of every query row."""
-        residual = (affine.linear(self.X) - self._mean) / self._spread
-        nats = np.log(self._spread).sum(axis=1) - affine.log_det()
+        residual = (found.without_links(self.X) - self._mean) / self._spread
+        nats = np.log(self._spread).sum(axis=1) - found.log_slopes(self.X)
         nats += 0.5 * self.X.shape[1] * np.log(2 * np.pi)
         for rows, white in self._white:
             nats[rows] += 0.5 * ((residual[rows] @ white.T) ** 2).sum(axis=1)
@@ -486,7 +497,7 @@ def account(
     return {
         "versions": versions(),
         "adapter": {key: setting(v) for key, v in settings.items() if key not in _NO_MATTER},
-        "map": fit.report.get("fallback", chosen.map),
+        "map": "monotone" if fit.map.kind == "monotone" else fit.report.get("fallback", chosen.map),
         "divergence": called(chosen.divergence),
         "conditional": called(chosen.conditional),
         "domains": labels,

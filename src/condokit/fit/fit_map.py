@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,18 @@ from condokit.data.missing import complete_counts, complete_rows, missing_featur
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
 from condokit.fit.errors import Fitted, low_rank_errors, matrix_errors, moment_errors, sample_errors
+from condokit.fit.fit_curves import FEWEST_ROWS, fit_curves
 from condokit.fit.shrinkage import settle
 from condokit.maps.affine import AffineMap
+from condokit.maps.base import Map
 from condokit.maps.families import Affine, Identity, LocationScale, MapFamily, Shift
-from condokit.maps.standard_errors import DiagonalErrors, JoinedErrors, StandardErrors
+from condokit.maps.monotone import MonotoneMap
+from condokit.maps.standard_errors import (
+    CurveErrors,
+    DiagonalErrors,
+    JoinedErrors,
+    StandardErrors,
+)
 from condokit.solvers.matrices import nearest_rigid
 from condokit.solvers.solution import Solution, joined, only_shifted
 from condokit.summaries.factors import Factors
@@ -114,6 +123,8 @@ class FitReport(Mapping[str, Any]):
     variance_terms: list[str] | None = None  # what the spread of features depends on
     heavy_tailed_features: list[str] | None = None  # with Student's t residuals
     discrete_features: list[str] | None = None  # with values nearly all equal, so only shifted
+    bent_features: list[str] | None = None  # whose curves are likely no straight lines
+    bent: Array | None = None  # how likely that is of every feature
     subject_ratio: float | None = None  # variance between subjects over that within
     candidates: dict[str, float] | None = None  # with map="auto": mean weights of diagonal maps
     chosen: dict[str, str] | None = None  # the heaviest of them for every feature
@@ -142,7 +153,7 @@ class FitReport(Mapping[str, Any]):
 class Fit:
     """A fitted map, and what is known of it."""
 
-    map: AffineMap
+    map: Any  # a `Map`
     errors: StandardErrors | None
     support: Support
     overlap: Overlap
@@ -159,7 +170,7 @@ def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
     if links is not None and not domains.is_rectangular:
         domains = replace(domains, links=check_links(links, domains.tables[0].labels))
     # rows with missing values are left out unless every feature, or block, is fitted by itself
-    alone = recipe.family.form in ("diagonal", "blocks") and recipe.needs != "samples"
+    alone = recipe.family.form in ("diagonal", "monotone", "blocks") and recipe.needs != "samples"
     usable = domains if domains.gaps is None or alone else _without_gaps(domains)
     comparison = recipe.compare(usable, quiet)
     try:
@@ -181,15 +192,8 @@ def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
         for code, template, said_of in weak_points(usable, comparison.strata, support):
             warn(code, template, **said_of)
         _refuse_failure(solution, table, support)
-    affine = AffineMap(
-        solution.scale,
-        solution.offset,
-        table.feature_names,
-        left=solution.left,
-        right=solution.right,
-        links=usable.links,
-        output_names=usable.tables[1].feature_names if domains.is_rectangular else None,
-    )
+    outputs = usable.tables[1].feature_names if domains.is_rectangular else None
+    found_map = _map_of(solution, table, usable.links, outputs)
     report = FitReport(
         float(support.count_query.sum()),
         float(support.count_reference.sum()),
@@ -198,7 +202,16 @@ def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
         None if domains.gaps is None else complete_counts(domains),
         **facts,
     )
-    return Fit(affine, errors, support, comparison.overlap, report)
+    return Fit(found_map, errors, support, comparison.overlap, report)
+
+
+def _map_of(solution: Solution, table: Table, links: Any, outputs: Any) -> Map:
+    """Return the map that a solution stands for."""
+    told = {"feature_names": table.feature_names, "links": links, "output_names": outputs}
+    if (curves := solution.curves) is not None:
+        return MonotoneMap(curves.knots, curves.values, curves.slopes, **told)
+    factors = {"left": solution.left, "right": solution.right}
+    return AffineMap(solution.scale, solution.offset, **factors, **told)
 
 
 def fit_quietly(domains: Domains, recipe: Recipe) -> Fit:
@@ -332,6 +345,29 @@ def _solve_by_gaps(domains: Domains, recipe: Recipe) -> tuple[Solution, Array, A
         flat[features] |= lone
         results.append((features, solution))
     return joined(results), unit, flat
+
+
+def _fit_monotone(domains: Domains, recipe: Recipe, comparison: Comparison) -> Found:
+    """Return increasing curves, or lines where the rows are too few for curves."""
+    straight = replace(recipe, family=LocationScale())
+    line, facts, errors = _fit_diagonal(domains, straight, comparison)
+    again = partial(straight.compare, quiet=True)
+    how = recipe.shrinkage, recipe.averages
+    curves = fit_curves(domains, again, comparison, line, errors, *how)
+    if curves is None:
+        if not recipe.averages:
+            warn(
+                "few-rows-for-curves",
+                "No curve can be learned: fewer than {fewest:.0f} comparable rows in a domain, or "
+                "few different values; a location-scale map is fitted instead.",
+                fewest=FEWEST_ROWS,
+            )
+            facts["fallback"] = "location-scale"
+        return line, facts, errors
+    likely = domains.tables[0].names_of(curves.bent > 0.5)
+    facts |= {"bent_features": likely, "bent": curves.bent}
+    errors = CurveErrors(curves.knots, curves.sd, curves.sd_slopes)
+    return replace(line, curves=curves), facts, errors
 
 
 def _fit_matrix(domains: Domains, recipe: Recipe, comparison: Comparison) -> Found | None:
@@ -519,6 +555,7 @@ _FITS: dict[tuple[str, str], Any] = {
     ("diagonal", "moments"): _fit_diagonal,
     ("diagonal", "rows"): _fit_diagonal,
     ("diagonal", "samples"): _fit_samples,
+    ("monotone", "rows"): _fit_monotone,
     ("matrix", "gaussians"): _fit_matrix,
     ("matrix", "samples"): _fit_samples,
     ("blocks", "gaussians"): _fit_blocks,

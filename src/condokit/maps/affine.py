@@ -110,16 +110,12 @@ class AffineMap(Map):
         result += self.offset
         return result
 
-    def linear(self, X: Array) -> Array:
-        """Return A x + b for every row x, without links."""
-        return self.without_links(X)
-
     def depends(self, marked: Array) -> Array:  # noqa: D102
         return self.matrix.depends(marked)
 
-    def log_det(self) -> float:
-        """Return log |det A|, minus infinity if the matrix is singular."""
-        return self.matrix.log_det()
+    def log_slopes(self, X: Array) -> Array:
+        """Return log |det A| for every row, minus infinity if the matrix is singular."""
+        return np.full(len(X), self.matrix.log_det())
 
     @classmethod
     def average(cls, maps: "Sequence[AffineMap]", weights: Array) -> "AffineMap":
@@ -159,17 +155,20 @@ class AffineMap(Map):
         """Map every row back."""
         return (self.pseudo_inverse() if self.is_rectangular else self.inverse())(X)
 
-    def compose(self, other: "AffineMap") -> "AffineMap":
+    def compose(self, other: Any) -> Any:
         """Return the map that applies `other` first and then this one.
 
-        Features are matched by name when both maps have names.
+        Features are matched by name when both maps have names. After a map with curves, a diagonal
+        map makes one with curves; a matrix is refused.
         """
+        if other.kind == "monotone":
+            return other.followed_by(self)
         order, names = self.joined(other)
         if not (self.has_own_outputs or other.has_own_outputs):
             first = other.matrix.take(order)
         else:  # its outputs alone are reordered
             first = other.matrix if order == sorted(order) else Matrix(other.A[order])
-        offset = self.linear(other.offset[order][None])[0]
+        offset = self.without_links(other.offset[order][None])[0]
         return AffineMap(offset=offset, **self.matrix.compose(first).arrays(), **names)
 
     def _kind_in_words(self) -> str:

@@ -79,6 +79,14 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     def without_links(self, X: Array, out: Array | None = None) -> Array:
         """Map every row of X, which is on the scale of the links and stays there."""
 
+    @abstractmethod
+    def log_slopes(self, X: Array) -> Array:
+        """Return the logarithm of how much the map stretches volumes at every row."""
+
+    def reach(self) -> tuple[Array, Array] | None:
+        """Return the lowest and highest values that data support, None if there are no limits."""
+        return None
+
     def depends(self, marked: Array) -> Array:
         """Mark the outputs that depend on any of the marked features, row by row."""
         return marked
@@ -217,7 +225,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         refused: columns that are missing or unknown, values far outside, and moments that moved are
         reported, as a verdict with its reasons and a table of all features.
         """
-        return check(X, self.feature_names, self.n_features_in_, self.fitted_on)
+        return check(X, self.feature_names, self.n_features_in_, self.fitted_on, self.reach())
 
     def turned_names(self) -> dict[str, Any]:
         """Return the names of a map that goes the other way, as arguments of its constructor."""

@@ -15,7 +15,7 @@ from condokit.maps.coordinates import AllMatrices, Coordinates, Diagonals, Rotat
 class MapFamily(BaseEstimator, ABC):
     """A set of maps, among which a divergence finds the best."""
 
-    # "diagonal", "matrix", "low-rank" or "blocks": what its maps look like. A divergence says for
+    # "diagonal", "monotone", "matrix", "low-rank" or "blocks": what its maps look like. A divergence says for
     # each form what it needs to know of the data.
     form: ClassVar[str]
     is_free: ClassVar[bool] = False  # whether all matrices are in it
@@ -77,6 +77,17 @@ class Search:
     units: str  # units that keep the family what it is; see `condokit.solvers.units`
     n_starts: int  # maps to start from
     max_iter: int  # most iterations from each
+
+
+class Monotone(MapFamily):
+    """An increasing curve for every feature, as far as the data bend it from a straight line.
+
+    Parameters
+    ----------
+    links : as for `LocationScale`, default=None
+    """
+
+    form = "monotone"
 
 
 class MatrixFamily(MapFamily):
@@ -221,6 +232,7 @@ MAPS: dict[str, type[MapFamily]] = {
     "identity": Identity,
     "shift": Shift,
     "location-scale": LocationScale,
+    "monotone": Monotone,
     "affine": Affine,
     "low-rank": LowRank,
     "orthogonal": Orthogonal,

@@ -1,6 +1,6 @@
 """What the data looked like that a map was fitted on, and whether new data still do."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
@@ -21,6 +21,7 @@ _ENOUGH_ROWS = 1000  # but at least these
 _ROWS_FOR_RANGE = 100  # below which no range is kept
 _FAR_AWAY = 10.0  # standard deviations
 _MUCH_OUTSIDE = 0.01  # share of rows
+_MUCH_IN_TAILS = 0.05  # share of rows of a feature
 _DRIFT = 0.5  # standard deviations
 _SPREAD = 1.5  # ratio of standard deviations
 _CERTAIN = 4.0  # standard errors
@@ -174,11 +175,17 @@ class Check(Record):
         return parts
 
 
-def check(X: Any, names: Sequence[str] | None, n_features: int, profile: Profile | None) -> Check:
-    """Compare new query rows with a profile; see `AffineMap.check`."""
+def check(
+    X: Any,
+    names: Sequence[str] | None,
+    n_features: int,
+    profile: Profile | None,
+    reach: tuple[Array, Array] | None = None,
+) -> Check:
+    """Compare new query rows with a profile, and the reach of curves; see `AffineMap.check`."""
     table = Table(X)
     columns = table.columns if names is not None else None
-    monitor = Monitor(names, n_features, profile, columns, table.n_features)
+    monitor = Monitor(names, n_features, profile, columns, table.n_features, reach)
     if monitor.can_compare:
         for _, chunk in table.match(names, n_features, "this map").chunks():
             monitor.update(chunk)
@@ -195,8 +202,10 @@ class Monitor:
         profile: Profile | None,
         columns: Sequence[str] | None,  # of the new table
         n_columns: int,
+        reach: tuple[Array, Array] | None = None,  # of the map's curves
     ) -> None:
-        self.profile = profile
+        self.profile, self.reach, self.n_beyond = profile, reach, 0
+        self.beyond = np.zeros(n_features)
         self.names = list(names or [f"column {j}" for j in range(n_features)])
         known, there = set(names or ()), set(columns or ())
         are_named = names is not None and columns is not None
@@ -235,18 +244,33 @@ class Monitor:
         self.squares += np.einsum("nd,nd->d", z, z)
         self.outside += (finite & ((low > X) | (high < X))).sum(axis=0)
         self.far += (np.abs(z) > _FAR_AWAY).sum(axis=0)
+        if self.reach is not None:
+            beyond = finite & ((X < self.reach[0]) | (X > self.reach[1]))
+            self.beyond += beyond.sum(axis=0)
+            self.n_beyond += int(beyond.any(axis=1).sum())
 
     def result(self, n_rows: int) -> Check:
         """Say what was found in a table of so many rows."""
         sheet, findings = Sheet({}), list(self.findings)
         if self.can_compare and self.n_seen:
             sheet, more = self._sheet()
-            findings += more
+            findings += [*more, *self._of_tails()]
         levels = {finding.level for finding in findings}
         is_known = self.profile is not None and np.isfinite(self.profile.mean).any()
         verdict = "as fitted" if is_known else "unknown"
         verdict = "stop" if "stop" in levels else "look" if "care" in levels else verdict
         return Check(verdict, gravest_first(findings), n_rows, self.lacking, self.extra, sheet)
+
+    def _of_tails(self) -> Iterator[Finding]:
+        """Say how many rows lie beyond the knots of curves."""
+        if too_few(self.n_beyond):
+            return
+        often = np.argsort(-self.beyond, kind="stable")[: int((self.beyond > 0).sum())]
+        share = self.n_beyond / self.n_seen
+        text = f"{share:.1%} of rows lie in the tails of a curve, where it is a line that no data "
+        text += f"support: {listing(self.names[j] for j in often)}."
+        much = (self.beyond > _MUCH_IN_TAILS * self.n_seen).any()
+        yield Finding("care" if much else "note", text)
 
     def _sheet(self) -> tuple[Sheet, list[Finding]]:
         """Return what is known of every feature, and what is wrong with some."""

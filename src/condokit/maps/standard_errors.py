@@ -9,6 +9,7 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data import links
 from condokit.maps.base import Map
+from condokit.maps.monotone import interpolated
 
 _MOST_VALUES = 1 << 22  # of rows under all draws that are kept at a time
 
@@ -22,14 +23,18 @@ class StandardErrors(ABC):
     """
 
     @property
-    @abstractmethod
     def scale(self) -> Array:
         """Standard errors of the scales, or of the entries of the matrix."""
+        raise AttributeError("Curves have no scale.")
 
     @property
     def offset(self) -> Array:
         """Standard errors of the offset, which is the image of zero."""
         return self.std(np.zeros((1, self.scale.shape[-1])))[0]
+
+    def tables(self) -> dict[str, Array]:
+        """Return the errors of the numbers that the map is made of."""
+        return {"scale": self.scale, "offset": self.offset}
 
     @abstractmethod
     def std(self, X: Array) -> Array:
@@ -80,6 +85,23 @@ class DiagonalErrors(StandardErrors):
         away = X - self.centre
         square = self.of_image**2 + (away * self.of_scale) ** 2 + 2 * away * self.covariance
         return np.sqrt(np.maximum(square, 0.0))
+
+
+@dataclass(frozen=True)
+class CurveErrors(StandardErrors):
+    """Standard errors of increasing curves, at their knots, and growing beyond them."""
+
+    knots: Array  # (n_features, n_knots)
+    values: Array  # errors of the values there
+    slopes: Array  # (n_features, 2): by which they grow below and above
+
+    def tables(self) -> dict[str, Array]:  # noqa: D102
+        return {"values": self.values}
+
+    def std(self, X: Array) -> Array:  # noqa: D102
+        growth = self.slopes * np.array([-1.0, 1.0])
+        rows = zip(X.T, self.knots, self.values, growth)
+        return np.column_stack([interpolated(*row) for row in rows])
 
 
 @dataclass(frozen=True)

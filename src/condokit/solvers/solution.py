@@ -25,6 +25,18 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Curves:
+    """Increasing curves of all features: lines between knots and beyond them, with errors."""
+
+    knots: Array  # (n_features, n_knots)
+    values: Array  # their images
+    slopes: Array  # (n_features, 2): below the first knot and above the last
+    sd: Array  # standard errors of values
+    sd_slopes: Array  # by which these grow beyond the knots
+    bent: Array  # (n_features,): probability that it is no straight line
+
+
+@dataclass(frozen=True)
 class Solution:
     r"""The best map of a family, written as :math:`x \mapsto r + A (x - c)`."""
 
@@ -41,6 +53,7 @@ class Solution:
     # (n_features,): covariance of log scale and image that skewed data leave; None if neglected
     covariance: Array | None = None
     evidence: Evidence | None = None
+    curves: "Curves | None" = None  # what the line is bent to
     # what was found of the law of features given confounders, for the report
     law: dict[str, Any] = field(default_factory=dict)
     # (n_features,): factor of standard errors for what few rows leave unknown of them

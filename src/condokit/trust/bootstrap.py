@@ -20,7 +20,7 @@ from condokit.data.records import Part, Record, Sheet
 from condokit.fit.choose import Candidate
 from condokit.fit.fit_map import Recipe, solve_moments
 from condokit.io.progress import progress
-from condokit.maps.standard_errors import DrawnErrors
+from condokit.maps.standard_errors import CurveErrors, DrawnErrors, StandardErrors
 from condokit.solvers.lbfgs import threads
 from condokit.summaries.moments import cells
 from condokit.summaries.resampled import Parcels, ResampledMoments
@@ -42,14 +42,14 @@ class Bootstrap(Record):
     n_resamples: int
     n_failed: int
     # of a diagonal map: scale and offset of every feature with standard errors and 95% intervals.
-    # Of a matrix: the standard error of the image of the query's mean
+    # Of a matrix, or of curves: the standard error of the image of the query's mean
     features: Sheet
     # root mean squared change of the matrix relative to its size, in standard units; of a diagonal
-    # map the same of its scales
+    # map the same of its scales, of curves that of their values relative to their range
     stability: float
     # share of refits that are more than half the size of the matrix away: another solution
     other_modes: float
-    errors: DrawnErrors = field(metadata={"private": True})  # the maps. Not printed
+    errors: StandardErrors = field(metadata={"private": True})  # the maps. Not printed
 
     def parts(self) -> list[Part]:  # noqa: D102
         text = f"{self.n_resamples} refits to resampled rows"
@@ -139,6 +139,9 @@ def _of_domains(
         raise ValueError("A map that was refined by pairs cannot be refitted without them.")
     chosen, recipe = adapter.chosen_, adapter.chosen_.recipe
     is_diagonal = recipe.family.form == "diagonal" and not chosen.parts
+    if adapter.map_.kind == "monotone":
+        return _of_curves(adapter, domains, n_resamples, seed, n_jobs, verbose)
+    is_diagonal |= recipe.family.form == "monotone"  # no line was bent
     in_strata = recipe.needs == "moments" and not recipe.conditional.is_smooth
     if is_diagonal and in_strata and domains.gaps is None:
         draws = _by_moments(domains, recipe, n_resamples, seed)
@@ -154,6 +157,33 @@ def _of_domains(
     result = _summary(adapter, domains, errors, n_failed)
     adapter.errors_ = errors
     return result
+
+
+def _of_curves(
+    adapter: ConDoAdapter,
+    domains: Domains,
+    n_resamples: int,
+    seed: int,
+    n_jobs: int | None,
+    verbose: bool,
+) -> Bootstrap:
+    """Refit increasing curves, without their pull to lines, and keep errors at their knots."""
+    chosen, curves = adapter.chosen_, adapter.map_
+    plain = replace(chosen.recipe, shrinkage=None, averages=False)
+    draws = _by_rows(domains, replace(chosen, recipe=plain), n_resamples, seed, n_jobs, curves)
+    with threads(1):
+        found, n_failed = _gathered(draws, n_resamples, verbose)
+    values, slopes = (np.stack(part) for part in zip(*found))
+    error = np.hypot(values[1:].std(axis=0, ddof=1), curves.values - values[0])
+    growth = np.hypot(slopes[1:].std(axis=0, ddof=1), curves.slopes - slopes[0])
+    errors = CurveErrors(curves.knots, error, growth)
+    mean = curves.fitted_on.mean[None]
+    figures = {"change": (curves.without_links(mean) - mean)[0], "se": errors.std(mean)[0]}
+    features = Sheet({"feature": domains.tables[0].labels, **figures})
+    wide = np.ptp(curves.values, axis=1)[:, None]
+    moved = (values[1:] - values[1:].mean(axis=0)) / wide
+    adapter.errors_ = errors
+    return Bootstrap(len(values) - 1, n_failed, features, rms(moved), 0.0, errors)
 
 
 def _of_batches(
@@ -237,7 +267,12 @@ def _by_moments(domains: Domains, recipe: Recipe, n_resamples: int, seed: int) -
 
 
 def _by_rows(
-    domains: Domains, chosen: Candidate, n_resamples: int, seed: int, n_jobs: int | None
+    domains: Domains,
+    chosen: Candidate,
+    n_resamples: int,
+    seed: int,
+    n_jobs: int | None,
+    curves: Any = None,
 ) -> _Draws:
     """Refit from all rows and from reweighted ones, in parallel if asked."""
     comparison = chosen.recipe.compare(domains, quiet=True)
@@ -246,14 +281,17 @@ def _by_rows(
     number = used if domains.groups is None else domains.groups[used]
     units = Parcels(number, cell[used], len(comparison.support.levels), domains.groups is not None)
     seeds = [None, *np.random.SeedSequence(seed).spawn(n_resamples)]
-    jobs = (delayed(_refit_rows)(domains, chosen, used, units, seed) for seed in seeds)
+    jobs = (delayed(_refit_rows)(domains, chosen, used, units, seed, curves) for seed in seeds)
     yield from Parallel(n_jobs=n_jobs or 1, return_as="generator")(jobs)
 
 
 def _refit_rows(
-    domains: Domains, chosen: Candidate, used: Array, units: Parcels, seed: Any
+    domains: Domains, chosen: Candidate, used: Array, units: Parcels, seed: Any, curves: Any
 ) -> _Draw | None:
-    """Refit to the rows used as often as they are drawn; once each without a seed."""
+    """Refit to the rows used as often as they are drawn; once each without a seed.
+
+    Of curves, return values at the knots of those given, and the slopes beyond them.
+    """
     weights = np.zeros(len(domains.is_query))
     weights[used] = 1.0 if seed is None else units.draw(np.random.default_rng(seed))
     weights *= 1.0 if domains.weights is None else domains.weights
@@ -261,6 +299,12 @@ def _refit_rows(
         affine = chosen.refit(replace(domains, weights=weights, keep=weights > 0))
     except (ValueError, FloatingPointError, np.linalg.LinAlgError):
         return None
+    if curves is not None:
+        ends, wide = curves.knots[:, [0, -1]], np.ptp(curves.knots, axis=1)[:, None] * [[-1.0, 1.0]]
+        values, there, far = (
+            affine.without_links(x.T).T for x in (curves.knots, ends, ends + wide)
+        )
+        return values, (far - there) / wide
     return (affine.scale if affine.kind == "diagonal" else affine.A), affine.offset
 
 
@@ -277,7 +321,7 @@ def _summary(
     size = np.sqrt(np.sum((matrix * unit) ** 2))
     moved = np.sqrt(np.sum(change.reshape(n_draws, -1) ** 2, axis=1)) / max(size, 1e-300)
     if is_matrix:
-        figures = {"image_of_mean": affine.linear(mean)[0], "se": errors.std(mean)[0]}
+        figures = {"image_of_mean": affine.without_links(mean)[0], "se": errors.std(mean)[0]}
     else:
         figures = _intervals(adapter, errors)
     other_modes = float(np.mean(moved > _OTHER_MODE)) if is_matrix else 0.0

@@ -15,7 +15,7 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.disclosure import MIN_CELL, hidden_counts, too_few
 from condokit.data.domains import Domains, cell_names
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first, plain
-from condokit.maps.affine import AffineMap
+from condokit.maps.base import Map
 from condokit.maps.profile import profile
 from condokit.solvers.lbfgs import threads
 from condokit.trust.agreement import Agreement, agreement
@@ -134,7 +134,7 @@ class Evaluation(Record):
 
 @threads(1)  # the matrices are small: threads would only wait for each other
 def evaluate(
-    adapter_or_map: ConDoAdapter | BatchAdapter | AffineMap,
+    adapter_or_map: ConDoAdapter | BatchAdapter | Map,
     X: Any,
     *,
     domain: Any = None,
@@ -158,7 +158,7 @@ def evaluate(
 
     Parameters
     ----------
-    adapter_or_map : ConDoAdapter, AffineMap or BatchAdapter
+    adapter_or_map : ConDoAdapter, AffineMap, MonotoneMap or BatchAdapter
         A fitted adapter, or any map from the query's to the reference's features.
     X, domain, confounders, features, groups, sample_weight
         As in `ConDoAdapter.fit`: rows of both domains as recorded, which are mapped here. Without
@@ -216,7 +216,7 @@ def evaluate(
 
 def _evaluated(
     domains: Domains,
-    affine: AffineMap,
+    affine: Map,
     adapter: ConDoAdapter | None,
     models: Any,
     labels: Any,
@@ -326,12 +326,12 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, *asked: Any) -> Batc
     return BatchEvaluation(gravest, Sheet.of_rows(rows), found)
 
 
-def _map_of(adapter_or_map: Any) -> AffineMap:
+def _map_of(adapter_or_map: Any) -> Any:
     is_adapter = isinstance(adapter_or_map, ConDoAdapter)
     affine = getattr(adapter_or_map, "map_", None) if is_adapter else adapter_or_map
-    if not isinstance(affine, AffineMap):
+    if not isinstance(affine, Map):
         got = "one that is not fitted" if is_adapter else type(adapter_or_map).__name__
-        must = "'adapter_or_map' must be a fitted ConDoAdapter or an AffineMap."
+        must = "'adapter_or_map' must be a fitted ConDoAdapter or a map."
         raise ValueError(f"{must} Got {got}.")
     if affine.is_rectangular:
         raise ValueError("A map between different features cannot be evaluated in one table.")
@@ -339,7 +339,7 @@ def _map_of(adapter_or_map: Any) -> AffineMap:
 
 
 def _errors(
-    affine: AffineMap, adapter: ConDoAdapter | None, domains: Domains
+    affine: Any, adapter: ConDoAdapter | None, domains: Domains
 ) -> tuple[MapErrors | None, str]:
     """Return what is known of the map's errors, and where the map was learned."""
     now = profile(domains)

@@ -170,7 +170,7 @@ class _Fitted:
     def of(cls, adapter: ConDoAdapter, domains: Domains) -> "_Fitted":
         mean = profile(domains).mean[None]
         turned = profile(replace(domains, is_query=~domains.is_query))
-        shift = (adapter.map_.linear(mean) - mean)[0]
+        shift = (adapter.map_.without_links(mean) - mean)[0]
         errors = None if adapter.errors_ is None else ones_for_zeros(adapter.errors_.std(mean)[0])
         return cls(adapter, domains, mean, shift, ones_for_zeros(turned.sd), errors)
 
@@ -189,7 +189,7 @@ def _left_out(fitted: _Fitted) -> Iterator[Any]:
         except NoOverlapError as error:
             yield confounder.name, None, None, None, str(error).split("\n")[0]
             continue
-        images = (adapter.map_.linear(fitted.mean)[0] for adapter in (fitted.adapter, other))
+        images = (adapter.map_.without_links(fitted.mean)[0] for adapter in (fitted.adapter, other))
         moved = np.abs(np.subtract(*images))
         moved_sd, largest_sd = rms(moved / fitted.unit), float((moved / fitted.unit).max())
         moved_errors = None if fitted.errors is None else rms(moved / fitted.errors)

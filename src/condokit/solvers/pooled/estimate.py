@@ -154,19 +154,25 @@ def _independent_features(rows: Rows) -> float:
 
 def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     """Fit with any confounders and subjects."""
-    at, side = rows.covariates, np.where(np.arange(len(rows.order)) < rows.n_query, 0, 1)
-    if rows.groups is not None:
-        at = with_subject_means(at, rows.groups)
-    X, frame = rows.values(), Frame(at, side, 2, 1, rows.groups)
-    few = np.flatnonzero(~discrete.rare & ~rows.flat)
-    few = few if len(few) else np.arange(len(fixed))
-    few = few[subsample(len(few), MOST_SELECTING)]
-    law = choose_law(X[:, few], frame, fixed[few], ~discrete.modal[few], len(fixed))
+    X = rows.values()
+    law = law_of(rows, X, fixed, discrete)
     may_tail, may_vary = ~discrete.tied & ~rows.flat, ~discrete.modal
     own = fixed, may_tail, may_vary, rows.groups, law.n_effective
     table, _ = _estimates(law.stacked(X), *own)
     facts = {**law.facts, "subjects": law.rho}
     return _assemble(table, rows, fixed, discrete, law.n_effective, facts)
+
+
+def law_of(rows: Rows, X: Array, fixed: Array, discrete: Discrete) -> "Law":
+    """Choose what features depend on, given all rows in standard units."""
+    at, side = rows.covariates, np.where(np.arange(len(rows.order)) < rows.n_query, 0, 1)
+    if rows.groups is not None:
+        at = with_subject_means(at, rows.groups)
+    frame = Frame(at, side, 2, 1, rows.groups)
+    few = np.flatnonzero(~discrete.rare & ~rows.flat)
+    few = few if len(few) else np.arange(len(fixed))
+    few = few[subsample(len(few), MOST_SELECTING)]
+    return choose_law(X[:, few], frame, fixed[few], ~discrete.modal[few], len(fixed))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,228 @@
+"""From a fitted straight line to increasing curves: the rows, their weights, and the law given."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from condokit.checks import Array, refusal
+from condokit.compare.comparison import Comparison
+from condokit.compare.overlap import overlap_weights
+from condokit.data.domains import Domains
+from condokit.data.missing import same_gaps
+from condokit.data.subsets import subsample_sides
+from condokit.maps.standard_errors import StandardErrors
+from condokit.solvers.curves import STRAIGHT, Bends, Sample, average, bends
+from condokit.solvers.pooled.estimate import FEATURE_VALUES, Discrete, law_of
+from condokit.solvers.pooled.noise import NoiseModel
+from condokit.solvers.pooled.stacked import Stacked, solve
+from condokit.solvers.pooled.weights import fit_weights, shape
+from condokit.solvers.solution import Curves, Solution
+from condokit.summaries.rows import Rows
+
+FEWEST_ROWS = 25.0  # of a domain, as many as weighted ones are worth, below which lines stay
+_MOST_ROWS = 20_000  # of a domain that are looked at
+_LIKELY = 0.5  # probability from which a curve is taken where lines would do
+
+
+def fit_curves(
+    domains: Domains,
+    compare: Callable[[Domains], Comparison],
+    comparison: Comparison,
+    line: Solution,
+    errors: StandardErrors | None,
+    shrinkage: object,
+    sparing: bool,
+) -> Curves | None:
+    """Bend the lines of all features as far as the data ask for it; None where none is bent.
+
+    With `sparing`, lines that are more likely than not stay straight.
+    """
+    found: list[Bends | None] = [None] * domains.n_features
+    if domains.gaps is None:
+        parts = iter([(np.arange(domains.n_features), domains, comparison)])
+    else:
+        parts = _by_gaps(domains, compare)
+    for features, part, compared in parts:
+        own = replace(line, scale=line.scale[features], centre=line.centre[features])
+        own = replace(own, image=line.image[features])
+        for j, one in zip(features, _bends(Rows.read(part, compared, True), own)):
+            found[j] = one
+    if all(one is None for one in found):
+        return None
+    worth = float(len(found)) if line.evidence is None else line.evidence.n_effective
+    weights = average(found, worth, 0.0 if shrinkage is None else STRAIGHT)
+    if sparing:
+        weights = [np.eye(len(w))[0] if w[0] > _LIKELY else w for w in weights]
+        if all(w[0] == 1 for w in weights):
+            return None
+    kept = 1 - shrinkage if isinstance(shrinkage, float) else 1.0
+    return _assembled(found, weights, line, errors, kept)
+
+
+def _by_gaps(
+    domains: Domains, compare: Callable[[Domains], Comparison]
+) -> Iterator[tuple[Array, Domains, Comparison]]:
+    """Yield features that are known in the same rows, with these rows."""
+    for features, known in same_gaps(domains):
+        part = replace(domains.of(features), keep=known, gaps=None)
+        yield features, part, compare(part)
+
+
+def _bends(rows: Rows, line: Solution) -> Iterator[Bends | None]:
+    """Yield what may become of the line of every feature; None where it stays straight."""
+    if rows.covariates.objects is not None:
+        raise refusal("{@map='monotone'} takes no kernel on confounders. Use {@map='shift'}.")
+    is_query = np.arange(len(rows.order)) < rows.n_query
+    sides = np.split(np.arange(len(is_query)), [rows.n_query])
+    discrete = Discrete.of(rows.values, len(rows.flat), sides)
+    weights = _worth(overlap_weights(rows.covariates, is_query), is_query, rows.groups)
+    stays = rows.flat | discrete.tied
+    if min(weights[side].sum() for side in sides) < FEWEST_ROWS or stays.all():
+        yield from [None] * len(stays)
+        return
+    taken = subsample_sides(is_query, _MOST_ROWS, order=rows.covariates.order())
+    law = _Law(rows, line, discrete, weights, taken)
+    uq, ur = rows.unit
+    offset = (line.offset + line.scale * rows.mean[0] - rows.mean[1]) / ur
+    step = max(1, FEATURE_VALUES // len(taken))
+    for start in range(0, len(stays), step):
+        some = np.arange(start, min(start + step, len(stays)))
+        X = rows.values(some, taken)
+        precision = law.precision(X, some)
+        X[: law.n_query] *= (line.scale * uq / ur)[some]
+        X[: law.n_query] += offset[some]
+        for j, values, v in zip(some, X.T, precision.T):
+            yield None if stays[j] else _in_units(law.bends(values, v), rows, int(j))
+
+
+def _in_units(found: Bends, rows: Rows, j: int) -> Bends:
+    """Return the curves in the units of the reference."""
+    place, unit = rows.mean[1, j], rows.unit[1, j]
+    return Bends(
+        place + unit * found.knots,
+        place + unit * found.curves,
+        unit**2 * found.variances,
+        found.evidence,
+        (place + unit * found.tails[0], place + unit * found.tails[1]),
+    )
+
+
+def _worth(weights: Array, is_query: Array, groups: Array | None) -> Array:
+    """Return weights that sum in each domain to the equal rows, or subjects, they are worth."""
+    for side in (is_query, ~is_query):
+        own = weights[side]
+        units = own if groups is None else np.bincount(groups[side], own)
+        weights[side] = own * (own.sum() / max(float(units @ units), 1e-300))
+    return weights
+
+
+class _Law:
+    """What features depend on, as the line's likelihood found it."""
+
+    def __init__(
+        self, rows: Rows, line: Solution, discrete: Discrete, weights: Array, taken: Array
+    ) -> None:
+        at, self.taken, self.tied = rows.covariates, taken, discrete.tied
+        self.n_query = int((taken < rows.n_query).sum())
+        self.fixed = np.column_stack([line.scale * rows.unit[0] / rows.unit[1], 0 * line.scale + 1])
+        self.weights = weights[taken]
+        for side in (slice(0, self.n_query), slice(self.n_query, None)):  # some stand for all
+            whole = weights[: rows.n_query] if side.start == 0 else weights[rows.n_query :]
+            self.weights[side] *= whole.sum() / self.weights[side].sum()
+        self.category, self.n_categories = at.category[taken], at.n_categories
+        self.side = (np.arange(len(taken)) >= self.n_query) * 1
+        self.counts, self.D, self.n_effective = at.counts[taken, None], None, 1.0
+        levels = at.n_categories > 1
+        self.noise = NoiseModel.of_levels(self.category, at.n_categories, levels)
+        self.penalty = np.zeros(0)
+        if at.Z.shape[1] or rows.groups is not None:
+            law = law_of(rows, rows.values(), self.fixed, discrete)
+            U, self.penalty = law.frame.columns(law.design)
+            self.D, self.n_effective, noise = U[taken], law.n_effective, law.noise
+            own = noise.columns[taken] if len(noise.columns) == len(U) else noise.columns
+            self.noise = replace(noise, category=noise.category[taken], columns=own)
+        self.leverage = _Rest(self, self.weights).leverage
+
+    def precision(self, X: Array, features: Array) -> Array:
+        """Return the precision of every row and feature, given rows in standard units."""
+        if self.noise.empty:
+            return np.ones(X.shape)
+        where = self.side, 2, 1, self.counts, self.noise
+        at, fixed = Stacked(X, self.D, self.penalty, *where), self.fixed[features]
+        found = solve(at, fixed)
+        tails = shape(at, found)[1] & ~self.tied[features]
+        found = fit_weights(at, found, fixed, tails, self.n_effective)
+        return np.exp(-np.asarray(found.log_v))
+
+    def bends(self, values: Array, precision: Array) -> Bends:
+        """Fit the curves of one feature."""
+        n, w, h = self.n_query, self.weights, self.leverage
+        free = tuple(1 - float(w[s] @ h[s] / w[s].sum()) for s in (slice(0, n), slice(n, None)))
+        rest = _Rest(self, w * precision)
+        return bends(Sample(values, n, w, precision, (free[0], free[1]), rest))
+
+
+@dataclass
+class _Rest:
+    """Columns less what the confounders explain of them, with weights of rows."""
+
+    law: _Law
+    weights: Array
+
+    def __post_init__(self) -> None:
+        law, w = self.law, self.weights
+        if law.D is None:
+            self.total = np.maximum(np.bincount(law.category, w, law.n_categories), 1e-300)
+            self.leverage = w / self.total[law.category]
+            return
+        self.D, penalty = law.D[:, :-1], law.penalty[:-1]  # without the domain
+        gram = (self.D * w[:, None]).T @ self.D
+        size = 1e-9 * np.trace(gram) / len(gram) + penalty * w.mean()
+        self.inverse = np.linalg.inv(gram + size * np.eye(len(gram)))
+        self.leverage = np.einsum("nr,nr->n", self.D @ self.inverse, self.D) * w
+
+    def __call__(self, X: Array) -> Array:
+        weighted = self.weights[:, None] * X
+        if self.law.D is None:
+            sums = self.law.noise.group(weighted)
+            return np.asarray(X - (sums / self.total[:, None])[self.law.category])
+        return np.asarray(X - self.D @ (self.inverse @ (self.D.T @ weighted)))
+
+
+def _assembled(
+    found: list[Bends | None],
+    weights: list[Array],
+    line: Solution,
+    errors: StandardErrors | None,
+    kept: float,
+) -> Curves:
+    """Average the curves of every feature; lines have as many knots as curves do."""
+    some = next(one for one in found if one is not None)
+    shape = len(found), len(some.knots)
+    knots, values, sd = (np.empty(shape) for _ in range(3))
+    slopes, growth = np.empty((len(found), 2)), np.empty((len(found), 2))
+    m, b = line.scale, line.offset
+    for j, (one, weight) in enumerate(zip(found, weights)):
+        if one is None:
+            middle, wide = line.image[j], max(abs(line.image[j]), 1.0)
+            at = np.linspace(middle - wide, middle + wide, shape[1])
+            one = Bends(at, at[None], np.zeros((1, shape[1])), np.zeros(1), (at[8], at[-9]))
+            weight = np.ones(1)
+        knots[j] = (one.knots - b[j]) / m[j]
+        values[j] = weight @ one.curves
+        variances = one.variances
+        if errors is not None:
+            X = np.zeros((shape[1], len(found)))
+            X[:, j] = knots[j]
+            own = errors.std(X)[:, j] ** 2
+            variances = np.maximum(variances, own)
+        sd[j] = np.sqrt(weight @ (variances + (one.curves - values[j]) ** 2))
+        (low, high), t = one.tails, one.knots
+        at_low, at_high = (np.interp([low, high], t, y) for y in (values[j], sd[j]))
+        wide = np.array([low - t[0], t[-1] - high])
+        slopes[j] = np.array([at_low[0] - values[j, 0], values[j, -1] - at_low[1]]) / wide * m[j]
+        growth[j] = np.hypot(at_high, sd[j, [0, -1]]) / wide * m[j]
+    values, slopes = (1 - kept) * knots + kept * values, (1 - kept) + kept * slopes
+    bent = np.array([1 - w[0] for w in weights])
+    return Curves(knots, values, slopes, sd, growth, bent)

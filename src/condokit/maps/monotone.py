@@ -1,0 +1,192 @@
+"""Maps of one increasing curve per feature."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array
+from condokit.data import links as linking
+from condokit.maps.affine import AffineMap
+from condokit.maps.base import Map
+from condokit.maps.file import numbers
+from condokit.maps.matrices import checked
+from condokit.maps.profile import Profile
+
+
+class MonotoneMap(Map):
+    """A fixed map with an increasing curve for every feature: lines between knots, and beyond them.
+
+    Immutable, and a scikit-learn transformer that is always fitted, as `AffineMap` is. The inverse
+    is another such map, exactly.
+
+    Parameters
+    ----------
+    knots : array-like of shape (n_features, n_knots)
+        Increasing values of every feature, at least two.
+    values : array-like of shape (n_features, n_knots)
+        What these are mapped to, increasing as well.
+    slopes : array-like of shape (n_features, 2) or None, default=None
+        Slopes below the first and above the last knot; None goes on as the first and last lines.
+    feature_names : sequence of str or None, default=None
+        Names of the features; data frames are then matched by name.
+    links : str, float, sequence, dict or None, default=None
+        "log", "logit" or a power for all features or some, as for `AffineMap`.
+    output_names : sequence of str or None, default=None
+        Names of what comes out, if they are not those of the features.
+    fitted_on : Profile or None, default=None
+        Range and moments of the data that the map was fitted on, for `check`.
+    provenance : dict or None, default=None
+        How the map was fitted, in plain text and numbers; a fitted adapter fills it in.
+
+    Examples
+    --------
+    >>> from condokit import MonotoneMap
+    >>> steeper = MonotoneMap([[0.0, 1.0, 2.0]], [[0.0, 1.0, 4.0]])
+    >>> steeper([[0.5], [1.5], [3.0]])
+    array([[0.5],
+           [2.5],
+           [7. ]])
+    >>> steeper.inverse()([[7.0]])
+    array([[3.]])
+    """
+
+    kinds = ("monotone",)
+    knots: Array
+    values: Array
+    slopes: Array
+
+    def __init__(
+        self,
+        knots: Any,
+        values: Any,
+        slopes: Any = None,
+        feature_names: Sequence[str] | None = None,
+        *,
+        links: Any = None,
+        output_names: Sequence[str] | None = None,
+        fitted_on: Profile | None = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        x, y = (
+            checked(name, given, "matrix with a row of increasing numbers per feature", (2,))
+            for name, given in (("knots", knots), ("values", values))
+        )
+        if x.shape != y.shape or x.shape[1] < 2:
+            raise ValueError(
+                f"'knots' and 'values' must have the same shape, with at least 2 knots per "
+                f"feature. Got {x.shape} and {y.shape}."
+            )
+        for name, rows in (("knots", x), ("values", y)):
+            falling = np.flatnonzero((np.diff(rows, axis=1) <= 0).any(axis=1))
+            if len(falling):
+                raise ValueError(f"{name!r} must increase in every row; row {falling[0]} does not.")
+        if slopes is None:
+            with np.errstate(over="ignore"):
+                steep = np.diff(y, axis=1) / np.diff(x, axis=1)
+            slopes = steep[:, [0, -1]]
+        ends = checked("slopes", slopes, "matrix with two numbers per feature", (2,))
+        if ends.shape != (len(x), 2) or not (ends > 0).all():
+            raise ValueError("'slopes' must be two positive numbers per feature.")
+        told = feature_names, links, output_names, fitted_on, provenance
+        parts = {"knots": x, "values": y, "slopes": ends}
+        super().__init__("monotone", (len(x), len(x)), *told, **parts)
+
+    @classmethod
+    def of_line(cls, affine: AffineMap) -> "MonotoneMap":
+        """Return a diagonal affine map with positive scales as curves of two knots."""
+        if affine.kind != "diagonal" or not (affine.scale > 0).all():
+            raise ValueError(
+                "A map with a matrix, or with scales that are not positive, does not make one map "
+                "with curves. Apply the two maps one after the other, for example in a Pipeline."
+            )
+        profile = affine.fitted_on
+        low, high = np.zeros(len(affine.scale)), np.ones(len(affine.scale))
+        if profile is not None and np.isfinite(profile.mean).all() and (profile.sd > 0).all():
+            low, high = profile.mean - profile.sd, profile.mean + profile.sd
+        knots = np.column_stack([low, high])
+        values = affine.scale[:, None] * knots + affine.offset[:, None]
+        told = {"links": affine.links, "output_names": affine.output_names}
+        slopes = np.repeat(affine.scale[:, None], 2, axis=1)
+        return cls(knots, values, slopes, affine.feature_names, **told)
+
+    def arrays(self) -> dict[str, Any]:  # noqa: D102
+        return {"knots": self.knots, "values": self.values, "slopes": self.slopes}
+
+    @classmethod
+    def numbers_from(cls, content: dict[str, Any]) -> dict[str, Any]:  # noqa: D102
+        return {key: numbers(key, content, 2) for key in ("knots", "values", "slopes")}
+
+    def without_links(self, X: Array, out: Array | None = None) -> Array:  # noqa: D102
+        result = np.empty(X.shape) if out is None else out
+        for j, curve in enumerate(zip(self.knots, self.values, self.slopes)):
+            result[:, j] = interpolated(X[:, j], *curve)
+        return result
+
+    def log_slopes(self, X: Array) -> Array:
+        """Return the sum over features of the logarithms of slopes at every row."""
+        total = np.zeros(len(X))
+        for x, knots, values, ends in zip(X.T, self.knots, self.values, self.slopes):
+            steep = np.concatenate([ends[:1], np.diff(values) / np.diff(knots), ends[1:]])
+            total += np.log(steep)[np.searchsorted(knots, x, side="right")]
+        return total
+
+    def inverse(self) -> "MonotoneMap":  # noqa: D102
+        with np.errstate(over="ignore"):
+            slopes = 1 / self.slopes
+        return MonotoneMap(
+            self.values, self.knots, slopes, links=self.links, **self.turned_names()
+        )
+
+    def compose(self, other: Map) -> "MonotoneMap":
+        """Return the map that applies `other` first and then this one.
+
+        Features are matched by name when both maps have names. `other` has curves as well, or is a
+        diagonal affine map.
+        """
+        order, names = self.joined(other)
+        first = MonotoneMap.of_line(other) if isinstance(other, AffineMap) else other
+        if not isinstance(first, MonotoneMap):
+            raise ValueError(f"'other' must be a map. Got {type(other).__name__}.")
+        if names.get("output_names") is None and not other.has_own_outputs:
+            names["feature_names"] = names["feature_names"] or other.feature_names
+        knots, values, slopes = (part[order] for part in first.arrays().values())
+        back = first.inverse()
+        x = np.empty((len(knots), knots.shape[1] + self.knots.shape[1]))
+        for j, k in enumerate(order):
+            inner = interpolated(self.knots[j], back.knots[k], back.values[k], back.slopes[k])
+            x[j] = np.sort(np.concatenate([knots[j], inner]))
+        x = _spread(x)
+        middle = np.stack([interpolated(*row) for row in zip(x, knots, values, slopes)])
+        y = self.without_links(middle.T).T
+        return MonotoneMap(x, _spread(y), slopes * self.slopes, **names)
+
+    def followed_by(self, affine: AffineMap) -> "MonotoneMap":
+        """Return the map that applies this one first and then an affine one."""
+        return MonotoneMap.of_line(affine).compose(self)
+
+    def reach(self) -> tuple[Array, Array]:
+        """Return the first and last knots, beyond which curves are lines that no data support."""
+        low, high = (linking.undo(self.links, self.knots[:, [k]].T)[0] for k in (0, -1))
+        return low, high
+
+    def formula(self, j: int, names: Sequence[str]) -> str:
+        """Write one output as a curve between its ends."""
+        x, y = self.knots[j], self.values[j]
+        return f"curve of {names[j]} from {x[0]:.6g}..{x[-1]:.6g} to {y[0]:.6g}..{y[-1]:.6g}"
+
+
+def interpolated(x: Array, knots: Array, values: Array, slopes: Array) -> Array:
+    """Return the image of numbers under lines between knots, and beyond them with these slopes."""
+    out = np.interp(x, knots, values)
+    below, above = x < knots[0], x > knots[-1]
+    out[below] = values[0] + slopes[0] * (x[below] - knots[0])
+    out[above] = values[-1] + slopes[1] * (x[above] - knots[-1])
+    return np.asarray(out)
+
+
+def _spread(rows: Array) -> Array:
+    """Move numbers that are equal, or nearly so, apart by rounding, so that rows increase."""
+    least = 1e-12 * np.maximum(np.abs(rows[:, [0, -1]]).max(axis=1), rows[:, -1] - rows[:, 0])
+    steps = np.maximum(np.diff(rows, axis=1), np.maximum(least, 1e-300)[:, None])
+    return np.column_stack([rows[:, 0], rows[:, :1] + np.cumsum(steps, axis=1)])
