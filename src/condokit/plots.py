@@ -14,12 +14,14 @@ from condokit.adapter import ConDoAdapter
 from condokit.checks import listing
 from condokit.data.disclosure import size_of
 from condokit.io.formats import need
+from condokit.maps.monotone import drawn_curves
 from condokit.trust.agreement import Agreement
 from condokit.trust.assess import Assessment
 from condokit.trust.evaluate import Evaluation
 
 REFERENCE, BEFORE, AFTER = "#6b7280", "#d97706", "#1d4ed8"
 _MOST_ROWS = 40
+_MOST_CURVES = 12
 FIGURES = ("overlap", "shift", "map", *(f"distribution_{k}" for k in range(1, 7)))  # of a report
 _INTERVAL = 1.96
 
@@ -30,8 +32,8 @@ def files(
     """Yield names and contents of the `FIGURES` that there are, as "png", "svg" or "pdf"."""
     drawn = {"overlap": overlap(assessment)} if len(assessment.strata) else {}
     drawn["shift"] = love(evaluation)
-    if adapter.map_.kind == "diagonal":
-        drawn["map"] = map_intervals(adapter)
+    if adapter.map_.kind in ("diagonal", "monotone"):
+        drawn["map"] = (map_curves if adapter.map_.kind == "monotone" else map_intervals)(adapter)
     for name, feature in zip(FIGURES[3:], evaluation.densities):
         drawn[name] = densities(evaluation, feature)
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the same every time
@@ -110,6 +112,28 @@ def map_intervals(adapter: ConDoAdapter) -> Any:
     return figure
 
 
+def map_curves(adapter: ConDoAdapter) -> Any:
+    """Draw the curves of a map, the most bent first, with 95% intervals where they are known."""
+    curves = adapter.map_
+    if curves.kind != "monotone":
+        raise ValueError("Only a map of the kind 'monotone' has curves.")
+    drawn = drawn_curves(curves, adapter.errors_, adapter.report_.get("bent"), _MOST_CURVES)
+    rows = -(-len(drawn) // 4)
+    figure, axes = _figure(min(4, len(drawn)) * 2.6 + 0.6, 2.6 * rows, min(4, len(drawn)), rows=rows)
+    for axis, one in zip(axes, drawn):
+        x, y = np.array(one["x"]), np.array(one["y"])
+        axis.axline((x[0], x[0]), slope=1, color=REFERENCE, ls=":", lw=1)
+        if one["low"] is not None:
+            axis.fill_between(x, one["low"], one["high"], color=AFTER, alpha=0.2, lw=0)
+        axis.plot(x, y, color=AFTER)
+        axis.set_ylim(min(y[0], x[0]), max(y[-1], x[-1]))
+        _label(axis, _literal(one["feature"]), "query")
+    for axis in axes[len(drawn) :]:
+        axis.set_visible(False)
+    axes[0].set_ylabel("mapped")
+    return figure
+
+
 def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
     """Draw a feature by stratum: reference, query as recorded, and query mapped."""
     known = evaluation.densities
@@ -163,14 +187,16 @@ def pyplot() -> Any:
     return import_module("matplotlib.pyplot")
 
 
-def _figure(width: float, height: float, n_axes: int = 1, **options: Any) -> tuple[Any, Any]:
-    """Return a figure and its axes, side by side."""
+def _figure(
+    width: float, height: float, n_axes: int = 1, rows: int = 1, **options: Any
+) -> tuple[Any, Any]:
+    """Return a figure and its axes, side by side, in as many rows."""
     options |= {"figsize": (width, height), "squeeze": False, "layout": "constrained"}
-    figure, axes = pyplot().subplots(1, n_axes, **options)
-    for axis in axes[0]:
+    figure, axes = pyplot().subplots(rows, n_axes, **options)
+    for axis in axes.ravel():
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(length=0)
-    return figure, axes[0]
+    return figure, axes.ravel()
 
 
 def _label(axis: Any, title: str, below: str) -> None:

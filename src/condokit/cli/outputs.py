@@ -85,7 +85,7 @@ def load_map(path: str, of_batches: bool = False) -> Any:
     """Read a map, or those of many batches as well; "-" is standard input."""
     from condokit.batches.adapter import BatchAdapter  # which enters the kind that it reads
     from condokit.maps import file
-    from condokit.maps.affine import AffineMap
+    from condokit.maps.base import Map
 
-    wanted = AffineMap | BatchAdapter if of_batches else AffineMap
+    wanted: Any = (Map, BatchAdapter) if of_batches else Map
     return file.read(sys.stdin.buffer if path == "-" else path, wanted)

@@ -19,7 +19,6 @@ from condokit.data.subsets import folds, mixed_order
 from condokit.divergences import DIVERGENCES, Divergence, PCMatch
 from condokit.fit.fit_map import Fit, Recipe, fit_map, fit_quietly, warn_incomplete
 from condokit.maps.affine import AffineMap
-from condokit.maps.base import Map
 from condokit.maps.families import MAPS, Affine, LocationScale, LowRank, MapFamily, Monotone
 from condokit.maps.provenance import setting, versions
 from condokit.summaries.gaussians import GaussianPair, gaussian_pair
@@ -247,7 +246,8 @@ def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidat
     if any(fits[k].map.kind == "monotone" for k in used):  # curves and matrices make no one map
         used, weights = [chosen], np.eye(len(weights))[chosen]
     table = _ladder(candidates, scores, weights)
-    report = replace(fits[chosen].report, ladder=table, chosen_map=candidates[chosen].name)
+    name = candidates[chosen].name if fits[chosen].map.kind != "monotone" else "monotone"
+    report = replace(fits[chosen].report, ladder=table, chosen_map=name)
     best = replace(fits[chosen], overlap=first.overlap, report=report)
     if len(used) == 1:
         return best, candidates[chosen]
@@ -465,7 +465,7 @@ class _Judge:
         weights[chosen] = prior
         self.weights = weights[is_query]
 
-    def __call__(self, found: Map) -> Array:
+    def __call__(self, found: Any) -> Array:
         """Return the nats of every query row."""
         residual = (found.without_links(self.X) - self._mean) / self._spread
         nats = np.log(self._spread).sum(axis=1) - found.log_slopes(self.X)

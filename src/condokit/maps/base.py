@@ -79,10 +79,6 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     def without_links(self, X: Array, out: Array | None = None) -> Array:
         """Map every row of X, which is on the scale of the links and stays there."""
 
-    @abstractmethod
-    def log_slopes(self, X: Array) -> Array:
-        """Return the logarithm of how much the map stretches volumes at every row."""
-
     def reach(self) -> tuple[Array, Array] | None:
         """Return the lowest and highest values that data support, None if there are no limits."""
         return None

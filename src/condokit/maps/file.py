@@ -62,7 +62,7 @@ def read(place: Place, wanted: Any) -> Any:
         raise MapFileError(f"{path} was changed or damaged: its content does not fit its hash.")
     if not isinstance(found, wanted):
         raise MapFileError(
-            f"{path} holds a map of the kind {kind!r}, which is no {wanted.__name__}. "
+            f"{path} holds a map of the kind {kind!r}, which is no {getattr(wanted, '__name__', 'map of two domains')}. "
             f"Read it with condokit.{'BatchAdapter.load' if kind == 'batches' else 'load_map'}."
         )
     return found

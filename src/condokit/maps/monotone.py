@@ -13,6 +13,8 @@ from condokit.maps.file import numbers
 from condokit.maps.matrices import checked
 from condokit.maps.profile import Profile
 
+_INTERVAL = 1.96
+
 
 class MonotoneMap(Map):
     """A fixed map with an increasing curve for every feature: lines between knots, and beyond them.
@@ -174,6 +176,21 @@ class MonotoneMap(Map):
         """Write one output as a curve between its ends."""
         x, y = self.knots[j], self.values[j]
         return f"curve of {names[j]} from {x[0]:.6g}..{x[-1]:.6g} to {y[0]:.6g}..{y[-1]:.6g}"
+
+
+def drawn_curves(curves: MonotoneMap, errors: Any, bent: Any, most: int) -> list[dict[str, Any]]:
+    """Return what a picture of the most bent curves shows, with 95% intervals if errors are known."""
+    # on the scale of links, if there are any
+    order = np.arange(len(curves.knots)) if bent is None else np.argsort(-bent, kind="stable")
+    names = curves.feature_names or [f"column {j}" for j in range(len(curves.knots))]
+    reach = None if errors is None else _INTERVAL * errors.std(curves.knots.T).T
+    out = []
+    for j in order[:most]:
+        y = curves.values[j]
+        bounds = (None, None) if reach is None else (y - reach[j], y + reach[j])
+        out.append({"feature": str(names[j]), "x": curves.knots[j], "y": y})
+        out[-1] |= dict(zip(("low", "high"), bounds))
+    return out
 
 
 def interpolated(x: Array, knots: Array, values: Array, slopes: Array) -> Array:

@@ -13,6 +13,7 @@ from condokit.data.disclosure import hidden_counts, hidden_overlap, rounded_besi
 from condokit.data.domains import Domains
 from condokit.data.records import LEVELS, Finding, Sheet, plain
 from condokit.maps.affine import AffineMap
+from condokit.maps.monotone import drawn_curves
 from condokit.maps.provenance import setting, versions
 from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
 from condokit.solvers.lbfgs import threads
@@ -26,6 +27,7 @@ _DIGITS = 6  # significant, of what the map is
 _FEW_DIGITS = 4  # of what is said about it
 _MOST_NOTES = 100  # features that are described in words
 _MOST_ENTRIES = 20  # of a matrix
+_MOST_CURVES = 12
 _LARGE_MATRIX = 2000  # features beyond which no square array is formed
 _NOT_TWICE = ("findings", "features", "densities", "n_query", "n_reference")  # of an evaluation
 _NOT_HERE = ("reference", "verbose")  # of parameters
@@ -37,7 +39,7 @@ _NOT_EVALUATED = (
     "The map joins different features, so that what it leaves of the shift cannot be measured here."
 )
 LEVEL_OF = {"better": "good", "no change needed": "good", "cannot tell": "care", "worse": "poor"}
-_EXACT = {"scale", "own", "offset", "image_of_mean", "mean", "change", "grid", "parameters"}
+_EXACT = {"scale", "own", "offset", "image_of_mean", "mean", "change", "grid", "parameters", "curves"}
 
 
 def build(
@@ -128,7 +130,7 @@ def _names(affine: AffineMap, domains: Domains) -> tuple[list[str], list[str]]:
 def _uncertainty(adapter: ConDoAdapter) -> dict[str, Any]:
     dof, is_formula = degrees_of_freedom(adapter), isinstance(adapter.errors_, DiagonalErrors)
     return {
-        "how": "formula" if is_formula else "resampled" if adapter.errors_ else "none",
+        "how": "formula" if is_formula or adapter.map_.kind == "monotone" else "resampled" if adapter.errors_ else "none",
         "strength_one_error": robustness_value(1.0, dof),
         "strength_two_errors": robustness_value(2.0, dof),
     }
@@ -311,7 +313,7 @@ def parameters(affine: Any, errors: StandardErrors | None) -> dict[str, Any]:
             columns[f"{name}_high"] = values + _INTERVAL * error
     if affine.is_rectangular:
         return columns
-    own = {} if is_diagonal else {"own": affine.matrix.diagonal()}
+    own = {} if is_diagonal or affine.kind == "monotone" else {"own": affine.matrix.diagonal()}
     return {"mean": mean, "change_sd": value / np.where(sd > 0, sd, np.nan), **columns, **own}
 
 
@@ -320,10 +322,14 @@ def _map(adapter: ConDoAdapter, inward: list[str], outward: list[str]) -> dict[s
     record: dict[str, Any] = {
         "kind": affine.kind,
         "n_in": affine.n_features_in_,
-        "n_out": len(affine.offset),
+        "n_out": affine.shape[0],
         "links": sum(link is not None for link in affine.links or ()),
-        "has_intervals": affine.kind == "diagonal" and adapter.errors_ is not None,
+        "has_intervals": affine.kind in ("diagonal", "monotone") and adapter.errors_ is not None,
     }
+    if affine.kind == "monotone":
+        facts = adapter.report_
+        drawn = drawn_curves(affine, adapter.errors_, facts.get("bent"), _MOST_CURVES)
+        return record | {"curves": drawn, "n_bent": len(facts.get("bent_features", []))}
     if affine.kind == "diagonal":
         scale = np.abs(affine.scale)
         return record | {"smallest_scale": scale.min(), "largest_scale": scale.max()}

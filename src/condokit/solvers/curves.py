@@ -198,10 +198,10 @@ class _Problem:
         wide = knots[-1] - knots[0]
         fine = np.linspace(knots[0] - wide, knots[-1] + wide, _FINE)
         fine = np.unique(np.concatenate([fine, spline.knots, knots]))
-        h = spline(fine) @ a
+        h = _rising(spline(fine) @ a, fine)
         steep = np.diff(fine)[[0, -1]] / np.maximum(np.diff(h)[[0, -1]], 1e-300)
-        g = interpolated(B @ (a + c), h, fine, steep)
-        J = np.hstack([B - spline(g), B]) / (spline.slopes(g) @ a)[:, None]
+        g = _rising(interpolated(B @ (a + c), h, fine, steep), knots)
+        J = np.hstack([B - spline(g), B]) / np.maximum(spline.slopes(g) @ a, 1e-3)[:, None]
         return g, np.einsum("nr,nr->n", J @ member.covariance, J)
 
 
@@ -263,6 +263,12 @@ def _weighted(x: Array, weights: Array, shares: Array) -> Array:
     order = np.argsort(x, kind="stable")
     upto = np.cumsum(weights[order])
     return np.interp(shares, (upto - 0.5 * weights[order]) / upto[-1], x[order])
+
+
+def _rising(values: Array, at: Array) -> Array:
+    """Lift values that do not rise by a thousandth of where they are at, as between nodes."""
+    steps = np.maximum(np.diff(values), 1e-3 * np.diff(at))
+    return np.concatenate([values[:1], values[0] + np.cumsum(steps)])
 
 
 def _distinct(knots: Array) -> Array:

@@ -22,6 +22,7 @@ from condokit.trust.agreement import Agreement, agreement
 from condokit.trust.blocks import ComparableRows, read_for_map
 from condokit.trust.models import model_sheets
 from condokit.trust.residual_shift import MapErrors, ShiftTests, silhouettes, variance_explained
+from condokit.trust.specification import misfit, specification
 from condokit.trust.systematic import SystematicError, systematic_error
 from condokit.trust.unused import unused_that_matter
 
@@ -84,6 +85,9 @@ class Evaluation(Record):
     # confounders, before and after; permutation p-value, plain and adjusted for many features; the
     # difference that confounders explain and the share of it kept
     features: Sheet
+    # for every feature: whether one map fits all strata (p-values, plain and adjusted), by how much
+    # strata disagree beyond chance, and those farthest apart; see `trust.specification`
+    specification: Sheet
     # the smallest adjusted p-value of a feature, that of telling the domains apart by all features
     # together, and twice the smaller: that of the two tests together
     p_features: float
@@ -244,8 +248,10 @@ def _evaluated(
     unused = unused_that_matter(domains)
     found = None if pairs is None else agreement(pairs, domains, affine, max(min_cell, 2))
     doubts = [*_doubts(domains, comparison, error, before, after)]
-    doubts += [finding.text.rstrip(".") for finding in unused]
-    findings = gravest_first([*unused, *_findings(features, before, matched, after)])
+    fits = specification(rows, names, strata)
+    apart = [one for one in [misfit(fits, rows.covariates is None)] if one is not None]
+    doubts += [finding.text.rstrip(".") for finding in [*unused, *apart]]
+    findings = gravest_first([*unused, *apart, *_findings(features, before, matched, after)])
     sizes = [(None, None)] * 2 if error is None else [error.rms(k) for k in (0, 1)]
     sheets = model_sheets(models, labels, rows, strata, domains.tables[0], min_cell)
     shown = np.lexsort((-np.abs(features["shift_before"]), after.adjusted))[:_MOST_DENSITIES]
@@ -262,6 +268,7 @@ def _evaluated(
         n_reference=int(support.count_reference.sum()),
         versions=_versions_sheet(versions),
         features=features,
+        specification=fits,
         p_features=after.p_features,
         p_joint=after.p_joint,
         p_value=after.p_value,

@@ -1,0 +1,108 @@
+"""Whether one map fits all strata: what it leaves should not depend on the confounders."""
+
+import numpy as np
+from scipy.special import chdtrc, fdtrc
+from scipy.stats import false_discovery_control
+
+from condokit.checks import Array, said
+from condokit.data.arrays import ones_for_zeros
+from condokit.data.records import Finding, Sheet
+from condokit.trust.blocks import ComparableRows
+
+_FEWEST_ROWS = 8  # of a domain in a block that is compared with others
+_LEVEL = 0.01
+_LEVEL_OF_BLOCKS = 0.001  # which are cut from continuous confounders
+_NOTABLE = 0.1  # standard deviations by which strata must disagree beyond chance
+_MOST_NAMED = 3
+_ADVICE = said(
+    "Try {@map='monotone'}; look for a confounder that is not used, or a device that answers "
+    "otherwise there; fit strata apart if they are meant to differ."
+)
+
+
+def specification(rows: ComparableRows, names: list[str], strata: list[str]) -> Sheet:
+    r"""Test for every feature whether the mapped query fits the reference equally in all strata.
+
+    With :math:`\delta_k` the difference of means within block k, v its variance and weights 1 / v,
+    Welch's F compares :math:`\sum_k (\delta_k - \bar\delta)^2 / v_k` with chance; the logarithms of
+    ratios of standard deviations are compared likewise, with the variance
+    :math:`(\kappa - 1) / 4 \cdot (1 / n_q + 1 / n_r)`, kurtosis :math:`\kappa`. `p` is twice the
+    smaller; `disagreement` the root mean squared deviation beyond chance, in standard deviations of
+    the reference. Blocks are categories, or of equal propensity given continuous confounders.
+    """
+    R = rows.residuals(rows.after)
+    blocks = [
+        b
+        for b in rows.shared_blocks()
+        if min(rows.is_query[b].sum(), (~rows.is_query[b]).sum()) >= _FEWEST_ROWS
+    ]
+    if len(blocks) < 2:
+        return Sheet({})
+    parts = [[R[b][side] for side in (rows.is_query[b], ~rows.is_query[b])] for b in blocks]
+    n = np.array([[len(x) for x in pair] for pair in parts])[:, :, None]
+    mean, var = (np.array([[f(x) for x in pair] for pair in parts]) for f in (_mean, _var))
+    unit = ones_for_zeros(np.sqrt((n[:, 1] * var[:, 1]).sum(axis=0) / n[:, 1].sum(axis=0)))
+    var = np.maximum(var, 1e-12 * unit**2)
+    delta, each = mean[:, 0] - mean[:, 1], rows.rows_per_subject
+    v = each * (var / n).sum(axis=1)
+    dof = v**2 / (each**2 * ((var / n) ** 2 / (n - 1)).sum(axis=1))
+    p_mean, off = _welch(delta, v, dof)
+    ratio = 0.5 * np.log(var[:, 0] / var[:, 1])
+    fourth = sum(((x - m) ** 4).sum(axis=0) for p, ms in zip(parts, mean) for x, m in zip(p, ms))
+    kurtosis = fourth / (n.sum() * unit**4)
+    noise = each * np.maximum(kurtosis - 1, 0.5) / 4 * (1 / n).sum(axis=1)
+    middle = (ratio / noise).sum(axis=0) / (1 / noise).sum(axis=0)
+    p_spread = chdtrc(len(blocks) - 1, ((ratio - middle) ** 2 / noise).sum(axis=0))
+    p = np.minimum(2 * np.minimum(p_mean, p_spread), 1.0)
+    named = rows.covariates is None
+    label = [strata[rows.category[b[0]]] if named else f"block {k + 1}" for k, b in enumerate(blocks)]
+    low, high = off.argmin(axis=0), off.argmax(axis=0)
+    excess = np.maximum((off**2).mean(axis=0) - v.mean(axis=0), 0.0)
+    return Sheet(
+        {
+            "feature": names,
+            "p": p,
+            "p_adjusted": false_discovery_control(p),
+            "disagreement": np.sqrt(excess) / unit,
+            "lowest": [label[k] for k in low],
+            "lowest_shift": np.take_along_axis(off, low[None], 0)[0] / unit,
+            "highest": [label[k] for k in high],
+            "highest_shift": np.take_along_axis(off, high[None], 0)[0] / unit,
+        }
+    )
+
+
+def misfit(found: Sheet, by_strata: bool) -> Finding | None:
+    """Say which features one map does not fit in all strata, if there are any."""
+    if not len(found):
+        return None
+    p, size = np.array(found["p_adjusted"]), np.array(found["disagreement"])
+    hit = np.flatnonzero((p < (_LEVEL if by_strata else _LEVEL_OF_BLOCKS)) & (size > _NOTABLE))
+    if not len(hit):
+        return None
+    worst = hit[np.argsort(p[hit], kind="stable")][:_MOST_NAMED]
+    told = []
+    for j in worst:
+        ends = (f"{found[e][j]} {found[f'{e}_shift'][j]:+.2f} sd" for e in ("lowest", "highest"))
+        told.append(f"{found['feature'][j]} ({', '.join(ends)})" if by_strata else found["feature"][j])
+    more = f" and {len(hit) - len(worst)} more" if len(hit) > len(worst) else ""
+    where = "all strata" if by_strata else "all values of the confounders"
+    return Finding("care", f"one map does not fit {where}: {', '.join(told)}{more}.", _ADVICE)
+
+
+def _mean(x: Array) -> Array:
+    return np.asarray(x.mean(axis=0))
+
+
+def _var(x: Array) -> Array:
+    return np.asarray(x.var(axis=0, ddof=1))
+
+
+def _welch(delta: Array, v: Array, dof: Array) -> tuple[Array, Array]:
+    """Return p of Welch's test that all differences are equal, and how far each is off."""
+    k, w = len(delta), 1 / v
+    total = w.sum(axis=0)
+    off = delta - (w * delta).sum(axis=0) / total
+    uneven = ((1 - w / total) ** 2 / dof).sum(axis=0)
+    F = (w * off**2).sum(axis=0) / (k - 1) / (1 + 2 * (k - 2) / (k**2 - 1) * uneven)
+    return fdtrc(k - 1, (k**2 - 1) / (3 * np.maximum(uneven, 1e-12)), F), off
