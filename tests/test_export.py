@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from condokit import AffineMap
+from condokit import AffineMap, MonotoneMap
 from condokit.export import export, to_onnx, to_python, to_sql
 
 HOSTILE = [
@@ -37,13 +37,16 @@ def make(kind, links=None, names=HOSTILE, seed=0):
         parts["left"][1], parts["right"][2], scale[3] = 0, 0, 0
     elif kind == "flat":
         scale[2] = 0
+    elif kind == "monotone":
+        knots, values = (np.cumsum(rng.uniform(0.1, 0.5, (d, 5)), axis=1) for _ in range(2))
+        return MonotoneMap(knots - 0.3, values - 0.5, None, names, links=links)
     offset = rng.normal(size=scale.shape[0])
     return AffineMap(scale, offset, names, links=links, **parts)
 
 
 CASES = [
     pytest.param(kind, links, id=f"{kind}{'-links' * (links is not None)}")
-    for kind in ("diagonal", "flat", "low-rank", "dense", "sparse", "wide", "tall")
+    for kind in ("diagonal", "flat", "monotone", "low-rank", "dense", "sparse", "wide", "tall")
     for links in (None, LINKS)
     if links is None or kind not in ("wide", "tall")
 ]

@@ -45,11 +45,12 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     Parameters
     ----------
     map : str or MapFamily, default="location-scale"
-        The family of maps to choose from: "identity", "shift", "location-scale", "affine",
-        "orthogonal", "similarity", "low-rank", "blocks" (as `Blocks(groups)`). "auto" averages
-        identity, shift and location-scale by their evidence for every feature, and these with
-        matrices by how well they predict held-out rows, if there are 8 rows per feature; see
-        `report_`.
+        The family of maps to choose from: "identity", "shift", "location-scale", "monotone" (an
+        increasing curve for every feature, as far as evidence bends it from a line), "affine",
+        "orthogonal", "similarity", "low-rank", "blocks" (as `Blocks(groups)`). "auto" is
+        "location-scale" with those lines bent that are likely curves (given confounders, up to 300
+        features), and averages it with matrices by how well they predict held-out rows, if there
+        are 8 rows per feature; see `report_`.
     divergence : str or Divergence, default="auto"
         What the map makes small: "reverse-kl", "forward-kl", "jeffreys", "likelihood", "ot",
         "pc-match", or between samples "mmd", "energy", "sliced-wasserstein", "procrustes".
@@ -92,7 +93,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
 
     Attributes
     ----------
-    map_ : AffineMap
+    map_ : AffineMap or MonotoneMap
         The map from query to reference features.
     support_ : Support
         The confounder values compared, with weights and counts, and those left out.
@@ -100,18 +101,18 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         How far the confounders of the two domains overlap, together and one by one.
     divergence_, conditional_ : str or instance
         What was used; the names that "auto" stands for.
-    map_se_ : dict of {"scale", "offset"} to ndarray, or None
-        Standard errors: of sampling, and of the pull to the identity or of averaging, which
-        counts as an error of its own. From a formula, or from resampled moments and samples of
-        strata: for matrices (of low rank: of all entries of A), divergences between samples and
-        divergences of your own. They take a map for the one that was meant: that another solution
-        is as good, or the sign of an axis wrong, is not in them. None, until `bootstrap` has found
-        them, where resampling would take long or tell little: given continuous confounders (but
-        for diagonal maps by "likelihood"); matrices of more than 30 features (100 in closed form;
-        of rank 2, 66 or two million values); domains with different features; "procrustes";
-        rows that do not determine the matrix; missing values where there is no formula; after
-        `pairs`.
-    errors_ : DiagonalErrors, DrawnErrors, JoinedErrors or None
+    map_se_ : dict of {"scale", "offset"} or {"values"} to ndarray, or None
+        Standard errors: of sampling, and of the pull to the identity, which counts as an error of
+        its own. Of curves, those of the "values" at knots. From a formula, or from resampled
+        moments and samples of strata: for matrices (of low rank: of all entries of A), divergences
+        between samples and divergences of your own. They take a map for the one that was meant:
+        that another solution is as good, or the sign of an axis wrong, is not in them. None, until
+        `bootstrap` has found them, where resampling would take long or tell little: given
+        continuous confounders (but for diagonal maps by "likelihood"); matrices of more than 30
+        features (100 in closed form; of rank 2, 66 or two million values); domains with different
+        features; "procrustes"; rows that do not determine the matrix; missing values where there is
+        no formula; after `pairs`.
+    errors_ : DiagonalErrors, DrawnErrors, JoinedErrors, CurveErrors or None
         What `transform` computes the errors of single values from.
     report_ : FitReport
         Facts of the fit, by name or as items: rows compared, iterations, how much of the plain

@@ -119,7 +119,9 @@ def map_curves(adapter: ConDoAdapter) -> Any:
         raise ValueError("Only a map of the kind 'monotone' has curves.")
     drawn = drawn_curves(curves, adapter.errors_, adapter.report_.get("bent"), _MOST_CURVES)
     rows = -(-len(drawn) // 4)
-    figure, axes = _figure(min(4, len(drawn)) * 2.6 + 0.6, 2.6 * rows, min(4, len(drawn)), rows=rows)
+    figure, axes = _figure(
+        min(4, len(drawn)) * 2.6 + 0.6, 2.6 * rows, min(4, len(drawn)), rows=rows
+    )
     for axis, one in zip(axes, drawn):
         x, y = np.array(one["x"]), np.array(one["y"])
         axis.axline((x[0], x[0]), slope=1, color=REFERENCE, ls=":", lw=1)

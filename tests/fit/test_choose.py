@@ -37,7 +37,7 @@ def test_a_diagonal_truth_is_left_diagonal(scale, offset):
         auto = ConDoAdapter(map="auto").fit_pair(*data)
         assert auto.map_.kind == "diagonal"
         assert auto.report_["chosen_map"] == "diagonal"
-        assert set(auto.report_["candidates"]) == {"identity", "shift", "location-scale"}
+        np.testing.assert_array_equal(auto.map_.A, ConDoAdapter().fit_pair(*data).map_.A)
 
 
 def turned(n=50, n_features=3, turn=0.3, seed=4, n_strata=3):
@@ -100,11 +100,11 @@ def test_the_map_is_the_average_of_the_candidates():
 
 
 def test_a_row_less_moves_little():
-    """Adapted data move by little, and by at most 1.5 times what the plain map moves them."""
+    """Adapted data move by little, and by at most 1.5 times what the default moves them."""
     for data in (turned(turn=0.1, seed=0), turned(turn=0.0, seed=1), turned(n_features=6, seed=2)):
         X_query, X_reference, Z_query, Z_reference = data
         moved = []
-        for parameters in ({"map": "auto"}, {"shrinkage": None}):
+        for parameters in ({"map": "auto"}, {}):
             whole = ConDoAdapter(**parameters).fit_pair(*data).transform(X_query)
             sizes = []
             for i in range(0, 100, 5):

@@ -24,13 +24,13 @@ class PooledLikelihood(Divergence):
     .. math:: y = U \beta + s \sqrt{v} \epsilon, \quad \epsilon \sim t_\nu.
 
     U has the levels of categories and the continuous confounders as they are, and curves, slopes by
-    level and interactions as far as all features together speak for them (restricted likelihood);
-    v has levels, shared by empirical Bayes, and columns that matter; :math:`\nu` comes from the
-    data, and only features with heavy tails are reweighted. Rows of one subject (`groups`) share a
-    random intercept. See `condokit.solvers.pooled.stacked` for the closed forms. No prior over
-    the confounders is needed, and any number of them may be given. Increasing curves
-    (`Monotone`) bend these straight lines; see `condokit.solvers.curves`. Full matrices have one Gaussian
-    per support value for both domains; see `GaussianLikelihood`.
+    level and interactions as far as all features together speak for them (restricted likelihood); v
+    has levels, shared by empirical Bayes, and columns that matter; :math:`\nu` comes from the data,
+    and only features with heavy tails are reweighted. Rows of one subject (`groups`) share a random
+    intercept. See `condokit.solvers.pooled.stacked` for the closed forms. No prior over the
+    confounders is needed, and any number of them may be given. Increasing curves (`Monotone`) bend
+    these straight lines; see `condokit.solvers.curves`. Full matrices have one Gaussian per support
+    value for both domains; see `GaussianLikelihood`.
     """
 
     forms: ClassVar[dict[str, str]] = {

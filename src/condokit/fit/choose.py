@@ -34,7 +34,7 @@ _RULES = (
     ("diagonal", "moments", "reverse-kl"),  # a conditional was asked for by name
     ("any", "any", "likelihood"),
 )
-# What map="auto" tries beside an average of diagonal maps, from simple to rich; the first only
+# What map="auto" tries beside lines that may be bent, from simple to rich; the first only
 # without confounders, none of them for one feature or for very many
 _MATRICES = (
     ("ot", Affine()),
@@ -79,12 +79,12 @@ class Candidate:
     @property
     def name(self) -> str:
         """What the report calls it."""
-        return self.map if self.recipe.averages else f"{self.map} ({called(self.divergence)})"
+        return self.map if self.recipe.sparing else f"{self.map} ({called(self.divergence)})"
 
     @property
     def map(self) -> str:
         """What the family of maps is called."""
-        if self.recipe.averages:
+        if self.recipe.sparing:
             return "diagonal"
         kind = type(self.recipe.family)
         return next((name for name, known in MAPS.items() if kind is known), kind.__name__)
@@ -109,7 +109,7 @@ def candidates(settings: Mapping[str, Any], domains: Domains) -> list[Candidate]
     bends = domains.confounders and not named and domains.n_features <= _MOST_FEATURES
     bends = bool(bends) and _is_auto(settings["conditional"])
     lines: MapFamily = Monotone() if bends else LocationScale()
-    first = _candidate(settings, lines, divergence, domains, averages=True)
+    first = _candidate(settings, lines, divergence, domains, sparing=True)
     matrices: Sequence[tuple[Any, MapFamily]] = _MATRICES if domains.confounders else _MATRICES[:1]
     if named:  # a divergence that was asked for is the only one to be tried
         matrices = [(divergence, Affine())]
@@ -127,7 +127,7 @@ def _candidate(
     family: MapFamily,
     divergence: Any,
     domains: Domains,
-    averages: bool = False,
+    sparing: bool = False,
 ) -> Candidate:
     """Make a recipe of the ingredients, with what "auto" stands for."""
     conditional = settings["conditional"]
@@ -142,7 +142,7 @@ def _candidate(
         prior=pick("prior", settings["prior"], PRIORS, Prior),
         conditional=_seeded("conditional", conditional, CONDITIONALS, Conditional, settings),
         divergence=chosen,
-        averages=averages,
+        sparing=sparing,
         shrinkage=_checked_shrinkage(settings["shrinkage"]),
         warn_overlap=settings["warn_overlap"],
         min_overlap=settings["min_overlap"],
@@ -240,7 +240,7 @@ def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidat
                     scores[k].failure = "the strata do not tell rotations apart"
             if not any(scores[k].failure for k in used):
                 break
-    if any(used) and domains.gaps is not None and candidates[0].recipe.averages:
+    if any(used) and domains.gaps is not None and candidates[0].recipe.sparing:
         warn_incomplete(domains)
     chosen = int(weights.argmax())
     if any(fits[k].map.kind == "monotone" for k in used):  # curves and matrices make no one map
@@ -351,7 +351,7 @@ class _Trial:
         # matching axes stands in for the search among all matrices where rows are too few for that
         family, divergence = candidate.recipe.family, candidate.recipe.divergence
         d, fewest = self.trial_domains.n_features, self.whole.fewest_rows
-        beside = self.candidates[0].recipe.family.form == "diagonal"
+        beside = self.candidates[0].recipe.sparing
         total, many = float(self.whole.support.n_rows.sum()), fewest >= (1 + beside) * MANY_ROWS * d
         if family.form != "diagonal" and beside and total < MANY_ROWS * d:
             return f"{total:g} rows are too few for a matrix of {d} features"
@@ -393,7 +393,7 @@ class _Trial:
             difference = scores[k].nats - scores[best].nats
             gap = float(self.weights @ difference)
             error = float(np.sqrt(self.weights**2 @ (difference - gap) ** 2))
-            if self.candidates[k].recipe.family.form == "diagonal":
+            if self.candidates[k].recipe.sparing:
                 gap -= tolerance
             worse = gap / max(error, 1e-300)
             weights[k] = left * np.interp(worse, _ERRORS, (1.0, 0.0))

@@ -21,8 +21,9 @@ from condokit.solvers.solution import Curves, Solution
 from condokit.summaries.rows import Rows
 
 FEWEST_ROWS = 25.0  # of a domain, as many as weighted ones are worth, below which lines stay
+_LEAST_TAIL = 0.05  # of the range of knots
 _MOST_ROWS = 20_000  # of a domain that are looked at
-_LIKELY = 0.5  # probability from which a curve is taken where lines would do
+_UNLIKELY, _LIKELY = 0.5, 0.75  # probabilities of a curve: a line would do; it is wanted
 
 
 def fit_curves(
@@ -53,11 +54,17 @@ def fit_curves(
     worth = float(len(found)) if line.evidence is None else line.evidence.n_effective
     weights = average(found, worth, 0.0 if shrinkage is None else STRAIGHT)
     if sparing:
-        weights = [np.eye(len(w))[0] if w[0] > _LIKELY else w for w in weights]
+        weights = [_spared(w) for w in weights]
         if all(w[0] == 1 for w in weights):
             return None
     kept = 1 - shrinkage if isinstance(shrinkage, float) else 1.0
     return _assembled(found, weights, line, errors, kept)
+
+
+def _spared(weights: Array) -> Array:
+    """Return weights with a line where a curve is not likely, and all of the curve where it is."""
+    share = np.clip((1 - weights[0] - _UNLIKELY) / (_LIKELY - _UNLIKELY), 0.0, 1.0)
+    return (1 - share) * np.eye(len(weights))[0] + share * weights
 
 
 def _by_gaps(
@@ -218,7 +225,8 @@ def _assembled(
             own = errors.std(X)[:, j] ** 2
             variances = np.maximum(variances, own)
         sd[j] = np.sqrt(weight @ (variances + (one.curves - values[j]) ** 2))
-        (low, high), t = one.tails, one.knots
+        t, least = one.knots, _LEAST_TAIL * np.ptp(one.knots)
+        low, high = max(one.tails[0], t[0] + least), min(one.tails[1], t[-1] - least)
         at_low, at_high = (np.interp([low, high], t, y) for y in (values[j], sd[j]))
         wide = np.array([low - t[0], t[-1] - high])
         slopes[j] = np.array([at_low[0] - values[j, 0], values[j, -1] - at_low[1]]) / wide * m[j]

@@ -56,7 +56,7 @@ class Recipe:
     prior: Prior
     conditional: Conditional
     divergence: Divergence
-    averages: bool
+    sparing: bool  # whether lines are bent only where that is more likely than not
     shrinkage: Any
     warn_overlap: float
     min_overlap: float
@@ -126,9 +126,6 @@ class FitReport(Mapping[str, Any]):
     bent_features: list[str] | None = None  # whose curves are likely no straight lines
     bent: Array | None = None  # how likely that is of every feature
     subject_ratio: float | None = None  # variance between subjects over that within
-    candidates: dict[str, float] | None = None  # with map="auto": mean weights of diagonal maps
-    chosen: dict[str, str] | None = None  # the heaviest of them for every feature
-    candidate_weights: Array | None = None
     fallback: str | None = None  # fitted instead of a matrix that the rows are too few for
     covariances: dict[str, Any] | None = None  # how they were regularised
     blocks: list[dict[str, Any]] | None = None
@@ -210,7 +207,7 @@ def _map_of(solution: Solution, table: Table, links: Any, outputs: Any) -> Map:
     told = {"feature_names": table.feature_names, "links": links, "output_names": outputs}
     if (curves := solution.curves) is not None:
         return MonotoneMap(curves.knots, curves.values, curves.slopes, **told)
-    factors = {"left": solution.left, "right": solution.right}
+    factors: dict[str, Any] = {"left": solution.left, "right": solution.right}
     return AffineMap(solution.scale, solution.offset, **factors, **told)
 
 
@@ -275,10 +272,10 @@ def _refuse_failure(solution: Solution, table: Table, support: Support) -> None:
 
 
 def _fit_diagonal(domains: Domains, recipe: Recipe, comparison: Comparison) -> Found:
-    """Return a diagonal map, shrunk or averaged as asked, with its errors."""
+    """Return a diagonal map, shrunk as asked, with its errors."""
     table = domains.tables[0]
     plain, unit, flat = _solve_diagonal(domains, recipe, comparison)
-    settled = settle(plain, unit, recipe.averages, recipe.shrinkage)
+    settled = settle(plain, unit, recipe.shrinkage)
     solution = settled.solution
     facts = {"constant_features": table.names_of(flat), **settled.facts(plain, table)}
     errors: StandardErrors | None = DiagonalErrors.of(plain, solution)
@@ -352,10 +349,10 @@ def _fit_monotone(domains: Domains, recipe: Recipe, comparison: Comparison) -> F
     straight = replace(recipe, family=LocationScale())
     line, facts, errors = _fit_diagonal(domains, straight, comparison)
     again = partial(straight.compare, quiet=True)
-    how = recipe.shrinkage, recipe.averages
+    how = recipe.shrinkage, recipe.sparing
     curves = fit_curves(domains, again, comparison, line, errors, *how)
     if curves is None:
-        if not recipe.averages:
+        if not recipe.sparing:
             warn(
                 "few-rows-for-curves",
                 "No curve can be learned: fewer than {fewest:.0f} comparable rows in a domain, or "

@@ -15,8 +15,8 @@ from condokit.maps.coordinates import AllMatrices, Coordinates, Diagonals, Rotat
 class MapFamily(BaseEstimator, ABC):
     """A set of maps, among which a divergence finds the best."""
 
-    # "diagonal", "monotone", "matrix", "low-rank" or "blocks": what its maps look like. A divergence says for
-    # each form what it needs to know of the data.
+    # "diagonal", "monotone", "matrix", "low-rank" or "blocks": what its maps look like. A
+    # divergence says for each form what it needs to know of the data.
     form: ClassVar[str]
     is_free: ClassVar[bool] = False  # whether all matrices are in it
     is_rigid: ClassVar[bool] = False

@@ -61,8 +61,9 @@ def read(place: Place, wanted: Any) -> Any:
     if not intact:
         raise MapFileError(f"{path} was changed or damaged: its content does not fit its hash.")
     if not isinstance(found, wanted):
+        other = getattr(wanted, "__name__", "map")
         raise MapFileError(
-            f"{path} holds a map of the kind {kind!r}, which is no {getattr(wanted, '__name__', 'map of two domains')}. "
+            f"{path} holds a map of the kind {kind!r}, which is no {other}. "
             f"Read it with condokit.{'BatchAdapter.load' if kind == 'batches' else 'load_map'}."
         )
     return found

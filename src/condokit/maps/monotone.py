@@ -91,7 +91,7 @@ class MonotoneMap(Map):
         if ends.shape != (len(x), 2) or not (ends > 0).all():
             raise ValueError("'slopes' must be two positive numbers per feature.")
         told = feature_names, links, output_names, fitted_on, provenance
-        parts = {"knots": x, "values": y, "slopes": ends}
+        parts: dict[str, Any] = {"knots": x, "values": y, "slopes": ends}
         super().__init__("monotone", (len(x), len(x)), *told, **parts)
 
     @classmethod
@@ -108,7 +108,7 @@ class MonotoneMap(Map):
             low, high = profile.mean - profile.sd, profile.mean + profile.sd
         knots = np.column_stack([low, high])
         values = affine.scale[:, None] * knots + affine.offset[:, None]
-        told = {"links": affine.links, "output_names": affine.output_names}
+        told: dict[str, Any] = {"links": affine.links, "output_names": affine.output_names}
         slopes = np.repeat(affine.scale[:, None], 2, axis=1)
         return cls(knots, values, slopes, affine.feature_names, **told)
 
@@ -136,9 +136,7 @@ class MonotoneMap(Map):
     def inverse(self) -> "MonotoneMap":  # noqa: D102
         with np.errstate(over="ignore"):
             slopes = 1 / self.slopes
-        return MonotoneMap(
-            self.values, self.knots, slopes, links=self.links, **self.turned_names()
-        )
+        return MonotoneMap(self.values, self.knots, slopes, links=self.links, **self.turned_names())
 
     def compose(self, other: Map) -> "MonotoneMap":
         """Return the map that applies `other` first and then this one.
@@ -179,7 +177,7 @@ class MonotoneMap(Map):
 
 
 def drawn_curves(curves: MonotoneMap, errors: Any, bent: Any, most: int) -> list[dict[str, Any]]:
-    """Return what a picture of the most bent curves shows, with 95% intervals if errors are known."""
+    """Return what a picture of the most bent curves shows, with 95% intervals if known."""
     # on the scale of links, if there are any
     order = np.arange(len(curves.knots)) if bent is None else np.argsort(-bent, kind="stable")
     names = curves.feature_names or [f"column {j}" for j in range(len(curves.knots))]

@@ -245,7 +245,7 @@ class Monitor:
         self.outside += (finite & ((low > X) | (high < X))).sum(axis=0)
         self.far += (np.abs(z) > _FAR_AWAY).sum(axis=0)
         if self.reach is not None:
-            beyond = finite & ((X < self.reach[0]) | (X > self.reach[1]))
+            beyond = finite & ((self.reach[0] > X) | (self.reach[1] < X))
             self.beyond += beyond.sum(axis=0)
             self.n_beyond += int(beyond.any(axis=1).sum())
 

@@ -39,7 +39,17 @@ _NOT_EVALUATED = (
     "The map joins different features, so that what it leaves of the shift cannot be measured here."
 )
 LEVEL_OF = {"better": "good", "no change needed": "good", "cannot tell": "care", "worse": "poor"}
-_EXACT = {"scale", "own", "offset", "image_of_mean", "mean", "change", "grid", "parameters", "curves"}
+_EXACT = {
+    "scale",
+    "own",
+    "offset",
+    "image_of_mean",
+    "mean",
+    "change",
+    "grid",
+    "parameters",
+    "curves",
+}
 
 
 def build(
@@ -130,7 +140,11 @@ def _names(affine: AffineMap, domains: Domains) -> tuple[list[str], list[str]]:
 def _uncertainty(adapter: ConDoAdapter) -> dict[str, Any]:
     dof, is_formula = degrees_of_freedom(adapter), isinstance(adapter.errors_, DiagonalErrors)
     return {
-        "how": "formula" if is_formula or adapter.map_.kind == "monotone" else "resampled" if adapter.errors_ else "none",
+        "how": "formula"
+        if is_formula or adapter.map_.kind == "monotone"
+        else "resampled"
+        if adapter.errors_
+        else "none",
         "strength_one_error": robustness_value(1.0, dof),
         "strength_two_errors": robustness_value(2.0, dof),
     }
@@ -164,7 +178,7 @@ def _used(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
     if adapter.shrinkage == "auto" and "kept_shift" in facts:
         text = "auto: {kept_shift:.0%} of the estimated shifts and {kept_log_scale:.0%} of the "
         text = f"{text}log-scales were kept".format(**facts)
-        used["shrinkage"] = None if "candidates" in facts else text  # averaged instead
+        used["shrinkage"] = text
     return {name: setting(value) for name, value in used.items()}
 
 
@@ -361,13 +375,13 @@ def _largest(affine: AffineMap, inward: list[str], outward: list[str]) -> dict[s
 
 def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
     """Return how the map was chosen and found; counts of single features are summed up."""
-    report, facts = adapter.report_, {}
+    report, facts = adapter.report_, dict[str, Any]()
     for name, value in report.items():
         if name in ("rows_query", "rows_reference"):  # shown elsewhere
             continue
         if name in ("missing_features", "constant_features"):
             facts[name] = len(value)
-        elif name == "candidates" or isinstance(value, str | bool | int | float | np.number):
+        elif isinstance(value, str | bool | int | float | np.number):
             facts[name] = value
     return {
         "divergence": setting(adapter.divergence_),

@@ -146,7 +146,7 @@ def _of_domains(
     if is_diagonal and in_strata and domains.gaps is None:
         draws = _by_moments(domains, recipe, n_resamples, seed)
     else:
-        plain = replace(recipe, shrinkage=None, averages=False) if is_diagonal else recipe
+        plain = replace(recipe, shrinkage=None, sparing=False) if is_diagonal else recipe
         draws = _by_rows(domains, replace(chosen, recipe=plain), n_resamples, seed, n_jobs)
     with threads(1):
         found, n_failed = _gathered(draws, n_resamples, verbose)
@@ -169,7 +169,7 @@ def _of_curves(
 ) -> Bootstrap:
     """Refit increasing curves, without their pull to lines, and keep errors at their knots."""
     chosen, curves = adapter.chosen_, adapter.map_
-    plain = replace(chosen.recipe, shrinkage=None, averages=False)
+    plain = replace(chosen.recipe, shrinkage=None, sparing=False)
     draws = _by_rows(domains, replace(chosen, recipe=plain), n_resamples, seed, n_jobs, curves)
     with threads(1):
         found, n_failed = _gathered(draws, n_resamples, verbose)
@@ -312,7 +312,7 @@ def _summary(
     adapter: ConDoAdapter, domains: Domains, errors: DrawnErrors, n_failed: int
 ) -> Bootstrap:
     affine, n_draws = adapter.map_, len(errors.offsets)
-    mean, sd = affine.fitted_on.mean[None], ones_for_zeros(affine.fitted_on.sd)  # type: ignore[union-attr]
+    mean, sd = affine.fitted_on.mean[None], ones_for_zeros(affine.fitted_on.sd)
     is_matrix = affine.kind != "diagonal"
     matrix = affine.A if is_matrix else affine.scale
     # entries in units that make every feature's spread one

@@ -369,10 +369,7 @@ def _share_followed(adapter: ConDoAdapter) -> tuple[float, float]:
     report, family = adapter.report_, adapter.chosen_.recipe.family
     if not (family.has_scale or family.has_offset):
         return 0.0, 0.0
-    weights = report.get("candidates", {})
-    moves = 1.0 - weights.get("identity", 0.0)
-    shift = report.get("kept_shift", 1.0) * moves
-    log_scale = report.get("kept_log_scale", 1.0) * (1.0 - weights.get("shift", 0.0)) * moves
+    shift, log_scale = report.get("kept_shift", 1.0), report.get("kept_log_scale", 1.0)
     return shift, log_scale if family.has_scale and not family.is_rigid else 0.0
 
 

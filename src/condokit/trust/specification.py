@@ -55,7 +55,9 @@ def specification(rows: ComparableRows, names: list[str], strata: list[str]) -> 
     p_spread = chdtrc(len(blocks) - 1, ((ratio - middle) ** 2 / noise).sum(axis=0))
     p = np.minimum(2 * np.minimum(p_mean, p_spread), 1.0)
     named = rows.covariates is None
-    label = [strata[rows.category[b[0]]] if named else f"block {k + 1}" for k, b in enumerate(blocks)]
+    label = [
+        strata[rows.category[b[0]]] if named else f"block {k + 1}" for k, b in enumerate(blocks)
+    ]
     low, high = off.argmin(axis=0), off.argmax(axis=0)
     excess = np.maximum((off**2).mean(axis=0) - v.mean(axis=0), 0.0)
     return Sheet(
@@ -84,7 +86,9 @@ def misfit(found: Sheet, by_strata: bool) -> Finding | None:
     told = []
     for j in worst:
         ends = (f"{found[e][j]} {found[f'{e}_shift'][j]:+.2f} sd" for e in ("lowest", "highest"))
-        told.append(f"{found['feature'][j]} ({', '.join(ends)})" if by_strata else found["feature"][j])
+        told.append(
+            f"{found['feature'][j]} ({', '.join(ends)})" if by_strata else found["feature"][j]
+        )
     more = f" and {len(hit) - len(worst)} more" if len(hit) > len(worst) else ""
     where = "all strata" if by_strata else "all values of the confounders"
     return Finding("care", f"one map does not fit {where}: {', '.join(told)}{more}.", _ADVICE)
