@@ -42,6 +42,7 @@ LEVEL_OF = {"better": "good", "no change needed": "good", "cannot tell": "care",
 _EXACT = {
     "scale",
     "own",
+    "slope",
     "offset",
     "image_of_mean",
     "mean",
@@ -327,7 +328,11 @@ def parameters(affine: Any, errors: StandardErrors | None) -> dict[str, Any]:
             columns[f"{name}_high"] = values + _INTERVAL * error
     if affine.is_rectangular:
         return columns
-    own = {} if is_diagonal or affine.kind == "monotone" else {"own": affine.matrix.diagonal()}
+    own = {}
+    if affine.kind == "monotone":
+        own = {"slope": np.ptp(affine.values, axis=1) / np.ptp(affine.knots, axis=1)}
+    elif not is_diagonal:
+        own = {"own": affine.matrix.diagonal()}
     return {"mean": mean, "change_sd": value / np.where(sd > 0, sd, np.nan), **columns, **own}
 
 

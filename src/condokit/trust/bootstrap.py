@@ -193,6 +193,8 @@ def _of_batches(
     _, reference, paths, _ = adapter.graph(study)
     if adapter.reference_ == "consensus":
         raise ValueError("Maps to a consensus cannot be refitted; name a reference.")
+    if any(one.kind == "monotone" for one in adapter.maps_.values()):
+        raise ValueError("Curves of many batches cannot be refitted; `errors_` come with the fit.")
     plain = adapter.one_adapter().set_params(shrinkage=None)
     strata, domains, rng = study.domains.strata(), study.domains, np.random.default_rng(seed)
     cell = np.where(strata.codes < 0, -1, study.batch * len(strata.levels) + strata.codes)

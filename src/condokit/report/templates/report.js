@@ -53,7 +53,7 @@
   // ---- the table, in pages ----
   const HEADS = [
     ["feature", "Feature"], ["mean", "Mean of query"], ["change", "Change at mean", "signed"],
-    ["scale", "Scale", "range"], ["offset", "Offset", "range"], ["own", "Own weight"],
+    ["scale", "Scale", "range"], ["offset", "Offset", "range"], ["own", "Own weight"], ["slope", "Mean slope"],
     ["image_of_mean", "Mean mapped to"],
     ["shift_before", "Shift before"], ["shift_after", "Shift after"],
     ["p_adjusted", "p, adjusted"], ["kept", "Kept", "percent"],
