@@ -179,7 +179,7 @@ def test_sql_takes_names_for_a_map_without_any():
 def test_python_maps_as_the_map_does(kind, links, gap):
     affine, X = make(kind, links), rows()
     adapt = adapt_of(affine)
-    unnamed = adapt_of(AffineMap(**{**affine.get_params(), "feature_names": None}))
+    unnamed = adapt_of(type(affine)(**{**affine.get_params(), "feature_names": None}))
     for x, y in zip(X, affine(X)):
         row = [gap if np.isnan(v) else float(v) for v in x]
         found = adapt({**dict(zip(HOSTILE, row)), "id": "ignored"})

@@ -273,7 +273,7 @@ def test_parameters_are_those_that_were_used(small):
     assert re.fullmatch(r"auto: \d+% of the estimated shifts and \d+% .* kept", used["shrinkage"])
     auto = report(table(2), "auto")["reproduce"]["parameters"]
     assert auto["map"] == "auto: diagonal"
-    assert auto["shrinkage"] is None  # averaged instead
+    assert auto["shrinkage"].startswith("auto: ")
     assert "auto" not in {v for v in {**used, **auto}.values() if isinstance(v, str)}
 
 
@@ -302,10 +302,8 @@ def test_there_is_a_paragraph_for_the_methods_section(small):
     [
         ("affine", "weighted sum of all features plus an offset, found by minimising the Gaussian"),
         ("shift", "an offset of its own, found by maximum likelihood"),
-        (
-            "auto",
-            "(an average, by evidence, of no change|averaged with weights from how well they)",
-        ),
+        ("monotone", "an increasing curve of its own, as far as evidence bends it from a straight"),
+        ("auto", "(a scale and an offset of its own|averaged with weights from how well they)"),
     ],
 )
 def test_the_paragraph_names_the_map(map, words):

@@ -102,8 +102,8 @@ fitting = _together(
         "map_",
         default="location-scale",
         metavar="NAME",
-        help="auto, identity, shift, location-scale, affine, orthogonal, similarity, or "
-        "low-rank[:RANK].",
+        help="auto, identity, shift, location-scale, monotone, affine, orthogonal, similarity, "
+        "or low-rank[:RANK].",
     ),
     setting(
         "--divergence",
