@@ -76,6 +76,13 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     missing : {"raise", "drop", "impute"}, default="raise"
         What to do with missing confounders: refuse, leave the rows out, or fill in the median or
         the most frequent level of the row's domain. Counted in `report_`.
+    reliability : dict or None, default=None
+        Continuous confounders that were measured with error: the share of their variance within
+        domains that is signal, ``{"score": 0.8}``, or the columns that measure the same confounder,
+        ``{"score": ["score_1", "score_2"]}``, whose mean is then the confounder "score" and whose
+        differences tell the error. In each domain, measured values are replaced by the true ones
+        that they lead one to expect, given all confounders; the error has the same variance in
+        both. Standard errors take the share as known; `bootstrap` learns it from the columns anew.
     warn_overlap : float, default=0.4
         Warn if the overlap coefficient of the confounders is below this.
     min_overlap : float, default=0.05
@@ -148,6 +155,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         categorical: Any = None,
         shrinkage: checks.Shrinkage = "auto",
         missing: checks.Missing = "raise",
+        reliability: Any = None,
         warn_overlap: float = 0.4,
         min_overlap: float = 0.05,
         n_jobs: int | None = None,
@@ -162,6 +170,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         self.categorical = categorical
         self.shrinkage = shrinkage
         self.missing = missing
+        self.reliability = reliability
         self.warn_overlap = warn_overlap
         self.min_overlap = min_overlap
         self.n_jobs = n_jobs
@@ -209,7 +218,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             The fitted adapter itself.
         """
         roles = domain, confounders, features, groups, sample_weight
-        domains = from_table(X, *roles, self.reference, self.categorical, self.missing)
+        settings = self.reference, self.categorical, self.missing, self.reliability
+        domains = from_table(X, *roles, *settings)
         self.fit_domains(domains, by_place(features, domains))
         self._domain = domain if isinstance(domain, str) else None
         return self
@@ -257,7 +267,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             )
         tables = X_query, X_reference, Z_query, Z_reference
         settings = self.categorical, self.missing, takes_any_features(self.map, self.divergence)
-        domains = from_pair(*tables, groups, sample_weight, *settings, features)
+        domains = from_pair(*tables, groups, sample_weight, *settings, features, self.reliability)
         matched = None if pairs is None else check_pairs(pairs, domains)
         return self.fit_domains(domains, by_place(features, domains), matched)
 

@@ -176,7 +176,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         """Read a table of many batches, as `fit` does."""
         one = self.one_adapter()
         roles = confounders, None if _is_common(features) else features, groups, sample_weight
-        study = Study.read(X, batch, *roles, one.categorical, one.missing, bridge=bridge)
+        how = one.categorical, one.missing, one.reliability
+        study = Study.read(X, batch, *roles, *how, bridge=bridge)
         return study.with_known_features(_is_common(features))
 
     def read_as_fitted(self, X: Any, batch: Any, confounders: Any, *roles: Any) -> Study:

@@ -15,6 +15,7 @@ from condokit.data.disclosure import hidden_counts, told
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
 from condokit.data.missing import complete_rows
+from condokit.data.noise import kinds
 from condokit.data.subsets import folds, mixed_order
 from condokit.divergences import DIVERGENCES, Divergence, PCMatch
 from condokit.fit.fit_map import Fit, Recipe, fit_map, fit_quietly, warn_incomplete
@@ -148,11 +149,11 @@ def _candidate(
 
 def _rule(family: MapFamily, domains: Domains, by_any_conditional: bool) -> str:
     """Return the divergence that "auto" stands for."""
-    kinds = {"any", family.form}
+    forms = {"any", family.form}
     if family.form == "matrix" and not family.is_free:
-        kinds.add("rigid" if family.is_rigid else "own")
+        forms.add("rigid" if family.is_rigid else "own")
     known = "none" if not domains.confounders else "rows" if by_any_conditional else "moments"
-    return next(rule for kind, given, rule in _RULES if kind in kinds and given in ("any", known))
+    return next(rule for kind, given, rule in _RULES if kind in forms and given in ("any", known))
 
 
 def _seeded(
@@ -490,9 +491,7 @@ def account(
         "divergence": called(chosen.divergence),
         "conditional": called(chosen.conditional),
         "domains": labels,
-        "confounders": {
-            c.name: "categorical" if c.values is None else "continuous" for c in domains.confounders
-        },
+        "confounders": kinds(domains),
         "columns_left_alone": dict(domains.left),
         "rows": {side: _rows(domains, fit, side) for side in labels},
         "overlap": {

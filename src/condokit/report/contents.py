@@ -200,6 +200,7 @@ def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
         **{f"rows_{s}": rounded_beside(compared[s], total) for s, total in totals.items()},
         "n_features": domains.n_features,
         "confounders": [c.name for c in domains.confounders],
+        "noisy": [] if domains.noise is None else list(domains.noise.shares),
         "kinds": dict(adapter.map_.provenance or {})["confounders"],
         "left_out": list(_left_out(adapter, domains, totals)),
         "subjects": None if domains.groups is None else len(np.unique(domains.groups)),

@@ -16,6 +16,7 @@ from condokit.checks import Array, check_integer, check_seed, quietly, warn
 from condokit.data.arrays import ones_for_zeros, rms
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
+from condokit.data.noise import recalibrated
 from condokit.data.records import Part, Record, Sheet
 from condokit.fit.choose import Candidate
 from condokit.fit.fit_map import Recipe, solve_moments
@@ -181,7 +182,7 @@ def _of_batches(
             drawn = replace(domains, weights=weights, keep=weights > 0)
             try:
                 with quietly():
-                    again = replace(study, domains=drawn)
+                    again = replace(study, domains=recalibrated(drawn))
                     maps, _, _ = find_maps(again, plain, reference, paths, adapter.report_.joint)
             except (ValueError, FloatingPointError, np.linalg.LinAlgError):
                 yield None
@@ -258,7 +259,8 @@ def _refit_rows(
     weights[used] = 1.0 if seed is None else units.draw(np.random.default_rng(seed))
     weights *= 1.0 if domains.weights is None else domains.weights
     try:
-        affine = chosen.refit(replace(domains, weights=weights, keep=weights > 0))
+        drawn = replace(domains, weights=weights, keep=weights > 0)
+        affine = chosen.refit(recalibrated(drawn))
     except (ValueError, FloatingPointError, np.linalg.LinAlgError):
         return None
     return (affine.scale if affine.kind == "diagonal" else affine.A), affine.offset

@@ -147,6 +147,7 @@ def evaluate(
     reference: Any = None,
     categorical: Any = None,
     missing: Missing | None = None,
+    reliability: Any = None,
     models: Any = None,
     labels: Any = None,
     pairs: Any = None,
@@ -165,7 +166,7 @@ def evaluate(
         `features`, those of the map if they have names. Or `Domains` as X.
     batch, bridge : array-like of shape (n_rows,) or str, default=None
         With a `BatchAdapter`, in place of `domain`: as in `BatchAdapter.fit`.
-    reference, categorical, missing
+    reference, categorical, missing, reliability
         As in `ConDoAdapter`; default: those of the adapter.
     models : fitted model, or dict of str to fitted models, default=None
         Binary classifiers or regressions trained on reference data, to be looked at by stratum.
@@ -209,7 +210,8 @@ def evaluate(
     reference = settings.reference if reference is None else reference
     categorical = settings.categorical if categorical is None else categorical
     roles = domain, confounders, features, groups, sample_weight, reference, categorical
-    domains = read_for_map(affine, X, *roles, missing or settings.missing)
+    how = missing or settings.missing, reliability or settings.reliability
+    domains = read_for_map(affine, X, *roles, *how)
     asked = models, labels, pairs, n_permutations, min_cell, seed
     return _evaluated(domains, affine, adapter, *asked)
 
