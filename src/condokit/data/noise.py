@@ -78,6 +78,15 @@ def calibrated(
     return recalibrated(replace(domains, noise=noise))
 
 
+def at_reliability(domains: Domains, name: str, share: float) -> Domains:
+    """Return the domains with another reliability of a confounder."""
+    noise = domains.noise
+    if noise is None:
+        side = (~domains.is_query).astype(np.intp)
+        noise = Noise(domains.confounders, {}, side, domains.labels)
+    return recalibrated(replace(domains, noise=replace(noise, shares=noise.shares | {name: share})))
+
+
 def recalibrated(domains: Domains) -> Domains:
     r"""Calibrate anew, from the rows that are kept and as often as they count.
 
