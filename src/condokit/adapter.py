@@ -18,7 +18,15 @@ from condokit.data.measurements import warn_of_columns
 from condokit.data.roles import column_values, from_pair, from_table, is_reference_row
 from condokit.data.tables import Table
 from condokit.divergences.base import Divergence
-from condokit.fit.choose import Candidate, account, candidates, choose, takes_any_features
+from condokit.fit.choose import (
+    Candidate,
+    account,
+    after_controls,
+    candidates,
+    choose,
+    takes_any_features,
+)
+from condokit.fit.controls import Controls
 from condokit.fit.fit_map import Fit, FitReport
 from condokit.fit.pairs import check_pairs, refine
 from condokit.maps.affine import AffineMap
@@ -83,6 +91,13 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         differences tell the error. In each domain, measured values are replaced by the true ones
         that they lead one to expect, given all confounders; the error has the same variance in
         both. Standard errors take the share as known; `bootstrap` learns it from the columns anew.
+    controls : list of str or int, or None, default=None
+        Negative controls: features, by name, pattern ("ERCC-*") or position, that nothing of
+        interest moves, so that what they have in common within domains are hidden technical causes.
+        These are taken off all other features, to the controls' level in the reference, before the
+        map is fitted to what is left; without confounders nothing else is done. Controls stay
+        features of the map, which needs them, and are themselves only shifted to the reference's
+        mean. Standard errors come from `bootstrap`. Not with families that have links.
     warn_overlap : float, default=0.4
         Warn if the overlap coefficient of the confounders is below this.
     min_overlap : float, default=0.05
@@ -156,6 +171,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         shrinkage: checks.Shrinkage = "auto",
         missing: checks.Missing = "raise",
         reliability: Any = None,
+        controls: Any = None,
         warn_overlap: float = 0.4,
         min_overlap: float = 0.05,
         n_jobs: int | None = None,
@@ -171,6 +187,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         self.shrinkage = shrinkage
         self.missing = missing
         self.reliability = reliability
+        self.controls = controls
         self.warn_overlap = warn_overlap
         self.min_overlap = min_overlap
         self.n_jobs = n_jobs
@@ -364,12 +381,18 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         with noting() as notes:
             warn_of_columns(domains)
             with watched(bool(self.verbose), self.n_jobs) as watch:
-                settings = self.get_params(deep=False)
-                if domains.is_mostly_zero:
+                settings, controls, left = self.get_params(deep=False), None, domains
+                if self.controls is not None:
+                    controls = Controls.named(self.controls, domains, self.map)
+                    left = controls.others(domains)
+                alone = controls is not None and not domains.confounders
+                if domains.is_mostly_zero or alone:
                     settings |= {"map": "identity", "divergence": "auto", "conditional": "auto"}
-                fit, chosen = choose(domains, candidates(settings, domains))
+                fit, chosen = choose(left, candidates(settings, left))
                 if pairs is not None:
-                    fit = self._refined(fit, chosen, domains, pairs)
+                    fit = self._refined(fit, chosen, left, pairs)
+                if controls is not None:
+                    fit, chosen = after_controls(controls, fit, chosen)
             if watch.stopped:
                 text = "Interrupted: the map is the best that was found so far."
                 warn("interrupted", text, UserWarning)

@@ -196,6 +196,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         if one.reference is not None:
             text = "'reference' of the adapter inside is {got!r}; give it to BatchAdapter instead."
             raise refusal(text, got=one.reference)
+        if one.controls is not None:
+            raise refusal("{@'controls'} work with two domains, in ConDoAdapter alone.")
         given = {"n_jobs": self.n_jobs, "random_state": self.random_state}
         return one.set_params(**{name: value for name, value in given.items() if value is not None})
 

@@ -125,6 +125,11 @@ fitting = _together(
         metavar="FEATURE=log|logit|POWER",
         help="Keep a feature positive or bounded; repeatable.",
     ),
+    several(
+        "--controls",
+        metavar="PATTERN,...",
+        help="Negative controls: features that nothing of interest moves.",
+    ),
     overlap,
     setting("--seed", type=IntRange(0), default=0),
     option(

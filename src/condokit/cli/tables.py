@@ -3,7 +3,7 @@
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ def labels_of(column: Any) -> list[str | None]:
     return [None if label in (None, "") else str(label) for label in column.to_pylist()]
 
 
-def _split(option: str, values: tuple[str, ...], known: list[str]) -> list[str]:
+def split(option: str, values: tuple[str, ...], known: Sequence[str] = ()) -> list[str]:
     """Split lists at commas, but not the name of a column that has some."""
     parts: list[str] = []
     for value in values:
@@ -133,7 +133,7 @@ def _confounders(
 ) -> dict[str, str]:
     """Return the confounders, and what each was declared: "cat", "num" or nothing."""
     kinds: dict[str, str] = {}
-    for part in _split("--confounders", values, known):
+    for part in split("--confounders", values, known):
         name, _, kind = part.rpartition(":")
         if part in known or not name:
             name, kind = part, ""
@@ -204,7 +204,7 @@ def _features(
     first = tables[0].column_names
     free = [name for name in first if name not in roles]
     if values:
-        wanted = _split("--features", values, first)
+        wanted = split("--features", values, first)
         chosen = [first[i] for i in Table(tables[0], paths[0]).find(wanted, set(roles))]
         for path, table in zip(paths, tables):
             check_names(path, table.column_names, chosen)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, Note, check_seed, is_number, pick, quietly
+from condokit.checks import Array, Note, check_seed, is_number, pick, quietly, refusal
 from condokit.compare.comparison import Comparison
 from condokit.compare.priors import PRIORS, Prior
 from condokit.conditionals import CONDITIONALS, Conditional
@@ -18,6 +18,7 @@ from condokit.data.missing import complete_rows
 from condokit.data.noise import kinds
 from condokit.data.subsets import folds, mixed_order
 from condokit.divergences import DIVERGENCES, Divergence, PCMatch
+from condokit.fit.controls import Controls
 from condokit.fit.fit_map import Fit, Recipe, fit_map, fit_quietly, warn_incomplete
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, Affine, LocationScale, LowRank, MapFamily
@@ -69,9 +70,13 @@ class Candidate:
     conditional: Any
     recipe: Recipe  # how it is fitted
     parts: tuple[tuple[float, Recipe], ...] = ()  # of an average: weights, and all that is fitted
+    controls: Controls | None = None  # what is taken off before
 
     def refit(self, domains: Domains) -> AffineMap:
         """Fit other rows in the same way, without weighing candidates again."""
+        if self.controls is not None:
+            controls = Controls.of(domains, self.controls.places, self.controls.rank)
+            return controls.before(replace(self, controls=None).refit(controls.others(domains)))
         weights, recipes = zip(*(self.parts or ((1.0, self.recipe),)))
         maps = [fit_quietly(domains, recipe).map for recipe in recipes]
         return AffineMap.average(maps, np.array(weights))
@@ -244,6 +249,15 @@ def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidat
     mixed = AffineMap.average([fits[k].map for k in used], weights[used])
     parts = tuple((float(weights[k]), candidates[k].recipe) for k in used)
     return replace(best, map=mixed, errors=None), replace(candidates[chosen], parts=parts)
+
+
+def after_controls(controls: Controls, fit: Fit, chosen: Candidate) -> tuple[Fit, Candidate]:
+    """Put what controls show before a map of the other features."""
+    if fit.map.kind not in AffineMap.kinds:
+        raise refusal("{@'controls'} go before affine maps alone.")
+    report = replace(fit.report, **controls.facts)
+    whole = replace(fit, map=controls.before(fit.map), errors=None, report=report)
+    return whole, replace(chosen, controls=controls)
 
 
 def _ladder(

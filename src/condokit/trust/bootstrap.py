@@ -139,7 +139,7 @@ def _of_domains(
     if "pairs" in adapter.report_:
         raise ValueError("A map that was refined by pairs cannot be refitted without them.")
     chosen, recipe = adapter.chosen_, adapter.chosen_.recipe
-    is_diagonal = recipe.family.form == "diagonal" and not chosen.parts
+    is_diagonal = adapter.map_.kind == recipe.family.form == "diagonal" and not chosen.parts
     in_strata = recipe.needs == "moments" and not recipe.conditional.is_smooth
     if is_diagonal and in_strata and domains.gaps is None:
         draws = _by_moments(domains, recipe, n_resamples, seed)

@@ -12,6 +12,7 @@ from condokit.checks import Array, NoOverlapError, check_integer, check_seed, qu
 from condokit.compare.comparison import compare
 from condokit.compare.overlap import propensity
 from condokit.data.arrays import ones_for_zeros, rms, sides
+from condokit.data.covariates import design, left_of
 from condokit.data.domains import Confounder, Domains
 from condokit.data.noise import at_reliability
 from condokit.data.records import Part, Record, Sheet, plain
@@ -20,7 +21,6 @@ from condokit.maps.affine import AffineMap
 from condokit.maps.profile import profile
 from condokit.trust.blocks import ComparableRows, read_as_fitted
 from condokit.trust.residual_shift import ShiftTests
-from condokit.trust.unused import design, left_of
 
 _MOST_ROWS = 10_000  # that strengths are measured on
 _MUCH = 0.1  # standard deviations
