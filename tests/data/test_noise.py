@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from condokit import BatchAdapter, ConDoAdapter, assess, bootstrap, evaluate
-from condokit.data.noise import expectation, recalibrated
+from condokit.data.noise import _belongs, expectation, mixture, recalibrated
 from condokit.data.roles import from_pair, from_table
 
 
@@ -60,7 +60,7 @@ def test_expectations_are_the_regression_of_the_true_on_the_measured_values():
     true = np.column_stack([exact + rng.normal(size=n) + level, 0.5 * exact + rng.normal(size=n)])
     noise = np.array([0.8, 0.5, 0.0])
     Z = np.column_stack([true, exact]) + np.sqrt(noise) * rng.normal(size=(n, 3))
-    found = expectation(Z, level, np.ones(n), noise)
+    found = expectation(Z, level[:, None] == [1, 2], np.ones(n), noise)
     D = np.column_stack([Z, level[:, None] == np.arange(3)])
     best = D @ np.linalg.lstsq(D, np.column_stack([true, exact]), rcond=None)[0]
     assert np.abs(found - best).max() < 0.12  # of the noise's sampling alone
@@ -68,12 +68,45 @@ def test_expectations_are_the_regression_of_the_true_on_the_measured_values():
     np.testing.assert_array_equal(found[:, 2].round(9), exact.round(9))
 
 
+def test_values_that_are_not_normal_are_calibrated_by_their_law():
+    rng = np.random.default_rng(7)
+    true = rng.exponential(size=1000)
+    Z = true + 0.6 * rng.normal(size=1000)
+    # by numerical integration over the true law
+    grid = np.linspace(0, 12, 4000)
+    likely = np.exp(-0.5 * ((Z[:, None] - grid) / 0.6) ** 2 - grid)
+    best = likely @ grid / likely.sum(axis=1)
+    order = rng.permutation(1000)
+    nothing, ones = np.zeros((1000, 0)), np.ones(1000)
+    found = expectation(Z[:, None], nothing, ones, np.array([0.36]))[:, 0]
+    again = expectation(Z[order, None], nothing, ones, np.array([0.36]))[:, 0]
+    np.testing.assert_allclose(again, found[order], atol=1e-9)
+    line = Z.mean() + (1 - 0.36 / Z.var()) * (Z - Z.mean())
+    assert np.mean((found - best) ** 2) < 0.35 * np.mean((line - best) ** 2)
+
+
+def test_likelihoods_of_mixtures_rise_to_a_maximum():
+    rng = np.random.default_rng(8)
+    Z = np.concatenate([rng.normal(size=(300, 2)), rng.normal(size=(200, 2)) + [4, 0]])
+    noise, ones = np.array([0.3, 0.0]), np.ones(500)
+    Z = Z - Z.mean(axis=0)
+    shares, means, covs = mixture(Z, ones, np.cov(Z.T), noise)
+    assert len(shares) == 2
+    best = _belongs(Z, shares, means, covs)[1].sum()
+    for by in (-0.02, 0.02):
+        assert _belongs(Z, shares, means + [by, 0], covs)[1].sum() < best
+        assert _belongs(Z, shares, means, covs * (1 + by))[1].sum() < best
+        moved = shares + [by, -by]
+        assert _belongs(Z, moved, means, covs)[1].sum() < best
+
+
 def test_small_strata_borrow_from_their_domain():
     rng = np.random.default_rng(2)
     stratum = np.repeat(np.arange(300), 2)
     true = rng.normal(size=600)
     Z = (true + rng.normal(size=600))[:, None]
-    found = expectation(Z, stratum, np.ones(600), np.array([1.0]))[:, 0]
+    levels = stratum[:, None] == np.arange(1, 300)
+    found = expectation(Z, levels, np.ones(600), np.array([1.0]))[:, 0]
     assert np.mean((found - true) ** 2) < 1.1 * np.mean((0.5 * Z[:, 0] - true) ** 2)
 
 

@@ -8,9 +8,16 @@ import numpy as np
 
 from condokit.checks import Array, did_you_mean, is_number, listing, refusal
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.covariates import design, fitted
 from condokit.data.domains import Domains, Noise
+from condokit.data.subsets import subsample
 
-_SMALLEST = 1e-10  # variance of a direction, relative to the largest
+_SMALLEST = 1e-6  # true variance in any direction, in standard units
+_FEWEST_ROWS = 10  # of a level in a domain that has a mean of its own
+_MOST_PARTS = 3  # of the law of confounders, a mixture of normal ones
+_EVIDENCE = 3.0  # nats beyond the information criterion for another one
+_MOST_ROWS = 5000  # that it is learned from
+_STEPS = 200
 
 
 def check_reliability(reliability: Any) -> dict[Any, Any]:
@@ -90,12 +97,13 @@ def at_reliability(domains: Domains, name: str, share: float) -> Domains:
 def recalibrated(domains: Domains) -> Domains:
     r"""Calibrate anew, from the rows that are kept and as often as they count.
 
-    With error variances E of the continuous confounders, W their covariance within domain d and
-    stratum c (of the categorical confounders), and M their mean there, true values are expected at
+    With error variances E of the continuous confounders, M their mean within domain d given the
+    levels of categorical ones, and W their covariance around it, true values are expected at
     :math:`z - E W^{-1} (z - M)`, the regression of the true on the measured values; for one
     confounder alone :math:`m_d + \lambda_d (z - m_d)` with :math:`\lambda_d = 1 - E / W`. E is
     common to all domains: :math:`1 - \lambda` of the pooled variance within domains, or the
-    variance within rows of repeated measurements, over their number.
+    variance within rows of repeated measurements, over their number. Where values in a domain are
+    far from normal, M and W are those of the parts of a mixture, as likely as each is (`mixture`).
     """
     noise = domains.noise
     if noise is None:
@@ -106,10 +114,11 @@ def recalibrated(domains: Domains) -> Domains:
     Z = (Z - Z[kept].mean(axis=0)) / unit
     weights = kept * (1.0 if domains.weights is None else domains.weights)
     error = _errors([c.name for c in measured], noise, Z, unit, weights)
-    stratum = replace(domains, confounders=noise.confounders, keep=None).strata().codes
+    levels = [c for c in noise.confounders if c.values is None]
+    D = design(levels, np.arange(len(Z)), 1)[:, 1:]
     for d in range(len(noise.labels)):
         mine = noise.site == d
-        Z[mine] -= expectation(Z[mine], stratum[mine], weights[mine], error)
+        Z[mine] -= expectation(Z[mine], D[mine], weights[mine], error)
     less = {c.name: z * u for c, z, u in zip(measured, Z.T, unit) if c.name in noise.shares}
     raw = {c.name: c for c in noise.confounders}
     now = [raw[c.name] for c in domains.confounders]
@@ -119,31 +128,28 @@ def recalibrated(domains: Domains) -> Domains:
 
 def _errors(names: list[str], noise: Noise, Z: Array, unit: Array, weights: Array) -> Array:
     """Return the error variances of confounders in these units; refuse those that leave nothing."""
-    squares = [_squares(Z, weights * (noise.site == d)) for d in range(len(noise.labels))]
-    pooled = np.sum([square for square, _ in squares], axis=0)
-    pooled = pooled / max(sum(dof for _, dof in squares), 1.0)
-    error = np.zeros(len(names))
+    variances, dofs = [], []
+    for d in range(len(noise.labels)):
+        own = weights * (noise.site == d)
+        dofs.append(max(own.sum() - 1.0, 0.0))
+        centre = own @ Z / max(own.sum(), 1e-300)
+        variances.append(own @ (Z - centre) ** 2 / max(dofs[-1], 1e-300))
+    pooled, error = np.average(variances, axis=0, weights=dofs), np.zeros(len(names))
     for j, name in enumerate(names):
         if name in noise.shares:
             share = noise.shares[name]
             known = is_number(share)
             error[j] = (1 - share) * pooled[j] if known else _within(name, share, weights)
             error[j] /= 1.0 if known else unit[j] ** 2
-    for label, (square, dof) in zip(noise.labels, squares):
-        lost = (error > 0) & (square <= error * dof) & (dof > 0)
+    for label, variance, dof in zip(noise.labels, variances, dofs):
+        lost = (error > 0) & (variance <= error) & (dof > 0)
         if lost.any():
             j = int(lost.argmax())
             text = "{@'reliability'} leaves nothing of {name!r} in {label!r}: its variance there "
             text += "is {own:.3g}, and that of its error {error:.3g}. Give a larger share, or "
-            fields = {"own": square[j] / dof * unit[j] ** 2, "error": error[j] * unit[j] ** 2}
+            fields = {"own": variance[j] * unit[j] ** 2, "error": error[j] * unit[j] ** 2}
             raise refusal(text + "leave it out.", name=names[j], label=label, **fields)
     return error
-
-
-def _squares(Z: Array, weights: Array) -> tuple[Array, float]:
-    """Return the sum of squares around the mean of weighted rows, and its degrees of freedom."""
-    total = max(float(weights.sum()), 1e-300)
-    return weights @ (Z - weights @ Z / total) ** 2, max(total - 1.0, 0.0)
 
 
 def _within(name: str, repeats: Array, weights: Array) -> float:
@@ -161,36 +167,69 @@ def _within(name: str, repeats: Array, weights: Array) -> float:
     return float(variance * (weights @ (1 / np.maximum(n, 1))) / weights.sum())
 
 
-def expectation(Z: Array, stratum: Array, weights: Array, error: Array) -> Array:
-    """Return what measured values of one domain lead to expect; see `recalibrated`.
+def expectation(Z: Array, D: Array, weights: Array, error: Array) -> Array:
+    """Return what measured values of one domain lead to expect, given marks of levels D."""
+    often = weights @ D >= _FEWEST_ROWS  # other levels are like the first
+    D = np.column_stack([np.ones(len(D)), D[:, often]])
+    root = np.sqrt(weights)[:, None]
+    away = Z - D @ fitted(root * D, root * Z)
+    W = (away.T * weights) @ away / max(float(weights.sum()) - D.shape[1], 1.0)
+    shares, means, covs = mixture(away, weights, W, error)
+    belongs, found = _belongs(away, shares, means, covs)[0], Z.copy()
+    for k, (mean, cov) in enumerate(zip(means, covs)):
+        found -= belongs[:, [k]] * np.linalg.solve(cov, (away - mean).T).T * error
+    return found
 
-    Means of strata are pulled to the domain's as far as their rows tell little (random effects).
+
+def mixture(Z: Array, weights: Array, W: Array, error: Array) -> tuple[Array, Array, Array]:
+    """Return shares, means and covariances of normal parts that values with error consist of.
+
+    There is one, of covariance W, unless an information criterion speaks for two or three, found
+    by expectation maximisation; no part is narrower than the error.
     """
-    M, W = _stratum_means(Z, stratum, weights)
-    size, axes = np.linalg.eigh(W)
-    root = np.sqrt(np.maximum(size, max(size.max(), 1e-300) * _SMALLEST))
-    half, inverse = (axes * root) @ axes.T, (axes / root) @ axes.T
-    lost, turned = np.linalg.eigh(inverse * error @ inverse)
-    gain = half @ (turned * np.clip(lost, 0.0, 1.0)) @ turned.T @ inverse  # E W^-1
-    return np.asarray(Z - (Z - M) @ gain.T)
+    order = np.lexsort([*Z.T, Z @ np.linalg.eigh(W)[1][:, -1]])  # the same for any order of rows
+    order = order[weights[order] > 0]
+    order = order[subsample(len(order), _MOST_ROWS)]
+    Z, weights = Z[order], weights[order]
+    p, n = len(W), max(float(weights.sum()), 1.0)
+    found = np.ones(1), np.zeros((1, p)), _at_least(W[None], error)
+    best = weights @ _belongs(Z, *found)[1] - 0.5 * (p + p * (p + 1) / 2) * np.log(n)
+    for parts in range(2, _MOST_PARTS + 1):
+        free = parts * (1 + p + p * (p + 1) / 2) - 1
+        if free > n / 10:
+            break
+        R = (np.arange(len(Z)) * parts // max(len(Z), 1))[:, None] == np.arange(parts)
+        before = -np.inf
+        for _ in range(_STEPS):
+            N = np.maximum((R * weights[:, None]).sum(axis=0), 1e-9)
+            means = (R * weights[:, None]).T @ Z / N[:, None]
+            away = Z - means[:, None]
+            covs = np.einsum("nk,n,kni,knj->kij", R, weights, away, away, optimize=True)
+            trial = N / N.sum(), means, _at_least(covs / N[:, None, None], error)
+            R, nats = _belongs(Z, *trial)
+            before, last = float(weights @ nats), before
+            if before < last + 1e-3:
+                break
+        value = before - 0.5 * free * np.log(n)
+        if value < best + _EVIDENCE:
+            break
+        best, found = value, trial
+    return found
 
 
-def _stratum_means(Z: Array, stratum: Array, weights: Array) -> tuple[Array, Array]:
-    """Return the expected mean of every row's stratum, and the covariance within strata."""
-    n, total = np.bincount(stratum, weights), weights.sum()
-    mean = weights @ Z / total
-    sums = np.column_stack([np.bincount(stratum, weights * z) for z in Z.T])
-    means = sums / ones_for_zeros(n)[:, None]
-    left, n_strata = Z - means[stratum], int((n > 0).sum())
-    if n_strata == 1 or total - n_strata < max(n_strata, Z.shape[1] + 1):  # too few rows to tell
-        left = Z - mean
-        return np.broadcast_to(mean, Z.shape), (left.T * weights) @ left / max(total - 1, 1.0)
-    W = (left.T * weights) @ left / (total - n_strata)
-    away = means - mean
-    between = (away.T * n) @ away - (n_strata - 1) * W
-    size, axes = np.linalg.eigh(between / (total - n @ n / total))
-    T = (axes * np.maximum(size, 0.0)) @ axes.T
-    floor = _SMALLEST * np.trace(W) * np.eye(len(W))
-    for k in np.flatnonzero(n > 0):
-        away[k] = T @ np.linalg.solve(T + W / n[k] + floor, away[k])
-    return mean + away[stratum], W
+def _at_least(covs: Array, error: Array) -> Array:
+    """Return covariances of measured values that leave some variance for the true ones."""
+    size, axes = np.linalg.eigh(covs - np.diag(error))
+    true = (axes * np.maximum(size, _SMALLEST)[:, None]) @ np.swapaxes(axes, 1, 2)
+    return np.asarray(true + np.diag(error))
+
+
+def _belongs(Z: Array, shares: Array, means: Array, covs: Array) -> tuple[Array, Array]:
+    """Return how likely each row belongs to each part, and the log-density of rows."""
+    away = Z - means[:, None]
+    square = np.einsum(
+        "kni,kni->nk", away, np.swapaxes(np.linalg.solve(covs, np.swapaxes(away, 1, 2)), 1, 2)
+    )
+    log = np.log(shares) - 0.5 * (square + np.linalg.slogdet(2 * np.pi * covs)[1])
+    density = np.logaddexp.reduce(log, axis=1)
+    return np.exp(log - density[:, None]), density
