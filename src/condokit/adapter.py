@@ -26,7 +26,7 @@ from condokit.fit.choose import (
     choose,
     takes_any_features,
 )
-from condokit.fit.controls import Controls
+from condokit.fit.controls import Controls, find_controls
 from condokit.fit.fit_map import Fit, FitReport
 from condokit.fit.pairs import check_pairs, refine
 from condokit.maps.affine import AffineMap
@@ -383,7 +383,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             with watched(bool(self.verbose), self.n_jobs) as watch:
                 settings, controls, left = self.get_params(deep=False), None, domains
                 if self.controls is not None:
-                    controls = Controls.named(self.controls, domains, self.map)
+                    places = find_controls(self.controls, domains, self.map)
+                    controls = Controls.of(domains, places)
                     left = controls.others(domains)
                 alone = controls is not None and not domains.confounders
                 if domains.is_mostly_zero or alone:

@@ -255,7 +255,12 @@ def after_controls(controls: Controls, fit: Fit, chosen: Candidate) -> tuple[Fit
     """Put what controls show before a map of the other features."""
     if fit.map.kind not in AffineMap.kinds:
         raise refusal("{@'controls'} go before affine maps alone.")
-    report = replace(fit.report, **controls.facts)
+    report = replace(
+        fit.report,
+        n_controls=len(controls.places),
+        control_factors=controls.rank,
+        control_share=controls.shared,
+    )
     whole = replace(fit, map=controls.before(fit.map), errors=None, report=report)
     return whole, replace(chosen, controls=controls)
 

@@ -11,14 +11,16 @@ from condokit.checks import Array, is_number, listing, refusal, unknown_columns,
 from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.covariates import design, left_of
 from condokit.data.domains import Domains
+from condokit.data.subsets import subsample
 from condokit.maps.affine import AffineMap
-from condokit.maps.matrices import DiagonalPlusLowRank, Matrix
 
 _FEWEST_ROWS = 10  # more than columns of confounders in both domains
 _PERMUTATIONS = 40
 _QUANTILE = 0.95
 _LARGEST_SHARE = 0.95  # of a control's variance that others share
 _STEPS = 200
+_MOST_ROWS = 5000  # that tell their number
+_LEAST_VARIANCE = 0.1  # of factors in a domain
 _LEVEL, _MUCH = 0.01, 0.05  # at which controls follow confounders, and the share that they explain
 _BLOCK = 1 << 24  # values of features that are read at a time
 
@@ -32,20 +34,6 @@ class Controls:
     shared: float  # share of their variance within domains
     map: AffineMap  # of all features, for the query
     reference_map: AffineMap
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What the report says of them."""
-        names = ("n_controls", "control_factors", "control_share")
-        return dict(zip(names, (len(self.places), self.rank, self.shared)))
-
-    @classmethod
-    def named(cls, controls: Any, domains: Domains, map: Any) -> "Controls":
-        """Learn from controls that are given by names, patterns or positions, before a map."""
-        if getattr(map, "links", None) is not None:
-            text = "{@'controls'} do not go with links: take logarithms and the like before."
-            raise refusal(text)
-        return cls.of(domains, tuple(_places(controls, domains)))
 
     @classmethod
     def of(cls, domains: Domains, places: tuple[int, ...], rank: int | None = None) -> "Controls":
@@ -80,20 +68,21 @@ class Controls:
             text = "{@'controls'} have nothing in common within domains (parallel analysis), so "
             raise refusal(text + "that no hidden cause shows in them.")
         L, noise = factor((R / unit).T @ (R / unit) / dof, rank)
-        G = L / noise[:, None] @ np.linalg.inv((L.T / noise) @ L) / unit[:, None]
+        of_scores = np.linalg.inv((L.T / noise) @ L)  # error variance
+        G = L / noise[:, None] @ of_scores / unit[:, None]
         if domains.confounders:
             _warn_if_moved(off_means, R, 2 * D.shape[1] - 2, dof, domains)
         mean, there = (counts[side] @ X[side] / counts[side].sum() for _, side in sides(query))
         right, chosen, maps = np.zeros((domains.n_features, rank)), list(places), []
-        right[chosen], scores = G, (R @ G) / root * np.sqrt(counts.sum() / dof)
-        for alpha, shift in zip(_loadings(domains, used, scores, counts), (there - mean, 0.0)):
+        right[chosen], scores = G, R @ G / root * np.sqrt(counts.sum() / dof)
+        alphas = _loadings(domains, used, scores, counts, of_scores)
+        for alpha, shift in zip(alphas, (there - mean, 0.0)):
             alpha[chosen] = 0.0
             offset = alpha @ (G.T @ there)
             offset[chosen] = shift
-            maps.append((offset, -alpha))
-        names, ones = domains.tables[0].feature_names, np.ones(len(right))
-        found = [AffineMap(ones, b, names, left=left, right=right) for b, left in maps]
-        return cls(places, rank, float(1 - noise.mean()), *found)
+            names, ones = domains.tables[0].feature_names, np.ones(len(right))
+            maps.append(AffineMap(ones, offset, names, left=-alpha, right=right))
+        return cls(places, rank, float(1 - noise.mean()), *maps)
 
     def others(self, domains: Domains) -> Domains:
         """Return the domains with all features but controls, freed of what these share."""
@@ -108,22 +97,14 @@ class Controls:
 
     def before(self, affine: AffineMap) -> AffineMap:
         """Return the map that takes off what controls share, and then maps the other features."""
-        d = self.map.n_features_in_
-        rest, offset = np.setdiff1d(np.arange(d), self.places), np.zeros(d)
-        offset[rest] = affine.offset
-        if affine.kind == "dense":
-            A = np.eye(d)
-            A[np.ix_(rest, rest)] = affine.A
-            matrix = Matrix(A)
-        else:
-            parts = affine.matrix.arrays()
-            scale, rank = np.ones(d), 0 if affine.left is None else affine.left.shape[1]
-            scale[rest] = affine.scale
-            left, right = np.zeros((2, d, rank))
-            left[rest], right[rest] = (parts.get(n, left[rest]) for n in ("left", "right"))
-            matrix = DiagonalPlusLowRank(scale, left, right)
-        names = self.map.feature_names
-        return AffineMap(offset=offset, **matrix.arrays(), feature_names=names).compose(self.map)
+        d, dense = self.map.n_features_in_, affine.kind == "dense"
+        rest = np.setdiff1d(np.arange(d), self.places)
+        grown: dict[str, Any] = {"scale": np.eye(d) if dense else np.ones(d), "offset": np.zeros(d)}
+        for name, part in affine.arrays().items():
+            if name not in grown:
+                grown[name] = np.zeros((d, part.shape[1]))
+            grown[name][np.ix_(rest, rest) if dense and name == "scale" else rest] = part
+        return AffineMap(**grown, feature_names=self.map.feature_names).compose(self.map)
 
 
 def _refuse(wrong: Any, controls: Domains, why: str) -> None:
@@ -133,47 +114,45 @@ def _refuse(wrong: Any, controls: Domains, why: str) -> None:
         raise refusal("{@'controls'} " + why, names=names)
 
 
-def _places(controls: Any, domains: Domains) -> list[int]:
-    """Return which features are controls."""
-    labels = domains.tables[0].labels
+def find_controls(controls: Any, domains: Domains, map: Any) -> tuple[int, ...]:
+    """Return which features are controls, given by names, patterns or positions."""
+    labels, places = domains.tables[0].labels, set[int]()
+    if getattr(map, "links", None) is not None:
+        raise refusal("{@'controls'} do not go with links: take logarithms and the like before.")
     if domains.is_rectangular:
         raise refusal("{@'controls'} do not work between different features.")
-    places: dict[int, None] = {}
     several = np.iterable(controls) and not isinstance(controls, str)
     for want in controls if several else [controls]:
         if is_number(want, (int, np.integer)) and -len(labels) <= want < len(labels):
-            places[int(want) % len(labels)] = None
-            continue
-        hits = [want] if want in labels else fnmatch.filter(labels, str(want))
+            hits = [labels[want]]
+        else:
+            hits = [want] if want in labels else fnmatch.filter(labels, str(want))
         if not hits:
             raise unknown_columns("controls", [want], labels, "the list of features")
-        places |= dict.fromkeys(labels.index(hit) for hit in hits)
-    if not places:
-        raise refusal("{@'controls'} names no feature.")
-    if len(places) == len(labels):
-        text = "{@'controls'} names all features: nothing is left to study. Controls are features "
-        raise refusal(text + "that nothing of interest moves.")
-    return sorted(places)
+        places.update(labels.index(hit) for hit in hits)
+    if not 0 < len(places) < len(labels):
+        text = "{@'controls'} names {n} of {all} features. Name those that nothing of interest "
+        raise refusal(text + "moves, and leave some to study.", n=len(places), all=len(labels))
+    return tuple(sorted(places))
 
 
 def parallel_rank(R: Array) -> int:
     """Return how many factors are larger than those of columns permuted by themselves."""
-    n, k = R.shape
-    if k == 1:
-        return 1
-    sizes = np.linalg.svd(R, compute_uv=False) ** 2
-    rng, chance = np.random.default_rng(0), []
-    for _ in range(_PERMUTATIONS):
-        chance.append(np.linalg.svd(rng.permuted(R, axis=0), compute_uv=False) ** 2)
-    above = sizes > np.quantile(chance, _QUANTILE, axis=0)
-    return min(int(np.argmin(above)) if not above.all() else len(above), max(k // 2, 1))
+    k, rng = R.shape[1], np.random.default_rng(0)
+    R = R[subsample(len(R), _MOST_ROWS)]
+    sizes, *chance = (
+        np.linalg.eigvalsh(X.T @ X)[::-1]
+        for X in (R, *(rng.permuted(R, axis=0) for _ in range(_PERMUTATIONS)))
+    )
+    above = np.append(sizes > np.quantile(chance, _QUANTILE, axis=0), False)
+    return 1 if k == 1 else min(int(np.argmin(above)), k // 2)
 
 
 def factor(correlation: Array, rank: int) -> tuple[Array, Array]:
     """Return loadings and own variances of standard variables with so many principal factors."""
     k = len(correlation)
     if k == 1:
-        return np.ones((1, 1)), np.ones(1)
+        return np.ones((1, 1)), np.full(1, 1e-9)  # nothing tells its error
     shared = np.abs(correlation - np.eye(k)).max(axis=0)
     for _ in range(_STEPS):
         shared = np.minimum(shared, _LARGEST_SHARE)
@@ -185,35 +164,35 @@ def factor(correlation: Array, rank: int) -> tuple[Array, Array]:
     return L, 1 - np.minimum(shared, _LARGEST_SHARE)
 
 
-def _loadings(domains: Domains, used: Array, scores: Array, counts: Array) -> list[Array]:
-    r"""Return the covariance of all features with scores in the query, and in the reference.
+def _loadings(
+    domains: Domains, used: Array, scores: Array, counts: Array, error: Array
+) -> list[Array]:
+    r"""Return how all features follow scores, apart from their error, in query and reference.
 
     Gains differ where domains do, so each has its own, pulled to what both have in common: with
     errors v, the share :math:`1 - 1 / F` of the difference is kept, where
     :math:`F = \mathrm{mean}(\mathrm{difference}^2 / v)` over features and factors.
     """
-    d, query, parts = domains.n_features, domains.is_query[used], []
-    step = max(_BLOCK // max(len(used), 1), 1)
-    for start in range(0, d, step):
-        X = domains.of(np.arange(start, min(start + step, d))).rows(used)
-        for _, side in sides(query):
-            known, n = np.isfinite(X[side]), counts[side]
-            total = ones_for_zeros(n @ known)
-            x = np.where(known, X[side], 0.0)
-            x = np.where(known, x - n @ x / total, 0.0)
-            own = (scores[side].T * n) @ x / total
-            noise = (scores[side].T ** 2 * n) @ x**2 / total - own**2
-            parts.append((own.T, (noise / total).T))
-    (own, own_var), (other, other_var) = (
-        (np.concatenate([a for a, _ in half]), np.concatenate([v for _, v in half]))
-        for half in (parts[::2], parts[1::2])
-    )
-    both = np.maximum(own_var + other_var, 1e-300)
-    moved = ((own - other) ** 2 / both)[both > 1e-300]
-    kept = max(1 - 1 / max(float(moved.mean()), 1.0), 0.0) if moved.size else 0.0
-    share = other_var / both
-    pooled = share * own + (1 - share) * other
-    return [pooled + kept * (a - pooled) for a in (own, other)]
+    d, step, found = domains.n_features, max(_BLOCK // max(len(used), 1), 1), []
+    for _, side in sides(domains.is_query[used]):
+        S, n, parts = scores[side], counts[side], []
+        size, axes = np.linalg.eigh((S.T * n) @ S / n.sum() - error)
+        true = (axes / np.maximum(size, _LEAST_VARIANCE)) @ axes.T  # inverse variance
+        S = S @ true
+        for start in range(0, d, step):
+            X = domains.of(np.arange(start, min(start + step, d))).rows(used[side])
+            known = np.isfinite(X)
+            total, X = ones_for_zeros(n @ known), np.where(known, X, 0.0)
+            X = np.where(known, X - n @ X / total, 0.0)
+            own = (S.T * n) @ X / total
+            noise = ((S**2).T * n) @ X**2 / total - own**2
+            parts.append(np.stack([own.T, (noise / total).T]))
+        found.append(np.concatenate(parts, axis=1))
+    (own, own_error), (other, other_error) = found
+    both = np.maximum(own_error + other_error, 1e-300)
+    kept = 1 - 1 / max(float(np.mean((own - other) ** 2 / both)), 1.0)
+    pooled = other + other_error / both * (own - other)
+    return [pooled + kept * (alpha - pooled) for alpha in (own, other)]
 
 
 def _warn_if_moved(before: Array, after: Array, k: int, dof: float, domains: Domains) -> None:
