@@ -24,17 +24,14 @@ def check_reliability(reliability: Any) -> dict[Any, Any]:
     """Return the share of signal, or the names of repeated measurements, by confounder."""
     if reliability is None:
         return {}
-    if not isinstance(reliability, Mapping):
+    if not hasattr(reliability, "items"):
         text = "{@'reliability'} must be a dictionary such as {{'score': 0.8}} or {{'score': "
         raise refusal(text + "['score_1', 'score_2']}}. Got {got!r}.", got=reliability)
     for name, given in reliability.items():
-        if is_number(given):
-            if not 0 < given <= 1:
-                text = "{@'reliability'} of {name!r} must be a share of its variance, above 0 and "
-                raise refusal(text + "at most 1. Got {got!r}.", name=name, got=given)
-        elif not np.iterable(given) or len(set(given)) < 2 or isinstance(given, str):
-            text = "{@'reliability'} of {name!r} must be a number above 0 and at most 1, or list "
-            text += "two or more columns that measure it. Got {got!r}."
+        is_share = is_number(given) and 0 < given <= 1
+        if not is_share and (np.ndim(given) != 1 or len(set(given)) < 2):
+            text = "{@'reliability'} of {name!r} must be a share of its variance, above 0 and at "
+            text += "most 1, or two or more columns that measure it. Got {got!r}."
             raise refusal(text, name=name, got=given)
     return dict(reliability)
 
@@ -134,7 +131,10 @@ def _errors(names: list[str], noise: Noise, Z: Array, unit: Array, weights: Arra
         dofs.append(max(own.sum() - 1.0, 0.0))
         centre = own @ Z / max(own.sum(), 1e-300)
         variances.append(own @ (Z - centre) ** 2 / max(dofs[-1], 1e-300))
-    pooled, error = np.average(variances, axis=0, weights=dofs), np.zeros(len(names))
+    pooled, error = (
+        np.average(variances, axis=0, weights=np.maximum(dofs, 1e-300)),
+        np.zeros(len(names)),
+    )
     for j, name in enumerate(names):
         if name in noise.shares:
             share = noise.shares[name]

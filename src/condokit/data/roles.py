@@ -369,13 +369,13 @@ def _confounders(
 ) -> NamedColumns:
     """Return the confounders as (name, values), whichever way they were given."""
     given = [given] if isinstance(given, str) else given
-    repeats = repeats_of(reliability)
-    if isinstance(given, list | tuple) and not repeats.keys().isdisjoint(map(str, given)):
-        reserved += repeats.keys()
-        given = [column for name in given for column in repeats.get(name, [name])]
     if given is None:
         return []
     if isinstance(given, list | tuple):
+        repeats = repeats_of(reliability)
+        if repeats and set(map(str, given)) & repeats.keys():
+            reserved += repeats.keys()
+            given = [column for name in given for column in repeats.get(name, [name])]
         are_names = [isinstance(value, str) for value in given]
         if all(are_names):
             names = list(dict.fromkeys(given))

@@ -121,8 +121,7 @@ def find_controls(controls: Any, domains: Domains, map: Any) -> tuple[int, ...]:
         raise refusal("{@'controls'} do not go with links: take logarithms and the like before.")
     if domains.is_rectangular:
         raise refusal("{@'controls'} do not work between different features.")
-    several = np.iterable(controls) and not isinstance(controls, str)
-    for want in controls if several else [controls]:
+    for want in controls if np.ndim(controls) else [controls]:
         if is_number(want, (int, np.integer)) and -len(labels) <= want < len(labels):
             hits = [labels[want]]
         else:

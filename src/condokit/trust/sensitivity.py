@@ -31,6 +31,7 @@ _Z = 1.96
 _LARGE = 2.0  # standard errors
 _STRENGTHS = (0.05, 0.1, 0.2)  # of a confounder that was missed
 _RELIABILITIES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
+_MOST_SHOWN = 5  # confounders for all of these
 _RELIABILITY = ("confounder", "reliability", "moved_sd", "largest_sd", "moved_errors", "note")
 _LEFT_OUT = ("without", "moved_sd", "largest_sd", "moved_errors", "note")
 
@@ -264,8 +265,9 @@ def _left_out(fitted: _Fitted) -> Iterator[Any]:
 
 def _other_reliabilities(fitted: _Fitted) -> Iterator[Any]:
     """Compare the map with those for other reliabilities of continuous confounders."""
-    for confounder in fitted.domains.continuous:
-        for share in _RELIABILITIES:
+    several = fitted.domains.continuous
+    for confounder in several:
+        for share in _RELIABILITIES if len(several) <= _MOST_SHOWN else (1.0, 0.8):
             try:
                 other = fitted.refit(at_reliability(fitted.domains, confounder.name, share))
                 yield confounder.name, share, *fitted.moved(other)
