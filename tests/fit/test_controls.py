@@ -241,6 +241,8 @@ def test_the_command_line_takes_controls(tmp_path):
     page = (tmp_path / "r.html").read_text()
     assert "What 6 negative controls have in common" in page
     assert "every difference between the two was removed" not in page
+    assert "plain matching: differences" not in page
+    assert "Estimates were shrunk" not in page
     found = AffineMap.load(tmp_path / "map.json")
     mapped = found(frame[frame.domain == "query"])[[f"x{j}" for j in range(8)]].to_numpy()
     assert np.sqrt(np.mean((mapped - truth) ** 2)) < 0.6

@@ -86,8 +86,7 @@ def at_reliability(domains: Domains, name: str, share: float) -> Domains:
     """Return the domains with another reliability of a confounder."""
     noise = domains.noise
     if noise is None:
-        side = (~domains.is_query).astype(np.intp)
-        noise = Noise(domains.confounders, {}, side, domains.labels)
+        return calibrated(domains, {name: share})
     return recalibrated(replace(domains, noise=replace(noise, shares=noise.shares | {name: share})))
 
 

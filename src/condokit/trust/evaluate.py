@@ -54,6 +54,7 @@ _PLAIN_MATCHING = (
     "no confounders are given, so this is plain matching: differences between the people or "
     "samples measured are removed as well"
 )
+_BY_CONTROLS = "no confounders are given, so that a shift left may be a real difference"
 
 
 @dataclass(frozen=True, repr=False)
@@ -245,7 +246,8 @@ def _evaluated(
     features = _features_sheet(names, before, after, error)
     unused = unused_that_matter(domains)
     found = None if pairs is None else agreement(pairs, domains, affine, max(min_cell, 2))
-    doubts = [*_doubts(domains, comparison, error, before, after)]
+    by_controls = adapter is not None and "n_controls" in adapter.report_
+    doubts = [*_doubts(domains, comparison, error, before, after, by_controls)]
     doubts += [finding.text.rstrip(".") for finding in unused]
     findings = gravest_first([*unused, *_findings(features, before, matched, after)])
     sizes = [(None, None)] * 2 if error is None else [error.rms(k) for k in (0, 1)]
@@ -457,10 +459,11 @@ def _doubts(
     error: SystematicError | None,
     before: ShiftTests,
     after: ShiftTests,
+    by_controls: bool,
 ) -> Iterator[str]:
     """Tell why the expected error is not to be trusted."""
     if not domains.confounders:
-        yield _PLAIN_MATCHING
+        yield _BY_CONTROLS if by_controls else _PLAIN_MATCHING
     overlap = comparison.overlap
     worth = min(overlap.effective_query, overlap.effective_reference)
     if overlap.coefficient < _THIN:
