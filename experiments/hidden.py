@@ -122,7 +122,7 @@ def hidden(seed, group=0.0, gain=1.0, n=N, d=20, k=8, noise=0.7):
 HIDDEN = {
     "technical group": {},
     "the same, 100 rows a domain": {"n": 100},
-    "the same, poor controls": {"noise": 2.0},
+    "the same, poor controls": {"noise": 1.5},
     "and a gain of 1.5": {"gain": 1.5},
     "and a hidden biological group": {"group": 1.0},
 }
