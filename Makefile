@@ -74,6 +74,7 @@ measure: $(VENV)/dev ## Measure accuracy on real and simulated data; writes expe
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/trust.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/instruments.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/errors.py
+	OMP_NUM_THREADS=1 $(BIN)/python experiments/hidden.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/verdicts.py --n 400 --seed 20000 > experiments/results/VERDICTS.md
 
 batches: $(VENV)/dev ## Many batches beside ComBat and Harmony (QUICK=1: without them); writes BATCHES.md

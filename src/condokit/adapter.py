@@ -18,7 +18,15 @@ from condokit.data.measurements import warn_of_columns
 from condokit.data.roles import column_values, from_pair, from_table, is_reference_row
 from condokit.data.tables import Table
 from condokit.divergences.base import Divergence
-from condokit.fit.choose import Candidate, account, candidates, choose, takes_any_features
+from condokit.fit.choose import (
+    Candidate,
+    account,
+    after_controls,
+    candidates,
+    choose,
+    takes_any_features,
+)
+from condokit.fit.controls import Controls, find_controls
 from condokit.fit.fit_map import Fit, FitReport
 from condokit.fit.pairs import check_pairs, refine
 from condokit.maps.affine import AffineMap
@@ -78,6 +86,20 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     missing : {"raise", "drop", "impute"}, default="raise"
         What to do with missing confounders: refuse, leave the rows out, or fill in the median or
         the most frequent level of the row's domain. Counted in `report_`.
+    reliability : dict or None, default=None
+        Continuous confounders that were measured with error: the share of their variance within
+        domains that is signal, ``{"score": 0.8}``, or the columns that measure the same confounder,
+        ``{"score": ["score_1", "score_2"]}``, whose mean is then the confounder "score" and whose
+        differences tell the error. In each domain, measured values are replaced by the true ones
+        that they lead one to expect, given all confounders; the error has the same variance in
+        both. Standard errors take the share as known; `bootstrap` learns it from the columns anew.
+    controls : list of str or int, or None, default=None
+        Negative controls: features, by name, pattern ("ERCC-*") or position, that nothing of
+        interest moves, so that what they have in common within domains are hidden technical causes.
+        These are taken off all other features, to the controls' level in the reference, before the
+        map is fitted to what is left; without confounders nothing else is done. Controls stay
+        features of the map, which needs them, and are themselves only shifted to the reference's
+        mean. Standard errors come from `bootstrap`. Not with families that have links.
     warn_overlap : float, default=0.4
         Warn if the overlap coefficient of the confounders is below this.
     min_overlap : float, default=0.05
@@ -150,6 +172,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         categorical: Any = None,
         shrinkage: checks.Shrinkage = "auto",
         missing: checks.Missing = "raise",
+        reliability: Any = None,
+        controls: Any = None,
         warn_overlap: float = 0.4,
         min_overlap: float = 0.05,
         n_jobs: int | None = None,
@@ -164,6 +188,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         self.categorical = categorical
         self.shrinkage = shrinkage
         self.missing = missing
+        self.reliability = reliability
+        self.controls = controls
         self.warn_overlap = warn_overlap
         self.min_overlap = min_overlap
         self.n_jobs = n_jobs
@@ -211,7 +237,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             The fitted adapter itself.
         """
         roles = domain, confounders, features, groups, sample_weight
-        domains = from_table(X, *roles, self.reference, self.categorical, self.missing)
+        settings = self.reference, self.categorical, self.missing, self.reliability
+        domains = from_table(X, *roles, *settings)
         self.fit_domains(domains, by_place(features, domains))
         self._domain = domain if isinstance(domain, str) else None
         return self
@@ -259,7 +286,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             )
         tables = X_query, X_reference, Z_query, Z_reference
         settings = self.categorical, self.missing, takes_any_features(self.map, self.divergence)
-        domains = from_pair(*tables, groups, sample_weight, *settings, features)
+        domains = from_pair(*tables, groups, sample_weight, *settings, features, self.reliability)
         matched = None if pairs is None else check_pairs(pairs, domains)
         return self.fit_domains(domains, by_place(features, domains), matched)
 
@@ -356,12 +383,19 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         with noting() as notes:
             warn_of_columns(domains)
             with watched(bool(self.verbose), self.n_jobs) as watch:
-                settings = self.get_params(deep=False)
-                if domains.is_mostly_zero:
+                settings, controls, left = self.get_params(deep=False), None, domains
+                if self.controls is not None:
+                    places = find_controls(self.controls, domains, self.map)
+                    controls = Controls.of(domains, places)
+                    left = controls.others(domains)
+                alone = controls is not None and not domains.confounders
+                if domains.is_mostly_zero or alone:
                     settings |= {"map": "identity", "divergence": "auto", "conditional": "auto"}
-                fit, chosen = choose(domains, candidates(settings, domains))
+                fit, chosen = choose(left, candidates(settings, left))
                 if pairs is not None:
-                    fit = self._refined(fit, chosen, domains, pairs)
+                    fit = self._refined(fit, chosen, left, pairs)
+                if controls is not None:
+                    fit, chosen = after_controls(controls, fit, chosen)
             if watch.stopped:
                 text = "Interrupted: the map is the best that was found so far."
                 warn("interrupted", text, UserWarning)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 from stories import call, data, run
@@ -159,3 +160,28 @@ def test_a_terminal_shows_what_is_done(files, options, is_shown):
         assert (text in shown) == is_shown
     done = call("fit", *data(files), "-o", files / "map.json", "--force")
     assert b"Evaluating" not in done.stderr
+
+
+def test_noisy_confounders_are_told(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    for name, shift in (("new", 1.0), ("old", 0.0)):
+        true = rng.normal(size=300) + shift
+        x = {f"x{j}": true + 0.5 * rng.normal(size=300) + 2 * shift for j in (0, 1)}
+        scores = {f"score_{k}": true + 0.7 * rng.normal(size=300) for k in (1, 2)}
+        pd.DataFrame(x | scores).to_csv(tmp_path / f"{name}.csv", index=False)
+    given = [tmp_path / "new.csv", "--reference", tmp_path / "old.csv", "-f", "x*"]
+    repeated = ["-c", "score", "--reliability", "score=score_1,score_2"]
+    assert run("fit", *given, *repeated, "-o", tmp_path / "map.json", "--quiet") == 0
+    twice = AffineMap.load(tmp_path / "map.json")
+    kind = twice.provenance["confounders"]["score"]
+    assert kind == "continuous, calibrated from 2 measurements"
+    once = ["-c", "score_1", "--reliability", "score_1=0.67"]
+    assert run("report", *given, *once, "-o", tmp_path / "r.html", "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["compared"]["noisy"] == ["score_1"]
+    assert "(continuous, calibrated for a reliability of 0.67)" in (tmp_path / "r.html").read_text()
+    assert twice([[3.0, 3.0]])[0] == pytest.approx([1.0, 1.0], abs=0.2)
+    capsys.readouterr()
+    assert run("check", *given, "-c", "score_1", "--reliability", "score_1=2") == 2
+    assert "--reliability of 'score_1' must be a share" in capsys.readouterr().err
+    assert run("check", *given, "-c", "score_1", "--reliability", "0.8") == 2

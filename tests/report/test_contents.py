@@ -39,6 +39,9 @@ def test_the_record_is_complete_and_json(small):
     assert [d["feature"] for d in small["densities"]] == features["feature"]
     assert small["reproduce"]["command"] == "condokit report t.csv"
     assert small["reproduce"]["parameters"]["map"] == "location-scale"
+    assert small["uncertainty"]["strongest"] == "sick"
+    assert min(features["hidden_10"]) > 0
+    assert max(features["hidden_like"]) > 0
 
 
 def test_a_page_can_be_made_from_saved_json_and_is_the_same(small):
@@ -57,6 +60,7 @@ def test_the_page_says_everything_without_a_script(small):
         assert finding["text"].split("(")[0].replace("'", "&#39;") in static
     for name in small["features"]["feature"]:
         assert f"<bdi>{name}</bdi>" in static
+    assert "Off at most (sd), if a confounder was missed" in static
     levels = [int(h) for h in re.findall(r"<h(\d)", static)]
     assert levels[0] == 1
     assert all(b - a <= 1 for a, b in zip(levels, levels[1:]))

@@ -14,6 +14,7 @@ from condokit.trust.sensitivity import (
     _chances,
     _draw,
     degrees_of_freedom,
+    hidden_bounds,
     moved_at_most,
     robustness_value,
 )
@@ -139,3 +140,49 @@ def test_a_recorded_confounder_moves_the_map_by_less_than_is_said():
 def test_it_prints(found):
     assert "unrecorded confounder" in repr(found)
     assert found.to_dict()["strength_one_error"] < 0.1
+
+
+def test_a_map_is_off_by_the_bound_of_the_confounder_that_is_left_out():
+    rng = np.random.default_rng(4)
+    query = np.arange(4000) < 2000
+    seen, hidden = rng.normal(size=(2, 4000)) + [[0.5], [0.6]] * query
+    X = seen[:, None] * [1.0, 0.5] + hidden[:, None] * [0.8, 0.2] + rng.normal(size=(4000, 2))
+    frame = pd.DataFrame(X, columns=["x0", "x1"]).assign(seen=seen, hidden=hidden)
+    frame["domain"] = np.where(query, "query", "reference")
+    roles = "domain", ["seen"], ["x*"], None, None, None, None, "raise"
+    domains = from_table(frame, *roles)
+    adapter = ConDoAdapter("shift", shrinkage=None).fit_domains(domains)
+    # the shares that it explains, from regressions
+    D = np.column_stack([np.ones(4000), seen])
+    left = lambda D, y: y - D @ np.linalg.lstsq(D, y, rcond=None)[0]  # noqa: E731
+    q, u = left(D, 1.0 * query), left(D, hidden)
+    of_domain = (q @ u) ** 2 / (q @ q) / (u @ u)
+    sheet, strongest = hidden_bounds(domains, adapter.map_)
+    assert strongest == "seen"
+    size = np.array(sheet["hidden_10"]) / (0.1 / np.sqrt(0.9))
+    both = np.column_stack([D, query])
+    y, u = left(both, X), left(both, hidden)
+    of_feature = (y.T @ u) ** 2 / (y**2).sum(axis=0) / (u @ u)
+    bound = size * np.sqrt(of_domain * of_feature / (1 - of_domain)) * X[~query].std(axis=0)
+    known = from_table(frame, "domain", ["seen", "hidden"], *roles[2:])
+    off = adapter.map_.offset - ConDoAdapter("shift", shrinkage=None).fit_domains(known).map_.offset
+    np.testing.assert_allclose(np.abs(off), bound, rtol=0.05)
+
+
+def test_the_map_is_shown_against_the_reliability_of_confounders():
+    rng = np.random.default_rng(5)
+    query = np.arange(600) < 300
+    true = rng.normal(size=600) + query
+    frame = pd.DataFrame({"x0": true + 0.5 * rng.normal(size=600), "kind": "a"})
+    frame["z"] = true + 0.7 * rng.normal(size=600)
+    frame["domain"] = np.where(query, "query", "reference")
+    roles = {"domain": "domain", "confounders": ["z"], "features": ["x0"]}
+    adapter = ConDoAdapter(reliability={"z": 0.7}).fit(frame, **roles)
+    found = sensitivity(adapter, frame, **roles, n_splits=0).reliability
+    moved = dict(zip(found["reliability"], found["moved_sd"]))
+    assert moved[0.7] == pytest.approx(0.0, abs=1e-9)
+    assert moved[1.0] > moved[0.9] > moved[0.8] > 0.02 < moved[0.6] < moved[0.5]
+    other = ConDoAdapter(reliability={"z": 0.5}).fit(frame, **roles)
+    mean = np.array([[frame.x0[query].mean()]])
+    gap = abs(other.map_(mean) - adapter.map_(mean))[0, 0] / frame.x0[~query].std()
+    assert moved[0.5] == pytest.approx(gap, rel=0.02)

@@ -176,7 +176,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         """Read a table of many batches, as `fit` does."""
         one = self.one_adapter()
         roles = confounders, None if _is_common(features) else features, groups, sample_weight
-        study = Study.read(X, batch, *roles, one.categorical, one.missing, bridge=bridge)
+        how = one.categorical, one.missing, one.reliability
+        study = Study.read(X, batch, *roles, *how, bridge=bridge)
         return study.with_known_features(_is_common(features))
 
     def read_as_fitted(self, X: Any, batch: Any, confounders: Any, *roles: Any) -> Study:
@@ -195,6 +196,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         if one.reference is not None:
             text = "'reference' of the adapter inside is {got!r}; give it to BatchAdapter instead."
             raise refusal(text, got=one.reference)
+        if one.controls is not None:
+            raise refusal("{@'controls'} work with two domains, in ConDoAdapter alone.")
         given = {"n_jobs": self.n_jobs, "random_state": self.random_state}
         return one.set_params(**{name: value for name, value in given.items() if value is not None})
 

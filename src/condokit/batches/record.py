@@ -7,6 +7,7 @@ from typing import Any
 from condokit.batches.study import Study
 from condokit.checks import Note
 from condokit.data.disclosure import told
+from condokit.data.noise import kinds
 from condokit.maps.provenance import check_provenance, setting, versions
 
 _ERRORS = ("error_before", "error_after")
@@ -84,12 +85,10 @@ def account(
     report: BatchReport, settings: Mapping[str, Any], study: Study, notes: list[Note]
 ) -> Mapping[str, Any]:
     """Tell how the maps came about, without anything that a file may not give away."""
-    confounders = study.domains.confounders
-    kinds = {c.name: "categorical" if c.values is None else "continuous" for c in confounders}
     facts = {
         "versions": versions(),
         "adapter": {name: setting(value) for name, value in settings.items()},
-        "confounders": kinds,
+        "confounders": kinds(study.domains),
         "joint": report.joint,
         "reference": report.why,
         "batches": report.plain(),

@@ -15,7 +15,7 @@ import click
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
 from condokit.cli.outputs import as_option, tell
-from condokit.cli.tables import read_data
+from condokit.cli.tables import read_data, reliabilities, split
 from condokit.data.disclosure import hidden_overlap, told
 from condokit.data.domains import Domains
 from condokit.data.records import plain
@@ -41,6 +41,8 @@ class Fitted:
             divergence=options["divergence"],
             shrinkage=None if is_plain else _number("--shrinkage", options["shrinkage"], "auto"),
             missing=options["missing"],
+            reliability=reliabilities(options["reliability"]) or None,
+            controls=split("--controls", options["controls"]) or None,
             warn_overlap=options["warn_overlap"],
             min_overlap=options["min_overlap"],
             random_state=seed,

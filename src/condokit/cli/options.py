@@ -91,6 +91,12 @@ data = _together(
         help="Feature columns; default: the variables of h5ad, or other columns of numbers that do "
         "not look like identifiers, dates, ages, codes or labels.",
     ),
+    several(
+        "--reliability",
+        metavar="NAME=SHARE|COLUMN,...",
+        help="Of a confounder measured with error: the share of its variance that is signal, or "
+        "the columns that measure it; repeatable.",
+    ),
     option("--groups", metavar="COLUMN", help="The subject of each row."),
     option("--weights", metavar="COLUMN", help="How many rows each row counts for."),
     setting("--missing", type=_MISSING, default="raise", help="Missing confounders."),
@@ -118,6 +124,11 @@ fitting = _together(
         "links",
         metavar="FEATURE=log|logit|POWER",
         help="Keep a feature positive or bounded; repeatable.",
+    ),
+    several(
+        "--controls",
+        metavar="PATTERN,...",
+        help="Negative controls: features that nothing of interest moves.",
     ),
     overlap,
     setting("--seed", type=IntRange(0), default=0),

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-_SAME = "batch bridge confounders decimal delimiter divergence domain features map min_overlap "
-_SAME += "missing shrinkage warn_overlap"
+_SAME = "batch bridge confounders controls decimal delimiter divergence domain features map "
+_SAME += "min_overlap missing reliability shrinkage warn_overlap"
 _OPTIONS = {name: "--" + name.replace("_", "-") for name in _SAME.split()} | {
     "n_resamples": "--bootstrap",
     "random_state": "--seed",

@@ -3,7 +3,7 @@
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,8 @@ def read_data(
     tables = [_table(path, texts=[domain, batch], **reading) for path in paths]
     if query_label is not None:
         tables = [_pair_of(new, tables[0], str(domain), query_label, reference_label)]
-    kinds = _confounders(options["confounders"], tables[0].column_names)
+    reliability = reliabilities(options["reliability"])
+    kinds = _confounders(options["confounders"], tables[0].column_names, reliability)
     roles = [n for n in (*kinds, domain, batch, bridge, groups, weights) if n is not None]
     for path, table in zip(paths, tables):
         check_names(path, table.column_names, roles)
@@ -64,17 +65,21 @@ def read_data(
     by_row = [None if c is None else [t.column(c) for t in tables] for c in (groups, weights)]
     shared = known.intersection(*(t.column_names for t in tables))
     unused = [n for n in tables[0].column_names if n in shared.difference(chosen, roles)]
-    X, how = [table.select([*chosen, *unused]) for table in tables], (categorical, missing)
+    X = [table.select([*chosen, *unused]) for table in tables]
+    how: tuple[Any, ...] = categorical, missing
     if batch is not None:
         labels, own = labels_of(tables[0].column(batch)), [each and each[0] for each in by_row]
         samples = None if bridge is None else labels_of(tables[0].column(bridge))
-        study = Study.read(X[0], labels, sides[0], named, own[0], own[1], *how, bridge=samples)
+        how = *how, reliability
+        study = Study.read(X[0], labels, sides[0], named, *own, *how, bridge=samples)
         found = study.domains
     elif domain is not None:
         labels, own = labels_of(tables[0].column(domain)), [each and each[0] for each in by_row]
-        found = from_table(X[0], labels, sides[0], named, own[0], own[1], reference_label, *how)
+        how = reference_label, *how, reliability
+        found = from_table(X[0], labels, sides[0], named, own[0], own[1], *how)
     else:
-        found = from_pair(X[0], X[1], *sides, *by_row, *how, False, named)  # type: ignore[arg-type, call-arg]
+        how = *how, False, named, reliability
+        found = from_pair(X[0], X[1], *sides, *by_row, *how)  # type: ignore[arg-type]
         names = Path(new).name, Path(str(reference)).name
         if "-" not in names and names[0] != names[1]:
             found = replace(found, labels=names)
@@ -113,7 +118,7 @@ def labels_of(column: Any) -> list[str | None]:
     return [None if label in (None, "") else str(label) for label in column.to_pylist()]
 
 
-def _split(option: str, values: tuple[str, ...], known: list[str]) -> list[str]:
+def split(option: str, values: tuple[str, ...], known: Sequence[str] = ()) -> list[str]:
     """Split lists at commas, but not the name of a column that has some."""
     parts: list[str] = []
     for value in values:
@@ -123,10 +128,12 @@ def _split(option: str, values: tuple[str, ...], known: list[str]) -> list[str]:
     return list(dict.fromkeys(parts))
 
 
-def _confounders(values: tuple[str, ...], known: list[str]) -> dict[str, str]:
+def _confounders(
+    values: tuple[str, ...], known: list[str], reliability: dict[str, Any]
+) -> dict[str, str]:
     """Return the confounders, and what each was declared: "cat", "num" or nothing."""
     kinds: dict[str, str] = {}
-    for part in _split("--confounders", values, known):
+    for part in split("--confounders", values, known):
         name, _, kind = part.rpartition(":")
         if part in known or not name:
             name, kind = part, ""
@@ -134,8 +141,24 @@ def _confounders(values: tuple[str, ...], known: list[str]) -> dict[str, str]:
             raise click.UsageError(
                 f"--confounders {part}: after the colon comes cat (categories) or num (a number)."
             )
-        kinds[name] = kind
+        repeats = reliability.get(name)
+        kinds |= dict.fromkeys(repeats if isinstance(repeats, list) else [name], kind)
     return kinds
+
+
+def reliabilities(values: tuple[str, ...]) -> dict[str, Any]:
+    """Return shares of signal, or columns of repeated measurements, by confounder."""
+    found: dict[str, Any] = {}
+    for value in values:
+        name, _, given = value.partition("=")
+        columns = [column.strip() for column in given.split(",") if column.strip()]
+        if not name or not columns:
+            raise click.UsageError(f"--reliability {value}: write NAME=0.8 or NAME=COLUMN,COLUMN.")
+        try:
+            found[name] = float(given)
+        except ValueError:
+            found[name] = columns
+    return found
 
 
 def _alike(name: str, declared: str, paths: list[str], columns: list[Any]) -> list[Any]:
@@ -181,7 +204,7 @@ def _features(
     first = tables[0].column_names
     free = [name for name in first if name not in roles]
     if values:
-        wanted = _split("--features", values, first)
+        wanted = split("--features", values, first)
         chosen = [first[i] for i in Table(tables[0], paths[0]).find(wanted, set(roles))]
         for path, table in zip(paths, tables):
             check_names(path, table.column_names, chosen)

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from condokit.checks import Array
-from condokit.data.domains import Domains
+from condokit.data.domains import Confounder, Domains
 from condokit.data.subsets import subsample
 
 _HEAVY_TAILS = 30.0  # fourth moment in standard units; 3 is normal, 9 exponential
@@ -82,3 +82,27 @@ def _standard(z: Array) -> Array:
         z = ndtri(rank / (2 * len(z)))  # ties share their mean rank
         z /= z.std()
     return z
+
+
+def design(confounders: list[Confounder], rows: Array, degree: int) -> Array:
+    """Return ones and the confounders as columns: marks of levels, powers of numbers."""
+    columns = [np.ones((len(rows), 1))]
+    for confounder in confounders:
+        if confounder.values is None:
+            codes = confounder.codes[rows]
+            columns.append((codes[:, None] == np.unique(codes)[1:]).astype(float))
+        else:
+            z = confounder.values[rows]
+            z = (z - z.mean()) / (z.std() or 1.0)
+            columns.append(z[:, None] ** np.arange(1, degree + 1))
+    return np.column_stack(columns)
+
+
+def fitted(D: Array, Y: Array) -> Array:
+    """Return the coefficients of a regression on D."""
+    return np.asarray(np.linalg.lstsq(D, Y, rcond=None)[0])
+
+
+def left_of(D: Array, Y: Array) -> Array:
+    """Return what a regression on D leaves of Y."""
+    return Y - D @ fitted(D, Y)

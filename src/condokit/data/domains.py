@@ -45,6 +45,7 @@ class Domains:
     left: dict[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # columns that are neither features nor have another role
     n_mostly_zero: int = 0  # variables of AnnData that are no features, unless all are so
+    noise: "Noise | None" = None  # of confounders that were calibrated
 
     @property
     def n_features(self) -> int:
@@ -165,6 +166,17 @@ class Confounder:
         levels = np.empty(len(self.levels), dtype=object)
         levels[:] = self.levels
         return levels[self.codes]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Confounders as they were measured, and how much of them is error."""
+
+    confounders: list[Confounder]
+    # by name: the share of the variance that is signal, or repeated measurements, one row each
+    shares: dict[str, Any]
+    site: Array  # (n_rows,): the number of the domain of each row
+    labels: Any  # of these domains
 
 
 def cell_names(names: list[str], levels: list[tuple[Any, ...]]) -> list[str]:

@@ -1,6 +1,6 @@
 """From what the user passes to `Domains`: the checks and conversions of fit and fit_pair."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +16,11 @@ from condokit.checks import (
     refusal,
 )
 from condokit.data.arrays import sides
-from condokit.data.domains import PART, Confounder, Domains
+from condokit.data.columns import as_array, factorize, kind_of
+from condokit.data.domains import Confounder, Domains
 from condokit.data.measurements import CODES, looks_like, measurements, mostly_zero
 from condokit.data.missing import with_gaps
+from condokit.data.noise import calibrated, check_reliability, repeats_of
 from condokit.data.tables import Table, as_narwhals, refuse_duplicates
 
 NamedColumns = list[tuple[str, Any]]  # confounders of one table: name and values
@@ -34,6 +36,7 @@ def from_table(
     reference: Any,
     categorical: Any,
     missing: str,
+    reliability: Any = None,
 ) -> Domains:
     """Read one table whose rows `domain` labels; the checks of `ConDoAdapter.fit`."""
     if domain is None:
@@ -41,7 +44,7 @@ def from_table(
             "'domain' is required: an array with the domain label of each row, or the name of the "
             "column that holds it. For two separate tables use fit_pair."
         )
-    roles = confounders, features, groups, sample_weight, categorical, missing
+    roles = confounders, features, groups, sample_weight, categorical, missing, reliability
     return _labelled(X, "domain", domain, None, reference, *roles)[0]
 
 
@@ -74,23 +77,25 @@ def _labelled(
     sample_weight: Any,
     categorical: Any,
     missing: str,
+    reliability: Any = None,
 ) -> tuple[Domains, Array, list[Any], Array | None]:
     """Read one table with labelled rows; also each row's label, all labels, each row's bridge."""
     table = Table(X)
     reserved: list[str] = []
     labels = _column(table, argument, given, reserved)
-    columns = _confounders(table, confounders, reserved, "confounders")
+    reliability = check_reliability(reliability)
+    columns = _confounders(table, confounders, reserved, "confounders", reliability)
     group_codes = _group_codes([table], [groups], [reserved])
     if isinstance(sample_weight, str):
         sample_weight = _column(table, "sample_weight", sample_weight, reserved)
     bridges = None
     if bridge is not None:
         given = _column(table, "bridge", bridge, reserved)
-        names, bridges = _factorize([given], "bridge", allow_missing=True)
+        names, bridges = factorize([given], "bridge", allow_missing=True)
         bridges[bridges == (names.index("") if "" in names else -1)] = -1
     weights = _weights([table], [sample_weight])
     table.refuse_empty()
-    levels, codes = _factorize([labels], argument)
+    levels, codes = factorize([labels], argument)
     if argument == "domain":
         query_label, reference_label = _name_domains(levels, len(codes), reference)
     elif len(levels) < 2:
@@ -119,11 +124,11 @@ def _labelled(
         unused=_unused([table], [reserved]),
         n_mostly_zero=n_zero,
     )
-    excused = None
+    how: tuple[Any, ...] = categorical, missing, reliability
     if argument == "batch":
         excused = np.zeros(len(codes), dtype=bool) if bridges is None else bridges >= 0
-    domains = _with_confounders(domains, [columns], categorical, missing, excused)
-    return domains, codes, levels, bridges
+        how = *how, excused, codes, levels
+    return _with_confounders(domains, [columns], *how), codes, levels, bridges
 
 
 def from_pair(
@@ -137,6 +142,7 @@ def from_pair(
     missing: str,
     any_features: bool = False,
     features: Any = None,
+    reliability: Any = None,
 ) -> Domains:
     """Read two tables, perhaps of different features; the checks of `ConDoAdapter.fit_pair`."""
     tables = [Table(X_query, "X_query"), Table(X_reference, "X_reference")]
@@ -148,8 +154,9 @@ def from_pair(
     if (Z_query is None) != (Z_reference is None):
         raise ValueError("Give Z_query and Z_reference together, or neither.")
     reserved: list[list[str]] = [[], []]
-    query = _confounders(tables[0], Z_query, reserved[0], "Z_query")
-    reference = _confounders(tables[1], Z_reference, reserved[1], "Z_reference")
+    reliability = check_reliability(reliability)
+    query = _confounders(tables[0], Z_query, reserved[0], "Z_query", reliability)
+    reference = _confounders(tables[1], Z_reference, reserved[1], "Z_reference", reliability)
     group_codes = _group_codes(tables, _pair("groups", groups), reserved)
     for table in tables:
         table.refuse_empty()
@@ -182,7 +189,7 @@ def from_pair(
         unused=_unused(tables, reserved),
         n_mostly_zero=n_zero,
     )
-    return _with_confounders(domains, [query, reference], categorical, missing)
+    return _with_confounders(domains, [query, reference], categorical, missing, reliability)
 
 
 def _unused(tables: list[Table], reserved: list[list[str]]) -> tuple[str, ...]:
@@ -195,7 +202,7 @@ def _unused(tables: list[Table], reserved: list[list[str]]) -> tuple[str, ...]:
 def is_reference_row(domain: Any, table: Table, labels: tuple[Any, Any]) -> Array:
     """Mark the rows that a transform leaves as they are; labels are (query, reference)."""
     query_label, reference_label = labels
-    levels, codes = _factorize([_column(table, "domain", domain, [])], "domain")
+    levels, codes = factorize([_column(table, "domain", domain, [])], "domain")
     strange = [level for level in levels if level not in labels]
     if strange:
         raise ValueError(
@@ -207,7 +214,7 @@ def is_reference_row(domain: Any, table: Table, labels: tuple[Any, Any]) -> Arra
 
 def batch_of_rows(batch: Any, table: Table, known: list[Any]) -> Array:
     """Return the number of each row's batch among those that have a map."""
-    levels, codes = _factorize([_column(table, "batch", batch, [])], "batch")
+    levels, codes = factorize([_column(table, "batch", batch, [])], "batch")
     place = {_spelled(label): k for k, label in enumerate(known)}
     strange = [level for level in levels if _spelled(level) not in place]
     if strange:
@@ -225,7 +232,7 @@ def _spelled(label: Any) -> Any:
 
 def column_values(table: Table, argument: str, value: Any) -> Array:
     """Return row-wise values, given as such or as a column name, as an array."""
-    return _as_array(_column(table, argument, value, []))
+    return as_array(_column(table, argument, value, []))
 
 
 def _name_domains(labels: list[Any], n_rows: int, reference: Any) -> tuple[Any, Any]:
@@ -274,7 +281,7 @@ def _group_codes(
         else [(table.name, i) for i in range(table.n_rows)]  # each row is its own subject
         for table, given, taken in zip(tables, groups, reserved)
     ]
-    return _factorize(labels, "groups")[1]
+    return factorize(labels, "groups")[1]
 
 
 def _weights(tables: list[Table], weights: Sequence[Any]) -> Array | None:
@@ -357,12 +364,18 @@ def _series_or_list(argument: str, value: Any, table: Table) -> Any:
     return values
 
 
-def _confounders(table: Table, given: Any, reserved: list[str], argument: str) -> NamedColumns:
+def _confounders(
+    table: Table, given: Any, reserved: list[str], argument: str, reliability: Mapping[Any, Any]
+) -> NamedColumns:
     """Return the confounders as (name, values), whichever way they were given."""
     given = [given] if isinstance(given, str) else given
     if given is None:
         return []
     if isinstance(given, list | tuple):
+        repeats = repeats_of(reliability)
+        if repeats and set(map(str, given)) & repeats.keys():
+            reserved += repeats.keys()
+            given = [column for name in given for column in repeats.get(name, [name])]
         are_names = [isinstance(value, str) for value in given]
         if all(are_names):
             names = list(dict.fromkeys(given))
@@ -405,21 +418,26 @@ def _with_confounders(
     tables: list[NamedColumns],
     categorical: Any,
     missing: str,
+    reliability: Mapping[Any, Any],
     excused: Array | None = None,
+    site: Array | None = None,
+    labels: Any = None,
 ) -> Domains:
     """Encode the confounders of all tables together, and leave out rows that cannot be used.
 
-    `excused` rows may lack them: what they tell does not rest on confounders.
+    `excused` rows may lack them: what they tell does not rest on confounders. `site` and `labels`
+    are the domains in which noisy confounders are calibrated, if these are many.
     """
     check_word("'missing'", missing, ("raise", "drop", "impute"))
     is_query, weights = domains.is_query, domains.weights
-    names = [name for name, _ in tables[0]]
+    columns, reliability = _gathered(tables, reliability)
+    names = list(columns)
     declared = _declared(categorical, names)
     confounders = []
     counts: dict[str, int] = {}
     keep = np.ones(len(is_query), dtype=bool)
-    for j, name in enumerate(names):
-        confounder = _encode(name, [table[j][1] for table in tables], name in declared)
+    for name in names:
+        confounder = _encode(name, columns[name], name in declared)
         gaps = confounder.codes < 0 if confounder.values is None else np.isnan(confounder.values)
         if gaps.any():
             asked = gaps if excused is None else gaps & ~excused
@@ -445,7 +463,33 @@ def _with_confounders(
         keep &= weights > 0
     kept = None if keep.all() else keep
     domains = replace(domains, confounders=confounders, keep=kept, missing=counts)
-    return with_gaps(domains, by_side=excused is None)
+    domains = with_gaps(domains, by_side=excused is None)
+    return calibrated(domains, reliability, site, labels)
+
+
+def _gathered(
+    tables: list[NamedColumns], reliability: Mapping[Any, Any]
+) -> tuple[dict[str, list[Any]], dict[Any, Any]]:
+    """Return the columns of every confounder, the mean of those that measure the same one."""
+    # and reliabilities, with what was measured in place of names
+    columns = {name: [dict(table)[name] for table in tables] for name, _ in tables[0]}
+    measured = dict(reliability)
+    for name, names in repeats_of(reliability).items():
+        if lacking := [one for one in names if one not in columns]:
+            what = (
+                "{@'reliability'} of {name!r} lists {lacking}, which is not among {@`confounders`}."
+            )
+            raise refusal(what, name=name, lacking=listing(lacking))
+        if text := [o for o in names if not all(kind_of(c).endswith("number") for c in columns[o])]:
+            what = "{@'reliability'} of {name!r} lists {text}, which holds no numbers."
+            raise refusal(what, name=name, text=listing(text))
+        parts = [[as_array(c, np.float64) for c in columns.pop(one)] for one in names]
+        values = np.column_stack([np.concatenate(part) for part in parts])
+        known = np.isfinite(values)
+        n = known.sum(axis=1)
+        mean = np.where(known, values, 0.0).sum(axis=1) / np.where(n, n, np.nan)
+        columns[name], measured[name] = [mean], values
+    return columns, measured
 
 
 def _check_gaps(name: str, gaps: Array, missing: str, is_query: Array) -> None:
@@ -468,14 +512,14 @@ def _check_gaps(name: str, gaps: Array, missing: str, is_query: Array) -> None:
 def _encode(name: str, columns: Sequence[Any], declared: bool) -> Confounder:
     """Return a confounder: of numbers if it has more than two and is not declared otherwise."""
     # category before datetime before number before whole number
-    kind = min(_kind(column) for column in columns)
+    kind = min(kind_of(column) for column in columns)
     if kind == "datetime":
         raise ValueError(
             f"Confounder {name!r} holds dates or times. Convert it to a number, for example of "
             "days, or to categories."
         )
     if kind.endswith("number") and not declared:
-        values = np.concatenate([_as_array(column, np.float64) for column in columns])
+        values = np.concatenate([as_array(column, np.float64) for column in columns])
         n_infinite = int(np.isinf(values).sum())
         if n_infinite:
             raise refusal(
@@ -485,7 +529,7 @@ def _encode(name: str, columns: Sequence[Any], declared: bool) -> Confounder:
         if len(known) == 0 or not ((known == known.min()) | (known == known.max())).all():
             few = kind == "whole number" and looks_like(known, known == 0) == CODES
             return Confounder(name, [], np.empty(0, dtype=np.int32), values, few)
-    levels, codes = _factorize(columns, name, allow_missing=True)
+    levels, codes = factorize(columns, name, allow_missing=True)
     large = [n for n in levels if type(n) is int and abs(n) >= 1 << 63]
     if large and kind == "category" and not declared:
         text = (
@@ -535,66 +579,3 @@ def _declared(categorical: Any, names: list[str]) -> set[str]:
             f"{did_you_mean(unknown[0], names)}"
         )
     return {want if want in names else names[int(want)] for want in wanted}
-
-
-def _kind(column: Any) -> str:
-    if hasattr(column, "to_native"):
-        dtype = column.dtype
-        numeric, temporal, whole = dtype.is_numeric(), dtype.is_temporal(), dtype.is_integer()
-    else:
-        kind = np.asarray(column).dtype.kind
-        numeric, temporal, whole = kind in "iuf", kind in "mM", kind in "iu"
-    if whole:
-        return "whole number"
-    return "number" if numeric else "datetime" if temporal else "category"
-
-
-def _as_array(column: Any, dtype: Any = None) -> Array:
-    return np.asarray(column.to_numpy() if hasattr(column, "to_native") else column, dtype)
-
-
-def _parts(column: Any) -> Iterator[list[Any]]:
-    """Yield the values as plain Python objects, a part at a time."""
-    for start in range(0, len(column), PART):
-        part = column[start : start + PART]
-        if hasattr(part, "to_native"):
-            yield part.to_list()
-        else:
-            yield part if isinstance(part, list) else np.asarray(part).tolist()
-
-
-def _factorize(
-    columns: Sequence[Any], name: str, allow_missing: bool = False
-) -> tuple[list[Any], Array]:
-    """Return the distinct values of all columns, sorted, and each row's number (-1: missing)."""
-    number: dict[Any, int] = {}  # of every distinct value, in order of appearance
-    numbers = [np.empty(0, dtype=np.int32)]
-    for part in (part for column in columns for part in _parts(column)):
-        try:
-            new = set(part).difference(number)
-        except TypeError:
-            raise ValueError(
-                f"{name!r} holds values that cannot be compared, such as lists."
-            ) from None
-        number.update(zip(new, range(len(number), len(number) + len(new))))
-        numbers.append(np.fromiter(map(number.__getitem__, part), np.int32, len(part)))
-    levels = [value for value in number if not _is_missing(value)]
-    try:
-        levels.sort()
-    except TypeError:
-        levels.sort(key=lambda value: (type(value).__name__, str(value)))
-    place = np.full(len(number), -1, dtype=np.int32)
-    for i, value in enumerate(levels):
-        place[number[value]] = i
-    codes = place[np.concatenate(numbers)]
-    n_missing = 0 if allow_missing else int((codes < 0).sum())
-    if n_missing:
-        text = f"{{name!r}} has {{n:rows}} missing values (of {len(codes)}). Drop these rows, or "
-        raise refusal(text + "give them a category of their own.", name=name, n=n_missing)
-    return levels, codes
-
-
-def _is_missing(value: Any) -> bool:
-    if value is None or type(value).__name__ in {"NAType", "NaTType"}:
-        return True
-    return bool(value != value)  # only NaN is not equal to itself

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, Note, check_seed, is_number, pick, quietly
+from condokit.checks import Array, Note, check_seed, is_number, pick, quietly, refusal
 from condokit.compare.comparison import Comparison
 from condokit.compare.priors import PRIORS, Prior
 from condokit.conditionals import CONDITIONALS, Conditional
@@ -15,8 +15,10 @@ from condokit.data.disclosure import hidden_counts, told
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
 from condokit.data.missing import complete_rows
+from condokit.data.noise import kinds
 from condokit.data.subsets import folds, mixed_order
 from condokit.divergences import DIVERGENCES, Divergence, PCMatch
+from condokit.fit.controls import Controls
 from condokit.fit.fit_map import Fit, Recipe, fit_map, fit_quietly, warn_incomplete
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, Affine, LocationScale, LowRank, MapFamily, Monotone
@@ -69,9 +71,13 @@ class Candidate:
     conditional: Any
     recipe: Recipe  # how it is fitted
     parts: tuple[tuple[float, Recipe], ...] = ()  # of an average: weights, and all that is fitted
+    controls: Controls | None = None  # what is taken off before
 
     def refit(self, domains: Domains) -> Any:
         """Fit other rows in the same way, without weighing candidates again."""
+        if self.controls is not None:
+            controls = Controls.of(domains, self.controls.places, self.controls.rank)
+            return controls.before(replace(self, controls=None).refit(controls.others(domains)))
         weights, recipes = zip(*(self.parts or ((1.0, self.recipe),)))
         maps = [fit_quietly(domains, recipe).map for recipe in recipes]
         return maps[0] if len(maps) == 1 else AffineMap.average(maps, np.array(weights))
@@ -152,11 +158,11 @@ def _candidate(
 
 def _rule(family: MapFamily, domains: Domains, by_any_conditional: bool) -> str:
     """Return the divergence that "auto" stands for."""
-    kinds = {"any", family.form}
+    forms = {"any", family.form}
     if family.form == "matrix" and not family.is_free:
-        kinds.add("rigid" if family.is_rigid else "own")
+        forms.add("rigid" if family.is_rigid else "own")
     known = "none" if not domains.confounders else "rows" if by_any_conditional else "moments"
-    return next(rule for kind, given, rule in _RULES if kind in kinds and given in ("any", known))
+    return next(rule for kind, given, rule in _RULES if kind in forms and given in ("any", known))
 
 
 def _seeded(
@@ -254,6 +260,20 @@ def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidat
     mixed = AffineMap.average([fits[k].map for k in used], weights[used])
     parts = tuple((float(weights[k]), candidates[k].recipe) for k in used)
     return replace(best, map=mixed, errors=None), replace(candidates[chosen], parts=parts)
+
+
+def after_controls(controls: Controls, fit: Fit, chosen: Candidate) -> tuple[Fit, Candidate]:
+    """Put what controls show before a map of the other features."""
+    if fit.map.kind not in AffineMap.kinds:
+        raise refusal("{@'controls'} go before affine maps alone.")
+    report = replace(
+        fit.report,
+        n_controls=len(controls.places),
+        control_factors=controls.rank,
+        control_share=controls.shared,
+    )
+    whole = replace(fit, map=controls.before(fit.map), errors=None, report=report)
+    return whole, replace(chosen, controls=controls)
 
 
 def _ladder(
@@ -501,9 +521,7 @@ def account(
         "divergence": called(chosen.divergence),
         "conditional": called(chosen.conditional),
         "domains": labels,
-        "confounders": {
-            c.name: "categorical" if c.values is None else "continuous" for c in domains.confounders
-        },
+        "confounders": kinds(domains),
         "columns_left_alone": dict(domains.left),
         "rows": {side: _rows(domains, fit, side) for side in labels},
         "overlap": {

@@ -133,6 +133,9 @@ class FitReport(Mapping[str, Any]):
     chosen_map: str | None = None
     pairs: dict[str, Any] | None = None  # how rows that were measured twice were used
     interrupted: bool | None = None
+    n_controls: int | None = None  # features that hidden causes were learned from
+    control_factors: int | None = None
+    control_share: float | None = None  # of the controls' variance within domains
 
     def __getitem__(self, name: str) -> Any:
         if name not in list(self):

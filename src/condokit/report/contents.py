@@ -19,7 +19,7 @@ from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
 from condokit.solvers.lbfgs import threads
 from condokit.trust.assess import Assessment, assess
 from condokit.trust.evaluate import Evaluation, evaluate
-from condokit.trust.sensitivity import degrees_of_freedom, robustness_value
+from condokit.trust.sensitivity import degrees_of_freedom, hidden_bounds, robustness_value
 
 FORMAT, SCHEMA = "condokit-report", 1
 _INTERVAL = 1.96
@@ -31,6 +31,7 @@ _MOST_CURVES = 12
 _LARGE_MATRIX = 2000  # features beyond which no square array is formed
 _NOT_TWICE = ("findings", "features", "densities", "n_query", "n_reference")  # of an evaluation
 _NOT_HERE = ("reference", "verbose")  # of parameters
+_HIDDEN = ("hidden_10", "hidden_like")  # bounds of all features; others are multiples of the first
 _NOT_POSSIBLE = (
     "These data do not allow a comparison of like with like: do not use the map before the "
     "findings are resolved."
@@ -95,9 +96,13 @@ def build(
     """
     assessment, evaluation = judged(adapter, domains, assessment, evaluation)
     inward, outward = _names(adapter.map_, domains)
-    features = _features(
-        {"feature": outward, **parameters(adapter.map_, adapter.errors_)}, evaluation
-    )
+    columns = {"feature": outward, **parameters(adapter.map_, adapter.errors_)}
+    strongest = ""
+    if not adapter.map_.is_rectangular:
+        hidden, strongest = hidden_bounds(domains, adapter.map_)
+        kept = [name for name in _HIDDEN if name in hidden.columns]
+        columns |= {name: [float(f"{bound:.2g}") for bound in hidden[name]] for name in kept}
+    features = _features(columns, evaluation)
     record: dict[str, Any] = {
         "format": FORMAT,
         "schema": SCHEMA,
@@ -108,7 +113,7 @@ def build(
         "evaluation": None if evaluation is None else evaluation.to_dict(),
         "map": _map(adapter, inward, outward),
         "fit": _fit(adapter),
-        "uncertainty": _uncertainty(adapter),
+        "uncertainty": {**_uncertainty(adapter), "strongest": strongest},
         "features": features.to_dict(),
         "densities": [] if evaluation is None else list(_densities(evaluation, features)),
         "reproduce": reproduce(_used(adapter, domains), command, inputs),
@@ -217,6 +222,7 @@ def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
         **{f"rows_{s}": rounded_beside(compared[s], total) for s, total in totals.items()},
         "n_features": domains.n_features,
         "confounders": [c.name for c in domains.confounders],
+        "noisy": [] if domains.noise is None else list(domains.noise.shares),
         "kinds": dict(adapter.map_.provenance or {})["confounders"],
         "left_out": list(_left_out(adapter, domains, totals)),
         "subjects": None if domains.groups is None else len(np.unique(domains.groups)),

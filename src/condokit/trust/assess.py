@@ -128,6 +128,7 @@ def assess(
     reference: Any = None,
     categorical: Any = None,
     missing: Missing = "raise",
+    reliability: Any = None,
     warn_overlap: float = 0.4,
     min_overlap: float = 0.05,
     min_cell: int = 5,
@@ -141,7 +142,7 @@ def assess(
     batch, bridge, adapter
         Of many batches, in place of `domain`: as in `BatchAdapter.fit`; a `BatchAdapter`, fitted or
         not, has other settings.
-    reference, categorical, missing, warn_overlap, min_overlap
+    reference, categorical, missing, reliability, warn_overlap, min_overlap
         As in `ConDoAdapter`.
     min_cell : int, default=5
         Counts of cells with fewer rows are not shown.
@@ -161,11 +162,12 @@ def assess(
     """
     if batch is not None or isinstance(X, Study):
         limits = {"missing": missing, "categorical": categorical, "min_overlap": min_overlap}
-        one = adapter or BatchAdapter(ConDoAdapter(**limits), reference=reference)
+        inside = ConDoAdapter(**limits, reliability=reliability)
+        one = adapter or BatchAdapter(inside, reference=reference)
         given = X, batch, confounders, features, groups, sample_weight, bridge
         return _assessed_batches(one, X if isinstance(X, Study) else one.read(*given))
     roles = domain, confounders, features, groups, sample_weight, reference, categorical, missing
-    domains = X if isinstance(X, Domains) else from_table(X, *roles)
+    domains = X if isinstance(X, Domains) else from_table(X, *roles, reliability)
     check_number("warn_overlap", warn_overlap, 0, 1)
     check_number("min_overlap", min_overlap, 0, 1)
     check_integer("min_cell", min_cell, 1)

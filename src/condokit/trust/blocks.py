@@ -27,7 +27,7 @@ def read_as_fitted(adapter: ConDoAdapter, X: Any, *roles: Any) -> Domains:
     """Read a table as a fitted adapter did; `roles` are those of `ConDoAdapter.fit`."""
     if not isinstance(adapter, ConDoAdapter) or not hasattr(adapter, "map_"):
         raise ValueError("'adapter' must be a fitted ConDoAdapter.")
-    settings = adapter.reference, adapter.categorical, adapter.missing
+    settings = adapter.reference, adapter.categorical, adapter.missing, adapter.reliability
     return read_for_map(adapter.map_, X, *roles, *settings)
 
 

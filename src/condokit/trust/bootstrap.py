@@ -16,6 +16,7 @@ from condokit.checks import Array, check_integer, check_seed, quietly, warn
 from condokit.data.arrays import ones_for_zeros, rms
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
+from condokit.data.noise import recalibrated
 from condokit.data.records import Part, Record, Sheet
 from condokit.fit.choose import Candidate
 from condokit.fit.fit_map import Recipe, solve_moments
@@ -138,10 +139,10 @@ def _of_domains(
     if "pairs" in adapter.report_:
         raise ValueError("A map that was refined by pairs cannot be refitted without them.")
     chosen, recipe = adapter.chosen_, adapter.chosen_.recipe
-    is_diagonal = recipe.family.form == "diagonal" and not chosen.parts
     if adapter.map_.kind == "monotone":
         return _of_curves(adapter, domains, n_resamples, seed, n_jobs, verbose)
-    is_diagonal |= recipe.family.form == "monotone"  # no line was bent
+    lines = recipe.family.form in ("diagonal", "monotone")  # none of which was bent
+    is_diagonal = adapter.map_.kind == "diagonal" and lines and not chosen.parts
     in_strata = recipe.needs == "moments" and not recipe.conditional.is_smooth
     if is_diagonal and in_strata and domains.gaps is None:
         draws = _by_moments(domains, recipe, n_resamples, seed)
@@ -213,7 +214,7 @@ def _of_batches(
             drawn = replace(domains, weights=weights, keep=weights > 0)
             try:
                 with quietly():
-                    again = replace(study, domains=drawn)
+                    again = replace(study, domains=recalibrated(drawn))
                     maps, _, _ = find_maps(again, plain, reference, paths, adapter.report_.joint)
             except (ValueError, FloatingPointError, np.linalg.LinAlgError):
                 yield None
@@ -298,7 +299,8 @@ def _refit_rows(
     weights[used] = 1.0 if seed is None else units.draw(np.random.default_rng(seed))
     weights *= 1.0 if domains.weights is None else domains.weights
     try:
-        affine = chosen.refit(replace(domains, weights=weights, keep=weights > 0))
+        drawn = replace(domains, weights=weights, keep=weights > 0)
+        affine = chosen.refit(recalibrated(drawn))
     except (ValueError, FloatingPointError, np.linalg.LinAlgError):
         return None
     if curves is not None:

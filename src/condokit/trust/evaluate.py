@@ -55,6 +55,7 @@ _PLAIN_MATCHING = (
     "no confounders are given, so this is plain matching: differences between the people or "
     "samples measured are removed as well"
 )
+_BY_CONTROLS = "no confounders are given, so that a shift left may be a real difference"
 
 
 @dataclass(frozen=True, repr=False)
@@ -151,6 +152,7 @@ def evaluate(
     reference: Any = None,
     categorical: Any = None,
     missing: Missing | None = None,
+    reliability: Any = None,
     models: Any = None,
     labels: Any = None,
     pairs: Any = None,
@@ -169,7 +171,7 @@ def evaluate(
         `features`, those of the map if they have names. Or `Domains` as X.
     batch, bridge : array-like of shape (n_rows,) or str, default=None
         With a `BatchAdapter`, in place of `domain`: as in `BatchAdapter.fit`.
-    reference, categorical, missing
+    reference, categorical, missing, reliability
         As in `ConDoAdapter`; default: those of the adapter.
     models : fitted model, or dict of str to fitted models, default=None
         Binary classifiers or regressions trained on reference data, to be looked at by stratum.
@@ -213,7 +215,8 @@ def evaluate(
     reference = settings.reference if reference is None else reference
     categorical = settings.categorical if categorical is None else categorical
     roles = domain, confounders, features, groups, sample_weight, reference, categorical
-    domains = read_for_map(affine, X, *roles, missing or settings.missing)
+    how = missing or settings.missing, reliability or settings.reliability
+    domains = read_for_map(affine, X, *roles, *how)
     asked = models, labels, pairs, n_permutations, min_cell, seed
     return _evaluated(domains, affine, adapter, *asked)
 
@@ -247,7 +250,8 @@ def _evaluated(
     features = _features_sheet(names, before, after, error)
     unused = unused_that_matter(domains)
     found = None if pairs is None else agreement(pairs, domains, affine, max(min_cell, 2))
-    doubts = [*_doubts(domains, comparison, error, before, after)]
+    by_controls = adapter is not None and "n_controls" in adapter.report_
+    doubts = [*_doubts(domains, comparison, error, before, after, by_controls)]
     fits = specification(rows, names, strata)
     apart = [one for one in [misfit(fits, rows.covariates is None)] if one is not None]
     doubts += [finding.text.rstrip(".") for finding in [*unused, *apart]]
@@ -459,10 +463,11 @@ def _doubts(
     error: SystematicError | None,
     before: ShiftTests,
     after: ShiftTests,
+    by_controls: bool,
 ) -> Iterator[str]:
     """Tell why the expected error is not to be trusted."""
     if not domains.confounders:
-        yield _PLAIN_MATCHING
+        yield _BY_CONTROLS if by_controls else _PLAIN_MATCHING
     overlap = comparison.overlap
     worth = min(overlap.effective_query, overlap.effective_reference)
     if overlap.coefficient < _THIN:

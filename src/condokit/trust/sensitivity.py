@@ -12,14 +12,15 @@ from condokit.checks import Array, NoOverlapError, check_integer, check_seed, qu
 from condokit.compare.comparison import compare
 from condokit.compare.overlap import propensity
 from condokit.data.arrays import ones_for_zeros, rms, sides
+from condokit.data.covariates import design, left_of
 from condokit.data.domains import Confounder, Domains
+from condokit.data.noise import at_reliability
 from condokit.data.records import Part, Record, Sheet, plain
 from condokit.data.subsets import subsample
 from condokit.maps.affine import AffineMap
 from condokit.maps.profile import profile
 from condokit.trust.blocks import ComparableRows, read_as_fitted
 from condokit.trust.residual_shift import ShiftTests
-from condokit.trust.unused import design, left_of
 
 _MOST_ROWS = 10_000  # that strengths are measured on
 _MUCH = 0.1  # standard deviations
@@ -28,6 +29,10 @@ _PERMUTATIONS = 99
 _LEVEL = 0.05
 _Z = 1.96
 _LARGE = 2.0  # standard errors
+_STRENGTHS = (0.05, 0.1, 0.2)  # of a confounder that was missed
+_RELIABILITIES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
+_MOST_SHOWN = 5  # confounders for all of these
+_RELIABILITY = ("confounder", "reliability", "moved_sd", "largest_sd", "moved_errors", "note")
 _LEFT_OUT = ("without", "moved_sd", "largest_sd", "moved_errors", "note")
 
 
@@ -49,6 +54,13 @@ class Sensitivity(Record):
     # for every feature: its shift in standard deviations and standard errors, and the strength that
     # would explain all of it away. Empty where standard errors are not known
     features: Sheet
+    # for every feature, how far its map is off at most, in standard deviations of the reference, if
+    # a confounder was missed that explains 5, 10 or 20% of what the recorded ones leave of both the
+    # domain and the feature, or as much as the strongest recorded one does: see `hidden_bounds`
+    bounds: Sheet
+    strongest: str  # the name of that one
+    # the map for other reliabilities of continuous confounders, as in `left_out`
+    reliability: Sheet
     # maps fitted between two parts of one domain, which should be the identity: the median over
     # splits of the root mean squared shift (in standard deviations) and log-scale, the share of
     # features farther than two standard errors off, and the share that a permutation test at a
@@ -68,6 +80,11 @@ class Sensitivity(Record):
             ("Recorded confounders, for comparison", self.recorded),
             ("The map without a confounder", self.left_out),
             ("Features, the most fragile first", features),
+            (
+                "Off at most, if a confounder was missed",
+                self.bounds.take(range(len(self.bounds))[:10]),
+            ),
+            ("The map if confounders were measured with error", self.reliability),
             ("Placebo: two halves of one domain", self.placebo),
         ]
 
@@ -89,7 +106,9 @@ def sensitivity(
     A confounder that explains shares :math:`R_D^2` of the domain and :math:`R_Y^2` of a feature,
     given the others, biases the shift by
     :math:`\mathrm{se} \sqrt{\mathrm{dof}\, R_D^2 R_Y^2 / (1 - R_D^2)}` (Cinelli and Hazlett 2020);
-    "at most" allows for chance in the shares (`condokit.trust.sensitivity.moved_at_most`).
+    "at most" allows for chance in the shares (`condokit.trust.sensitivity.moved_at_most`). A
+    continuous confounder that was measured with error is compared only in part: `reliability` has
+    the map for other shares of signal in its variance.
 
     Parameters
     ----------
@@ -123,6 +142,9 @@ def sensitivity(
         strength_one_error=robustness_value(1.0, dof),
         strength_two_errors=robustness_value(2.0, dof),
         features=Sheet(by_feature),
+        bounds=(bounds := hidden_bounds(domains, adapter.map_))[0],
+        strongest=bounds[1],
+        reliability=Sheet.of_rows(_other_reliabilities(fitted), _RELIABILITY),
         placebo=_placebo(fitted, n_splits, np.random.default_rng(seed)),
     )
 
@@ -155,6 +177,46 @@ def robustness_value(t: Any, dof: float) -> Any:
     return value if value.ndim else float(value)
 
 
+def hidden_bounds(domains: Domains, affine: AffineMap) -> tuple[Sheet, str]:
+    r"""Return how far the map of every feature is off at most, and the strongest confounder.
+
+    One that was missed and explains shares :math:`R_D^2` and :math:`R_Y^2` of what the recorded
+    ones leave of the domain D and of a feature Y, mapped and given D, biases the shift by
+    :math:`\sqrt{R_D^2 R_Y^2 / (1 - R_D^2)}\, \mathrm{sd}(Y | D, Z) / \mathrm{sd}(D | Z)`.
+    """
+    rows, X = _rows(domains)
+    is_query = domains.is_query[rows]
+    unit = ones_for_zeros(np.nanstd(X[~is_query], axis=0))
+    X[is_query] = affine(X[is_query])
+    Y, D = _centred(X / unit, is_query), design(domains.confounders, rows, 3)
+    left = left_of(D, is_query[:, None].astype(float))
+    size = np.sqrt((left_of(np.column_stack([D, is_query]), Y) ** 2).sum(axis=0))
+    size /= max(float(np.sqrt((left**2).sum())), 1e-9)
+    names = {f"hidden_{share:.0%}"[:-1]: share for share in _STRENGTHS}
+    bounds = {name: size * share / np.sqrt(1 - share) for name, share in names.items()}
+    strongest, most = "", 0.0
+    for confounder in domains.confounders:
+        shares = _explained(confounder, rows, np.column_stack([is_query, Y]))[1]
+        by_feature = np.sqrt(shares[1:] * shares[0] / max(1 - shares[0], 1e-9)) * size
+        if rms(by_feature) > most:
+            strongest, most, bounds["hidden_like"] = confounder.name, rms(by_feature), by_feature
+    return Sheet({"feature": domains.tables[0].labels, **bounds}), strongest
+
+
+def _rows(domains: Domains) -> tuple[Array, Array]:
+    """Return the numbers of some rows, and their features."""
+    kept = np.flatnonzero(domains.kept())
+    rows = kept[subsample(len(kept), _MOST_ROWS)]
+    return rows, domains.rows(rows)
+
+
+def _centred(X: Array, is_query: Array) -> Array:
+    """Return features off the mean of their domain, which stands for missing values."""
+    for mine in (is_query, ~is_query):
+        X[mine] -= np.nanmean(X[mine], axis=0)
+    return np.nan_to_num(X)
+
+
 @dataclass(frozen=True)
 class _Fitted:
     """A map beside the rows it was fitted on, seen at the query's mean."""
@@ -179,6 +241,15 @@ class _Fitted:
         with quietly():
             return clone(self.adapter).set_params(min_overlap=0.0).fit_domains(domains)
 
+    def moved(self, other: ConDoAdapter) -> tuple[float, float, float | None, str]:
+        """Return how far another map is from this one, as `Sensitivity` says."""
+        images = (adapter.map_.without_links(self.mean)[0] for adapter in (self.adapter, other))
+        moved = np.abs(np.subtract(*images))
+        moved_sd, largest_sd = rms(moved / self.unit), float((moved / self.unit).max())
+        moved_errors = None if self.errors is None else rms(moved / self.errors)
+        note = "matters" if moved_sd > _MUCH else "hardly matters"
+        return moved_sd, largest_sd, moved_errors, note
+
 
 def _left_out(fitted: _Fitted) -> Iterator[Any]:
     """Compare the map with those without one of the confounders."""
@@ -189,22 +260,26 @@ def _left_out(fitted: _Fitted) -> Iterator[Any]:
         except NoOverlapError as error:
             yield confounder.name, None, None, None, str(error).split("\n")[0]
             continue
-        images = (adapter.map_.without_links(fitted.mean)[0] for adapter in (fitted.adapter, other))
-        moved = np.abs(np.subtract(*images))
-        moved_sd, largest_sd = rms(moved / fitted.unit), float((moved / fitted.unit).max())
-        moved_errors = None if fitted.errors is None else rms(moved / fitted.errors)
-        note = "matters" if moved_sd > _MUCH else "hardly matters"
-        yield confounder.name, moved_sd, largest_sd, moved_errors, note
+        yield confounder.name, *fitted.moved(other)
+
+
+def _other_reliabilities(fitted: _Fitted) -> Iterator[Any]:
+    """Compare the map with those for other reliabilities of continuous confounders."""
+    several = fitted.domains.continuous
+    for confounder in several:
+        for share in _RELIABILITIES if len(several) <= _MOST_SHOWN else (1.0, 0.8):
+            try:
+                other = fitted.refit(at_reliability(fitted.domains, confounder.name, share))
+                yield confounder.name, share, *fitted.moved(other)
+            except ValueError as error:
+                yield confounder.name, share, None, None, None, str(error).split("\n")[0]
 
 
 def _recorded(domains: Domains, dof: float) -> Iterator[dict[str, Any]]:
     """Measure how much of the domain and of the features every confounder explains, alone."""
-    kept = np.flatnonzero(domains.kept())
-    rows = kept[subsample(len(kept), _MOST_ROWS)]
-    X, is_query = domains.rows(rows), domains.is_query[rows]
-    for mine in (is_query, ~is_query):  # what it explains of features is judged within domains
-        X[mine] -= np.nanmean(X[mine], axis=0)
-    X = np.nan_to_num(X)
+    rows, X = _rows(domains)
+    is_query = domains.is_query[rows]
+    X = _centred(X, is_query)  # what it explains of features is judged within domains
     for confounder in domains.confounders:
         explained, adjusted = _explained(confounder, rows, np.column_stack([is_query, X]))
         of_features = adjusted[1:]

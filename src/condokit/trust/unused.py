@@ -5,7 +5,8 @@ from scipy.special import fdtrc
 
 from condokit.checks import Array, listing, said
 from condokit.data.arrays import ones_for_zeros, sides
-from condokit.data.domains import Confounder, Domains
+from condokit.data.covariates import design, fitted, left_of
+from condokit.data.domains import Domains
 from condokit.data.measurements import looks_like, looks_like_a_label, words_of
 from condokit.data.records import Finding
 from condokit.data.roles import column_values
@@ -47,7 +48,7 @@ def unused_that_matter(domains: Domains) -> list[Finding]:
     D = design(domains.confounders, rows, 2)
     of_domain, of_query = left_of(D, np.column_stack([query])), np.column_stack([D, query])
     X_left, place = left_of(of_query, X), D.shape[1]
-    without_it = _fitted(of_query, X)[place]
+    without_it = fitted(of_query, X)[place]
     found = {}
     for name, U in columns.items():
         alone, beside = left_of(D, U), left_of(of_query, U)
@@ -57,7 +58,7 @@ def unused_that_matter(domains: Domains) -> list[Finding]:
         p_features = _p_value(X_left, beside, of_query.shape[1])
         real = p_features * len(p_features) * len(columns) < _LEVEL
         if p_domain < _LEVEL and real.any():
-            with_it = _fitted(np.column_stack([of_query, U]), X[:, real])[place]
+            with_it = fitted(np.column_stack([of_query, U]), X[:, real])[place]
             found[name] = float(np.abs(without_it[real] - with_it).max())
     found = {name: size for name, size in found.items() if size > _NOTABLE}
     names = sorted(found, key=lambda name: -found[name])
@@ -114,29 +115,6 @@ def _levels(values: Array, is_query: Array) -> Array | None:
         return None
     often = np.flatnonzero(count >= _FEWEST_ROWS)[1:]
     return (code[:, None] == often).astype(float) if len(often) else None
-
-
-def design(confounders: list[Confounder], rows: Array, degree: int) -> Array:
-    """Return ones and the confounders as columns: marks of levels, powers of numbers."""
-    columns = [np.ones((len(rows), 1))]
-    for confounder in confounders:
-        if confounder.values is None:
-            codes = confounder.codes[rows]
-            columns.append((codes[:, None] == np.unique(codes)[1:]).astype(float))
-        else:
-            z = confounder.values[rows]
-            z = (z - z.mean()) / (z.std() or 1.0)
-            columns.append(z[:, None] ** np.arange(1, degree + 1))
-    return np.column_stack(columns)
-
-
-def _fitted(D: Array, Y: Array) -> Array:
-    return np.asarray(np.linalg.lstsq(D, Y, rcond=None)[0])
-
-
-def left_of(D: Array, Y: Array) -> Array:
-    """Return what a regression on D leaves of Y."""
-    return Y - D @ _fitted(D, Y)
 
 
 def _p_value(Y: Array, U: Array, n_used: int) -> Array:

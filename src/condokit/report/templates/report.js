@@ -250,6 +250,7 @@
     if (columns.scale) card("Scale", show(get("scale")), range("scale", j));
     if (columns.offset) card("Offset", show(get("offset")), range("offset", j));
     if (columns.own) card("Own weight", show(get("own")));
+    if (columns.hidden_10) card("Off at most, if 10% was missed", `${show(get("hidden_10"))} sd`);
     if (columns.image_of_mean) card("Mean mapped to", show(get("image_of_mean")));
     if (columns.shift_before) {
       card("Shift, before → after", `${show(get("shift_before"))} → ${show(get("shift_after"))}`, "sd");

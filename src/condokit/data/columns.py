@@ -1,0 +1,74 @@
+"""Columns of any library and kind: what they hold, as arrays, and as numbered levels."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array, refusal
+from condokit.data.domains import PART
+
+
+def kind_of(column: Any) -> str:
+    """Return what a column holds."""
+    if hasattr(column, "to_native"):
+        dtype = column.dtype
+        numeric, temporal, whole = dtype.is_numeric(), dtype.is_temporal(), dtype.is_integer()
+    else:
+        kind = np.asarray(column).dtype.kind
+        numeric, temporal, whole = kind in "iuf", kind in "mM", kind in "iu"
+    if whole:
+        return "whole number"
+    return "number" if numeric else "datetime" if temporal else "category"
+
+
+def as_array(column: Any, dtype: Any = None) -> Array:
+    """Return a series of any library, or a list, as an array."""
+    return np.asarray(column.to_numpy() if hasattr(column, "to_native") else column, dtype)
+
+
+def _parts(column: Any) -> Iterator[list[Any]]:
+    """Yield the values as plain Python objects, a part at a time."""
+    for start in range(0, len(column), PART):
+        part = column[start : start + PART]
+        if hasattr(part, "to_native"):
+            yield part.to_list()
+        else:
+            yield part if isinstance(part, list) else np.asarray(part).tolist()
+
+
+def factorize(
+    columns: Sequence[Any], name: str, allow_missing: bool = False
+) -> tuple[list[Any], Array]:
+    """Return the distinct values of all columns, sorted, and each row's number (-1: missing)."""
+    number: dict[Any, int] = {}  # of every distinct value, in order of appearance
+    numbers = [np.empty(0, dtype=np.int32)]
+    for part in (part for column in columns for part in _parts(column)):
+        try:
+            new = set(part).difference(number)
+        except TypeError:
+            raise ValueError(
+                f"{name!r} holds values that cannot be compared, such as lists."
+            ) from None
+        number.update(zip(new, range(len(number), len(number) + len(new))))
+        numbers.append(np.fromiter(map(number.__getitem__, part), np.int32, len(part)))
+    levels = [value for value in number if not _is_missing(value)]
+    try:
+        levels.sort()
+    except TypeError:
+        levels.sort(key=lambda value: (type(value).__name__, str(value)))
+    place = np.full(len(number), -1, dtype=np.int32)
+    for i, value in enumerate(levels):
+        place[number[value]] = i
+    codes = place[np.concatenate(numbers)]
+    n_missing = 0 if allow_missing else int((codes < 0).sum())
+    if n_missing:
+        text = f"{{name!r}} has {{n:rows}} missing values (of {len(codes)}). Drop these rows, or "
+        raise refusal(text + "give them a category of their own.", name=name, n=n_missing)
+    return levels, codes
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None or type(value).__name__ in {"NAType", "NaTType"}:
+        return True
+    return bool(value != value)  # only NaN is not equal to itself

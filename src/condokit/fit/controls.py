@@ -1,0 +1,209 @@
+"""Hidden causes seen in negative controls, features that nothing of interest moves."""
+
+import fnmatch
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.special import fdtrc
+
+from condokit.checks import Array, is_number, listing, refusal, unknown_columns, warn
+from condokit.data.arrays import ones_for_zeros, sides
+from condokit.data.covariates import design, left_of
+from condokit.data.domains import Domains
+from condokit.data.subsets import subsample
+from condokit.maps.affine import AffineMap
+
+_FEWEST_ROWS = 10  # more than columns of confounders in both domains
+_PERMUTATIONS = 40
+_QUANTILE = 0.95
+_LARGEST_SHARE = 0.95  # of a control's variance that others share
+_STEPS = 200
+_MOST_ROWS = 5000  # that tell their number
+_LEAST_VARIANCE = 0.1  # of factors in a domain
+_LEVEL, _MUCH = 0.01, 0.05  # at which controls follow confounders, and the share that they explain
+_BLOCK = 1 << 24  # values of features that are read at a time
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What negative controls have in common within domains, and how it moves other features."""
+
+    places: tuple[int, ...]  # of the controls among the features
+    rank: int
+    shared: float  # share of their variance within domains
+    map: AffineMap  # of all features, for the query
+    reference_map: AffineMap
+
+    @classmethod
+    def of(cls, domains: Domains, places: tuple[int, ...], rank: int | None = None) -> "Controls":
+        r"""Learn the map that takes off what controls have in common.
+
+        With R the controls off their means and confounders within domains, in standard units,
+        loadings L and own variances :math:`\Psi` of `rank` factors (if none is given, by parallel
+        analysis), :math:`G = \Psi^{-1} L (L' \Psi^{-1} L)^{-1}` and factor scores R G, whose
+        covariance with the other features is :math:`\alpha` (see `_loadings`): what controls
+        measure with error does not weaken it. The map is
+        :math:`x - \alpha' G' (x_c - \bar x_{c, r})` with means of the reference; controls
+        themselves are only shifted to these.
+        """
+        used, own = np.flatnonzero(domains.kept()), domains.of(np.array(places))
+        X, query = own.rows(used), domains.is_query[used]
+        counts = np.ones(len(used)) if domains.weights is None else domains.weights[used]
+        _refuse(np.isnan(X).any(axis=0), own, "must have values in all rows, but {names} has not.")
+        root, D = np.sqrt(counts)[:, None], design(domains.confounders, used, 1)
+        dof = float(counts.sum()) - 2 * D.shape[1]
+        if dof < _FEWEST_ROWS:
+            text = "{@'controls'} need {n} rows more to tell what they have in common."
+            raise refusal(text, n=int(np.ceil(_FEWEST_ROWS - dof)))
+        off_means, R = (
+            left_of(root * np.hstack([d * side[:, None] for _, side in sides(query)]), root * X)
+            for d in (D[:, :1], D)
+        )
+        unit = np.sqrt((R**2).sum(axis=0) / dof)
+        flat = unit <= 1e-9 * np.abs(X).max(axis=0)
+        _refuse(flat, own, "{names} are constant within domains, and tell nothing.")
+        rank = parallel_rank(R / unit) if rank is None else rank
+        if rank == 0:
+            text = "{@'controls'} have nothing in common within domains (parallel analysis), so "
+            raise refusal(text + "that no hidden cause shows in them.")
+        L, noise = factor((R / unit).T @ (R / unit) / dof, rank)
+        of_scores = np.linalg.inv((L.T / noise) @ L)  # error variance
+        G = L / noise[:, None] @ of_scores / unit[:, None]
+        if domains.confounders:
+            _warn_if_moved(off_means, R, 2 * D.shape[1] - 2, dof, domains)
+        mean, there = (counts[side] @ X[side] / counts[side].sum() for _, side in sides(query))
+        right, chosen, maps = np.zeros((domains.n_features, rank)), list(places), []
+        right[chosen], scores = G, R @ G / root * np.sqrt(counts.sum() / dof)
+        alphas = _loadings(domains, used, scores, counts, of_scores)
+        for alpha, shift in zip(alphas, (there - mean, 0.0)):
+            alpha[chosen] = 0.0
+            offset = alpha @ (G.T @ there)
+            offset[chosen] = shift
+            names, ones = domains.tables[0].feature_names, np.ones(len(right))
+            maps.append(AffineMap(ones, offset, names, left=-alpha, right=right))
+        return cls(places, rank, float(1 - noise.mean()), *maps)
+
+    def others(self, domains: Domains) -> Domains:
+        """Return the domains with all features but controls, freed of what these share."""
+        rest = np.setdiff1d(np.arange(domains.n_features), self.places)
+        tables, start = [], 0
+        for table in domains.tables:
+            query = domains.is_query[start : start + table.n_rows, None]
+            start += table.n_rows
+            freed = self.map.apply(table), self.reference_map.apply(table)
+            tables.append(table.replaced(np.where(query, *freed)))
+        return replace(domains, tables=tuple(tables)).of(rest)
+
+    def before(self, affine: AffineMap) -> AffineMap:
+        """Return the map that takes off what controls share, and then maps the other features."""
+        d, dense = self.map.n_features_in_, affine.kind == "dense"
+        rest = np.setdiff1d(np.arange(d), self.places)
+        grown: dict[str, Any] = {"scale": np.eye(d) if dense else np.ones(d), "offset": np.zeros(d)}
+        for name, part in affine.arrays().items():
+            if name not in grown:
+                grown[name] = np.zeros((d, part.shape[1]))
+            grown[name][np.ix_(rest, rest) if dense and name == "scale" else rest] = part
+        return AffineMap(**grown, feature_names=self.map.feature_names).compose(self.map)
+
+
+def _refuse(wrong: Any, controls: Domains, why: str) -> None:
+    """Refuse controls that are marked."""
+    if wrong.any():
+        names = listing(controls.tables[0].names_of(wrong))
+        raise refusal("{@'controls'} " + why, names=names)
+
+
+def find_controls(controls: Any, domains: Domains, map: Any) -> tuple[int, ...]:
+    """Return which features are controls, given by names, patterns or positions."""
+    labels, places = domains.tables[0].labels, set[int]()
+    if getattr(map, "links", None) is not None:
+        raise refusal("{@'controls'} do not go with links: take logarithms and the like before.")
+    if domains.is_rectangular:
+        raise refusal("{@'controls'} do not work between different features.")
+    for want in controls if np.ndim(controls) else [controls]:
+        if is_number(want, (int, np.integer)) and -len(labels) <= want < len(labels):
+            hits = [labels[want]]
+        else:
+            hits = [want] if want in labels else fnmatch.filter(labels, str(want))
+        if not hits:
+            raise unknown_columns("controls", [want], labels, "the list of features")
+        places.update(labels.index(hit) for hit in hits)
+    if not 0 < len(places) < len(labels):
+        text = "{@'controls'} names {n} of {all} features. Name those that nothing of interest "
+        raise refusal(text + "moves, and leave some to study.", n=len(places), all=len(labels))
+    return tuple(sorted(places))
+
+
+def parallel_rank(R: Array) -> int:
+    """Return how many factors are larger than those of columns permuted by themselves."""
+    k, rng = R.shape[1], np.random.default_rng(0)
+    R = R[subsample(len(R), _MOST_ROWS)]
+    sizes, *chance = (
+        np.linalg.eigvalsh(X.T @ X)[::-1]
+        for X in (R, *(rng.permuted(R, axis=0) for _ in range(_PERMUTATIONS)))
+    )
+    above = np.append(sizes > np.quantile(chance, _QUANTILE, axis=0), False)
+    return 1 if k == 1 else min(int(np.argmin(above)), k // 2)
+
+
+def factor(correlation: Array, rank: int) -> tuple[Array, Array]:
+    """Return loadings and own variances of standard variables with so many principal factors."""
+    k = len(correlation)
+    if k == 1:
+        return np.ones((1, 1)), np.full(1, 1e-9)  # nothing tells its error
+    shared = np.abs(correlation - np.eye(k)).max(axis=0)
+    for _ in range(_STEPS):
+        shared = np.minimum(shared, _LARGEST_SHARE)
+        size, axes = np.linalg.eigh(correlation - np.diag(1 - shared))
+        L = axes[:, -rank:] * np.sqrt(np.maximum(size[-rank:], 1e-6))
+        last, shared = shared, (L**2).sum(axis=1)
+        if np.abs(np.minimum(shared, _LARGEST_SHARE) - last).max() < 1e-6:
+            break
+    return L, 1 - np.minimum(shared, _LARGEST_SHARE)
+
+
+def _loadings(
+    domains: Domains, used: Array, scores: Array, counts: Array, error: Array
+) -> list[Array]:
+    r"""Return how all features follow scores, apart from their error, in query and reference.
+
+    Gains differ where domains do, so each has its own, pulled to what both have in common: with
+    errors v, the share :math:`1 - 1 / F` of the difference is kept, where
+    :math:`F = \mathrm{mean}(\mathrm{difference}^2 / v)` over features and factors.
+    """
+    d, step, found = domains.n_features, max(_BLOCK // max(len(used), 1), 1), []
+    for _, side in sides(domains.is_query[used]):
+        S, n, parts = scores[side], counts[side], []
+        size, axes = np.linalg.eigh((S.T * n) @ S / n.sum() - error)
+        true = (axes / np.maximum(size, _LEAST_VARIANCE)) @ axes.T  # inverse variance
+        S = S @ true
+        for start in range(0, d, step):
+            X = domains.of(np.arange(start, min(start + step, d))).rows(used[side])
+            known = np.isfinite(X)
+            total, X = ones_for_zeros(n @ known), np.where(known, X, 0.0)
+            X = np.where(known, X - n @ X / total, 0.0)
+            own = (S.T * n) @ X / total
+            noise = ((S**2).T * n) @ X**2 / total - own**2
+            parts.append(np.stack([own.T, (noise / total).T]))
+        found.append(np.concatenate(parts, axis=1))
+    (own, own_error), (other, other_error) = found
+    both = np.maximum(own_error + other_error, 1e-300)
+    kept = 1 - 1 / max(float(np.mean((own - other) ** 2 / both)), 1.0)
+    pooled = other + other_error / both * (own - other)
+    return [pooled + kept * (alpha - pooled) for alpha in (own, other)]
+
+
+def _warn_if_moved(before: Array, after: Array, k: int, dof: float, domains: Domains) -> None:
+    """Say if confounders explain controls within domains, by F tests."""
+    total, left = (before**2).sum(axis=0), (after**2).sum(axis=0)
+    share = 1 - left / ones_for_zeros(total)
+    p = fdtrc(k, dof, np.maximum(total - left, 0.0) / k / np.maximum(left / dof, 1e-300))
+    moved = (p * len(p) < _LEVEL) & (share > _MUCH)
+    if moved.any():
+        text = "Confounders ({names}) explain up to {share:.0%} of {n} of {all} {@`controls`} "
+        text += "within domains. Controls are features that nothing of interest moves: what is "
+        text += "taken off by these may be real."
+        names = listing(c.name for c in domains.confounders)
+        fields = {"n": int(moved.sum()), "all": len(moved), "share": share[moved].max()}
+        warn("controls-move", text, names=names, **fields)
