@@ -52,7 +52,7 @@ def fit_curves(
     if all(one is None for one in found):
         return None
     worth = float(len(found)) if line.evidence is None else line.evidence.n_effective
-    weights = average(found, worth, 0.0 if shrinkage is None else STRAIGHT)
+    weights = average(found, worth, STRAIGHT if shrinkage == "auto" else 0.0)
     if sparing:
         weights = [_spared(w) for w in weights]
         if all(w[0] == 1 for w in weights):

@@ -350,9 +350,9 @@ def _solve_by_gaps(domains: Domains, recipe: Recipe) -> tuple[Solution, Array, A
 def _fit_monotone(domains: Domains, recipe: Recipe, comparison: Comparison) -> Found:
     """Return increasing curves, or lines where the rows are too few for curves."""
     straight = replace(recipe, family=LocationScale())
-    line, facts, errors = _fit_diagonal(domains, straight, comparison)
-    again = partial(straight.compare, quiet=True)
-    how = recipe.shrinkage, recipe.sparing
+    plain = replace(straight, shrinkage="auto" if recipe.shrinkage == "auto" else None)
+    line, facts, errors = _fit_diagonal(domains, plain, comparison)
+    again, how = partial(straight.compare, quiet=True), (recipe.shrinkage, recipe.sparing)
     curves = fit_curves(domains, again, comparison, line, errors, *how)
     if curves is None:
         if not recipe.sparing:
@@ -362,8 +362,9 @@ def _fit_monotone(domains: Domains, recipe: Recipe, comparison: Comparison) -> F
                 "few different values; a location-scale map is fitted instead.",
                 fewest=FEWEST_ROWS,
             )
-            facts["fallback"] = "location-scale"
-        return line, facts, errors
+        if recipe.shrinkage not in ("auto", None):
+            line, facts, errors = _fit_diagonal(domains, straight, comparison)
+        return line, facts | ({} if recipe.sparing else {"fallback": "location-scale"}), errors
     likely = domains.tables[0].names_of(curves.bent > 0.5)
     facts |= {"bent_features": likely, "bent": curves.bent}
     errors = CurveErrors(curves.knots, curves.sd, curves.sd_slopes)
