@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def fit_curves(
     comparison: Comparison,
     line: Solution,
     errors: StandardErrors | None,
-    shrinkage: object,
+    shrinkage: Any,
     sparing: bool,
 ) -> Curves | None:
     """Bend the lines of all features as far as the data ask for it; None where none is bent.
@@ -57,7 +58,7 @@ def fit_curves(
         weights = [_spared(w) for w in weights]
         if all(w[0] == 1 for w in weights):
             return None
-    kept = 1 - shrinkage if isinstance(shrinkage, float) else 1.0
+    kept = 1.0 if shrinkage in ("auto", None) else 1 - shrinkage
     return _assembled(found, weights, line, errors, kept)
 
 

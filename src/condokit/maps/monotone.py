@@ -95,7 +95,7 @@ class MonotoneMap(Map):
         super().__init__("monotone", (len(x), len(x)), *told, **parts)
 
     @classmethod
-    def of_line(cls, affine: AffineMap) -> "MonotoneMap":
+    def of_line(cls, affine: Any) -> "MonotoneMap":
         """Return a diagonal affine map with positive scales as curves of two knots."""
         if affine.kind != "diagonal" or not (affine.scale > 0).all():
             raise ValueError(
@@ -145,9 +145,7 @@ class MonotoneMap(Map):
         diagonal affine map.
         """
         order, names = self.joined(other)
-        first = MonotoneMap.of_line(other) if isinstance(other, AffineMap) else other
-        if not isinstance(first, MonotoneMap):
-            raise ValueError(f"'other' must be a map. Got {type(other).__name__}.")
+        first: Any = other if other.kind == "monotone" else MonotoneMap.of_line(other)
         if names.get("output_names") is None and not other.has_own_outputs:
             names["feature_names"] = names["feature_names"] or other.feature_names
         knots, values, slopes = (part[order] for part in first.arrays().values())
