@@ -212,7 +212,8 @@ def test_every_estimator_gains(settings):
     known = ConDoAdapter(**how, reliability={"score_1": 0.61})
     known.fit(frame, confounders=["score_1"], **ROLES)
     shifts = [
-        a.map_.without_links(frame[["x0", "x1"]][:300].to_numpy()).mean(axis=0) for a in (naive, known)
+        a.map_.without_links(frame[["x0", "x1"]][:300].to_numpy()).mean(axis=0)
+        for a in (naive, known)
     ]
     off = [np.abs(shift - truth.mean(axis=0)).max() for shift in shifts]
     assert off[1] < 0.6 * off[0]
