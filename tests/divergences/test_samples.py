@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from instruments import draw_tails, levels
 from minibatches import StochasticMMD
 from problems import check_map_gradients, different_features, random_samples
 from protocols import categorical1d, data_folder, rmse, rotations
@@ -15,11 +16,13 @@ from condokit import (
     IdentifiabilityWarning,
     Identity,
     LocationScale,
+    Orthogonal,
     Shift,
+    Similarity,
     SlicedWasserstein,
 )
 from condokit.divergences import samples as module
-from condokit.divergences.samples import SampleObjective, _squared
+from condokit.divergences.samples import SampleObjective, _squared, with_spread
 from condokit.solvers.lbfgs import descend
 from condokit.summaries.samples import Samples
 
@@ -56,7 +59,9 @@ def test_values_are_those_of_the_definitions():
     width = 2 * Y.var(axis=0, ddof=1).sum()
 
     def mean(f, left, right):
-        return np.mean([f(np.linalg.norm(a - b)) for a in left for b in right])
+        pairs = [(i, j) for i, a in enumerate(left) for j, b in enumerate(right)]
+        pairs = [(i, j) for i, j in pairs if left is not right or i != j]  # of different rows
+        return np.mean([f(np.linalg.norm(left[i] - right[j])) for i, j in pairs])
 
     def mmd(r):
         return np.mean([np.exp(-(r**2) / (s * width)) for s in (0.125, 0.5, 2.0)])
@@ -64,6 +69,7 @@ def test_values_are_those_of_the_definitions():
     for divergence, f in ((MMD(), mmd), (Energy(), lambda r: -r)):
         expected = mean(f, Z, Z) - 2 * mean(f, Z, Y) + mean(f, Y, Y)
         assert distance(divergence, Z, Y)[0] == pytest.approx(expected, abs=2e-4)
+        assert distance(divergence, Z[:1], Z[:1])[0] == pytest.approx(-2 * f(0), abs=2e-4)
     one = distance(SlicedWasserstein(), Z[:, :1], Y[:6, :1])[0]
     assert one == pytest.approx(np.mean((np.sort(Z[:, 0]) - np.sort(Y[:6, 0])) ** 2))
     np.testing.assert_allclose(_squared(Z, Y)[2, 3], ((Z[2] - Y[3]) ** 2).sum())
@@ -76,7 +82,7 @@ def test_fourier_features_approximate_the_kernel(monkeypatch):
         monkeypatch.setattr(module, "_EXACT_ROWS", 300)
         exact = distance(MMD(), Z, rows)[0]
         monkeypatch.setattr(module, "_EXACT_ROWS", 200)  # either domain may have many rows
-        approximate = distance(MMD(n_fourier=4096), Z, rows)[0]
+        approximate = distance(MMD(n_fourier=20_000), Z, rows)[0]
         assert approximate != exact
         assert approximate == pytest.approx(exact, rel=0.1)
 
@@ -92,6 +98,56 @@ def test_location_scale_is_recovered(divergence):
         errors.append(rmse(adapter.transform(data.X_query), data.truth))
     assert np.mean(errors) < 0.3
     assert adapter.map_.kind == "diagonal"
+
+
+@pytest.mark.parametrize("divergence", ["mmd", "energy"])
+def test_scales_of_many_small_strata_are_not_too_small(divergence):
+    scales = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        z = np.repeat(np.arange(60), 3)
+        sides = [rng.normal(size=(180, 4)) + 0.5 * np.cos(z)[:, None] for _ in range(2)]
+        z = z.astype(str)
+        sides[0], z_query = np.append(sides[0], [[6.0] * 4], axis=0), np.append(z, "once")
+        sides[1], z_reference = np.append(sides[1], [[0.0] * 4], axis=0), np.append(z, "once")
+        adapter = ConDoAdapter(divergence=divergence)
+        adapter.fit_pair((sides[0] - 2) / 1.5, sides[1], z_query, z_reference)
+        scales.append(adapter.map_.scale)
+    assert np.mean(scales) == pytest.approx(1.5, abs=0.06)  # 1 if rows were compared to themselves
+
+
+def test_one_row_tells_where_it_is_and_no_spread():
+    samples = random_samples(0, sizes=((20, 1), (12, 25)))
+    for family, kept in ((LocationScale(), 1), (Affine(), 1), (Similarity(), 1), (Shift(), 2)):
+        some = with_spread(family, samples)
+        assert len(some.query) == len(some.reference) == len(some.weights) == kept
+        assert some.weights.sum() == pytest.approx(1)
+    lone = random_samples(0, sizes=((1, 1), (12, 25)))
+    assert with_spread(LocationScale(), lone) is lone
+
+
+@pytest.mark.parametrize("divergence", ["mmd", "energy"])
+@pytest.mark.parametrize("kind", ["location-scale", "affine"])
+def test_outliers_do_not_lead_the_search_astray(kind, divergence):
+    errors = []
+    for seed in (60007, 60014, 60028):
+        X, Y, k, m, clean, truth, *_, unit = draw_tails("5q", seed)  # in the query alone
+        adapter = ConDoAdapter(kind, divergence=divergence).fit_pair(X, Y, levels(k), levels(m))
+        errors.append(rmse(adapter.transform(clean) / unit, truth / unit))
+    assert max(errors) < 0.4
+    assert np.mean(errors) < 0.2
+
+
+def test_many_rows_find_a_matrix():
+    rng = np.random.default_rng(0)
+    z = np.repeat(["a", "b"], 4000)
+    X, Y = (rng.exponential(size=(8000, 20)) + (z == "a")[:, None] for _ in range(2))
+    adapter = ConDoAdapter("affine", divergence="mmd").fit_pair(2 * X + 5, Y, z, z)
+    assert np.sqrt(np.mean((adapter.map_.A - 0.5 * np.eye(20)) ** 2)) < 0.015  # .078 once
+    waves = MMD(n_fourier=50)._frequencies([Y[:300]])[:, :20]
+    lengths = np.linalg.norm(waves, axis=0)
+    angles = waves.T @ waves / np.outer(lengths, lengths)
+    np.testing.assert_allclose(angles, np.eye(20), atol=1e-10)
 
 
 @pytest.mark.parametrize("divergence", [MMD(), Energy()], ids=repr)
@@ -343,3 +399,29 @@ def test_links_hold_for_samples():
     adapted = adapter.fit_pair(5 * truth, X_reference).transform(5 * truth)
     assert (adapted > 0).all()
     assert np.abs(np.log(adapted / truth)).mean() < 0.5
+
+
+@pytest.mark.parametrize(
+    ("family", "divergence"), [(Affine, "mmd"), (Orthogonal, "energy"), (Similarity, "procrustes")]
+)
+def test_the_orientation_is_kept_on_request(family, divergence):
+    rng = np.random.default_rng(0)
+    centres, z = np.array([[0, 0], [4, 0], [0, 2]]), np.repeat([0, 1, 2], 60)
+    truth, Y = (centres[z] + rng.exponential(size=(180, 2)) * [2, 1] for _ in range(2))
+    turn = np.array([[0.6, -0.8], [0.8, 0.6]])
+    for A in (turn, turn * [[-1], [1]]):
+        errors = {}
+        for orientation in ("any", "kept"):
+            adapter = ConDoAdapter(family(orientation=orientation), divergence=divergence)
+            adapter.fit_pair(truth @ A.T, Y, z.astype(str), z.astype(str))
+            errors[orientation] = rmse(adapter.transform(truth @ A.T), truth)
+        assert errors["any"] < 0.5
+        assert np.linalg.det(adapter.map_.A) > 0
+        assert (errors["kept"] > 0.5) == (np.linalg.det(A) < 0)
+
+
+def test_chance_makes_no_reflection():
+    X, Y, k, m, clean, truth, *_, unit = draw_tails("t3", 60010)  # one is better by .0006
+    adapter = ConDoAdapter("affine", divergence="mmd").fit_pair(X, Y, levels(k), levels(m))
+    assert not adapter.report_["flips_orientation"]
+    assert rmse(adapter.transform(clean) / unit, truth / unit) < 0.2

@@ -41,14 +41,15 @@ def minimise(
         objective = make_objective(units)
     else:
         objective = kl = KLObjective(units)
+    kept = family.keeps_orientation
     if not family.is_free:
-        begin = starts(units, pair, n_starts)
+        begin = starts(units, pair, n_starts, kept)
         return best_of(units, lambda B, c: descend(objective, family.around(B, c), max_iter), begin)
 
     def descent(max_iter: int) -> Solver:
         return lambda B, c: descend(keeping_orientation(objective, B), AllMatrices(B, c), max_iter)
 
-    begin = starts(units, pair, n_starts if few else min(n_starts, 3))
+    begin = starts(units, pair, n_starts if few else min(n_starts, 3), kept)
     if not make_objective:
         finish: Solver = partial(kl.solve, max_iter=max_iter)
         if n_starts == 1:  # nothing to explore
@@ -102,15 +103,17 @@ def best_of(
     return replace(best, starts={name: s.objective for name, s in found.items()})
 
 
-def matrix_starts(pair: GaussianPair, n_starts: int | None = None) -> list[Start]:
+def matrix_starts(
+    pair: GaussianPair, n_starts: int | None = None, kept: bool = False
+) -> list[Start]:
     """Return full matrices to start from: the best few that Gaussian divergences suggest."""
     n_starts = n_starts or _MODE_SEARCHES
     units = Units(pair, "white")
     if pair.n_features > MOST_DENSE or len(pair.weights) == 1:
-        return list(starts(units, pair, min(n_starts, 3)))
+        return list(starts(units, pair, min(n_starts, 3), kept))
     objective = KLObjective(units)
     found: list[Start] = []
-    for name, start in starts(units, pair, min(n_starts, _MODE_SEARCHES)):
+    for name, start in starts(units, pair, min(n_starts, _MODE_SEARCHES), kept):
         mode = objective.explore(*units.encode(start.scale, start.offset))
         value = mode.objective
         if all(abs(value - other.objective) > 1e-3 * max(1.0, abs(value)) for _, other in found):
@@ -140,8 +143,11 @@ def rectangular_starts(pair: GaussianPair) -> list[Start]:
     return [(name, Solution.of(A, mean_r - A @ mean_q)) for name, A in maps.items()]
 
 
-def starts(units: Units, pair: GaussianPair, n: int) -> Iterator[Start]:
-    """Yield n maps to start from: diagonal, transport, matched axes, then random rotations."""
+def starts(units: Units, pair: GaussianPair, n: int, kept: bool = False) -> Iterator[Start]:
+    """Yield n maps to start from: diagonal, transport, matched axes, then random rotations.
+
+    Every other of the latter is a reflection, unless the orientation is `kept`.
+    """
     if pair.start is not None:
         yield "given", Solution.of(*pair.start)
         return
@@ -153,14 +159,15 @@ def starts(units: Units, pair: GaussianPair, n: int) -> Iterator[Start]:
         A = transport_matrix(cov_q, cov_r)
         yield "transport", Solution.of(A, mean_r - A @ mean_q)
     if n > 2:
-        yield "axes", Solution.of(*match_axes(pair))
+        yield "axes", Solution.of(*match_axes(pair, kept))
     rng, d = np.random.default_rng(0), units.n_features
     for k in range(n - 3):
         Q, R = np.linalg.qr(rng.normal(size=(d, d)))
         Q = Q * np.sign(np.diag(R))
-        if (np.linalg.slogdet(Q)[0] < 0) != (k % 2 == 1):
+        turned = k % 2 == 1 and not kept
+        if (np.linalg.slogdet(Q)[0] < 0) != turned:
             Q[0] *= -1
-        name = f"{'reflection' if k % 2 else 'rotation'} {k // 2 + 1}"
+        name = f"{'reflection' if turned else 'rotation'} {(k if kept else k // 2) + 1}"
         yield name, Solution.of(*units.decode(Q, np.zeros(d)))
 
 
@@ -184,8 +191,8 @@ def principal_axes(gaussians: Gaussians, weights: Array) -> tuple[Array, Array, 
     return mean, size, axes, (gaussians.mean - mean) @ axes / size
 
 
-def match_axes(pair: GaussianPair) -> tuple[Array, Array]:
-    """Return the map that aligns the principal axes; see `condokit.PCMatch`."""
+def match_axes(pair: GaussianPair, kept: bool = False) -> tuple[Array, Array]:
+    """Return the map that aligns the principal axes, by choice no reflection; see `PCMatch`."""
     query, reference = pair.query, pair.reference
     mean_q, size_q, axes_q, along_q = principal_axes(query, pair.weights)
     mean_r, size_r, axes_r, along_r = principal_axes(reference, pair.weights)
@@ -199,7 +206,7 @@ def match_axes(pair: GaussianPair) -> tuple[Array, Array]:
     sign = np.where(evidence < 0, -1.0, 1.0)
     orientation = np.linalg.slogdet(axes_r)[0] * np.linalg.slogdet(axes_q)[0] * sign.prod()
     least = int(np.argmin(np.abs(evidence)))
-    if orientation < 0 and abs(evidence[least]) < _FLIP_FEE:
+    if orientation < 0 and (kept or abs(evidence[least]) < _FLIP_FEE):
         sign[least] *= -1
     A = (axes_r * (sign * size_r / size_q)) @ axes_q.T
     return A, mean_r - A @ mean_q
