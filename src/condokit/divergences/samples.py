@@ -107,7 +107,8 @@ class SampleDivergence(RowDivergence):
         values: dict[str, float] = {}
         objective, done = SampleObjective(samples, self), 0
         # reflections that are better by chance alone are none
-        fee = 1 / min(sum(map(len, side)) for side in (samples.query, samples.reference))
+        sizes = [sum(map(len, side)) for side in (samples.query, samples.reference)]
+        fee = 1 / (samples.n_rows or min(sizes))
         for stop in _ROUNDS:
             if len(begin) == 1 or done == budget:
                 break

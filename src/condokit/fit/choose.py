@@ -106,6 +106,8 @@ def candidates(settings: Mapping[str, Any], domains: Domains) -> list[Candidate]
             return [_candidate(settings, family, name, domains) for name in _FEW_ROWS]
         return [_candidate(settings, family, divergence, domains)]
     first = _candidate(settings, LocationScale(), divergence, domains, averages=True)
+    if first.recipe.conditional.is_smooth:  # which knows no errors to average by
+        first = replace(first, recipe=replace(first.recipe, averages=False))
     matrices: Sequence[tuple[Any, MapFamily]] = _MATRICES if domains.confounders else _MATRICES[:1]
     if named:  # a divergence that was asked for is the only one to be tried
         matrices = [(divergence, Affine())]

@@ -8,7 +8,16 @@ import numpy as np
 from scipy.sparse.linalg import ArpackError
 from sklearn.base import clone
 
-from condokit.checks import Array, check_integer, check_number, listing, quietly, refusal, warn
+from condokit.checks import (
+    Array,
+    check_integer,
+    check_number,
+    listing,
+    quietly,
+    refusal,
+    said,
+    warn,
+)
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.overlap import Overlap
 from condokit.compare.priors import Prior, Support
@@ -67,6 +76,12 @@ class Recipe:
         reason = self.divergence.supports(self.family)
         if reason is None and (self.family.form, self.needs) not in _FITS:
             reason = f"No {self.family.form} map is found from {self.needs!r}; see `forms`."
+        kernel = getattr(self.conditional, "kernel", None)
+        if reason is None and kernel is not None and self.needs == "rows":
+            reason = said(
+                "{@divergence='likelihood'} takes no kernel on confounders for diagonal maps. Use "
+                "{@divergence='reverse-kl'}."
+            )
         if reason is not None:
             raise ValueError(reason)
         names = ("family", "prior", "conditional", "divergence")
