@@ -1,11 +1,14 @@
 """Divergences between samples, and maps between different features."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from instruments import draw_tails, levels
 from minibatches import StochasticMMD
 from problems import check_map_gradients, different_features, random_samples
 from protocols import categorical1d, data_folder, rmse, rotations
+from sklearn.linear_model import LinearRegression, Ridge
 
 from condokit import (
     MMD,
@@ -22,9 +25,10 @@ from condokit import (
     SlicedWasserstein,
 )
 from condokit.divergences import samples as module
-from condokit.divergences.samples import SampleObjective, _squared, with_spread
+from condokit.divergences.samples import SampleObjective, _squared, on_means, with_spread
 from condokit.solvers.lbfgs import descend
-from condokit.summaries.samples import Samples
+from condokit.solvers.matrices import means_map
+from condokit.summaries.samples import Samples, as_gaussians
 
 DIVERGENCES = [MMD(), MMD(scales=(1.0,)), Energy(), SlicedWasserstein(n_directions=20)]
 
@@ -267,7 +271,8 @@ def test_starts_and_iterations_of_the_family_are_honoured():
     assert len(facts[1]) == 0  # nothing to compare
     assert len(facts[2]) <= 2 < len(facts[30])
     X, Y, types = different_features(0)
-    adapter = ConDoAdapter(Affine(n_starts=2), divergence="mmd").fit_pair(X, Y, types, types)
+    adapter = ConDoAdapter(Affine(n_starts=2), divergence="mmd", shrinkage=None)
+    adapter.fit_pair(X, Y, types, types)
     assert set(adapter.report_["starts"]) == {"means", "axes"}
     adapter = ConDoAdapter(Affine(max_iter=1), divergence=MMD(max_iter=40)).fit_pair(*rows)
     assert adapter.report_["n_iter"] == 5
@@ -279,7 +284,8 @@ def test_domains_may_have_different_features(tmp_path):
     X, Y, types = different_features(0)
     constant = rmse(Y.mean(axis=0), Y)
     for divergence in ("mmd", "energy", "sliced-wasserstein"):
-        adapter = ConDoAdapter("affine", divergence=divergence).fit_pair(X, Y, types, types)
+        adapter = ConDoAdapter("affine", divergence=divergence, shrinkage=None)
+        adapter.fit_pair(X, Y, types, types)
         assert adapter.map_.A.shape == (3, 5)
         assert rmse(adapter.transform(X), Y) < 0.5 * constant
         assert adapter.inverse_transform(Y).shape == X.shape
@@ -296,8 +302,9 @@ def test_domains_may_have_different_features(tmp_path):
     adapter.map_.save(tmp_path / "map.json")
     assert AffineMap.load(tmp_path / "map.json") == adapter.map_
     assert "5 features to 3" in repr(adapter.map_)
-    with pytest.raises(ValueError, match="must be the same features"):
-        ConDoAdapter("affine").fit_pair(X, Y, types, types)
+    with pytest.raises(ValueError, match="must be the same features, or else use map='affine'"):
+        ConDoAdapter("auto").fit_pair(X, Y, types, types)
+    assert ConDoAdapter("affine").fit_pair(X, Y).map_.A.shape == (3, 5)  # by "mmd", given nothing
 
 
 @pytest.mark.parametrize("kind", ["location-scale", "shift", "affine", "orthogonal"])
@@ -425,3 +432,56 @@ def test_chance_makes_no_reflection():
     adapter = ConDoAdapter("affine", divergence="mmd").fit_pair(X, Y, levels(k), levels(m))
     assert not adapter.report_["flips_orientation"]
     assert rmse(adapter.transform(clean) / unit, truth / unit) < 0.2
+
+
+def two_views(seed, n_types, n_latent, p, m):
+    """Cells of several types seen by two assays: rows of either, their types, and cells of both."""
+    rng = np.random.default_rng(seed)
+    centres = 2 * rng.normal(size=(n_types, n_latent))
+    views = rng.normal(size=(n_latent, p)), rng.normal(size=(n_latent, m))
+
+    def cells(n, shares):
+        types = rng.choice(n_types, n, p=shares)
+        latent = centres[types] + rng.normal(size=(n, n_latent))
+        rows = [latent @ view + rng.normal(size=(n, view.shape[1])) for view in views]
+        return *rows, types.astype(str)
+
+    up = np.arange(1, n_types + 1) / np.arange(1, n_types + 1).sum()
+    (X, _, of_X), (_, Y, of_Y) = cells(80 * n_types, up), cells(80 * n_types, up[::-1])
+    return (X, Y, of_X, of_Y), cells(500, np.full(n_types, 1 / n_types))
+
+
+@pytest.mark.parametrize("divergence", ["auto", "energy"])
+def test_different_features_are_no_worse_than_ridge_to_stratum_means(divergence):
+    ratios = []
+    for seed, sizes in enumerate([(4, 3, 12, 6), (7, 5, 20, 9), (10, 6, 9, 14), (5, 4, 90, 30)]):
+        (X, Y, types, others), (seen, truth, _) = two_views(seed, *sizes)
+        means = np.stack([Y[others == t].mean(axis=0) for t in types])
+        rival = Ridge(1.0).fit(X, means).predict(seen)
+        adapter = ConDoAdapter("affine", divergence=divergence).fit_pair(X, Y, types, others)
+        ratios.append(rmse(adapter.transform(seen), truth) / rmse(rival, truth))
+        units = np.exp(np.arange(X.shape[1]) % 5), np.exp(np.arange(Y.shape[1]) % 3)
+        again = ConDoAdapter("affine").fit_pair(X * units[0], Y * units[1], types, others)
+        in_units = again.transform(seen * units[0]) / units[1]
+        np.testing.assert_allclose(in_units, adapter.transform(seen), rtol=1e-6, atol=1e-6)
+    assert max(ratios) < 1.0
+    assert np.mean(ratios) < 0.97
+
+
+def test_regression_on_stratum_means_is_that_of_rows_where_all_spread_is_noise():
+    rng = np.random.default_rng(0)
+    z = np.repeat([0, 1, 2, 3], 50)
+    X, Y = rng.normal(size=(200, 3)) + z[:, None] ** [1, 0.5, 2], rng.normal(size=(200, 2))
+    strata = [[side[z == k] for k in range(4)] for side in (X, Y + z[:, None])]
+    samples = Samples(strata[0], strata[1], np.full(4, 0.25), is_rectangular=True)
+    pair = as_gaussians(samples)
+    pair = replace(pair, query=replace(pair.query, cov=2 * pair.query.cov * 49 / 50))
+    A, b = means_map(pair, 0.0)  # half of twice the spread
+    means = np.stack([rows.mean(axis=0) for rows in strata[1]])[z]
+    plain = LinearRegression().fit(X, means)
+    np.testing.assert_allclose(A, plain.coef_, atol=0.01)  # covariances are lightly regularised
+    np.testing.assert_allclose(X.mean(axis=0) @ A.T + b, means.mean(axis=0))
+    found = on_means(samples)
+    assert found.objective == found.starts["means"] > 0
+    few = Samples([rows[:1] for rows in strata[0]], strata[1], np.full(4, 0.25), None, None, True)
+    assert np.isfinite(on_means(few).scale).all()  # nothing to hold out

@@ -15,7 +15,13 @@ from condokit.divergences.kl import ReverseKL
 from condokit.maps.coordinates import AllMatrices
 from condokit.maps.families import MapFamily, MatrixFamily
 from condokit.solvers.lbfgs import Evaluation, descend, infinite, keeping_orientation
-from condokit.solvers.matrices import Start, matrix_starts, nearest_rigid, rectangular_starts
+from condokit.solvers.matrices import (
+    Start,
+    matrix_starts,
+    means_regression,
+    nearest_rigid,
+    rectangular_starts,
+)
 from condokit.solvers.solution import Solution
 from condokit.solvers.units import FeatureUnits, Units, decoded
 from condokit.summaries.samples import Samples, as_gaussians, as_moments, cut_tails
@@ -137,10 +143,19 @@ def problem(family: Any, samples: Samples) -> tuple[Units | FeatureUnits, list[S
         return units, [("moments", ReverseKL().solve_diagonal(family, as_moments(cut)))]
     gaussians = as_gaussians(cut)
     if samples.is_rectangular:
-        return units, rectangular_starts(gaussians)[: family.n_starts]
+        return units, rectangular_starts(gaussians, on_means(samples))[: family.n_starts]
     return units, matrix_starts(
         gaussians, getattr(family, "n_starts", None), family.keeps_orientation
     )
+
+
+def on_means(samples: Samples) -> Solution:
+    """Return the regression of the reference's stratum means on query rows."""
+    halves = [samples.half(which) for which in (0, 1)]
+    sizes = [[len(rows) for rows in (*half.query, *half.reference)] for half in halves]
+    known = np.reshape(sizes, (4, -1)).min(axis=0) > 0
+    some = [as_gaussians(half.strata(np.flatnonzero(known))) for half in halves if known.sum() > 1]
+    return means_regression(as_gaussians(samples), some)
 
 
 def sample_units(family: Any, samples: Samples) -> Units | FeatureUnits:

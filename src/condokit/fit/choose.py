@@ -26,6 +26,7 @@ from condokit.summaries.gaussians import GaussianPair, gaussian_pair
 # What divergence="auto" stands for: the first line that fits the family of maps and the confounders
 _RULES = (
     # family      confounders    divergence
+    ("rectangular", "any", "mmd"),  # between different features
     ("low-rank", "any", "reverse-kl"),
     ("rigid", "none", "pc-match"),
     ("own", "none", "likelihood"),  # a family of matrices of the user's
@@ -102,7 +103,8 @@ def candidates(settings: Mapping[str, Any], domains: Domains) -> list[Candidate]
         n_query = int(domains.is_query.sum())
         fewest = min(n_query, len(domains.is_query) - n_query)
         few = fewest < MANY_ROWS * domains.n_features
-        if family.is_free and few and not named and domains.confounders:
+        square = not domains.is_rectangular
+        if family.is_free and few and not named and domains.confounders and square:
             return [_candidate(settings, family, name, domains) for name in _FEW_ROWS]
         return [_candidate(settings, family, divergence, domains)]
     first = _candidate(settings, LocationScale(), divergence, domains, averages=True)
@@ -150,7 +152,7 @@ def _candidate(
 
 def _rule(family: MapFamily, domains: Domains, by_any_conditional: bool) -> str:
     """Return the divergence that "auto" stands for."""
-    kinds = {"any", family.form}
+    kinds = {"any", "rectangular" if domains.is_rectangular else family.form}
     if family.form == "matrix" and not family.is_free:
         kinds.add("rigid" if family.is_rigid else "own")
     known = "none" if not domains.confounders else "rows" if by_any_conditional else "moments"
@@ -186,6 +188,8 @@ def _is_auto(value: Any) -> bool:
 def takes_any_features(map: Any, divergence: Any) -> bool:
     """Tell whether query and reference may have different features: rectangular matrices."""
     family = MAPS.get(map, LocationScale)() if isinstance(map, str) else map
+    if type(family) is Affine and _is_auto(divergence):
+        return True
     kind = DIVERGENCES.get(divergence) if isinstance(divergence, str) else divergence
     if kind is None or type(family) is not Affine:
         return False

@@ -28,6 +28,7 @@ from condokit.data.links import check_links
 from condokit.data.missing import complete_counts, complete_rows, missing_features, same_gaps
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
+from condokit.divergences.samples import on_means
 from condokit.fit.errors import Fitted, low_rank_errors, matrix_errors, moment_errors, sample_errors
 from condokit.fit.shrinkage import settle
 from condokit.maps.affine import AffineMap
@@ -466,7 +467,10 @@ def _fit_samples(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fo
     samples = sample_rows(domains, comparison, recipe.conditional, divergence.max_rows)
     if domains.is_rectangular:
         _check_rectangular(recipe)
-        solution = divergence.solve(family, replace(samples, is_rectangular=True))
+        if recipe.shrinkage == "auto" and len(samples.weights) > 1:  # pulled all the way
+            solution = on_means(samples)
+        else:
+            solution = divergence.solve(family, replace(samples, is_rectangular=True))
         return solution, solution.search_facts(), None
     if min(max(map(len, side)) for side in (samples.query, samples.reference)) < 2:
         raise refusal(

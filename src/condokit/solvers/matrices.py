@@ -23,6 +23,8 @@ _MODES = 5  # maps that other divergences suggest as starts
 _MODE_SEARCHES = 20
 _FLIP_FEE = 5.0  # nats that the data must give for a reflection
 _FLIP_FEE_PER_ROW = 0.01
+_RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of regressions on stratum means
+_RIDGE = 0.03  # the same where rows are too few to choose
 
 Start = tuple[str, Solution]
 Solver = Callable[[Array, Array], Solution]
@@ -121,16 +123,58 @@ def matrix_starts(
     return sorted(found, key=lambda item: item[1].objective)[:_MODES]
 
 
-def rectangular_starts(pair: GaussianPair) -> list[Start]:
+def means_map(pair: GaussianPair, ridge: float) -> tuple[Array, Array]:
+    r"""Return the regression of the reference's stratum means on query rows.
+
+    :math:`A = C (B + W / 2 + \lambda \operatorname{diag}(B + W))^{-1}` with C and B the covariances
+    of the stratum means of both domains and of the query alone, and W that of query rows within
+    strata. With all of W, it regresses the means of the reference on rows, whose spread within
+    strata is then noise alone; with nothing of it on means, as if rows had none. Means count by the
+    rows n and m behind them, :math:`n m / (n + m)`.
+    """
+    weights = _told(pair)
+    mean_q, total = pair.query.balanced(weights)
+    mean_r = weights @ pair.reference.mean
+    between_q, between_r = pair.query.mean - mean_q, pair.reference.mean - mean_r
+    known = (total + (between_q.T * weights) @ between_q) / 2 + ridge * np.diag(np.diag(total))
+    A = np.linalg.solve(known, (between_q.T * weights) @ between_r).T
+    return A, mean_r - A @ mean_q
+
+
+def _told(pair: GaussianPair) -> Array:
+    """Return weights of strata by what a comparison of their means can tell."""
+    n, m = pair.query.count, pair.reference.count
+    weights = n * m / (n + m)
+    return np.asarray(weights / weights.sum())
+
+
+def means_regression(whole: GaussianPair, halves: list[GaussianPair]) -> Solution:
+    r"""Return `means_map` with the ridge that on one half of the rows is best for the other.
+
+    That is by :math:`|A \mu_q + b - \mu_r|^2 + \operatorname{tr}(A W A') / 2` of other rows,
+    features of the reference in units of their spread, averaged over strata.
+    """
+    values = dict.fromkeys(_RIDGES if halves else (_RIDGE,), 0.0)
+    unit = ones_for_zeros(np.sqrt(np.diag(whole.reference.balanced(_told(whole))[1])))
+    for learn, judge in zip(halves, halves[::-1]):
+        weights = _told(judge)
+        within = np.tensordot(weights, judge.query.cov, axes=1)
+        for ridge in values:
+            A, b = means_map(learn, ridge)
+            error = ((judge.query.mean @ A.T + b - judge.reference.mean) / unit) ** 2
+            spread = np.einsum("ij,jk,ik->i", A, within, A, optimize=True) / unit**2
+            values[ridge] += float((weights @ error + spread / 2).mean()) / len(halves)
+    best = min(values, key=values.__getitem__)
+    value = values[best]
+    return Solution.of(*means_map(whole, best), objective=value, starts={"means": value})
+
+
+def rectangular_starts(pair: GaussianPair, means: Solution) -> list[Start]:
     """Return maps between different features: from stratum means, and from principal axes."""
-    weights = pair.weights
+    weights, A_means = pair.weights, means.scale
     mean_q, size_q, axes_q, along_q = principal_axes(pair.query, weights)
     mean_r, size_r, axes_r, along_r = principal_axes(pair.reference, weights)
-    between_q, between_r = pair.query.mean - mean_q, pair.reference.mean - mean_r
     cov_q, cov_r = (axes_q * size_q**2) @ axes_q.T, (axes_r * size_r**2) @ axes_r.T
-    # the regression of the reference's stratum means on the query's, kept small by its spread
-    A_means = (between_r.T * weights) @ between_q
-    A_means = A_means @ np.linalg.inv((between_q.T * weights) @ between_q + 0.05 * cov_q)
     p = min(len(size_q), len(size_r))
     lead_q, lead_r = slice(len(size_q) - p, None), slice(len(size_r) - p, None)
     agreement = (weights[:, None] * along_q[:, lead_q] * along_r[:, lead_r]).sum(axis=0)
