@@ -115,6 +115,12 @@ def refine(
         for k, (A, b) in enumerate(choices.solutions(first, ~asked)):
             loss[k] += ((((X[asked] @ A.T + b) - Y[asked]) / choices.unit) ** 2).sum() / Y.size
     weights = _weights(loss, n_subjects, len(X), many)
+    alone = np.array([name == "pairs alone" for name, _ in choices.listed])
+    all_paired = len(np.unique(pairs[0])) == len(everyone)
+    if affine.is_rectangular and all_paired and weights[alone].sum() > 0:
+        weights = (
+            np.where(alone, weights, 0.0) / weights[alone].sum()
+        )  # means of pairs tell no more
     best = int(np.argmax(weights))
     if family.is_rigid:  # an average of rotations is none
         weights = np.eye(len(weights))[best]
