@@ -467,7 +467,8 @@ def _fit_samples(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fo
     samples = sample_rows(domains, comparison, recipe.conditional, divergence.max_rows)
     if domains.is_rectangular:
         _check_rectangular(recipe)
-        if recipe.shrinkage == "auto" and len(samples.weights) > 1:  # pulled all the way
+        pulled = recipe.shrinkage == "auto" and hasattr(divergence, "distances")
+        if pulled and len(samples.weights) > 1:  # all the way
             solution = on_means(samples)
         else:
             solution = divergence.solve(family, replace(samples, is_rectangular=True))
