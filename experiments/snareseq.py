@@ -71,8 +71,8 @@ def fits(seed=0):
             X, Y, types, divergence=minibatches, prior=published.RootPrior()
         ),
         "paired ridge": lambda X, Y, types, pairs: Ridge(0.1).fit(X[pairs[0]], Y[pairs[1]]).predict,
-        "condokit": lambda X, Y, types, pairs: condo(X, Y, types, divergence="mmd"),
-        "condokit, pairs": lambda X, Y, types, pairs: condo(X, Y, types, pairs, divergence="mmd"),
+        "condokit": lambda X, Y, types, pairs: condo(X, Y, types),
+        "condokit, pairs": lambda X, Y, types, pairs: condo(X, Y, types, pairs),
     }
 
 
@@ -311,8 +311,8 @@ NOTES = [
     "equation of the text would weigh common types more.",
     "Gaussian OT, ComBat, ConDo KL and a constant shift per feature need the same features in both "
     "domains, and so does condokit's map='auto', which refuses 19 and 10 features: there is no "
-    "'condokit auto' here. 'condokit' is map='affine' with divergence='mmd', given cell types; "
-    "'condokit, pairs' is told also which rows are the same cell.",
+    "'condokit auto' here. 'condokit' is map='affine', given cell types: a regression of the "
+    "types' means; 'condokit, pairs' is told also which rows are the same cell.",
     "Paired ridge and 'condokit, pairs' know which rows are the same cell, which the published "
     "methods are not told although the protocol has that knowledge.",
     "'pairs' own RNA' needs no ATAC at all: a classifier of the paired cells. 'oracle' is one of "

@@ -442,10 +442,6 @@ def test_results_too_large_for_their_dtype():
         ({"min_overlap": 2}, "'min_overlap' must be a number"),
         ({"conditional": KernelSmoother(bandwidth=-1)}, "'bandwidth' must be"),
         ({"conditional": "kernel", "prior": ProductPrior(bandwidth="x")}, "'bandwidth' must be"),
-        (
-            {"conditional": "kernel", "map": "auto"},
-            "Leave `divergence` and `conditional` at 'auto'",
-        ),
     ],
 )
 def test_wrong_parameters_with_a_continuous_confounder(data, parameters, message):

@@ -261,8 +261,11 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         ----------
         X_query, X_reference : array or data frame of shape (n_rows, n_features)
             Features of each domain; columns are matched by name where they have names. With
-            map="affine" and a divergence between samples ("mmd", "energy", "sliced-wasserstein")
-            the domains may have different features.
+            map="affine" the domains may have different features, if they share no name. The map
+            is then a regression of the reference's stratum means on query rows, whose ridge is
+            chosen on held-out rows; with shrinkage=None, or without confounders, the least of a
+            divergence between samples ("mmd", "energy", "sliced-wasserstein"), which matches
+            spreads as well and is farther from the truth.
         Z_query, Z_reference : array-like, data frame or dict, default=None
             Confounders of each domain.
         features : list of str or int, default=None

@@ -40,3 +40,29 @@ def test_one_row_is_refused():
         ConDoAdapter(conditional="chained", divergence="mmd", min_overlap=0).fit_pair(
             [[1.0]], [[2.0]], ["a"], ["a"]
         )
+
+
+@pytest.mark.parametrize("divergence", ["reverse-kl", "mmd"])
+def test_a_fraction_of_the_values_is_imputed(divergence, monkeypatch):
+    asked, sample_at = [], Chained.sample_at
+
+    def noted(self, X, covariates, at, *rest):
+        asked.append((len(X), np.sort(at.Z[:, 0])))
+        return sample_at(self, X, covariates, at, *rest)
+
+    monkeypatch.setattr(Chained, "sample_at", noted)
+    pair = continuous1d("homoscedastic", 0)
+    rows = (pair.X_query, pair.X_reference, pair.Z_query, pair.Z_reference)
+    for fraction in (1.0, 0.25):
+        conditional = Chained(n_draws=8, n_estimators=5, fraction=fraction)
+        ConDoAdapter(divergence=divergence, conditional=conditional).fit_pair(*rows)
+    (n_query, whole), _, (n_again, part), _ = asked
+    assert n_query == n_again == len(pair.X_query)  # models are trained on all rows
+    assert len(part) == round(0.25 * len(whole))
+    # evenly taken
+    np.testing.assert_allclose(
+        np.quantile(part, [0.1, 0.5]), np.quantile(whole, [0.1, 0.5]), atol=0.2
+    )
+    for wrong in (0.0, 1.5, "half"):
+        with pytest.raises(ValueError, match="'fraction'"):
+            ConDoAdapter(divergence=divergence, conditional=Chained(fraction=wrong)).fit_pair(*rows)

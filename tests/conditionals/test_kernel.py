@@ -1,10 +1,17 @@
+import re
+import warnings
+
 import numpy as np
 import pytest
 from problems import points
 from protocols import rmse
 
-from condokit import ConDoAdapter, KernelSmoother, ProductPrior
-from condokit.data.kernels import column_widths, rbf_delta
+from condokit import Blocks, ConDoAdapter, KernelSmoother, ProductPrior
+from condokit.data.covariates import Covariates
+from condokit.data.kernels import column_widths, rbf_delta, spread_points
+from condokit.divergences import DIVERGENCES
+from condokit.fit.fit_map import Recipe
+from condokit.maps.families import MAPS
 
 
 def test_local_linear_means_reproduce_a_line():
@@ -120,3 +127,90 @@ def test_any_kernel_on_any_objects():
             prior=ProductPrior(kernel=wrong),
             conditional=KernelSmoother(kernel=wrong),
         ).fit_pair(X_query, x[:, None], Z_query, Z_reference)
+
+
+def words(rng, n, shares):
+    """Return words, and features that follow how many of their letters are c or g."""
+    Z = np.array(["".join(w) for w in rng.choice(list("acgt"), (n, 6), p=shares)], dtype=object)
+    count = np.array([word.count("c") + word.count("g") for word in Z])
+    return np.column_stack([count, -0.5 * count]) + rng.exponential(size=(n, 2)), Z
+
+
+def alike(left, right):
+    one, other = (
+        np.array([word.count("c") + word.count("g") for word in side]) for side in (left, right)
+    )
+    return 3 * np.exp(-((one[:, None] - other) ** 2))
+
+
+BY_WORDS = {"prior": ProductPrior(kernel=alike), "conditional": KernelSmoother(kernel=alike)}
+
+
+@pytest.mark.parametrize("kind", [*MAPS, "auto"])
+def test_a_kernel_of_words_works_with_every_map_and_divergence_or_is_refused(kind, monkeypatch):
+    rng = np.random.default_rng(0)
+    truth, Z_query = words(rng, 60, [0.3, 0.2, 0.2, 0.3])
+    Y, Z_reference = words(rng, 66, [0.2, 0.3, 0.3, 0.2])
+    rows = (2 * truth + 3, Y, Z_query, Z_reference)
+    family = Blocks([[0, 1]]) if kind == "blocks" else kind
+    free = kind not in ("identity", "shift", "orthogonal")  # maps with the right scale
+    plain = None
+    for name in ("auto", *DIVERGENCES):
+        adapter = ConDoAdapter(family, divergence=name, **BY_WORDS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a matrix is not determined by one line of means
+            try:
+                error = rmse(adapter.fit_pair(*rows).transform(rows[0]), truth)
+            except ValueError as refused:
+                with monkeypatch.context() as patch:  # with a reason, before anything is computed
+                    patch.setattr(Recipe, "compare", None)
+                    with pytest.raises(ValueError, match=re.escape(str(refused))):
+                        adapter.fit_pair(*rows)
+                continue
+        assert np.isfinite(error)
+        if free and name not in ("sliced-wasserstein", "procrustes"):  # which may be mirrored
+            plain = plain or rmse(
+                ConDoAdapter(shrinkage=None).fit_pair(*rows[:2]).map_(rows[0]), truth
+            )
+            assert error < plain, name
+    adapter = ConDoAdapter(divergence="likelihood", **BY_WORDS)
+    with pytest.raises(ValueError, match="'likelihood' takes no kernel on confounders"):
+        adapter.fit_pair(*rows)
+
+
+def test_confounders_may_be_arrays():
+    rng = np.random.default_rng(0)
+    sides = [rng.uniform(a, a + 4, (80, 3)) for a in (0, 1)]
+    X, Y = (side @ [[1, 0], [0, 1], [1, -1]] + 0.3 * rng.normal(size=(80, 2)) for side in sides)
+
+    def near(left, right):
+        return np.exp(-0.5 * ((left[:, None].astype(float) - right) ** 2).sum(axis=2))
+
+    adapter = ConDoAdapter(
+        "affine",
+        prior=ProductPrior(kernel=near),
+        conditional=KernelSmoother(kernel=near),
+        min_overlap=0.0,
+        warn_overlap=0.0,
+    ).fit_pair(0.5 * X - 1, Y, *sides)
+    plain = ConDoAdapter("affine").fit_pair(0.5 * X - 1, Y)
+    assert rmse(adapter.transform(0.5 * X - 1), X) < 0.5 * rmse(plain.transform(0.5 * X - 1), X)
+
+
+def test_points_far_from_each_other_are_chosen():
+    Z = np.array([0.0, 0.1, 5.0, 5.1, 9.0])
+    points = Covariates(Z[:, None][:, :0], np.zeros(5, int), 1, Z)
+    weights = np.array([0.1, 0.3, 0.2, 0.2, 0.2])
+
+    def near(left, right):
+        return 4 * np.exp(-((left[:, None] - right) ** 2))
+
+    chosen, nearest, everyone = spread_points(near, points, weights, points, 3)
+    assert Z[chosen[0]] == 0.1
+    assert sorted(np.round(Z[chosen])) == [0, 5, 9]
+    assert (np.abs(Z - Z[chosen][nearest]) <= 0.11).all()
+    np.testing.assert_array_equal(nearest, everyone)
+    every, *_ = spread_points(near, points, weights, points, 60)
+    assert sorted(every) == list(range(5))
+    alike = Covariates(np.empty((4, 0)), np.zeros(4, int), 1, np.zeros(4))
+    assert len(spread_points(near, alike, np.ones(4), alike, 60)[0]) == 1

@@ -1,10 +1,14 @@
 """Divergences between samples, and maps between different features."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from instruments import draw_tails, levels
 from minibatches import StochasticMMD
 from problems import check_map_gradients, different_features, random_samples
 from protocols import categorical1d, data_folder, rmse, rotations
+from sklearn.linear_model import LinearRegression, Ridge
 
 from condokit import (
     MMD,
@@ -15,13 +19,16 @@ from condokit import (
     IdentifiabilityWarning,
     Identity,
     LocationScale,
+    Orthogonal,
     Shift,
+    Similarity,
     SlicedWasserstein,
 )
 from condokit.divergences import samples as module
-from condokit.divergences.samples import SampleObjective, _squared
+from condokit.divergences.samples import SampleObjective, _squared, on_means, with_spread
 from condokit.solvers.lbfgs import descend
-from condokit.summaries.samples import Samples
+from condokit.solvers.matrices import means_map
+from condokit.summaries.samples import Samples, as_gaussians
 
 DIVERGENCES = [MMD(), MMD(scales=(1.0,)), Energy(), SlicedWasserstein(n_directions=20)]
 
@@ -56,7 +63,9 @@ def test_values_are_those_of_the_definitions():
     width = 2 * Y.var(axis=0, ddof=1).sum()
 
     def mean(f, left, right):
-        return np.mean([f(np.linalg.norm(a - b)) for a in left for b in right])
+        pairs = [(i, j) for i, a in enumerate(left) for j, b in enumerate(right)]
+        pairs = [(i, j) for i, j in pairs if left is not right or i != j]  # of different rows
+        return np.mean([f(np.linalg.norm(left[i] - right[j])) for i, j in pairs])
 
     def mmd(r):
         return np.mean([np.exp(-(r**2) / (s * width)) for s in (0.125, 0.5, 2.0)])
@@ -64,6 +73,7 @@ def test_values_are_those_of_the_definitions():
     for divergence, f in ((MMD(), mmd), (Energy(), lambda r: -r)):
         expected = mean(f, Z, Z) - 2 * mean(f, Z, Y) + mean(f, Y, Y)
         assert distance(divergence, Z, Y)[0] == pytest.approx(expected, abs=2e-4)
+        assert distance(divergence, Z[:1], Z[:1])[0] == pytest.approx(-2 * f(0), abs=2e-4)
     one = distance(SlicedWasserstein(), Z[:, :1], Y[:6, :1])[0]
     assert one == pytest.approx(np.mean((np.sort(Z[:, 0]) - np.sort(Y[:6, 0])) ** 2))
     np.testing.assert_allclose(_squared(Z, Y)[2, 3], ((Z[2] - Y[3]) ** 2).sum())
@@ -76,7 +86,7 @@ def test_fourier_features_approximate_the_kernel(monkeypatch):
         monkeypatch.setattr(module, "_EXACT_ROWS", 300)
         exact = distance(MMD(), Z, rows)[0]
         monkeypatch.setattr(module, "_EXACT_ROWS", 200)  # either domain may have many rows
-        approximate = distance(MMD(n_fourier=4096), Z, rows)[0]
+        approximate = distance(MMD(n_fourier=20_000), Z, rows)[0]
         assert approximate != exact
         assert approximate == pytest.approx(exact, rel=0.1)
 
@@ -92,6 +102,56 @@ def test_location_scale_is_recovered(divergence):
         errors.append(rmse(adapter.transform(data.X_query), data.truth))
     assert np.mean(errors) < 0.3
     assert adapter.map_.kind == "diagonal"
+
+
+@pytest.mark.parametrize("divergence", ["mmd", "energy"])
+def test_scales_of_many_small_strata_are_not_too_small(divergence):
+    scales = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        z = np.repeat(np.arange(60), 3)
+        sides = [rng.normal(size=(180, 4)) + 0.5 * np.cos(z)[:, None] for _ in range(2)]
+        z = z.astype(str)
+        sides[0], z_query = np.append(sides[0], [[6.0] * 4], axis=0), np.append(z, "once")
+        sides[1], z_reference = np.append(sides[1], [[0.0] * 4], axis=0), np.append(z, "once")
+        adapter = ConDoAdapter(divergence=divergence)
+        adapter.fit_pair((sides[0] - 2) / 1.5, sides[1], z_query, z_reference)
+        scales.append(adapter.map_.scale)
+    assert np.mean(scales) == pytest.approx(1.5, abs=0.06)  # 1 if rows were compared to themselves
+
+
+def test_one_row_tells_where_it_is_and_no_spread():
+    samples = random_samples(0, sizes=((20, 1), (12, 25)))
+    for family, kept in ((LocationScale(), 1), (Affine(), 1), (Similarity(), 1), (Shift(), 2)):
+        some = with_spread(family, samples)
+        assert len(some.query) == len(some.reference) == len(some.weights) == kept
+        assert some.weights.sum() == pytest.approx(1)
+    lone = random_samples(0, sizes=((1, 1), (12, 25)))
+    assert with_spread(LocationScale(), lone) is lone
+
+
+@pytest.mark.parametrize("divergence", ["mmd", "energy"])
+@pytest.mark.parametrize("kind", ["location-scale", "affine"])
+def test_outliers_do_not_lead_the_search_astray(kind, divergence):
+    errors = []
+    for seed in (60007, 60014, 60028):
+        X, Y, k, m, clean, truth, *_, unit = draw_tails("5q", seed)  # in the query alone
+        adapter = ConDoAdapter(kind, divergence=divergence).fit_pair(X, Y, levels(k), levels(m))
+        errors.append(rmse(adapter.transform(clean) / unit, truth / unit))
+    assert max(errors) < 0.4
+    assert np.mean(errors) < 0.2
+
+
+def test_many_rows_find_a_matrix():
+    rng = np.random.default_rng(0)
+    z = np.repeat(["a", "b"], 4000)
+    X, Y = (rng.exponential(size=(8000, 20)) + (z == "a")[:, None] for _ in range(2))
+    adapter = ConDoAdapter("affine", divergence="mmd").fit_pair(2 * X + 5, Y, z, z)
+    assert np.sqrt(np.mean((adapter.map_.A - 0.5 * np.eye(20)) ** 2)) < 0.015  # .078 once
+    waves = MMD(n_fourier=50)._frequencies([Y[:300]])[:, :20]
+    lengths = np.linalg.norm(waves, axis=0)
+    angles = waves.T @ waves / np.outer(lengths, lengths)
+    np.testing.assert_allclose(angles, np.eye(20), atol=1e-10)
 
 
 @pytest.mark.parametrize("divergence", [MMD(), Energy()], ids=repr)
@@ -211,7 +271,8 @@ def test_starts_and_iterations_of_the_family_are_honoured():
     assert len(facts[1]) == 0  # nothing to compare
     assert len(facts[2]) <= 2 < len(facts[30])
     X, Y, types = different_features(0)
-    adapter = ConDoAdapter(Affine(n_starts=2), divergence="mmd").fit_pair(X, Y, types, types)
+    adapter = ConDoAdapter(Affine(n_starts=2), divergence="mmd", shrinkage=None)
+    adapter.fit_pair(X, Y, types, types)
     assert set(adapter.report_["starts"]) == {"means", "axes"}
     adapter = ConDoAdapter(Affine(max_iter=1), divergence=MMD(max_iter=40)).fit_pair(*rows)
     assert adapter.report_["n_iter"] == 5
@@ -223,7 +284,8 @@ def test_domains_may_have_different_features(tmp_path):
     X, Y, types = different_features(0)
     constant = rmse(Y.mean(axis=0), Y)
     for divergence in ("mmd", "energy", "sliced-wasserstein"):
-        adapter = ConDoAdapter("affine", divergence=divergence).fit_pair(X, Y, types, types)
+        adapter = ConDoAdapter("affine", divergence=divergence, shrinkage=None)
+        adapter.fit_pair(X, Y, types, types)
         assert adapter.map_.A.shape == (3, 5)
         assert rmse(adapter.transform(X), Y) < 0.5 * constant
         assert adapter.inverse_transform(Y).shape == X.shape
@@ -240,8 +302,9 @@ def test_domains_may_have_different_features(tmp_path):
     adapter.map_.save(tmp_path / "map.json")
     assert AffineMap.load(tmp_path / "map.json") == adapter.map_
     assert "5 features to 3" in repr(adapter.map_)
-    with pytest.raises(ValueError, match="must be the same features"):
-        ConDoAdapter("affine").fit_pair(X, Y, types, types)
+    with pytest.raises(ValueError, match="must be the same features, or else use map='affine'"):
+        ConDoAdapter("auto").fit_pair(X, Y, types, types)
+    assert ConDoAdapter("affine").fit_pair(X, Y).map_.A.shape == (3, 5)  # by "mmd", given nothing
 
 
 @pytest.mark.parametrize("kind", ["location-scale", "shift", "affine", "orthogonal"])
@@ -343,3 +406,82 @@ def test_links_hold_for_samples():
     adapted = adapter.fit_pair(5 * truth, X_reference).transform(5 * truth)
     assert (adapted > 0).all()
     assert np.abs(np.log(adapted / truth)).mean() < 0.5
+
+
+@pytest.mark.parametrize(
+    ("family", "divergence"), [(Affine, "mmd"), (Orthogonal, "energy"), (Similarity, "procrustes")]
+)
+def test_the_orientation_is_kept_on_request(family, divergence):
+    rng = np.random.default_rng(0)
+    centres, z = np.array([[0, 0], [4, 0], [0, 2]]), np.repeat([0, 1, 2], 60)
+    truth, Y = (centres[z] + rng.exponential(size=(180, 2)) * [2, 1] for _ in range(2))
+    turn = np.array([[0.6, -0.8], [0.8, 0.6]])
+    for A in (turn, turn * [[-1], [1]]):
+        errors = {}
+        for orientation in ("any", "kept"):
+            adapter = ConDoAdapter(family(orientation=orientation), divergence=divergence)
+            adapter.fit_pair(truth @ A.T, Y, z.astype(str), z.astype(str))
+            errors[orientation] = rmse(adapter.transform(truth @ A.T), truth)
+        assert errors["any"] < 0.5
+        assert np.linalg.det(adapter.map_.A) > 0
+        assert (errors["kept"] > 0.5) == (np.linalg.det(A) < 0)
+
+
+def test_chance_makes_no_reflection():
+    X, Y, k, m, clean, truth, *_, unit = draw_tails("t3", 60010)  # one is better by .0006
+    adapter = ConDoAdapter("affine", divergence="mmd").fit_pair(X, Y, levels(k), levels(m))
+    assert not adapter.report_["flips_orientation"]
+    assert rmse(adapter.transform(clean) / unit, truth / unit) < 0.2
+
+
+def two_views(seed, n_types, n_latent, p, m):
+    """Cells of several types seen by two assays: rows of either, their types, and cells of both."""
+    rng = np.random.default_rng(seed)
+    centres = 2 * rng.normal(size=(n_types, n_latent))
+    views = rng.normal(size=(n_latent, p)), rng.normal(size=(n_latent, m))
+
+    def cells(n, shares):
+        types = rng.choice(n_types, n, p=shares)
+        latent = centres[types] + rng.normal(size=(n, n_latent))
+        rows = [latent @ view + rng.normal(size=(n, view.shape[1])) for view in views]
+        return *rows, types.astype(str)
+
+    up = np.arange(1, n_types + 1) / np.arange(1, n_types + 1).sum()
+    (X, _, of_X), (_, Y, of_Y) = cells(80 * n_types, up), cells(80 * n_types, up[::-1])
+    return (X, Y, of_X, of_Y), cells(500, np.full(n_types, 1 / n_types))
+
+
+@pytest.mark.parametrize("divergence", ["auto", "energy"])
+def test_different_features_are_no_worse_than_ridge_to_stratum_means(divergence):
+    ratios = []
+    for seed, sizes in enumerate([(4, 3, 12, 6), (7, 5, 20, 9), (10, 6, 9, 14), (5, 4, 90, 30)]):
+        (X, Y, types, others), (seen, truth, _) = two_views(seed, *sizes)
+        means = np.stack([Y[others == t].mean(axis=0) for t in types])
+        rival = Ridge(1.0).fit(X, means).predict(seen)
+        adapter = ConDoAdapter("affine", divergence=divergence).fit_pair(X, Y, types, others)
+        ratios.append(rmse(adapter.transform(seen), truth) / rmse(rival, truth))
+        units = np.exp(np.arange(X.shape[1]) % 5), np.exp(np.arange(Y.shape[1]) % 3)
+        again = ConDoAdapter("affine").fit_pair(X * units[0], Y * units[1], types, others)
+        in_units = again.transform(seen * units[0]) / units[1]
+        np.testing.assert_allclose(in_units, adapter.transform(seen), rtol=1e-6, atol=1e-6)
+    assert max(ratios) < 1.0
+    assert np.mean(ratios) < 0.97
+
+
+def test_regression_on_stratum_means_is_that_of_rows_where_all_spread_is_noise():
+    rng = np.random.default_rng(0)
+    z = np.repeat([0, 1, 2, 3], 50)
+    X, Y = rng.normal(size=(200, 3)) + z[:, None] ** [1, 0.5, 2], rng.normal(size=(200, 2))
+    strata = [[side[z == k] for k in range(4)] for side in (X, Y + z[:, None])]
+    samples = Samples(strata[0], strata[1], np.full(4, 0.25), is_rectangular=True)
+    pair = as_gaussians(samples)
+    pair = replace(pair, query=replace(pair.query, cov=2 * pair.query.cov * 49 / 50))
+    A, b = means_map(pair, 0.0)  # half of twice the spread
+    means = np.stack([rows.mean(axis=0) for rows in strata[1]])[z]
+    plain = LinearRegression().fit(X, means)
+    np.testing.assert_allclose(A, plain.coef_, atol=0.01)  # covariances are lightly regularised
+    np.testing.assert_allclose(X.mean(axis=0) @ A.T + b, means.mean(axis=0))
+    found = on_means(samples)
+    assert found.objective == found.starts["means"] > 0
+    few = Samples([rows[:1] for rows in strata[0]], strata[1], np.full(4, 0.25), None, None, True)
+    assert np.isfinite(on_means(few).scale).all()  # nothing to hold out

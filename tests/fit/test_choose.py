@@ -245,3 +245,14 @@ def test_a_matrix_that_strata_do_not_determine_is_left_out():
     errors = [rmse(a.transform(query) / sd, X / sd) for a in (adapter, searched)]
     assert errors[0] < 0.5 * errors[1]
     assert errors[0] < 0.8 * rmse(query / sd, X / sd)
+
+
+@pytest.mark.parametrize("settings", [{"conditional": "kernel"}, {"divergence": "forward-kl"}])
+def test_ingredients_without_standard_errors_are_weighed_by_held_out_rows(settings):
+    rng = np.random.default_rng(0)
+    z = rng.uniform(0, 3, 120), rng.uniform(1, 4, 120)
+    truth, Y = (np.column_stack([side, -side]) + rng.normal(size=(120, 2)) for side in z)
+    adapter = ConDoAdapter("auto", **settings).fit_pair(2 * truth + 3, Y, *z)
+    assert rmse(adapter.transform(2 * truth + 3), truth) < 0.4
+    assert [row["map"].split()[0] for row in adapter.report_["ladder"]][0] == "location-scale"
+    assert len(adapter.report_["ladder"]) > 1

@@ -10,6 +10,7 @@ from condokit import (
     ForwardKL,
     Jeffreys,
     Orthogonal,
+    PCMatch,
     PooledLikelihood,
     ReverseKL,
     Similarity,
@@ -57,3 +58,22 @@ def test_a_reflection_needs_evidence():
     pair = GaussianPair(query, query, np.ones(1))
     for divergence in SEARCHED:
         assert np.linalg.det(divergence.solve(Affine(), pair).scale) > 0
+
+
+@pytest.mark.parametrize("divergence", [*SEARCHED, PCMatch()], ids=repr)
+@pytest.mark.parametrize("family", [Affine, Orthogonal, Similarity])
+def test_only_maps_that_keep_the_orientation_are_searched_on_request(divergence, family):
+    query = random_gaussians(np.random.default_rng(0), 3, 3)
+    Q = ortho_group.rvs(3, random_state=1)
+    Q[0] *= np.sign(np.linalg.det(Q))
+    for A in (Q, Q * [[-1], [1], [1]]):
+        pair = GaussianPair(query, pushed(query, A, np.ones(3)), np.full(3, 1 / 3))
+        found = divergence.solve(family(orientation="kept"), pair).scale
+        assert np.linalg.det(found) > 0
+        turned = np.linalg.det(A) < 0
+        assert (np.abs(found - A).max() > 0.1) == turned
+        np.testing.assert_allclose(divergence.solve(family(), pair).scale, A, atol=1e-4)
+    names = [name for name, _ in starts(Units(pair, "white"), pair, 8, kept=True)]
+    assert names[3:] == [f"rotation {k}" for k in range(1, 6)]
+    with pytest.raises(ValueError, match=f"'orientation' of {family.__name__} must be 'any' or"):
+        divergence.solve(family(orientation="up"), pair)

@@ -5,7 +5,7 @@ from protocols import rotations
 
 from condokit import ConDoAdapter
 from condokit.solvers.units import FeatureUnits, Units
-from condokit.summaries.samples import Samples, as_gaussians, as_moments
+from condokit.summaries.samples import Samples, as_gaussians, as_moments, cut_tails
 
 
 def test_variances_are_those_of_covariances():
@@ -61,3 +61,19 @@ def test_halves_keep_subjects_together(confounder, monkeypatch):
         adapter.fit_pair(data.X_query, data.X_reference, *Z)
         subjects = [set(np.concatenate(sum(samples.subjects, []))) for samples in halves]
         assert not subjects[0] & subjects[1]
+
+
+def test_far_values_are_cut_and_equal_ones_left():
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=(50, 2)), 100 + rng.normal(size=(3, 2)), np.zeros((1, 2))]
+    rows[0][0, 0], rows[1][0, 1] = 1e6, -1e6
+    cut = cut_tails(rows)
+    deviation = np.abs(np.concatenate([part - np.median(part, axis=0) for part in rows[:2]]))
+    limit = 6 * np.median(deviation, axis=0)
+    for before, after in zip(rows, cut):
+        middle = np.median(before, axis=0)
+        np.testing.assert_allclose(after, np.clip(before, middle - limit, middle + limit))
+    assert np.mean(np.concatenate(cut) == np.concatenate(rows)) > 0.9
+    mostly = [np.array([[0.0], [0.0], [0.0], [7.0]])]
+    np.testing.assert_array_equal(cut_tails(mostly)[0], mostly[0])
+    assert cut_tails([np.ones((1, 2))])[0].shape == (1, 2)

@@ -6,12 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, LowOverlapWarning, NoOverlapError, listing, said, warn
+from condokit.checks import (
+    Array,
+    LowOverlapWarning,
+    NoOverlapError,
+    check_number,
+    listing,
+    said,
+    warn,
+)
 from condokit.compare.overlap import Overlap, measure_overlap
 from condokit.compare.priors import Prior, ProductPrior, Support
 from condokit.conditionals.base import Conditional, Stratified
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains, Strata
+from condokit.data.subsets import subsample
 
 
 @dataclass(frozen=True)
@@ -26,11 +35,15 @@ class Comparison:
     is_query: Array  # of these rows
     covariates: Covariates  # of these rows
     place: Array  # of every row among the values compared, -1 for rows that are not
+    fraction: float = 1.0  # share of the support points that are looked at, the paper's F
 
     @cached_property
     def points(self) -> tuple[Array, Array]:
         """Which of the used rows are support points of continuous confounders, and weights."""
-        return self.prior.points(self.covariates, self.is_query)
+        rows, weights = self.prior.points(self.covariates, self.is_query)
+        order = self.covariates.take(rows).order()
+        some = np.sort(order[subsample(len(rows), round(self.fraction * len(rows)) or 1)])
+        return rows[some], weights[some] / weights[some].sum()
 
     @property
     def fewest_rows(self) -> float:
@@ -68,7 +81,9 @@ def compare(
         overlap = measure_overlap(domains, strata, covariates, is_query)
     if not quiet:
         _check_overlap(overlap, *limits)
-    return Comparison(prior, strata, support, overlap, used, is_query, covariates, place)
+    share = getattr(conditional, "fraction", 1.0)
+    check_number("fraction", share, 1e-6, 1)
+    return Comparison(prior, strata, support, overlap, used, is_query, covariates, place, share)
 
 
 def _user_kernel(prior: Prior, conditional: Conditional) -> Any:

@@ -29,7 +29,8 @@ class Chained(Conditional):
     n_estimators : int, default=30
         Trees of a model.
     fraction : float, default=1.0
-        Share of the rows that a model is trained on, the paper's F.
+        Share of the confounder values, evenly taken, at which features are imputed: the paper's
+        F, an option there too, which imputes at all values unless told otherwise.
     random_state : int, default=0
         Seed.
     """
@@ -69,14 +70,13 @@ class Chained(Conditional):
             np.column_stack([c.Z, np.eye(c.n_categories)[c.category]]) for c in (covariates, at)
         )
         out = X[rng.integers(0, len(X), (len(asked), n_draws))]
-        n_rows = max(2, round(self.fraction * len(X)))
+        n_rows = len(X)
         settings = {"objective": "regression", "num_threads": 1, "verbosity": -1}
         settings["min_data_in_leaf"] = min(20, max(2, n_rows // 10))
         for _, j in np.ndindex(self.n_iter if X.shape[1] > 1 else 1, X.shape[1]):
-            rows = rng.choice(len(X), n_rows, replace=False)
-            inputs = np.column_stack([known, np.delete(X, j, axis=1)])[rows]
+            inputs = np.column_stack([known, np.delete(X, j, axis=1)])
             settings["seed"] = int(rng.integers(2**31))
-            data = lightgbm.Dataset(inputs, X[rows, j])
+            data = lightgbm.Dataset(inputs, X[:, j])
             model = lightgbm.train(settings, data, num_boost_round=self.n_estimators)
             # trees predict in steps: ties are broken at random, anew for every draw
             spread = 1e-6 * float(X[:, j].std())
@@ -90,5 +90,5 @@ class Chained(Conditional):
                 place = np.searchsorted(shaken[order], wanted)
                 near = place + rng.integers(0, self.n_neighbors, len(asked))
                 near = np.clip(near - self.n_neighbors // 2, 0, n_rows - 1)
-                out[:, draw, j] = X[rows[order[near]], j]
+                out[:, draw, j] = X[order[near], j]
         return out

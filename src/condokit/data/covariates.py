@@ -38,7 +38,10 @@ class Covariates:
         """Return these rows, then others, without weights: points to ask for."""
         Z = np.concatenate([self.Z, other.Z])
         category = np.concatenate([self.category, other.category])
-        return Covariates(Z, category, self.n_categories)
+        objects = None
+        if self.objects is not None and other.objects is not None:
+            objects = np.concatenate([self.objects, other.objects])
+        return Covariates(Z, category, self.n_categories, objects)
 
     def order(self) -> Array:
         """Return the rows in the order of their values, whatever the order they came in."""

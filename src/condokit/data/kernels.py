@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, check_number
-from condokit.data.arrays import quantiles
+from condokit.data.arrays import ones_for_zeros, quantiles
 from condokit.data.covariates import Covariates
 
 Kernel = Callable[[Any, Any], Array]
 _MOST_ELEMENTS = 1 << 22  # of a kernel matrix held at a time, 32 MB
 _MOST_CENTRES = 5000  # of a density; evenly taken by value
+_ALIKE = 1e-6  # less by which points differ from all that were chosen before
 NOTHING = 1e-250  # densities below this are rounding
 
 
@@ -74,3 +75,26 @@ def call(kernel: Kernel, left: Covariates, right: Covariates) -> Array:
     if not np.isfinite(K).all() or (K < 0).any():
         raise ValueError("The kernel must return finite numbers that are not negative.")
     return K
+
+
+def spread_points(
+    kernel: Kernel, points: Covariates, weights: Array, everyone: Covariates, most: int
+) -> tuple[Array, Array, Array]:
+    r"""Choose a few points far from each other; return them, the nearest of all, of everyone.
+
+    Of the points, the heaviest, then always the one least like all before, by the kernel in its
+    own units :math:`k(x, y) / \sqrt{k(x, x) k(y, y)}`, until there are enough or all are alike.
+    """
+    K = call(kernel, points, points)
+    size = np.sqrt(ones_for_zeros(np.diag(K)))
+    K = K / np.outer(size, size)
+    chosen = [int(np.argmax(weights))]
+    alike = K[:, chosen[0]]
+    while len(chosen) < most and alike.min() < 1 - _ALIKE:
+        chosen.append(int(np.argmin(alike)))
+        alike = np.maximum(alike, K[:, chosen[-1]])
+        alike[chosen[-1]] = np.inf
+    nearest = K[:, chosen].argmax(axis=1)
+    nearest[chosen] = np.arange(len(chosen))
+    there = call(kernel, everyone, points.take(np.array(chosen))) / size[chosen]
+    return np.array(chosen), nearest, there.argmax(axis=1)

@@ -303,7 +303,7 @@ def _select_features(
             hint = " The tables look transposed: samples are rows." if turned else ""
             text = f"X_query has {query.n_features} features and X_reference has "
             text += f"{reference.n_features}; they must be the same features, or else use "
-            raise refusal(text + "{@map='affine'} with {@divergence='mmd'}." + hint)
+            raise refusal(text + "{@map='affine'}." + hint)
     else:
         left, right = (
             [column for column in t.labels if t.is_annotated or column not in taken]

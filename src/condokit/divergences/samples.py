@@ -14,17 +14,24 @@ from condokit.divergences.base import Divergence
 from condokit.divergences.kl import ReverseKL
 from condokit.maps.coordinates import AllMatrices
 from condokit.maps.families import MapFamily, MatrixFamily
-from condokit.solvers.lbfgs import Evaluation, descend
-from condokit.solvers.matrices import Start, matrix_starts, nearest_rigid, rectangular_starts
+from condokit.solvers.lbfgs import Evaluation, descend, infinite, keeping_orientation
+from condokit.solvers.matrices import (
+    Start,
+    matrix_starts,
+    means_regression,
+    nearest_rigid,
+    rectangular_starts,
+)
 from condokit.solvers.solution import Solution
 from condokit.solvers.units import FeatureUnits, Units, decoded
-from condokit.summaries.samples import Samples, as_gaussians, as_moments
+from condokit.summaries.samples import Samples, as_gaussians, as_moments, cut_tails
 
 _BUDGETS = (5, 15, 40)  # iterations to choose from
 EXPLORED_ROWS = 200  # of a stratum, on which starts and budgets are compared
 _ROUNDS = (5, 15, 30)  # iterations after which half of the starts are given up
-_EXACT_ROWS = 2000  # of a stratum, beyond which a kernel is approximated
+_EXACT_ROWS = 1000  # of a stratum, beyond which a kernel is approximated
 _FTOL, _GTOL = 1e-8, 1e-6  # below which single precision tells nothing
+_BEYOND = 1e12  # spreads away, where squares of distances are no longer numbers
 _CACHED = 1 << 16  # pairs of rows compared at a time
 Distance = Callable[[int, Array], tuple[float, Array]]
 KernelProfile = Callable[[Array, Array], tuple[Array, Array]]
@@ -63,6 +70,7 @@ class SampleDivergence(RowDivergence):
         """
         if self.max_iter is not None:
             check_integer("max_iter", self.max_iter, 1)
+        summary = with_spread(family, summary)
         units, starts = problem(family, summary)
         inside = summary.each(
             lambda rows: units.of_query(rows).astype(self.precision),
@@ -70,18 +78,21 @@ class SampleDivergence(RowDivergence):
         )
         few = inside.thinned(EXPLORED_ROWS)
         begin = {name: Solution.of(*units.encode(s.scale, s.offset)) for name, s in starts}
-        budget = self.max_iter or self._budget(family, few, begin)
+        budget = self.max_iter or self._budget(family, inside, begin)
         budget = min(budget, 5 * getattr(family, "max_iter", budget))
-        best, values = self._explore(family, few, begin, budget)
-        found = SampleObjective(inside, self).descend(family, best, budget)
+        name, best, values = self._explore(family, few, dict(begin), budget)
+        objective = SampleObjective(inside, self)
+        # a few rows may have led astray
+        best = min((best, begin[name]), key=lambda map: objective(map.scale, map.offset)[0])
+        found = objective.descend(family, best, budget)
         return replace(decoded(units, found), starts=values)
 
     def _budget(self, family: MapFamily, samples: Samples, begin: dict[str, Solution]) -> int:
         """Return how many iterations on one half of the subjects are best for the other."""
-        known, asked = samples.half(0), samples.half(1)
+        known, asked = samples.half(0), samples.half(1).thinned(_EXACT_ROWS)
         halves = known.query + known.reference + asked.query + asked.reference
-        if min(map(len, halves)) < 2:
-            return _BUDGETS[0]
+        if min(map(len, halves)) < 2:  # the few numbers of a diagonal map are found to the end
+            return _BUDGETS[0 if family.form == "matrix" else -1]
         learn, judge = SampleObjective(known, self), SampleObjective(asked, self)
         here = min(begin.values(), key=lambda start: learn(start.scale, start.offset)[0])
         best, least, done = _BUDGETS[0], np.inf, 0
@@ -97,35 +108,59 @@ class SampleDivergence(RowDivergence):
 
     def _explore(
         self, family: MapFamily, samples: Samples, begin: dict[str, Solution], budget: int
-    ) -> tuple[Solution, dict[str, float]]:
-        """Return where the best start leads, and values of all; the better half goes on."""
+    ) -> tuple[str, Solution, dict[str, float]]:
+        """Return the best start, where it leads, and values of all; the better half goes on."""
         values: dict[str, float] = {}
         objective, done = SampleObjective(samples, self), 0
+        # reflections that are better by chance alone are none
+        sizes = [sum(map(len, side)) for side in (samples.query, samples.reference)]
+        fee = 1 / (samples.n_rows or min(sizes))
         for stop in _ROUNDS:
             if len(begin) == 1 or done == budget:
                 break
             for name, start in begin.items():
                 begin[name] = objective.descend(family, start, min(stop, budget) - done)
                 values[name] = begin[name].objective
-            best = sorted(begin, key=lambda name: values[name])
+            best = sorted(begin, key=lambda name: values[name] + fee * begin[name].is_reflection)
             begin = {name: begin[name] for name in best[: (len(best) + 1) // 2]}
             done = min(stop, budget)
-        return next(iter(begin.values())), values
+        return *next(iter(begin.items())), values
+
+
+def with_spread(family: Any, samples: Samples) -> Samples:
+    """Leave out strata with one query row, of which any spread would be too much."""
+    told = np.array([len(rows) > 1 for rows in samples.query])
+    same_spread = family.is_rigid or family.form == "diagonal"
+    if (same_spread and not family.has_scale) or told.all() or not told.any():
+        return samples
+    return samples.strata(np.flatnonzero(told))
 
 
 def problem(family: Any, samples: Samples) -> tuple[Units | FeatureUnits, list[Start]]:
     """Return the units that suit a family, and maps to start from."""
-    units = sample_units(family, samples)
+    units, cut = sample_units(family, samples), samples.without_tails()
     if family.form == "diagonal":
-        return units, [("moments", ReverseKL().solve_diagonal(family, as_moments(samples)))]
-    gaussians = as_gaussians(samples)
+        return units, [("moments", ReverseKL().solve_diagonal(family, as_moments(cut)))]
+    gaussians = as_gaussians(cut)
     if samples.is_rectangular:
-        return units, rectangular_starts(gaussians)[: family.n_starts]
-    return units, matrix_starts(gaussians, getattr(family, "n_starts", None))
+        return units, rectangular_starts(gaussians, on_means(samples))[: family.n_starts]
+    return units, matrix_starts(
+        gaussians, getattr(family, "n_starts", None), family.keeps_orientation
+    )
+
+
+def on_means(samples: Samples) -> Solution:
+    """Return the regression of the reference's stratum means on query rows."""
+    halves = [samples.half(which) for which in (0, 1)]
+    sizes = [[len(rows) for rows in (*half.query, *half.reference)] for half in halves]
+    known = np.reshape(sizes, (4, -1)).min(axis=0) > 0
+    some = [as_gaussians(half.strata(np.flatnonzero(known))) for half in halves if known.sum() > 1]
+    return means_regression(as_gaussians(samples), some)
 
 
 def sample_units(family: Any, samples: Samples) -> Units | FeatureUnits:
-    """Return the units that suit a family."""
+    """Return the units that suit a family, which single values do not change."""
+    samples = samples.without_tails()
     if family.form == "diagonal":
         return FeatureUnits(as_moments(samples), family.has_offset)
     kind = "samples" if samples.is_rectangular or family.is_free else family.search.units
@@ -144,13 +179,19 @@ class SampleObjective:
         free = A.ndim == 2 and A.shape[0] != A.shape[1]
         near = AllMatrices(A, b) if free else family.around(A, b)
         tolerance = (_FTOL, _GTOL) if free or family.is_free or A.ndim == 1 else ()
-        return descend(self, near, max_iter, *tolerance)
+        kept = not free and A.ndim == 2 and family.keeps_orientation
+        objective = keeping_orientation(self, A) if kept else self
+        with np.errstate(over="ignore", invalid="ignore"):  # a step may go too far
+            return descend(objective, near, max_iter, *tolerance)
 
     def __call__(self, B: Array, c: Array) -> Evaluation:
         """Return the value and the gradients in B, a matrix or a diagonal, and c."""
         total, d_B, d_c = 0.0, np.zeros_like(B), np.zeros_like(c)
         for k, (w, X) in enumerate(zip(self.samples.weights, self.samples.query)):
-            value, d_Z = self.distance(k, mapped(X, B.astype(X.dtype), c.astype(X.dtype)))
+            Z = mapped(X, B.astype(X.dtype), c.astype(X.dtype))
+            if not np.abs(Z).max() < _BEYOND:
+                return infinite(B, c)
+            value, d_Z = self.distance(k, Z)
             total += w * value
             d_B += w * gradient_in_map(d_Z, X, B)
             d_c += w * d_Z.sum(axis=0)
@@ -168,10 +209,12 @@ def gradient_in_map(d_Z: Array, X: Array, B: Array) -> Array:
 
 
 class _KernelDivergence(SampleDivergence):
-    r"""Squared maximum mean discrepancy with a kernel of the squared distance, as a V-statistic.
+    r"""Squared maximum mean discrepancy with a kernel of the squared distance, as a U-statistic.
 
-    :math:`\overline{k(z, z')} - 2 \overline{k(z, y)} + \overline{k(y, y')}` over all pairs of rows,
-    whose gradient in a row :math:`z_i` is a sum of :math:`2 k'(|z_i - y|^2)(z_i - y)`.
+    :math:`\overline{k(z, z')} - 2 \overline{k(z, y)} + \overline{k(y, y')}` over all pairs of
+    different rows, whose gradient in a row :math:`z_i` is a sum of
+    :math:`2 k'(|z_i - y|^2)(z_i - y)`. A row's distance of zero to itself would count as likeness,
+    and make scales of small strata too small.
     """
 
     @abstractmethod
@@ -181,24 +224,29 @@ class _KernelDivergence(SampleDivergence):
     def distances(self, samples: Samples) -> Distance:  # noqa: D102
         profile = self._profile(samples.reference)
         reference = samples.reference
-        shares = [np.full(len(Y), 1 / len(Y)) for Y in reference]
-        own = [float(profile(_squared(Y, Y), w)[0].mean()) for Y, w in zip(reference, shares)]
+        zero = float(profile(np.zeros((1, 1)), np.ones(1))[0][0])  # the kernel of equal rows
+        own = []
+        for Y in reference:
+            w = np.full(len(Y), 1 / max(len(Y) - 1, 1), dtype=Y.dtype)
+            own.append(float(profile(_squared(Y, Y), w)[0].mean()) - zero * float(w[0]))
 
         def distance(k: int, Z: Array) -> tuple[float, Array]:
             n, m = len(Z), len(reference[k])
             both = np.concatenate([Z, reference[k]])
-            share = np.repeat([1 / n, -1 / m], [n, m]).astype(Z.dtype)
-            twice = np.repeat([1 / n, -2 / m], [n, m]).astype(Z.dtype)
+            others = max(n - 1, 1)
+            share = np.repeat([1 / others, -1 / m], [n, m]).astype(Z.dtype)
+            twice = np.repeat([1 / others, -2 / m], [n, m]).astype(Z.dtype)
             partners = share[:, None] * np.column_stack([both, np.ones_like(share)])
             left, right = _factors(Z, both)
             value, pull = 0.0, np.empty_like(partners[:n])
             step = max(1, _CACHED // (n + m))
             for first in range(0, n, step):
                 here = slice(first, first + step)
-                means, slope = profile(left[here] @ right, twice)
+                means, slope = profile(np.maximum(left[here] @ right, 0.0), twice)
                 value += float(means.sum(dtype=np.float64)) / n
                 np.matmul(slope, partners, out=pull[here])
-            return value + own[k], (4 / n) * (pull[:, -1:] * Z - pull[:, :-1])
+            value += own[k] - zero / others
+            return value, (4 / n) * (pull[:, -1:] * Z - pull[:, :-1])
 
         return distance
 
@@ -207,8 +255,9 @@ class MMD(_KernelDivergence):
     r"""Maximum mean discrepancy with Gaussian kernels of several widths.
 
     :math:`k(x, y) = \frac{1}{S} \sum_s \exp(-|x - y|^2 / (s h))`, with h the mean squared distance
-    of reference rows within strata and features in units of the reference's spread. Strata with
-    more than 2000 rows are compared by random Fourier features of the same kernel.
+    of reference rows within strata and features in units of the reference's spread, both of values
+    that are cut at six median deviations from their stratum's median. Strata with
+    more than 1000 rows are compared by random Fourier features of the same kernel.
 
     Parameters
     ----------
@@ -218,8 +267,9 @@ class MMD(_KernelDivergence):
         Most rows of a stratum and domain that are used, evenly taken.
     max_iter : int or None, default=None
         Iterations of L-BFGS; None chooses 5, 15 or 40 by held-out rows.
-    n_fourier : int, default=256
-        Random Fourier features of large strata.
+    n_fourier : int or None, default=None
+        Random Fourier features of large strata; None is two for each number in a matrix of d
+        features, but at least 256 and at most 1024: fewer would fit the noise of some directions.
     random_state : int, default=0
         Seed of these.
     """
@@ -231,7 +281,7 @@ class MMD(_KernelDivergence):
         scales: tuple[float, ...] = (0.125, 0.5, 2.0),
         max_rows: int = 5000,
         max_iter: int | None = None,
-        n_fourier: int = 256,
+        n_fourier: int | None = None,
         random_state: int = 0,
     ) -> None:
         self.scales, self.max_rows, self.max_iter = scales, max_rows, max_iter
@@ -263,8 +313,10 @@ class MMD(_KernelDivergence):
             scales = [float(scale) for scale in self.scales]
         if not scales or not all(0 < scale < np.inf for scale in scales):
             raise ValueError(f"'scales' of MMD must be positive numbers. Got {self.scales!r}.")
-        check_integer("n_fourier", self.n_fourier, 1)
-        variances = [rows.var(axis=0, ddof=1).sum() for rows in reference if len(rows) > 1]
+        if self.n_fourier is not None:
+            check_integer("n_fourier", self.n_fourier, 1)
+        rows_cut = [rows for rows in cut_tails(reference) if len(rows) > 1]
+        variances = [rows.var(axis=0, ddof=1).sum() for rows in rows_cut]
         spread = 2 * float(np.mean(variances)) if variances else 1.0
         return [scale * max(spread, 1e-300) for scale in scales]
 
@@ -272,25 +324,39 @@ class MMD(_KernelDivergence):
         reference = samples.reference
         if max(map(len, samples.query + reference)) <= _EXACT_ROWS:
             return super().distances(samples)
-        rng = np.random.default_rng(self.random_state)
-        width = rng.choice(self._widths(reference), self.n_fourier)
-        frequencies = rng.normal(size=(reference[0].shape[1], self.n_fourier)) * np.sqrt(2 / width)
-        frequencies = frequencies.astype(reference[0].dtype)
+        frequencies = self._frequencies(reference).astype(reference[0].dtype)
+        n_waves = frequencies.shape[1]
 
-        def waves(rows: Array) -> Array:
+        def waves(rows: Array) -> tuple[Array, Array, Array]:
             angle = rows @ frequencies
-            return np.hstack([np.cos(angle), np.sin(angle)])
+            cos, sin = np.cos(angle), np.sin(angle, out=angle)
+            share = np.full(len(rows), 1 / len(rows), dtype=angle.dtype)
+            return cos, sin, np.stack([share @ cos, share @ sin])
 
-        means = [waves(rows).mean(axis=0) for rows in reference]
+        def likeness(mean: Array, n: int) -> float:
+            """Return that of different rows, over the likeness of all."""
+            return ((mean**2).sum() / n_waves - 1) / max(n - 1, 1)
+
+        means = [waves(rows)[2] for rows in reference]
 
         def distance(k: int, Z: Array) -> tuple[float, Array]:
-            n, here = self.n_fourier, waves(Z)
-            gap = here.mean(axis=0) - means[k]
+            cos, sin, mean = waves(Z)
+            gap = mean - means[k]
+            value = (gap**2).sum() / n_waves + likeness(mean, len(Z))
+            value += likeness(means[k], len(reference[k]))
+            gap = (gap + mean / max(len(Z) - 1, 1))[:, :, None] * frequencies.T
             # d cos = -sin, d sin = cos
-            pull = gap[n:] * here[:, :n] - gap[:n] * here[:, n:]
-            return float(gap @ gap) / n, (2 / (n * len(Z))) * pull @ frequencies.T
+            return float(value), 2 / (n_waves * len(Z)) * (cos @ gap[1] - sin @ gap[0])
 
         return distance
+
+    def _frequencies(self, reference: list[Array]) -> Array:
+        """Return frequencies as the kernels have them, at right angles in sets of at most d."""
+        rng, d = np.random.default_rng(self.random_state), reference[0].shape[1]
+        n = self.n_fourier or int(np.clip(2 * d * d, 256, 1024))
+        sets = rng.normal(size=(-(-n // min(d, n)), d, min(d, n)))
+        lengths = np.sqrt(rng.chisquare(d, n) * 2 / np.resize(self._widths(reference), n))
+        return np.hstack(list(np.linalg.qr(sets)[0]))[:, :n] * lengths
 
 
 class Energy(_KernelDivergence):
@@ -310,7 +376,7 @@ class Energy(_KernelDivergence):
         least = 1e-8 * max(float(np.mean([rows.var() for rows in reference])), 1e-300)
 
         def profile(square: Array, shares: Array) -> tuple[Array, Array]:
-            length = np.sqrt(np.maximum(square, 0.0) + least)
+            length = np.sqrt(square + least)
             return -(length @ shares), -0.5 / length
 
         return profile
@@ -319,7 +385,8 @@ class Energy(_KernelDivergence):
 class SlicedWasserstein(SampleDivergence):
     r"""Mean squared Wasserstein distance of the rows' projections on random directions.
 
-    Along a direction the sorted mapped rows are compared with the reference's quantiles.
+    Along a direction the sorted mapped rows are compared with the reference's quantiles, which few
+    rows know badly: scales from many strata with few rows are too small (half with 3 rows each).
 
     Parameters
     ----------
@@ -397,13 +464,13 @@ class Procrustes(RowDivergence):
             n_iter, last, value = 0, np.inf, np.inf
             while n_iter < self.max_iter and (n_iter < 2 or last - value > 1e-9 * value):
                 n_iter, last = n_iter + 1, value
-                A, b, value = _turned(summary, A, b, family.has_scale)
+                A, b, value = _turned(summary, A, b, family)
             found[name] = Solution.of(A, b, objective=value, n_iter=n_iter)
         best = min(found.values(), key=lambda solution: solution.objective)
         return replace(best, starts={name: s.objective for name, s in found.items()})
 
 
-def _turned(samples: Samples, A: Array, b: Array, has_scale: bool) -> tuple[Array, Array, float]:
+def _turned(samples: Samples, A: Array, b: Array, family: Any) -> tuple[Array, Array, float]:
     """Pair rows under a map, and return the best rigid map for the pairs and what it leaves."""
     pairs: list[tuple[Array, Array, Array]] = []
     for w, X, Y in zip(samples.weights, samples.query, samples.reference):
@@ -414,7 +481,9 @@ def _turned(samples: Samples, A: Array, b: Array, has_scale: bool) -> tuple[Arra
     middle_x, middle_y = w @ X, w @ Y
     X, Y = X - middle_x, Y - middle_y
     left, size, right = np.linalg.svd((Y.T * w) @ X)
-    scale = float(size.sum() / (w @ X**2).sum()) if has_scale else 1.0
+    if family.keeps_orientation and np.linalg.slogdet(left @ right)[0] < 0:
+        left[:, -1], size[-1] = -left[:, -1], -size[-1]  # Kabsch
+    scale = float(size.sum() / (w @ X**2).sum()) if family.has_scale else 1.0
     A = scale * left @ right
     return A, middle_y - A @ middle_x, float(w @ ((X @ A.T - Y) ** 2).sum(axis=1))
 

@@ -130,7 +130,7 @@ class PCMatch(Divergence):
 
     def solve(self, family: MatrixFamily, summary: GaussianPair) -> Solution:
         """Return the map in closed form."""
-        A, b = match_axes(summary)
+        A, b = match_axes(summary, family.keeps_orientation)
         if family.is_rigid:
             weights = summary.weights
             A = nearest_rigid(A, family.has_scale)

@@ -29,6 +29,7 @@ from condokit.summaries.gaussians import GaussianPair, gaussian_pair
 _RULES = (
     # family      confounders    divergence
     ("monotone", "any", "likelihood"),
+    ("rectangular", "any", "mmd"),  # between different features
     ("low-rank", "any", "reverse-kl"),
     ("rigid", "none", "pc-match"),
     ("own", "none", "likelihood"),  # a family of matrices of the user's
@@ -109,7 +110,8 @@ def candidates(settings: Mapping[str, Any], domains: Domains) -> list[Candidate]
         n_query = int(domains.is_query.sum())
         fewest = min(n_query, len(domains.is_query) - n_query)
         few = fewest < MANY_ROWS * domains.n_features
-        if family.is_free and few and not named and domains.confounders:
+        square = not domains.is_rectangular
+        if family.is_free and few and not named and domains.confounders and square:
             return [_candidate(settings, family, name, domains) for name in _FEW_ROWS]
         return [_candidate(settings, family, divergence, domains)]
     bends = domains.confounders and not named and domains.n_features <= _MOST_FEATURES
@@ -158,7 +160,7 @@ def _candidate(
 
 def _rule(family: MapFamily, domains: Domains, by_any_conditional: bool) -> str:
     """Return the divergence that "auto" stands for."""
-    forms = {"any", family.form}
+    forms = {"any", "rectangular" if domains.is_rectangular else family.form}
     if family.form == "matrix" and not family.is_free:
         forms.add("rigid" if family.is_rigid else "own")
     known = "none" if not domains.confounders else "rows" if by_any_conditional else "moments"
@@ -194,6 +196,8 @@ def _is_auto(value: Any) -> bool:
 def takes_any_features(map: Any, divergence: Any) -> bool:
     """Tell whether query and reference may have different features: rectangular matrices."""
     family = MAPS.get(map, LocationScale)() if isinstance(map, str) else map
+    if type(family) is Affine and _is_auto(divergence):
+        return True
     kind = DIVERGENCES.get(divergence) if isinstance(divergence, str) else divergence
     if kind is None or type(family) is not Affine:
         return False

@@ -18,7 +18,7 @@ from scipy.special import ndtri, stdtrit
 from condokit.checks import Array
 from condokit.compare.comparison import Comparison
 from condokit.data.domains import Domains
-from condokit.divergences.samples import EXPLORED_ROWS, SampleObjective, sample_units
+from condokit.divergences.samples import EXPLORED_ROWS, SampleObjective, sample_units, with_spread
 from condokit.maps.coordinates import Coordinates
 from condokit.maps.standard_errors import DrawnErrors
 from condokit.solvers.gaussian_kl import MOST_DENSE
@@ -110,6 +110,7 @@ def sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
     # `samples` are of the features that vary; rows that were drawn along curves do not tell
     if not hasattr(fitted.divergence, "distances") or samples.n_rows is not None:
         return None
+    samples = with_spread(fitted.family, samples)
     units = sample_units(fitted.family, samples)
     near = _around(fitted, units)
     if near is None or len(near.start) > _MOST_NUMBERS:
@@ -128,13 +129,16 @@ def sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
         step = OneStep(function(few), near.start, between_rows=True)
     except np.linalg.LinAlgError:
         return None
-    whole, inside = (function(sample)(near.start)[1] for sample in (samples, some))
-    rng = np.random.default_rng(0)
+    whole, rng = function(samples)(near.start)[1], np.random.default_rng(0)
     drawn = (some.resampled(rng) for _ in range(_ROW_DRAWS))
     drawn = (sample for sample in drawn if min(map(len, sample.query + sample.reference)))
+    gradients = np.array([function(sample)(near.start)[1] for sample in drawn])
+    if len(gradients) < _FEWEST_DRAWS:
+        return None
+    # a row that is drawn twice is like itself, so that draws differ from all rows also on average;
     # the errors of all rows are smaller than those of some by the root of their share
-    changes = (np.sqrt(share) * (function(sample)(near.start)[1] - inside) for sample in drawn)
-    steps = map(step, chain([whole], (whole + change for change in changes)))
+    changes = np.sqrt(share) * (gradients - gradients.mean(axis=0))
+    steps = map(step, chain([whole], whole + changes))
     maps = (units.decode(*near.unpack(theta)) for theta in steps)
     fewest = min(sum(map(len, side)) for side in (samples.query, samples.reference))
     return _errors(fitted, maps, fewest / len(samples.weights))

@@ -9,7 +9,16 @@ import numpy as np
 from scipy.sparse.linalg import ArpackError
 from sklearn.base import clone
 
-from condokit.checks import Array, check_integer, check_number, listing, quietly, refusal, warn
+from condokit.checks import (
+    Array,
+    check_integer,
+    check_number,
+    listing,
+    quietly,
+    refusal,
+    said,
+    warn,
+)
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.overlap import Overlap
 from condokit.compare.priors import Prior, Support
@@ -20,6 +29,7 @@ from condokit.data.links import check_links
 from condokit.data.missing import complete_counts, complete_rows, missing_features, same_gaps
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
+from condokit.divergences.samples import on_means
 from condokit.fit.errors import Fitted, low_rank_errors, matrix_errors, moment_errors, sample_errors
 from condokit.fit.fit_curves import FEWEST_ROWS, fit_curves
 from condokit.fit.shrinkage import settle
@@ -76,6 +86,12 @@ class Recipe:
         reason = self.divergence.supports(self.family)
         if reason is None and (self.family.form, self.needs) not in _FITS:
             reason = f"No {self.family.form} map is found from {self.needs!r}; see `forms`."
+        kernel = getattr(self.conditional, "kernel", None)
+        if reason is None and kernel is not None and self.needs == "rows":
+            reason = said(
+                "{@divergence='likelihood'} takes no kernel on confounders for diagonal maps. Use "
+                "{@divergence='reverse-kl'}."
+            )
         if reason is not None:
             raise ValueError(reason)
         names = ("family", "prior", "conditional", "divergence")
@@ -488,7 +504,11 @@ def _fit_samples(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fo
     samples = sample_rows(domains, comparison, recipe.conditional, divergence.max_rows)
     if domains.is_rectangular:
         _check_rectangular(recipe)
-        solution = divergence.solve(family, replace(samples, is_rectangular=True))
+        pulled = recipe.shrinkage == "auto" and hasattr(divergence, "distances")
+        if pulled and len(samples.weights) > 1:  # all the way
+            solution = on_means(samples)
+        else:
+            solution = divergence.solve(family, replace(samples, is_rectangular=True))
         return solution, solution.search_facts(), None
     if min(max(map(len, side)) for side in (samples.query, samples.reference)) < 2:
         raise refusal(

@@ -114,7 +114,7 @@ def refine(
         first = affine if many else refit(domains.kept() & others)
         for k, (A, b) in enumerate(choices.solutions(first, ~asked)):
             loss[k] += ((((X[asked] @ A.T + b) - Y[asked]) / choices.unit) ** 2).sum() / Y.size
-    weights = _weights(loss, n_subjects, len(X), many)
+    weights = choices.without_means(_weights(loss, n_subjects, len(X), many), affine)
     best = int(np.argmax(weights))
     if family.is_rigid:  # an average of rotations is none
         weights = np.eye(len(weights))[best]
@@ -140,6 +140,7 @@ class _Choices:
 
     def __init__(self, family: Any, everyone: Array, reference: Array, X: Array, Y: Array) -> None:
         self.X, self.Y = X, Y
+        self.all_paired = len(everyone) <= len(X)
         self.unit = ones_for_zeros(reference.std(axis=0))
         self.middle = reference.mean(axis=0)
         free = family.form == "matrix" and not family.is_rigid
@@ -150,6 +151,14 @@ class _Choices:
         self.listed = [("unpaired map", trust) for trust in _TRUST]
         if free:
             self.listed += [("pairs alone", ridge) for ridge in _RIDGES]
+
+    def without_means(self, weights: Array, first: AffineMap) -> Array:
+        """Leave out a map between different features if it has learned from the pairs' means."""
+        alone = np.array([name == "pairs alone" for name, _ in self.listed])
+        total = float(weights[alone].sum())
+        if not (first.is_rectangular and self.all_paired and total > 0):
+            return weights
+        return np.where(alone, weights, 0.0) / total
 
     def solutions(self, first: AffineMap, known: Array) -> Iterator[tuple[Array, Array]]:
         """Yield the map that each of them learns from some of the pairs."""

@@ -3,12 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from condokit.checks import Array, check_integer, did_you_mean
+from condokit.checks import Array, check_integer, check_word, did_you_mean
 from condokit.maps.coordinates import AllMatrices, Coordinates, Diagonals, Rotations
 
 
@@ -95,6 +95,13 @@ class MatrixFamily(MapFamily):
 
     form = "matrix"
     search: Search = Search("as given", 11, 500)
+    orientation: str = "any"
+
+    @property
+    def keeps_orientation(self) -> bool:
+        """Whether only maps with a positive determinant are searched."""
+        check_word(f"'orientation' of {type(self).__name__}", self.orientation, ("any", "kept"))
+        return self.orientation == "kept"
 
     @abstractmethod
     def around(self, A: Array, b: Array) -> Coordinates:
@@ -113,12 +120,22 @@ class Affine(MatrixFamily):
     max_iter : int, default=100
         Most Newton steps or sweeps over rows; five times as many of L-BFGS.
     links : as for `LocationScale`, default=None
+    orientation : {"any", "kept"}, default="any"
+        Whether reflections are searched as well, or, as the paper describes, only matrices with
+        det A > 0. Between different features there is no orientation.
     """
 
     is_free = True
 
-    def __init__(self, n_starts: int = 30, max_iter: int = 100, links: Any = None) -> None:
+    def __init__(
+        self,
+        n_starts: int = 30,
+        max_iter: int = 100,
+        links: Any = None,
+        orientation: Literal["any", "kept"] = "any",
+    ) -> None:
         self.n_starts, self.max_iter, self.links = n_starts, max_iter, links
+        self.orientation = orientation
 
     @property
     def search(self) -> Search:  # type: ignore[override]  # noqa: D102
@@ -136,6 +153,9 @@ class Rigid(MatrixFamily):
     is_rigid = True
     search = Search("common", 11, 200)
 
+    def __init__(self, links: Any = None, orientation: Literal["any", "kept"] = "any") -> None:
+        self.links, self.orientation = links, orientation
+
     def around(self, A: Array, b: Array) -> Coordinates:  # noqa: D102
         return Rotations(A, b, self.has_scale)
 
@@ -146,6 +166,7 @@ class Orthogonal(Rigid):
     Parameters
     ----------
     links : as for `LocationScale`, default=None
+    orientation : as for `Affine`, default="any"
     """
 
     has_scale = False
@@ -157,6 +178,7 @@ class Similarity(Rigid):
     Parameters
     ----------
     links : as for `LocationScale`, default=None
+    orientation : as for `Affine`, default="any"
     """
 
 

@@ -23,6 +23,8 @@ _MODES = 5  # maps that other divergences suggest as starts
 _MODE_SEARCHES = 20
 _FLIP_FEE = 5.0  # nats that the data must give for a reflection
 _FLIP_FEE_PER_ROW = 0.01
+_RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of regressions on stratum means
+_RIDGE = 0.03  # the same where rows are too few to choose
 
 Start = tuple[str, Solution]
 Solver = Callable[[Array, Array], Solution]
@@ -41,14 +43,15 @@ def minimise(
         objective = make_objective(units)
     else:
         objective = kl = KLObjective(units)
+    kept = family.keeps_orientation
     if not family.is_free:
-        begin = starts(units, pair, n_starts)
+        begin = starts(units, pair, n_starts, kept)
         return best_of(units, lambda B, c: descend(objective, family.around(B, c), max_iter), begin)
 
     def descent(max_iter: int) -> Solver:
         return lambda B, c: descend(keeping_orientation(objective, B), AllMatrices(B, c), max_iter)
 
-    begin = starts(units, pair, n_starts if few else min(n_starts, 3))
+    begin = starts(units, pair, n_starts if few else min(n_starts, 3), kept)
     if not make_objective:
         finish: Solver = partial(kl.solve, max_iter=max_iter)
         if n_starts == 1:  # nothing to explore
@@ -102,15 +105,17 @@ def best_of(
     return replace(best, starts={name: s.objective for name, s in found.items()})
 
 
-def matrix_starts(pair: GaussianPair, n_starts: int | None = None) -> list[Start]:
+def matrix_starts(
+    pair: GaussianPair, n_starts: int | None = None, kept: bool = False
+) -> list[Start]:
     """Return full matrices to start from: the best few that Gaussian divergences suggest."""
     n_starts = n_starts or _MODE_SEARCHES
     units = Units(pair, "white")
     if pair.n_features > MOST_DENSE or len(pair.weights) == 1:
-        return list(starts(units, pair, min(n_starts, 3)))
+        return list(starts(units, pair, min(n_starts, 3), kept))
     objective = KLObjective(units)
     found: list[Start] = []
-    for name, start in starts(units, pair, min(n_starts, _MODE_SEARCHES)):
+    for name, start in starts(units, pair, min(n_starts, _MODE_SEARCHES), kept):
         mode = objective.explore(*units.encode(start.scale, start.offset))
         value = mode.objective
         if all(abs(value - other.objective) > 1e-3 * max(1.0, abs(value)) for _, other in found):
@@ -118,16 +123,58 @@ def matrix_starts(pair: GaussianPair, n_starts: int | None = None) -> list[Start
     return sorted(found, key=lambda item: item[1].objective)[:_MODES]
 
 
-def rectangular_starts(pair: GaussianPair) -> list[Start]:
+def means_map(pair: GaussianPair, ridge: float) -> tuple[Array, Array]:
+    r"""Return the regression of the reference's stratum means on query rows.
+
+    :math:`A = C (B + W / 2 + \lambda \operatorname{diag}(B + W))^{-1}` with C and B the covariances
+    of the stratum means of both domains and of the query alone, and W that of query rows within
+    strata. With all of W, it regresses the means of the reference on rows, whose spread within
+    strata is then noise alone; with nothing of it on means, as if rows had none. Means count by the
+    rows n and m behind them, :math:`n m / (n + m)`.
+    """
+    weights = _told(pair)
+    mean_q, total = pair.query.balanced(weights)
+    mean_r = weights @ pair.reference.mean
+    between_q, between_r = pair.query.mean - mean_q, pair.reference.mean - mean_r
+    known = (total + (between_q.T * weights) @ between_q) / 2 + ridge * np.diag(np.diag(total))
+    A = np.linalg.solve(known, (between_q.T * weights) @ between_r).T
+    return A, mean_r - A @ mean_q
+
+
+def _told(pair: GaussianPair) -> Array:
+    """Return weights of strata by what a comparison of their means can tell."""
+    n, m = pair.query.count, pair.reference.count
+    weights = n * m / (n + m)
+    return np.asarray(weights / weights.sum())
+
+
+def means_regression(whole: GaussianPair, halves: list[GaussianPair]) -> Solution:
+    r"""Return `means_map` with the ridge that on one half of the rows is best for the other.
+
+    That is by :math:`|A \mu_q + b - \mu_r|^2 + \operatorname{tr}(A W A') / 2` of other rows,
+    features of the reference in units of their spread, averaged over strata.
+    """
+    values = dict.fromkeys(_RIDGES if halves else (_RIDGE,), 0.0)
+    unit = ones_for_zeros(np.sqrt(np.diag(whole.reference.balanced(_told(whole))[1])))
+    for learn, judge in zip(halves, halves[::-1]):
+        weights = _told(judge)
+        within = np.tensordot(weights, judge.query.cov, axes=1)
+        for ridge in values:
+            A, b = means_map(learn, ridge)
+            error = ((judge.query.mean @ A.T + b - judge.reference.mean) / unit) ** 2
+            spread = np.einsum("ij,jk,ik->i", A, within, A, optimize=True) / unit**2
+            values[ridge] += float((weights @ error + spread / 2).mean()) / len(halves)
+    best = min(values, key=values.__getitem__)
+    value = values[best]
+    return Solution.of(*means_map(whole, best), objective=value, starts={"means": value})
+
+
+def rectangular_starts(pair: GaussianPair, means: Solution) -> list[Start]:
     """Return maps between different features: from stratum means, and from principal axes."""
-    weights = pair.weights
+    weights, A_means = pair.weights, means.scale
     mean_q, size_q, axes_q, along_q = principal_axes(pair.query, weights)
     mean_r, size_r, axes_r, along_r = principal_axes(pair.reference, weights)
-    between_q, between_r = pair.query.mean - mean_q, pair.reference.mean - mean_r
     cov_q, cov_r = (axes_q * size_q**2) @ axes_q.T, (axes_r * size_r**2) @ axes_r.T
-    # the regression of the reference's stratum means on the query's, kept small by its spread
-    A_means = (between_r.T * weights) @ between_q
-    A_means = A_means @ np.linalg.inv((between_q.T * weights) @ between_q + 0.05 * cov_q)
     p = min(len(size_q), len(size_r))
     lead_q, lead_r = slice(len(size_q) - p, None), slice(len(size_r) - p, None)
     agreement = (weights[:, None] * along_q[:, lead_q] * along_r[:, lead_r]).sum(axis=0)
@@ -140,8 +187,11 @@ def rectangular_starts(pair: GaussianPair) -> list[Start]:
     return [(name, Solution.of(A, mean_r - A @ mean_q)) for name, A in maps.items()]
 
 
-def starts(units: Units, pair: GaussianPair, n: int) -> Iterator[Start]:
-    """Yield n maps to start from: diagonal, transport, matched axes, then random rotations."""
+def starts(units: Units, pair: GaussianPair, n: int, kept: bool = False) -> Iterator[Start]:
+    """Yield n maps to start from: diagonal, transport, matched axes, then random rotations.
+
+    Every other of the latter is a reflection, unless the orientation is `kept`.
+    """
     if pair.start is not None:
         yield "given", Solution.of(*pair.start)
         return
@@ -153,14 +203,15 @@ def starts(units: Units, pair: GaussianPair, n: int) -> Iterator[Start]:
         A = transport_matrix(cov_q, cov_r)
         yield "transport", Solution.of(A, mean_r - A @ mean_q)
     if n > 2:
-        yield "axes", Solution.of(*match_axes(pair))
+        yield "axes", Solution.of(*match_axes(pair, kept))
     rng, d = np.random.default_rng(0), units.n_features
     for k in range(n - 3):
         Q, R = np.linalg.qr(rng.normal(size=(d, d)))
         Q = Q * np.sign(np.diag(R))
-        if (np.linalg.slogdet(Q)[0] < 0) != (k % 2 == 1):
+        turned = k % 2 == 1 and not kept
+        if (np.linalg.slogdet(Q)[0] < 0) != turned:
             Q[0] *= -1
-        name = f"{'reflection' if k % 2 else 'rotation'} {k // 2 + 1}"
+        name = f"{'reflection' if turned else 'rotation'} {(k if kept else k // 2) + 1}"
         yield name, Solution.of(*units.decode(Q, np.zeros(d)))
 
 
@@ -184,8 +235,8 @@ def principal_axes(gaussians: Gaussians, weights: Array) -> tuple[Array, Array, 
     return mean, size, axes, (gaussians.mean - mean) @ axes / size
 
 
-def match_axes(pair: GaussianPair) -> tuple[Array, Array]:
-    """Return the map that aligns the principal axes; see `condokit.PCMatch`."""
+def match_axes(pair: GaussianPair, kept: bool = False) -> tuple[Array, Array]:
+    """Return the map that aligns the principal axes, by choice no reflection; see `PCMatch`."""
     query, reference = pair.query, pair.reference
     mean_q, size_q, axes_q, along_q = principal_axes(query, pair.weights)
     mean_r, size_r, axes_r, along_r = principal_axes(reference, pair.weights)
@@ -199,7 +250,7 @@ def match_axes(pair: GaussianPair) -> tuple[Array, Array]:
     sign = np.where(evidence < 0, -1.0, 1.0)
     orientation = np.linalg.slogdet(axes_r)[0] * np.linalg.slogdet(axes_q)[0] * sign.prod()
     least = int(np.argmin(np.abs(evidence)))
-    if orientation < 0 and abs(evidence[least]) < _FLIP_FEE:
+    if orientation < 0 and (kept or abs(evidence[least]) < _FLIP_FEE):
         sign[least] *= -1
     A = (axes_r * (sign * size_r / size_q)) @ axes_q.T
     return A, mean_r - A @ mean_q

@@ -12,6 +12,7 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedScatter
+from condokit.data.kernels import spread_points
 from condokit.data.subsets import folds, subsample
 from condokit.summaries.moments import gather, is_flat, refuse_continuous, refuse_huge
 
@@ -276,6 +277,12 @@ def few_points(comparison: Comparison) -> tuple[Covariates, Array, Array]:
     from sklearn.cluster import KMeans  # slow to import
 
     covariates, (rows, weights) = comparison.covariates, comparison.points
+    kernel = getattr(comparison.prior, "kernel", None)
+    if kernel is not None:  # points of which nothing but the kernel is known
+        given = covariates.take(rows)
+        chosen, near, nearest = spread_points(kernel, given, weights, covariates, _MOST_POINTS)
+        share = np.bincount(near, weights, minlength=len(chosen))
+        return given.take(chosen), share / share.sum(), nearest
     centres, categories, shares = [], [], []
     nearest = np.full(len(covariates.Z), -1, dtype=np.intp)
     n_centres = 0

@@ -27,6 +27,7 @@ from condokit.summaries.resampled import Parcels
 _MOST_IMPUTED = 2000  # support points at which rows are imputed
 _DRAWS = 100  # rows at each support point of continuous confounders
 _LIGHTLY = Shares(0.1, 0.01)
+_FAR = 6.0  # median deviations from a stratum's median beyond which a value is cut; 4 sd of normals
 Sides = tuple[list[Array], list[Array]]
 
 
@@ -50,6 +51,20 @@ class Samples:
     def of(self, features: Array) -> "Samples":
         """Return some of the features."""
         return self.each(lambda rows: rows[:, features], lambda rows: rows[:, features])
+
+    def strata(self, chosen: Array) -> "Samples":
+        """Return some of the strata; their weights sum to one again."""
+        weights = self.weights[chosen] / self.weights[chosen].sum()
+        query, reference, *subjects = (
+            [side[k] for k in chosen]
+            for side in (self.query, self.reference, *(self.subjects or ()))
+        )
+        both: Any = tuple(subjects) or None
+        return replace(self, query=query, reference=reference, weights=weights, subjects=both)
+
+    def without_tails(self) -> "Samples":
+        """Return the samples with values far from all others cut; see `cut_tails`."""
+        return replace(self, query=cut_tails(self.query), reference=cut_tails(self.reference))
 
     def thinned(self, most: int) -> "Samples":
         """Return at most so many rows of each, evenly taken."""
@@ -186,6 +201,17 @@ def _sorted(rows: Array, subjects: Array, most: int) -> Array:
     """Return the numbers of rows in an order of their own, at most so many, evenly taken."""
     order = np.lexsort([subjects, *rows.T[::-1]])
     return order[subsample(len(order), most)]
+
+
+def cut_tails(rows: list[Array]) -> list[Array]:
+    """Bring values within six median deviations, over all strata, of their stratum's median."""
+    middle = [np.median(part, axis=0) for part in rows]
+    away = [np.abs(part - m) for part, m in zip(rows, middle) if len(part) > 1]
+    if not away:
+        return rows
+    limit = _FAR * np.median(np.concatenate(away), axis=0)
+    limit[limit == 0] = np.inf  # most values are equal
+    return [np.clip(part, m - limit, m + limit) for part, m in zip(rows, middle)]
 
 
 def as_moments(samples: Samples) -> MomentPair:
