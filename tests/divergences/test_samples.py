@@ -7,7 +7,7 @@ import pytest
 from instruments import draw_tails, levels
 from minibatches import StochasticMMD
 from problems import check_map_gradients, different_features, random_samples
-from protocols import categorical1d, data_folder, rmse, rotations
+from protocols import ansur, categorical1d, data_folder, rmse, rotations
 from sklearn.linear_model import LinearRegression, Ridge
 
 from condokit import (
@@ -485,3 +485,10 @@ def test_regression_on_stratum_means_is_that_of_rows_where_all_spread_is_noise()
     assert found.objective == found.starts["means"] > 0
     few = Samples([rows[:1] for rows in strata[0]], strata[1], np.full(4, 0.25), None, None, True)
     assert np.isfinite(on_means(few).scale).all()  # nothing to hold out
+
+
+def test_no_fee_hides_the_matched_axes_of_many_features(needs_data):
+    data = ansur(0, shift="affine")
+    adapter = ConDoAdapter("affine", divergence="mmd")
+    adapter.fit_pair(data.X_query, data.X_reference, data.Z_query, data.Z_reference)
+    assert rmse(adapter.transform(data.X_query), data.truth) < 0.8  # 1 is a constant

@@ -112,9 +112,9 @@ class SampleDivergence(RowDivergence):
         """Return the best start, where it leads, and values of all; the better half goes on."""
         values: dict[str, float] = {}
         objective, done = SampleObjective(samples, self), 0
-        # reflections that are better by chance alone are none
+        # reflections that are better by chance alone are none; of many features chance does less
         sizes = [sum(map(len, side)) for side in (samples.query, samples.reference)]
-        fee = 1 / (samples.n_rows or min(sizes))
+        fee = 1 / ((samples.n_rows or min(sizes)) * samples.reference[0].shape[1])
         for stop in _ROUNDS:
             if len(begin) == 1 or done == budget:
                 break
