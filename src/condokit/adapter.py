@@ -19,7 +19,7 @@ from condokit.data.roles import column_values, from_pair, from_table, is_referen
 from condokit.data.tables import Table
 from condokit.divergences.base import Divergence
 from condokit.fit.choose import Candidate, account, candidates, choose, takes_any_features
-from condokit.fit.fit_map import Fit, FitReport
+from condokit.fit.fit_map import Fit, FitReport, fit_quietly
 from condokit.fit.pairs import check_pairs, refine
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import Affine, LocationScale, MapFamily
@@ -379,9 +379,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     def _refined(
         self, fit: Fit, chosen: Candidate, domains: Domains, pairs: tuple[Array, Array]
     ) -> Fit:
-        """Refine a fitted map by pairs; its standard errors no longer hold."""
+        """Refine a fitted map by pairs; standard errors are known of diagonal maps alone."""
         family = chosen.recipe.family
-        if self.map == "auto" and fit.map.kind != "diagonal":
+        if self.map == "auto":
             family = Affine()
         elif fit.map.kind == "low-rank" or family.form == "blocks":
             raise refusal("'pairs' do not work with {@map='low-rank'} or 'blocks'.")
@@ -390,18 +390,22 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         own = family.form == "matrix" and not (family.is_free or family.is_rigid)
         if own or not family.has_offset:
             raise ValueError(f"'pairs' do not work with {type(family).__name__}.")
-        if fit.map.kind == "diagonal" and family.form != "diagonal":
+        if fit.map.kind == "diagonal" and family.is_rigid:
             family = LocationScale()
         linked = replace(domains, links=fit.map.links)
 
-        def refit(keep: Array) -> AffineMap:
+        def refit(keep: Array) -> tuple[AffineMap, StandardErrors | None]:
+            others = replace(domains, keep=keep)
             try:
-                return chosen.refit(replace(domains, keep=keep))
+                if chosen.parts:
+                    return chosen.refit(others), None
+                again = fit_quietly(others, chosen.recipe)
+                return again.map, again.errors
             except ValueError:
-                return fit.map  # too few rows without these pairs
+                return fit.map, fit.errors  # too few rows without these pairs
 
-        refined, facts = refine(fit.map, family, linked, pairs, refit)
-        return replace(fit, map=refined, errors=None, report=replace(fit.report, pairs=facts))
+        refined, errors, facts = refine((fit.map, fit.errors), family, linked, pairs, refit)
+        return replace(fit, map=refined, errors=errors, report=replace(fit.report, pairs=facts))
 
     def _apply(self, what: AffineMap | StandardErrors, X: Any, domain: Any, as_array: bool) -> Any:
         """Map rows, or find the errors of mapped rows; those of the reference stay, without any."""
