@@ -328,7 +328,6 @@ def table(path: Path) -> dict[str, Array]:
 
 def sets() -> dict[str, tuple[Array, Array, Array, Array]]:
     """Return query readings, reference readings, z and unit of each development pair."""
-
     found = {}
     corn = {k: table(PAIRS / "corn" / f"corn_{k}.csv.gz") for k in ("m5", "mp5", "mp6")}
     spectra = {

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from instruments import PAIRS, levels, rmse, split_pair, table
+from instruments import PAIRS, rmse, split_pair, table
 from instruments import sets as instrument_sets
 
 from condokit import ConDoAdapter
@@ -22,6 +22,7 @@ from condokit.checks import Array
 
 RESULTS = Path(__file__).parent / "results"
 RIDGES = 10.0 ** np.arange(-8, 2)  # of the summed variance
+MAPS = ("location-scale", "auto")  # of ours
 Method = Callable[[Array, Array], Callable[[Array], Array]]
 
 
@@ -130,22 +131,20 @@ RIVALS: dict[str, Method] = {
 
 
 def draw(data, n: int, seed: int):
-    """Return standards (rows) and test rows, and other rows of the query and the reference."""
+    """Return standards, test rows, and other rows of the query and of the reference."""
     query, reference, test = split_pair(data, seed, small=False)
     unit, rng = data[3], np.random.default_rng(seed + 1)
     chosen = rng.choice(np.unique(unit[query | reference]), n, replace=False)
     standards = np.array([rng.choice(np.flatnonzero(unit == u)) for u in chosen])
     others = ~np.isin(unit, chosen)
-    return (
-        standards,
-        np.flatnonzero(test),
-        *(np.flatnonzero(s & others) for s in (query, reference)),
-    )
+    rows = (np.flatnonzero(side & others) for side in (query, reference))
+    return standards, np.flatnonzero(test), *rows
 
 
 def ours(data, standards: Array, query: Array, reference: Array, alone: bool, **options):
+    """Return an adapter fitted with standards, alone or beside other rows."""
     Xq, Xr, z, unit = data
-    n = len(standards)
+    n = np.arange(len(standards))
     q, r = (
         standards if alone else np.concatenate([standards, rows]) for rows in (query, reference)
     )
@@ -154,5 +153,109 @@ def ours(data, standards: Array, query: Array, reference: Array, alone: bool, **
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         adapter = ConDoAdapter(warn_overlap=0, min_overlap=0, **options)
-        pairs = options and (np.arange(n), np.arange(n))
-        return adapter.fit_pair(Xq[q], Xr[r], *Z, groups=who, pairs=(np.arange(n), np.arange(n)))
+        return adapter.fit_pair(Xq[q], Xr[r], *Z, groups=who, pairs=(n, n))
+
+
+def errors(data, n: int, alone: bool, seeds: range) -> Array | None:
+    """Return errors / none of all rivals and of two maps of ours; None if units are too few."""
+    Xq, Xr, _, unit = data
+    if len(np.unique(unit)) < 3 * n:
+        return None
+    sd, out = Xr.std(axis=0), []
+    for seed in seeds:
+        standards, test, *others = draw(data, n, seed)
+        maps = [method(Xq[standards], Xr[standards]) for method in RIVALS.values()]
+        for kind in MAPS:
+            maps.append(ours(data, standards, *others, alone, map=kind).transform)
+        none = rmse(Xq[test] / sd, Xr[test] / sd)
+        out.append([rmse(f(Xq[test]) / sd, Xr[test] / sd) / none for f in maps])
+    return np.mean(out, axis=0)
+
+
+def table_of(found: dict[str, Array]) -> list[str]:
+    names = [*RIVALS, *MAPS]
+    lines = ["| set | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    lines += [
+        f"| {name} | " + " | ".join(f"{value:.3f}" for value in row) + " |"
+        for name, row in found.items()
+    ]
+    rows = np.array(list(found.values()))
+    mean = np.exp(np.log(rows).mean(axis=0))
+    lines.append("| geometric mean | " + " | ".join(f"**{v:.3f}**" for v in mean) + " |")
+    bars = rows[:, :2].min(axis=1), rows[:, : len(RIVALS)].min(axis=1)
+    words = "the better of mean shift and slope and bias", "the best of all rivals"
+    lines.append("")
+    for kind, bar, what, ratio in zip(MAPS, bars, words, rows[:, -2:].T):
+        ratio = ratio / bar
+        lines.append(
+            f"`{kind}` over {what} of each set: geometric mean "
+            f"{np.exp(np.log(ratio).mean()):.3f}, largest {ratio.max():.3f}, at or below it in "
+            f"{int((ratio <= 1).sum())} of {len(ratio)}, within 5% in "
+            f"{int((ratio <= 1.05).sum())}."
+        )
+    return lines
+
+
+def times() -> list[str]:
+    """Return seconds of PDS and of fits on 80 x 700, the best of five."""
+    Xq, Xr, z, _ = sets()["corn700 mp5>m5"]
+
+    def best(run: Callable[..., object], *data: Array, **options: object) -> float:
+        seconds = []
+        for _ in range(5):
+            start = time.perf_counter()
+            run(*data, **options)
+            seconds.append(time.perf_counter() - start)
+        return min(seconds)
+
+    names = ["pairs", "PDS 7/2", "map", "alone", "of 80 + 80 rows", "given z", "no pairs, given z"]
+    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    for n in (5, 10, 80):
+        pairs = np.arange(n), np.arange(n)
+        pds = best(RIVALS["PDS 7/2"], Xq[:n], Xr[:n])
+        for kind in MAPS:
+            fit = ConDoAdapter(kind).fit_pair
+            spent = [
+                best(fit, Xq[:n], Xr[:n], pairs=pairs),
+                best(fit, Xq, Xr, pairs=pairs),
+                best(fit, Xq, Xr, z, z, pairs=pairs),
+                best(fit, Xq, Xr, z, z),
+            ]
+            cells = " | ".join(f"{value:.3f}" for value in spent)
+            lines.append(f"| {n} | {pds:.3f} | {kind} | {cells} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--n", type=int, default=20, help="seeds")
+    parser.add_argument("--seed", type=int, default=90_000)
+    parser.add_argument("--only", default="", help="sets whose names begin so; prints alone")
+    options = parser.parse_args()
+    seeds = range(options.seed, options.seed + options.n)
+    page = [
+        "# Standards",
+        "",
+        f"Error on held-out units over that of doing nothing, mean of {options.n} seeds from "
+        f"{options.seed}; `python experiments/standards.py`. PDS w/k: from w channels by k "
+        "principal components. The last two columns are ours.",
+    ]
+    for n in (5, 10):
+        for alone in (True, False):
+            where = "alone" if alone else "beside other rows, strongly confounded by z"
+            found = {
+                name: row
+                for name, data in sets().items()
+                if name.startswith(options.only)
+                and (row := errors(data, n, alone, seeds)) is not None
+            }
+            part = ["", f"## {n} standards {where}", "", *table_of(found)]
+            print("\n".join(part), flush=True)
+            page += part
+    if not options.only:
+        page += ["", "## Seconds on 80 x 700", "", *times(), ""]
+        (RESULTS / "STANDARDS.md").write_text("\n".join(page))
+
+
+if __name__ == "__main__":
+    main()

@@ -399,7 +399,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             try:
                 if chosen.parts:
                     return chosen.refit(others), None
-                again = fit_quietly(others, chosen.recipe)
+                # shifts and scales are averaged with the pairs, not before
+                again = fit_quietly(others, replace(chosen.recipe, averages=False))
                 return again.map, again.errors
             except ValueError:
                 return fit.map, fit.errors  # too few rows without these pairs

@@ -20,6 +20,7 @@ from condokit.solvers.standards import Base, Correction, Mix, Standards, mixes
 _FIRST = 0.8  # prior probability of a rotation learned from many rows without pairs
 _FEW = 0.2  # share of rows that may be both in pairs and in the first map
 _FOREIGN = 1.5  # ratio of standard deviations from which features have other units
+_OTHER = 0.2  # prior probability that they are other units, where chance may have made the ratio
 _ALIKE = 30.0  # ratio of standard deviations up to which features share a unit
 _DEVICES = (1.0, 0.1)  # standard errors of shift and scale before anything is seen
 _LEAST = 0.05  # scale, in ratios of standard deviations
@@ -193,28 +194,30 @@ class _Averages:
         self.has_scale = square and family.has_scale
         alike = self.sd.max() <= _ALIKE * self.sd.min()
         self.sizes = self.sd / np.sqrt((self.sd**2).mean()) if alike else 1.0
-        self.bases: dict[str, tuple[AffineMap, float]] = {}
-        self.errors = None
+        # names of base maps -> the map, its prior, and where it is constant
+        self.bases: dict[str, tuple[AffineMap, float, Array]] = {}
+        self.errors, left, n_outputs = None, 1.0, paired.Y.shape[1]
         if first is not None:
-            self.bases["unpaired map"] = first[0], 0.5
+            self.bases["unpaired map"], left = (first[0], 0.5, np.zeros(n_outputs, bool)), 0.5
             self.errors = first[1] if first[0].kind == "diagonal" else None
-        constant = np.ones(paired.Y.shape[1], bool)
-        if square:  # the identity, but for features in other units, beyond chance
-            sizes = [rows.std(axis=0) for rows in (paired.everyone, paired.reference)]
-            chance = sum(
-                0.5 / max(len(rows) - 1, 1) for rows in (paired.everyone, paired.reference)
-            )
-            ratio = np.abs(np.log(paired.unit / self.sd))
-            constant = ratio > np.log(_FOREIGN) + 1.5 * np.sqrt(chance)
-            constant &= (np.minimum(*sizes) > 0) & self.has_scale
-        A = np.where(constant, 0.0, 1.0) if square else np.zeros((len(constant), d))
-        name = "constant" if constant.all() else "identity"
-        flat = AffineMap(A, np.where(constant, paired.middle, 0.0))
-        self.bases[name] = flat, 1 - sum(prior for _, prior in self.bases.values())
-        self.is_constant = constant
+        likely = surely = np.full(n_outputs, not square)
+        if self.has_scale:  # features in other units, which may be by chance
+            sides = paired.everyone, paired.reference
+            ratio = np.abs(np.log(paired.unit / self.sd)) * np.all([x.std(0) > 0 for x in sides], 0)
+            chance = 1.5 * np.sqrt(sum(0.5 / max(len(rows) - 1, 1) for rows in sides))
+            likely, surely = ratio > np.log(_FOREIGN), ratio > np.log(_FOREIGN) + chance
+        if not surely.any():
+            same = AffineMap(np.ones(n_outputs), np.zeros(n_outputs))
+            share = 1 - _OTHER if likely.any() else 1.0
+            self.bases["identity"] = same, left * share, surely
+            left *= 1 - share
+        if likely.any():
+            A = np.where(likely, 0.0, 1.0) if square else np.zeros((n_outputs, d))
+            flat = AffineMap(A, np.where(likely, paired.middle, 0.0))
+            self.bases["other units"] = flat, left, likely
         self.mixes = [Mix()]
         if family.form == "matrix" and d > 1 and paired.n_subjects >= _ENOUGH:
-            self.mixes = mixes(bool(constant.any()))
+            self.mixes = mixes(bool(likely.any()))
 
     def learn(self, known: Array) -> tuple[AffineMap, StandardErrors | None, dict[str, Any]]:
         """Return the average map, its errors and what is known of it, from these pairs."""
@@ -244,7 +247,7 @@ class _Averages:
 
     def _in_units(self, name: str, X: Array) -> Base:
         """Return a base map in standard units."""
-        (affine, prior), paired = self.bases[name], self.paired
+        (affine, prior, is_constant), paired = self.bases[name], self.paired
         images, centre = (
             (affine.linear(rows) - paired.middle) / paired.unit for rows in (X, self.centre[None])
         )
@@ -258,12 +261,12 @@ class _Averages:
                 se = np.stack([of_image, self.errors.scale * self.sd]) / paired.unit
             return Base(images, centre[0], slope, prior, se)
         se = np.stack([np.full(len(slope), _DEVICES[0]), _DEVICES[1] * slope])
-        return Base(images, centre[0], slope, prior, se, self.is_constant)
+        return Base(images, centre[0], slope, prior, se, is_constant)
 
     def _assembled(self, found: Correction, weights: Array) -> AffineMap:
         """Return the average of base maps and its correction as one map."""
         maps, unit, like = (
-            [affine for affine, _ in self.bases.values()],
+            [one[0] for one in self.bases.values()],
             self.paired.unit,
             self.like,
         )
