@@ -108,8 +108,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         them, where resampling would take long or tell little: given continuous confounders (but
         for diagonal maps by "likelihood"); matrices of more than 30 features (100 in closed form;
         of rank 2, 66 or two million values); domains with different features; "procrustes";
-        rows that do not determine the matrix; missing values where there is no formula; after
-        `pairs`.
+        rows that do not determine the matrix; missing values where there is no formula; matrices
+        after `pairs`.
     errors_ : DiagonalErrors, DrawnErrors, JoinedErrors or None
         What `transform` computes the errors of single values from.
     report_ : FitReport
@@ -239,9 +239,10 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         features : list of str or int, default=None
             As in `fit`, of both tables.
         pairs : pair of lists of int, default=None
-            Row numbers of X_query and of X_reference that are the same subjects, measured twice.
-            The map is then refined by regression on them, as far as held-out pairs advise; see
-            `report_["pairs"]`. A row may be in several pairs, a pair is listed once.
+            Row numbers of X_query and of X_reference that are the same subjects, measured twice:
+            one or more, which may be all rows. The map is then refined by regression on them, as
+            far as they advise; with map="auto" also to a matrix, of low rank if features are many.
+            See `report_["pairs"]`. A row may be in several pairs, a pair is listed once.
         groups, sample_weight : pair of array-like, default=None
             As in `fit`, as a pair (query, reference).
 

@@ -152,8 +152,9 @@ def refine(
     used = domains.kept() & ~is_paired
     rows = min(int((used & (domains.is_query == side)).sum()) for side in (True, False))
     many = rows >= _MANY * (1 if family.form == "diagonal" else paired.X.shape[1])
-    first: Known | None = fitted if rows >= _ENOUGH else None
-    if first and used.sum() < (1 - _FEW) * domains.kept().sum():
+    few = domains.is_rectangular and paired.n_subjects < _ENOUGH  # too few for any other map
+    first: Known | None = fitted if few or rows >= _ENOUGH else None
+    if rows >= _ENOUGH and used.sum() < (1 - _FEW) * domains.kept().sum():
         first = refit(used)
     if family.is_rigid:
         refined, errors, facts = _rotated(paired, family, (first or fitted)[0], many)
@@ -197,21 +198,26 @@ class _Averages:
         # names of base maps -> the map, its prior, and where it is constant
         self.bases: dict[str, tuple[AffineMap, float, Array]] = {}
         self.errors, left, n_outputs = None, 1.0, paired.Y.shape[1]
-        if first is not None:
-            self.bases["unpaired map"], left = (first[0], 0.5, np.zeros(n_outputs, bool)), 0.5
-            self.errors = first[1] if first[0].kind == "diagonal" else None
         likely = surely = np.full(n_outputs, not square)
         if self.has_scale:  # features in other units, which may be by chance
             sides = paired.everyone, paired.reference
             ratio = np.abs(np.log(paired.unit / self.sd)) * np.all([x.std(0) > 0 for x in sides], 0)
             chance = 1.5 * np.sqrt(sum(0.5 / max(len(rows) - 1, 1) for rows in sides))
             likely, surely = ratio > np.log(_FOREIGN), ratio > np.log(_FOREIGN) + chance
+        if first is not None:
+            self.bases["unpaired map"], left = (first[0], 0.5, np.zeros(n_outputs, bool)), 0.5
+            diagonal = first[0].kind == "diagonal"
+            self.errors = first[1] if diagonal else None
+            if diagonal and self.has_scale and not likely.any():  # its scales may be wrong
+                moved = first[0].linear(self.centre[None])[0] - self.centre
+                self.bases["unpaired map"] = first[0], 0.25, surely
+                self.bases["unpaired shift"] = AffineMap(np.ones(d), moved), 0.25, surely
         if not surely.any():
             same = AffineMap(np.ones(n_outputs), np.zeros(n_outputs))
             share = 1 - _OTHER if likely.any() else 1.0
             self.bases["identity"] = same, left * share, surely
             left *= 1 - share
-        if likely.any():
+        if likely.any() and (square or paired.n_subjects >= _ENOUGH):
             A = np.where(likely, 0.0, 1.0) if square else np.zeros((n_outputs, d))
             flat = AffineMap(A, np.where(likely, paired.middle, 0.0))
             self.bases["other units"] = flat, left, likely
@@ -236,7 +242,7 @@ class _Averages:
             "weight_of_matrices": float(found.weights[:, 1:].sum()),
         }
         refined = self._assembled(found, weights)
-        lost = "unpaired map" in self.bases and weights[0] > 0 and self.errors is None
+        lost = "unpaired map" in self.bases and self.errors is None
         if refined.kind != "diagonal" or lost or found.variances is None:
             return refined, None, facts
         image, slope, both = found.variances
@@ -254,13 +260,11 @@ class _Averages:
         slope = np.zeros(len(paired.unit))
         if self.has_scale:
             slope = affine.matrix.diagonal() * self.sd / paired.unit
-        if name == "unpaired map":
-            se = np.zeros((2, len(slope)))
-            if self.errors is not None:
-                of_image = self.errors.std(self.centre[None])[0]
-                se = np.stack([of_image, self.errors.scale * self.sd]) / paired.unit
-            return Base(images, centre[0], slope, prior, se)
         se = np.stack([np.full(len(slope), _DEVICES[0]), _DEVICES[1] * slope])
+        if name.startswith("unpaired") and self.errors is not None:
+            se[0] = self.errors.std(self.centre[None])[0] / paired.unit
+            if name == "unpaired map":
+                se[1] = self.errors.scale * self.sd / paired.unit
         return Base(images, centre[0], slope, prior, se, is_constant)
 
     def _assembled(self, found: Correction, weights: Array) -> AffineMap:

@@ -35,11 +35,11 @@ from condokit.data.arrays import ones_for_zeros
 # variances p of a shift, standard deviations of a scale in its own units, and variances kappa
 _SHIFTS = np.array([0.0, 0.1, 1.0, 10.0, 100.0])
 _SHIFT_WEIGHTS = np.array([0.05, 0.1, 0.15, 0.3, 0.4])
-_SCALES = np.array([0.0, 0.03, 0.1, 0.25, 1.0])
-_SCALE_WEIGHTS = np.array([0.5, 0.2, 0.15, 0.1, 0.05])
+_SCALES = np.array([0.0, 0.03, 0.1, 0.25, 1.0, 30.0])
+_SCALE_WEIGHTS = np.array([0.5, 0.2, 0.15, 0.1, 0.04, 0.01])
 _KAPPAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4)
 _UNMIXED = (0.65, 0.5)  # weight of a kappa of 0 between like devices, and between others
-_FREE = 10.0  # q of a slope of which nothing is known
+_FREE = np.array([10.0, 10.0, 10.0, 10.0, 10.0, 1e4])  # q of a slope of which nothing is known
 _TYPICAL = 0.05  # a device's noise, in variances of the reference: a guess before three pairs
 _GUESSED = 0.01  # pairs for which a guess of the noise counts
 _EXACT = 1e-12  # variance that is none
@@ -210,7 +210,7 @@ class _Residuals:
         """Return p and q of the whole grid."""
         p, tau = _SHIFTS[:, None, None], _SCALES[:, None]
         q = (tau * self.base.slope) ** 2 / (self.noise + _EXACT)
-        q = np.where(self.base.is_constant, _FREE, q)
+        q = np.where(self.base.is_constant, _FREE[:, None], q)
         return p, q * (self.pairs.own**2).any(axis=0)
 
     def solve(self, mix: Mix, with_errors: bool = False) -> "_Posterior":
