@@ -123,8 +123,10 @@ class Paired:
 
     def error_of_constant(self) -> float:
         """Return the root mean squared error of pairs that the mean of other subjects predicts."""
-        others = self.subject[:, None] != self.subject
-        gap = self.Y - others @ self.Y / np.maximum(others.sum(axis=1), 1)[:, None]
+        own = np.zeros((self.n_subjects, self.Y.shape[1]))
+        np.add.at(own, self.subject, self.Y)
+        left = len(self.Y) - np.bincount(self.subject)[self.subject, None]
+        gap = self.Y - (self.Y.sum(axis=0) - own[self.subject]) / np.maximum(left, 1)
         return float(np.sqrt(((gap / self.unit) ** 2).mean()))
 
     def loss(self, affine: AffineMap, asked: Any = slice(None)) -> float:
@@ -141,12 +143,12 @@ def refine(
 ) -> tuple[AffineMap, StandardErrors | None, dict[str, Any]]:
     r"""Pull a map towards pairs of rows, as far as they advise.
 
-    Two maps are corrected by regression on the pairs: the one learned without pairs, and one that
-    changes nothing, but for features in other units. The result averages over many priors of how
-    far shifts, scales and, in families of matrices, other features may matter, by their evidence;
-    see `condokit.solvers.standards`. If more than a few rows are in pairs, `refit` learns the first
-    map from the others, so that none counts twice. Among rotations, held-out pairs choose. A map
-    of many rows stays as it is if a constant predicts pairs as well.
+    The map learned without pairs, its shift alone, and a map that changes nothing but features in
+    other units are corrected by regression on the pairs. The result averages over them and over
+    many priors of how far shifts, scales and, in families of matrices, other features may matter,
+    by their evidence; see `condokit.solvers.standards`. If more than a few rows are in pairs,
+    `refit` learns the first map from the others, so that none counts twice. Among rotations,
+    held-out pairs choose. A map of many rows stays as it is if a constant predicts pairs as well.
     """
     paired, is_paired = Paired.read(domains, pairs)
     used = domains.kept() & ~is_paired

@@ -9,12 +9,12 @@ standard deviation
 where u is the feature of the same name in standard units and :math:`\phi` all features along the
 principal axes of the pairs. Given the variance :math:`\sigma^2` of the noise, :math:`\alpha`,
 :math:`\beta` and :math:`\gamma` are normal around zero a priori, with variances
-:math:`p \sigma^2`, :math:`q \sigma^2` and :math:`\kappa \sigma^2 / s_k`, s being singular values:
-between ridge regression, which hardly believes the small axes, and least squares, which believes
-all alike. So r is normal with covariance :math:`\sigma^2 V`,
+:math:`p \sigma^2`, :math:`q \sigma^2` and :math:`\kappa \sigma^2 s_k^{2 a - 2}`, s being singular
+values: a = 1 is ridge regression, which hardly believes the small axes, a = 1/2 believes them more.
+So r is normal with covariance :math:`\sigma^2 V`,
 
 .. math::
-    V = I + p\, 1 1' + q\, u u' + \kappa Q \operatorname{diag}(s) Q',
+    V = I + p\, 1 1' + q\, u u' + \kappa Q \operatorname{diag}(s^{2 a}) Q',
 
 and, with :math:`\sigma^2` integrated out, has the evidence
 :math:`|V|^{-1/2} (r' V^{-1} r + \nu s_0^2)^{-(n + \nu) / 2}`. Results are averages of posterior
@@ -202,8 +202,9 @@ class _Residuals:
 
     def n_independent(self) -> float:
         """Return as how many independent features the residuals count, by their correlations."""
-        d = self.left.shape[1]
-        square = float(((self.left @ self.left.T) ** 2).sum()) / d**2 - 1 / self.pairs.n
+        n, d = self.left.shape
+        gram = self.left @ self.left.T if n < d else self.left.T @ self.left
+        square = float((gram**2).sum()) / d**2 - 1 / self.pairs.n
         return 1 / (1 / d + (1 - 1 / d) * min(max(square, 0.0), 1.0))
 
     def _variances(self) -> tuple[Array, Array]:
@@ -216,7 +217,7 @@ class _Residuals:
     def solve(self, mix: Mix, with_errors: bool = False) -> "_Posterior":
         r"""Return the posterior on the grid; `with_errors`, of the base map's own, too.
 
-        With :math:`P = (I + \kappa Q s Q')^{-1}` and :math:`W = (1, u)`, the posterior mean of
+        With :math:`P = (I + \kappa Q s^{2a} Q')^{-1}` and :math:`W = (1, u)`, the posterior mean of
         :math:`(\alpha, \beta)` is :math:`(D^{-1} + W'PW)^{-1} W'Pr` where D = diag(p, q).
         """
         take = self.pairs.variances(mix)
