@@ -309,24 +309,25 @@ def moments(Xq, Xr) -> Line:
     return Line(m, Xr.mean(0) - m * Xq.mean(0))
 
 
+def table(path: Path) -> dict[str, Array]:
+    """Read columns; those of numbers as numbers, NaN where nothing is written."""
+    opening = gzip.open if path.suffix == ".gz" else open
+    with opening(path, "rt") as file:
+        rows = list(csv.DictReader(file))
+    out = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        try:
+            out[name] = np.array(
+                [float(v) if v not in ("", "NA", "nan") else np.nan for v in values]
+            )
+        except ValueError:
+            out[name] = np.array(values)
+    return out
+
+
 def sets() -> dict[str, tuple[Array, Array, Array, Array]]:
     """Return query readings, reference readings, z and unit of each development pair."""
-
-    def table(path: Path) -> dict[str, Array]:
-        opening = gzip.open if path.suffix == ".gz" else open
-        with opening(path, "rt") as file:
-            rows = list(csv.DictReader(file))
-        out = {}
-        for name in rows[0]:
-            values = [row[name] for row in rows]
-            try:
-                out[name] = np.array(
-                    [float(v) if v not in ("", "NA", "nan") else np.nan for v in values]
-                )
-            except ValueError:
-                out[name] = np.array(values)
-        return out
-
     found = {}
     corn = {k: table(PAIRS / "corn" / f"corn_{k}.csv.gz") for k in ("m5", "mp5", "mp6")}
     spectra = {

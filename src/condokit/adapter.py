@@ -27,7 +27,7 @@ from condokit.fit.choose import (
     takes_any_features,
 )
 from condokit.fit.controls import Controls, find_controls
-from condokit.fit.fit_map import Fit, FitReport
+from condokit.fit.fit_map import Fit, FitReport, fit_quietly
 from condokit.fit.pairs import check_pairs, refine
 from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
@@ -133,7 +133,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         continuous confounders (but for diagonal maps by "likelihood"); matrices of more than 30
         features (100 in closed form; of rank 2, 66 or two million values); domains with different
         features; "procrustes"; rows that do not determine the matrix; missing values where there is
-        no formula; after `pairs`.
+        no formula; matrices and curves after `pairs`.
     errors_ : DiagonalErrors, DrawnErrors, JoinedErrors, CurveErrors or None
         What `transform` computes the errors of single values from.
     report_ : FitReport
@@ -271,9 +271,10 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         features : list of str or int, default=None
             As in `fit`, of both tables.
         pairs : pair of lists of int, default=None
-            Row numbers of X_query and of X_reference that are the same subjects, measured twice.
-            The map is then refined by regression on them, as far as held-out pairs advise; see
-            `report_["pairs"]`. A row may be in several pairs, a pair is listed once.
+            Row numbers of X_query and of X_reference that are the same subjects, measured twice:
+            one or more, which may be all rows. The map is then refined by regression on them, as
+            far as they advise; with map="auto" also to a matrix, of low rank if features are many.
+            See `report_["pairs"]`. A row may be in several pairs, a pair is listed once.
         groups, sample_weight : pair of array-like, default=None
             As in `fit`, as a pair (query, reference).
 
@@ -418,9 +419,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     def _refined(
         self, fit: Fit, chosen: Candidate, domains: Domains, pairs: tuple[Array, Array]
     ) -> Fit:
-        """Refine a fitted map by pairs; its standard errors no longer hold."""
+        """Refine a fitted map by pairs; standard errors are known of diagonal maps alone."""
         family = chosen.recipe.family
-        if self.map == "auto" and fit.map.kind != "diagonal":
+        if self.map == "auto":
             family = Affine()
         elif fit.map.kind == "low-rank" or family.form == "blocks":
             raise refusal("'pairs' do not work with {@map='low-rank'} or 'blocks'.")
@@ -429,18 +430,27 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         own = family.form == "matrix" and not (family.is_free or family.is_rigid)
         if own or not family.has_offset:
             raise ValueError(f"'pairs' do not work with {type(family).__name__}.")
-        if fit.map.kind == "diagonal" and family.form != "diagonal":
+        if fit.map.kind == "diagonal" and family.is_rigid:
             family = LocationScale()
+        if fit.map.kind == "monotone":
+            return _line_after_curves(fit, domains, pairs)
         linked = replace(domains, links=fit.map.links)
 
-        def refit(keep: Array) -> AffineMap:
+        def refit(keep: Array) -> tuple[AffineMap, StandardErrors | None]:
+            others = replace(domains, keep=keep)
             try:
-                return chosen.refit(replace(domains, keep=keep))
+                if chosen.parts:
+                    return chosen.refit(others), None
+                recipe = chosen.recipe
+                if recipe.family.form == "monotone":  # no line was bent
+                    recipe = replace(recipe, family=LocationScale())
+                again = fit_quietly(others, recipe)
+                return again.map, again.errors
             except ValueError:
-                return fit.map  # too few rows without these pairs
+                return fit.map, fit.errors  # too few rows without these pairs
 
-        refined, facts = refine(fit.map, family, linked, pairs, refit)
-        return replace(fit, map=refined, errors=None, report=replace(fit.report, pairs=facts))
+        refined, errors, facts = refine((fit.map, fit.errors), family, linked, pairs, refit)
+        return replace(fit, map=refined, errors=errors, report=replace(fit.report, pairs=facts))
 
     def _apply(self, what: Map | StandardErrors, X: Any, domain: Any, as_array: bool) -> Any:
         """Map rows, or find the errors of mapped rows; those of the reference stay, without any."""
@@ -468,6 +478,20 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 result[rows][mine] = chunk[mine] if what is affine else 0.0
         names = affine.outputs(table.columns)
         return result if as_array else table.rebuild(result, names, what is affine)
+
+
+def _line_after_curves(fit: Fit, domains: Domains, pairs: tuple[Array, Array]) -> Fit:
+    """Correct what curves give by a line that pairs ask for; errors are not known then."""
+    curves, table = fit.map, domains.tables[0]
+    if curves.links is not None:
+        raise ValueError("'pairs' do not work with curves on the scale of links.")
+    mapped = curves.without_links(domains.side(True, np.arange(table.n_rows)))
+    same = AffineMap(np.ones(mapped.shape[1]), np.zeros(mapped.shape[1]), curves.feature_names)
+    bent = replace(domains, tables=(Table(mapped), domains.tables[1]))
+    first = same, None
+    line, _, facts = refine(first, LocationScale(), bent, pairs, lambda keep: first)
+    report = replace(fit.report, pairs=facts)
+    return replace(fit, map=line.compose(curves), errors=None, report=report)
 
 
 def matched(estimator: Any, X: Any) -> tuple[Table, Table]:

@@ -5,8 +5,8 @@ import pytest
 from problems import different_features
 from protocols import data_folder, rmse, rotations
 
-from condokit import Affine, ConDoAdapter, IdentifiabilityWarning
-from condokit.fit.pairs import _folds, _PairRegression, _weights
+from condokit import ConDoAdapter, IdentifiabilityWarning
+from condokit.fit.pairs import _folds
 
 pytestmark = pytest.mark.filterwarnings("ignore:The strata are too much alike")
 
@@ -88,18 +88,111 @@ def test_exact_pairs_are_never_worse_than_none(n):
 
 def test_pairs_that_cannot_be_judged_leave_the_map_alone():
     tables, pairs, _ = measured_twice(30, 0)
-    without = ConDoAdapter("affine").fit_pair(*tables).map_
     two = pairs[0][:2], pairs[1][:2]
-    adapter = ConDoAdapter("affine")
+    without = ConDoAdapter("orthogonal").fit_pair(*tables).map_
+    adapter = ConDoAdapter("orthogonal")
     with pytest.warns(IdentifiabilityWarning, match="2 pairs are too few to be judged and are not"):
         adapter.fit_pair(*tables, pairs=two)
     np.testing.assert_allclose(adapter.map_.A, without.A)
     assert np.isnan(adapter.report_["pairs"]["held_out_error"])
+    without = ConDoAdapter("affine").fit_pair(*tables).map_
     strangers = pairs[0], np.random.default_rng(0).permutation(80)[:30]
+    adapter = ConDoAdapter("affine")
     with pytest.warns(IdentifiabilityWarning, match="no better than by a constant .* are not used"):
         adapter.fit_pair(*tables, pairs=strangers)
     np.testing.assert_allclose(adapter.map_.A, without.A)
     np.testing.assert_allclose(adapter.map_.b, without.b)
+
+
+def devices(seed, n, rows=0, d=2, noise=0.25):
+    """Return both tables, confounders and pairs of n people; scale and offset of the truth."""
+    rng = np.random.default_rng(seed)
+    m, b = np.exp(0.1 * rng.normal(size=d)), 0.5 * rng.normal(size=d)
+    z = rng.normal(size=n + 2 * rows)
+    X = 0.7 * (z[:, None] + rng.normal(size=(len(z), d)))
+    Y = m * (X + noise * rng.normal(size=X.shape)) + b
+    others = n + np.arange(2 * rows)
+    is_query = rng.uniform(size=2 * rows) < 1 / (1 + np.exp(-1.5 * z[n:]))
+    query, reference = (np.append(np.arange(n), others[side]) for side in (is_query, ~is_query))
+    Z = (z[query], z[reference]) if rows else (None, None)
+    return (X[query], Y[reference], *Z), (np.arange(n), np.arange(n)), m, b
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_or_two_pairs_help(n):
+    errors = []
+    for seed in range(15):
+        tables, pairs, m, b = devices(seed, n, rows=15)
+        X = np.random.default_rng(seed).normal(size=(50, 2))
+        adapter = ConDoAdapter(warn_overlap=0, min_overlap=0)
+        without = adapter.fit_pair(*tables).transform(X)
+        errors.append(
+            [
+                rmse(without, m * X + b),
+                rmse(adapter.fit_pair(*tables, pairs=pairs).transform(X), m * X + b),
+            ]
+        )
+    without, refined = np.mean(errors, axis=0)
+    assert refined < (0.9, 0.8)[n - 1] * without
+
+
+@pytest.mark.parametrize("rows", [0, 20])
+def test_errors_after_pairs_cover(rows):
+    held, size = [], []
+    for seed in range(30 if rows else 80):
+        tables, pairs, m, b = devices(seed, 6, rows)
+        X = np.random.default_rng(seed).normal(size=(20, 2))
+        adapter = ConDoAdapter(warn_overlap=0, min_overlap=0).fit_pair(*tables, pairs=pairs)
+        values, error = adapter.transform(X, return_std=True)
+        off, errors = values - m * X - b, adapter.map_se_
+        held.append([np.mean(np.abs(off) < 1.96 * error)])
+        held[-1].append(np.mean(np.abs(adapter.map_.scale - m) < 1.96 * errors["scale"]))
+        held[-1].append(np.mean(np.abs(adapter.map_.offset - b) < 1.96 * errors["offset"]))
+        size.append([np.mean(off**2), np.mean(error**2)])
+    assert np.all(np.mean(held, axis=0) > 0.9)
+    off, error = np.sqrt(np.mean(size, axis=0))
+    assert error < 2 * off  # and are not so large that this is easy
+
+
+def test_pairs_alone_do_as_well_as_a_chemist():
+    ours, shift, line = [], [], []
+    for seed in range(30):
+        (X, Y, *_), pairs, m, b = devices(seed, 5)
+        new = np.random.default_rng(seed).normal(size=(50, 2))
+        truth = m * new + b
+        mapped = ConDoAdapter().fit_pair(X, Y, pairs=pairs).transform(new)
+        slope = [np.polyfit(x, y, 1) for x, y in zip(X.T, Y.T)]
+        ours.append(rmse(mapped, truth))
+        shift.append(rmse(new + (Y - X).mean(axis=0), truth))
+        line.append(rmse(np.array([p[0] * x + p[1] for p, x in zip(slope, new.T)]).T, truth))
+    assert np.mean(ours) < min(np.mean(shift), np.mean(line))
+
+
+def test_auto_learns_a_matrix_of_low_rank_from_pairs():
+    rng = np.random.default_rng(0)
+    smooth = np.cos(np.linspace(0, 3, 60) * np.arange(3)[:, None])
+    X = 3 + rng.normal(size=(80, 3)) @ smooth + 0.001 * rng.normal(size=(80, 60))
+    turned = (X - 3) @ smooth.T @ rng.normal(size=(3, 3)) @ smooth / 200
+    Y = X + 0.5 + turned + 0.001 * rng.normal(size=X.shape)
+    pairs = np.arange(8), np.arange(8)
+    adapter = ConDoAdapter("auto").fit_pair(X[:8], Y[:8], pairs=pairs)
+    assert adapter.map_.kind == "low-rank"
+    assert adapter.report_["pairs"]["weight_of_matrices"] > 0.99
+    assert rmse(adapter.transform(X[8:]), Y[8:]) < 0.1 * rmse(X[8:] + 0.5, Y[8:])
+    np.testing.assert_allclose(adapter.inverse_transform(adapter.transform(X)), X, atol=1e-9)
+    diagonal = ConDoAdapter().fit_pair(X[:8], Y[:8], pairs=pairs)
+    assert diagonal.map_.kind == "diagonal"
+    assert (diagonal.map_.scale > 0).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*units")
+def test_features_in_other_units_are_not_pulled_to_the_identity():
+    rng = np.random.default_rng(0)
+    X = rng.normal(5, 1, size=(60, 2))
+    Y = X * [1000, 1] + [3, 0.2] + rng.normal(size=X.shape) * [30, 0.03]
+    adapter = ConDoAdapter().fit_pair(X[:8], Y[:8], pairs=(np.arange(8), np.arange(8)))
+    np.testing.assert_allclose(adapter.map_.scale, [1000, 1], rtol=0.05)
+    assert rmse(adapter.transform(X)[:, 0], Y[:, 0]) < 50
 
 
 @pytest.mark.parametrize("divergence", ["auto", "energy"])
@@ -121,12 +214,13 @@ def test_the_order_of_pairs_and_rows_does_not_matter(divergence):
 def test_pairs_of_one_subject_stay_in_one_fold():
     values = np.random.default_rng(0).normal(size=(30, 2))
     query, reference = np.arange(30), 100 + np.arange(30)
-    fold, n_subjects = _folds(query, reference, values)
-    assert n_subjects == 30
-    np.testing.assert_array_equal(np.bincount(fold), np.full(10, 3))
+    fold, subject = _folds(query, reference, values)
+    assert subject.max() + 1 == 30
+    np.testing.assert_array_equal(np.bincount(fold), np.full(5, 6))
     query[[3, 9]], reference[[9, 20]] = 3, 120  # 3, 9 share a query row; 9, 20 a reference row
-    fold, n_subjects = _folds(query, reference, values)
-    assert n_subjects == 28
+    fold, subject = _folds(query, reference, values)
+    assert subject.max() + 1 == 28
+    assert len(set(subject[[3, 9, 20]])) == 1
     assert len(set(fold[[3, 9, 20]])) == 1
     deal = np.random.default_rng(1).permutation(30)
     shuffled, _ = _folds(query[deal], reference[deal], values[deal])
@@ -145,33 +239,6 @@ def test_rows_of_one_group_are_one_subject():
     pairs[0][8:] = pairs[0][4:8]
     adapter.fit_pair(X, Y, Z_X, Z_Y, pairs=pairs)
     assert adapter.report_["pairs"]["n_subjects"] == 8
-
-
-def test_weights_are_likelihood_times_prior():
-    weights = _weights(np.array([0.4, 0.1, 0.2]), 4, 4, True)
-    by_hand = np.array([0.8 / 0.4**2, 0.1 / 0.1**2, 0.1 / 0.2**2])
-    np.testing.assert_allclose(weights, by_hand / by_hand.sum())
-    np.testing.assert_allclose(
-        _weights(np.array([0.1, 0.0, 0.0]), 4, 4, True), [0, 0.5, 0.5], atol=1e-9
-    )
-
-
-def test_regressions_solve_what_they_claim():
-    rng = np.random.default_rng(0)
-    everyone, X, Y = (rng.normal(size=(n, 3)) for n in (50, 9, 9))
-    problem = _PairRegression(Affine(), everyone, np.ones(3), False)
-    A, b = problem.solve(np.zeros((3, 3)), Y.mean(axis=0), X, Y, 0.3)
-    left, right = X - X.mean(axis=0), Y - Y.mean(axis=0)
-    ridge = 0.3 * everyone.var(axis=0).sum()
-    shrunk = np.linalg.solve(left.T @ left + ridge * np.eye(3), left.T @ right)
-    size = np.sum(left @ shrunk * right) / np.sum((left @ shrunk) ** 2)
-    assert size > 1
-    np.testing.assert_allclose(A, size * shrunk.T)
-    np.testing.assert_allclose(X.mean(axis=0) @ A.T + b, Y.mean(axis=0))
-    exact = 2 * X + 1
-    A, b = problem.solve(2 * np.eye(3), np.ones(3), X, exact, 1.0)  # the first map is right
-    np.testing.assert_allclose(A, 2 * np.eye(3), atol=1e-12)
-    np.testing.assert_allclose(b, 1)
 
 
 def test_scales_do_not_depend_on_the_units_of_other_features():

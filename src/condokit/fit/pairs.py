@@ -1,6 +1,8 @@
 """Rows measured in both domains: a fitted map refined by regression on them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,17 +13,25 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.domains import Domains
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MapFamily
+from condokit.maps.matrices import DiagonalPlusLowRank, Matrix, average
+from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
+from condokit.solvers.standards import Base, Correction, Mix, Standards, mixes
 
-_TRUST = (np.inf, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.0)
-_RIDGES = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0)  # of the summed variance of the query's features
-_PULL = 0.1  # towards the unpaired matrix, of their mean variance
-_UNMOVED = 0.8  # prior probability that a map learned from many rows without pairs is best
-_FOLDS = 10
+_FIRST = 0.8  # prior probability of a rotation learned from many rows without pairs
+_FEW = 0.2  # share of rows that may be both in pairs and in the first map
+_FOREIGN = 1.5  # ratio of standard deviations from which features have other units
+_OTHER = 0.2  # prior probability that they are other units, where chance may have made the ratio
+_ALIKE = 30.0  # ratio of standard deviations up to which features share a unit
+_DEVICES = (1.0, 0.1)  # standard errors of shift and scale before anything is seen
+_LEAST = 0.05  # scale, in ratios of standard deviations
+_TRUST = (np.inf, 100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.0)  # in rotations
+_FOLDS = 5
 _ENOUGH = 3  # subjects from which pairs may be judged
-_USELESS = 0.95  # held-out error, in standard deviations, from which pairs tell nothing
+_USELESS = 0.95  # held-out error, in that of a constant, from which pairs tell nothing
 _EXACT = 1e-12  # held-out squared error, in variances, that is none
 _MANY = 8  # rows per feature from which no single one matters much to the first map
-_ALIKE = 30.0  # ratio of standard deviations up to which features share a unit
+
+Known = tuple[AffineMap, StandardErrors | None]  # a map and its errors
 
 
 def row_numbers(pairs: Any, tables: Sequence[tuple[str, int]]) -> tuple[Array, Array]:
@@ -66,111 +76,301 @@ def check_pairs(pairs: Any, domains: Domains) -> tuple[Array, Array]:
     return query, reference
 
 
+@dataclass(frozen=True)
+class Paired:
+    """Pairs of rows, and what is known of all rows."""
+
+    X: Array
+    Y: Array
+    everyone: Array  # complete rows of the query, and of the reference
+    reference: Array
+    fold: Array  # of each pair: those of one subject stay in one
+    subject: Array
+
+    @classmethod
+    def read(cls, domains: Domains, pairs: tuple[Array, Array]) -> tuple["Paired", Array]:
+        """Return the pairs whose values are known, and mark the rows of their subjects."""
+        n_query = domains.tables[0].n_rows
+        everyone = domains.side(True, np.arange(n_query))
+        reference = domains.side(False, np.arange(n_query, len(domains.is_query)))
+        X, Y = everyone[pairs[0]], reference[pairs[1]]
+        known = ~np.isnan(np.hstack([X, Y])).any(axis=1)
+        if not known.any():
+            raise ValueError(
+                f"All {len(X)} 'pairs' lack the value of a feature. Leave features out, or `pairs`."
+            )
+        X, Y = X[known], Y[known]
+        everyone, reference = (rows[~np.isnan(rows).any(axis=1)] for rows in (everyone, reference))
+        owner = np.arange(len(domains.is_query)) if domains.groups is None else domains.groups
+        ends = owner[pairs[0][known]], owner[n_query + pairs[1][known]]
+        fold, subject = _folds(*ends, np.hstack([X, Y]))
+        return cls(X, Y, everyone, reference, fold, subject), np.isin(owner, np.concatenate(ends))
+
+    @property
+    def n_subjects(self) -> int:
+        """Number of subjects."""
+        return int(self.subject.max()) + 1
+
+    @cached_property
+    def middle(self) -> Array:
+        """Means of the reference."""
+        return np.asarray(self.reference.mean(axis=0))
+
+    @cached_property
+    def unit(self) -> Array:
+        """Standard deviations of the reference."""
+        return ones_for_zeros(self.reference.std(axis=0))
+
+    def error_of_constant(self) -> float:
+        """Return the root mean squared error of pairs that the mean of other subjects predicts."""
+        own = np.zeros((self.n_subjects, self.Y.shape[1]))
+        np.add.at(own, self.subject, self.Y)
+        left = len(self.Y) - np.bincount(self.subject)[self.subject, None]
+        gap = self.Y - (self.Y.sum(axis=0) - own[self.subject]) / np.maximum(left, 1)
+        return float(np.sqrt(((gap / self.unit) ** 2).mean()))
+
+    def loss(self, affine: AffineMap, asked: Any = slice(None)) -> float:
+        """Return the mean squared error of a map on some of the pairs, in variances."""
+        return float(
+            (((affine.without_links(self.X[asked]) - self.Y[asked]) / self.unit) ** 2).mean()
+        )
+
+
 def refine(
-    affine: AffineMap,
-    family: Any,
+    fitted: Known,
+    family: MapFamily,
     domains: Domains,
     pairs: tuple[Array, Array],
-    refit: Callable[[Array], AffineMap],
-) -> tuple[AffineMap, dict[str, Any]]:
-    r"""Pull a map towards pairs of rows, as far as held-out pairs advise.
+    refit: Callable[[Array], Known],
+) -> tuple[AffineMap, StandardErrors | None, dict[str, Any]]:
+    r"""Pull a map towards pairs of rows, as far as they advise.
 
-    With pairs (x, y) and a map :math:`f_0` learned without them, a refined map of the family
-    makes :math:`\sum_i |A x_i + b - y_i|^2 + \lambda n\, \overline{|A x + b - f_0(x)|^2}` small,
-    the mean being over all query rows: a regression in which the first map stands in for
-    the rows that have no partner. Or it is ridge regression on the pairs alone. The result is the
-    average of :math:`f_0` and of such maps for many :math:`\lambda` and ridges, with weights
-
-    .. math::
-        w_k \propto p_k\, e_k^{-m / 2},
-
-    the likelihood of mean squared errors :math:`e_k` on held-out pairs of m subjects, times a
-    prior p, 0.8 for an :math:`f_0` of many rows: few pairs move it only if they are clear. Pairs
-    that share a row or a group are of one subject and held out together; with few rows `refit`
-    then learns the first map again without that subject's. Pairs of fewer than three subjects
-    leave :math:`f_0` as it is; so do, if it has many rows, pairs that a constant predicts as well.
+    The map learned without pairs, its shift alone, and a map that changes nothing but features in
+    other units are corrected by regression on the pairs. The result averages over them and over
+    many priors of how far shifts, scales and, in families of matrices, other features may matter,
+    by their evidence; see `condokit.solvers.standards`. If more than a few rows are in pairs,
+    `refit` learns the first map from the others, so that none counts twice. Among rotations,
+    held-out pairs choose. A map of many rows stays as it is if a constant predicts pairs as well.
     """
-    n_query = domains.tables[0].n_rows
-    everyone = domains.side(True, np.arange(n_query))
-    reference = domains.side(False, np.arange(n_query, len(domains.is_query)))
-    X, Y = everyone[pairs[0]], reference[pairs[1]]
-    known = ~np.isnan(np.hstack([X, Y])).any(axis=1)
-    if not known.any():
-        raise ValueError(
-            f"All {len(X)} 'pairs' lack the value of a feature. Leave features out, or `pairs`."
-        )
-    pairs, X, Y = (pairs[0][known], pairs[1][known]), X[known], Y[known]
-    everyone, reference = (rows[~np.isnan(rows).any(axis=1)] for rows in (everyone, reference))
-    choices = _Choices(family, everyone, reference, X, Y)
-    owner = np.arange(len(domains.is_query)) if domains.groups is None else domains.groups
-    ends = owner[pairs[0]], owner[n_query + pairs[1]]
-    fold, n_subjects = _folds(*ends, np.hstack([X, Y]))
-    n_parameters = 1 if family.form == "diagonal" else X.shape[1]
-    many = min(len(everyone), len(reference)) >= _MANY * n_parameters
-    loss = np.full(len(choices.listed), 0.0 if n_subjects >= _ENOUGH else np.nan)
-    for f in range(fold.max() + 1) if n_subjects >= _ENOUGH else ():
-        asked = fold == f
-        others = ~np.isin(owner, np.concatenate([end[asked] for end in ends]))
-        first = affine if many else refit(domains.kept() & others)
-        for k, (A, b) in enumerate(choices.solutions(first, ~asked)):
-            loss[k] += ((((X[asked] @ A.T + b) - Y[asked]) / choices.unit) ** 2).sum() / Y.size
-    weights = choices.without_means(_weights(loss, n_subjects, len(X), many), affine)
-    best = int(np.argmax(weights))
-    if family.is_rigid:  # an average of rotations is none
-        weights = np.eye(len(weights))[best]
-    A, b = np.zeros_like(affine.A), np.zeros_like(affine.b)
-    for weight, (A_k, b_k) in zip(weights, choices.solutions(affine, fold >= 0)):
-        A, b = A + weight * A_k, b + weight * b_k
-    scale = np.diag(A).copy() if family.form == "diagonal" else A
-    outputs = affine.output_names
-    refined = AffineMap(scale, b, affine.feature_names, links=affine.links, output_names=outputs)
-    return refined, {
-        "n_pairs": len(X),
-        "n_subjects": n_subjects,
-        "learned_from": choices.listed[best][0],
-        "trust": choices.listed[best][1],
-        "weight_without": float(weights[0]),
-        "held_out_error": float(np.sqrt(weights @ loss)),
-        "held_out_error_without": float(np.sqrt(loss[0])),
+    paired, is_paired = Paired.read(domains, pairs)
+    used = domains.kept() & ~is_paired
+    rows = min(int((used & (domains.is_query == side)).sum()) for side in (True, False))
+    many = rows >= _MANY * (1 if family.form == "diagonal" else paired.X.shape[1])
+    few = domains.is_rectangular and paired.n_subjects < _ENOUGH  # too few for any other map
+    first: Known | None = fitted if few or rows >= _ENOUGH else None
+    if rows >= _ENOUGH and used.sum() < (1 - _FEW) * domains.kept().sum():
+        first = refit(used)
+    if family.is_rigid:
+        refined, errors, facts = _rotated(paired, family, (first or fitted)[0], many)
+    else:
+        averages = _Averages(paired, family, fitted[0], first)
+        refined, errors, facts = averages.learn(np.ones(len(paired.X), bool))
+        facts["held_out_error"] = averages.held_out_error()
+    facts |= {
+        "n_pairs": len(paired.X),
+        "n_subjects": paired.n_subjects,
+        "held_out_error_without": float(np.sqrt(paired.loss(fitted[0]))),
     }
+    error = min(facts["held_out_error"], facts["held_out_error_without"])
+    if paired.n_subjects >= _ENOUGH and error > _USELESS * paired.error_of_constant():
+        warn(
+            "pairs-unrelated",
+            "The {n_pairs} pairs are predicted no better than by a constant (held-out error "
+            "{error:.2f} standard deviations){unused}: check that their rows belong together.",
+            n_pairs=len(paired.X),
+            error=error,
+            unused=" and are not used" if many else "",
+        )
+        if many:
+            return *fitted, facts
+    return refined, errors, facts
 
 
-class _Choices:
-    """Ways to learn from pairs: towards the unpaired map more or less, or from pairs alone."""
+class _Averages:
+    """Averages of corrected maps, learned from some of the pairs."""
 
-    def __init__(self, family: Any, everyone: Array, reference: Array, X: Array, Y: Array) -> None:
-        self.X, self.Y = X, Y
-        self.all_paired = len(everyone) <= len(X)
-        self.unit = ones_for_zeros(reference.std(axis=0))
-        self.middle = reference.mean(axis=0)
-        free = family.form == "matrix" and not family.is_rigid
-        self.problems = {
-            "unpaired map": _PairRegression(family, everyone, self.unit, free),
-            "pairs alone": _PairRegression(family, everyone, self.unit, not _alike(everyone)),
+    def __init__(
+        self, paired: Paired, family: MapFamily, like: AffineMap, first: Known | None
+    ) -> None:
+        self.paired, self.like = paired, like
+        d, square = paired.X.shape[1], paired.X.shape[1] == paired.Y.shape[1]
+        square = square and not like.has_own_outputs
+        self.centre, self.sd = paired.everyone.mean(axis=0), ones_for_zeros(paired.everyone.std(0))
+        self.has_scale = square and family.has_scale
+        alike = self.sd.max() <= _ALIKE * self.sd.min()
+        self.sizes = self.sd / np.sqrt((self.sd**2).mean()) if alike else 1.0
+        # names of base maps -> the map, its prior, and where it is constant
+        self.bases: dict[str, tuple[AffineMap, float, Array]] = {}
+        self.errors, left, n_outputs = None, 1.0, paired.Y.shape[1]
+        likely = surely = np.full(n_outputs, not square)
+        if self.has_scale:  # features in other units, which may be by chance
+            sides = paired.everyone, paired.reference
+            ratio = np.abs(np.log(paired.unit / self.sd)) * np.all([x.std(0) > 0 for x in sides], 0)
+            chance = 1.5 * np.sqrt(sum(0.5 / max(len(rows) - 1, 1) for rows in sides))
+            likely, surely = ratio > np.log(_FOREIGN), ratio > np.log(_FOREIGN) + chance
+        if first is not None:
+            self.bases["unpaired map"], left = (first[0], 0.5, np.zeros(n_outputs, bool)), 0.5
+            diagonal = first[0].kind == "diagonal"
+            self.errors = first[1] if diagonal else None
+            if diagonal and self.has_scale and not likely.any():  # its scales may be wrong
+                moved = first[0].without_links(self.centre[None])[0] - self.centre
+                self.bases["unpaired map"] = first[0], 0.25, surely
+                self.bases["unpaired shift"] = AffineMap(np.ones(d), moved), 0.25, surely
+        if not surely.any():
+            same = AffineMap(np.ones(n_outputs), np.zeros(n_outputs))
+            share = 1 - _OTHER if likely.any() else 1.0
+            self.bases["identity"] = same, left * share, surely
+            left *= 1 - share
+        if likely.any() and (square or paired.n_subjects >= _ENOUGH):
+            A = np.where(likely, 0.0, 1.0) if square else np.zeros((n_outputs, d))
+            flat = AffineMap(A, np.where(likely, paired.middle, 0.0))
+            self.bases["other units"] = flat, left, likely
+        self.mixes = [Mix()]
+        if family.form == "matrix" and d > 1 and paired.n_subjects >= _ENOUGH:
+            self.mixes = mixes(bool(likely.any()))
+
+    def learn(self, known: Array) -> tuple[AffineMap, StandardErrors | None, dict[str, Any]]:
+        """Return the average map, its errors and what is known of it, from these pairs."""
+        paired, unit, sd = self.paired, self.paired.unit, self.sd
+        X, Y = paired.X[known], (paired.Y[known] - paired.middle) / unit
+        U, subject = (X - self.centre) / sd, paired.subject[known]
+        standards = Standards(U, Y, subject, self.has_scale, self.sizes)
+        bases = [self._in_units(name, X) for name in self.bases]
+        found = standards.correct(bases, self.mixes, bool(known.all()))
+        weights = found.weights.sum(axis=1)
+        if known.all():  # what has no weight is not tried again with fewer pairs
+            used = found.weights.sum(axis=0) > 0
+            self.mixes = [mix for mix, some in zip(self.mixes, used) if some or not mix.kappa]
+        facts = {
+            "weights": dict(zip(self.bases, weights.tolist())),
+            "weight_of_matrices": float(found.weights[:, 1:].sum()),
         }
-        self.listed = [("unpaired map", trust) for trust in _TRUST]
-        if free:
-            self.listed += [("pairs alone", ridge) for ridge in _RIDGES]
+        refined = self._assembled(found, weights)
+        lost = "unpaired map" in self.bases and self.errors is None
+        if refined.kind != "diagonal" or lost or found.variances is None:
+            return refined, None, facts
+        image, slope, both = found.variances
+        errors = DiagonalErrors(
+            np.sqrt(slope) * unit / sd, np.sqrt(image) * unit, self.centre, both * unit**2 / sd
+        )
+        return refined, errors, facts
 
-    def without_means(self, weights: Array, first: AffineMap) -> Array:
-        """Leave out a map between different features if it has learned from the pairs' means."""
-        alone = np.array([name == "pairs alone" for name, _ in self.listed])
-        total = float(weights[alone].sum())
-        if not (first.is_rectangular and self.all_paired and total > 0):
-            return weights
-        return np.where(alone, weights, 0.0) / total
+    def _in_units(self, name: str, X: Array) -> Base:
+        """Return a base map in standard units."""
+        (affine, prior, is_constant), paired = self.bases[name], self.paired
+        images, centre = (
+            (affine.without_links(rows) - paired.middle) / paired.unit
+            for rows in (X, self.centre[None])
+        )
+        slope = np.zeros(len(paired.unit))
+        if self.has_scale:
+            slope = affine.matrix.diagonal() * self.sd / paired.unit
+        se = np.stack([np.full(len(slope), _DEVICES[0]), _DEVICES[1] * slope])
+        if name.startswith("unpaired") and self.errors is not None:
+            se[0] = self.errors.std(self.centre[None])[0] / paired.unit
+            if name == "unpaired map":
+                se[1] = self.errors.scale * self.sd / paired.unit
+        return Base(images, centre[0], slope, prior, se, is_constant)
 
-    def solutions(self, first: AffineMap, known: Array) -> Iterator[tuple[Array, Array]]:
-        """Yield the map that each of them learns from some of the pairs."""
-        for name, amount in self.listed:
-            start = first.A, first.b
-            if name == "pairs alone":  # around a constant map
-                start = np.zeros_like(first.A), self.middle
-            yield self.problems[name].solve(*start, self.X[known], self.Y[known], amount)
+    def _assembled(self, found: Correction, weights: Array) -> AffineMap:
+        """Return the average of base maps and its correction as one map."""
+        maps, unit, like = (
+            [one[0] for one in self.bases.values()],
+            self.paired.unit,
+            self.like,
+        )
+        slope = found.slope * unit / self.sd if self.has_scale else None
+        matrix = average([affine.matrix for affine in maps], weights)
+        offset = weights @ [affine.offset for affine in maps] + unit * found.shift
+        if slope is not None:
+            matrix = average([matrix, DiagonalPlusLowRank(slope)], np.ones(2))
+            offset -= slope * self.centre
+        if found.weights[:, 1:].any():
+            left, right = unit[:, None] * found.matrix.T, found.axes / self.sd[:, None]
+            offset -= left @ (right.T @ self.centre)
+            matrix = matrix.plus(left, right)
+            if matrix.kind == "low-rank" and 2 * left.shape[1] >= len(offset):
+                matrix = Matrix(matrix.array())
+        elif matrix.kind == "diagonal":  # pairs that tell nothing leave a map nearly constant
+            scale = np.maximum(matrix.scale, _LEAST * unit / self.sd)
+            offset += (matrix.scale - scale) * self.centre
+            matrix = DiagonalPlusLowRank(scale)
+        names, outputs = like.feature_names, like.output_names
+        told: dict[str, Any] = {"feature_names": names, "output_names": outputs}
+        return AffineMap(offset=offset, **matrix.arrays(), **told, links=like.links)
+
+    def held_out_error(self) -> float:
+        """Return the root mean squared error of pairs whose subjects were left out."""
+        paired = self.paired
+        if paired.n_subjects < 2:
+            return np.nan
+        loss = 0.0
+        for f in range(paired.fold.max() + 1):
+            asked = paired.fold == f
+            loss += paired.loss(self.learn(~asked)[0], asked) * asked.mean()
+        return float(np.sqrt(loss))
 
 
-def _folds(query: Array, reference: Array, values: Array) -> tuple[Array, int]:
-    """Return a fold for each pair, and the number of subjects, each of which stays in one fold."""
+def _rotated(
+    paired: Paired, family: MapFamily, first: AffineMap, many: bool
+) -> tuple[AffineMap, StandardErrors | None, dict[str, Any]]:
+    r"""Choose among rotations that trust another one more or less, by held-out pairs.
+
+    Each makes :math:`\sum_i |A x_i + b - y_i|^2 + \lambda n\, \overline{|A x + b - f_0(x)|^2}`
+    small, the mean being over all query rows. The weight of one is :math:`p e^{-m/2}`, the
+    likelihood of its mean squared error on held-out pairs of m subjects times a prior.
+    """
+    n, everyone = paired.n_subjects, np.ones(len(paired.X), bool)
+    loss = np.full(len(_TRUST), np.nan if n < _ENOUGH else 0.0)
+    for f in range(paired.fold.max() + 1) if n >= _ENOUGH else ():
+        asked = paired.fold == f
+        maps = [_rotation(paired, family, first, ~asked, trust) for trust in _TRUST]
+        loss += [paired.loss(one, asked) * asked.mean() for one in maps]
+    best, weights = 0, np.eye(len(_TRUST))[0]
+    if n < _ENOUGH:
+        warn(
+            "few-pairs",
+            "The {n_pairs} pairs are too few to be judged and are not used: give those of "
+            "{enough} subjects or more.",
+            n_pairs=len(paired.X),
+            enough=_ENOUGH,
+        )
+    else:
+        share = _FIRST if many else 1 / len(loss)
+        prior = np.where(weights, share, (1 - share) / (len(loss) - 1))
+        weights = prior * np.maximum(loss / max(loss.min(), _EXACT), 1.0) ** (-n / 2)
+        best = int(np.argmax(weights))
+    facts = {
+        "weights": {"unpaired map": float(weights[0] / weights.sum())},
+        "held_out_error": float(np.sqrt(loss[best])),
+    }
+    return _rotation(paired, family, first, everyone, _TRUST[best]), None, facts
+
+
+def _rotation(
+    paired: Paired, family: MapFamily, first: AffineMap, known: Array, trust: float
+) -> AffineMap:
+    """Return the best rotation, with pseudo-pairs (x, f(x)) of the moments of all query rows."""
+    if np.isinf(trust):
+        return first
+    X, Y, A = paired.X[known], paired.Y[known], first.A
+    middle, cov = paired.everyone.mean(axis=0), np.cov(paired.everyone.T, bias=True)
+    lift, image = trust * len(X), first.without_links(middle[None])[0]
+    total = len(X) + lift
+    middle_x = (X.sum(axis=0) + lift * middle) / total
+    middle_y = (Y.sum(axis=0) + lift * image) / total
+    left, right, far = X - middle_x, Y - middle_y, middle - middle_x
+    cross = right.T @ left + lift * (A @ cov + np.outer(image - middle_y, far))
+    turn, size, back = np.linalg.svd(cross)
+    B = turn @ back
+    if family.has_scale:
+        B *= size.sum() / ((left**2).sum() + lift * (np.trace(cov) + far @ far))
+    offset, names, outputs = middle_y - B @ middle_x, first.feature_names, first.output_names
+    return AffineMap(B, offset, names, links=first.links, output_names=outputs)
+
+
+def _folds(query: Array, reference: Array, values: Array) -> tuple[Array, Array]:
+    """Return a fold and a subject for each pair; each subject stays in one fold."""
     # A subject is what pairs connect: rows, or groups of rows. Subjects are dealt out in the order
     # of their values, so that the order in which rows and pairs are listed does not matter.
     size = int(max(query.max(), reference.max())) + 1
@@ -180,90 +380,4 @@ def _folds(query: Array, reference: Array, values: Array) -> tuple[Array, int]:
     _, first, subject = np.unique(label[order], return_index=True, return_inverse=True)
     place = np.empty(len(order), dtype=np.intp)
     place[order] = np.argsort(np.argsort(first))[subject]
-    return place % _FOLDS, len(first)
-
-
-def _weights(loss: Array, n_subjects: int, n_pairs: int, many: bool) -> Array:
-    """Return the weights of all choices, the first of which is the map learned without pairs."""
-    # pairs that seem not to belong together count for nothing against a map learned from many rows
-    unmoved = np.eye(len(loss))[0]
-    if n_subjects < _ENOUGH:
-        warn(
-            "few-pairs",
-            "The {n_pairs} pairs are too few to be judged and are not used: give those of "
-            "{enough} subjects or more.",
-            n_pairs=n_pairs,
-            enough=_ENOUGH,
-        )
-        return unmoved
-    if loss.min() > _USELESS**2:
-        warn(
-            "pairs-unrelated",
-            "The {n_pairs} pairs are predicted no better than by a constant (held-out error "
-            "{error:.2f} standard deviations){unused}: check that their rows belong together.",
-            n_pairs=n_pairs,
-            error=np.sqrt(loss.min()),
-            unused=" and are not used" if many else "",
-        )
-        if many:
-            return unmoved
-    share = _UNMOVED if many else 1 / len(loss)
-    prior = np.where(unmoved, share, (1 - share) / (len(loss) - 1))
-    weights = prior * np.maximum(loss / max(loss.min(), _EXACT), 1.0) ** (-n_subjects / 2)
-    return weights / weights.sum()
-
-
-def _alike(X: Array) -> bool:
-    """Tell whether all features that vary do so by about as much: they share a unit."""
-    sizes = X.std(axis=0)
-    sizes = sizes[sizes > 0]
-    return len(sizes) == 0 or bool(sizes.max() <= _ALIKE * sizes.min())
-
-
-class _PairRegression:
-    """Least squares on pairs, with another map standing in for rows without a partner."""
-
-    def __init__(self, family: MapFamily, everyone: Array, unit: Array, standard: bool) -> None:
-        self.family = family
-        self.query_unit, self.unit = np.ones(everyone.shape[1]), np.ones(len(unit))
-        if standard:
-            self.query_unit, self.unit = ones_for_zeros(everyone.std(axis=0)), unit
-            everyone = everyone / self.query_unit
-        self.middle = everyone.mean(axis=0)
-        self.cov = np.cov(everyone.T, bias=True).reshape(len(self.middle), -1)
-
-    def solve(self, A: Array, b: Array, X: Array, Y: Array, trust: float) -> tuple[Array, Array]:
-        """Return the map; pseudo-pairs (x, A x + b) have the moments of all query rows."""
-        # around a constant map, `trust` is the strength of plain ridge instead
-        if np.isinf(trust):
-            return A, b
-        A, b = A * self.query_unit / self.unit[:, None], b / self.unit
-        A, b = self._solve(A, b, X / self.query_unit, Y / self.unit, trust)
-        return A * self.unit[:, None] / self.query_unit, b * self.unit
-
-    def _solve(self, A: Array, b: Array, X: Array, Y: Array, trust: float) -> tuple[Array, Array]:
-        alone = not A.any()
-        amount, trust = (trust, 0.0) if alone else (_PULL / len(self.middle), trust)
-        lift = trust * len(X)
-        total = len(X) + lift
-        image = A @ self.middle + b
-        middle_x = (X.sum(axis=0) + lift * self.middle) / total
-        middle_y = (Y.sum(axis=0) + lift * image) / total
-        left, right, far = X - middle_x, Y - middle_y, self.middle - middle_x
-        sizes, diagonal = np.diag(self.cov), self.family.form == "diagonal"
-        ridge = amount * (ones_for_zeros(sizes) * len(sizes) if diagonal else sizes.sum())
-        gram = left.T @ left + lift * (self.cov + np.outer(far, far)) + ridge * np.eye(len(far))
-        cross = right.T @ left + lift * (A @ self.cov + np.outer(image - middle_y, far)) + A * ridge
-        family = self.family
-        if diagonal:
-            scale = np.diag(cross) / np.diag(gram) if family.has_scale else np.ones(len(b))
-            fitted = np.diag(np.where(scale > 0, scale, np.diag(A)))
-        elif family.is_rigid:
-            turn, size, back = np.linalg.svd(cross)
-            fitted = (size.sum() / np.trace(gram) if family.has_scale else 1.0) * turn @ back
-        else:
-            fitted = np.linalg.solve(gram, cross.T).T
-            if alone:  # least squares gives back the size that a ridge takes away
-                image = left @ fitted.T
-                fitted *= np.sum(image * right) / max(np.sum(image**2), 1e-300)
-        return fitted, middle_y - fitted @ middle_x
+    return place % _FOLDS, place
