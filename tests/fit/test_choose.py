@@ -254,5 +254,5 @@ def test_ingredients_without_standard_errors_are_weighed_by_held_out_rows(settin
     truth, Y = (np.column_stack([side, -side]) + rng.normal(size=(120, 2)) for side in z)
     adapter = ConDoAdapter("auto", **settings).fit_pair(2 * truth + 3, Y, *z)
     assert rmse(adapter.transform(2 * truth + 3), truth) < 0.4
-    assert [row["map"].split()[0] for row in adapter.report_["ladder"]][0] == "location-scale"
+    assert [row["map"].split()[0] for row in adapter.report_["ladder"]][0] == "diagonal"
     assert len(adapter.report_["ladder"]) > 1
