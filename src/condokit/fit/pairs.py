@@ -208,6 +208,7 @@ class _Averages:
             ratio = np.abs(np.log(paired.unit / self.sd)) * np.all([x.std(0) > 0 for x in sides], 0)
             chance = 1.5 * np.sqrt(sum(0.5 / max(len(rows) - 1, 1) for rows in sides))
             likely, surely = ratio > np.log(_FOREIGN), ratio > np.log(_FOREIGN) + chance
+            likely = likely if paired.n_subjects >= _ENOUGH else surely
         if first is not None:
             self.bases["unpaired map"], left = (first[0], 0.5, np.zeros(n_outputs, bool)), 0.5
             diagonal = first[0].kind == "diagonal"
