@@ -27,8 +27,9 @@ from condokit.fit.choose import (
     takes_any_features,
 )
 from condokit.fit.controls import Controls, find_controls
-from condokit.fit.fit_map import Fit, FitReport, fit_quietly
+from condokit.fit.fit_map import fit_quietly
 from condokit.fit.pairs import check_pairs, refine
+from condokit.fit.record import Fit, FitReport
 from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
 from condokit.maps.families import Affine, LocationScale, MapFamily

@@ -241,7 +241,7 @@ def test_the_ladder_climbs_with_gaps():
     assert adapter.map_.kind == "dense"
     assert adapter.report_["missing_features"]
     X[0][:, 0] = np.where(rng.random(600) < 0.02, X[0][:, 0], np.nan)  # too few complete rows
-    assert ConDoAdapter("auto").fit_pair(*X, *Z).map_.kind == "diagonal"
+    assert ConDoAdapter("auto").fit_pair(*X, *Z).map_.kind in ("diagonal", "monotone")
 
 
 def test_pairs_with_gaps():

@@ -19,7 +19,8 @@ from condokit.data.noise import kinds
 from condokit.data.subsets import folds, mixed_order
 from condokit.divergences import DIVERGENCES, Divergence, PCMatch
 from condokit.fit.controls import Controls
-from condokit.fit.fit_map import Fit, Recipe, fit_map, fit_quietly, warn_incomplete
+from condokit.fit.fit_map import Recipe, fit_map, fit_quietly, warn_incomplete
+from condokit.fit.record import Fit
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, Affine, LocationScale, LowRank, MapFamily, Monotone
 from condokit.maps.provenance import setting, versions

@@ -21,7 +21,8 @@ from condokit.solvers.pooled.weights import fit_weights, shape
 from condokit.solvers.solution import Curves, Solution
 from condokit.summaries.rows import Rows
 
-FEWEST_ROWS = 25.0  # of a domain, as many as weighted ones are worth, below which lines stay
+# of a domain, as many as weighted ones are worth, below which lines stay, and where lines would do
+FEWEST_ROWS, _FEWEST_SPARING = 25.0, 50.0
 _LEAST_TAIL = 0.05  # of the range of knots
 _MOST_ROWS = 20_000  # of a domain that are looked at
 _UNLIKELY, _LIKELY = 0.5, 0.75  # probabilities of a curve: a line would do; it is wanted
@@ -48,12 +49,13 @@ def fit_curves(
     for features, part, compared in parts:
         own = replace(line, scale=line.scale[features], centre=line.centre[features])
         own = replace(own, image=line.image[features])
-        for j, one in zip(features, _bends(Rows.read(part, compared, True), own)):
+        fewest = _FEWEST_SPARING if sparing else FEWEST_ROWS
+        for j, one in zip(features, _bends(Rows.read(part, compared, True), own, fewest)):
             found[j] = one
     if all(one is None for one in found):
         return None
     worth = float(len(found)) if line.evidence is None else line.evidence.n_effective
-    weights = average(found, worth, STRAIGHT if shrinkage == "auto" else 0.0)
+    weights = average(found, worth, STRAIGHT if shrinkage == "auto" or sparing else 0.0)
     if sparing:
         weights = [_spared(w) for w in weights]
         if all(w[0] == 1 for w in weights):
@@ -77,7 +79,7 @@ def _by_gaps(
         yield features, part, compare(part)
 
 
-def _bends(rows: Rows, line: Solution) -> Iterator[Bends | None]:
+def _bends(rows: Rows, line: Solution, fewest: float) -> Iterator[Bends | None]:
     """Yield what may become of the line of every feature; None where it stays straight."""
     if rows.covariates.objects is not None:
         raise refusal("{@map='monotone'} takes no kernel on confounders. Use {@map='shift'}.")
@@ -86,7 +88,7 @@ def _bends(rows: Rows, line: Solution) -> Iterator[Bends | None]:
     discrete = Discrete.of(rows.values, len(rows.flat), sides)
     weights = _worth(overlap_weights(rows.covariates, is_query), is_query, rows.groups)
     stays = rows.flat | discrete.tied
-    if min(weights[side].sum() for side in sides) < FEWEST_ROWS or stays.all():
+    if min(weights[side].sum() for side in sides) < fewest or stays.all():
         yield from [None] * len(stays)
         return
     taken = subsample_sides(is_query, _MOST_ROWS, order=rows.covariates.order())
