@@ -116,7 +116,7 @@ def candidates(settings: Mapping[str, Any], domains: Domains) -> list[Candidate]
             return [_candidate(settings, family, name, domains) for name in _FEW_ROWS]
         return [_candidate(settings, family, divergence, domains)]
     bends = domains.confounders and not named and domains.n_features <= _MOST_FEATURES
-    bends = bool(bends) and _is_auto(settings["conditional"])
+    bends = bool(bends) and _is_auto(settings["conditional"]) and settings["controls"] is None
     lines: MapFamily = Monotone() if bends else LocationScale()
     first = _candidate(settings, lines, divergence, domains, sparing=True)
     matrices: Sequence[tuple[Any, MapFamily]] = _MATRICES if domains.confounders else _MATRICES[:1]
