@@ -75,6 +75,7 @@ measure: $(VENV)/dev ## Measure accuracy on real and simulated data; writes expe
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/instruments.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/standards.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/errors.py
+	OMP_NUM_THREADS=1 $(BIN)/python experiments/curves.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/hidden.py
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/verdicts.py --n 400 --seed 20000 > experiments/results/VERDICTS.md
 
