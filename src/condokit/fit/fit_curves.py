@@ -23,6 +23,7 @@ from condokit.summaries.rows import Rows
 
 # of a domain, as many as weighted ones are worth, below which lines stay, and where lines would do
 FEWEST_ROWS, _FEWEST_SPARING = 25.0, 50.0
+_TEMPER = 0.5  # power of the weights of curves in errors: evidence may be wrong
 _LEAST_TAIL = 0.05  # of the range of knots
 _MOST_ROWS = 20_000  # of a domain that are looked at
 _UNLIKELY, _LIKELY = 0.5, 0.75  # probabilities of a curve: a line would do; it is wanted
@@ -227,7 +228,8 @@ def _assembled(
             X[:, j] = knots[j]
             own = errors.std(X)[:, j] ** 2
             variances = np.maximum(variances, own)
-        sd[j] = np.sqrt(weight @ (variances + (one.curves - values[j]) ** 2))
+        doubt = weight**_TEMPER / (weight**_TEMPER).sum()
+        sd[j] = np.sqrt(doubt @ (variances + (one.curves - values[j]) ** 2))
         t, least = one.knots, _LEAST_TAIL * np.ptp(one.knots)
         low, high = max(one.tails[0], t[0] + least), min(one.tails[1], t[-1] - least)
         at_low, at_high = (np.interp([low, high], t, y) for y in (values[j], sd[j]))

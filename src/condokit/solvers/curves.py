@@ -30,7 +30,7 @@ from condokit.data.arrays import quantiles
 from condokit.maps.monotone import interpolated
 
 WIGGLES = (0.003, 0.03, 0.3, 3.0)  # variances of curvature, in units of residuals
-STRAIGHT = 0.3  # prior probability of the straight line
+STRAIGHT = 0.5  # prior probability of the straight line
 _PSEUDO_FEATURES = 2.0
 _LINEAR = 10.0  # prior variance of constant and slope of c, relative to that of its curvature
 _FREE = 1e8  # prior variance of constant and slope of h
