@@ -252,7 +252,7 @@ def _evaluated(
     found = None if pairs is None else agreement(pairs, domains, affine, max(min_cell, 2))
     by_controls = adapter is not None and "n_controls" in adapter.report_
     doubts = [*_doubts(domains, comparison, error, before, after, by_controls)]
-    fits = specification(rows, names, strata)
+    fits = specification(rows, after.R, names, strata)
     apart = [one for one in [misfit(fits, rows.covariates is None)] if one is not None]
     doubts += [finding.text.rstrip(".") for finding in [*unused, *apart]]
     findings = gravest_first([*unused, *apart, *_findings(features, before, matched, after)])

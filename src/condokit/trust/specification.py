@@ -20,9 +20,10 @@ _ADVICE = said(
 )
 
 
-def specification(rows: ComparableRows, names: list[str], strata: list[str]) -> Sheet:
+def specification(rows: ComparableRows, R: Array, names: list[str], strata: list[str]) -> Sheet:
     r"""Test for every feature whether the mapped query fits the reference equally in all strata.
 
+    R are the residuals of mapped rows given the confounders, `rows.residuals(rows.after)`.
     With :math:`\delta_k` the difference of means within block k, v its variance and weights 1 / v,
     Welch's F compares :math:`\sum_k (\delta_k - \bar\delta)^2 / v_k` with chance; the logarithms of
     ratios of standard deviations are compared likewise, with the variance
@@ -30,7 +31,6 @@ def specification(rows: ComparableRows, names: list[str], strata: list[str]) -> 
     smaller; `disagreement` the root mean squared deviation beyond chance, in standard deviations of
     the reference. Blocks are categories, or of equal propensity given continuous confounders.
     """
-    R = rows.residuals(rows.after)
     blocks = [
         b
         for b in rows.shared_blocks()
