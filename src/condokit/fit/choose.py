@@ -407,16 +407,13 @@ class _Trial:
         difference is as good to the extent of :math:`v_k = (4 - t_k) / 3`, cut at 0 and 1. The
         first that is as good is wanted: :math:`w_k = v_k \prod_{j < k} (1 - v_j)`. A diagonal map
         may be worse without blame by two nats for each of the :math:`d^2` numbers in a matrix,
-        shared by the N query rows: :math:`2 d^2 / N`, but no more than 0.1 nats per feature, and as
-        much if it is bent: curves are not judged well by a Gaussian law.
+        shared by the N query rows: :math:`2 d^2 / N`, but no more than 0.1 nats per feature.
         """
         weights = np.zeros(len(scores))
         alive = [k for k, score in enumerate(scores) if not score.failure] or [0]
         best = min(alive, key=lambda k: scores[k].mean)
         d, n_rows = self.domains.n_features, len(self.weights)
         tolerance, left = min(_TOLERANCE * d, 2 * d**2 / n_rows), 1.0
-        if self.recipes[0].family.form == "monotone":
-            tolerance = _TOLERANCE * d
         for k in alive:
             difference = scores[k].nats - scores[best].nats
             gap = float(self.weights @ difference)

@@ -26,7 +26,7 @@ FEWEST_ROWS, _FEWEST_SPARING = 25.0, 50.0
 _TEMPER = 0.5  # power of the weights of curves in errors: evidence may be wrong
 _LEAST_TAIL = 0.05  # of the range of knots
 _MOST_ROWS = 20_000  # of a domain that are looked at
-_UNLIKELY, _LIKELY = 0.25, 0.5  # probabilities of a curve: a line would do; it is wanted
+_UNLIKELY, _LIKELY = 0.5, 0.75  # probabilities of a curve: a line would do; it is wanted
 
 
 def fit_curves(
@@ -40,7 +40,7 @@ def fit_curves(
 ) -> Curves | None:
     """Bend the lines of all features as far as the data ask for it; None where none is bent.
 
-    With `sparing`, lines stay straight where a curve is not likely.
+    With `sparing`, lines that are more likely than not stay straight.
     """
     found: list[Bends | None] = [None] * domains.n_features
     if domains.gaps is None:
