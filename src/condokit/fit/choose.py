@@ -82,7 +82,7 @@ class Candidate:
             return controls.before(replace(self, controls=None).refit(controls.others(domains)))
         weights, recipes = zip(*(self.parts or ((1.0, self.recipe),)))
         maps = [fit_quietly(domains, recipe).map for recipe in recipes]
-        return maps[0] if len(maps) == 1 else AffineMap.average(maps, np.array(weights))
+        return AffineMap.average(maps, np.array(weights))
 
     @property
     def name(self) -> str:

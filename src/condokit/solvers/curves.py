@@ -56,10 +56,13 @@ class Cubic:
         good = value > 1e-9 * value[-1]
         self.turn = free @ (vector[:, good] / np.sqrt(value[good]))
 
+    def bent(self, t: Array) -> Array:
+        """Return the functions at some points, without 1 and t."""
+        return np.asarray(np.abs(t[:, None] - self.knots) ** 3 @ self.turn)
+
     def __call__(self, t: Array) -> Array:
-        """Return the functions at some points."""
-        radial = np.abs(t[:, None] - self.knots) ** 3 @ self.turn
-        return np.column_stack([np.ones(len(t)), t, radial])
+        """Return all functions at some points."""
+        return np.column_stack([np.ones(len(t)), t, self.bent(t)])
 
     def slopes(self, t: Array) -> Array:
         """Return their derivatives."""

@@ -12,7 +12,6 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from scipy.linalg import null_space
 from scipy.spatial.distance import cdist
 
 from condokit.checks import Array
@@ -20,6 +19,7 @@ from condokit.conditionals.curves import cross
 from condokit.data.arrays import independent, quantiles
 from condokit.data.covariates import Covariates
 from condokit.data.subsets import subsample
+from condokit.solvers.curves import Cubic
 
 Function = Callable[[Covariates], Array]
 
@@ -97,11 +97,8 @@ def spline(axis: Array, at: Covariates, n_knots: int) -> Function | None:
         knots = np.unique(quantiles((at.Z @ axis)[:, None], share, at.weights))
         if len(knots) < 3:
             knots = np.linspace(values[0], values[-1], at_most)
-    free = null_space(np.stack([np.ones(len(knots)), knots]))
-    wiggle = free.T @ np.abs(knots[:, None] - knots) ** 3 @ free
-    value, vector = np.linalg.eigh(wiggle)
-    turn = free @ (vector[:, value > 1e-9 * value[-1]] / np.sqrt(value[value > 1e-9 * value[-1]]))
-    return lambda rows: np.abs((rows.Z @ axis)[:, None] - knots) ** 3 @ turn
+    cubic = Cubic(knots)
+    return lambda rows: cubic.bent(rows.Z @ axis)
 
 
 def kernel(shape: str, at: Covariates) -> Function:
