@@ -123,12 +123,14 @@ def kernel(shape: str, at: Covariates) -> Function:
     return lambda rows: compare(rows.Z) @ turn
 
 
-def free_columns(at: Covariates) -> tuple[Design, list[Block]]:
+def free_columns(
+    at: Covariates, linear: Function = attrgetter("Z"), n_rows: float | None = None
+) -> tuple[Design, list[Block]]:
     """Return D, and those of its columns that rows are too few to leave unpenalised."""
-    n, p = at.Z.shape
+    n, p = len(at.Z) if n_rows is None else n_rows, linear(at).shape[1]
     free: list[Function] = []
     always: list[Block] = []
-    taken, linear = 2.0, attrgetter("Z")
+    taken = 2.0
     columns = (("levels", at.n_categories - 1, level_columns), ("linear", p, linear))
     for name, size, function in columns:
         if size and n >= ROWS_PER_COLUMN * (taken + size):
@@ -180,8 +182,12 @@ def effective_number(residuals: Array, n_rows: float) -> float:
     if d < 2:
         return 1.0
     square = ((scaled.T @ scaled) ** 2).sum() - d
-    r2 = min(max(square / (d * (d - 1)) - 1 / max(n_rows, 1.0), 0.0), 1.0)
-    return d / (1 + (d - 1) * r2)
+    return independent_number(square / (d * (d - 1)), d, n_rows)
+
+
+def independent_number(r2: float, d: int, n_rows: float) -> float:
+    """Return as how many d features count whose squared correlations are `r2` on average."""
+    return d / (1 + (d - 1) * min(max(r2 - 1 / max(n_rows, 1.0), 0.0), 1.0))
 
 
 def best_scale(G: Array, n_eff: Array | float, dof: Array | float) -> Array:

@@ -13,14 +13,17 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.arrays import independent
 from condokit.data.covariates import Covariates
+from condokit.data.products import GroupedProducts
 from condokit.data.subsets import subsample
+from condokit.solvers.pooled.basis import RangeBasis
 from condokit.solvers.pooled.design import Design, effective_number, free_columns
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
+from condokit.solvers.pooled.products import node_rows, number_of
 from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
 from condokit.solvers.pooled.subjects import with_subject_means, without_subject
 from condokit.solvers.pooled.weights import errors, fit_weights, shape
-from condokit.solvers.solution import Evidence, Solution
+from condokit.solvers.solution import Evidence, Solution, joined
 from condokit.summaries.rows import Rows
 
 FEATURE_VALUES = 1 << 17  # numbers of some features that are fitted together
@@ -115,6 +118,10 @@ def _estimates(
         found = solve(part, fixed[some])
         table[:, some], tails[some] = _table(part, found, subjects), shape(part, found)[1]
     t, vary = tails & may_tail, may_vary & (not at.noise.empty)
+    for some in _parts(np.flatnonzero(t & vary), n, n_values):  # heavy for variances that differ?
+        part, own = at.of(some), fixed[some]
+        normal = fit_weights(part, solve(part, own), own, t[some] & False, n_effective)
+        t[some] = shape(part, normal)[1]
     for some in _parts(np.flatnonzero(t | vary), n, n_values):
         part, own = at.of(some), fixed[some]
         found = fit_weights(part, solve(part, own), own, t[some], n_effective)
@@ -163,6 +170,51 @@ def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     return _assemble(table, rows, fixed, discrete, law.n_effective, facts)
 
 
+def fit_products(
+    rows: Rows, products: GroupedProducts, basis: RangeBasis, has_scale: bool
+) -> Solution:
+    """Fit with continuous confounders from products with their functions, by query's levels first.
+
+    Features that are missing in different rows are fitted apart. Tails are taken for normal.
+    """
+    results = []
+    for features, own in products.parts():
+        flat, unit = rows.flat[features], rows.unit[:, features]
+        part = replace(rows, mean=rows.mean[:, features], unit=unit, flat=flat)
+        fixed = np.where(flat | (not has_scale), unit[0] / unit[1], np.nan)
+        fixed = np.column_stack([fixed, np.ones(len(fixed))])
+        none = np.zeros(len(flat), dtype=np.bool_)
+        results.append((features, _fit_nodes(part, own, basis, fixed, Discrete(none, none, none))))
+    return joined(results) if len(results) > 1 else results[0][1]
+
+
+def _fit_nodes(
+    rows: Rows, products: GroupedProducts, basis: RangeBasis, fixed: Array, discrete: Discrete
+) -> Solution:
+    """Fit features that are known in the same rows."""
+    law, X = law_of_products(rows, products, basis, fixed)
+    never = np.zeros(len(fixed), dtype=np.bool_)
+    own = fixed, never, ~discrete.modal, None, law.n_effective, _CELL_VALUES
+    table, _ = _estimates(law.stacked(X), *own)
+    return _assemble(table, rows, fixed, discrete, law.n_effective, law.facts)
+
+
+def law_of_products(
+    rows: Rows, products: GroupedProducts, basis: RangeBasis, fixed: Array
+) -> "tuple[Law, Array]":
+    """Choose what features depend on; return also rows that stand for products, in units."""
+    L, nodes = len(products.count) // 2, node_rows(products)
+    side, level = np.divmod(nodes.group, L)
+    X = (nodes.X - rows.mean[side]) / rows.unit[side]
+    at = Covariates(nodes.Phi, level, L, weights=nodes.counts[:, 0])
+    number = number_of(products, rows.unit[np.arange(2 * L) // L])
+    frame = Frame(at, side, 2, 1, basis=basis, n_effective=number)
+    few = np.flatnonzero(~rows.flat) if not rows.flat.all() else np.arange(len(fixed))
+    few = few[subsample(len(few), MOST_SELECTING)]
+    usable = np.ones(len(few), dtype=np.bool_)
+    return choose_law(X[:, few], frame, fixed[few], usable, len(fixed)), X
+
+
 def law_of(rows: Rows, X: Array, fixed: Array, discrete: Discrete) -> "Law":
     """Choose what features depend on, given all rows in standard units."""
     at, side = rows.covariates, np.where(np.arange(len(rows.order)) < rows.n_query, 0, 1)
@@ -185,12 +237,17 @@ class Frame:
     reference: int
     subjects: Array | None = None
     bridge: Array | None = None  # the sample that was measured in several batches, -1 if none
+    # of rows that stand for products: their functions, and as how many features these count
+    basis: RangeBasis | None = None
+    n_effective: float | None = None
 
     def take(self, rows: Array) -> "Frame":
         """Return some of the rows."""
-        parts = (None if one is None else one[rows] for one in (self.subjects, self.bridge))
-        where = self.batch[rows], self.n_batches, self.reference
-        return Frame(self.at.take(rows), *where, *parts)
+        subjects, bridge = (
+            None if one is None else one[rows] for one in (self.subjects, self.bridge)
+        )
+        at, batch = self.at.take(rows), self.batch[rows]
+        return replace(self, at=at, batch=batch, subjects=subjects, bridge=bridge)
 
     def columns(self, design: Design) -> tuple[Array, Array]:
         """Return the columns of confounders, bridges and batches, and their penalties."""
@@ -207,7 +264,7 @@ class Frame:
     def sample(self, most_rows: int) -> Array:
         """Return rows that choose the design: evenly taken by value from every batch."""
         n, K = len(self.batch), self.n_batches
-        if n <= most_rows or self.subjects is not None:
+        if n <= most_rows or self.subjects is not None or self.basis is not None:
             return np.arange(n)
         order = np.lexsort((*self.at.Z.T, self.at.category))
         kept = []
@@ -244,7 +301,8 @@ class Law:
         self, X: Array, frame: Frame, fixed: Array, usable: Array, known: Array | None
     ) -> None:
         self.frame, self.fixed, self.usable, self.known = frame, fixed, usable, known
-        self.design, self.rho, self.n_effective = free_columns(frame.at)[0], 0.0, 1.0
+        free = free_columns if frame.basis is None else frame.basis.free
+        self.design, self.rho, self.n_effective = free(frame.at)[0], 0.0, 1.0
         self.noise = NoiseModel.of_levels(frame.at.category, frame.at.n_categories, False)
         self.precision = np.ones(len(X))
         self.X = _winsorised(self.stacked(X, known), fixed)
@@ -265,7 +323,8 @@ class Law:
                 continue
             if not self.noise.empty or not self._choose_noise():
                 break
-        if few < n_features and self.n_effective > 0.5 * few:
+        given = self.frame.n_effective is not None
+        if few < n_features and self.n_effective > 0.5 * few and not given:
             self.n_effective *= n_features / few
 
     def stacked(self, X: Array, known: Array | None = None) -> Stacked:
@@ -287,7 +346,8 @@ class Law:
         part = frame.take(sample)
         where = part.batch, part.n_batches, part.reference, part.at, part.at.counts
         X = without_subject(self.X, frame.subjects, self.rho)[sample]
-        chosen = select(X, *where, self.precision[sample], self.fixed, transform=apart)
+        known = apart, part.basis, part.n_effective
+        chosen = select(X, *where, self.precision[sample], self.fixed, *known)
         self.design, self.n_effective = chosen
         if frame.subjects is not None:
             self._choose_ratio(np.bincount(frame.subjects))
@@ -320,6 +380,8 @@ class Law:
             return False
         square = square[:, self.usable]
         pooled = min(self.n_effective, float(self.usable.sum()))
+        if self.frame.basis is not None:  # whose rows tell of variances by level alone
+            at = replace(at, Z=at.Z[:, :0])
         noise = choose_noise(square, at, w, levels, pooled, self.design.index)
         if bridge is not None:  # which differ less
             code = np.where(bridge >= 0, at.n_categories, at.category if levels else 0)
