@@ -11,9 +11,15 @@ from condokit.checks import Array, listing, refusal
 from condokit.conditionals.curves import cross
 from condokit.data.covariates import Covariates
 from condokit.solvers.curves import Cubic
-from condokit.solvers.pooled.design import MOST_CROSSED, Block, Design, free_columns, level_columns
+from condokit.solvers.pooled.design import (
+    KNOTS,
+    MOST_CROSSED,
+    Block,
+    Design,
+    free_columns,
+    level_columns,
+)
 
-_KNOTS = 10
 _CROSSED = 4  # functions of a curve, the smoothest, that levels may have of their own
 _MOST_PAIRED = 6  # confounders whose products are functions too
 
@@ -28,26 +34,12 @@ class RangeBasis:
 
     names: tuple[str, ...]
     ranges: tuple[tuple[float, float], ...]
-    n_knots: int = _KNOTS
+    n_knots: int = KNOTS
 
     @classmethod
     def of(cls, ranges: dict[str, tuple[float, float]]) -> "RangeBasis":
-        """Check declared ranges such as {"age": (18, 95)}."""
-        found = []
-        for name, given in ranges.items():
-            try:
-                low, high = (float(end) for end in given)
-            except (TypeError, ValueError):
-                low = high = np.nan
-            if not (np.isfinite([low, high]).all() and low < high):
-                raise refusal(
-                    "{@`ranges`} of {name!r} must be two numbers, the least and the largest value "
-                    "that may occur at any site. Got {given!r} instead.",
-                    name=name,
-                    given=given,
-                )
-            found.append((low, high))
-        return cls(tuple(ranges), tuple(found))
+        """Take declared ranges such as {"age": (18, 95)}."""
+        return cls(tuple(ranges), tuple((float(low), float(high)) for low, high in ranges.values()))
 
     @cached_property
     def _cubic(self) -> Cubic:

@@ -23,7 +23,7 @@ from condokit.solvers.curves import Cubic
 
 Function = Callable[[Covariates], Array]
 
-_KNOTS = 10  # of a curve
+KNOTS = 14  # of a curve
 NOISE_KNOTS = 6
 MOST_CURVES = 40  # continuous columns that get a curve of their own
 MOST_INTERACTING = 16  # continuous columns beyond which no kernel is tried
@@ -84,8 +84,8 @@ class Design:
 def spline(axis: Array, at: Covariates, n_knots: int) -> Function | None:
     r"""Return a natural cubic spline of ``Z @ axis`` without its linear part, or None.
 
-    Radial functions :math:`|t - k|^3` of knots k at quantiles, with coefficients orthogonal to
-    1 and k, and turned so that the wiggliness :math:`\int f''^2` is a sum of squares.
+    Radial functions :math:`|t - k|^3` of knots k at the ends and at quantiles, with coefficients
+    orthogonal to 1 and k, and turned so that the wiggliness :math:`\int f''^2` is a sum of squares.
     """
     values = np.unique(at.Z @ axis)
     if len(values) < 3:
@@ -93,7 +93,7 @@ def spline(axis: Array, at: Covariates, n_knots: int) -> Function | None:
     at_most = min(n_knots, len(values))
     knots = values
     if len(values) > at_most:
-        share = (np.arange(at_most) + 0.5) / at_most
+        share = np.array([0, *(np.arange(at_most - 2) + 0.5) / (at_most - 2), 1])
         knots = np.unique(quantiles((at.Z @ axis)[:, None], share, at.weights))
         if len(knots) < 3:
             knots = np.linspace(values[0], values[-1], at_most)
@@ -150,7 +150,7 @@ def candidates(at: Covariates, index: Array | None) -> list[Block]:
     if index is not None and p > 1:
         axes.append(("index", index))
     for name, axis in axes:
-        curve = spline(axis, at, _KNOTS)
+        curve = spline(axis, at, KNOTS)
         if curve is not None:
             found.append(Block(name, curve, cost=INDEX_COST * (p - 1) * (name == "index")))
     K = at.n_categories
@@ -169,25 +169,25 @@ def candidates(at: Covariates, index: Array | None) -> list[Block]:
 
 
 def effective_number(residuals: Array, n_rows: float) -> float:
+    """Return as how many independent features these count; see `independent_number`."""
+    return independent_number(residuals.T @ residuals, n_rows)
+
+
+def independent_number(products: Array, n_rows: float) -> float:
     r"""Return as how many independent features these count, :math:`d / (1 + (d - 1) r^2)`.
 
-    :math:`r^2` is the mean squared correlation of residuals beyond the 1/n of independent ones.
+    :math:`r^2` is the mean squared correlation of residuals beyond the 1/n of independent ones,
+    given sums of their products.
     """
-    d = residuals.shape[1]
-    if d == 1:
-        return 1.0
-    size = np.sqrt((residuals**2).sum(0))
-    scaled = residuals[:, size > 0] / size[size > 0]
-    d = scaled.shape[1]
+    size = np.sqrt(np.diag(products))
+    varies = np.flatnonzero(size > 0)
+    d = len(varies)
     if d < 2:
         return 1.0
-    square = ((scaled.T @ scaled) ** 2).sum() - d
-    return independent_number(square / (d * (d - 1)), d, n_rows)
-
-
-def independent_number(r2: float, d: int, n_rows: float) -> float:
-    """Return as how many d features count whose squared correlations are `r2` on average."""
-    return d / (1 + (d - 1) * min(max(r2 - 1 / max(n_rows, 1.0), 0.0), 1.0))
+    scaled = products[np.ix_(varies, varies)] / np.outer(size[varies], size[varies])
+    square = (scaled**2).sum() - d
+    r2 = min(max(square / (d * (d - 1)) - 1 / max(n_rows, 1.0), 0.0), 1.0)
+    return d / (1 + (d - 1) * r2)
 
 
 def best_scale(G: Array, n_eff: Array | float, dof: Array | float) -> Array:

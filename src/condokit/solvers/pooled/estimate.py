@@ -18,7 +18,7 @@ from condokit.data.subsets import subsample
 from condokit.solvers.pooled.basis import RangeBasis
 from condokit.solvers.pooled.design import Design, effective_number, free_columns
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
-from condokit.solvers.pooled.products import node_rows, number_of
+from condokit.solvers.pooled.products import node_rows
 from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
 from condokit.solvers.pooled.subjects import with_subject_means, without_subject
@@ -207,7 +207,7 @@ def law_of_products(
     side, level = np.divmod(nodes.group, L)
     X = (nodes.X - rows.mean[side]) / rows.unit[side]
     at = Covariates(nodes.Phi, level, L, weights=nodes.counts[:, 0])
-    number = number_of(products, rows.unit[np.arange(2 * L) // L])
+    number = _independent_features(rows)
     frame = Frame(at, side, 2, 1, basis=basis, n_effective=number)
     few = np.flatnonzero(~rows.flat) if not rows.flat.all() else np.arange(len(fixed))
     few = few[subsample(len(few), MOST_SELECTING)]

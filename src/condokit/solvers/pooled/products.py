@@ -23,7 +23,6 @@ from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.grouped import GroupedMoments
 from condokit.data.products import GroupedProducts
-from condokit.solvers.pooled.design import independent_number
 from condokit.solvers.pooled.stacked import nodes
 
 _RANK = 1e-12  # share of a variance that is rounding
@@ -76,7 +75,7 @@ def _residual_nodes(
 
 def _roots(products: GroupedProducts, present: Array) -> tuple[Array, Array]:
     """Return A, shape (n_groups, r, r), and the coefficients c, shape (n_groups, r, n_features)."""
-    n, r = products.count[present], products.n_columns
+    n, r = ones_for_zeros(products.count[present]), products.n_columns
     scatter = products.scatter[present][:, :r] / n[:, None, None]
     size = ones_for_zeros(np.sqrt(np.einsum("gii->gi", scatter[:, :, :r])))
     R = scatter[:, :, :r] / (size[:, :, None] * size[:, None, :])
@@ -88,27 +87,8 @@ def _roots(products: GroupedProducts, present: Array) -> tuple[Array, Array]:
     return A, turned * np.where(good, 1 / ones_for_zeros(root), 0.0)[:, :, None]
 
 
-def number_of(products: GroupedProducts, unit: Array) -> float:
-    """Return as how many independent features these count, from those whose products are kept.
-
-    `unit` has the shape (n_groups, n_features). Residuals are those of each group's regression.
-    """
-    known = np.setdiff1d(np.arange(products.n_features), list(products.own))
-    kept = np.flatnonzero(np.isin(products.crossed, known))
-    some = products.crossed[kept]
-    if len(known) < 2 or not len(some):
-        return 1.0
-    present, r = np.flatnonzero(products.count), products.n_columns
-    _, c = _roots(products, present)
-    n, own = products.count[present][:, None, None], unit[present]
-    both = products.scatter[present][:, r + kept][:, :, r + known]
-    both = both - n * np.swapaxes(c[:, :, some], 1, 2) @ c[:, :, known]
-    both = (both / (own[:, some, None] * own[:, None, known])).sum(axis=0)
-    alone = (products.squares[present] - n[:, 0] * (c**2).sum(axis=1)) / own**2
-    alone = np.maximum(alone.sum(axis=0), 0.0)
-    size = np.sqrt(alone[some][:, None] * alone[known])
-    usable = (size > 1e-9) & (some[:, None] != known)
-    square = np.where(usable, both / ones_for_zeros(size), 0.0) ** 2
-    return independent_number(
-        float(square.sum() / max(usable.sum(), 1)), len(known), float(products.count.sum())
-    )
+def explained(products: GroupedProducts, features: Array) -> Array:
+    """Return which part of the products of features their groups' columns explain, by group."""
+    _, c = _roots(products, np.arange(len(products.count)))
+    c = c[:, :, features] * np.sqrt(products.count)[:, None, None]
+    return np.swapaxes(c, 1, 2) @ c
