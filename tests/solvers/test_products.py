@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from condokit.data.basis import RangeBasis
 from condokit.data.covariates import Covariates
 from condokit.data.grouped import GroupedMoments
 from condokit.data.products import GroupedProducts
-from condokit.solvers.pooled.basis import RangeBasis
 from condokit.solvers.pooled.estimate import Frame, fit_pooled, fit_products, law_of_products
 from condokit.solvers.pooled.products import node_rows
 from condokit.solvers.pooled.stacked import solve

@@ -65,6 +65,19 @@ def from_batches(
     return _labelled(X, "batch", batch, bridge, None, *roles)
 
 
+def from_site(
+    X: Any, domain: Any, label: Any, *roles: Any
+) -> tuple[Domains, Array, list[Any], Array | None]:
+    """Read one table of a site, whose rows `domain` labels or which all have one `label`.
+
+    As `from_batches`, with as many labels as there are, and no bridges.
+    """
+    if (domain is None) == (label is None):
+        raise refusal("Give either {@'domain'}, the labels of rows, or {@'label'}, one for all.")
+    given = domain if label is None else [label] * Table(X).n_rows
+    return _labelled(X, "site", given, None, None, *roles)
+
+
 def _labelled(
     X: Any,
     argument: str,
@@ -82,7 +95,8 @@ def _labelled(
     """Read one table with labelled rows; also each row's label, all labels, each row's bridge."""
     table = Table(X)
     reserved: list[str] = []
-    labels = _column(table, argument, given, reserved)
+    said = "domain" if argument == "site" else argument
+    labels = _column(table, said, given, reserved)
     reliability = check_reliability(reliability)
     columns = _confounders(table, confounders, reserved, "confounders", reliability)
     group_codes = _group_codes([table], [groups], [reserved])
@@ -95,10 +109,10 @@ def _labelled(
         bridges[bridges == (names.index("") if "" in names else -1)] = -1
     weights = _weights([table], [sample_weight])
     table.refuse_empty()
-    levels, codes = factorize([labels], argument)
+    levels, codes = factorize([labels], said)
     if argument == "domain":
-        query_label, reference_label = _name_domains(levels, len(codes), reference)
-    elif len(levels) < 2:
+        query_label, reference_label = name_domains(levels, len(codes), reference)
+    elif len(levels) < 2 and argument == "batch":
         text = "{@'batch'} has the label {only} alone; there is nothing to compare."
         raise refusal(text, only=listing(levels))
     else:
@@ -125,7 +139,7 @@ def _labelled(
         n_mostly_zero=n_zero,
     )
     how: tuple[Any, ...] = categorical, missing, reliability
-    if argument == "batch":
+    if argument != "domain":
         excused = np.zeros(len(codes), dtype=bool) if bridges is None else bridges >= 0
         how = *how, excused, codes, levels
     return _with_confounders(domains, [columns], *how), codes, levels, bridges
@@ -235,7 +249,7 @@ def column_values(table: Table, argument: str, value: Any) -> Array:
     return as_array(_column(table, argument, value, []))
 
 
-def _name_domains(labels: list[Any], n_rows: int, reference: Any) -> tuple[Any, Any]:
+def name_domains(labels: list[Any], n_rows: int, reference: Any) -> tuple[Any, Any]:
     """Return (query label, reference label)."""
     if len(labels) != 2:
         few = "; with 1 sample there is nothing to compare" if n_rows == 1 else ""
@@ -449,6 +463,8 @@ def _with_confounders(
                 keep &= ~asked
         confounders.append(confounder)
     for side, mine in sides(is_query):
+        if not mine.any():  # a site may have one of them alone
+            continue
         if not keep[mine].any():
             text = "No {side} row is left after dropping {n:rows} rows with missing confounders "
             raise refusal(text + "({names}).", side=side, n=mine.sum(), names=listing(counts))

@@ -17,17 +17,17 @@ from scipy.spatial.distance import cdist
 from condokit.checks import Array
 from condokit.conditionals.curves import cross
 from condokit.data.arrays import independent, quantiles
+from condokit.data.basis import KNOTS, Cubic, RangeBasis
 from condokit.data.covariates import Covariates
 from condokit.data.subsets import subsample
-from condokit.solvers.curves import Cubic
 
 Function = Callable[[Covariates], Array]
 
-KNOTS = 14  # of a curve
 NOISE_KNOTS = 6
 MOST_CURVES = 40  # continuous columns that get a curve of their own
 MOST_INTERACTING = 16  # continuous columns beyond which no kernel is tried
 MOST_CROSSED = 60  # columns of a block that crosses levels with columns
+SMOOTHEST = 4  # functions of a curve, that levels may have of their own
 LANDMARKS = 400
 FEWEST_RANK = 40
 ROWS_PER_COLUMN = 4.0  # fewer rows than this per column of D: its columns are penalised too
@@ -123,11 +123,16 @@ def kernel(shape: str, at: Covariates) -> Function:
     return lambda rows: compare(rows.Z) @ turn
 
 
-def free_columns(
-    at: Covariates, linear: Function = attrgetter("Z"), n_rows: float | None = None
-) -> tuple[Design, list[Block]]:
-    """Return D, and those of its columns that rows are too few to leave unpenalised."""
-    n, p = len(at.Z) if n_rows is None else n_rows, linear(at).shape[1]
+def free_columns(at: Covariates, basis: RangeBasis | None = None) -> tuple[Design, list[Block]]:
+    """Return D, and those of its columns that rows are too few to leave unpenalised.
+
+    Rows that stand for products have the functions of a `basis` for Z.
+    """
+    linear: Function = attrgetter("Z")
+    n, p = at.Z.shape
+    if basis is not None:
+        n, p = int(at.counts.sum()), len(basis.names)
+        linear = _columns(slice(0, p))
     free: list[Function] = []
     always: list[Block] = []
     taken = 2.0
@@ -165,6 +170,31 @@ def candidates(at: Covariates, index: Array | None) -> list[Block]:
                 found.append(Block(f"{name} by level", crossed))
     if 1 < p <= MOST_INTERACTING and n >= 40:
         found += [Block(shape, kernel(shape, at)) for shape in ("rbf", "laplace")]
+    return found
+
+
+def _columns(own: slice) -> Function:
+    return lambda rows: rows.Z[:, own]
+
+
+def _crossed(own: slice) -> Function:
+    return lambda rows: cross(level_columns(rows), rows.Z[:, own])
+
+
+def basis_candidates(at: Covariates, basis: RangeBasis) -> list[Block]:
+    """Return the blocks that products may add: curves, products, and slopes and curves by level."""
+    p, K, start = len(basis.names), at.n_categories, len(basis.names) + len(basis.pairs)
+    ends = start + basis.n_bent * np.arange(1, p + 1)
+    found = [
+        Block(f"curve {k}", _columns(slice(end - basis.n_bent, end))) for k, end in enumerate(ends)
+    ]
+    if basis.pairs:
+        found.append(Block("products", _columns(slice(p, start))))
+    if K > 1 and p * (K - 1) <= MOST_CROSSED:
+        found.append(Block("slopes", _crossed(slice(0, p))))
+    if K > 1 and SMOOTHEST * (K - 1) <= MOST_CROSSED:
+        for k, end in enumerate(ends):
+            found.append(Block(f"curve {k} by level", _crossed(slice(end - SMOOTHEST, end))))
     return found
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from condokit.checks import Array
+from condokit.data.basis import RangeBasis
 from condokit.data.covariates import Covariates
-from condokit.solvers.pooled.basis import RangeBasis
 from condokit.solvers.pooled.design import (
     NOISE_KNOTS,
     Design,
+    basis_candidates,
     candidates,
     effective_number,
     free_columns,
@@ -138,7 +139,7 @@ def select(
     (`effective_number`), if it is not given.
     """
     dummies = (batch[:, None] == np.delete(np.arange(n_batches), reference)).astype(float)
-    design, always = free_columns(at) if basis is None else basis.free(at)
+    design, always = free_columns(at, basis)
     free = transform if transform is not None else np.asarray
     D, W = free(np.column_stack([design.unpenalised(at), dummies])), (weights * precision)[:, None]
     noise = NoiseModel.of_levels(at.category, at.n_categories, False)
@@ -151,7 +152,7 @@ def select(
     if transform is None and basis is None:
         index = _index(at, dummies, X * start.s.T[batch], start.e, W[:, 0])
     design = replace(design, index=index)
-    offered = candidates(at, index) if basis is None else basis.candidates(at)
+    offered = candidates(at, index) if basis is None else basis_candidates(at, basis)
     scaled, parts, inverse = [], [], rows.inverses(W)[0][0]
     for block in always + offered:  # off D, in units of mean row variance 1
         values = free(block(at))

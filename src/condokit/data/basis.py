@@ -1,4 +1,4 @@
-"""Functions of continuous confounders over declared ranges, the same wherever rows are."""
+"""Natural cubic splines, and functions of continuous confounders over declared ranges."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,22 +6,37 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from scipy.linalg import null_space
 
 from condokit.checks import Array, listing, refusal
-from condokit.conditionals.curves import cross
-from condokit.data.covariates import Covariates
-from condokit.solvers.curves import Cubic
-from condokit.solvers.pooled.design import (
-    KNOTS,
-    MOST_CROSSED,
-    Block,
-    Design,
-    free_columns,
-    level_columns,
-)
 
-_CROSSED = 4  # functions of a curve, the smoothest, that levels may have of their own
+KNOTS = 14  # of a curve
 _MOST_PAIRED = 6  # confounders whose products are functions too
+
+
+class Cubic:
+    r"""Natural cubic splines: 1, t, and functions f whose squared coefficients sum to |f''|^2."""
+
+    def __init__(self, knots: Array) -> None:
+        self.knots = knots
+        free = null_space(np.stack([np.ones(len(knots)), knots]))
+        value, vector = np.linalg.eigh(free.T @ np.abs(knots[:, None] - knots) ** 3 @ free)
+        good = value > 1e-9 * value[-1]
+        self.turn = free @ (vector[:, good] / np.sqrt(value[good]))
+
+    def bent(self, t: Array) -> Array:
+        """Return the functions at some points, without 1 and t."""
+        return np.asarray(np.abs(t[:, None] - self.knots) ** 3 @ self.turn)
+
+    def __call__(self, t: Array) -> Array:
+        """Return all functions at some points."""
+        return np.column_stack([np.ones(len(t)), t, self.bent(t)])
+
+    def slopes(self, t: Array) -> Array:
+        """Return their derivatives."""
+        away = t[:, None] - self.knots
+        radial = 3 * away * np.abs(away) @ self.turn
+        return np.column_stack([np.zeros(len(t)), np.ones(len(t)), radial])
 
 
 @dataclass(frozen=True)
@@ -48,7 +63,8 @@ class RangeBasis:
         return Cubic(ends * (2 * (np.arange(self.n_knots) + 0.5) / self.n_knots - 1))
 
     @cached_property
-    def _pairs(self) -> list[tuple[int, int]]:
+    def pairs(self) -> list[tuple[int, int]]:
+        """Confounders whose products are functions."""
         p = len(self.names)
         return list(combinations(range(p), 2)) if p <= _MOST_PAIRED else []
 
@@ -60,7 +76,7 @@ class RangeBasis:
     @property
     def n_columns(self) -> int:
         """All functions: linear ones, products of two, and those that bend."""
-        return len(self.names) * (1 + self.n_bent) + len(self._pairs)
+        return len(self.names) * (1 + self.n_bent) + len(self.pairs)
 
     def __call__(self, values: Array) -> Array:
         """Return all functions at rows of confounders; those out of their range are refused."""
@@ -80,28 +96,8 @@ class RangeBasis:
                 odd=listing([f"{value:g}" for value in np.unique(odd)], 3),
             )
         T = (values - (low + high) / 2) * (np.sqrt(12.0) / (high - low))
-        paired = [T[:, [i]] * T[:, [j]] for i, j in self._pairs]
+        paired = [T[:, [i]] * T[:, [j]] for i, j in self.pairs]
         return np.hstack([T, *paired, *(self._cubic.bent(t) for t in T.T)])
-
-    def free(self, at: Covariates) -> tuple[Design, list[Block]]:
-        """Return columns that are always fitted, and those that rows are too few to leave free."""
-        p = len(self.names)
-        return free_columns(at, lambda rows: rows.Z[:, :p], float(at.counts.sum()))
-
-    def candidates(self, at: Covariates) -> list[Block]:
-        """Return the blocks that may be added: curves, slopes by level, products."""
-        p, K, size = len(self.names), at.n_categories, self.n_bent
-        start = p + len(self._pairs)
-        bent = [slice(start + k * size, start + (k + 1) * size) for k in range(p)]
-        found = [Block(f"curve {k}", _columns(own)) for k, own in enumerate(bent)]
-        if self._pairs:
-            found.append(Block("products", _columns(slice(p, start))))
-        if K > 1 and p * (K - 1) <= MOST_CROSSED:
-            found.append(Block("slopes", _crossed(slice(0, p))))
-            if _CROSSED * (K - 1) <= MOST_CROSSED:
-                ends = (slice(own.stop - _CROSSED, own.stop) for own in bent)
-                found += [Block(f"curve {k} by level", _crossed(own)) for k, own in enumerate(ends)]
-        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Return names, ranges and the number of knots."""
@@ -113,11 +109,3 @@ class RangeBasis:
         """Return what `to_dict` has written."""
         found = cls.of(record["ranges"])
         return cls(found.names, found.ranges, int(record["n_knots"]))
-
-
-def _columns(own: slice) -> Any:
-    return lambda rows: rows.Z[:, own]
-
-
-def _crossed(own: slice) -> Any:
-    return lambda rows: cross(level_columns(rows), rows.Z[:, own])
