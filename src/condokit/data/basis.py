@@ -78,9 +78,9 @@ class RangeBasis:
         """All functions: linear ones, products of two, and those that bend."""
         return len(self.names) * (1 + self.n_bent) + len(self.pairs)
 
-    def __call__(self, values: Array) -> Array:
-        """Return all functions at rows of confounders; those out of their range are refused."""
-        low, high = np.array(self.ranges).reshape(-1, 2).T
+    def check(self, values: Array) -> None:
+        """Refuse rows of confounders that are out of their ranges, by name."""
+        low, high = np.array(self.ranges).T
         outside = ~((values >= low) & (values <= high))
         if outside.any():
             j = int(outside.any(axis=0).argmax())
@@ -95,6 +95,11 @@ class RangeBasis:
                 high=high[j],
                 odd=listing([f"{value:g}" for value in np.unique(odd)], 3),
             )
+
+    def __call__(self, values: Array) -> Array:
+        """Return all functions at rows of confounders; those out of their range are refused."""
+        self.check(values)
+        low, high = np.array(self.ranges).T
         T = (values - (low + high) / 2) * (np.sqrt(12.0) / (high - low))
         paired = [T[:, [i]] * T[:, [j]] for i, j in self.pairs]
         return np.hstack([T, *paired, *(self._cubic.bent(t) for t in T.T)])

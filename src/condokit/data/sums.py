@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, refusal
+from condokit.data.continuous import Continuous
 from condokit.data.grouped import GroupedMoments
 from condokit.data.subsets import subsample
 
@@ -90,7 +91,7 @@ class Sums:
     are_rows: bool = False  # whether these are rows of their cell; if not, each stands for it
     # values of some features about as all rows have them, with counts, or None: see `tails`
     single: Callable[[Array], "Binned | None"] | None = None
-    products: Any = None  # cross-products with functions of continuous confounders
+    continuous: Continuous | None = None  # of continuous confounders
 
     def of(self, places: Array) -> "Sums":
         """Return what is known of some of the features."""

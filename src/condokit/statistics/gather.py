@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, is_number, listing, refusal
+from condokit.data.basis import RangeBasis
+from condokit.data.continuous import Continuous
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
 from condokit.data.roles import from_site
@@ -66,6 +68,7 @@ class Statistics:
         self.labels: list[Any] = []
         self.cells: dict[Cell, int] = {}
         self.moments = GroupedMoments(0, 0, products=True)
+        self.continuous: Continuous | None = None
         self.ties = Ties()
         self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # left out of a file
         self.hashes: list[str] = []  # of the files that these come from
@@ -155,6 +158,11 @@ class Statistics:
         self._check(domains)
         strata = domains.strata()
         kept, n_levels = strata.codes >= 0, len(strata.levels)
+        by_name = {c.name: c.values for c in domains.continuous}
+        names = () if self.continuous is None else self.continuous.basis.names
+        values = np.array([by_name[name] for name in names], dtype=float).T
+        if self.continuous is not None:
+            self.continuous.basis.check(values[kept])
         both = np.where(kept, codes * n_levels + strata.codes, -1)
         distinct = np.unique(both[kept])
         pairs = [divmod(int(k), n_levels) for k in distinct]
@@ -167,6 +175,8 @@ class Statistics:
             weights = None if domains.weights is None else domains.weights[rows]
             gaps = None if domains.gaps is None else np.isnan(chunk)
             self.moments.update(chunk, cell[rows], weights, gaps)
+            if self.continuous is not None:
+                self.continuous.update(chunk, values[rows], cell[rows], weights)
             mine = cell[rows] >= 0
             self.ties.update(chunk[mine], label[rows][mine])
         return self
@@ -193,6 +203,8 @@ class Statistics:
         for part in (self, other):
             place = np.array(new._places(list(part.cells)))
             new.moments.merge(part.moments, place)
+            if new.continuous is not None and part.continuous is not None:
+                new.continuous.merge(part.continuous, place)
             new.ties.merge(part.ties, np.array([new.labels.index(n) for n in part.labels]))
             new.masked = {key: n + part.masked[key] for key, n in new.masked.items()}
         new.hashes = [*self.hashes, *other.hashes]
@@ -210,6 +222,7 @@ class Statistics:
             places = np.array([own[name] for name in other.feature_names])
             new.feature_names = other.feature_names
             new.moments, new.ties = self.moments.of(places), self.ties.of(places)
+            new.continuous = self.continuous and self.continuous.of(places)
         new.confounders = other.confounders
         mine, wanted = (
             [name for name, kind in part.confounders.items() if kind == "categorical"]
@@ -224,6 +237,8 @@ class Statistics:
         new = copy(self)
         new.labels, new.cells, new.ties, new.hashes = [], {}, Ties(), []
         new.moments = GroupedMoments(0, self.n_features, products=True)
+        if self.continuous is not None:
+            new.continuous = Continuous(self.continuous.basis, 0, self.n_features)
         new.masked = dict.fromkeys(self.masked, 0)
         return new
 
@@ -316,6 +331,10 @@ class Statistics:
         self.feature_names, self.n_features = names, domains.n_features
         self.confounders = kinds
         self.moments = GroupedMoments(0, domains.n_features, products=True)
+        if domains.continuous:
+            ranges = {c.name: self.ranges[c.name] for c in domains.continuous}
+            basis = RangeBasis.of(dict(sorted(ranges.items())))
+            self.continuous = Continuous(basis, 0, domains.n_features)
 
     def _places(self, cells: Sequence[Cell]) -> list[int]:
         """Return the numbers of cells, new ones if they are not there yet."""
@@ -326,6 +345,8 @@ class Statistics:
                 self.labels.append(cell[0])
         if len(self.cells) > len(self.moments.count):
             self.moments = self.moments.resized(len(self.cells))
+            if self.continuous is not None:
+                self.continuous = self.continuous.resized(len(self.cells))
         return [self.cells[cell] for cell in cells]
 
 

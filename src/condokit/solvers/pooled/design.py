@@ -209,7 +209,7 @@ def independent_number(products: Array, n_rows: float) -> float:
     :math:`r^2` is the mean squared correlation of residuals beyond the 1/n of independent ones,
     given sums of their products.
     """
-    size = np.sqrt(np.diag(products))
+    size = np.sqrt(np.maximum(np.diag(products), 0.0))
     varies = np.flatnonzero(size > 0)
     d = len(varies)
     if d < 2:

@@ -18,7 +18,7 @@ from condokit.data.products import GroupedProducts
 from condokit.data.subsets import subsample
 from condokit.solvers.pooled.design import Design, free_columns, independent_number
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
-from condokit.solvers.pooled.products import node_rows
+from condokit.solvers.pooled.products import explained, node_rows
 from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
 from condokit.solvers.pooled.subjects import with_subject_means, without_subject
@@ -72,6 +72,10 @@ class Discrete:
         modal = share > MODAL
         return cls(share > TIED, modal, (share > RARE) | (modal & (off < FEWEST_OFF_MODE)))
 
+    def of_features(self, features: Array) -> "Discrete":
+        """Return some of the features."""
+        return Discrete(self.tied[features], self.modal[features], self.rare[features])
+
 
 def fit_pooled(rows: Rows, has_scale: bool, has_tails: bool = True) -> Solution:
     """Estimate the plain map of every feature; `has_tails` if residuals may have heavy ones."""
@@ -84,6 +88,8 @@ def fit_pooled(rows: Rows, has_scale: bool, has_tails: bool = True) -> Solution:
     fixed = np.column_stack([fixed, np.ones(len(fixed))])
     if not has_tails:
         discrete = replace(discrete, tied=np.ones(len(fixed), dtype=np.bool_))
+    if sums is not None and sums.continuous is not None:
+        return fit_products(rows, rows.products(), sums.continuous.basis, fixed, discrete)
     if rows.covariates.Z.shape[1] or rows.groups is not None:
         return _fit_design(rows, fixed, discrete)
     return _fit_strata(rows, fixed, discrete)
@@ -155,16 +161,24 @@ def _table(at: Stacked, found: Found, subjects: Array | None) -> Array:
     return np.stack([np.broadcast_to(row, len(Q)) for row in parts])
 
 
-def _independent_features(rows: Rows) -> float:
-    """Return as how many independent features these count, from products of some of them."""
+def _independent_features(rows: Rows, given: GroupedProducts | None = None) -> float:
+    """Return as how many independent features these count, from products of some of them.
+
+    What columns explain is taken off, if products with these are `given`.
+    """
     stats, d = rows.strata, len(rows.flat)
     if d == 1 or stats.products is None:
         return 1.0
     varies = np.flatnonzero(~rows.flat[stats.few])
     sums, n = np.zeros((len(varies), len(varies))), len(varies)
-    for scatter, unit in zip(np.split(stats.products.scatter, 2), rows.unit):
+    scatters = [half.sum(axis=0) for half in np.split(stats.products.scatter, 2)]
+    if given is not None:
+        share = stats.products.count.sum() / max(float(given.count.sum()), 1.0)
+        parts = np.split(explained(given, stats.few), 2)
+        scatters = [own - share * half.sum(axis=0) for own, half in zip(scatters, parts)]
+    for scatter, unit in zip(scatters, rows.unit):
         own = unit[stats.few[varies]]
-        sums += scatter.sum(axis=0)[np.ix_(varies, varies)] / np.outer(own, own)
+        sums += scatter[np.ix_(varies, varies)] / np.outer(own, own)
     found = independent_number(sums, float(stats.products.count.sum()))
     return found / n * d if n < d and found > 0.5 * n else found
 
@@ -181,32 +195,23 @@ def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
 
 
 def fit_products(
-    rows: Rows, products: GroupedProducts, basis: RangeBasis, has_scale: bool
+    rows: Rows, products: GroupedProducts, basis: RangeBasis, fixed: Array, discrete: Discrete
 ) -> Solution:
-    """Fit with continuous confounders from products with their functions, by query's levels first.
+    """Fit from products with functions of continuous confounders, by the query's levels first.
 
     Features that are missing in different rows are fitted apart. Tails are taken for normal.
     """
     results = []
     for features, own in products.parts():
-        flat, unit = rows.flat[features], rows.unit[:, features]
-        part = replace(rows, mean=rows.mean[:, features], unit=unit, flat=flat)
-        fixed = np.where(flat | (not has_scale), unit[0] / unit[1], np.nan)
-        fixed = np.column_stack([fixed, np.ones(len(fixed))])
-        none = np.zeros(len(flat), dtype=np.bool_)
-        results.append((features, _fit_nodes(part, own, basis, fixed, Discrete(none, none, none))))
+        part = rows.of(features)
+        law, X = law_of_products(part, own, basis, fixed[features])
+        never, vary = np.zeros(len(features), dtype=np.bool_), ~discrete.modal[features]
+        how = fixed[features], never, vary, None, law.n_effective, _CELL_VALUES
+        table, _ = _estimates(law.stacked(X), *how)
+        kind = discrete.of_features(features)
+        found = _assemble(table, part, fixed[features], kind, law.n_effective, law.facts)
+        results.append((features, found))
     return joined(results) if len(results) > 1 else results[0][1]
-
-
-def _fit_nodes(
-    rows: Rows, products: GroupedProducts, basis: RangeBasis, fixed: Array, discrete: Discrete
-) -> Solution:
-    """Fit features that are known in the same rows."""
-    law, X = law_of_products(rows, products, basis, fixed)
-    never = np.zeros(len(fixed), dtype=np.bool_)
-    own = fixed, never, ~discrete.modal, None, law.n_effective, _CELL_VALUES
-    table, _ = _estimates(law.stacked(X), *own)
-    return _assemble(table, rows, fixed, discrete, law.n_effective, law.facts)
 
 
 def law_of_products(
@@ -217,7 +222,7 @@ def law_of_products(
     side, level = np.divmod(nodes.group, L)
     X = (nodes.X - rows.mean[side]) / rows.unit[side]
     at = Covariates(nodes.Phi, level, L, weights=nodes.counts[:, 0])
-    number = _independent_features(rows)
+    number = _independent_features(rows, products)
     frame = Frame(at, side, 2, 1, basis=basis, n_effective=number)
     few = np.flatnonzero(~rows.flat) if not rows.flat.all() else np.arange(len(fixed))
     few = few[subsample(len(few), MOST_SELECTING)]
