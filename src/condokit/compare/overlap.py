@@ -72,12 +72,12 @@ def measure_overlap(
         used = np.minimum(used + unseen, 1.0)
         coefficient, effective = _from_propensity(covariates, is_query, used)
     if domains.sums is not None and domains.sums.continuous is not None:
-        for name, joint, alone in _in_bins(domains, strata):
+        for name, joint, single in _in_bins(domains, strata):
             found, _ = overlap_of_counts(joint[:, joint.any(axis=0)])
             if found < coefficient:
                 coefficient, effective = found, _effective_rows(joint)
-            by_confounder[name], _ = overlap_of_counts(alone[:, alone.any(axis=0)])
-            outside[name] = float(alone[0, alone[1] == 0].sum() / alone[0].sum())
+            by_confounder[name], _ = overlap_of_counts(single[:, single.any(axis=0)])
+            outside[name] = float(single[0, single[1] == 0].sum() / single[0].sum())
     is_only_one = covariates.Z.shape[1] == covariates.n_categories == 1
     for confounder, z in zip(domains.continuous, covariates.Z.T):
         outside[confounder.name], most = _ranges(z, covariates, is_query)

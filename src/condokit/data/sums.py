@@ -98,7 +98,8 @@ class Sums:
         single = self.single
         some = None if single is None else lambda features: single(places[features])
         moments, ties = self.moments.of(places), self.ties.of(places)
-        return replace(self, moments=moments, ties=ties, single=some)
+        own = None if self.continuous is None else self.continuous.of(places)
+        return replace(self, moments=moments, ties=ties, single=some, continuous=own)
 
     def gather(self, groups: Array, n_groups: int, kind: Any) -> Any:
         """Return the moments of groups of cells, given by the group of each row."""

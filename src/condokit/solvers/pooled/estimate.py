@@ -18,7 +18,7 @@ from condokit.data.products import GroupedProducts
 from condokit.data.subsets import subsample
 from condokit.solvers.pooled.design import Design, free_columns, independent_number
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
-from condokit.solvers.pooled.products import explained, node_rows
+from condokit.solvers.pooled.products import node_rows, unexplained
 from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
 from condokit.solvers.pooled.subjects import with_subject_means, without_subject
@@ -171,14 +171,9 @@ def _independent_features(rows: Rows, given: GroupedProducts | None = None) -> f
         return 1.0
     varies = np.flatnonzero(~rows.flat[stats.few])
     sums, n = np.zeros((len(varies), len(varies))), len(varies)
-    scatters = [half.sum(axis=0) for half in np.split(stats.products.scatter, 2)]
-    if given is not None:
-        share = stats.products.count.sum() / max(float(given.count.sum()), 1.0)
-        parts = np.split(explained(given, stats.few), 2)
-        scatters = [own - share * half.sum(axis=0) for own, half in zip(scatters, parts)]
-    for scatter, unit in zip(scatters, rows.unit):
+    for scatter, unit in zip(np.split(unexplained(stats, given), 2), rows.unit):
         own = unit[stats.few[varies]]
-        sums += scatter[np.ix_(varies, varies)] / np.outer(own, own)
+        sums += scatter.sum(axis=0)[np.ix_(varies, varies)] / np.outer(own, own)
     found = independent_number(sums, float(stats.products.count.sum()))
     return found / n * d if n < d and found > 0.5 * n else found
 
@@ -204,7 +199,8 @@ def fit_products(
     results = []
     for features, own in products.parts():
         part = rows.of(features)
-        law, X = law_of_products(part, own, basis, fixed[features])
+        number, units = _independent_features(part, own), (part.mean, part.unit)
+        law, X = law_of_products(own, basis, units, ~part.flat, fixed[features], number)
         never, vary = np.zeros(len(features), dtype=np.bool_), ~discrete.modal[features]
         how = fixed[features], never, vary, None, law.n_effective, _CELL_VALUES
         table, _ = _estimates(law.stacked(X), *how)
@@ -215,19 +211,28 @@ def fit_products(
 
 
 def law_of_products(
-    rows: Rows, products: GroupedProducts, basis: RangeBasis, fixed: Array
+    products: GroupedProducts,
+    basis: RangeBasis,
+    units: tuple[Array, Array],
+    usable: Array,
+    fixed: Array,
+    number: float,
+    reference: int = 1,
 ) -> "tuple[Law, Array]":
-    """Choose what features depend on; return also rows that stand for products, in units."""
-    L, nodes = len(products.count) // 2, node_rows(products)
-    side, level = np.divmod(nodes.group, L)
-    X = (nodes.X - rows.mean[side]) / rows.unit[side]
-    at = Covariates(nodes.Phi, level, L, weights=nodes.counts[:, 0])
-    number = _independent_features(rows, products)
-    frame = Frame(at, side, 2, 1, basis=basis, n_effective=number)
-    few = np.flatnonzero(~rows.flat) if not rows.flat.all() else np.arange(len(fixed))
+    """Choose what features depend on, given products by (batch, level).
+
+    Return also rows that stand for them, in `units` of means and spreads of batches. `usable`
+    features choose, and count as `number` independent ones.
+    """
+    mean, unit = units
+    K, nodes = len(mean), node_rows(products)
+    batch, level = np.divmod(nodes.group, len(products.count) // K)
+    X = (nodes.X - mean[batch]) / unit[batch]
+    at = Covariates(nodes.Phi, level, len(products.count) // K, weights=nodes.counts[:, 0])
+    frame = Frame(at, batch, K, reference, basis=basis, n_effective=number)
+    few = np.flatnonzero(usable) if usable.any() else np.arange(len(usable))
     few = few[subsample(len(few), MOST_SELECTING)]
-    usable = np.ones(len(few), dtype=np.bool_)
-    return choose_law(X[:, few], frame, fixed[few], usable, len(fixed)), X
+    return choose_law(X[:, few], frame, fixed[few], usable[few] | ~usable.any(), len(fixed)), X
 
 
 def law_of(rows: Rows, X: Array, fixed: Array, discrete: Discrete) -> "Law":

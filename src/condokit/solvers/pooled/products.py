@@ -87,8 +87,13 @@ def _roots(products: GroupedProducts, present: Array) -> tuple[Array, Array]:
     return A, turned * np.where(good, 1 / ones_for_zeros(root), 0.0)[:, :, None]
 
 
-def explained(products: GroupedProducts, features: Array) -> Array:
-    """Return which part of the products of features their groups' columns explain, by group."""
+def unexplained(stats: GroupedMoments, products: GroupedProducts | None) -> Array:
+    """Return products of a few features by group, less what columns explain of these, if known."""
+    together = stats.products
+    assert together is not None
+    if products is None:
+        return together.scatter
     _, c = _roots(products, np.arange(len(products.count)))
-    c = c[:, :, features] * np.sqrt(products.count)[:, None, None]
-    return np.swapaxes(c, 1, 2) @ c
+    share = together.count.sum() / max(float(products.count.sum()), 1.0)
+    c = c[:, :, stats.few] * np.sqrt(share * products.count)[:, None, None]
+    return together.scatter - np.swapaxes(c, 1, 2) @ c
