@@ -93,6 +93,9 @@ class Sums:
     # the values of features with heavy tails, as far as they are known, by number
     values: Callable[[Array], dict[int, Values]] | None = None
     continuous: Continuous | None = None  # of continuous confounders
+    # read all rows again, given something empty with `update` (of features, continuous confounders
+    # as given, cells, weights or None) and `merge`, and the numbers of features it is told
+    again: Callable[[Callable[[], Any], Array], Any] | None = None
 
     def of(self, places: Array) -> "Sums":
         """Return what is known of some of the features."""
@@ -105,7 +108,9 @@ class Sums:
 
         moments, ties = self.moments.of(places), self.ties.of(places)
         own = None if self.continuous is None else self.continuous.of(places)
-        return replace(self, moments=moments, ties=ties, values=some, continuous=own)
+        again = self.again
+        more = None if again is None else lambda make, few: again(make, places[few])
+        return replace(self, moments=moments, ties=ties, values=some, continuous=own, again=more)
 
     def gather(self, groups: Array, n_groups: int, kind: Any) -> Any:
         """Return the moments of groups of cells, given by the group of each row."""

@@ -13,7 +13,7 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.arrays import independent
 from condokit.data.basis import RangeBasis
-from condokit.data.covariates import Covariates
+from condokit.data.covariates import Covariates, standard_units
 from condokit.data.products import GroupedProducts
 from condokit.data.subsets import subsample
 from condokit.solvers.pooled.design import Design, free_columns, independent_number
@@ -21,6 +21,7 @@ from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
 from condokit.solvers.pooled.products import node_rows, unexplained
 from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
+from condokit.solvers.pooled.streams import Again, Columns, PlainProducts, State, settle
 from condokit.solvers.pooled.subjects import with_subject_means, without_subject
 from condokit.solvers.pooled.weights import errors, fit_weights, shape
 from condokit.solvers.solution import Evidence, Solution, joined
@@ -90,6 +91,8 @@ def fit_pooled(rows: Rows, has_scale: bool, has_tails: bool = True) -> Solution:
         discrete = replace(discrete, tied=np.ones(len(fixed), dtype=np.bool_))
     if sums is not None and sums.continuous is not None:
         return fit_products(rows, rows.products(), sums.continuous.basis, fixed, discrete)
+    if rows.covariates.Z.shape[1] and sums is not None and sums.again is not None:
+        return _fit_stream(rows, fixed, discrete)
     if rows.covariates.Z.shape[1] or rows.groups is not None:
         return _fit_design(rows, fixed, discrete)
     return _fit_strata(rows, fixed, discrete)
@@ -133,34 +136,52 @@ def _estimates(
     subjects: Array | None,
     n_effective: float,
     n_values: int = FEATURE_VALUES,
+    found_of: dict[int, tuple[Found, int]] | None = None,
 ) -> tuple[Array, Array]:
-    """Fit features as normal, then those with weights that need these; mark heavy tails."""
+    """Fit features as normal, then those with weights that need these; mark heavy tails.
+
+    What is found of the latter is kept in `found_of`, by feature, with its place in it.
+    """
     n, d = at.X.shape
     table, tails = np.empty((13, d)), np.zeros(d, dtype=np.bool_)
     for some in _parts(np.arange(d), n, n_values):
         part = at.of(slice(some[0], some[-1] + 1))
         found = solve(part, fixed[some])
         table[:, some], tails[some] = _table(part, found, subjects), shape(part, found)[1]
-    t, vary = tails & may_tail, may_vary & (not at.noise.empty)
-    for some in _parts(np.flatnonzero(t & vary), n, n_values):  # heavy for variances that differ?
-        part, own = at.of(some), fixed[some]
-        normal = fit_weights(part, solve(part, own), own, t[some] & False, n_effective)
-        t[some] = shape(part, normal)[1]
+    vary = may_vary & (not at.noise.empty)
+    t = _heavy(at, fixed, tails & may_tail, vary, n_effective)
     for some in _parts(np.flatnonzero(t | vary), n, n_values):
         part, own = at.of(some), fixed[some]
         found = fit_weights(part, solve(part, own), own, t[some], n_effective)
         table[:, some] = _table(part, found, subjects)
+        if found_of is not None:
+            found_of.update({int(j): (found, k) for k, j in enumerate(some)})
         if not may_tail.any():
             tails[some] = shape(part, found)[1]
     return table, tails
 
 
+def _heavy(at: Stacked, fixed: Array, tails: Array, vary: Array, n_effective: float) -> Array:
+    """Mark features whose tails are heavy not for variances that differ alone."""
+    tails = tails.copy()
+    for some in _parts(np.flatnonzero(tails & vary), len(at.X)):
+        part, own, never = at.of(some), fixed[some], np.zeros(len(some), dtype=np.bool_)
+        found = fit_weights(part, solve(part, own), own, never, n_effective)
+        tails[some] = shape(part, found)[1]
+    return tails
+
+
 def _table(at: Stacked, found: Found, subjects: Array | None) -> Array:
     """Return what `_assemble` needs of features in standard units, a column for each."""
+    own = np.broadcast_arrays(*errors(at, found, 0, subjects), found.s[:, 0])[:3]
+    return np.concatenate([np.stack(own), _row(found)])
+
+
+def _row(found: Found) -> Array:
+    """Return the same without errors."""
     Q, T, last = found.reduced.Q, found.reduced.T[:, -1], (found.nu, found.sigma2, found.dof)
-    rows = (*errors(at, found, 0, subjects), *last, found.reduced.n_eff[:, 0], found.s[:, 0])
-    parts = (*rows, Q[:, 1, 1], Q[:, 0, 1], Q[:, 0, 0], *T)
-    return np.stack([np.broadcast_to(row, len(Q)) for row in parts])
+    parts = (*last, found.reduced.n_eff[:, 0], found.s[:, 0], Q[:, 1, 1], Q[:, 0, 1], Q[:, 0, 0])
+    return np.stack([np.broadcast_to(row, len(Q)) for row in (*parts, *T)])
 
 
 def _independent_features(rows: Rows, given: GroupedProducts | None = None) -> float:
@@ -188,6 +209,45 @@ def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     own = fixed, may_tail, may_vary, rows.groups, law.n_effective
     table, _ = _estimates(law.stacked(X), *own)
     facts = {**law.facts, "subjects": law.rho}
+    return _assemble(table, rows, fixed, discrete, law.n_effective, facts)
+
+
+def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
+    """Choose the law, and estimate errors, from a sample of rows; all else from all rows."""
+    X = rows.values()
+    if np.isnan(X).any():
+        rows, X = rows.complete(X)
+    sums, at = rows.domains.sums, rows.covariates
+    law = law_of(replace(rows, covariates=replace(at, weights=None)), X, fixed, discrete)
+    plain = law.frame.at
+    may_tail, may_vary = ~discrete.tied & ~rows.flat, ~discrete.modal
+    alone = law.stacked(X)  # as many rows as there are tell of tails
+    may_tail &= shape(alone, solve(alone, fixed))[1]
+    vary = may_vary & (not law.noise.empty)
+    may_tail = _heavy(alone, fixed, may_tail, vary, law.n_effective)
+    law.frame = replace(law.frame, at=replace(plain, weights=at.weights))
+    found_of: dict[int, tuple[Found, int]] = {}
+    how = None, law.n_effective, FEATURE_VALUES, found_of
+    table, _ = _estimates(law.stacked(X), fixed, may_tail, may_vary, *how)
+    standards = [standard_units(np.asarray(c.values)[rows.used]) for c in rows.domains.continuous]
+    columns = Columns(law.design, law.noise, plain, standards, rows.place())
+    varied = law.noise.columns.shape[1] > 0
+    weighted = np.isfinite(table[3]) | (may_vary & varied)
+    if len(some := np.flatnonzero(~weighted)):
+        gathered = sums.again(partial(PlainProducts, columns, len(some)), some)
+        for few, own in gathered.products.parts():
+            mine, never = some[few], np.zeros(len(few), dtype=np.bool_)
+            stacked = columns.stacked(node_rows(own), rows.units(mine), law.noise.levels)
+            exact = fixed[mine], never, may_vary[mine], None, law.n_effective, _CELL_VALUES
+            table[3:, mine] = _estimates(stacked, *exact)[0][3:]
+    if len(some := np.flatnonzero(weighted)):
+        state = State.of([found_of[j] for j in some.tolist()], rows.units(some), plain, columns)
+        again: Again = lambda make, few: sums.again(make, some[few])  # noqa: E731
+        sizes = np.sqrt(table[:2, some])
+        found = settle(columns, state, again, fixed[some], sizes, law.n_effective)
+        for j, one in zip(some, found):
+            table[3:, j] = _row(one)[:, 0]
+    facts = {**law.facts, "subjects": 0.0}
     return _assemble(table, rows, fixed, discrete, law.n_effective, facts)
 
 
