@@ -116,7 +116,7 @@ class Statistics:
             features need nothing: each feature counts its own rows.
         reference : label, default=None
             The label of the domain to map to, if it is known here.
-        given : ConDoAdapter, AffineMap or list of features, default=None
+        given : ConDoAdapter, BatchAdapter, AffineMap or list of features, default=None
             For a second round: what was fitted to the statistics of the first. Features that turned
             out to have heavy tails are then also counted in narrow bins, so that they can be
             fitted with Student's t.
@@ -376,8 +376,9 @@ def heavy_features(given: Any, stats: Statistics) -> Array:
     """Return the features that a fit of statistics found to have heavy tails."""
     found = getattr(given, "map_", given)
     names = found
-    if hasattr(found, "provenance"):
-        names = (found.provenance or {}).get("fitted_as_normal", [])
+    if hasattr(found, "provenance") or hasattr(given, "provenance_"):
+        how = getattr(given, "provenance_", None) or getattr(found, "provenance", None)
+        names = (how or {}).get("fitted_as_normal", [])
     places = {name: j for j, name in enumerate(stats.feature_names or [])}
     places |= {f"column {j}": j for j in range(stats.n_features)}
     unknown = [name for name in names if name not in places]
