@@ -178,8 +178,24 @@ def test_many_batches_with_heavy_tails():
     assert away[1].max() < 0.1
 
 
+def test_matrices_of_few_features_come_from_covariances():
+    frame, settings = make(4000, tied=False), {"map": "affine", "divergence": "ot"}
+    whole = adapter(**settings).fit(frame, **ROLES)
+    stats = [Statistics.of(frame.iloc[i::3], **ROLES) for i in range(3)]
+    found = adapter(**settings).fit_statistics(stats)
+    assert whole.map_.kind == found.map_.kind == "dense"
+    np.testing.assert_allclose(found.map_.A, whole.map_.A, atol=2e-4)
+    np.testing.assert_allclose(found.map_.offset, whole.map_.offset, atol=2e-4)
+
+
 @pytest.mark.parametrize(
-    "settings", [{"map": "affine"}, {"map": "monotone"}, {"divergence": "mmd"}, {"map": "low-rank"}]
+    "settings",
+    [
+        {"map": "orthogonal", "divergence": "procrustes"},
+        {"map": "monotone"},
+        {"divergence": "mmd"},
+        {"map": "low-rank"},
+    ],
 )
 def test_what_needs_rows_is_refused(frame, settings):
     with pytest.raises(ValueError, match="single rows, which statistics do not tell"):

@@ -69,6 +69,7 @@ class Statistics:
         self.cells: dict[Cell, int] = {}
         self.moments = GroupedMoments(0, 0, products=True)
         self.ties = Ties()
+        self.by_cell = True  # whether products of features are known of every cell: not in files
         self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # left out of a file
         self.hashes: list[str] = []  # of the files that these come from
         self.values: dict[int, Values] = {}  # of features with heavy tails, in a second round
@@ -237,6 +238,7 @@ class Statistics:
                 new.values[j] = new.values[j].merge(values) if j in new.values else values
         new.values = {j: new.values[j] for j in {*self.values}.intersection(other.values)}
         new.hashes = [*self.hashes, *other.hashes]
+        new.by_cell = self.by_cell and other.by_cell
         return new
 
     def _as(self, other: "Statistics") -> "Statistics":
