@@ -8,6 +8,7 @@ import numpy as np
 
 from condokit.checks import Array, refusal
 from condokit.data.bins import Values
+from condokit.data.continuous import Continuous
 from condokit.data.grouped import GroupedMoments
 from condokit.data.subsets import subsample
 
@@ -92,7 +93,7 @@ class Sums:
     are_rows: bool = False  # whether these are rows of their cell; if not, each stands for it
     # the values of features with heavy tails, as far as they are known, by number
     values: Callable[[Array], dict[int, Values]] | None = None
-    products: Any = None  # cross-products with functions of continuous confounders
+    continuous: Continuous | None = None  # of continuous confounders
 
     def of(self, places: Array) -> "Sums":
         """Return what is known of some of the features."""
@@ -104,7 +105,8 @@ class Sums:
                 return {number[k]: v for k, v in whole(places[features]).items()}
 
         moments, ties = self.moments.of(places), self.ties.of(places)
-        return replace(self, moments=moments, ties=ties, values=some)
+        own = None if self.continuous is None else self.continuous.of(places)
+        return replace(self, moments=moments, ties=ties, values=some, continuous=own)
 
     def gather(self, groups: Array, n_groups: int, kind: Any) -> Any:
         """Return the moments of groups of cells, given by the group of each row."""

@@ -64,6 +64,7 @@ def cells_of(stats: Statistics) -> tuple[Domains, Array]:
         np.arange(len(cells)),
         by_cell=stats.by_cell,
         values=lambda _: stats.values,
+        continuous=stats.continuous,
     )
     table: Any = moments.mean
     if stats.feature_names is not None:

@@ -1,7 +1,7 @@
 """The compared rows of both domains, read when they are needed, and moments of their strata."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -14,6 +14,7 @@ from condokit.data.bins import side_by_side
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
+from condokit.data.products import GroupedProducts
 from condokit.summaries.moments import cells, gather, without_flat
 
 
@@ -89,6 +90,25 @@ class Rows:
     def weights(self) -> Array:
         """How many rows each counts for."""
         return self.covariates.counts
+
+    def of(self, features: Array) -> "Rows":
+        """Return some of the features."""
+        if len(features) == len(self.flat):
+            return self
+        own = {name: getattr(self, name)[:, features] for name in ("mean", "unit")}
+        own |= {name: getattr(self, name)[features] for name in ("flat", "spread")}
+        domains, strata = self.domains.of(features), self.strata.of(features)
+        return replace(self, domains=domains, strata=strata, **own)
+
+    def products(self) -> GroupedProducts:
+        """Return products with functions of continuous confounders, by the query's levels first."""
+        sums, L = self.domains.sums, len(self.strata.count) // 2
+        place, side = np.full(len(sums.label), -1), np.arange(len(self.order)) >= self.n_query
+        place[sums.cell[self.used[self.order]]] = self.covariates.category + L * side
+        products = sums.continuous.products
+        found = GroupedProducts(2 * L, products.n_columns, len(self.flat))
+        found.merge(products, place)
+        return found
 
     def single(self, features: Array) -> "Callable[[Array], Single | None]":
         """Return how to read the values of some of these features, in standard units."""
