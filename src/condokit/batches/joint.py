@@ -15,6 +15,7 @@ import numpy as np
 from condokit.batches.study import Study
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.bins import side_by_side
 from condokit.data.grouped import GroupedMoments
 from condokit.data.products import GroupedProducts
 from condokit.data.subsets import subsample
@@ -25,6 +26,7 @@ from condokit.solvers.pooled.estimate import Discrete, Frame, choose_law, law_of
 from condokit.solvers.pooled.noise import NoiseModel
 from condokit.solvers.pooled.products import unexplained
 from condokit.solvers.pooled.stacked import Stacked, nodes, solve
+from condokit.solvers.pooled.weights import fit_weights, shape
 from condokit.summaries.moments import gather
 
 _MOST_VALUES = 4_000_000  # of rows times features at a time
@@ -127,7 +129,7 @@ def fit_study(
         few = np.arange(study.domains.n_features)
         design, noise, facts = _law(layout, few[subsample(len(few), _MOST_SELECTING)])
         stacks = _rows(layout, design, noise)
-    found, flat = [], []
+    found, flat, normal = [], list[Array](), list[int]()
     for at, mean, unit, constant in stacks:
         shifted = constant | (not has_scale)
         # a batch of equal values has the unit of the others, and 1 in the users' units is the ratio
@@ -136,8 +138,22 @@ def fit_study(
         fixed = np.where(shifted[:, None], (unit / unit[at.reference]).T, np.nan)
         number = None if layout.number is None else max(layout.number * len(fixed), 1.0)
         joint = fit_joint(at, fixed, number)
-        found.append(_in_units(maps_of(at, joint, shifted), mean, unit, at, shifted))
+        maps = maps_of(at, joint, shifted)
+        if layout.domains.sums is not None and layout.domains.sums.continuous is None:
+            before = sum(map(len, flat))
+            heavy = np.flatnonzero(shape(at, joint)[1] & ~shifted)
+            single = _with_values(layout, before + heavy, mean[:, heavy], unit[:, heavy])
+            if single is None:
+                normal += (before + heavy).tolist()
+            else:
+                again = fit_weights(
+                    single, solve(single, fixed[heavy]), fixed[heavy], heavy >= 0, joint.n_effective
+                )
+                maps = maps.put(heavy, maps_of(single, again, shifted[heavy]))
+        found.append(_in_units(maps, mean, unit, at, shifted))
         flat.append(constant)
+    if normal:
+        facts["fitted_as_normal"] = [study.domains.tables[0].labels[j] for j in normal]
     order = np.argsort(np.concatenate(layout.features)) if layout.features else slice(None)
     maps = _side_by_side(found, order)
     return JointFit(others, *_settled(maps, shrinks), np.concatenate(flat)[order], facts)
@@ -212,6 +228,21 @@ def _cells(layout: _Layout) -> Iterator[tuple[Stacked, Array, Array, Array]]:
     for start in range(0, domains.n_features, step):
         few = slice(start, start + step)
         yield stacked.of(few), mean[:, few], unit[:, few], (unit[:, few] == 0).any(axis=0)
+
+
+def _with_values(layout: _Layout, features: Array, mean: Array, unit: Array) -> Stacked | None:
+    """Return the values of features with heavy tails, None if there are none, or not known."""
+    sums, L = layout.domains.sums, layout.at.n_categories
+    known = {} if sums.values is None else sums.values(features)
+    if not len(features) or not {*features.tolist()} <= known.keys():
+        return None
+    place = np.full(len(sums.label), -1)
+    place[sums.cell[layout.used]] = layout.batch * L + layout.at.category
+    cell, X, counts = side_by_side([known[j].placed(place) for j in features.tolist()])
+    batch, level = np.divmod(cell, L)
+    X = (X - mean[batch]) / ones_for_zeros(unit)[batch]
+    where = np.zeros(0), batch, layout.K, layout.reference, counts
+    return Stacked(X, None, *where, NoiseModel.of_levels(level, L, L > 1))
 
 
 def _units(stats: GroupedMoments, K: int) -> tuple[Array, Array]:

@@ -89,6 +89,7 @@ class Sums:
     label: Array  # (n_cells,): the number of the label of each
     ties: Ties
     cell: Array  # (n_rows,): the cell of each row of the tables
+    by_cell: bool = True  # whether products of features are those of their cell
     are_rows: bool = False  # whether these are rows of their cell; if not, each stands for it
     # the values of features with heavy tails, as far as they are known, by number
     values: Callable[[Array], dict[int, Values]] | None = None
@@ -117,17 +118,28 @@ class Sums:
         of_cell = np.full(len(self.label), -1)
         of_cell[self.cell] = groups
         found = kind(n_groups, self.moments.mean.shape[1])
-        if not hasattr(found, "third"):
+        if not hasattr(found, "third") and not self.has_covariances:
             raise self.no_rows()
-        found.merge(self.moments, of_cell)
+        found.merge(self.moments if hasattr(found, "third") else self.moments.products, of_cell)
         return found
+
+    @property
+    def has_covariances(self) -> bool:
+        """Whether covariances of all features are known in every cell: of few, not from files."""
+        moments = self.moments
+        return (
+            self.by_cell
+            and moments.products is not None
+            and moments.known is None
+            and (len(moments.few) == moments.mean.shape[1])
+        )
 
     def no_rows(self) -> ValueError:
         """Word the error where single rows are needed that are not known."""
         return refusal(
             "This needs single rows, which statistics do not tell. From statistics a map "
             "{@map='location-scale'} or 'shift' is found, by {@divergence='likelihood'} or one "
-            "between moments."
+            "between moments; a matrix of few features if they are no file and have many rows."
         )
 
     @property

@@ -168,6 +168,7 @@ def _from(document: dict[str, Any], stats: Any) -> Any:
         getattr(part, name)[:] = np.nan_to_num(np.array(rows, dtype=float))
     _fill_powers(document, stats)
     _spread_products(document["products"], stats)
+    stats.by_cell = False
     for one in document["equal_values"]:
         _add_ties(one, stats)
     for one in document["values"]:

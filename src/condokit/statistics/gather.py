@@ -72,6 +72,7 @@ class Statistics:
         self.moments = GroupedMoments(0, 0, products=True)
         self.continuous: Continuous | None = None
         self.ties = Ties()
+        self.by_cell = True  # whether products of features are known of every cell: not in files
         self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # left out of a file
         self.hashes: list[str] = []  # of the files that these come from
         self.values: dict[int, Values] = {}  # of features with heavy tails, in a second round
@@ -119,7 +120,7 @@ class Statistics:
             features need nothing: each feature counts its own rows.
         reference : label, default=None
             The label of the domain to map to, if it is known here.
-        given : ConDoAdapter, AffineMap or list of features, default=None
+        given : ConDoAdapter, BatchAdapter, AffineMap or list of features, default=None
             For a second round: what was fitted to the statistics of the first. Features that turned
             out to have heavy tails are then also counted in narrow bins, so that they can be
             fitted with Student's t.
@@ -249,6 +250,7 @@ class Statistics:
                 new.values[j] = new.values[j].merge(values) if j in new.values else values
         new.values = {j: new.values[j] for j in {*self.values}.intersection(other.values)}
         new.hashes = [*self.hashes, *other.hashes]
+        new.by_cell = self.by_cell and other.by_cell
         return new
 
     def _as(self, other: "Statistics") -> "Statistics":
@@ -397,8 +399,9 @@ def heavy_features(given: Any, stats: Statistics) -> Array:
     """Return the features that a fit of statistics found to have heavy tails."""
     found = getattr(given, "map_", given)
     names = found
-    if hasattr(found, "provenance"):
-        names = (found.provenance or {}).get("fitted_as_normal", [])
+    if hasattr(found, "provenance") or hasattr(given, "provenance_"):
+        how = getattr(given, "provenance_", None) or getattr(found, "provenance", None)
+        names = (how or {}).get("fitted_as_normal", [])
     places = {name: j for j, name in enumerate(stats.feature_names or [])}
     places |= {f"column {j}": j for j in range(stats.n_features)}
     unknown = [name for name in names if name not in places]

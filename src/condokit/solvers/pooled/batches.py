@@ -54,6 +54,14 @@ class Maps:
     sd: Array  # (n_features,): of residuals
     n_effective: float  # as how many independent features these count
 
+    def put(self, features: Array, other: "Maps") -> "Maps":
+        """Return these maps with others of some features."""
+        arrays = {}
+        for name in ("scale", "centre", "image", "cov_log", "cov_image", "sd"):
+            arrays[name] = getattr(self, name).copy()
+            arrays[name][features] = getattr(other, name)
+        return replace(self, **arrays)
+
 
 def maps_of(at: Stacked, found: Found, shifted: Array | bool = False) -> Maps:
     r"""Return maps and the covariances of their errors, in units of the batches.
