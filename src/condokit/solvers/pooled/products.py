@@ -25,7 +25,7 @@ from condokit.data.grouped import GroupedMoments
 from condokit.data.products import GroupedProducts
 from condokit.solvers.pooled.stacked import nodes
 
-_RANK = 1e-12  # share of a variance that is rounding
+_RANK = 1e-14  # share of a variance that is rounding
 
 
 @dataclass(frozen=True)
