@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array
+from condokit.data.arrays import ones_for_zeros
 
 _VALUES = 1 << 18  # numbers that stay in cache
 _FEWEST_ROWS = 256  # of a group at a time, on average
+_RANK = 1e-14  # share of a variance that is rounding
 _TABLES = ("count", "mean", "scatter", "squares")
 
 
@@ -101,6 +103,22 @@ class GroupedProducts:
         self.squares[g] += squares + tie * delta[r:] ** 2
         self.mean[g] += delta * (count / total)
         self.count[g] = total
+
+    def roots(self) -> tuple[Array, Array, Array]:
+        r"""Return roots A of the covariances :math:`A A'` of columns, and features by these.
+
+        Features have coefficients c, shape (n_groups, n_columns, n_features), on
+        :math:`A^{-1} (\phi - \bar\phi)`, and slopes :math:`A^{-1\prime} c` on columns. Directions
+        without variance but rounding are left out.
+        """
+        r, n = self.n_columns, ones_for_zeros(self.count)[:, None, None]
+        size = ones_for_zeros(np.sqrt(np.einsum("gii->gi", self.scatter[:, :, :r]) / n[:, 0]))
+        R = self.scatter[:, :, :r] / (n * size[:, :, None] * size[:, None, :])
+        value, vector = np.linalg.eigh((R + np.swapaxes(R, 1, 2)) / 2)
+        root = np.sqrt(np.where(value > _RANK * max(r, 1), value, 0.0))[:, None]
+        inverse = vector / size[:, :, None] * np.where(root > 0, 1 / ones_for_zeros(root), 0.0)
+        c = np.swapaxes(inverse, 1, 2) @ (self.scatter[:, :, r:] / n)
+        return size[:, :, None] * vector * root, c, inverse @ c
 
     def resized(self, n_groups: int) -> "GroupedProducts":
         """Return the same with more groups, empty ones."""
