@@ -12,7 +12,7 @@ from condokit.data.grouped import GroupedMoments
 from condokit.data.roles import from_site
 from condokit.data.sums import Ties
 from condokit.maps.file import Place
-from condokit.statistics import file
+from condokit.statistics import file, reveals
 
 Cell = tuple[Any, ...]  # the label of a domain, then the level of every category
 
@@ -67,6 +67,9 @@ class Statistics:
         self.cells: dict[Cell, int] = {}
         self.moments = GroupedMoments(0, 0, products=True)
         self.ties = Ties()
+        # single rows of a cell, however much they count for, and those that lack no feature
+        self.singles: dict[Cell, tuple[int, int]] = {}
+        self.is_weighted = False
         self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # left out of a file
         self.hashes: list[str] = []  # of the files that these come from
         self._roles: dict[str, Any] = {}
@@ -163,12 +166,19 @@ class Statistics:
         number[distinct] = place
         cell = number[both]
         label = np.array([self.labels.index(name) for name in labels])[codes]
+        complete = cell >= 0
         for rows, chunk in domains.chunks():
             weights = None if domains.weights is None else domains.weights[rows]
             gaps = None if domains.gaps is None else np.isnan(chunk)
             self.moments.update(chunk, cell[rows], weights, gaps)
             mine = cell[rows] >= 0
+            complete[rows] &= True if gaps is None else ~gaps.any(axis=1)
             self.ties.update(chunk[mine], label[rows][mine])
+        counts = [
+            np.bincount(cell[some], minlength=len(self.cells)) for some in (cell >= 0, complete)
+        ]
+        self.is_weighted |= domains.weights is not None
+        self._count({one: (int(counts[0][k]), int(counts[1][k])) for one, k in self.cells.items()})
         return self
 
     def merge(self, other: "Statistics") -> "Statistics":
@@ -188,6 +198,8 @@ class Statistics:
             return copy(other if other.cells else self)
         _refuse_other(self, other)
         other = other._as(self)
+        if self.hashes and other.hashes:
+            reveals.warn_of_repeats(self, other)
         new = self.empty()
         new.reference = self.reference if other.reference is None else other.reference
         for part in (self, other):
@@ -195,6 +207,8 @@ class Statistics:
             new.moments.merge(part.moments, place)
             new.ties.merge(part.ties, np.array([new.labels.index(n) for n in part.labels]))
             new.masked = {key: n + part.masked[key] for key, n in new.masked.items()}
+            new._count(part.singles)
+            new.is_weighted |= part.is_weighted
         new.hashes = [*self.hashes, *other.hashes]
         return new
 
@@ -217,6 +231,7 @@ class Statistics:
         )
         turn = [0, *(1 + mine.index(name) for name in wanted)]
         new.cells = {tuple(cell[j] for j in turn): k for cell, k in self.cells.items()}
+        new.singles = {tuple(cell[j] for j in turn): n for cell, n in self.singles.items()}
         return new
 
     def empty(self) -> "Statistics":
@@ -224,8 +239,13 @@ class Statistics:
         new = copy(self)
         new.labels, new.cells, new.ties, new.hashes = [], {}, Ties(), []
         new.moments = GroupedMoments(0, self.n_features, products=True)
-        new.masked = dict.fromkeys(self.masked, 0)
+        new.masked, new.singles = dict.fromkeys(self.masked, 0), {}
         return new
+
+    def _count(self, more: Mapping[Cell, tuple[int, int]]) -> None:
+        for cell, (rows, complete) in more.items():
+            before = self.singles.get(cell, (0, 0))
+            self.singles[cell] = before[0] + rows, before[1] + complete
 
     @property
     def n_rows(self) -> dict[Any, float]:
@@ -238,15 +258,18 @@ class Statistics:
     def save(self, path: Place, *, min_cell: int = 5) -> None:
         """Write a readable JSON file that holds no row; see `condokit show`.
 
+        Warnings tell of cells in which one row stands out or all rows are equal, and of a file at
+        this path from which the new one differs by a few rows: the two together tell about these.
+
         Parameters
         ----------
         path : path or open file
             Where to write, whole or not at all.
         min_cell : int, default=5
             The fewest rows of a cell (a domain and a level of each category) of which anything is
-            written; cells with fewer are left out, and so is a feature in a cell where fewer
-            values are known. Sums of third and fourth powers are written of cells with four times
-            as many rows.
+            written, 3 at least; cells with fewer are left out, and so is a feature in a cell where
+            fewer values are known. Sums of third and fourth powers are written where four times
+            as many values are known. Weights do not matter here: single rows count.
         """
         file.write(path, self, min_cell)
 
@@ -350,6 +373,10 @@ def _refuse_other(one: Statistics, other: Statistics) -> None:
     both = set(one.hashes).intersection(other.hashes)
     if both:
         raise ValueError("The same statistics are given twice: two files have the same content.")
+    said = [part.reference for part in (one, other) if part.reference is not None]
+    if len(set(said)) > 1:
+        text = "One part says that {said[0]!r} is the reference, another {said[1]!r}."
+        raise ValueError(text.format(said=said))
     names = [sorted(part.feature_names or []) for part in (one, other)]
     if names[0] != names[1] or one.n_features != other.n_features:
         alone = [
@@ -359,7 +386,10 @@ def _refuse_other(one: Statistics, other: Statistics) -> None:
         how = f"{one.n_features} and {other.n_features} features"
         if any(alone):
             how = "; ".join(f"{listing(some)} in one part alone" for some in alone if some)
-        raise ValueError(f"The statistics are of different features: {how}.")
+        text = (
+            "The statistics are of different features: {how}. Choose the same ones for all parts "
+        )
+        raise refusal(text + "with {@`features`}.", how=how)
     for name in [*one.confounders, *other.confounders]:
         kinds = one.confounders.get(name), other.confounders.get(name)
         ranges = one.ranges.get(name), other.ranges.get(name)
