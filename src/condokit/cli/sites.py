@@ -183,6 +183,7 @@ def fit_sites(arguments: list[str], options: dict[str, Any]) -> Fitted:
     labels = list(dict.fromkeys(label for part in parts for label in part.labels))
     said = [options["reference_label"], *(part.reference for part in parts)]
     if len(labels) < 2:
+        together(parts)  # which says if one was given twice
         raise ValueError(f"All statistics are of {listing(labels)}: there is nothing to compare.")
     if not any(said) and "reference" not in labels:
         raise click.UsageError(f"Say with --reference-label which is OLD: {listing(labels, 12)}.")

@@ -20,7 +20,7 @@ _TABLES = ("mean", "squares", "third", "fourth")
 def write(path: mapfile.Place, stats: Any, min_cell: int) -> None:
     """Write statistics, without cells of fewer than `min_cell` rows."""
     content = content_of(stats, min_cell)
-    reveals.warn_of_cells(stats, min_cell)
+    reveals.warn_of_cells(content, stats)
     if isinstance(path, str | os.PathLike) and os.path.isfile(path):
         warn_of_release(path, stats, min_cell)
     mapfile.write(path, content, STATISTICS)
@@ -200,7 +200,7 @@ def _fill_head(document: dict[str, Any], stats: Any) -> int:
         if "range" in one:
             low, high = map(_number, one["range"])
             stats.ranges[one["name"]] = low, high
-    stats.reference = document["reference"]
+    stats.reference = plain(document["reference"])
     stats.masked = {key: int(_number(document["masked"][key])) for key in ("cells", "rows")}
     stats.is_weighted = document["weighted"]
     if type(document["min_cell"]) is not int or type(stats.is_weighted) is not bool:

@@ -13,14 +13,11 @@ _FEWEST_MEANS = 8  # that are compared
 _ROUNDING = 1e-9
 
 
-def warn_of_cells(stats: Any, min_cell: int) -> None:
+def warn_of_cells(content: dict[str, Any], stats: Any) -> None:
     """Warn of cells that are written in which a row stands out, or in which all are equal."""
-    cells = [cell for cell in stats.cells if stats.singles[cell][0] >= min_cell]
-    places = np.array([stats.cells[cell] for cell in cells], dtype=np.intp)
-    moments = stats.moments
-    tables = moments.squares[places], moments.fourth[places]
-    known = np.broadcast_to(moments.n, moments.mean.shape)[places] >= min_cell
-    names, (single, flat) = _names(stats), _exposed(*tables, known)
+    cells = [(one["domain"], *one["levels"]) for one in content["cells"]]
+    fourth = stats.moments.fourth[[stats.cells[cell] for cell in cells]]
+    names, (single, flat) = _names(stats), _exposed(_written(content, "squares"), fourth)
     if single.any():
         text = "One row holds {share:.0%} or more of the squared deviations of {where}: its value "
         text += "is nearly told by mean and spread. Cut or transform such values, or merge levels."
@@ -119,15 +116,20 @@ def _levels(stats: Any, cell: Any) -> Any:
     return frozenset(zip(names, cell[1:]))
 
 
-def _exposed(squares: Array, fourth: Array, known: Array) -> tuple[Array, Array]:
+def _written(content: dict[str, Any], name: str) -> Array:
+    """Return what is written of cells and features, NaN for nothing."""
+    nothing = [None] * content["n_features"]
+    return np.array([one.get(name) or nothing for one in content["cells"]], dtype=float)
+
+
+def _exposed(squares: Array, fourth: Array) -> tuple[Array, Array]:
     r"""Mark cells and features in which a row holds most squares, and in which all are equal.
 
     With squared deviations :math:`a_i`, the largest share :math:`\max_i a_i / \sum a` is at least
     :math:`\sum a^2 / (\sum a)^2`, which the sums of fourth powers and squares tell.
     """
-    flat = known & (squares == 0)
-    single = known & ~flat & (fourth >= CONCENTRATED * squares**2)
-    return single, flat
+    flat = squares == 0
+    return ~flat & (fourth >= CONCENTRATED * squares**2), flat
 
 
 def _names(stats: Any) -> list[Any]:
@@ -152,11 +154,8 @@ def _where(cells: list[Any], names: list[Any], marks: Array) -> str:
 def facts_of(document: dict[str, Any], stats: Any) -> dict[str, Any]:
     """Return what a file reveals, from what is written in it."""
     cells, d = document["cells"], stats.n_features
-    squares, fourth = (
-        np.array([one.get(name) or [None] * d for one in cells], dtype=float)
-        for name in ("squares", "fourth")
-    )
-    single, flat = _exposed(squares, np.nan_to_num(fourth), ~np.isnan(squares))
+    fourth = _written(document, "fourth")
+    single, flat = _exposed(_written(document, "squares"), fourth)
     names, keys = _names(stats), list(stats.cells)
     categories = [name for name, kind in stats.confounders.items() if kind == "categorical"]
     levels = {n: sorted({str(c[j]) for c in keys}) for j, n in enumerate(categories, 1)}
@@ -265,4 +264,9 @@ def _cares(facts: dict[str, Any]) -> Iterator[str]:
         "tell what these rows are like, and files with other confounders tell about cells that are "
         "left out. Send one file, or wait for more rows."
     )
+    if facts["smallest_cell"] < 4 * facts["min_cell"]:
+        yield (
+            "- Of whole numbers (scores, counts), mean and spread of a cell with few rows leave few "
+            "possible values. A larger min_cell helps."
+        )
     yield "- Whoever knows the number of all rows can tell how many were left out."
