@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, refusal
+from condokit.data.bins import Values
+from condokit.data.continuous import Continuous
 from condokit.data.grouped import GroupedMoments
 from condokit.data.subsets import subsample
 
@@ -87,34 +89,57 @@ class Sums:
     label: Array  # (n_cells,): the number of the label of each
     ties: Ties
     cell: Array  # (n_rows,): the cell of each row of the tables
+    by_cell: bool = True  # whether products of features are those of their cell
     are_rows: bool = False  # whether these are rows of their cell; if not, each stands for it
-    # values of some features about as all rows have them, with counts, or None: see `tails`
-    single: Callable[[Array], "Binned | None"] | None = None
-    products: Any = None  # cross-products with functions of continuous confounders
+    # the values of features with heavy tails, as far as they are known, by number
+    values: Callable[[Array], dict[int, Values]] | None = None
+    continuous: Continuous | None = None  # of continuous confounders
+    # read all rows again, given something empty with `update` (of features, continuous confounders
+    # as given, cells, weights or None) and `merge`, and the numbers of features it is told
+    again: Callable[[Callable[[], Any], Array], Any] | None = None
 
     def of(self, places: Array) -> "Sums":
         """Return what is known of some of the features."""
-        single = self.single
-        some = None if single is None else lambda features: single(places[features])
+        whole, some = self.values, None
+        if whole is not None:
+            number = {int(place): j for j, place in enumerate(places)}
+
+            def some(features: Array) -> dict[int, Values]:
+                return {number[k]: v for k, v in whole(places[features]).items()}
+
         moments, ties = self.moments.of(places), self.ties.of(places)
-        return replace(self, moments=moments, ties=ties, single=some)
+        own = None if self.continuous is None else self.continuous.of(places)
+        again = self.again
+        more = None if again is None else lambda make, few: again(make, places[few])
+        return replace(self, moments=moments, ties=ties, values=some, continuous=own, again=more)
 
     def gather(self, groups: Array, n_groups: int, kind: Any) -> Any:
         """Return the moments of groups of cells, given by the group of each row."""
         of_cell = np.full(len(self.label), -1)
         of_cell[self.cell] = groups
         found = kind(n_groups, self.moments.mean.shape[1])
-        if not hasattr(found, "third"):
+        if not hasattr(found, "third") and not self.has_covariances:
             raise self.no_rows()
-        found.merge(self.moments, of_cell)
+        found.merge(self.moments if hasattr(found, "third") else self.moments.products, of_cell)
         return found
+
+    @property
+    def has_covariances(self) -> bool:
+        """Whether covariances of all features are known in every cell: of few, not from files."""
+        moments = self.moments
+        return (
+            self.by_cell
+            and moments.products is not None
+            and moments.known is None
+            and (len(moments.few) == moments.mean.shape[1])
+        )
 
     def no_rows(self) -> ValueError:
         """Word the error where single rows are needed that are not known."""
         return refusal(
             "This needs single rows, which statistics do not tell. From statistics a map "
             "{@map='location-scale'} or 'shift' is found, by {@divergence='likelihood'} or one "
-            "between moments."
+            "between moments; a matrix of few features if they are no file and have many rows."
         )
 
     @property
@@ -139,12 +164,3 @@ class Sums:
         d = self.moments.mean.shape[1]
         found = self.ties.largest(np.unique(self.label[cells]), d)
         return np.minimum(found, n), np.broadcast_to(n, d)
-
-
-@dataclass(frozen=True)
-class Binned:
-    """Values of features in narrow bins: so many of each cell have about this value."""
-
-    X: Array  # (n_values, n_features)
-    counts: Array  # the same shape
-    cell: Array  # (n_values,)

@@ -59,7 +59,15 @@ def cells_of(stats: Statistics) -> tuple[Domains, Array]:
         codes = np.array([number[cell[j]] for cell in cells], dtype=np.int32)
         confounders.append(Confounder(name, levels, codes))
     label = np.array([stats.labels.index(cell[0]) for cell in cells])
-    sums = Sums(moments, label, stats.ties, np.arange(len(cells)))
+    sums = Sums(
+        moments,
+        label,
+        stats.ties,
+        np.arange(len(cells)),
+        by_cell=stats.by_cell,
+        values=lambda _: stats.values,
+        continuous=stats.continuous,
+    )
     table: Any = moments.mean
     if stats.feature_names is not None:
         pa = arrow()
@@ -151,7 +159,7 @@ def _spellings(stats: Statistics) -> Iterator[tuple[str, str]]:
         common = set.intersection(*by_label.values())
         alone = [(label, level) for label, own in by_label.items() for level in own - common]
         pairs = {
-            f"{a!r} and {b!r}"
+            " and ".join(sorted(map(repr, (a, b))))
             for k, (one, a) in enumerate(alone)
             for other, b in alone[k + 1 :]
             if one != other and a != b and _are_alike(str(a), str(b))

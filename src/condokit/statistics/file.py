@@ -7,6 +7,8 @@ import numpy as np
 
 from condokit.checks import Array, FileError, check_integer
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.bins import Values
+from condokit.data.continuous import Continuous
 from condokit.maps import file as mapfile
 from condokit.statistics import reveals
 
@@ -38,21 +40,25 @@ def warn_of_release(path: str | os.PathLike[str], stats: Any, min_cell: int) -> 
 def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
     """Return what is written."""
     check_integer("min_cell", min_cell, FEWEST)
-    cells, kept, masked, gone = [], [], dict(stats.masked), 0
+    # so much weight has `min_cell` rows behind it at least
+    least = weight = min_cell * int(np.ceil(stats.largest_weight))
+    if stats.continuous is not None:
+        least = max(min_cell, stats.continuous.fewest_rows) * weight // min_cell
+    cells, kept, masked, gone = [], [], dict(stats.masked), 0.0
     for cell, k in sorted(stats.cells.items(), key=lambda item: [str(x) for x in item[0]]):
-        n = stats.singles[cell][0]
-        if 0 < n < min_cell:
+        n = stats.moments.count[k]
+        if 0 < n < least:
             masked["cells"] += 1
             gone += n
         elif n > 0:
             kept.append(k)
-            cells.append(_cell(cell, stats, k, min_cell))
+            cells.append(_cell(cell, stats, k, least))
     if not cells:
         raise ValueError(
-            f"Nothing can be written: every cell has fewer than {min_cell} rows. Merge levels, or "
+            f"Nothing can be written: every cell has fewer than {least} rows. Merge levels, or "
             "leave confounders out."
         )
-    masked["rows"] += min_cell * -(-gone // min_cell)  # no exact number of few rows
+    masked["rows"] += least * int(np.ceil(gone / least))  # no exact number of few rows
     return {
         "feature_names": stats.feature_names,
         "n_features": stats.n_features,
@@ -61,12 +67,14 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
             for name, kind in stats.confounders.items()
         ],
         "reference": stats.reference,
-        "weighted": stats.is_weighted,
         "min_cell": min_cell,
+        "largest_weight": weight // min_cell,
         "masked": masked,
         "cells": cells,
-        "correlations": _correlations(stats, kept, min_cell),
-        "equal_values": _ties(stats, kept, min_cell),
+        "correlations": _correlations(stats, kept, least),
+        "equal_values": _ties(stats, kept, weight),
+        "values": _values(stats, weight, kept),
+        "continuous": stats.continuous and stats.continuous.written(kept, weight, least),
     }
 
 
@@ -74,30 +82,26 @@ def _range(stats: Any, name: str) -> dict[str, Any]:
     return {"range": list(stats.ranges[name])} if name in stats.ranges else {}
 
 
-def _cell(cell: tuple[Any, ...], stats: Any, k: int, min_cell: int) -> dict[str, Any]:
+def _cell(cell: tuple[Any, ...], stats: Any, k: int, least: int) -> dict[str, Any]:
     """Return what is written of a cell."""
-    moments, (rows, complete) = stats.moments, stats.singles[cell]
+    moments = stats.moments
     n, count = np.broadcast_to(moments.n[k], stats.n_features), moments.count[k]
-    known_rows = np.where(n < count, complete if stats.is_weighted else n, rows)
     found: dict[str, Any] = {
         "domain": plain(cell[0]),
         "levels": [plain(level) for level in cell[1:]],
         "count": whole(count),
     }
-    if stats.is_weighted:
-        found["rows"] = rows
     if (n < count).any():
-        found["known"] = [whole(v) for v in np.where(known_rows < min_cell, 0, n)]
+        found["known"] = [whole(v) for v in np.where(n < least, 0, n)]
     for power, name in enumerate(_TABLES, 1):
-        least = min_cell * (1 if power < 3 else MIN_POWERS)
-        shown = known_rows >= least
+        shown = n >= least * (1 if power < 3 else MIN_POWERS)
         if power < 3 or shown.any():
             values = getattr(moments, name)[k]
             found[name] = [float(v) if show else None for v, show in zip(values, shown)]
     return found
 
 
-def _correlations(stats: Any, kept: list[int], min_cell: int) -> list[dict[str, Any]]:
+def _correlations(stats: Any, kept: list[int], least: int) -> list[dict[str, Any]]:
     """Return how a few features go together within the cells of a label.
 
     Not their products, since these are of rows that lack no feature: beside the squares of all
@@ -105,18 +109,17 @@ def _correlations(stats: Any, kept: list[int], min_cell: int) -> list[dict[str, 
     """
     products, cells = stats.moments.products, list(stats.cells)
     assert products is not None
-    complete = np.array([stats.singles[cell][1] for cell in cells])
-    least, found = max(MIN_POWERS * min_cell, 2 * products.mean.shape[1] + 2), []
+    enough, found = least * max(MIN_POWERS, (2 * products.mean.shape[1] + 2) / least), []
     for label in stats.labels:
-        mine = [k for k in kept if cells[k][0] == label and complete[k] >= min_cell]
-        if complete[mine].sum() >= least:
+        mine = [k for k in kept if cells[k][0] == label and products.count[k] >= least]
+        if products.count[mine].sum() >= enough:
             sums = products.scatter[mine].sum(axis=0)
             size = ones_for_zeros(np.sqrt(np.diag(sums)))
             found.append({"domain": plain(label), "matrix": (sums / np.outer(size, size)).tolist()})
     return found
 
 
-def _ties(stats: Any, kept: list[int], min_cell: int) -> list[dict[str, Any]]:
+def _ties(stats: Any, kept: list[int], least: int) -> list[dict[str, Any]]:
     """Return about how many rows share a mark, where these are many, by label and feature.
 
     Rounded: beside the means of cells with two values, exact numbers would tell about the cells
@@ -124,13 +127,27 @@ def _ties(stats: Any, kept: list[int], min_cell: int) -> list[dict[str, Any]]:
     """
     found, cells = [], list(stats.cells)
     for label, counts in zip(stats.labels, stats.ties.counts):
-        rows = sum(stats.singles[cells[k]][0] for k in kept if cells[k][0] == label)
-        step, least = max(min_cell, round(rows / 100)), max(min_cell, _TIES * rows)
+        rows = sum(stats.moments.count[k] for k in kept if cells[k][0] == label)
+        step = max(least, round(rows / 100))
         for feature, marks in zip(stats.ties.features.tolist(), counts if rows else ()):
-            many = np.flatnonzero(marks >= least)
+            many = np.flatnonzero(marks >= max(least, _TIES * rows))
             if len(many):
-                pairs = [[int(m), min(step * round(marks[m] / step), rows)] for m in many]
+                pairs = [[int(m), whole(min(step * round(marks[m] / step), rows))] for m in many]
                 found.append({"domain": plain(label), "feature": feature, "marks": pairs})
+    return found
+
+
+def _values(stats: Any, least: int, kept: list[int]) -> list[dict[str, Any]]:
+    """Return the values of features with heavy tails, at least so many rows behind each pair."""
+    found, moments, cells = [], stats.moments, list(stats.cells)
+    sd = np.sqrt(moments.squares / np.maximum(moments.n, 1))
+    for feature, every in stats.values.items():
+        values = every.coarser(least, moments.mean[:, feature], sd[:, feature])
+        for k in kept:
+            mine = values.cell == k
+            where = {"domain": plain(cells[k][0]), "levels": [plain(v) for v in cells[k][1:]]}
+            counts, ends = [whole(n) for n in values.count[mine]], values.ends[:, mine].tolist()
+            found.append({"feature": feature, **where, "counts": counts, "ends": ends})
     return found
 
 
@@ -177,9 +194,7 @@ def _from(document: dict[str, Any], stats: Any) -> Any:
         raise ValueError("its numbers are impossible")
     if not ((known >= 0) & (known <= part.count[:, None])).all():
         raise ValueError("'known' must be between 0 and 'count'")
-    for key, one, n in zip(keys, cells, known.min(axis=1)):
-        rows = int(_number(one.get("rows", one["count"])))
-        stats.singles[key] = rows, rows if n == one["count"] else min(int(n), rows)
+    _fill_rounds(document, stats)
     stats._roles = dict.fromkeys(("domain", "label", "confounders", "sample_weight", "features"))
     stats._roles |= {"categorical": None, "missing": "raise"}
     return stats
@@ -202,11 +217,29 @@ def _fill_head(document: dict[str, Any], stats: Any) -> int:
             stats.ranges[one["name"]] = low, high
     stats.reference = plain(document["reference"])
     stats.masked = {key: int(_number(document["masked"][key])) for key in ("cells", "rows")}
-    stats.is_weighted = document["weighted"]
-    if type(document["min_cell"]) is not int or type(stats.is_weighted) is not bool:
-        raise ValueError("'min_cell' or 'weighted' is of the wrong type")
+    if type(document["min_cell"]) is not int or document["min_cell"] < FEWEST:
+        raise ValueError(f"'min_cell' must be a whole number of at least {FEWEST}")
+    stats.largest_weight = _number(document["largest_weight"])
+    if not 1 <= stats.largest_weight <= 1 << 53:
+        raise ValueError("'largest_weight' is impossible")
+    stats.by_cell = False
     stats.moments = type(stats.moments)(0, d, products=True)
     return d
+
+
+def _fill_rounds(document: dict[str, Any], stats: Any) -> None:
+    """Read the values of features with heavy tails, and sums of continuous confounders."""
+    for one in document["values"]:
+        k = stats.cells[(one["domain"], *one["levels"])]
+        count = np.array(one["counts"], dtype=float)
+        ends = np.array(one["ends"], dtype=float).reshape(2, len(count))
+        if not 0 <= one["feature"] < stats.n_features:
+            raise ValueError("'values' are of no feature")
+        found = Values(np.full(len(count), k), count, ends)
+        known = stats.values.get(one["feature"])
+        stats.values[one["feature"]] = found if known is None else known.merge(found)
+    if document["continuous"] is not None:
+        stats.continuous = Continuous.read(document["continuous"])
 
 
 def _number(value: Any) -> float:
@@ -251,11 +284,12 @@ def _spread_correlations(content: list[dict[str, Any]], stats: Any) -> None:
         products.count[mine] = stats.moments.count[mine]
         products.mean[mine] = stats.moments.mean[mine][:, few]
         size = np.sqrt(stats.moments.squares[mine][:, few].sum(axis=0))
-        sums = np.array(one["matrix"], dtype=float) * np.outer(size, size)
+        matrix = np.array(one["matrix"], dtype=float)
+        if matrix.shape != (len(few), len(few)) or not (np.abs(matrix) < 1.001).all():
+            raise ValueError("'correlations' must be between -1 and 1, of all features")
+        sums = matrix * np.outer(size, size)
         share: Array = products.count[mine] / products.count[mine].sum()
         products.scatter[mine] = share[:, None, None] * sums
-    if not np.isfinite(products.scatter).all():
-        raise ValueError("'correlations' must hold numbers")
 
 
 def _add_ties(one: dict[str, Any], stats: Any) -> None:

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, is_number, listing, refusal
+from condokit.data.basis import RangeBasis
+from condokit.data.bins import Bins, Values
+from condokit.data.continuous import Continuous
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
 from condokit.data.roles import from_site
@@ -14,6 +17,7 @@ from condokit.data.sums import Ties
 from condokit.maps.file import Place
 from condokit.statistics import file, reveals
 
+_GIVEN = ("domain", "confounders", "sample_weight")
 Cell = tuple[Any, ...]  # the label of a domain, then the level of every category
 
 
@@ -66,12 +70,13 @@ class Statistics:
         self.labels: list[Any] = []
         self.cells: dict[Cell, int] = {}
         self.moments = GroupedMoments(0, 0, products=True)
+        self.continuous: Continuous | None = None
         self.ties = Ties()
-        # single rows of a cell, however much they count for, and those that lack no feature
-        self.singles: dict[Cell, tuple[int, int]] = {}
-        self.is_weighted = False
+        self.by_cell = True  # whether products of features are known of every cell: not in files
+        self.largest_weight = 1.0  # of a row
         self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # left out of a file
         self.hashes: list[str] = []  # of the files that these come from
+        self.values: dict[int, Values] = {}  # of features with heavy tails, in a second round
         self._roles: dict[str, Any] = {}
 
     @classmethod
@@ -88,6 +93,7 @@ class Statistics:
         sample_weight: Any = None,
         missing: str = "raise",
         reference: Any = None,
+        given: Any = None,
     ) -> "Statistics":
         """Gather the statistics of a table.
 
@@ -115,6 +121,10 @@ class Statistics:
             features need nothing: each feature counts its own rows.
         reference : label, default=None
             The label of the domain to map to, if it is known here.
+        given : ConDoAdapter, BatchAdapter, AffineMap or list of features, default=None
+            For a second round: what was fitted to the statistics of the first. Features that turned
+            out to have heavy tails are then also counted in narrow bins, so that they can be
+            fitted with Student's t.
 
         Returns
         -------
@@ -133,7 +143,9 @@ class Statistics:
             "missing": missing,
             "features": features,
         }
-        return new.update(X, domain=domain, confounders=confounders, sample_weight=sample_weight)
+        roles = {"domain": domain, "confounders": confounders, "sample_weight": sample_weight}
+        new.update(X, **roles)
+        return new.with_values(X, heavy_features(given, new), **roles) if given is not None else new
 
     def update(
         self, X: Any, *, domain: Any = None, confounders: Any = None, sample_weight: Any = None
@@ -154,8 +166,52 @@ class Statistics:
         """
         if getattr(X, "shape", (1,))[0] == 0 and self.cells:
             return self
+        if self.values:
+            raise ValueError("Rows come first, then the values of features with heavy tails.")
         domains, codes, labels = self._read(X, domain, confounders, sample_weight)
         self._check(domains)
+        by_name = {c.name: c.values for c in domains.continuous}
+        names = () if self.continuous is None else self.continuous.basis.names
+        values = np.array([by_name[name] for name in names], dtype=float).T
+        if self.continuous is not None:
+            self.continuous.basis.check(values[domains.kept()])
+        cell = self._cells(domains, codes, labels)
+        if domains.weights is not None:
+            self.largest_weight = max(self.largest_weight, float(domains.weights.max()))
+        label = np.array([self.labels.index(name) for name in labels])[codes]
+        for rows, chunk in domains.chunks():
+            weights = None if domains.weights is None else domains.weights[rows]
+            gaps = None if domains.gaps is None else np.isnan(chunk)
+            self.moments.update(chunk, cell[rows], weights, gaps)
+            if self.continuous is not None:
+                self.continuous.update(chunk, values[rows], cell[rows], weights)
+            mine = cell[rows] >= 0
+            self.ties.update(chunk[mine], label[rows][mine])
+        return self
+
+    def bins(self, features: Array) -> Bins:
+        """Return empty bins for the values of some features, around the means of cells."""
+        moments = self.moments
+        sd = np.sqrt(moments.squares / np.maximum(moments.n, 1))
+        return Bins(moments.mean[:, features], sd[:, features])
+
+    def fill(self, bins: Bins, features: Array, X: Any, **roles: Any) -> None:
+        """Count the values of rows, which have been added before, in bins."""
+        domains, codes, labels = self._read(X, *map(roles.get, _GIVEN))
+        cell, part = self._cells(domains, codes, labels), domains.of(features)
+        for rows, chunk in part.chunks():
+            weights = None if domains.weights is None else domains.weights[rows]
+            bins.update(chunk, cell[rows], weights)
+
+    def with_values(self, X: Any, features: Array, **roles: Any) -> "Statistics":
+        """Count the values of some features in bins; X are all rows that were added."""
+        bins = self.bins(features)
+        self.fill(bins, features, X, **roles)
+        self.values = {int(j): bins.values(k) for k, j in enumerate(features)}
+        return self
+
+    def _cells(self, domains: Domains, codes: Array, labels: list[Any]) -> Array:
+        """Return the cell of every row, -1 for those that are left out."""
         strata = domains.strata()
         kept, n_levels = strata.codes >= 0, len(strata.levels)
         both = np.where(kept, codes * n_levels + strata.codes, -1)
@@ -164,22 +220,7 @@ class Statistics:
         place = self._places([(labels[a], *strata.levels[b]) for a, b in pairs])
         number = np.full(len(labels) * n_levels + 1, -1)  # the last is that of rows left out
         number[distinct] = place
-        cell = number[both]
-        label = np.array([self.labels.index(name) for name in labels])[codes]
-        complete = cell >= 0
-        for rows, chunk in domains.chunks():
-            weights = None if domains.weights is None else domains.weights[rows]
-            gaps = None if domains.gaps is None else np.isnan(chunk)
-            self.moments.update(chunk, cell[rows], weights, gaps)
-            mine = cell[rows] >= 0
-            complete[rows] &= True if gaps is None else ~gaps.any(axis=1)
-            self.ties.update(chunk[mine], label[rows][mine])
-        counts = [
-            np.bincount(cell[some], minlength=len(self.cells)) for some in (cell >= 0, complete)
-        ]
-        self.is_weighted |= domains.weights is not None
-        self._count({one: (int(counts[0][k]), int(counts[1][k])) for one, k in self.cells.items()})
-        return self
+        return number[both]
 
     def merge(self, other: "Statistics") -> "Statistics":
         """Return the statistics of the rows of both.
@@ -205,11 +246,17 @@ class Statistics:
         for part in (self, other):
             place = np.array(new._places(list(part.cells)))
             new.moments.merge(part.moments, place)
+            if new.continuous is not None and part.continuous is not None:
+                new.continuous.merge(part.continuous, place)
             new.ties.merge(part.ties, np.array([new.labels.index(n) for n in part.labels]))
             new.masked = {key: n + part.masked[key] for key, n in new.masked.items()}
-            new._count(part.singles)
-            new.is_weighted |= part.is_weighted
+            for j, values in part.values.items():
+                values = values.placed(place)
+                new.values[j] = new.values[j].merge(values) if j in new.values else values
+        new.values = {j: new.values[j] for j in {*self.values}.intersection(other.values)}
         new.hashes = [*self.hashes, *other.hashes]
+        new.by_cell = self.by_cell and other.by_cell
+        new.largest_weight = max(self.largest_weight, other.largest_weight)
         return new
 
     def _as(self, other: "Statistics") -> "Statistics":
@@ -224,6 +271,9 @@ class Statistics:
             places = np.array([own[name] for name in other.feature_names])
             new.feature_names = other.feature_names
             new.moments, new.ties = self.moments.of(places), self.ties.of(places)
+            place = {int(k): j for j, k in enumerate(places)}
+            new.values = {place[k]: values for k, values in self.values.items()}
+            new.continuous = self.continuous and self.continuous.of(places)
         new.confounders = other.confounders
         mine, wanted = (
             [name for name, kind in part.confounders.items() if kind == "categorical"]
@@ -231,21 +281,17 @@ class Statistics:
         )
         turn = [0, *(1 + mine.index(name) for name in wanted)]
         new.cells = {tuple(cell[j] for j in turn): k for cell, k in self.cells.items()}
-        new.singles = {tuple(cell[j] for j in turn): n for cell, n in self.singles.items()}
         return new
 
     def empty(self) -> "Statistics":
         """Return statistics of no rows, to which rows of the same kind can be added."""
         new = copy(self)
-        new.labels, new.cells, new.ties, new.hashes = [], {}, Ties(), []
+        new.labels, new.cells, new.ties, new.hashes, new.values = [], {}, Ties(), [], {}
         new.moments = GroupedMoments(0, self.n_features, products=True)
-        new.masked, new.singles = dict.fromkeys(self.masked, 0), {}
+        if self.continuous is not None:
+            new.continuous = Continuous(self.continuous.basis, 0, self.n_features)
+        new.masked = dict.fromkeys(self.masked, 0)
         return new
-
-    def _count(self, more: Mapping[Cell, tuple[int, int]]) -> None:
-        for cell, (rows, complete) in more.items():
-            before = self.singles.get(cell, (0, 0))
-            self.singles[cell] = before[0] + rows, before[1] + complete
 
     @property
     def n_rows(self) -> dict[Any, float]:
@@ -269,7 +315,7 @@ class Statistics:
             The fewest rows of a cell (a domain and a level of each category) of which anything is
             written, 3 at least; cells with fewer are left out, and so is a feature in a cell where
             fewer values are known. Sums of third and fourth powers are written where four times
-            as many values are known. Weights do not matter here: single rows count.
+            as many values are known. Of weighted rows it takes `min_cell` times the largest weight.
         """
         file.write(path, self, min_cell)
 
@@ -339,6 +385,10 @@ class Statistics:
         self.feature_names, self.n_features = names, domains.n_features
         self.confounders = kinds
         self.moments = GroupedMoments(0, domains.n_features, products=True)
+        if domains.continuous:
+            ranges = {c.name: self.ranges[c.name] for c in domains.continuous}
+            basis = RangeBasis.of(dict(sorted(ranges.items())))
+            self.continuous = Continuous(basis, 0, domains.n_features)
 
     def _places(self, cells: Sequence[Cell]) -> list[int]:
         """Return the numbers of cells, new ones if they are not there yet."""
@@ -349,7 +399,24 @@ class Statistics:
                 self.labels.append(cell[0])
         if len(self.cells) > len(self.moments.count):
             self.moments = self.moments.resized(len(self.cells))
+            if self.continuous is not None:
+                self.continuous = self.continuous.resized(len(self.cells))
         return [self.cells[cell] for cell in cells]
+
+
+def heavy_features(given: Any, stats: Statistics) -> Array:
+    """Return the features that a fit of statistics found to have heavy tails."""
+    found = getattr(given, "map_", given)
+    names = found
+    if hasattr(found, "provenance") or hasattr(given, "provenance_"):
+        how = getattr(given, "provenance_", None) or getattr(found, "provenance", None)
+        names = (how or {}).get("fitted_as_normal", [])
+    places = {name: j for j, name in enumerate(stats.feature_names or [])}
+    places |= {f"column {j}": j for j in range(stats.n_features)}
+    unknown = [name for name in names if name not in places]
+    if unknown:
+        raise refusal("{@'given'} names {names}, which is no feature.", names=listing(unknown))
+    return np.array(sorted(places[name] for name in names), dtype=np.intp)
 
 
 def _are_names(confounders: Any) -> bool:
@@ -375,8 +442,7 @@ def _refuse_other(one: Statistics, other: Statistics) -> None:
         raise ValueError("The same statistics are given twice: two files have the same content.")
     said = [part.reference for part in (one, other) if part.reference is not None]
     if len(set(said)) > 1:
-        text = "One part says that {said[0]!r} is the reference, another {said[1]!r}."
-        raise ValueError(text.format(said=said))
+        raise ValueError(f"One part says that {said[0]!r} is the reference, another {said[1]!r}.")
     names = [sorted(part.feature_names or []) for part in (one, other)]
     if names[0] != names[1] or one.n_features != other.n_features:
         alone = [

@@ -38,12 +38,12 @@ def warn_of_differences(before: Any, stats: Any, min_cell: int) -> None:
         text += "cells, and find those left out. Send one of the two alone."
         warn("differencing", text, UserWarning)
         return
+    few = min_cell * np.ceil(stats.largest_weight)
     changed = [
         pair.cell
         for pair in _pairs(before, stats)
         if pair.cell[0] == pair.other[0]
-        and stats.singles[pair.other][0] >= min_cell
-        and abs(pair.counts[0] - pair.counts[1]) < min_cell
+        and pair.counts[1] >= few > abs(pair.counts[0] - pair.counts[1])
         and not pair.is_same
     ]
     if changed:
@@ -165,15 +165,16 @@ def facts_of(document: dict[str, Any], stats: Any) -> dict[str, Any]:
         "reference": document["reference"],
         "features": names,
         "confounders": levels | {name: list(span) for name, span in stats.ranges.items()},
-        "weighted": document["weighted"],
+        "largest_weight": document["largest_weight"],
         "n_cells": len(cells),
-        "smallest_cell": int(min(one.get("rows", one["count"]) for one in cells)),
+        "smallest_cell": int(min(one["count"] for one in cells)),
         "min_cell": document["min_cell"],
         "masked": dict(document["masked"]),
         "incomplete": [names[j] for j in range(d) if (known[:, j] < stats.moments.count).any()],
         "with_powers": int((~np.isnan(fourth)).any(axis=1).sum()),
         "correlations_of": [one["domain"] for one in document["correlations"]],
         "few_values": sorted({str(names[one["feature"]]) for one in document["equal_values"]}),
+        "binned": sorted({str(names[one["feature"]]) for one in document["values"]}),
         "concentrated": _where(keys, names, single) if single.any() else None,
         "constant": _where(keys, names, flat) if flat.any() else None,
         "sha256": document["sha256"],
@@ -199,7 +200,7 @@ def words(facts: dict[str, Any], powers: int) -> str:
             "Statistics for a comparison between sites. No single row is in this file: it has sums "
             "over groups of rows.",
             "",
-            f"Rows: {rows}" + (", counted by weights." if facts["weighted"] else "."),
+            f"Rows: {rows}{', counted by weights' * (facts['largest_weight'] > 1)}.",
             f"Features ({len(facts['features'])}): {listing(facts['features'], 12)}.",
             f"Confounders: {', '.join(kinds) or 'none'}.",
             f"Cells: {facts['n_cells']}, each a domain with one level of every category. The "
@@ -236,6 +237,17 @@ def _told(facts: dict[str, Any], powers: int) -> Iterator[str]:
             "rounded, without the values. If a feature is yes or no, its mean tells how many rows "
             "of a cell are yes."
         )
+    if facts["binned"]:
+        yield (
+            f"Told of {listing(facts['binned'])} (heavy tails): the values of every cell in groups "
+            f"of neighbours, {least} rows or more in each, by the middle and spread of the group."
+        )
+    ages = [name for name, span in facts["confounders"].items() if type(span[0]) is float]
+    if ages:
+        yield (
+            f"Told of {listing(ages)} in each cell: how many rows lie in parts of the range, "
+            f"{least} or more together, and sums of products of smooth functions with features."
+        )
     few = f"{masked['cells'] or 'no'} cell{'s' * (masked['cells'] != 1)}"
     few += f", {masked['rows']:,} rows at most," if masked["rows"] else ""
     yield (
@@ -266,7 +278,7 @@ def _cares(facts: dict[str, Any]) -> Iterator[str]:
     )
     if facts["smallest_cell"] < 4 * facts["min_cell"]:
         yield (
-            "- Of whole numbers (scores, counts), mean and spread of a cell with few rows leave few "
-            "possible values. A larger min_cell helps."
+            "- Of whole numbers (scores, counts), mean and spread of a cell with few rows leave "
+            "few possible values. A larger min_cell helps."
         )
     yield "- Whoever knows the number of all rows can tell how many were left out."

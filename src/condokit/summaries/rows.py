@@ -1,6 +1,7 @@
 """The compared rows of both domains, read when they are needed, and moments of their strata."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -9,10 +10,22 @@ from condokit.checks import Array
 from condokit.compare.comparison import Comparison
 from condokit.conditionals.base import moments_from
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.bins import side_by_side
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
+from condokit.data.products import GroupedProducts
 from condokit.summaries.moments import cells, gather, without_flat
+
+
+@dataclass(frozen=True)
+class Single:
+    """Values of some features, how many rows each counts for, and where they are."""
+
+    X: Array  # (n_values, n_features), in standard units
+    counts: Array  # (n_values, 1 or n_features)
+    side: Array  # (n_values,): 0 for the query, 1 for the reference
+    category: Array  # (n_values,)
 
 
 @dataclass(frozen=True)
@@ -78,22 +91,66 @@ class Rows:
         """How many rows each counts for."""
         return self.covariates.counts
 
-    def single(self, features: Array) -> tuple[Array, Array, Array, Array] | None:
-        """Return values of some features in standard units, counts, sides and levels of each."""
+    def of(self, features: Array) -> "Rows":
+        """Return some of the features."""
+        if len(features) == len(self.flat):
+            return self
+        own = {name: getattr(self, name)[:, features] for name in ("mean", "unit")}
+        own |= {name: getattr(self, name)[features] for name in ("flat", "spread")}
+        domains, strata = self.domains.of(features), self.strata.of(features)
+        return replace(self, domains=domains, strata=strata, **own)
+
+    def products(self) -> GroupedProducts:
+        """Return products with functions of continuous confounders, by the query's levels first."""
+        products = self.domains.sums.continuous.products
+        found = GroupedProducts(len(self.strata.count), products.n_columns, len(self.flat))
+        found.merge(products, self.place())
+        return found
+
+    def place(self) -> Array:
+        """Return the stratum of every cell of sums, the query's first, -1 if it is not compared."""
+        sums, L = self.domains.sums, len(self.strata.count) // 2
+        place, side = np.full(len(sums.label), -1), np.arange(len(self.order)) >= self.n_query
+        place[sums.cell[self.used[self.order]]] = self.covariates.category + L * side
+        return place
+
+    def complete(self, X: Array) -> "tuple[Rows, Array]":
+        """Return the rows that lack no value, which then stand for those of their stratum."""
+        known = np.flatnonzero(~np.isnan(X).any(axis=1))
+        at, side = self.covariates, (np.arange(len(X)) >= self.n_query) * 1
+        group = at.category + side * at.n_categories
+        total = self.strata.n[:, 0]
+        counts = at.counts[known]
+        seen = np.bincount(group[known], counts, len(total))
+        weights = counts * (total / ones_for_zeros(seen))[group[known]]
+        covariates = replace(at.take(known), weights=weights)
+        n_query = int((known < self.n_query).sum())
+        own = replace(self, order=self.order[known], n_query=n_query, covariates=covariates)
+        return own, X[known]
+
+    def units(self, features: Array) -> tuple[Array, Array]:
+        """Return means and spreads of some features in query and reference."""
+        return self.mean[:, features], self.unit[:, features]
+
+    def single(self, features: Array) -> "Callable[[Array], Single | None]":
+        """Return how to read the values of some of these features, in standard units."""
         at, side = self.covariates, (np.arange(len(self.order)) >= self.n_query) * 1
         sums = self.domains.sums
         if sums is None:
-            return self.values(features), at.counts[:, None], side, at.category
-        found = None if sums.single is None else sums.single(features)
-        if found is None:
-            return None
-        of_cell = np.full(len(sums.label), -1)
-        of_cell[sums.cell[self.used[self.order]]] = np.arange(len(self.order))
-        row = of_cell[found.cell]
-        here = np.flatnonzero(row >= 0)
-        side, level = side[row[here]], at.category[row[here]]
-        X = (found.X[here] - self.mean[side][:, features]) / self.unit[side][:, features]
-        return X, found.counts[here], side, level
+            return lambda part: Single(self.values(part), at.counts[:, None], side, at.category)
+        known = {} if sums.values is None or not len(features) else sums.values(features)
+        row = np.full(len(sums.label), -1)
+        row[sums.cell[self.used[self.order]]] = np.arange(len(self.order))
+
+        def read(part: Array) -> Single | None:
+            if not {*part.tolist()} <= known.keys():
+                return None
+            cell, ends, counts = side_by_side([known[j].placed(row) for j in part.tolist()])
+            where = side[cell][:, None], part
+            X = (ends - self.mean[where]) / self.unit[where]
+            return Single(X, counts, side[cell], at.category[cell])
+
+        return read
 
     def values(self, features: Array | None = None, rows: Array | None = None) -> Array:
         """Return features in standard units, or some of them, of all rows or some."""
