@@ -123,8 +123,10 @@ def test_one_table_with_all_domains_and_a_reference_in_the_file(tables, capsys):
 
 def test_h5ad_and_weights(tables, capsys, rng):
     write_h5ad(Path("cells.h5ad"), rng.normal(size=(9, 3)))
-    code, _, err = run(capsys, "stats", "cells.h5ad", "--label", "A", "-o", "cells.json")
+    how = ["--label", "A", "-c", "sex", "--min-cell", 3, "-o", "cells.json"]
+    code, _, err = run(capsys, "stats", "cells.h5ad", *how)
     assert code == 0
+    assert list(Statistics.load("cells.json").cells) == [("A", "F"), ("A", "M")]
     assert "Features (3): 'g0', 'g1', 'g2'" in err
     table = tables["A"].assign(times=2)
     table.to_csv("w.csv", index=False)
@@ -263,7 +265,7 @@ WRONG = [
     (["text.csv", "--label", "A"], "'crp' should hold numbers, but there is text in it: 'high'"),
     (["A.csv", "text.csv", "--label", "A"], "'crp' should hold numbers"),
     (["A.csv", "--label", "A", "--range", "age=9:3"], "write NAME=LOW:HIGH"),
-    (["A.csv", "--label", "A", "--range", "age=9:30"], "--range names 'age', which -c does not"),
+    (["A.csv", "--label", "A", "--range", "age=9:30"], "'age' is no confounder of numbers"),
     (["A.csv", "--label", "A", "-c", "grade"], "has no column 'grade'"),
     (["A.csv", "--label", "A", "--min-cell", "2"], "2 is not in the range x>=3"),
     (["A.csv", "--label", "A", "--min-cell", "900"], "every cell has fewer than 900 rows"),
@@ -298,6 +300,55 @@ def test_tables_that_cannot_be_gathered_are_refused_and_nothing_is_written(
     assert text in err
     assert not out
     assert sorted(os.listdir()) == before
+
+
+@pytest.fixture
+def aged(tables):
+    """The same tables with an age on which features depend."""
+    for label, table in tables.items():
+        age = np.random.default_rng(len(table)).uniform(20, 90, len(table))
+        table["age"] = age
+        table[FEATURES] += SITES[label][2] * age[:, None] / 20
+        table.to_csv(f"{label}.csv", index=False)
+    return tables
+
+
+def test_ages_take_a_declared_range(aged, capsys):
+    ages = ["-c", "sex,age", "-f", ",".join(FEATURES), "--range", "age=18:95"]
+    for label in aged:
+        how = ["--label", label, *ages, "-o", f"{label}.json"]
+        assert run(capsys, "stats", f"{label}.csv", *how)[0] == 0
+    out = run(capsys, "show", "A.json")[1]
+    assert "'age' (numbers, declared to lie between 18 and 95)" in out
+    assert "Told of 'age' in each cell" in out
+    assert "rows (sums with 'age' need so many)" in out
+    assert run(capsys, "fit", "A.json", "B.json", "--reference-label", "A", "-o", "m.json")[0] == 0
+    both = pd.concat([aged[label].assign(site=label) for label in "AB"])
+    whole = ConDoAdapter(reference="A").fit(
+        both, domain="site", confounders=["sex", "age"], features=FEATURES
+    )
+    apart = abs(AffineMap.load("m.json").scale - whole.map_.scale)
+    assert (apart < 0.1 * whole.errors_.scale).all()
+    how = ["--label", "A", *ages[:-1], "age=18:80", "-o", "no.json"]
+    code, _, err = run(capsys, "stats", "A.csv", *how)
+    assert code == 2
+    assert "out of the declared range 18 to 80" in err
+    assert "wider one at every site with --range" in err
+    how = ["--label", "B", *ages[:-1], "age=10:95", "-o", "other.json"]
+    assert run(capsys, "stats", "B.csv", *how)[0] == 0
+    code, _, err = run(capsys, "fit", "A.json", "other.json", "--reference-label", "A", "-o", "no")
+    assert code == 2
+    assert "from 18 to 95 in one part and continuous from 10 to 95 in another" in err
+
+
+def test_a_first_batch_with_two_ages_is_of_numbers(aged, capsys, monkeypatch):
+    from condokit.io import formats
+
+    aged["A"].sort_values("age").to_parquet("A.parquet", index=False)
+    monkeypatch.setattr(formats, "_VALUES", 8 * 2)  # two rows at a time
+    ages = ["-c", "sex,age", "-f", ",".join(FEATURES), "--range", "age=18:95"]
+    assert run(capsys, "stats", "A.parquet", "--label", "A", *ages, "-o", "A.json")[0] == 0
+    assert Statistics.load("A.json").confounders == {"sex": "categorical", "age": "continuous"}
 
 
 def test_levels_that_are_spelled_in_two_ways_are_named(tables, capsys):

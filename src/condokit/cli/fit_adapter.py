@@ -78,20 +78,6 @@ class Fitted:
         self.domains: Domains = self.data
         self.adapter.fit_domains(self.domains)
 
-    @property
-    def features(self) -> list[str]:
-        """Names of the features."""
-        return list(self.domains.tables[0].labels)
-
-    def left(self) -> dict[str, str]:
-        """Return columns that are no features, and why."""
-        return self.domains.left
-
-    def totals(self) -> list[float]:
-        """Return the numbers of query and reference rows."""
-        kept, is_query = self.domains.kept(), self.domains.is_query
-        return [float((kept & side).sum()) for side in (is_query, ~is_query)]
-
     def command(self, *written: str) -> list[str]:
         """Return the command with plain names for what it writes, which do not change the map."""
         kept, skip = ["condokit"], False
@@ -109,14 +95,14 @@ class Fitted:
 
     def origin(self) -> dict[str, Any]:
         """Return the command, files and rows that a map comes from."""
-        return self.rows_read() | {
+        sums = self.domains.sums
+        known = (
+            {} if sums is not None and not sums.are_rows else {"data": fingerprint(self.domains)}
+        )
+        return known | {
             "command": self.command("map.json"),
             "files": [{"name": name, "sha256": found} for name, found in self.hashes.items()],
         }
-
-    def rows_read(self) -> dict[str, Any]:
-        """Return by what the rows are known again."""
-        return {"data": fingerprint(self.domains)}
 
     def map_file(self) -> tuple[Any, bytes]:
         """Return the map, which knows the command, files and rows it comes from, and its file."""
@@ -169,16 +155,19 @@ class Fitted:
     def record(self) -> dict[str, Any]:
         """Return what was fitted, for machines."""
         adapter, facts, rows = self.adapter, self.adapter.report_, self.rows()
+        kept, is_query, sums = self.domains.kept(), self.domains.is_query, self.domains.sums
+        counts = kept if sums is None else kept * sums.weights
+        totals = [float(counts[side].sum()) for side in (is_query, ~is_query)]
         return {
             "kind": adapter.map_.kind,
             "n_features": adapter.map_.n_features_in_,
-            "features": self.features,
-            "columns_left_alone": self.left(),
+            "features": self.domains.tables[0].labels,
+            "columns_left_alone": self.domains.left,
             "divergence": str(adapter.divergence_),
             "chosen": facts.get("chosen_map", str(adapter.map)),
             "rows_query": rows["query"],
             "rows_reference": rows["reference"],
-            "overlap": hidden_overlap(plain(adapter.overlap_), *self.totals()),
+            "overlap": hidden_overlap(plain(adapter.overlap_), *totals),
             "warnings": self.warnings,
         }
 
@@ -238,7 +227,7 @@ class FittedBatches(Fitted):
 
     def record(self) -> dict[str, Any]:  # noqa: D102
         facts = plain(dict(self.adapter.provenance_))
-        return {"features": self.features, **facts, "warnings": self.warnings}
+        return {"features": self.domains.tables[0].labels, **facts, "warnings": self.warnings}
 
     def summary(self) -> str:  # noqa: D102
         return str(self.adapter.report_)

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from condokit.batches.adapter import BatchAdapter
-from condokit.checks import listing
+from condokit.checks import listing, quietly
 from condokit.cli.fit_adapter import Fitted, FittedBatches
 from condokit.cli.options import READING
 from condokit.cli.outputs import tell
@@ -23,31 +23,13 @@ from condokit.data.measurements import told
 from condokit.io import OBSERVED, scan_table
 from condokit.io.formats import check_names, is_number
 from condokit.io.progress import progress
-from condokit.statistics.domains import together
+from condokit.statistics.domains import as_domains, cells_of, together
 from condokit.statistics.file import MIN_POWERS, document_of
 from condokit.statistics.gather import Statistics
 from condokit.statistics.reveals import facts_of, words
 
-_NOT_ROWS = {
-    "reference": "--reference",
-    "domain": "--domain",
-    "query_label": "--query-label",
-    "batch": "--batch",
-    "bridge": "--bridge",
-    "confounders": "--confounders",
-    "features": "--features",
-    "groups": "--groups",
-    "weights": "--weights",
-    "reliability": "--reliability",
-}
-_NEED_ROWS = {
-    "report": "--report",
-    "table": "--table",
-    "adapted": "--adapted",
-    "n_resamples": "--bootstrap",
-    "controls": "--controls",
-    "links": "--link",
-}
+_SAID = "reference domain query_label batch bridge confounders features groups weights reliability"
+_NEED_ROWS = "report table adapted n_resamples controls links"
 
 
 def gather(paths: tuple[str, ...], **options: Any) -> Statistics:
@@ -81,8 +63,10 @@ def _with_file(
     reading = {name: options[name] for name in READING}
     with scan_table(path, texts=[domain], **reading) as scan, progress("rows", scan.n_rows) as step:
         kinds = confounder_kinds(options["confounders"], scan.names, {})
-        if strange := [name for name in ranges if name not in kinds]:
-            raise click.UsageError(f"--range names {listing(strange)}, which -c does not.")
+        if strange := [name for name in ranges if kinds.get(name, "cat") == "cat"]:
+            raise click.UsageError(
+                f"--range: {listing(strange)} is no confounder of numbers in -c."
+            )
         kinds |= {name: kinds[name] or "num" for name in ranges}
         roles = [name for name in (*kinds, domain, weights) if name is not None]
         check_names(path, scan.names, roles)
@@ -175,9 +159,12 @@ def are_statistics(new: str, more: tuple[str, ...]) -> bool:
 
 def fit_sites(arguments: list[str], options: dict[str, Any]) -> Fitted:
     """Fit two domains of statistics files, or many."""
-    for refused, why in ((_NOT_ROWS, "was said when they were made"), (_NEED_ROWS, "needs rows")):
-        if given := [name for key, name in refused.items() if options.get(key)]:
-            raise click.UsageError(f"{given[0]} does not go with statistics files: it {why}.")
+    for refused, why in ((_SAID, "was said when they were made"), (_NEED_ROWS, "needs rows")):
+        for key in refused.split():
+            if options.get(key):
+                name = {"n_resamples": "bootstrap", "links": "link"}.get(key, key)
+                option = f"--{name.replace('_', '-')}"
+                raise click.UsageError(f"{option} does not go with statistics files: it {why}.")
     paths = [options["new"], *options["more"]]
     parts = [Statistics.load(path) for path in paths]
     labels = list(dict.fromkeys(label for part in parts for label in part.labels))
@@ -201,8 +188,6 @@ def reveal(path: str, as_json: bool) -> Any:
 class FittedSites(Fitted):
     """An adapter fitted to the statistics of two domains."""
 
-    stats: Statistics
-
     def read(self, options: dict[str, Any]) -> Any:  # noqa: D102
         return options["parts"]
 
@@ -210,22 +195,10 @@ class FittedSites(Fitted):
         return [options["new"], *options["more"]]
 
     def fit(self, options: dict[str, Any]) -> None:  # noqa: D102
-        self.stats = together(self.data)
-        self.adapter.set_params(reference=options["reference_label"]).fit_statistics(self.stats)
-
-    @property
-    def features(self) -> list[str]:  # noqa: D102
-        return list(self.stats.feature_names or map(str, range(self.stats.n_features)))
-
-    def left(self) -> dict[str, str]:  # noqa: D102
-        return {}
-
-    def totals(self) -> list[float]:  # noqa: D102
-        names = dict(self.adapter.map_.provenance)["domains"]
-        return [self.stats.n_rows[names[side]] for side in ("query", "reference")]
-
-    def rows_read(self) -> dict[str, Any]:  # noqa: D102
-        return {}
+        stats, label = together(self.data), options["reference_label"]
+        self.adapter.set_params(reference=label).fit_statistics(stats)
+        with quietly():
+            self.domains = as_domains(stats, label)
 
     def verdict(self) -> str:  # noqa: D102
         return "Not evaluated: statistics have no rows on which a map could be judged."
@@ -235,8 +208,9 @@ class FittedManySites(FittedSites, FittedBatches):
     """A `BatchAdapter` fitted to the statistics of many domains."""
 
     def fit(self, options: dict[str, Any]) -> None:  # noqa: D102
-        self.stats = together(self.data)
-        unreachable = "keep" if options["keep_unreachable"] else "raise"
-        label = options["reference_label"]
-        self.adapter = BatchAdapter(self.adapter, reference=label, unreachable=unreachable)
-        self.adapter.fit_statistics(self.stats)
+        stats, unreachable = together(self.data), "keep" if options["keep_unreachable"] else "raise"
+        how = {"reference": options["reference_label"], "unreachable": unreachable}
+        self.adapter = BatchAdapter(self.adapter, **how).fit_statistics(stats)
+        with quietly():
+            self.domains, _ = cells_of(stats)
+        self.column = None

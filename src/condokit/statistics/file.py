@@ -41,9 +41,10 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
     """Return what is written."""
     check_integer("min_cell", min_cell, FEWEST)
     # so much weight has `min_cell` rows behind it at least
-    least = weight = min_cell * int(np.ceil(stats.largest_weight))
-    if stats.continuous is not None:
-        least = max(min_cell, stats.continuous.fewest_rows) * weight // min_cell
+    weight = int(np.ceil(stats.largest_weight))
+    own = 0 if stats.continuous is None else stats.continuous.fewest_rows
+    fewest = max(min_cell, own)
+    few, least = min_cell * weight, fewest * weight
     cells, kept, masked, gone = [], [], dict(stats.masked), 0.0
     for cell, k in sorted(stats.cells.items(), key=lambda item: [str(x) for x in item[0]]):
         n = stats.moments.count[k]
@@ -68,13 +69,14 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
         ],
         "reference": stats.reference,
         "min_cell": min_cell,
-        "largest_weight": weight // min_cell,
+        "fewest_rows": fewest,
+        "largest_weight": weight,
         "masked": masked,
         "cells": cells,
         "correlations": _correlations(stats, kept, least),
-        "equal_values": _ties(stats, kept, weight),
-        "values": _values(stats, weight, kept),
-        "continuous": stats.continuous and stats.continuous.written(kept, weight, least),
+        "equal_values": _ties(stats, kept, few),
+        "values": _values(stats, few, kept),
+        "continuous": stats.continuous and stats.continuous.written(kept, few, least),
     }
 
 
@@ -188,6 +190,9 @@ def _from(document: dict[str, Any], stats: Any) -> Any:
         getattr(part, name)[:] = _table(name, cells, d, known > 0)
     _fill_powers(cells, stats, known)
     _spread_correlations(document["correlations"], stats)
+    for one in [*document["equal_values"], *document["values"]]:
+        if type(one["feature"]) is not int or not 0 <= one["feature"] < d:
+            raise ValueError("'feature' must be the place of a feature")
     for one in document["equal_values"]:
         _add_ties(one, stats)
     if not ((part.squares >= 0).all() and (part.count > 0).all() and known.shape[1:] == (d,)):
@@ -217,8 +222,9 @@ def _fill_head(document: dict[str, Any], stats: Any) -> int:
             stats.ranges[one["name"]] = low, high
     stats.reference = plain(document["reference"])
     stats.masked = {key: int(_number(document["masked"][key])) for key in ("cells", "rows")}
-    if type(document["min_cell"]) is not int or document["min_cell"] < FEWEST:
-        raise ValueError(f"'min_cell' must be a whole number of at least {FEWEST}")
+    for key in ("min_cell", "fewest_rows"):
+        if type(document[key]) is not int or document[key] < FEWEST:
+            raise ValueError(f"{key!r} must be a whole number of at least {FEWEST}")
     stats.largest_weight = _number(document["largest_weight"])
     if not 1 <= stats.largest_weight <= 1 << 53:
         raise ValueError("'largest_weight' is impossible")
@@ -233,8 +239,6 @@ def _fill_rounds(document: dict[str, Any], stats: Any) -> None:
         k = stats.cells[(one["domain"], *one["levels"])]
         count = np.array(one["counts"], dtype=float)
         ends = np.array(one["ends"], dtype=float).reshape(2, len(count))
-        if not 0 <= one["feature"] < stats.n_features:
-            raise ValueError("'values' are of no feature")
         found = Values(np.full(len(count), k), count, ends)
         known = stats.values.get(one["feature"])
         stats.values[one["feature"]] = found if known is None else known.merge(found)
@@ -293,7 +297,7 @@ def _spread_correlations(content: list[dict[str, Any]], stats: Any) -> None:
 
 
 def _add_ties(one: dict[str, Any], stats: Any) -> None:
-    feature, label = int(one["feature"]), stats.labels.index(one["domain"])
+    feature, label = one["feature"], stats.labels.index(one["domain"])
     ties = stats.ties
     ties.make_room(np.array([feature]), label + 1)
     here = int(np.searchsorted(ties.features, feature))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from condokit.checks import Array, is_number, listing, refusal
 from condokit.data.basis import RangeBasis
 from condokit.data.bins import Bins, Values
 from condokit.data.continuous import Continuous
-from condokit.data.domains import Domains
+from condokit.data.domains import Confounder, Domains
 from condokit.data.grouped import GroupedMoments
 from condokit.data.roles import from_site
 from condokit.data.sums import Ties
@@ -355,7 +356,8 @@ class Statistics:
         domains, codes, labels, _ = from_site(
             X, domain, label, confounders, features, None, weights, *how
         )
-        return domains, codes, labels
+        numbers = [_number(c) if c.name in self.ranges else c for c in domains.confounders]
+        return replace(domains, confounders=numbers), codes, labels
 
     def _check(self, domains: Domains) -> None:
         """Note what the first rows are like; refuse others that differ."""
@@ -422,6 +424,16 @@ def heavy_features(given: Any, stats: Statistics) -> Array:
 def _are_names(confounders: Any) -> bool:
     names = [confounders] if type(confounders) is str else confounders
     return type(names) in (list, tuple) and {type(name) for name in names} == {str}
+
+
+def _number(confounder: Confounder) -> Confounder:
+    """Return a confounder of numbers, also if it has two, which are categories elsewhere."""
+    if confounder.values is not None:
+        return confounder
+    if not all(map(is_number, confounder.levels)):
+        text = "{@'ranges'} has {name!r}, which holds no numbers, or was said to hold categories."
+        raise refusal(text, name=confounder.name)
+    return replace(confounder, values=confounder.as_given().astype(float), levels=[])
 
 
 def _checked_ranges(ranges: Any) -> dict[str, tuple[float, float]]:

@@ -169,6 +169,7 @@ def facts_of(document: dict[str, Any], stats: Any) -> dict[str, Any]:
         "n_cells": len(cells),
         "smallest_cell": int(min(one["count"] for one in cells)),
         "min_cell": document["min_cell"],
+        "fewest_rows": document["fewest_rows"],
         "masked": dict(document["masked"]),
         "incomplete": [names[j] for j in range(d) if (known[:, j] < stats.moments.count).any()],
         "with_powers": int((~np.isnan(fourth)).any(axis=1).sum()),
@@ -217,14 +218,14 @@ def words(facts: dict[str, Any], powers: int) -> str:
 
 def _told(facts: dict[str, Any], powers: int) -> Iterator[str]:
     """Say what is written, and what is not."""
-    least, masked = facts["min_cell"], facts["masked"]
+    least, few, masked = facts["min_cell"], facts["fewest_rows"], facts["masked"]
     yield "Told of each cell: its levels and its number of rows."
     yield (
         "Told of each feature in a cell: the mean and the spread (sum of squared deviations)"
         + (", and how many rows have a value." if facts["incomplete"] else ".")
     )
     yield (
-        f"Told where {powers * least} rows or more have a value ({facts['with_powers']} of the "
+        f"Told where {powers * few} rows or more have a value ({facts['with_powers']} of the "
         "cells): sums of third and fourth powers of deviations (lopsidedness and tails). Of fewer "
         "rows these could tell single values, and are left out."
     )
@@ -248,11 +249,12 @@ def _told(facts: dict[str, Any], powers: int) -> Iterator[str]:
             f"Told of {listing(ages)} in each cell: how many rows lie in parts of the range, "
             f"{least} or more together, and sums of products of smooth functions with features."
         )
-    few = f"{masked['cells'] or 'no'} cell{'s' * (masked['cells'] != 1)}"
-    few += f", {masked['rows']:,} rows at most," if masked["rows"] else ""
+    gone = f"{masked['cells'] or 'no'} cell{'s' * (masked['cells'] != 1)}"
+    gone += f", {masked['rows']:,} rows at most," if masked["rows"] else ""
+    why = f"min_cell = {least}" if few == least else f"sums with {listing(ages)} need so many"
     yield (
-        f"Left out: {few} with fewer than {least} rows (min_cell = {least}), and features of a "
-        f"cell that fewer than {least} rows have a value of."
+        f"Left out: {gone} with fewer than {few} rows ({why}), and features of a cell that fewer "
+        f"than {few} rows have a value of."
     )
 
 
