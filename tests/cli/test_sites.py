@@ -117,8 +117,19 @@ def test_one_table_with_all_domains_and_a_reference_in_the_file(tables, capsys):
     facts = json.loads(out)
     assert facts["labels"] == ["A", "B"]
     assert facts["masked"] == {"cells": 2, "rows": 10}  # of 3 rows each
+    code, _, err = run(capsys, "fit", "s.json", "--reference-label", "B", "-o", "m.json")
+    assert code == 2
+    assert "Files and --reference-label name 'A', 'B' as OLD" in err
     assert run(capsys, "fit", "s.json", "-o", "m.json")[0] == 0
     assert dict(AffineMap.load("m.json").provenance)["domains"] == {"query": "B", "reference": "A"}
+
+
+def test_labels_that_are_numbers_are_named_as_they_are_written(tables, capsys):
+    for label, name in ((1, "A"), (2, "B")):
+        roles = {"confounders": ["sex", "ward"], "features": FEATURES}
+        Statistics.of(tables[name], label=label, **roles).save(f"{label}.json")
+    assert run(capsys, "fit", "1.json", "2.json", "--reference-label", "1", "-o", "m.json")[0] == 0
+    assert dict(AffineMap.load("m.json").provenance)["domains"] == {"query": 2, "reference": 1}
 
 
 def test_h5ad_and_weights(tables, capsys, rng):

@@ -168,14 +168,20 @@ def fit_sites(arguments: list[str], options: dict[str, Any]) -> Fitted:
     paths = [options["new"], *options["more"]]
     parts = [Statistics.load(path) for path in paths]
     labels = list(dict.fromkeys(label for part in parts for label in part.labels))
-    said = [options["reference_label"], *(part.reference for part in parts)]
+    given = options["reference_label"]
+    given = next((label for label in labels if str(label) == given), given)  # 1 is written "1"
+    said = {given, *(part.reference for part in parts)} - {None, ""}
     if len(labels) < 2:
         together(parts)  # which says if one was given twice
         raise ValueError(f"All statistics are of {listing(labels)}: there is nothing to compare.")
-    if not any(said) and "reference" not in labels:
+    if len(said) > 1:
+        raise click.UsageError(
+            f"Files and --reference-label name {listing(sorted(said, key=str))} as OLD."
+        )
+    if not said and "reference" not in labels:
         raise click.UsageError(f"Say with --reference-label which is OLD: {listing(labels, 12)}.")
     kind = FittedSites if len(labels) == 2 else FittedManySites
-    return kind(arguments, {**options, "parts": parts})
+    return kind(arguments, {**options, "parts": parts, "reference_label": given})
 
 
 def reveal(path: str, as_json: bool) -> Any:

@@ -73,7 +73,7 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
         "largest_weight": weight,
         "masked": masked,
         "cells": cells,
-        "correlations": _correlations(stats, kept, least),
+        "correlations": _correlations(stats, kept, least, weight),
         "equal_values": _ties(stats, kept, few),
         "values": _values(stats, few, kept),
         "continuous": stats.continuous and stats.continuous.written(kept, few, least),
@@ -103,7 +103,7 @@ def _cell(cell: tuple[Any, ...], stats: Any, k: int, least: int) -> dict[str, An
     return found
 
 
-def _correlations(stats: Any, kept: list[int], least: int) -> list[dict[str, Any]]:
+def _correlations(stats: Any, kept: list[int], least: int, weight: int) -> list[dict[str, Any]]:
     """Return how a few features go together within the cells of a label.
 
     Not their products, since these are of rows that lack no feature: beside the squares of all
@@ -111,7 +111,7 @@ def _correlations(stats: Any, kept: list[int], least: int) -> list[dict[str, Any
     """
     products, cells = stats.moments.products, list(stats.cells)
     assert products is not None
-    enough, found = least * max(MIN_POWERS, (2 * products.mean.shape[1] + 2) / least), []
+    enough, found = max(MIN_POWERS * least, 2 * weight * (products.mean.shape[1] + 1)), []
     for label in stats.labels:
         mine = [k for k in kept if cells[k][0] == label and products.count[k] >= least]
         if products.count[mine].sum() >= enough:
