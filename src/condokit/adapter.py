@@ -37,7 +37,7 @@ from condokit.maps.families import Affine, LocationScale, MapFamily
 from condokit.maps.profile import profile
 from condokit.maps.standard_errors import StandardErrors
 from condokit.solvers.lbfgs import watched
-from condokit.statistics.domains import as_domains, together
+from condokit.statistics.domains import as_domains, hinted, together
 from condokit.statistics.gather import Statistics
 
 T = TypeVar("T", bound=IntoDataFrame | Array)
@@ -264,7 +264,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         with noting() as notes:
             merged = together(statistics)
             domains = as_domains(merged, self.reference)
-        return self.fit_domains(domains, notes=notes)
+        with hinted(merged):
+            return self.fit_domains(domains, notes=notes)
 
     def partial_fit(
         self,
