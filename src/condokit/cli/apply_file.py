@@ -16,6 +16,7 @@ from condokit.io import is_text, open_writer, read_table, replace_h5ad, scan_tab
 from condokit.io.formats import arrow, check_names
 from condokit.io.progress import progress
 from condokit.maps.affine import AffineMap
+from condokit.maps.lazily import map_batch, matched, with_columns
 from condokit.maps.profile import Monitor
 
 pa = arrow()
@@ -101,7 +102,7 @@ def apply_batches(
         table = Table(part).match(names, adapter.n_features_in_, "the map")
         values = adapter.mapped(table, code, list(maps.values()))
         mapped = [pa.array(one, from_pandas=True) for one in values.T]
-        return _with_columns(part, list(names or part.column_names), mapped)
+        return with_columns(part, list(names or part.column_names), mapped)
 
     if output.endswith(".h5ad"):
         whole = _h5ad(incoming, output)
@@ -174,68 +175,8 @@ def _h5ad(incoming: str, output: str) -> Any:
     return read_table(incoming)
 
 
-def map_batch(affine: AffineMap, batch: Any, as_is: Array | None = None) -> Any:
-    """Return an Arrow table with its features mapped, save in rows that `as_is` marks."""
-    # Other columns, the order of columns and null values stay; a map between different features
-    # puts its outputs last.
-    columns = dict(zip(batch.column_names, batch.columns))
-    names = list(affine.feature_names or columns)
-    outputs = list(affine.outputs(names) or names)
-    if affine.kind == "diagonal" and affine.links is None:
-        parts = zip(names, affine.scale, affine.offset)
-        mapped = [_scaled(columns[name], scale, offset, name) for name, scale, offset in parts]
-    else:
-        table = _matched(affine, batch)
-        values = affine.apply(table) if batch.num_rows else np.empty((0, len(outputs)))
-        mapped = [pa.array(column, from_pandas=True) for column in values.T]
-    if as_is is not None and as_is.any():
-        if outputs != names:
-            raise ValueError("Rows cannot pass a map between different features as they are.")
-        kept = [columns[name].cast(new.type) for name, new in zip(names, mapped)]
-        mapped = [pa.compute.if_else(as_is, old, new) for old, new in zip(kept, mapped)]
-    if outputs != names:
-        columns = {name: column for name, column in columns.items() if name not in names}
-    return _with_columns(batch.select(list(columns)), outputs, mapped)
-
-
-def _with_columns(batch: Any, names: list[str], values: list[Any]) -> Any:
-    """Return an Arrow table with other values of some columns, or with these as well."""
-    fields = {field.name: field for field in batch.schema}
-    columns = dict(zip(batch.column_names, batch.columns))
-    for name, column in zip(names, values):
-        single = name in fields and pa.types.is_float32(fields[name].type)
-        columns[name] = column.cast(pa.float32()) if single else column
-    made = [
-        fields[name].with_type(column.type) if name in fields else (name, column.type)
-        for name, column in columns.items()
-    ]
-    return pa.table(list(columns.values()), pa.schema(made, metadata=batch.schema.metadata))
-
-
 def some_rows(affine: AffineMap, batch: Any, step: int) -> Array:
     """Return the features of every row, or of one row per `step`, for a look at drift."""
     part = batch if step == 1 else batch.take(np.arange(0, batch.num_rows, step))
-    chunks = [chunk for _, chunk in _matched(affine, part).chunks()]
+    chunks = [chunk for _, chunk in matched(affine, part).chunks()]
     return np.concatenate(chunks) if chunks else np.empty((0, affine.n_features_in_))
-
-
-def _matched(affine: AffineMap, batch: Any) -> Table:
-    return Table(batch).match(affine.feature_names, affine.n_features_in_, "the map")
-
-
-def _scaled(column: Any, scale: float, offset: float, name: str) -> Any:
-    """Return scale x + offset of a column of numbers, in its precision if it is floating."""
-    if column.type not in (pa.float64(), pa.float32()):
-        column = column.cast(pa.float64(), safe=False)  # rounds whole numbers beyond 2 ** 53
-    chunks = column.chunks or [pa.array([], column.type)]
-    array = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
-    x = array.to_numpy(zero_copy_only=False)
-    y = np.multiply(x, scale, dtype=np.float64)
-    y += offset
-    y = y.astype(x.dtype, copy=False)
-    if not np.isfinite(y.sum()) and np.isinf(y).any():
-        given = np.isinf(x).any()
-        what = "has infinite values" if given else "becomes too large for its precision"
-        raise ValueError(f"Column {name!r} {what}.")
-    gaps = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    return pa.array(y, type=array.type, mask=gaps)

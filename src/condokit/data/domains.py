@@ -132,7 +132,7 @@ class Domains:
             small = len(levels) * n_levels < np.iinfo(np.int32).max
             crossed = codes * n_levels if small else codes.astype(np.int64) * n_levels
             crossed += confounder.codes
-            distinct, codes = _compress(crossed)
+            distinct, codes = compress(crossed)
             pairs = [divmod(int(value), n_levels) for value in distinct]
             levels = [(*levels[left], confounder.levels[right]) for left, right in pairs]
         counts = np.zeros((2, len(levels)), dtype=np.int64 if self.weights is None else float)
@@ -187,7 +187,7 @@ def cell_names(names: list[str], levels: list[tuple[Any, ...]]) -> list[str]:
     ]
 
 
-def _compress(values: Array) -> tuple[Array, Array]:
+def compress(values: Array) -> tuple[Array, Array]:
     """Return the distinct non-negative integers and each row's number among them."""
     if values.max() > 4 * len(values) + 1_000_000:
         distinct, codes = np.unique(values, return_inverse=True)

@@ -1,0 +1,307 @@
+"""What one pass over blocks tells: sums of all rows by cell, and a sample of rows.
+
+A cell is a combination of a domain and the levels of all categorical confounders.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array, refusal
+from condokit.data.columns import as_array, number_levels
+from condokit.data.domains import compress
+from condokit.data.grouped import GroupedMoments
+from condokit.data.tables import Table
+
+_FEWEST_OF_CELL = 64  # rows in the sample
+_ELEMENTS = 1 << 17  # of rows that are added at a time, which stay in cache
+_FEWEST_ROWS = 256
+_SLACK = 1.25  # how far the sample may grow before it is cut
+_MARKS = 4  # features that tell rows apart
+_LOOKED_AT = 10_000  # rows, whether a feature tells rows apart
+_TELLING = 0.9  # share of distinct values of such a feature
+_COLUMNS = ("key", "cell", "X", "Z", "counts")  # of a sample
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of splitmix64
+
+
+@dataclass
+class Sample:
+    """Distinct rows of least hash: so many of every domain, and some of every cell.
+
+    A row's hash is that of its values, so neither the order of rows nor their blocks matter; equal
+    rows are one row that counts for them all. In each cell, the rows taken stand for the others.
+    """
+
+    key: Array  # (n,): the hash of each row
+    cell: Array
+    X: Array
+    Z: Array  # continuous confounders
+    counts: Array  # how many rows each stands for
+    is_whole: bool = True  # whether all distinct rows are there
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Sample]") -> "Sample":
+        """Return the rows of several samples, equal ones together."""
+        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS]
+        order = np.lexsort(columns[:2])
+        key, cell = columns[0][order], columns[1][order]
+        new = np.ones(len(key), dtype=bool)
+        new[1:] = (key[1:] != key[:-1]) | (cell[1:] != cell[:-1])
+        first = np.flatnonzero(new)
+        rows = order[first]
+        counts = np.add.reduceat(columns[4][order], first) if len(first) else columns[4]
+        key, cell, X, Z = (column[rows] for column in columns[:4])
+        return cls(key, cell, X, Z, counts, all(part.is_whole for part in parts))
+
+    def cut(self, side: Array, most: int) -> tuple["Sample", Array]:
+        """Return so many rows per domain; and the largest hash of each cell that still counts.
+
+        `side` tells the domain of each cell. Rows are ordered by cell, then hash.
+        """
+        limits = np.full(len(side), np.iinfo(np.uint64).max)
+        first = np.searchsorted(self.cell, np.arange(len(side) + 1))
+        rank = np.arange(len(self.key)) - first[self.cell]
+        kept = rank < _FEWEST_OF_CELL
+        for s in np.unique(side):
+            mine = side[self.cell] == s
+            if mine.sum() <= most:
+                kept |= mine
+                continue
+            last = np.partition(self.key[mine], most - 1)[most - 1]
+            kept |= mine & (self.key <= last)
+            for c in np.flatnonzero(side == s):
+                own = self.key[first[c] : first[c + 1]][:_FEWEST_OF_CELL]
+                if len(own) == _FEWEST_OF_CELL:
+                    limits[c] = max(last, own[-1])
+        if kept.all():
+            return self, limits
+        rows: dict[str, Any] = {name: getattr(self, name)[kept] for name in _COLUMNS}
+        return replace(self, **rows, is_whole=False), limits
+
+
+@dataclass
+class Tally:
+    """What is known of some blocks; `merge` adds that of others."""
+
+    cells: dict[tuple[Any, ...], int]  # the number of each combination of levels
+    moments: GroupedMoments
+    samples: list[Sample]  # of blocks, to be joined
+    limits: Array  # of each cell: the largest hash that may still get into the sample
+    missing: dict[str | None, int] = field(default_factory=dict)  # of confounders
+    n_rows: int = 0
+
+    def merge(self, other: "Tally", most: int) -> "Tally":
+        """Return what both know; the first is used up."""
+        cells = dict(self.cells)
+        for key in other.cells:
+            cells.setdefault(key, len(cells))
+        place = np.array([cells[key] for key in other.cells], dtype=np.intp)
+        moments = self.moments
+        if len(cells) > len(self.cells):
+            moments = moments.resized(len(cells))
+        moments.merge(other.moments, place)
+        limits = np.full(len(cells), np.iinfo(np.uint64).max)
+        limits[: len(self.limits)] = self.limits
+        found = [replace(one, cell=place[one.cell]) for one in other.samples]
+        samples, side = [*self.samples, *found], domain_of(cells)
+        if sum(len(one.key) for one in samples) > _SLACK * most * (side.max(initial=0) + 1):
+            sample, limits = Sample.joined(samples).cut(side, most)
+            samples = [sample]
+        missing = {n: k + other.missing.get(n, 0) for n, k in self.missing.items()}
+        n_rows = self.n_rows + other.n_rows
+        return Tally(cells, moments, samples, limits, missing, n_rows)
+
+
+def domain_of(cells: dict[tuple[Any, ...], int]) -> Array:
+    """Return a number of the domain of each cell."""
+    labels = {label: k for k, label in enumerate(dict.fromkeys(key[0] for key in cells))}
+    return np.array([labels[key[0]] for key in cells], dtype=np.intp)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a block is read: which columns are what."""
+
+    features: list[Any]  # names, or positions in an array
+    # by name, None is the domain, which comes first: a column, or the values of all rows
+    categorical: dict[str | None, Any]
+    continuous: dict[str, Any]
+    weight: Any
+    marks: Array  # features that tell rows apart
+    most: int  # rows of a domain in the sample
+    starts: Array | None = None  # the first row of every block, if roles are arrays
+
+    def __call__(self, block: Any, so_far: Tally | None, number: int) -> Tally:
+        """Return what a block tells."""
+        table = Table(block)
+        chosen = table.select(self.features)
+        d, n = chosen.n_features, table.n_rows
+        here = self._rows(number, n)
+        crossed = self._columns(table, self.categorical, here)
+        coded = [number_levels(column, str(name)) for name, column in crossed]
+        Z = np.empty((n, len(self.continuous)))
+        for j, (name, column) in enumerate(self._columns(table, self.continuous, here)):
+            Z[:, j] = _numbers(column, name)
+        cells, cell = _crossed(coded, n)
+        lost: dict[str | None, Array] = dict(
+            zip(self.categorical, (codes < 0 for _, codes in coded))
+        )
+        lost |= dict(zip(self.continuous, np.isnan(Z).T))
+        cell[np.isnan(Z).any(axis=1)] = -1
+        weights = None
+        if self.weight is not None:
+            [(_, column)] = self._columns(table, {"sample_weight": self.weight}, here)
+            weights = _checked_weights(column)
+            cell[weights == 0] = -1
+        missing = {name: int(gaps.sum()) for name, gaps in lost.items()}
+        columns, moments = chosen.vectors(), GroupedMoments(len(cells), d)
+        key, step = np.empty(n, dtype=np.uint64), max(_FEWEST_ROWS, _ELEMENTS // d)
+        buffer = np.empty((d, min(step, n)))
+        for start in range(0, n, step):
+            rows = slice(start, min(start + step, n))
+            X = buffer[:, : rows.stop - start].T
+            for j, column in enumerate(columns):
+                buffer[j, : rows.stop - start] = column[rows]
+            w = None if weights is None else weights[rows]
+            cell[rows] = _add(moments, X, cell[rows], w, chosen)
+            key[rows] = hashes(X, Z[rows], self.marks)
+        taken = _least(key, cell, domain_of(cells), _limits(cells, so_far), self.most)
+        counts = np.ones(len(taken)) if weights is None else weights[taken]
+        X = np.column_stack([column[taken] for column in columns])
+        is_whole = len(taken) == np.count_nonzero(cell >= 0)
+        sample = Sample(key[taken], cell[taken], X, Z[taken], counts, is_whole)
+        everything = np.full(len(cells), np.iinfo(np.uint64).max)
+        return Tally(cells, moments, [sample], everything, missing, n)
+
+    def merge(self, one: Tally, other: Tally) -> Tally:
+        """Return what two results of blocks tell together."""
+        return one.merge(other, self.most)
+
+    def _rows(self, number: int, n: int) -> slice | None:
+        if self.starts is None:
+            return None
+        return slice(int(self.starts[number]), int(self.starts[number]) + n)
+
+    def _columns(self, table: Table, roles: dict[Any, Any], rows: slice | None) -> Any:
+        for name, given in roles.items():
+            column = given[rows] if rows is not None else table.column(str(name), given)
+            yield name, column
+
+
+def _add(
+    moments: GroupedMoments, X: Array, cell: Array, weights: Array | None, table: Table
+) -> Array:
+    """Add rows to moments, and return their cells, -1 of those without any value."""
+    gaps = None
+    with np.errstate(invalid="ignore", over="ignore"):
+        if not np.isfinite(X.sum()):
+            if np.isinf(X).any():
+                table.refuse_infinity()
+            gaps = np.isnan(X)
+            if gaps.any():
+                cell = np.where(gaps.all(axis=1), -1, cell)
+            else:
+                gaps = None
+        moments.update(X, cell, weights, gaps)
+    return cell
+
+
+def marks_of(X: Array) -> Array:
+    """Return the features by which rows are told apart: some of nearly distinct values, or all."""
+    X = X[:_LOOKED_AT]
+    telling = list[int]()
+    for j, x in enumerate(X.T):
+        known = x[~np.isnan(x)]
+        if 2 * len(known) > len(x) and len(np.unique(known)) > _TELLING * len(known):
+            telling.append(j)
+        if len(telling) == _MARKS:
+            return np.array(telling)
+    return np.arange(X.shape[1])
+
+
+def hashes(X: Array, Z: Array, marks: Array) -> Array:
+    """Return a 64-bit hash of the values of every row, by some features where these are known."""
+    key = _sums_of_bits(X[:, marks], marks)
+    if Z.shape[1]:
+        key += _sums_of_bits(Z, X.shape[1] + np.arange(Z.shape[1]))
+    if len(marks) < X.shape[1]:
+        lost = np.flatnonzero(np.isnan(X[:, marks]).any(axis=1))
+        if len(lost):
+            key[lost] += _sums_of_bits(X[lost], np.arange(X.shape[1]))
+    for shift, factor in zip((30, 27), _MIX):
+        key ^= key >> np.uint64(shift)
+        key *= factor
+    return key ^ (key >> np.uint64(31))
+
+
+def _sums_of_bits(X: Array, numbers: Array) -> Array:
+    """Return sums over columns of their bits times odd numbers, of their own each."""
+    total = np.zeros(len(X), dtype=np.uint64)
+    factors = (2 * numbers.astype(np.uint64) + 1) * np.uint64(0x9E3779B97F4A7C15)
+    for column, factor in zip(X.T, factors):
+        bits = (column + 0.0).view(np.uint64)  # one zero
+        bits ^= bits >> np.uint64(29)
+        bits *= factor
+        total += bits
+    return total
+
+
+def _least(key: Array, cell: Array, side: Array, limits: Array, most: int) -> Array:
+    """Return the rows of least hash of every domain and cell, some more if they are equal."""
+    taken = np.flatnonzero((cell >= 0) & (key <= limits[cell]))
+    key, cell = key[taken], cell[taken]
+    kept = np.zeros(len(taken), dtype=bool)
+    for s in range(int(side.max(initial=-1)) + 1):
+        mine = np.flatnonzero(side[cell] == s)
+        if len(mine) <= most:
+            kept[mine] = True
+            continue
+        kept[mine] = key[mine] <= np.partition(key[mine], most - 1)[most - 1]
+        for c in np.flatnonzero(side == s):
+            own = mine[cell[mine] == c]
+            last = min(_FEWEST_OF_CELL, len(own)) - 1
+            if last >= 0 and np.count_nonzero(kept[own]) <= last:
+                kept[own] |= key[own] <= np.partition(key[own], last)[last]
+    return taken[kept]
+
+
+def _crossed(
+    coded: list[tuple[list[Any], Array]], n: int
+) -> tuple[dict[tuple[Any, ...], int], Array]:
+    """Return the combinations of levels that occur, and that of each row; -1 if one is missing."""
+    code, known = np.zeros(n, dtype=np.int64), np.ones(n, dtype=bool)
+    combinations: list[tuple[Any, ...]] = [()]
+    for levels, codes in coded:
+        known &= codes >= 0
+        crossed = code * max(len(levels), 1) + np.maximum(codes, 0)
+        distinct, code = compress(crossed) if n else (crossed, crossed)
+        pairs = [divmod(int(value), max(len(levels), 1)) for value in distinct]
+        combinations = [(*combinations[a], levels[b] if levels else None) for a, b in pairs]
+    count = np.bincount(code[known], minlength=len(combinations))
+    place = np.cumsum(count > 0) - 1
+    cells = {key: int(place[k]) for k, key in enumerate(combinations) if count[k]}
+    return cells, np.where(known, place[code] if len(place) else -1, -1)
+
+
+def _limits(cells: dict[tuple[Any, ...], int], so_far: Tally | None) -> Array:
+    limits = np.full(max(len(cells), 1), np.iinfo(np.uint64).max)
+    for key, k in cells.items() if so_far is not None else ():
+        if so_far is not None and key in so_far.cells:
+            limits[k] = so_far.limits[so_far.cells[key]]
+    return limits
+
+
+def _numbers(column: Any, name: str) -> Array:
+    values = as_array(column, np.float64)
+    if np.isinf(values).any():
+        raise refusal("Confounder {name!r} has infinite values.", name=name)
+    return values
+
+
+def _checked_weights(column: Any) -> Array:
+    weights = as_array(column, np.float64)
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise refusal("{@'sample_weight'} must be finite and not negative.")
+    return weights
