@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from condokit.maps.families import Shift as Shift
     from condokit.maps.families import Similarity as Similarity
     from condokit.maps.monotone import MonotoneMap as MonotoneMap
+    from condokit.statistics.gather import Statistics as Statistics
     from condokit.trust.assess import assess as assess
     from condokit.trust.bootstrap import bootstrap as bootstrap
     from condokit.trust.evaluate import evaluate as evaluate
@@ -61,6 +62,7 @@ _NAMES = {
     "maps.families": "Affine Blocks Identity LocationScale LowRank Monotone "
     "Orthogonal Shift Similarity",
     "maps.monotone": "MonotoneMap",
+    "statistics.gather": "Statistics",
     "trust.assess": "assess",
     "trust.bootstrap": "bootstrap",
     "trust.evaluate": "evaluate",

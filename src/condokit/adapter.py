@@ -1,16 +1,16 @@
 """The estimator in which map, prior, conditional and divergence meet."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 from narwhals.stable.v2.typing import IntoDataFrame
-from sklearn import get_config
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from condokit import checks
-from condokit.checks import Array, check_integer, listing, noting, refusal, warn
+from condokit.checks import Array, Note, check_integer, listing, noting, refusal, warn
 from condokit.compare.priors import Prior
 from condokit.conditionals.base import Conditional
 from condokit.data.blocks import Blocks, blocks_of
@@ -29,6 +29,7 @@ from condokit.fit.choose import (
     takes_any_features,
 )
 from condokit.fit.controls import Controls, find_controls
+from condokit.fit.estimator import by_place, is_array_wanted, keep_features, matched, names_out
 from condokit.fit.fit_map import fit_quietly
 from condokit.fit.pairs import check_pairs, refine
 from condokit.fit.record import Fit, FitReport
@@ -39,6 +40,8 @@ from condokit.maps.lazily import keep_rows, map_lazily
 from condokit.maps.profile import profile
 from condokit.maps.standard_errors import StandardErrors
 from condokit.solvers.lbfgs import watched
+from condokit.statistics.domains import as_domains, together
+from condokit.statistics.gather import Statistics
 
 T = TypeVar("T", bound=IntoDataFrame | Array)
 
@@ -247,6 +250,65 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         self._domain = domain if isinstance(domain, str) else None
         return self
 
+    def fit_statistics(self, statistics: Any) -> "ConDoAdapter":
+        """Learn the map from statistics in place of rows.
+
+        Parameters
+        ----------
+        statistics : Statistics or list of Statistics
+            Of both domains; those in a list are merged. Without a saved file, and if no feature has
+            heavy tails, the map is that of a fit of all rows, to rounding.
+
+        Returns
+        -------
+        ConDoAdapter
+            The fitted adapter itself. Maps are "location-scale" or "shift" ("auto" is the first).
+        """
+        with noting() as notes:
+            merged = together(statistics)
+            domains = as_domains(merged, self.reference)
+        return self.fit_domains(domains, notes=notes)
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        domain: Any = None,
+        confounders: Any = None,
+        features: Any = None,
+        sample_weight: Any = None,
+        ranges: Any = None,
+    ) -> "ConDoAdapter":
+        """Learn the map from these rows and those of earlier calls, of which sums are kept alone.
+
+        Parameters
+        ----------
+        X : array or data frame of shape (n_rows, n_columns)
+            More rows, with the same columns every time.
+        y : ignored
+            For scikit-learn's sake.
+        domain, confounders, features, sample_weight
+            As in `fit`; `domain` may have one label.
+        ranges : dict of name to (low, high), default=None
+            Between which values continuous confounders can lie; see `Statistics.of`.
+
+        Returns
+        -------
+        ConDoAdapter
+            The adapter itself, fitted as soon as there are rows of both domains.
+        """
+        known = getattr(self, "statistics_", None)
+        if known is None:
+            how: dict[str, Any] = {"categorical": self.categorical, "missing": self.missing}
+            how |= {"confounders": confounders, "sample_weight": sample_weight}
+            self.statistics_ = Statistics.of(
+                X, domain=domain, features=features, ranges=ranges, **how
+            )
+        else:
+            known.update(X, domain=domain, confounders=confounders, sample_weight=sample_weight)
+        return self.fit_statistics(self.statistics_) if len(self.statistics_.labels) > 1 else self
+
     def fit_pair(
         self,
         X_query: Any,
@@ -384,8 +446,10 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         domains: Domains,
         columns: list[int] | None = None,
         pairs: tuple[Array, Array] | None = None,
+        notes: Sequence[Note] = (),
     ) -> "ConDoAdapter":
         """Learn the map from domains that have been read already, as `fit` and `fit_pair` do."""
+        before = list(notes)
         if self.n_jobs is not None and self.n_jobs != -1:
             check_integer("n_jobs", self.n_jobs, 1)
         with noting() as notes:
@@ -408,7 +472,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 text = "Interrupted: the map is the best that was found so far."
                 warn("interrupted", text, UserWarning)
                 fit = replace(fit, report=replace(fit.report, interrupted=True))
-        how = account(self.get_params(deep=False), domains, fit, chosen, notes)
+        how = account(self.get_params(deep=False), domains, fit, chosen, [*before, *notes])
         self.map_ = fit.map.with_origin(profile(domains, hidden=True), how)
         self.errors_: StandardErrors | None = fit.errors
         self.chosen_ = chosen
@@ -513,53 +577,3 @@ def _line_after_curves(fit: Fit, domains: Domains, pairs: tuple[Array, Array]) -
     line, _, facts = refine(first, LocationScale(), bent, pairs, lambda keep: first)
     report = replace(fit.report, pairs=facts)
     return replace(fit, map=line.compose(curves), errors=None, report=report)
-
-
-def matched(estimator: Any, X: Any) -> tuple[Table, Table]:
-    """Return a table, and the features in it that an estimator was fitted with."""
-    everything, owner = Table(X), type(estimator).__name__
-    names = getattr(estimator, "feature_names_in_", None)
-    if names is not None and everything.columns is None:
-        text = "X does not have valid feature names, but {owner} was fitted with feature names"
-        warn("no-names", text, UserWarning, owner=owner)
-    elif names is None and everything.columns is not None:
-        text = "X has feature names, but {owner} was fitted without feature names"
-        warn("names", text, UserWarning, owner=owner)
-    columns = estimator._columns
-    if columns is not None and everything.n_features == len(columns):
-        return everything, everything.select(None)  # the features alone, as transform returns them
-    table = everything.match(names, estimator.n_features_in_, owner)
-    return everything, table if columns is None else everything.select(columns)
-
-
-def keep_features(estimator: Any, table: Table, columns: list[int] | None) -> None:
-    """Note the features that an estimator was fitted with, as scikit-learn does."""
-    estimator._columns = columns
-    estimator.n_features_in_ = table.n_features if columns is None else table.width
-    if table.feature_names is not None:
-        estimator.feature_names_in_ = np.asarray(table.feature_names, dtype=object)
-    elif hasattr(estimator, "feature_names_in_"):
-        del estimator.feature_names_in_
-
-
-def names_out(estimator: Any, input_features: Any) -> Array:
-    """Return the names of features that a map does not change."""
-    names = getattr(estimator, "feature_names_in_", None)
-    if names is None:
-        found = OneToOneFeatureMixin.get_feature_names_out(estimator, input_features)
-        return np.asarray(found[estimator._columns or slice(None)])
-    if input_features is not None and not set(names) <= set(input_features):
-        raise ValueError("input_features is not equal to feature_names_in_.")
-    return np.asarray(names, dtype=object)
-
-
-def is_array_wanted(estimator: Any) -> bool:
-    """Tell whether set_output will put the result of transform into a container of its own."""
-    configured = getattr(estimator, "_sklearn_output_config", {}).get("transform")
-    return (configured or get_config()["transform_output"]) != "default"
-
-
-def by_place(features: Any, domains: Domains) -> list[int] | None:
-    """Return the columns of an array that were chosen as features, None if that is all or names."""
-    table = domains.tables[0]
-    return None if features is None or table.columns is not None else list(table.positions)

@@ -30,7 +30,7 @@ VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 def write_document(path, document):
     """Write changed content with a hash that fits."""
     document = {key: value for key, value in document.items() if key != "sha256"}
-    document["sha256"] = mapfile._digest(document)
+    document["sha256"] = mapfile.digest(document)
     path.write_text(json.dumps(document).replace("Infinity", "1e999"))
 
 

@@ -8,14 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
-from condokit.adapter import (
-    ConDoAdapter,
-    by_place,
-    is_array_wanted,
-    keep_features,
-    matched,
-    names_out,
-)
+from condokit.adapter import ConDoAdapter
 from condokit.batches.estimate import (
     ChainErrors,
     Estimate,
@@ -44,10 +37,12 @@ from condokit.data.disclosure import hidden_counts
 from condokit.data.measurements import warn_of_columns
 from condokit.data.roles import batch_of_rows
 from condokit.data.tables import Table
+from condokit.fit.estimator import by_place, is_array_wanted, keep_features, matched, names_out
 from condokit.maps import file as mapfile
 from condokit.maps.profile import profile
 from condokit.maps.provenance import check_provenance
 from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
+from condokit.statistics.domains import together
 
 _PROFILED = 50_000_000  # values times batches up to which maps keep a profile of their data
 
@@ -209,7 +204,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         return graph, reference, graph.paths(reference), why
 
     def _reference(self, study: Study, graph: Graph) -> tuple[int, str]:
-        labels, wanted = study.labels, self.reference
+        labels = study.labels
+        wanted = study.reference if self.reference is None else self.reference
         if wanted is None and "reference" in labels:
             wanted = "reference"
         if isinstance(wanted, str) and wanted in ("auto", "consensus") and wanted not in labels:
@@ -303,6 +299,25 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         self.graph_, self.paths_ = graph.edges(), {k: one.path for k, one in facts.items()}
         lost = [label for label in labels if label not in facts]
         self.report_ = BatchReport(labels[reference], why, True, facts, lost, found.facts)
+
+    def fit_statistics(self, statistics: Any) -> "BatchAdapter":
+        """Learn one map for every label of statistics in place of rows.
+
+        Parameters
+        ----------
+        statistics : Statistics or list of Statistics
+            Of all batches, as their labels call them; those in a list are merged.
+
+        Returns
+        -------
+        BatchAdapter
+            The fitted adapter itself.
+        """
+        merged = together(statistics)
+        if len(merged.labels) < 2:
+            text = "The statistics have the label {only} alone; there is nothing to compare."
+            raise refusal(text, only=listing(merged.labels))
+        return self.fit_study(Study.of_statistics(merged))
 
     def transform(self, X: Any, *, batch: Any, return_std: bool = False) -> Any:
         """Map the rows of every batch to the reference; no confounders are needed.

@@ -162,6 +162,10 @@ def _along_paths(
 
 def _some_rows(study: Study, batches: list[int]) -> dict[int, Array]:
     """Return some rows of every batch."""
+    if study.domains.sums is not None:  # two rows with the same mean and spread
+        stats = study.moments()
+        sd = np.sqrt(stats.squares / ones_for_zeros(stats.n))
+        return {b: stats.mean[b] + np.array([[1.0], [-1.0]]) * sd[b] for b in batches}
     n = _MOST_VALUES // (len(batches) * study.domains.n_features)
     n = min(max(n, _FEWEST_ROWS), _MOST_ROWS)
     numbers = {b: np.flatnonzero(study.rows(b)) for b in batches}
@@ -203,7 +207,7 @@ def towards_centre(found: Estimate, study: Study, graph: Graph) -> Estimate:
         raise refusal("{@reference='consensus'} needs diagonal maps. Name a reference.")
     linked = replace(study, domains=replace(study.domains, links=found.maps[found.reference].links))
     rows = _some_rows(linked, list(found.maps))
-    size = {b: float(study.rows(b).sum()) for b in found.maps}
+    size = {b: study.size(b) for b in found.maps}
     share = {b: n / sum(size.values()) for b, n in size.items()}
     a = np.exp(-sum(share[b] * np.log(one.scale) for b, one in found.maps.items()))
     middle = {b: np.nanmean(X, axis=0) for b, X in rows.items()}

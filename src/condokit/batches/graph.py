@@ -43,6 +43,8 @@ class Graph:
         self.has_confounders = bool(self.study.domains.confounders)
         self.size = np.bincount(self.batch, at.counts, K)
         self.rows = np.bincount(self.batch, minlength=K)
+        if self.study.domains.sums is not None:
+            self.rows = self.size  # each row stands for many
         strata = self.study.domains.strata()
         self.levels = self.study.counts(strata.codes, len(strata.levels))
         D = np.column_stack([np.ones(len(used)), at.Z])

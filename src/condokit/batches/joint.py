@@ -19,10 +19,11 @@ from condokit.data.grouped import GroupedMoments
 from condokit.data.subsets import subsample
 from condokit.maps.standard_errors import DiagonalErrors
 from condokit.solvers.pooled.batches import Maps, fit_joint, maps_of, towards_each_other
-from condokit.solvers.pooled.design import Design, free_columns
+from condokit.solvers.pooled.design import Design, free_columns, independent_number
 from condokit.solvers.pooled.estimate import Discrete, Frame, choose_law
 from condokit.solvers.pooled.noise import NoiseModel
 from condokit.solvers.pooled.stacked import Stacked, nodes, solve
+from condokit.summaries.moments import gather
 
 _MOST_VALUES = 4_000_000  # of rows times features at a time
 _ROW_VALUES = 20_000_000  # beyond which categories alone are fitted from moments of cells
@@ -64,8 +65,12 @@ class _Layout:
         n_values = len(self.used) * (table.width if table.is_annotated else table.n_features)
         simple = not (self.at.Z.shape[1] or study.n_bridges or self.domains.gaps)
         self.by_cells = simple and self.domains.groups is None and n_values > _ROW_VALUES
+        self.by_cells |= self.domains.sums is not None
 
         bridge = self.bridge if (self.bridge >= 0).any() else None
+        self.number: float | None = (
+            None  # independent features for each, where residuals do not tell
+        )
         self.frame = Frame(self.at, self.batch, self.K, self.reference, bridge=bridge)
 
     def counts_of(self, known: Array | None) -> Array:
@@ -118,7 +123,9 @@ def fit_study(
         spread = np.sqrt((unit**2).sum(0) / np.maximum((unit > 0).sum(0), 1))
         unit = np.where(unit > 0, unit, ones_for_zeros(spread))
         fixed = np.where(shifted[:, None], (unit / unit[at.reference]).T, np.nan)
-        found.append(_in_units(maps_of(at, fit_joint(at, fixed), shifted), mean, unit, at, shifted))
+        number = None if layout.number is None else max(layout.number * len(fixed), 1.0)
+        joint = fit_joint(at, fixed, number)
+        found.append(_in_units(maps_of(at, joint, shifted), mean, unit, at, shifted))
         flat.append(constant)
     maps = _side_by_side(found)
     return JointFit(others, *_settled(maps, shrinks), np.concatenate(flat), facts)
@@ -179,18 +186,19 @@ def _cells(layout: _Layout) -> Iterator[tuple[Stacked, Array, Array, Array]]:
     at, domains, L = layout.at, layout.domains, layout.at.n_categories
     code = np.full(len(domains.is_query), -1, dtype=np.intp)
     code[layout.used] = layout.batch * L + at.category
-    stats = GroupedMoments(layout.K * L, domains.n_features)
     if domains.entries is not None:
+        stats = GroupedMoments(layout.K * L, domains.n_features)
         stats.update_sparse(domains.entries, domains.tables[0].positions, code, domains.weights)
-    for rows, chunk in domains.chunks() if domains.entries is None else ():
-        stats.update(chunk, code[rows], None if domains.weights is None else domains.weights[rows])
+    else:
+        stats = gather(domains, code, layout.K * L, partial(GroupedMoments, products=True))
     batch, level = np.divmod(np.arange(layout.K * L), L)
-    own = (batch == np.arange(layout.K)[:, None]) * stats.count
-    total = own.sum(axis=1)[:, None]
-    mean = own @ stats.mean / total
-    squares = np.add.reduceat(stats.squares, np.arange(layout.K) * L)
-    unit = np.sqrt((squares + own @ (stats.mean - mean[batch]) ** 2) / total)
+    first = np.arange(layout.K) * L
+    total = np.add.reduceat(stats.n, first)
+    mean = np.add.reduceat(stats.n * stats.mean, first) / total
+    squares = stats.squares + stats.n * (stats.mean - mean[batch]) ** 2
+    unit = np.sqrt(np.add.reduceat(squares, first) / total)
     unit = np.where(unit > 1e-12 * np.abs(mean), unit, 0.0)
+    layout.number = _independent_share(stats, ones_for_zeros(unit))
     X, counts, cell = nodes(stats, mean[batch], ones_for_zeros(unit)[batch])
     noise = NoiseModel.of_levels(level[cell], L, L > 1)
     where = np.zeros(0), batch[cell], layout.K, layout.reference
@@ -199,6 +207,16 @@ def _cells(layout: _Layout) -> Iterator[tuple[Stacked, Array, Array, Array]]:
     for start in range(0, domains.n_features, step):
         few = slice(start, start + step)
         yield stacked.of(few), mean[:, few], unit[:, few], (unit[:, few] == 0).any(axis=0)
+
+
+def _independent_share(stats: GroupedMoments, unit: Array) -> float | None:
+    """Return as how many independent features each counts, from products of some of them."""
+    if stats.products is None:
+        return None
+    sums = np.zeros((len(stats.few), len(stats.few)))
+    for scatter, own in zip(np.split(stats.products.scatter, len(unit)), unit[:, stats.few]):
+        sums += scatter.sum(axis=0) / np.outer(own, own)
+    return independent_number(sums, float(stats.products.count.sum())) / len(stats.few)
 
 
 def _in_units(maps: Maps, mean: Array, unit: Array, at: Stacked, fixed: Array) -> Maps:

@@ -8,7 +8,10 @@ import numpy as np
 from condokit.checks import Array, listing, refusal, warn
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
+from condokit.data.grouped import GroupedMoments
 from condokit.data.roles import from_batches
+from condokit.statistics.domains import cells_of, ordered
+from condokit.statistics.gather import Statistics
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,7 @@ class Study:
     batch: Array  # (n_rows,): the number of each row's batch
     labels: list[Any]
     bridge: Array  # (n_rows,): the number of a sample that is in several batches, -1 for others
+    reference: Any = None  # the batch to map to, if the data say so
 
     @classmethod
     def read(cls, X: Any, batch: Any, *roles: Any, bridge: Any = None) -> "Study":
@@ -40,6 +44,28 @@ class Study:
             text += "batch. Each value must stand for one sample; that of other rows is missing."
             warn("mixed-samples", text, UserWarning, n=n, all=study.n_bridges)
         return study
+
+    @classmethod
+    def of_statistics(cls, stats: Statistics) -> "Study":
+        """Return the domains of statistics as batches."""
+        domains, label = cells_of(stats)
+        order = ordered(stats.labels)
+        number = np.array([order.index(name) for name in stats.labels])
+        largest = max(stats.n_rows, key=lambda name: stats.n_rows[name])
+        is_query = label != stats.labels.index(largest)
+        domains = replace(domains, is_query=is_query, labels=("other batches", largest))
+        return cls(domains, number[label], order, np.full(len(label), -1), stats.reference)
+
+    def moments(self) -> GroupedMoments:
+        """Return the moments of batches, where sums tell them."""
+        group = np.where(self.domains.kept(), self.batch, -1)
+        found: GroupedMoments = self.domains.sums.gather(group, self.n_batches, GroupedMoments)
+        return found
+
+    def size(self, b: int) -> float:
+        """Return how many rows, or weights, a batch has."""
+        rows, weights = self.rows(b), self.domains.weights
+        return float(rows.sum() if weights is None else weights[rows].sum())
 
     def with_bridges(self, sample: Array) -> "Study":
         """Return the study with samples, of which those count that are in several batches."""

@@ -31,7 +31,10 @@ def weak_points(
                 {"n": counts.sum(), "side": name},
             )
     kept = domains.kept()
-    known = [(kept & side).sum() - gap for gap, side in zip(domains.gaps or (), both)]
+    each = np.ones(len(kept))
+    if domains.sums is not None:
+        each = domains.sums.weights
+    known = [each[kept & side].sum() - gap for gap, side in zip(domains.gaps or (), both)]
     if known and (rare := np.minimum(*known) < _FEW_ROWS).any():
         yield (
             "mostly-missing",
@@ -59,7 +62,8 @@ def outlying_features(domains: Domains, side: Array) -> Array:
     value.
     """
     everyone = np.flatnonzero(side)
-    if len(everyone) < _FEWEST_OTHERS:
+    unknown = domains.sums is not None and not domains.sums.are_rows
+    if len(everyone) < _FEWEST_OTHERS or unknown:
         return np.empty(0, dtype=np.intp)
     sample = np.sort(domains.rows(everyone[subsample(len(everyone), _MOST_ROWS)]), axis=0)
     n, column = (~np.isnan(sample)).sum(axis=0), np.arange(domains.n_features)  # NaN comes last

@@ -46,6 +46,8 @@ class Domains:
     unused: tuple[str, ...] = ()  # columns that are neither features nor have another role
     n_mostly_zero: int = 0  # variables of AnnData that are no features, unless all are so
     noise: "Noise | None" = None  # of confounders that were calibrated
+    # `Sums` of all rows: the tables then hold some of them, or one that stands for many
+    sums: Any = None
 
     @property
     def n_features(self) -> int:
@@ -70,10 +72,19 @@ class Domains:
         if self.gaps is not None and any(count[places].any() for count in self.gaps):
             gaps = self.gaps[0][places], self.gaps[1][places]
         tables = tuple(table.take(places) for table in self.tables)
-        return replace(self, tables=tables, links=links, gaps=gaps)
+        sums = self.sums and self.sums.of(places)
+        weights = self.weights if sums is None else sums.weights
+        return replace(self, tables=tables, links=links, gaps=gaps, sums=sums, weights=weights)
+
+    def sampled(self) -> "Domains":
+        """Return the rows of the tables alone, for what cannot be found from sums of all rows."""
+        share = None if self.weights is None else self.weights / self.weights.mean()
+        return replace(self, sums=None, weights=share)
 
     def chunks(self) -> Iterator[tuple[slice, Array]]:
         """Yield (stacked row numbers, float64 rows on the scale of links) from top to bottom."""
+        if self.sums is not None and not self.sums.are_rows:
+            raise self.sums.no_rows()
         start = 0
         for table in self.tables:
             for rows, chunk in table.chunks():

@@ -1,6 +1,6 @@
 """Means, variances and covariances by group: gathered in chunks, merged without loss."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,8 +8,10 @@ from scipy import sparse
 
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.subsets import subsample
 
 _ENTRIES = 1 << 17  # of a sparse matrix, at a time
+_MOST_TOGETHER = 32  # features whose products are summed
 _FEW_FEATURES = 8  # so that outer products of all rows are faster than a product for each group
 
 
@@ -30,28 +32,64 @@ class GroupedMoments:
 
     Within a chunk, sums are taken of differences to the group's first row: exact for constants, and
     safe from cancellation whatever the offset of the data.
+
+    With `products`, also the scatter of a few features, from the rows that lack none of these:
+    how features go together.
     """
 
-    def __init__(self, n_groups: int, n_features: int) -> None:
+    def __init__(self, n_groups: int, n_features: int, products: bool = False) -> None:
         self.count = np.zeros(n_groups)  # rows; a weight of 2 counts as two
+        self.known: Array | None = (
+            None  # (n_groups, n_features): rows with a value, if some lack it
+        )
         self.mean, self.squares, self.third, self.fourth = np.zeros((4, n_groups, n_features))
+        self.few = subsample(n_features, _MOST_TOGETHER)  # features of the products
+        self.products = GroupedScatter(n_groups, len(self.few)) if products else None
 
-    def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
-        """Add rows; `groups` holds the group number of each, negative numbers are left out."""
+    @property
+    def n(self) -> Array:
+        """How many values are known, shape (n_groups, 1 or n_features)."""
+        return self.count[:, None] if self.known is None else self.known
+
+    def update(
+        self, X: Array, groups: Array, weights: Array | None = None, gaps: Array | None = None
+    ) -> None:
+        """Add rows; `groups` holds the group number of each, negative numbers are left out.
+
+        `gaps` marks values that are missing, whatever stands there.
+        """
+        if gaps is not None:  # zeros after the differences are taken, and not counted
+            X = np.where(gaps, 0.0, X)
+            X = np.where(gaps, X.sum(axis=0) / np.maximum((~gaps).sum(axis=0), 1), X)
         present, count, origin, difference, members = _differences(
             X, groups, weights, len(self.count)
         )
+        known, n = None, count[:, None]
+        if gaps is not None:
+            lacking = gaps[_used(groups, weights)]
+            difference[lacking] = 0.0
+            known = members @ (~lacking).astype(float)
+            n = ones_for_zeros(known)
         power, sums = difference.copy(), []
         for k in range(4):
-            sums.append(members @ power / count[:, None])
+            sums.append(members @ power / n)
             if k < 3:
                 power *= difference
-        self._add_means(present, count, origin, *sums)
+        if self.products is not None:
+            own: Any = slice(None) if len(self.few) == X.shape[1] else self.few
+            if gaps is None:
+                self.products.add(present, count, origin[:, own], difference[:, own], members)
+            else:
+                complete = np.where(gaps[:, own].any(axis=1), -1, groups)
+                found = _differences(X[:, own], complete, weights, len(self.count))
+                self.products.add(*found)
+        self._add_means(present, count, known, origin, *sums)
 
     def _add_means(
         self,
         present: Array,
         count: Array,
+        known: Array | None,
         origin: Any,
         shift: Array,
         second: Array,
@@ -63,7 +101,8 @@ class GroupedMoments:
         cubes = third - 3 * shift * second + 2 * shift**3
         fourth = fourth - 4 * shift * third + 6 * shift**2 * second - 3 * shift**4
         parts = [squares, cubes, np.maximum(fourth, squares**2)]
-        self._add(present, count, origin + shift, *(count[:, None] * p for p in parts))
+        n = count[:, None] if known is None else known
+        self._add(present, count, known, origin + shift, *(n * p for p in parts))
 
     def update_sparse(
         self, X: Any, columns: Sequence[int], groups: Array, weights: Array | None = None
@@ -73,20 +112,56 @@ class GroupedMoments:
         count = np.bincount(groups[used], None if weights is None else weights[used])
         at = np.flatnonzero(count)
         sums = sparse_sums(X, columns, groups, (1, 2, 3, 4), weights)[:, at]
-        self._add_means(at, count[at], 0.0, *(sums / count[at][:, None]))
+        self._add_means(at, count[at], None, 0.0, *(sums / count[at][:, None]))
 
-    def merge(self, other: "GroupedMoments") -> None:
-        """Add what another object has gathered."""
-        at = np.flatnonzero(other.count)
-        tables = (other.mean, other.squares, other.third, other.fourth)
-        self._add(at, other.count[at], *(table[at] for table in tables))
+    def merge(self, other: "GroupedMoments", place: Array | None = None) -> None:
+        """Add what another object has gathered; its groups go to a `place` each, -1 is nowhere."""
+        for at, to in _in_turn(other.count, place):
+            known = None if other.known is None else other.known[at]
+            tables = (other.mean, other.squares, other.third, other.fourth)
+            self._add(to, other.count[at], known, *(table[at] for table in tables))
+        if self.products is not None and other.products is not None:
+            self.products.merge(other.products, place)
+
+    def of(self, features: Any) -> "GroupedMoments":
+        """Return some of the features."""
+        part = GroupedMoments(0, 0)
+        part.count = self.count
+        for name in ("mean", "squares", "third", "fourth"):
+            setattr(part, name, getattr(self, name)[:, features])
+        if self.known is not None:
+            known = self.known[:, features]
+            same = (known == known[:, :1]).all()
+            part.known = None if same else known
+            part.count = known[:, 0] if same else self.count
+        if self.products is not None:
+            number = np.full(self.mean.shape[1], -1)
+            number[features] = np.arange(part.mean.shape[1])
+            here = np.flatnonzero(number[self.few] >= 0)
+            part.few, part.products = number[self.few[here]], self.products.of(here)
+        return part
+
+    def resized(self, n_groups: int) -> "GroupedMoments":
+        """Return the same with more groups, empty ones."""
+        other = GroupedMoments(n_groups, self.mean.shape[1], self.products is not None)
+        other.merge(self)
+        return other
 
     def _add(
-        self, present: Array, count: Array, mean: Array, squares: Array, third: Array, fourth: Array
+        self,
+        present: Array,
+        count: Array,
+        known: Array | None,
+        mean: Array,
+        squares: Array,
+        third: Array,
+        fourth: Array,
     ) -> None:
-        before, old = self.count[present][:, None], self.squares[present]
-        new, delta = count[:, None], mean - self.mean[present]
-        n, cubes = before + new, self.third[present]
+        if self.known is None and known is not None:
+            self.known = np.repeat(self.count[:, None], self.mean.shape[1], axis=1)
+        before, old = self.n[present], self.squares[present]
+        new, delta = count[:, None] if known is None else known, mean - self.mean[present]
+        n, cubes = ones_for_zeros(before + new), self.third[present]
         self.third[present] += third + delta**3 * (before * new * (before - new) / n**2)
         self.third[present] += 3 * delta * (before * squares - new * old) / n
         share = before * new * (before**2 - before * new + new**2) / n**3
@@ -96,6 +171,23 @@ class GroupedMoments:
         self.squares[present] += squares + delta**2 * (before * new / n)
         self.mean[present] += delta * (new / n)
         self.count[present] += count
+        if self.known is not None:
+            self.known[present] += new
+
+
+def _in_turn(count: Array, place: Array | None) -> Iterator[tuple[Array, Array]]:
+    """Yield groups that are not empty and their places, such that none comes twice at a time."""
+    present = np.flatnonzero(count)
+    if place is None:
+        yield present, present
+        return
+    present = present[place[present] >= 0]
+    order = present[np.argsort(place[present], kind="stable")]
+    first = np.flatnonzero(np.diff(place[order], prepend=-1))
+    rank = np.arange(len(order)) - np.repeat(first, np.diff([*first, len(order)]))
+    for k in range(int(rank.max(initial=-1)) + 1):
+        at = order[rank == k]
+        yield at, place[at]
 
 
 def sparse_sums(
@@ -148,19 +240,29 @@ class GroupedScatter:
 
     def update(self, X: Array, groups: Array, weights: Array | None = None) -> None:
         """Add rows; `groups` holds the group number of each, negative numbers are left out."""
-        found = _differences(X, groups, weights, len(self.count))
-        present, count, origin, difference, members = found
+        self.add(*_differences(X, groups, weights, len(self.count)))
+
+    def add(
+        self, present: Array, count: Array, origin: Array, difference: Array, members: Any
+    ) -> None:
+        """Add rows by their differences to the first of their group; see `_differences`."""
         shift = members @ difference / count[:, None]
-        difference -= shift[members.indices]
         order = np.argsort(members.indices, kind="stable")
         first = np.flatnonzero(np.diff(members.indices[order], prepend=-1))
-        scatter = _scatters(difference[order], members.data[order], first)
+        scatter = _scatters(difference[order], members.data[order], first, shift)
         self._add(present, count, origin + shift, scatter)
 
-    def merge(self, other: "GroupedScatter") -> None:
-        """Add what another object has gathered."""
-        present = np.flatnonzero(other.count)
-        self._add(present, other.count[present], other.mean[present], other.scatter[present])
+    def merge(self, other: "GroupedScatter", place: Array | None = None) -> None:
+        """Add what another object has gathered; its groups go to a `place` each, -1 is nowhere."""
+        for at, to in _in_turn(other.count, place):
+            self._add(to, other.count[at], other.mean[at], other.scatter[at])
+
+    def of(self, features: Array) -> "GroupedScatter":
+        """Return some of the features."""
+        part = GroupedScatter(0, 0)
+        part.count, part.mean = self.count, self.mean[:, features]
+        part.scatter = self.scatter[:, features[:, None], features]
+        return part
 
     def _add(self, present: Array, count: Array, mean: Array, scatter: Array) -> None:
         total = self.count[present] + count
@@ -186,12 +288,17 @@ class GroupedScatter:
         return part
 
 
+def _used(groups: Array, weights: Array | None) -> Array:
+    """Mark rows that belong to a group and count for something."""
+    return groups >= 0 if weights is None else (groups >= 0) & (weights > 0)
+
+
 def _differences(
     X: Array, groups: Array, weights: Array | None, n_groups: int
 ) -> tuple[Array, Array, Array, Array, Any]:
     """Return groups that occur, their counts and first rows, differences to these, and sums."""
     if groups.min(initial=0) < 0 or (weights is not None and weights.min(initial=1) == 0):
-        keep = groups >= 0 if weights is None else (groups >= 0) & (weights > 0)
+        keep = _used(groups, weights)
         X, groups = X[keep], groups[keep]
         weights = None if weights is None else weights[keep]
     n_rows = len(groups)
@@ -213,16 +320,18 @@ def _differences(
     return present, count, origin, difference, members
 
 
-def _scatters(rows: Array, weights: Array, first: Array) -> Array:
+def _scatters(rows: Array, weights: Array, first: Array, mean: Array) -> Array:
     """Return the scatter matrices of groups of sorted rows that begin at `first`."""
-    d = rows.shape[1]
+    d, size = rows.shape[1], np.diff([*first, len(rows)])
     if d <= _FEW_FEATURES and len(first) * d >= len(rows):  # many small groups
+        rows -= np.repeat(mean, size, axis=0)
         weighted = weights[:, None] * rows
         return np.add.reduceat(weighted[:, :, None] * rows[:, None, :], first)
-    result = np.empty((len(first), d, d))
-    for k, (start, stop) in enumerate(zip(first, [*first[1:], len(rows)])):
-        part = rows[start:stop]
-        result[k] = (part.T * weights[start:stop]) @ part
+    result, equal = np.empty((len(first), d, d)), bool((weights == 1).all())
+    for k, (start, n) in enumerate(zip(first, size)):
+        part = rows[start : start + n]
+        part -= mean[k]
+        result[k] = (part.T if equal else part.T * weights[start : start + n]) @ part
     return result
 
 

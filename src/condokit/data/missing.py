@@ -65,8 +65,10 @@ def complete_rows(domains: Domains) -> Array:
     return complete
 
 
-def complete_counts(domains: Domains) -> dict[str, int]:
-    """Return how many rows of each domain lack no value."""
+def complete_counts(domains: Domains) -> dict[str, int] | None:
+    """Return how many rows of each domain lack no value, None if nothing is missing or known."""
+    if domains.gaps is None or (domains.sums is not None and not domains.sums.are_rows):
+        return None
     complete = complete_rows(domains)
     return {name: int((complete & mine).sum()) for name, mine in sides(domains.is_query)}
 
@@ -74,6 +76,10 @@ def complete_counts(domains: Domains) -> dict[str, int]:
 def same_gaps(domains: Domains) -> Iterator[tuple[Array, Array]]:
     """Yield the features that are missing in the same rows, and the rows where they are not."""
     kept = domains.kept()
+    if domains.sums is not None:
+        for features, known in domains.sums.alike():
+            yield features, kept & known
+        return
     bits = [np.packbits(np.isnan(chunk), axis=0) for _, chunk in _as_given(domains)]
     _, pattern = np.unique(np.concatenate(bits), axis=1, return_inverse=True)
     pattern = pattern.ravel()

@@ -70,6 +70,19 @@ def from_batches(
     return _labelled(X, "batch", batch, bridge, None, *roles)
 
 
+def from_site(
+    X: Any, domain: Any, label: Any, *roles: Any
+) -> tuple[Domains, Array, list[Any], Array | None]:
+    """Read one table of a site, whose rows `domain` labels or which all have one `label`.
+
+    As `from_batches`, with as many labels as there are, and no bridges.
+    """
+    if (domain is None) == (label is None):
+        raise refusal("Give either {@'domain'}, the labels of rows, or {@'label'}, one for all.")
+    given = domain if label is None else [label] * Table(X).n_rows
+    return _labelled(X, "site", given, None, None, *roles)
+
+
 def _labelled(
     X: Any,
     argument: str,
@@ -87,7 +100,8 @@ def _labelled(
     """Read one table with labelled rows; also each row's label, all labels, each row's bridge."""
     table = Table(X)
     reserved: list[str] = []
-    labels = one_column(table, argument, given, reserved)
+    said = "domain" if argument == "site" else argument
+    labels = one_column(table, said, given, reserved)
     reliability = check_reliability(reliability)
     columns = confounder_columns(table, confounders, reserved, "confounders", reliability)
     group_codes = _group_codes([table], [groups], [reserved])
@@ -100,10 +114,10 @@ def _labelled(
         bridges[bridges == (names.index("") if "" in names else -1)] = -1
     weights = _weights([table], [sample_weight])
     table.refuse_empty()
-    levels, codes = factorize([labels], argument)
+    levels, codes = factorize([labels], said)
     if argument == "domain":
         query_label, reference_label = name_domains(levels, len(codes), reference)
-    elif len(levels) < 2:
+    elif len(levels) < 2 and argument == "batch":
         text = "{@'batch'} has the label {only} alone; there is nothing to compare."
         raise refusal(text, only=listing(levels))
     else:
@@ -130,7 +144,7 @@ def _labelled(
         n_mostly_zero=n_zero,
     )
     how: tuple[Any, ...] = categorical, missing, reliability
-    if argument == "batch":
+    if argument != "domain":
         excused = np.zeros(len(codes), dtype=bool) if bridges is None else bridges >= 0
         how = *how, excused, codes, levels
     return _with_confounders(domains, [columns], *how), codes, levels, bridges
@@ -454,6 +468,8 @@ def _with_confounders(
                 keep &= ~asked
         confounders.append(confounder)
     for side, mine in sides(is_query):
+        if not mine.any():  # a site may have one of them alone
+            continue
         if not keep[mine].any():
             text = "No {side} row is left after dropping {n:rows} rows with missing confounders "
             raise refusal(text + "({names}).", side=side, n=mine.sum(), names=listing(counts))

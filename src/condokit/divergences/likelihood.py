@@ -1,10 +1,10 @@
 """Pooled conditional likelihood: one curve for reference rows and mapped query rows together."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from condokit.checks import Array
+from condokit.checks import Array, check_word
 from condokit.divergences.base import Divergence, GaussianDivergence
 from condokit.solvers.gaussian_kl import log_det_inverse
 from condokit.solvers.lbfgs import Evaluation, infinite
@@ -31,6 +31,12 @@ class PooledLikelihood(Divergence):
     confounders is needed, and any number of them may be given. Increasing curves (`Monotone`) bend
     these straight lines; see `condokit.solvers.curves`. Full matrices have one Gaussian per support
     value for both domains; see `GaussianLikelihood`.
+
+    Parameters
+    ----------
+    residuals : {"auto", "normal"}, default="auto"
+        "normal" takes the residuals of diagonal maps for normal, heavy tails or not: what
+        statistics of one round can tell.
     """
 
     forms: ClassVar[dict[str, str]] = {
@@ -39,12 +45,16 @@ class PooledLikelihood(Divergence):
         "monotone": "rows",
     }
 
+    def __init__(self, residuals: Literal["auto", "normal"] = "auto") -> None:
+        self.residuals = residuals
+
     def solve(self, family: Any, summary: Any) -> Solution:  # noqa: D102
+        check_word("'residuals' of PooledLikelihood", self.residuals, ("auto", "normal"))
         if family.form == "matrix":
             return minimise(family, summary, GaussianLikelihood)
         if not family.has_offset and not family.has_scale:
             return no_change(summary.mean[0])
-        found = fit_pooled(summary, family.has_scale)
+        found = fit_pooled(summary, family.has_scale, self.residuals == "auto")
         return found if family.has_offset else without_offset(found)
 
     def matrix_objective(self, units: Units) -> "GaussianLikelihood":  # noqa: D102

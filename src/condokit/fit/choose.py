@@ -116,13 +116,18 @@ def candidates(settings: Mapping[str, Any], domains: Domains) -> list[Candidate]
             return [_candidate(settings, family, name, domains) for name in _FEW_ROWS]
         return [_candidate(settings, family, divergence, domains)]
     bends = domains.confounders and not named and domains.n_features <= _MOST_FEATURES
-    bends = bool(bends) and _is_auto(settings["conditional"]) and settings["controls"] is None
+    bends = (
+        bool(bends)
+        and domains.sums is None
+        and _is_auto(settings["conditional"])
+        and settings["controls"] is None
+    )
     lines: MapFamily = Monotone() if bends else LocationScale()
     first = _candidate(settings, lines, divergence, domains, sparing=True)
     matrices: Sequence[tuple[Any, MapFamily]] = _MATRICES if domains.confounders else _MATRICES[:1]
     if named:  # a divergence that was asked for is the only one to be tried
         matrices = [(divergence, Affine())]
-    if not 2 <= domains.n_features <= _MOST_FEATURES:
+    if not 2 <= domains.n_features <= _MOST_FEATURES or domains.sums is not None:
         matrices = []
     others = [_candidate(settings, family, name, domains) for name, family in matrices]
     others = [replace(one, recipe=replace(one.recipe, in_units=True)) for one in others]

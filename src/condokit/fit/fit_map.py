@@ -121,6 +121,8 @@ Found = tuple[Solution, dict[str, Any], StandardErrors | None]
 def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
     """Compare the two domains given the confounders, and find the best map of the family."""
     recipe = recipe.checked()
+    if domains.sums is not None:
+        domains = _as_needed(domains, recipe)
     links = recipe.family.links
     if links is not None and not domains.is_rectangular:
         domains = replace(domains, links=check_links(links, domains.tables[0].labels))
@@ -154,10 +156,25 @@ def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
         float(support.count_reference.sum()),
         domains.missing,
         missing_features(domains),
-        None if domains.gaps is None else complete_counts(domains),
+        complete_counts(domains),
         **facts,
     )
     return Fit(found_map, errors, support, comparison.overlap, report)
+
+
+def _as_needed(domains: Domains, recipe: Recipe) -> Domains:
+    """Return domains with sums if these suffice, or the rows that are known, and say so."""
+    family, by_strata = (
+        recipe.family,
+        recipe.needs == "moments" and not recipe.conditional.is_smooth,
+    )
+    if family.form == "diagonal" and family.links is None and (by_strata or recipe.needs == "rows"):
+        return domains
+    if not domains.sums.are_rows:
+        raise domains.sums.no_rows()
+    text = "A map of this kind is not found from sums over all rows, but from a sample: {n} rows."
+    warn("sample", text, UserWarning, n=len(domains.is_query))
+    return domains.sampled()
 
 
 def _map_of(solution: Solution, table: Table, links: Any, outputs: Any) -> Map:
@@ -183,7 +200,8 @@ def fit_solution(domains: Domains, recipe: Recipe) -> Solution:
 
 def _without_gaps(domains: Domains) -> Domains:
     """Leave out rows with missing values, and say so."""
-    n_rows = complete_counts(domains)
+    if (n_rows := complete_counts(domains)) is None:
+        raise domains.sums.no_rows()
     if min(n_rows.values()) < _FEWEST_COMPLETE:
         counts = {name: sum(n.values()) for name, n in missing_features(domains).items()}
         worst = sorted(counts, key=counts.__getitem__, reverse=True)
@@ -202,7 +220,7 @@ def warn_incomplete(domains: Domains) -> None:
     """Say how much is missing, and how many rows are used."""
     sides = zip(domains.gaps or (), (domains.is_query, ~domains.is_query))
     query, reference = (count.mean() / side.sum() for count, side in sides)
-    n_rows = complete_counts(domains)
+    n_rows = complete_counts(domains) or {}
     warn(
         "complete-rows",
         "{query:.1%} of the query's and {reference:.1%} of the reference's values are missing. "
@@ -237,7 +255,8 @@ def _fit_diagonal(domains: Domains, recipe: Recipe, comparison: Comparison) -> F
     solution = settled.solution
     facts = {"constant_features": table.names_of(flat), **settled.facts(plain, table)}
     errors: StandardErrors | None = DiagonalErrors.of(plain, solution)
-    if errors is None and recipe.finds_errors and recipe.needs == "moments":
+    resamples = recipe.finds_errors and domains.sums is None
+    if errors is None and resamples and recipe.needs == "moments":
         fitted = Fitted(recipe.divergence, recipe.family, plain, solution, ~flat)
         errors = moment_errors(fitted, domains, comparison, recipe.shrinkage == "auto")
     return solution, facts, errors

@@ -52,6 +52,13 @@ def _law(law: dict[str, Any], table: Table) -> dict[str, Any]:
             "{names}.",
             names=listing(discrete),
         )
+    if unknown := table.names_of(law.get("as_normal", np.zeros(1, dtype=bool))):
+        warn(
+            "heavy-tails",
+            "Heavy tails, fitted as if they were normal since single values are not known: "
+            "{names}. A second round of statistics, given the first, mends that.",
+            names=listing(unknown),
+        )
     return {
         "mean_terms": law.get("mean", []),
         "variance_terms": law.get("variance", []),

@@ -9,7 +9,7 @@ import json
 import os
 import reprlib
 import stat
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,19 @@ import condokit
 from condokit.checks import Array, MapFileError
 from condokit.io.atomic import write_bytes
 
+
+class Format(NamedTuple):
+    """A kind of file: what it is called in itself and in messages, and its newest schema."""
+
+    name: str
+    schema: int
+    what: str
+    error: type[ValueError]
+
+
 FORMAT = "condokit-map"
 SCHEMA = 2
+MAPS = Format(FORMAT, SCHEMA, "map", MapFileError)
 CLASSES: dict[str, Any] = {}  # from a kind to the class of its maps; they enter themselves
 MOST_BYTES = 2 << 30
 MOST_VALUES = 100_000_000
@@ -29,14 +40,14 @@ _OPTIONAL = {"links": list, "output_names": list, "sha256": str}
 _OPTIONAL |= dict.fromkeys(("fitted_on", "provenance"), dict)
 
 
-def write(path: Place, content: dict[str, Any]) -> None:
+def write(path: Place, content: dict[str, Any], kind: Format = MAPS) -> None:
     """Write a map to a file or an open one, the same bytes for the same content."""
-    head = {"format": FORMAT, "schema": SCHEMA, "condokit": condokit.__version__}
+    head = {"format": kind.name, "schema": kind.schema, "condokit": condokit.__version__}
     document = head | content
-    document["sha256"] = _digest(document)
+    document["sha256"] = digest(document)
     text = (_layout(document) + "\n").encode("utf-8")
     if len(text) > MOST_BYTES or text.count(b",") >= MOST_VALUES:
-        raise ValueError(f"The map is too large for a file: {len(text)} bytes.")
+        raise ValueError(f"The {kind.what} is too large for a file: {len(text)} bytes.")
     if isinstance(path, str | os.PathLike):
         write_bytes(path, text)
     else:
@@ -47,7 +58,7 @@ def read(place: Place, wanted: Any) -> Any:
     """Return the map in a file, of the class that is wanted, or the one that reads its kind."""
     # a `MapFileError` says what is wrong; nothing in the file is ever executed
     path = place if isinstance(place, str | os.PathLike) else getattr(place, "name", "The map")
-    document = _parse(place, path)
+    document = parse(place, path)
     try:
         _check_keys(document)
         kind = document["kind"]
@@ -55,7 +66,7 @@ def read(place: Place, wanted: Any) -> Any:
             raise ValueError(f"it holds a map of unknown kind {reprlib.repr(kind)}.")
         reader = wanted if kind in getattr(wanted, "kinds", ()) else CLASSES[kind]
         found = reader.from_dict(document)
-        intact = document.get("sha256") == _digest(document)
+        intact = document.get("sha256") == digest(document)
     except (ValueError, RecursionError) as error:
         raise MapFileError(f"{path} is damaged: {error}") from None
     if not intact:
@@ -98,38 +109,39 @@ def _layout(value: Any, margin: str = "") -> str:
     return f"{ends[0]}\n{inner}" + f",\n{inner}".join(lines) + f"\n{margin}{ends[1]}"
 
 
-def _digest(document: dict[str, Any]) -> str:
+def digest(document: dict[str, Any]) -> str:
     """Hash everything but the hash, in a form that does not depend on layout."""
     body = {key: value for key, value in document.items() if key != "sha256"}
     canonical = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _parse(place: Place, path: Any) -> dict[str, Any]:
+def parse(place: Place, path: Any, kind: Format = MAPS) -> dict[str, Any]:
     """Return the JSON of a file that claims to be a map, of a schema that is known here."""
+    error_of, what = kind.error, kind.what
     try:
         text = _read_bytes(place).decode("utf-8")
     except FileNotFoundError:
-        raise MapFileError(f"{path} does not exist.") from None
+        raise error_of(f"{path} does not exist.") from None
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or error
-        raise MapFileError(f"{path} cannot be read as a map: {said}.") from None
+        raise error_of(f"{path} cannot be read as a {what}: {said}.") from None
     try:
         document = json.loads(
             text, object_pairs_hook=_object, parse_constant=_constant, parse_int=_integer
         )
     except (ValueError, RecursionError) as error:
-        raise MapFileError(f"{path} is not a map: it is damaged or no JSON ({error}).") from None
-    if type(document) is not dict or document.get("format") != FORMAT:
-        raise MapFileError(f"{path} is not a map: its 'format' is not {FORMAT!r}.")
+        raise error_of(f"{path} is not a {what}: it is damaged or no JSON ({error}).") from None
+    if type(document) is not dict or document.get("format") != kind.name:
+        raise error_of(f"{path} is not a {what}: its 'format' is not {kind.name!r}.")
     schema = document.get("schema")
     if type(schema) is not int or schema < 1:
-        raise MapFileError(f"{path} is damaged: its 'schema' is {reprlib.repr(schema)}.")
-    if schema > SCHEMA:
+        raise error_of(f"{path} is damaged: its 'schema' is {reprlib.repr(schema)}.")
+    if schema > kind.schema:
         version = reprlib.repr(document.get("condokit")).strip("'")
-        raise MapFileError(
+        raise error_of(
             f"{path} was written by a newer condokit ({version}; schema {reprlib.repr(schema)}, "
-            f"this version reads up to {SCHEMA}). Upgrade condokit."
+            f"this version reads up to {kind.schema}). Upgrade condokit."
         )
     return document
 

@@ -11,6 +11,7 @@ from condokit.checks import Array, listing
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.disclosure import MIN_CELL, small_cells, too_few
 from condokit.data.domains import Domains
+from condokit.data.grouped import GroupedMoments
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
@@ -45,6 +46,8 @@ def profile(domains: Domains, hidden: bool = False) -> "Profile":
     What tells of fewer than five rows, or subjects if they are known, is `hidden` if asked.
     """
     query = np.flatnonzero(domains.kept() & domains.is_query)
+    if domains.sums is not None:
+        return _of_sums(domains, query)
     most = max(_ENOUGH_ROWS, min(MOST_ROWS, _MANY_VALUES // max(domains.n_features, 1)))
     rows = query[subsample(len(query), most)]
     X, groups = domains.side(True, rows), None if domains.groups is None else domains.groups[rows]
@@ -57,6 +60,18 @@ def profile(domains: Domains, hidden: bool = False) -> "Profile":
     missing = np.where(small_cells(gaps), 0.0, missing)
     mean, sd = (np.where(few, np.nan, values) for values in (mean, sd))
     return replace(found, mean=mean, sd=sd, missing=missing)
+
+
+def _of_sums(domains: Domains, query: Array) -> "Profile":
+    """Return moments of the query's features from sums over all rows, without a range."""
+    group = np.full(len(domains.is_query), -1)
+    group[query] = 0
+    stats = domains.sums.gather(group, 1, GroupedMoments)
+    n = np.broadcast_to(stats.n[0], stats.mean.shape[1])
+    few, sd = too_few(n), np.sqrt(stats.squares[0] / np.maximum(n - 1, 1))
+    mean, sd = (np.where(few, np.nan, values) for values in (stats.mean[0], sd))
+    missing = 1 - n / max(float(stats.count[0]), 1.0)
+    return Profile(int(round(float(stats.count[0]))), mean, sd, missing)
 
 
 def _with_some(mark: Array, groups: Array | None) -> Array:

@@ -194,7 +194,7 @@ def joined(results: list[tuple[Array, Solution]]) -> Solution:
         own = together(known, ("residual_sd", "dof", "n_eff", "profile"))
         arrays["evidence"] = Evidence(n_effective=_joint_number(parts), **own)
         law = dict(parts[0].law)
-        for name in ("heavy_tails", "discrete"):
+        for name in {"heavy_tails", "discrete", "as_normal"}.intersection(law):
             law[name] = np.concatenate([part.law[name] for part in parts])[order]
         arrays["law"] = law
     return replace(parts[0], n_iter=max(part.n_iter for part in parts), **arrays)

@@ -109,6 +109,8 @@ def _independent(domains: Domains, cell: Array, stats: GroupedMoments) -> Array:
 
 def gather(domains: Domains, groups: Array, n_groups: int, kind: Any = GroupedMoments) -> Any:
     """Read all rows once, and return the moments of groups of them."""
+    if domains.sums is not None:
+        return domains.sums.gather(groups, n_groups, kind)
     stats = kind(n_groups, domains.n_features)
     for rows, chunk in domains.chunks():
         weights = None if domains.weights is None else domains.weights[rows]

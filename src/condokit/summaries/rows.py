@@ -1,6 +1,7 @@
 """The compared rows of both domains, read when they are needed, and moments of their strata."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -38,7 +39,8 @@ class Rows:
     def read(cls, domains: Domains, comparison: Comparison, scaled: bool) -> "Rows":
         """Gather what is known of the compared rows in one pass; `scaled` if spreads are needed."""
         n_values = len(comparison.support.levels)
-        stats = gather(domains, cells(domains, comparison), 2 * n_values)
+        kind = partial(GroupedMoments, products=True)
+        stats = gather(domains, cells(domains, comparison), 2 * n_values, kind)
         tables = (stats.count, stats.mean, stats.squares, stats.count)
         query, reference = (moments_from(*half) for half in zip(*(np.split(t, 2) for t in tables)))
         _, reference, flat = without_flat(query, reference, scaled)
@@ -75,6 +77,23 @@ class Rows:
     def weights(self) -> Array:
         """How many rows each counts for."""
         return self.covariates.counts
+
+    def single(self, features: Array) -> tuple[Array, Array, Array, Array] | None:
+        """Return values of some features in standard units, counts, sides and levels of each."""
+        at, side = self.covariates, (np.arange(len(self.order)) >= self.n_query) * 1
+        sums = self.domains.sums
+        if sums is None:
+            return self.values(features), at.counts[:, None], side, at.category
+        found = None if sums.single is None else sums.single(features)
+        if found is None:
+            return None
+        of_cell = np.full(len(sums.label), -1)
+        of_cell[sums.cell[self.used[self.order]]] = np.arange(len(self.order))
+        row = of_cell[found.cell]
+        here = np.flatnonzero(row >= 0)
+        side, level = side[row[here]], at.category[row[here]]
+        X = (found.X[here] - self.mean[side][:, features]) / self.unit[side][:, features]
+        return X, found.counts[here], side, level
 
     def values(self, features: Array | None = None, rows: Array | None = None) -> Array:
         """Return features in standard units, or some of them, of all rows or some."""

@@ -23,10 +23,14 @@ _EM_STEPS = 40
 _MOST_LEARNING = 512
 
 
-def fit_joint(at: Stacked, fixed: Array) -> Found:
-    """Find scales and offsets of all batches together; `fixed` scales are not nan."""
+def fit_joint(at: Stacked, fixed: Array, number: float | None = None) -> Found:
+    """Find scales and offsets of all batches together; `fixed` scales are not nan.
+
+    `number` is as how many independent features these count, where residuals do not tell.
+    """
     found = solve(at, fixed)
-    number = effective_number(found.e * (at.counts > 0), float(found.dof.mean()))
+    if number is None:
+        number = effective_number(found.e * (at.counts > 0), float(found.dof.mean()))
     # of cells only moments are known, no single rows that could be far out
     tails = shape(at, found)[1] & np.isnan(fixed).any(axis=1) & (at.D is not None)
     if at.noise.empty and not tails.any():

@@ -167,19 +167,23 @@ def candidates(at: Covariates, index: Array | None) -> list[Block]:
 
 
 def effective_number(residuals: Array, n_rows: float) -> float:
+    """Return as how many independent features these count; see `independent_number`."""
+    return independent_number(residuals.T @ residuals, n_rows)
+
+
+def independent_number(products: Array, n_rows: float) -> float:
     r"""Return as how many independent features these count, :math:`d / (1 + (d - 1) r^2)`.
 
-    :math:`r^2` is the mean squared correlation of residuals beyond the 1/n of independent ones.
+    :math:`r^2` is the mean squared correlation of residuals beyond the 1/n of independent ones,
+    given sums of their products.
     """
-    d = residuals.shape[1]
-    if d == 1:
-        return 1.0
-    size = np.sqrt((residuals**2).sum(0))
-    scaled = residuals[:, size > 0] / size[size > 0]
-    d = scaled.shape[1]
+    size = np.sqrt(np.diag(products))
+    varies = np.flatnonzero(size > 0)
+    d = len(varies)
     if d < 2:
         return 1.0
-    square = ((scaled.T @ scaled) ** 2).sum() - d
+    scaled = products[np.ix_(varies, varies)] / np.outer(size[varies], size[varies])
+    square = (scaled**2).sum() - d
     r2 = min(max(square / (d * (d - 1)) - 1 / max(n_rows, 1.0), 0.0), 1.0)
     return d / (1 + (d - 1) * r2)
 

@@ -14,7 +14,7 @@ from condokit.checks import Array
 from condokit.data.arrays import independent
 from condokit.data.covariates import Covariates
 from condokit.data.subsets import subsample
-from condokit.solvers.pooled.design import Design, effective_number, free_columns
+from condokit.solvers.pooled.design import Design, free_columns, independent_number
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
 from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
@@ -27,7 +27,6 @@ FEATURE_VALUES = 1 << 17  # numbers of some features that are fitted together
 _CELL_VALUES = 1 << 22  # of features that are fitted from moments
 MOST_SELECTING = 256  # features that choose the design
 _CHOOSING_ROWS = 4000  # rows that choose it
-_CORRELATED = 1000  # rows that tell how features go together
 MANY_ROWS = 20_000  # rows that tell whether the variance depends on anything
 _SCREENED = 64  # rows of a domain in which equal values are looked for
 LEVEL_ROWS = 10  # of a level whose variance is its own, among other confounders
@@ -47,13 +46,20 @@ class Discrete:
     rare: Array  # nearly all, or too few others to learn a spread from: only shifted
 
     @classmethod
-    def of(cls, values: Callable[..., Array], d: int, batches: list[Array]) -> "Discrete":
+    def of(
+        cls, values: Callable[..., Array], d: int, batches: list[Array], sums: Any = None
+    ) -> "Discrete":
         """Count equal values of features that have some among 64 rows of a batch.
 
         `values` returns rows of features, given the numbers of both; None is all features.
+        Otherwise `Sums` tell.
         """
         share, off = np.zeros(d), np.full(d, np.inf)
         for own in batches:
+            if sums is not None:
+                largest, n = sums.most_frequent(own)
+                share, off = np.maximum(share, largest / n), np.minimum(off, n - largest)
+                continue
             few = np.sort(values(None, own[subsample(len(own), _SCREENED)]), axis=0)
             suspect = np.flatnonzero((np.diff(few, axis=0) == 0).any(axis=0))
             for j, column in zip(suspect, values(suspect, own).T if len(suspect) else ()):
@@ -64,13 +70,17 @@ class Discrete:
         return cls(share > TIED, modal, (share > RARE) | (modal & (off < FEWEST_OFF_MODE)))
 
 
-def fit_pooled(rows: Rows, has_scale: bool) -> Solution:
-    """Estimate the plain map of every feature."""
+def fit_pooled(rows: Rows, has_scale: bool, has_tails: bool = True) -> Solution:
+    """Estimate the plain map of every feature; `has_tails` if residuals may have heavy ones."""
     sides = np.split(np.arange(len(rows.order)), [rows.n_query])
-    discrete = Discrete.of(rows.values, len(rows.flat), sides)
+    sums = rows.domains.sums
+    places = sides if sums is None else [rows.used[rows.order[own]] for own in sides]
+    discrete = Discrete.of(rows.values, len(rows.flat), places, sums)
     one = rows.unit[0] / rows.unit[1]  # the scale that changes nothing
     fixed = np.where(rows.flat | discrete.rare | (not has_scale), one, np.nan)
     fixed = np.column_stack([fixed, np.ones(len(fixed))])
+    if not has_tails:
+        discrete = replace(discrete, tied=np.ones(len(fixed), dtype=np.bool_))
     if rows.covariates.Z.shape[1] or rows.groups is not None:
         return _fit_design(rows, fixed, discrete)
     return _fit_strata(rows, fixed, discrete)
@@ -87,14 +97,20 @@ def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     never = np.zeros(d, dtype=np.bool_)
     own = fixed, never, ~discrete.modal, None, n_effective, _CELL_VALUES
     table, tails = _estimates(stacked, *own)
-    noise = NoiseModel.of_levels(at.category, at.n_categories, at.n_categories > 1)
-    side, weights = (np.arange(len(at.category)) >= rows.n_query) * 1, at.counts[:, None]
-    for part in _parts(np.flatnonzero(tails & ~discrete.tied & ~rows.flat), len(side)):
-        stacked = Stacked(rows.values(part), None, np.zeros(0), side, 2, 1, weights, noise)
+    heavy, unknown = tails & ~discrete.tied & ~rows.flat, np.zeros(d, dtype=np.bool_)
+    for part in _parts(np.flatnonzero(heavy), len(rows.order)):
+        single = rows.single(part)
+        if single is None:
+            unknown[part] = True
+            continue
+        X, weights, side, level = single
+        noise = NoiseModel.of_levels(level, at.n_categories, at.n_categories > 1)
+        stacked = Stacked(X, None, np.zeros(0), side, 2, 1, weights, noise)
         again = solve(stacked, fixed[part])
         again = fit_weights(stacked, again, fixed[part], tails[part], n_effective)
         table[:, part] = _table(stacked, again, None)
-    facts = {"variance": ["levels"]} if at.n_categories > 1 else {}
+    facts: dict[str, Any] = {"variance": ["levels"]} if at.n_categories > 1 else {}
+    facts["as_normal"] = unknown
     return _assemble(table, rows, fixed, discrete, n_effective, facts)
 
 
@@ -133,23 +149,17 @@ def _table(at: Stacked, found: Found, subjects: Array | None) -> Array:
 
 
 def _independent_features(rows: Rows) -> float:
-    """Return as how many independent features these count, from some rows of some of them."""
-    d, at = len(rows.flat), rows.covariates
-    if d == 1 or rows.flat.all():
+    """Return as how many independent features these count, from products of some of them."""
+    stats, d = rows.strata, len(rows.flat)
+    if d == 1 or stats.products is None:
         return 1.0
-    few = np.flatnonzero(~rows.flat)
-    few = few[subsample(len(few), MOST_SELECTING)]
-    place = np.arange(len(at.category))
-    if len(place) > _CORRELATED:  # evenly by value, so that the order of rows does not matter
-        order = np.argsort(rows.values(few[:1])[:, 0], kind="stable")
-        place = np.sort(order[subsample(len(order), _CORRELATED)])
-    X, cell = rows.values(few, place), 2 * at.category[place] + (place < rows.n_query)
-    w = at.counts[place]
-    for k in np.unique(cell):
-        mine = cell == k
-        X[mine] -= w[mine] @ X[mine] / w[mine].sum()
-    found = effective_number(X * np.sqrt(w)[:, None], float(w.sum()))
-    return found / len(few) * d if len(few) < d and found > 0.5 * len(few) else found
+    varies = np.flatnonzero(~rows.flat[stats.few])
+    sums, n = np.zeros((len(varies), len(varies))), len(varies)
+    for scatter, unit in zip(np.split(stats.products.scatter, 2), rows.unit):
+        own = unit[stats.few[varies]]
+        sums += scatter.sum(axis=0)[np.ix_(varies, varies)] / np.outer(own, own)
+    found = independent_number(sums, float(stats.products.count.sum()))
+    return found / n * d if n < d and found > 0.5 * n else found
 
 
 def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:

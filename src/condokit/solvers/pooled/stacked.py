@@ -130,7 +130,7 @@ def nodes(stats: GroupedMoments, middle: Array, unit: Array) -> tuple[Array, Arr
     with shares :math:`1 - 1 / (k - g^2)` and :math:`\pm 1 / (t_\pm (t_+ - t_-))`: sums of
     polynomials up to the fourth degree are exact.
     """
-    n = ones_for_zeros(stats.count)[:, None]
+    n = ones_for_zeros(stats.n)
     sd = np.sqrt(stats.squares / n)
     own = ones_for_zeros(sd)
     g = stats.third / n / own**3
@@ -140,7 +140,7 @@ def nodes(stats: GroupedMoments, middle: Array, unit: Array) -> tuple[Array, Arr
     shares = 1 / (high * (high - low)), 1 - 1 / left, -1 / (low * (high - low))
     mean, sd = (stats.mean - middle) / unit, sd / unit
     X = np.concatenate([mean + sd * high, mean, mean + sd * low])
-    counts = np.concatenate([stats.count[:, None] * share for share in shares])
+    counts = np.concatenate([stats.n * share for share in shares])
     return X, counts, np.tile(np.arange(len(n)), 3)
 
 

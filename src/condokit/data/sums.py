@@ -1,0 +1,150 @@
+"""Statistics of all rows of the domains, of which the tables hold some rows, or none."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array, refusal
+from condokit.data.grouped import GroupedMoments
+from condokit.data.subsets import subsample
+
+_MARKS = 256  # by which values are told apart
+_SCREENED = 64  # rows of a label in which equal values are looked for
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Ties:
+    """Counts of equal values of every feature by label, without the values.
+
+    Values are counted by one of 256 marks that follows from their bits. Only features are counted
+    that have equal values among 64 rows of a label, which those with 20% of them do not fail to.
+    """
+
+    def __init__(self) -> None:
+        self.features = np.empty(0, dtype=np.intp)  # those that are counted, increasing
+        self.counts = np.zeros((0, 0, _MARKS))  # (n_labels, n_counted, 256)
+
+    def update(self, X: Array, label: Array) -> None:
+        """Add rows, with the number of the label of each; NaN is no value."""
+        suspect = np.zeros(X.shape[1], dtype=bool)
+        suspect[self.features] = True
+        for own in (np.flatnonzero(label == k) for k in np.unique(label)):
+            few = np.sort(X[own[subsample(len(own), _SCREENED)]], axis=0)
+            suspect |= (np.diff(few, axis=0) == 0).any(axis=0) | (len(own) < _SCREENED)
+        self.make_room(np.flatnonzero(suspect), int(label.max(initial=-1)) + 1)
+        if not len(self.features):
+            return
+        values = np.ascontiguousarray(X[:, self.features]) + 0.0  # -0.0 is 0.0
+        mark = (values.view(np.uint64) * _MIX) >> np.uint64(56)
+        n_labels, s, _ = self.counts.shape
+        place = (label[:, None] * s + np.arange(s)) * _MARKS + mark.astype(np.intp)
+        found = np.bincount(place[~np.isnan(values)], minlength=self.counts.size)
+        self.counts += found.reshape(self.counts.shape)
+
+    def make_room(self, features: Array, n_labels: int) -> None:
+        """Count these features and labels as well."""
+        features = np.union1d(features, self.features).astype(np.intp)
+        n_labels = max(n_labels, len(self.counts))
+        if len(features) == len(self.features) and n_labels == len(self.counts):
+            return
+        counts = np.zeros((n_labels, len(features), _MARKS))
+        here = np.searchsorted(features, self.features)
+        counts[: len(self.counts), here] = self.counts
+        self.features, self.counts = features, counts
+
+    def of(self, places: Array) -> "Ties":
+        """Return the counts of some features, by their place among these."""
+        new, counted = Ties(), np.flatnonzero(np.isin(places, self.features))
+        new.features = counted.astype(np.intp)
+        new.counts = self.counts[:, np.searchsorted(self.features, places[counted])]
+        return new
+
+    def merge(self, other: "Ties", place: Array) -> None:
+        """Add what another object has counted; `place` numbers its labels among these."""
+        self.make_room(other.features, int(place.max(initial=-1)) + 1)
+        here = np.searchsorted(self.features, other.features)
+        for counts, k in zip(other.counts, place):
+            self.counts[k, here] += counts
+
+    def largest(self, labels: Array, n_features: int) -> Array:
+        """Return about how many rows of some labels have the most frequent value."""
+        found = np.zeros(n_features)
+        counts = self.counts[labels[labels < len(self.counts)]].sum(axis=0)
+        if len(counts):
+            most = counts.max(axis=1)
+            others = (counts.sum(axis=1) - most) / (_MARKS - 1)  # that have the same mark
+            found[self.features] = np.maximum(np.round(most - others), 0.0)
+        return found
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What is known of all rows by cells, a cell being a label and a level of each category."""
+
+    moments: GroupedMoments  # of cells
+    label: Array  # (n_cells,): the number of the label of each
+    ties: Ties
+    cell: Array  # (n_rows,): the cell of each row of the tables
+    are_rows: bool = False  # whether these are rows of their cell; if not, each stands for it
+    # values of some features about as all rows have them, with counts, or None: see `tails`
+    single: Callable[[Array], "Binned | None"] | None = None
+    products: Any = None  # cross-products with functions of continuous confounders
+
+    def of(self, places: Array) -> "Sums":
+        """Return what is known of some of the features."""
+        single = self.single
+        some = None if single is None else lambda features: single(places[features])
+        moments, ties = self.moments.of(places), self.ties.of(places)
+        return replace(self, moments=moments, ties=ties, single=some)
+
+    def gather(self, groups: Array, n_groups: int, kind: Any) -> Any:
+        """Return the moments of groups of cells, given by the group of each row."""
+        of_cell = np.full(len(self.label), -1)
+        of_cell[self.cell] = groups
+        found = kind(n_groups, self.moments.mean.shape[1])
+        if not hasattr(found, "third"):
+            raise self.no_rows()
+        found.merge(self.moments, of_cell)
+        return found
+
+    def no_rows(self) -> ValueError:
+        """Word the error where single rows are needed that are not known."""
+        return refusal(
+            "This needs single rows, which statistics do not tell. From statistics a map "
+            "{@map='location-scale'} or 'shift' is found, by {@divergence='likelihood'} or one "
+            "between moments."
+        )
+
+    @property
+    def weights(self) -> Array:
+        """How many rows each row of the tables stands for."""
+        n_rows = np.bincount(self.cell, minlength=len(self.label))
+        return (self.moments.count / np.maximum(n_rows, 1))[self.cell]
+
+    def alike(self) -> Iterator[tuple[Array, Array]]:
+        """Yield features with as many known values in every cell, and the rows of such cells."""
+        known = np.broadcast_to(self.moments.n, self.moments.mean.shape)
+        _, number = np.unique(known, axis=1, return_inverse=True)
+        number = number.ravel()
+        order = np.argsort(number, kind="stable")
+        for features in np.split(order, np.flatnonzero(np.diff(number[order])) + 1):
+            yield features, (known[:, features[0]] > 0)[self.cell]
+
+    def most_frequent(self, rows: Array) -> tuple[Array, Array]:
+        """Return how often the most frequent value occurs where these rows are, of how many."""
+        cells = np.unique(self.cell[rows])
+        n = self.moments.n[cells].sum(axis=0)
+        d = self.moments.mean.shape[1]
+        found = self.ties.largest(np.unique(self.label[cells]), d)
+        return np.minimum(found, n), np.broadcast_to(n, d)
+
+
+@dataclass(frozen=True)
+class Binned:
+    """Values of features in narrow bins: so many of each cell have about this value."""
+
+    X: Array  # (n_values, n_features)
+    counts: Array  # the same shape
+    cell: Array  # (n_values,)

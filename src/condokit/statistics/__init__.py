@@ -1,0 +1,1 @@
+"""Mergeable statistics in place of rows: gathered, merged, written, and read as domains."""

@@ -1,0 +1,148 @@
+"""Statistics as domains: one row stands for every cell, and sums tell of all rows."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array, listing, refusal, warn
+from condokit.data.arrays import ones_for_zeros
+from condokit.data.domains import Confounder, Domains
+from condokit.data.roles import name_domains
+from condokit.data.sums import Sums
+from condokit.data.tables import Table
+from condokit.io.formats import arrow
+from condokit.statistics.gather import Statistics
+
+_OTHER_UNITS = 1000.0  # ratio of typical sizes
+
+
+def together(parts: Any) -> Statistics:
+    """Return one `Statistics` of one or a list of them."""
+    parts = [parts] if type(parts) is Statistics else list(parts)
+    if not parts or {type(part) for part in parts} != {Statistics}:
+        raise refusal(
+            "fit_statistics takes Statistics, or a list of them. Got {got}.",
+            got=listing([type(part).__name__ for part in parts]) or "nothing",
+        )
+    merged = parts[0]
+    for part in parts[1:]:
+        merged = merged.merge(part)
+    if not merged.cells:
+        raise ValueError("The statistics are of no rows.")
+    return merged
+
+
+def as_domains(stats: Statistics, reference: Any) -> Domains:
+    """Return the two domains of statistics, of which one is the reference."""
+    reference = stats.reference if reference is None else reference
+    n_rows = int(sum(stats.n_rows.values()))
+    query_label, reference_label = name_domains(stats.labels, n_rows, reference)
+    domains, label = cells_of(stats)
+    is_query = label != stats.labels.index(reference_label)
+    labels, gaps = (query_label, reference_label), _gaps(stats, is_query)
+    return replace(domains, is_query=is_query, labels=labels, gaps=gaps)
+
+
+def cells_of(stats: Statistics) -> tuple[Domains, Array]:
+    """Return the cells as rows, all of the reference, and the number of the label of each."""
+    _warn_of_units(stats)
+    _warn_of_spellings(stats)
+    cells, moments = list(stats.cells), stats.moments
+    names = [name for name, kind in stats.confounders.items() if kind == "categorical"]
+    confounders = []
+    for j, name in enumerate(names, 1):
+        levels = ordered({cell[j] for cell in cells})
+        number = {level: k for k, level in enumerate(levels)}
+        codes = np.array([number[cell[j]] for cell in cells], dtype=np.int32)
+        confounders.append(Confounder(name, levels, codes))
+    label = np.array([stats.labels.index(cell[0]) for cell in cells])
+    sums = Sums(moments, label, stats.ties, np.arange(len(cells)))
+    table: Any = moments.mean
+    if stats.feature_names is not None:
+        pa = arrow()
+        table = pa.table(dict(zip(stats.feature_names, np.ascontiguousarray(moments.mean.T))))
+    is_query = np.zeros(len(cells), dtype=bool)
+    weights = moments.count.copy()
+    return Domains((Table(table),), is_query, confounders, weights=weights, sums=sums), label
+
+
+def ordered(levels: Any) -> list[Any]:
+    """Return labels or levels in the order in which a fit of rows has them."""
+    try:
+        return sorted(levels)
+    except TypeError:
+        return sorted(levels, key=lambda value: (type(value).__name__, str(value)))
+
+
+def _gaps(stats: Statistics, is_query: Array) -> tuple[Array, Array] | None:
+    """Return how many values of features are missing in query and reference."""
+    moments = stats.moments
+    if moments.known is None or (moments.known == moments.count[:, None]).all():
+        return None
+    lacking = moments.count[:, None] - moments.known
+    query, reference = (lacking[side].sum(axis=0) for side in (is_query, ~is_query))
+    for side, name in ((is_query, "query"), (~is_query, "reference")):
+        nothing = moments.known[side].sum(axis=0) == 0
+        if nothing.any():
+            table = np.array(stats.feature_names or np.arange(stats.n_features), dtype=object)
+            text = "No value of {names} is known in the {side} rows. Leave features without values "
+            text += "out with {@`features`}."
+            raise refusal(text, names=listing(table[nothing]), side=name)
+    return query, reference
+
+
+def _typical(stats: Statistics) -> Array:
+    """Return the root mean square of every feature by label, shape (n_labels, n_features)."""
+    moments = stats.moments
+    n = np.broadcast_to(moments.n, moments.mean.shape)
+    found = []
+    for name in stats.labels:
+        mine = [k for cell, k in stats.cells.items() if cell[0] == name]
+        square = moments.squares[mine] + n[mine] * moments.mean[mine] ** 2
+        found.append(np.sqrt(square.sum(axis=0) / np.maximum(n[mine].sum(axis=0), 1)))
+    return np.stack(found)
+
+
+def _warn_of_units(stats: Statistics) -> None:
+    """Warn of features whose sizes differ so much between labels that units must differ."""
+    typical = _typical(stats)
+    ratio = typical.max(axis=0) / ones_for_zeros(typical.min(axis=0))
+    far = (ratio > _OTHER_UNITS) & (typical.min(axis=0) > 0)
+    if far.any():
+        names = np.array(stats.feature_names or np.arange(stats.n_features), dtype=object)
+        text = (
+            "Values of {names} are more than {ratio:g} times larger in one part than in another: "
+        )
+        text += "are they in the same units?"
+        warn("units", text, UserWarning, names=listing(names[far]), ratio=_OTHER_UNITS)
+
+
+def _warn_of_spellings(stats: Statistics) -> None:
+    """Warn of levels that seem to be one, spelled in two ways."""
+    names = [name for name, kind in stats.confounders.items() if kind == "categorical"]
+    for j, name in enumerate(names, 1):
+        by_label = {
+            label: {str(cell[j]) for cell in stats.cells if cell[0] == label}
+            for label in stats.labels
+        }
+        common = set.intersection(*by_label.values())
+        alone = [(label, level) for label, own in by_label.items() for level in own - common]
+        pairs = sorted(
+            f"{a!r} and {b!r}"
+            for k, (one, a) in enumerate(alone)
+            for other, b in alone[k + 1 :]
+            if one != other and a != b and _are_alike(a, b)
+        )
+        if pairs:
+            text = "Levels of confounder {name!r} look like one that is spelled in two ways: "
+            text += "{pairs}. They are not compared; spell them alike."
+            warn("spellings", text, UserWarning, name=name, pairs=listing(pairs))
+
+
+def _are_alike(one: str, other: str) -> bool:
+    """Tell whether two words differ in capitals, blanks or points, or one begins the other."""
+    a, b = ("".join(c for c in word.casefold() if c.isalnum()) for word in (one, other))
+    return a == b or (
+        bool(a) and bool(b) and not (a + b).isdigit() and (a.startswith(b) or b.startswith(a))
+    )

@@ -1,0 +1,374 @@
+"""The class `Statistics`: sums over rows by domain and level, in any number of parts."""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array, is_number, listing, refusal
+from condokit.data.domains import Domains
+from condokit.data.grouped import GroupedMoments
+from condokit.data.roles import from_site
+from condokit.data.sums import Ties
+from condokit.maps.file import Place
+from condokit.statistics import file
+
+Cell = tuple[Any, ...]  # the label of a domain, then the level of every category
+
+
+class Statistics:
+    """What a fit needs to know of rows: counts, means and sums of powers by domain and level.
+
+    Parts are gathered chunk by chunk, or at several sites, and merged in any order; the maps are
+    those of a fit of all rows, to rounding if features are normal. A saved file holds no row, and
+    nothing of cells with fewer than `min_cell` rows.
+
+    Statistics are made by `of` and `load`.
+
+    Attributes
+    ----------
+    feature_names : list of str or None
+        Names of the features.
+    labels : list
+        Labels of the domains.
+    confounders : dict of str to str
+        The confounders, and whether each is "categorical" or "continuous".
+    reference : label or None
+        The domain to map to, if it was said.
+
+    See Also
+    --------
+    ConDoAdapter.fit_statistics : the map between two domains.
+    BatchAdapter.fit_statistics : the maps of many.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, Statistics, datasets
+    >>> eeg = datasets.make_eeg(random_state=0)
+    >>> new = Statistics.of(eeg.X_query, label="query", confounders={"seizure": eeg.seizure_query})
+    >>> old = Statistics.of(
+    ...     eeg.X_reference, label="reference", confounders={"seizure": eeg.seizure_reference}
+    ... )
+    >>> adapter = ConDoAdapter().fit_statistics(new.merge(old))
+    >>> adapted = adapter.transform(eeg.X_query)
+    >>> bool(abs(adapted - eeg.truth).mean() < 0.1 * abs(eeg.X_query - eeg.truth).mean())
+    True
+    """
+
+    feature_names: list[str] | None
+    n_features: int
+
+    def __init__(self) -> None:
+        self.reference: Any = None
+        self.confounders: dict[str, str] = {}
+        self.ranges: dict[str, tuple[float, float]] = {}
+        self.labels: list[Any] = []
+        self.cells: dict[Cell, int] = {}
+        self.moments = GroupedMoments(0, 0, products=True)
+        self.ties = Ties()
+        self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # left out of a file
+        self.hashes: list[str] = []  # of the files that these come from
+        self._roles: dict[str, Any] = {}
+
+    @classmethod
+    def of(
+        cls,
+        X: Any,
+        *,
+        domain: Any = None,
+        label: Any = None,
+        confounders: Any = None,
+        features: Any = None,
+        categorical: Any = None,
+        ranges: Mapping[str, tuple[float, float]] | None = None,
+        sample_weight: Any = None,
+        missing: str = "raise",
+        reference: Any = None,
+    ) -> "Statistics":
+        """Gather the statistics of a table.
+
+        Parameters
+        ----------
+        X : array or data frame of shape (n_rows, n_columns)
+            Rows of one domain or more.
+        domain : array-like of shape (n_rows,) or str
+            The label of every row, or the column that holds it.
+        label : str
+            In place of `domain`: the label of all rows.
+        confounders : list of str, array-like, data frame or dict, default=None
+            As in `ConDoAdapter.fit`.
+        features : list of str or int, default=None
+            As in `ConDoAdapter.fit`. Other parts must have the same.
+        categorical : list of names, default=None
+            Numeric confounders whose numbers are categories.
+        ranges : dict of name to (low, high), default=None
+            Numeric confounders that are continuous, and between which values they can lie: the
+            curves of all parts are made of the same functions on this range.
+        sample_weight : array-like of shape (n_rows,) or str, default=None
+            How many rows each counts for.
+        missing : {"raise", "drop"}, default="raise"
+            Whether to refuse or leave out rows with missing confounders. Missing values of
+            features need nothing: each feature counts its own rows.
+        reference : label, default=None
+            The label of the domain to map to, if it is known here.
+
+        Returns
+        -------
+        Statistics
+            The statistics of these rows.
+        """
+        new = cls()
+        new.reference = reference
+        new.ranges = _checked_ranges(ranges)
+        new._roles = {
+            "domain": domain if type(domain) is str else None,
+            "label": label,
+            "confounders": confounders if _are_names(confounders) else None,
+            "sample_weight": sample_weight if type(sample_weight) is str else None,
+            "categorical": categorical,
+            "missing": missing,
+            "features": features,
+        }
+        return new.update(X, domain=domain, confounders=confounders, sample_weight=sample_weight)
+
+    def update(
+        self, X: Any, *, domain: Any = None, confounders: Any = None, sample_weight: Any = None
+    ) -> "Statistics":
+        """Add more rows with the same columns; what was a column name need not be said again.
+
+        Parameters
+        ----------
+        X : array or data frame of shape (n_rows, n_columns)
+            More rows. A table without rows adds nothing.
+        domain, confounders, sample_weight
+            As in `of`, of these rows.
+
+        Returns
+        -------
+        Statistics
+            These statistics themselves.
+        """
+        if getattr(X, "shape", (1,))[0] == 0 and self.cells:
+            return self
+        domains, codes, labels = self._read(X, domain, confounders, sample_weight)
+        self._check(domains)
+        strata = domains.strata()
+        kept, n_levels = strata.codes >= 0, len(strata.levels)
+        both = np.where(kept, codes * n_levels + strata.codes, -1)
+        distinct = np.unique(both[kept])
+        pairs = [divmod(int(k), n_levels) for k in distinct]
+        place = self._places([(labels[a], *strata.levels[b]) for a, b in pairs])
+        number = np.full(len(labels) * n_levels + 1, -1)  # the last is that of rows left out
+        number[distinct] = place
+        cell = number[both]
+        label = np.array([self.labels.index(name) for name in labels])[codes]
+        for rows, chunk in domains.chunks():
+            weights = None if domains.weights is None else domains.weights[rows]
+            gaps = None if domains.gaps is None else np.isnan(chunk)
+            self.moments.update(chunk, cell[rows], weights, gaps)
+            mine = cell[rows] >= 0
+            self.ties.update(chunk[mine], label[rows][mine])
+        return self
+
+    def merge(self, other: "Statistics") -> "Statistics":
+        """Return the statistics of the rows of both.
+
+        Parameters
+        ----------
+        other : Statistics
+            Of the same features and confounders.
+
+        Returns
+        -------
+        Statistics
+            New ones; the two stay as they are.
+        """
+        if not self.cells or not other.cells:
+            return copy(other if other.cells else self)
+        _refuse_other(self, other)
+        other = other._as(self)
+        new = self.empty()
+        new.reference = self.reference if other.reference is None else other.reference
+        for part in (self, other):
+            place = np.array(new._places(list(part.cells)))
+            new.moments.merge(part.moments, place)
+            new.ties.merge(part.ties, np.array([new.labels.index(n) for n in part.labels]))
+            new.masked = {key: n + part.masked[key] for key, n in new.masked.items()}
+        new.hashes = [*self.hashes, *other.hashes]
+        return new
+
+    def _as(self, other: "Statistics") -> "Statistics":
+        """Return the same with features and confounders in the order of another."""
+        if self.feature_names == other.feature_names and [*self.confounders] == [
+            *other.confounders
+        ]:
+            return self
+        new = copy(self)
+        if self.feature_names is not None and other.feature_names is not None:
+            own = {name: j for j, name in enumerate(self.feature_names)}
+            places = np.array([own[name] for name in other.feature_names])
+            new.feature_names = other.feature_names
+            new.moments, new.ties = self.moments.of(places), self.ties.of(places)
+        new.confounders = other.confounders
+        mine, wanted = (
+            [name for name, kind in part.confounders.items() if kind == "categorical"]
+            for part in (self, other)
+        )
+        turn = [0, *(1 + mine.index(name) for name in wanted)]
+        new.cells = {tuple(cell[j] for j in turn): k for cell, k in self.cells.items()}
+        return new
+
+    def empty(self) -> "Statistics":
+        """Return statistics of no rows, to which rows of the same kind can be added."""
+        new = copy(self)
+        new.labels, new.cells, new.ties, new.hashes = [], {}, Ties(), []
+        new.moments = GroupedMoments(0, self.n_features, products=True)
+        new.masked = dict.fromkeys(self.masked, 0)
+        return new
+
+    @property
+    def n_rows(self) -> dict[Any, float]:
+        """How many rows each domain has."""
+        total = dict.fromkeys(self.labels, 0.0)
+        for cell, k in self.cells.items():
+            total[cell[0]] += float(self.moments.count[k])
+        return total
+
+    def save(self, path: Place, *, min_cell: int = 5) -> None:
+        """Write a readable JSON file that holds no row; see `condokit show`.
+
+        Parameters
+        ----------
+        path : path or open file
+            Where to write, whole or not at all.
+        min_cell : int, default=5
+            The fewest rows of a cell (a domain and a level of each category) of which anything is
+            written; cells with fewer are left out, and so is a feature in a cell where fewer
+            values are known. Sums of third and fourth powers are written of cells with four times
+            as many rows.
+        """
+        file.write(path, self, min_cell)
+
+    @classmethod
+    def load(cls, path: Place) -> "Statistics":
+        """Read a file that `save` wrote.
+
+        Parameters
+        ----------
+        path : path or open file
+            The file.
+
+        Returns
+        -------
+        Statistics
+            The statistics in it.
+        """
+        return file.read(path, cls)
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{name!r}: {n:g}" for name, n in self.n_rows.items())
+        return f"<Statistics of {self.n_features} features, rows {{{rows}}}>"
+
+    def _read(
+        self, X: Any, domain: Any, confounders: Any, sample_weight: Any
+    ) -> tuple[Domains, Array, list[Any]]:
+        roles = self._roles
+        domain = roles["domain"] if domain is None else domain
+        confounders = roles["confounders"] if confounders is None else confounders
+        weights = roles["sample_weight"] if sample_weight is None else sample_weight
+        label = roles["label"] if domain is None else None
+        features, categorical = roles["features"], roles["categorical"]
+        if self.cells:
+            features = self.feature_names or features
+            categorical = [n for n, kind in self.confounders.items() if kind == "categorical"]
+        how = categorical or None, roles["missing"], None
+        domains, codes, labels, _ = from_site(
+            X, domain, label, confounders, features, None, weights, *how
+        )
+        return domains, codes, labels
+
+    def _check(self, domains: Domains) -> None:
+        """Note what the first rows are like; refuse others that differ."""
+        kinds = {
+            c.name: "categorical" if c.values is None else "continuous" for c in domains.confounders
+        }
+        undeclared = [
+            n for n, kind in kinds.items() if kind == "continuous" and n not in self.ranges
+        ]
+        if undeclared:
+            text = "Confounder {names} has numbers: say in {@`categorical`} that they are "
+            text += "categories, or in {@`ranges`} between which values they can lie."
+            raise refusal(text, names=listing(undeclared))
+        names = domains.tables[0].feature_names
+        if self.cells:
+            given = names if names is not None else domains.n_features
+            own = self.feature_names if names is not None else self.n_features
+            if given != own or kinds != self.confounders:
+                text = "These rows have other features or confounders than those before: {new}, "
+                text += "not {old}."
+                raise refusal(
+                    text,
+                    new=listing([*(names or []), *kinds]),
+                    old=listing([*(self.feature_names or []), *self.confounders]),
+                )
+            return
+        self.feature_names, self.n_features = names, domains.n_features
+        self.confounders = kinds
+        self.moments = GroupedMoments(0, domains.n_features, products=True)
+
+    def _places(self, cells: Sequence[Cell]) -> list[int]:
+        """Return the numbers of cells, new ones if they are not there yet."""
+        for cell in cells:
+            if cell not in self.cells:
+                self.cells[cell] = len(self.cells)
+            if cell[0] not in self.labels:
+                self.labels.append(cell[0])
+        if len(self.cells) > len(self.moments.count):
+            self.moments = self.moments.resized(len(self.cells))
+        return [self.cells[cell] for cell in cells]
+
+
+def _are_names(confounders: Any) -> bool:
+    names = [confounders] if type(confounders) is str else confounders
+    return type(names) in (list, tuple) and {type(name) for name in names} == {str}
+
+
+def _checked_ranges(ranges: Any) -> dict[str, tuple[float, float]]:
+    found = {}
+    for name, given in dict(ranges or {}).items():
+        ends = tuple(given) if np.iterable(given) else ()
+        if len(ends) != 2 or not all(map(is_number, ends)) or not ends[0] < ends[1]:
+            text = "{@'ranges'} of {name!r} must be a pair (low, high) of numbers. Got {got!r}."
+            raise refusal(text, name=name, got=given)
+        found[str(name)] = float(ends[0]), float(ends[1])
+    return found
+
+
+def _refuse_other(one: Statistics, other: Statistics) -> None:
+    """Refuse to merge statistics of other features or confounders, or the same twice."""
+    both = set(one.hashes).intersection(other.hashes)
+    if both:
+        raise ValueError("The same statistics are given twice: two files have the same content.")
+    names = [sorted(part.feature_names or []) for part in (one, other)]
+    if names[0] != names[1] or one.n_features != other.n_features:
+        alone = [
+            sorted(set(a.feature_names or []).difference(b.feature_names or []))
+            for a, b in ((one, other), (other, one))
+        ]
+        how = f"{one.n_features} and {other.n_features} features"
+        if any(alone):
+            how = "; ".join(f"{listing(some)} in one part alone" for some in alone if some)
+        raise ValueError(f"The statistics are of different features: {how}.")
+    for name in [*one.confounders, *other.confounders]:
+        kinds = one.confounders.get(name), other.confounders.get(name)
+        ranges = one.ranges.get(name), other.ranges.get(name)
+        if kinds[0] != kinds[1] or (kinds[0] == "continuous" and ranges[0] != ranges[1]):
+            said = [
+                f"{kind or 'not there'}" + (f" from {span[0]:g} to {span[1]:g}" if span else "")
+                for kind, span in zip(kinds, ranges)
+            ]
+            raise ValueError(
+                f"Confounder {name!r} is {said[0]} in one part and {said[1]} in another; all parts "
+                "must have the same confounders, in the same ranges."
+            )
