@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -17,7 +17,7 @@ from condokit.data.tables import as_narwhals
 from condokit.io.formats import arrow, need
 
 S = TypeVar("S")
-_VALUES = 1 << 21  # per block: 16 MB of float64
+_VALUES = 1 << 22  # per block: 32 MB of float64
 _IN_FLIGHT = 4  # blocks
 _FAN = 8  # results that Dask merges at a time
 
@@ -248,29 +248,36 @@ def _has_client() -> bool:
     return True
 
 
-def reduce_blocks(
-    blocks: Blocks, update: Callable[[Any, Any, int], S], merge: Callable[[S, S], S]
-) -> S | None:
+class Reduction(Protocol[S]):
+    """What is made of blocks."""
+
+    def of_block(self, number: int) -> "Callable[[Any, S | None], S]":
+        """Return the function of a block, and of what is known so far, or None, for one of them."""
+
+    def merge(self, one: S, other: S) -> S:
+        """Return what two results of blocks tell together; the first is used up."""
+
+
+def reduce_blocks(blocks: Blocks, reduction: Reduction[S]) -> S | None:
     """Make a result of every block and merge them in order; None if there is no block.
 
-    ``update(block, so_far, number)`` may look at what has been merged `so_far`, None if it is not
-    known. Blocks are reduced by threads, or where they are: by the scheduler of Dask, which does
-    anew what a lost worker did.
+    Blocks are reduced by threads, or where they are: by the scheduler of Dask, which does anew what
+    a lost worker did.
     """
     tasks = blocks.tasks()
     if tasks is not None:
-        return _by_dask(tasks, update, merge)
+        return _by_dask(tasks, reduction)
     result: S | None = None
     waiting: deque[Future[S]] = deque()
 
     def take() -> S:
         found = waiting.popleft().result()
-        return found if result is None else merge(result, found)
+        return found if result is None else reduction.merge(result, found)
 
     with ThreadPoolExecutor(_IN_FLIGHT // 2) as pool:
         try:
             for k, block in enumerate(blocks):
-                waiting.append(pool.submit(update, block, result, k))
+                waiting.append(pool.submit(reduction.of_block(k), block, result))
                 if len(waiting) >= _IN_FLIGHT:
                     result = take()
             while waiting:
@@ -281,15 +288,16 @@ def reduce_blocks(
     return result
 
 
-def _by_dask(
-    tasks: list[Any], update: Callable[[Any, Any, int], S], merge: Callable[[S, S], S]
-) -> S | None:
+def _by_dask(tasks: list[Any], reduction: Reduction[S]) -> S | None:
     """Reduce by a tree of tasks."""
     dask = need("dask", "Dask collections need dask", "dask")
-    one, join = dask.delayed(update, pure=False), dask.delayed(_merged, pure=False)
-    level = [one(task, None, k) for k, task in enumerate(tasks)]
+    join = dask.delayed(_merged, pure=False)
+    level = [
+        dask.delayed(reduction.of_block(k), pure=False)(task, None) for k, task in enumerate(tasks)
+    ]
     while len(level) > 1:
-        level = [join(merge, level[i : i + _FAN]) for i in range(0, len(level), _FAN)]
+        parts = (level[i : i + _FAN] for i in range(0, len(level), _FAN))
+        level = [join(reduction.merge, part) for part in parts]
     with _worded():
         return dask.compute(*level)[0] if level else None
 

@@ -78,6 +78,7 @@ def number_levels(column: Any, name: str) -> tuple[list[Any], Array]:
     """Do as `factorize` does, without order; faster if there are few distinct values."""
     codes, levels = np.full(len(column), -2, dtype=np.int32), list[Any]()
     is_series = hasattr(column, "to_native")
+    column = column if is_series else np.asarray(column)
     has_gaps = is_series and column.null_count() > 0
     if has_gaps:
         codes[column.is_null().to_numpy()] = -1
@@ -85,7 +86,8 @@ def number_levels(column: Any, name: str) -> tuple[list[Any], Array]:
         place = int((codes == -2).argmax())
         if codes[place] != -2:
             return levels, codes
-        value = column[place] if is_series else np.asarray(column)[place].item()
+        value = column[place]
+        value = value.item() if hasattr(value, "item") else value
         if _is_missing(value):  # such as NaN
             break
         same = column == value

@@ -9,6 +9,7 @@ from condokit.data.arrays import sides
 from condokit.data.blocks import Blocks, blocks_of, reduce_blocks
 from condokit.data.columns import as_array, in_order, kind_of, number_levels
 from condokit.data.domains import Confounder, Domains
+from condokit.data.grouped import GroupedMoments
 from condokit.data.measurements import CODES, looks_like, measurements
 from condokit.data.roles import (
     confounder_columns,
@@ -18,6 +19,7 @@ from condokit.data.roles import (
     one_column,
     require_domain,
 )
+from condokit.data.sums import Sums, Ties
 from condokit.data.tables import Table
 from condokit.data.tally import Reading, Sample, Tally, domain_of, marks_of
 
@@ -46,7 +48,7 @@ def _read(
     """Read all rows in one pass, or in two if a confounder is not what it seemed."""
     require_domain(domain)
     check_word("'missing'", missing, ("raise", "drop", "impute"))
-    unknown = {"groups": groups, "reliability": reliability}
+    unknown = {"'groups'": groups, "'reliability'": reliability}
     unknown["missing='impute'"] = None if missing != "impute" else missing
     for argument, given in unknown.items():
         if given is not None:
@@ -73,7 +75,7 @@ def _read(
             _starts(blocks),
         )
         needed = dict.fromkeys([*table.labels, *reserved])
-        tally = reduce_blocks(blocks.select(list(needed)), reading, reading.merge)
+        tally = reduce_blocks(blocks.select(list(needed)), reading)
         assert tally is not None  # there is a head
         levels = _levels(tally, list(crossed))
         wrong = {name for name in doubtful if len(levels.get(name, ())) > 2}
@@ -142,10 +144,8 @@ def _kind(name: str, column: Any) -> str:
 
 
 def _starts(blocks: Blocks) -> Array | None:
-    """Return the first row of every block of an array."""
-    if blocks.columns is not None:
-        return None
-    return np.cumsum([0, *blocks.native.chunks[0]])[:-1]
+    """Return where the blocks of an array begin, and where the last one ends."""
+    return None if blocks.columns is not None else np.cumsum([0, *blocks.native.chunks[0]])
 
 
 def _levels(tally: Tally, names: list[str | None]) -> dict[str | None, list[Any]]:
@@ -196,13 +196,12 @@ def _domains(
             few = kinds[name] == "whole number" and looks_like(values, values == 0) == CODES
             none = np.empty(0, dtype=np.int32)
             confounders.append(Confounder(name, [], none, values, few))
-    counts = sample.counts
+    counts, sums = sample.counts, None
     if not sample.is_whole:
-        taken = np.bincount(sample.cell, counts, len(keys))
-        counts = counts * (tally.moments.count / np.maximum(taken, 1e-300))[sample.cell]
-    names = table.feature_names
+        sums = _sums(tally, sample, side)
+        counts = sums.weights
     return Domains(
-        (Table.named(sample.X, names),),
+        (Table.named(sample.X, table.feature_names),),
         is_query_cell[sample.cell],
         confounders,
         labels=labels,
@@ -210,7 +209,20 @@ def _domains(
         gaps=_gaps(tally, is_query_cell, table),
         missing={name: n for name, n in tally.missing.items() if n and name is not None},
         left=left,
+        sums=sums,
     )
+
+
+def _sums(tally: Tally, sample: Sample, side: Array) -> Sums:
+    """Return the sums of all rows; how features go together, and equal values, tells the sample."""
+    moments, ties = tally.moments, Ties()
+    gaps = np.isnan(sample.X) if moments.known is not None else None
+    own = GroupedMoments(len(side), sample.X.shape[1], products=True)
+    own.update(sample.X, sample.cell, None, gaps)
+    moments.products = own.products
+    found = Sums(moments, side, ties, sample.cell, True, counts=sample.counts)
+    ties.update(sample.X, side[sample.cell], found.weights)
+    return found
 
 
 def _gaps(tally: Tally, is_query: Array, table: Table) -> tuple[Array, Array] | None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, refusal
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.grouped import GroupedMoments
 from condokit.data.subsets import subsample
 
@@ -26,7 +27,7 @@ class Ties:
         self.features = np.empty(0, dtype=np.intp)  # those that are counted, increasing
         self.counts = np.zeros((0, 0, _MARKS))  # (n_labels, n_counted, 256)
 
-    def update(self, X: Array, label: Array) -> None:
+    def update(self, X: Array, label: Array, weights: Array | None = None) -> None:
         """Add rows, with the number of the label of each; NaN is no value."""
         suspect = np.zeros(X.shape[1], dtype=bool)
         suspect[self.features] = True
@@ -40,7 +41,10 @@ class Ties:
         mark = (values.view(np.uint64) * _MIX) >> np.uint64(56)
         n_labels, s, _ = self.counts.shape
         place = (label[:, None] * s + np.arange(s)) * _MARKS + mark.astype(np.intp)
-        found = np.bincount(place[~np.isnan(values)], minlength=self.counts.size)
+        known, each = ~np.isnan(values), None
+        if weights is not None:
+            each = np.broadcast_to(weights[:, None], values.shape)[known]
+        found = np.bincount(place[known], each, minlength=self.counts.size)
         self.counts += found.reshape(self.counts.shape)
 
     def make_room(self, features: Array, n_labels: int) -> None:
@@ -90,6 +94,7 @@ class Sums:
     are_rows: bool = False  # whether these are rows of their cell; if not, each stands for it
     # values of some features about as all rows have them, with counts, or None: see `tails`
     single: Callable[[Array], "Binned | None"] | None = None
+    counts: Array | None = None  # (n_rows,): how often each row is there, where it is once for many
     products: Any = None  # cross-products with functions of continuous confounders
 
     def of(self, places: Array) -> "Sums":
@@ -120,8 +125,9 @@ class Sums:
     @property
     def weights(self) -> Array:
         """How many rows each row of the tables stands for."""
-        n_rows = np.bincount(self.cell, minlength=len(self.label))
-        return (self.moments.count / np.maximum(n_rows, 1))[self.cell]
+        counts = np.ones(len(self.cell)) if self.counts is None else self.counts
+        n_rows = np.bincount(self.cell, counts, minlength=len(self.label))
+        return counts * (self.moments.count / ones_for_zeros(n_rows))[self.cell]
 
     def alike(self) -> Iterator[tuple[Array, Array]]:
         """Yield features with as many known values in every cell, and the rows of such cells."""

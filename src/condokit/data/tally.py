@@ -18,10 +18,12 @@ from condokit.data.tables import Table
 _FEWEST_OF_CELL = 64  # rows in the sample
 _ELEMENTS = 1 << 17  # of rows that are added at a time, which stay in cache
 _FEWEST_ROWS = 256
+_LARGE = 500  # rows of a cell on average, whose features are summed one by one
 _SLACK = 1.25  # how far the sample may grow before it is cut
 _MARKS = 4  # features that tell rows apart
 _LOOKED_AT = 10_000  # rows, whether a feature tells rows apart
 _TELLING = 0.9  # share of distinct values of such a feature
+_LARGEST = np.iinfo(np.uint64).max
 _COLUMNS = ("key", "cell", "X", "Z", "counts")  # of a sample
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of splitmix64
 
@@ -45,40 +47,49 @@ class Sample:
     def joined(cls, parts: "Sequence[Sample]") -> "Sample":
         """Return the rows of several samples, equal ones together."""
         columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS]
-        order = np.lexsort(columns[:2])
-        key, cell = columns[0][order], columns[1][order]
-        new = np.ones(len(key), dtype=bool)
-        new[1:] = (key[1:] != key[:-1]) | (cell[1:] != cell[:-1])
-        first = np.flatnonzero(new)
-        rows = order[first]
-        counts = np.add.reduceat(columns[4][order], first) if len(first) else columns[4]
-        key, cell, X, Z = (column[rows] for column in columns[:4])
-        return cls(key, cell, X, Z, counts, all(part.is_whole for part in parts))
+        key, cell, X, Z, counts = columns
+        rows, counts = distinct(key, cell, counts)
+        whole = all(part.is_whole for part in parts)
+        return cls(key[rows], cell[rows], X[rows], Z[rows], counts, whole)
 
     def cut(self, side: Array, most: int) -> tuple["Sample", Array]:
         """Return so many rows per domain; and the largest hash of each cell that still counts.
 
         `side` tells the domain of each cell. Rows are ordered by cell, then hash.
         """
-        limits = np.full(len(side), np.iinfo(np.uint64).max)
-        first = np.searchsorted(self.cell, np.arange(len(side) + 1))
-        rank = np.arange(len(self.key)) - first[self.cell]
-        kept = rank < _FEWEST_OF_CELL
-        for s in np.unique(side):
-            mine = side[self.cell] == s
-            if mine.sum() <= most:
-                kept |= mine
-                continue
-            last = np.partition(self.key[mine], most - 1)[most - 1]
-            kept |= mine & (self.key <= last)
-            for c in np.flatnonzero(side == s):
-                own = self.key[first[c] : first[c + 1]][:_FEWEST_OF_CELL]
-                if len(own) == _FEWEST_OF_CELL:
-                    limits[c] = max(last, own[-1])
+        kept, limits = least(self.key, self.cell, side, most)
         if kept.all():
             return self, limits
         rows: dict[str, Any] = {name: getattr(self, name)[kept] for name in _COLUMNS}
         return replace(self, **rows, is_whole=False), limits
+
+
+def distinct(key: Array, cell: Array, counts: Array) -> tuple[Array, Array]:
+    """Return the first of all rows with the same hash in a cell, by cell and hash, and counts."""
+    order = np.lexsort((key, cell))
+    new = np.ones(len(key), dtype=bool)
+    new[1:] = (np.diff(cell[order]) != 0) | (key[order][1:] != key[order][:-1])
+    first = np.flatnonzero(new)
+    return order[first], np.add.reduceat(counts[order], first) if len(first) else counts
+
+
+def least(key: Array, cell: Array, side: Array, most: int) -> tuple[Array, Array]:
+    """Mark rows of least hash, and return the largest hash of every cell that still counts."""
+    limits = np.full(len(side), _LARGEST)
+    first = np.searchsorted(cell, np.arange(len(side) + 1))
+    kept = np.arange(len(key)) - first[cell] < _FEWEST_OF_CELL
+    for s in np.unique(side):
+        mine = side[cell] == s
+        if mine.sum() <= most:
+            kept |= mine
+            continue
+        last = np.partition(key[mine], most - 1)[most - 1]
+        kept |= mine & (key <= last)
+        for c in np.flatnonzero(side == s):
+            own = key[first[c] : first[c + 1]][:_FEWEST_OF_CELL]
+            if len(own) == _FEWEST_OF_CELL:
+                limits[c] = max(last, own[-1])
+    return kept, limits
 
 
 @dataclass
@@ -102,7 +113,7 @@ class Tally:
         if len(cells) > len(self.cells):
             moments = moments.resized(len(cells))
         moments.merge(other.moments, place)
-        limits = np.full(len(cells), np.iinfo(np.uint64).max)
+        limits = np.full(len(cells), _LARGEST)
         limits[: len(self.limits)] = self.limits
         found = [replace(one, cell=place[one.cell]) for one in other.samples]
         samples, side = [*self.samples, *found], domain_of(cells)
@@ -131,18 +142,17 @@ class Reading:
     weight: Any
     marks: Array  # features that tell rows apart
     most: int  # rows of a domain in the sample
-    starts: Array | None = None  # the first row of every block, if roles are arrays
+    starts: Array | None = None  # where every block begins, if roles are arrays of all rows
 
-    def __call__(self, block: Any, so_far: Tally | None, number: int) -> Tally:
+    def __call__(self, block: Any, so_far: Tally | None) -> Tally:
         """Return what a block tells."""
         table = Table(block)
         chosen = table.select(self.features)
         d, n = chosen.n_features, table.n_rows
-        here = self._rows(number, n)
-        crossed = self._columns(table, self.categorical, here)
+        crossed = self._columns(table, self.categorical)
         coded = [number_levels(column, str(name)) for name, column in crossed]
         Z = np.empty((n, len(self.continuous)))
-        for j, (name, column) in enumerate(self._columns(table, self.continuous, here)):
+        for j, (name, column) in enumerate(self._columns(table, self.continuous)):
             Z[:, j] = _numbers(column, name)
         cells, cell = _crossed(coded, n)
         lost: dict[str | None, Array] = dict(
@@ -152,42 +162,52 @@ class Reading:
         cell[np.isnan(Z).any(axis=1)] = -1
         weights = None
         if self.weight is not None:
-            [(_, column)] = self._columns(table, {"sample_weight": self.weight}, here)
+            [(_, column)] = self._columns(table, {"sample_weight": self.weight})
             weights = _checked_weights(column)
             cell[weights == 0] = -1
         missing = {name: int(gaps.sum()) for name, gaps in lost.items()}
         columns, moments = chosen.vectors(), GroupedMoments(len(cells), d)
-        key, step = np.empty(n, dtype=np.uint64), max(_FEWEST_ROWS, _ELEMENTS // d)
-        buffer = np.empty((d, min(step, n)))
-        for start in range(0, n, step):
-            rows = slice(start, min(start + step, n))
-            X = buffer[:, : rows.stop - start].T
-            for j, column in enumerate(columns):
-                buffer[j, : rows.stop - start] = column[rows]
-            w = None if weights is None else weights[rows]
-            cell[rows] = _add(moments, X, cell[rows], w, chosen)
-            key[rows] = hashes(X, Z[rows], self.marks)
-        taken = _least(key, cell, domain_of(cells), _limits(cells, so_far), self.most)
+        large = weights is None and n > _LARGE * len(cells)
+        with np.errstate(invalid="ignore", over="ignore"):
+            large = large and moments.update_columns(columns, cell)
+        if not large:
+            for start in range(0, n, step := max(_FEWEST_ROWS, _ELEMENTS // d)):
+                rows = slice(start, start + step)
+                w = None if weights is None else weights[rows]
+                X = np.column_stack([column[rows] for column in columns])
+                cell[rows] = _add(moments, X, cell[rows], w, chosen)
+        key = hashes(columns, Z, self.marks)
+        taken = np.flatnonzero((cell >= 0) & (key <= _limits(cells, so_far)[cell]))
         counts = np.ones(len(taken)) if weights is None else weights[taken]
-        X = np.column_stack([column[taken] for column in columns])
         is_whole = len(taken) == np.count_nonzero(cell >= 0)
+        first, counts = distinct(key[taken], cell[taken], counts)
+        taken = taken[first]
+        kept, limits = least(key[taken], cell[taken], domain_of(cells), self.most)
+        taken, counts, is_whole = taken[kept], counts[kept], bool(is_whole and kept.all())
+        X = np.column_stack([column[taken] for column in columns])
         sample = Sample(key[taken], cell[taken], X, Z[taken], counts, is_whole)
-        everything = np.full(len(cells), np.iinfo(np.uint64).max)
-        return Tally(cells, moments, [sample], everything, missing, n)
+        return Tally(cells, moments, [sample], limits, missing, n)
 
     def merge(self, one: Tally, other: Tally) -> Tally:
         """Return what two results of blocks tell together."""
         return one.merge(other, self.most)
 
-    def _rows(self, number: int, n: int) -> slice | None:
+    def of_block(self, number: int) -> "Reading":
+        """Return how one block is read, with its own part of values that are given for all rows."""
         if self.starts is None:
-            return None
-        return slice(int(self.starts[number]), int(self.starts[number]) + n)
+            return self
+        rows = slice(*self.starts[number : number + 2].tolist())
+        crossed, others = (
+            {name: given[rows] for name, given in part.items()}
+            for part in (self.categorical, self.continuous)
+        )
+        own: dict[str, Any] = {"categorical": crossed, "continuous": others, "starts": None}
+        return replace(self, **own, weight=None if self.weight is None else self.weight[rows])
 
-    def _columns(self, table: Table, roles: dict[Any, Any], rows: slice | None) -> Any:
+    def _columns(self, table: Table, roles: dict[Any, Any]) -> Any:
         for name, given in roles.items():
-            column = given[rows] if rows is not None else table.column(str(name), given)
-            yield name, column
+            is_name = isinstance(given, str)
+            yield name, table.column(str(name), given) if is_name else given
 
 
 def _add(
@@ -221,50 +241,37 @@ def marks_of(X: Array) -> Array:
     return np.arange(X.shape[1])
 
 
-def hashes(X: Array, Z: Array, marks: Array) -> Array:
+def hashes(columns: Sequence[Array], Z: Array, marks: Array) -> Array:
     """Return a 64-bit hash of the values of every row, by some features where these are known."""
-    key = _sums_of_bits(X[:, marks], marks)
-    if Z.shape[1]:
-        key += _sums_of_bits(Z, X.shape[1] + np.arange(Z.shape[1]))
-    if len(marks) < X.shape[1]:
-        lost = np.flatnonzero(np.isnan(X[:, marks]).any(axis=1))
-        if len(lost):
-            key[lost] += _sums_of_bits(X[lost], np.arange(X.shape[1]))
+    numbers = np.arange(len(columns) + Z.shape[1])
+    key, lost = np.zeros(len(Z), dtype=np.uint64), np.zeros(len(Z), dtype=bool)
+    for j in marks:
+        _add_bits(key, columns[j], j)
+        lost |= np.isnan(columns[j])
+    for column, j in zip(Z.T, numbers[len(columns) :]):
+        _add_bits(key, column, j)
+    if len(marks) < len(columns) and lost.any():
+        some = key[lost]
+        for column, j in zip(columns, numbers):
+            _add_bits(some, column[lost], j)
+        key[lost] = some
+    return _mixed(key)
+
+
+def _mixed(key: Array) -> Array:
+    """Return 64-bit numbers that look random, after splitmix64."""
     for shift, factor in zip((30, 27), _MIX):
-        key ^= key >> np.uint64(shift)
-        key *= factor
+        key = (key ^ (key >> np.uint64(shift))) * factor
     return key ^ (key >> np.uint64(31))
 
 
-def _sums_of_bits(X: Array, numbers: Array) -> Array:
-    """Return sums over columns of their bits times odd numbers, of their own each."""
-    total = np.zeros(len(X), dtype=np.uint64)
-    factors = (2 * numbers.astype(np.uint64) + 1) * np.uint64(0x9E3779B97F4A7C15)
-    for column, factor in zip(X.T, factors):
-        bits = (column + 0.0).view(np.uint64)  # one zero
-        bits ^= bits >> np.uint64(29)
-        bits *= factor
-        total += bits
-    return total
-
-
-def _least(key: Array, cell: Array, side: Array, limits: Array, most: int) -> Array:
-    """Return the rows of least hash of every domain and cell, some more if they are equal."""
-    taken = np.flatnonzero((cell >= 0) & (key <= limits[cell]))
-    key, cell = key[taken], cell[taken]
-    kept = np.zeros(len(taken), dtype=bool)
-    for s in range(int(side.max(initial=-1)) + 1):
-        mine = np.flatnonzero(side[cell] == s)
-        if len(mine) <= most:
-            kept[mine] = True
-            continue
-        kept[mine] = key[mine] <= np.partition(key[mine], most - 1)[most - 1]
-        for c in np.flatnonzero(side == s):
-            own = mine[cell[mine] == c]
-            last = min(_FEWEST_OF_CELL, len(own)) - 1
-            if last >= 0 and np.count_nonzero(kept[own]) <= last:
-                kept[own] |= key[own] <= np.partition(key[own], last)[last]
-    return taken[kept]
+def _add_bits(total: Array, column: Array, number: int) -> None:
+    """Add the bits of a column, times an odd number of its own."""
+    bits = (column + 0.0).view(np.uint64)  # one zero
+    bits ^= bits >> np.uint64(29)
+    own = np.array([number + 1], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    bits *= _mixed(own) | np.uint64(1)
+    total += bits
 
 
 def _crossed(
@@ -286,7 +293,7 @@ def _crossed(
 
 
 def _limits(cells: dict[tuple[Any, ...], int], so_far: Tally | None) -> Array:
-    limits = np.full(max(len(cells), 1), np.iinfo(np.uint64).max)
+    limits = np.full(max(len(cells), 1), _LARGEST)
     for key, k in cells.items() if so_far is not None else ():
         if so_far is not None and key in so_far.cells:
             limits[k] = so_far.limits[so_far.cells[key]]
