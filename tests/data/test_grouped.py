@@ -160,3 +160,32 @@ def test_entries_of_sparse_rows_are_as_good_as_all_values():
         other.update_sparse(scipy.sparse.csr_matrix(X), columns, groups, weights)
         for name in ("count", "mean", "squares"):
             np.testing.assert_allclose(getattr(other, name), getattr(one, name), rtol=1e-10)
+
+
+@pytest.mark.parametrize("d", [1, 5, 60])
+def test_missing_values_are_left_out_of_their_feature_alone(d):
+    rng = np.random.default_rng(d)
+    X, group = 1e6 + rng.normal(size=(600, d)), rng.integers(-1, 4, 600)
+    gaps, weight = rng.random(X.shape) < 0.2, rng.integers(0, 3, 600).astype(float)
+    whole, parts = (GroupedMoments(4, d, products=True) for _ in range(2))
+    whole.update(X, group, weight, gaps)
+    for i in range(0, 600, 37):
+        part = slice(i, i + 37)
+        parts.update(X[part], group[part], weight[part], gaps[part])
+    for k in range(4):
+        for j in range(min(d, 5)):
+            mine = (group == k) & ~gaps[:, j]
+            x, w = X[mine, j], weight[mine]
+            mean = w @ x / w.sum()
+            assert whole.known[k, j] == w.sum()
+            np.testing.assert_allclose(whole.mean[k, j], mean, rtol=1e-12)
+            np.testing.assert_allclose(whole.fourth[k, j], w @ (x - mean) ** 4, rtol=1e-5)
+    for name in ("count", "known", "mean", "squares", "third", "fourth"):
+        np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(parts.products.scatter, whole.products.scatter, atol=1e-4)
+    fewer, other = (GroupedMoments(2, d, products=True) for _ in range(2))
+    fewer.merge(whole, np.array([0, 1, 0, -1]))
+    other.update(X, np.array([-1, 0, 1, 0, -1])[group + 1], weight, gaps)
+    for name in ("count", "known", "mean", "squares", "third", "fourth"):
+        np.testing.assert_allclose(getattr(fewer, name), getattr(other, name), rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(fewer.products.scatter, other.products.scatter, atol=1e-4)

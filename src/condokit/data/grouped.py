@@ -144,8 +144,12 @@ class GroupedMoments:
             known = None if other.known is None else other.known[at]
             tables = (other.mean, other.squares, other.third, other.fourth)
             self._add(to, other.count[at], known, *(table[at] for table in tables))
-        if self.products is not None and other.products is not None:
-            self.products.merge(other.products, place)
+        if self.products is None or other.products is None:
+            return
+        both, mine, theirs = np.intersect1d(self.few, other.few, return_indices=True)
+        if len(both) < len(self.few):
+            self.few, self.products = both, self.products.of(mine)
+        self.products.merge(other.products.of(theirs), place)
 
     def of(self, features: Any) -> "GroupedMoments":
         """Return some of the features."""
@@ -161,7 +165,8 @@ class GroupedMoments:
         if self.products is not None:
             number = np.full(self.mean.shape[1], -1)
             number[features] = np.arange(part.mean.shape[1])
-            here = np.flatnonzero(number[self.few] >= 0)
+            here = np.argsort(number[self.few], kind="stable")
+            here = here[number[self.few[here]] >= 0]
             part.few, part.products = number[self.few[here]], self.products.of(here)
         return part
 

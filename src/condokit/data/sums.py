@@ -8,6 +8,7 @@ import numpy as np
 
 from condokit.checks import Array, refusal
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.bins import Values
 from condokit.data.grouped import GroupedMoments
 from condokit.data.subsets import subsample
 
@@ -92,17 +93,22 @@ class Sums:
     ties: Ties
     cell: Array  # (n_rows,): the cell of each row of the tables
     are_rows: bool = False  # whether these are rows of their cell; if not, each stands for it
-    # values of some features about as all rows have them, with counts, or None: see `tails`
-    single: Callable[[Array], "Binned | None"] | None = None
+    # the values of features with heavy tails, as far as they are known, by number
+    values: Callable[[Array], dict[int, Values]] | None = None
     counts: Array | None = None  # (n_rows,): how often each row is there, where it is once for many
     products: Any = None  # cross-products with functions of continuous confounders
 
     def of(self, places: Array) -> "Sums":
         """Return what is known of some of the features."""
-        single = self.single
-        some = None if single is None else lambda features: single(places[features])
+        whole, some = self.values, None
+        if whole is not None:
+            number = {int(place): j for j, place in enumerate(places)}
+
+            def some(features: Array) -> dict[int, Values]:
+                return {number[k]: v for k, v in whole(places[features]).items()}
+
         moments, ties = self.moments.of(places), self.ties.of(places)
-        return replace(self, moments=moments, ties=ties, single=some)
+        return replace(self, moments=moments, ties=ties, values=some)
 
     def gather(self, groups: Array, n_groups: int, kind: Any) -> Any:
         """Return the moments of groups of cells, given by the group of each row."""
@@ -145,12 +151,3 @@ class Sums:
         d = self.moments.mean.shape[1]
         found = self.ties.largest(np.unique(self.label[cells]), d)
         return np.minimum(found, n), np.broadcast_to(n, d)
-
-
-@dataclass(frozen=True)
-class Binned:
-    """Values of features in narrow bins: so many of each cell have about this value."""
-
-    X: Array  # (n_values, n_features)
-    counts: Array  # the same shape
-    cell: Array  # (n_values,)

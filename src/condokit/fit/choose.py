@@ -539,6 +539,7 @@ def account(
             "by_confounder": {n: round(c, 2) for n, c in fit.overlap.by_confounder.items()},
         },
         "standard_errors": fit.errors is not None,
+        **({"fitted_as_normal": list(normal)} if (normal := fit.report.fitted_as_normal) else {}),
         "warnings": list(
             dict.fromkeys(f"{note.category}: {told(note.sentence)}" for note in notes)
         ),

@@ -32,6 +32,7 @@ class FitReport(Mapping[str, Any]):
     mean_terms: list[str] | None = None  # of features given confounders, beyond straight lines
     variance_terms: list[str] | None = None  # what the spread of features depends on
     heavy_tailed_features: list[str] | None = None  # with Student's t residuals
+    fitted_as_normal: list[str] | None = None  # heavy tails, of which only moments are known
     discrete_features: list[str] | None = None  # with values nearly all equal, so only shifted
     bent_features: list[str] | None = None  # whose curves are likely no straight lines
     bent: Array | None = None  # how likely that is of every feature

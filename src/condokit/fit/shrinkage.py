@@ -64,6 +64,7 @@ def _law(law: dict[str, Any], table: Table) -> dict[str, Any]:
         "variance_terms": law.get("variance", []),
         "heavy_tailed_features": table.names_of(law["heavy_tails"]),
         "discrete_features": discrete,
+        "fitted_as_normal": unknown or None,
         "subject_ratio": law.get("subjects"),
     }
 

@@ -57,7 +57,7 @@ def cells_of(stats: Statistics) -> tuple[Domains, Array]:
         codes = np.array([number[cell[j]] for cell in cells], dtype=np.int32)
         confounders.append(Confounder(name, levels, codes))
     label = np.array([stats.labels.index(cell[0]) for cell in cells])
-    sums = Sums(moments, label, stats.ties, np.arange(len(cells)))
+    sums = Sums(moments, label, stats.ties, np.arange(len(cells)), values=lambda _: stats.values)
     table: Any = moments.mean
     if stats.feature_names is not None:
         pa = arrow()
@@ -129,7 +129,7 @@ def _warn_of_spellings(stats: Statistics) -> None:
         common = set.intersection(*by_label.values())
         alone = [(label, level) for label, own in by_label.items() for level in own - common]
         pairs = sorted(
-            f"{a!r} and {b!r}"
+            " and ".join(map(repr, sorted((a, b))))
             for k, (one, a) in enumerate(alone)
             for other, b in alone[k + 1 :]
             if one != other and a != b and _are_alike(a, b)
@@ -137,7 +137,7 @@ def _warn_of_spellings(stats: Statistics) -> None:
         if pairs:
             text = "Levels of confounder {name!r} look like one that is spelled in two ways: "
             text += "{pairs}. They are not compared; spell them alike."
-            warn("spellings", text, UserWarning, name=name, pairs=listing(pairs))
+            warn("spellings", text, UserWarning, name=name, pairs="; ".join(pairs[:5]))
 
 
 def _are_alike(one: str, other: str) -> bool:

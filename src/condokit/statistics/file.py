@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, FileError, check_integer
+from condokit.data.bins import Values
 from condokit.maps import file as mapfile
 
 STATISTICS = mapfile.Format("condokit-statistics", 1, "statistics file", FileError)
@@ -51,6 +52,7 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
         "cells": cells,
         "products": _products(stats, kept),
         "equal_values": _ties(stats, min_cell),
+        "values": _values(stats, min_cell, kept),
     }
 
 
@@ -105,6 +107,20 @@ def _ties(stats: Any, min_cell: int) -> list[dict[str, Any]]:
     return found
 
 
+def _values(stats: Any, min_cell: int, kept: list[int]) -> list[dict[str, Any]]:
+    """Return the values of features with heavy tails, at least `min_cell` rows behind each pair."""
+    found, moments, cells = [], stats.moments, list(stats.cells)
+    sd = np.sqrt(moments.squares / np.maximum(moments.n, 1))
+    for feature, every in stats.values.items():
+        values = every.coarser(min_cell, moments.mean[:, feature], sd[:, feature])
+        for k in kept:
+            mine = values.cell == k
+            where = {"domain": plain(cells[k][0]), "levels": [plain(v) for v in cells[k][1:]]}
+            counts, ends = [whole(n) for n in values.count[mine]], values.ends[:, mine].tolist()
+            found.append({"feature": feature, **where, "counts": counts, "ends": ends})
+    return found
+
+
 def read(place: mapfile.Place, cls: Any) -> Any:
     """Return the statistics in a file; a `FileError` says what is wrong with it."""
     path = getattr(place, "name", place)
@@ -150,6 +166,13 @@ def _from(document: dict[str, Any], stats: Any) -> Any:
     _spread_products(document["products"], stats)
     for one in document["equal_values"]:
         _add_ties(one, stats)
+    for one in document["values"]:
+        k = stats.cells[(one["domain"], *one["levels"])]
+        count = np.array(one["counts"], dtype=float)
+        ends = np.array(one["ends"], dtype=float).reshape(2, len(count))
+        found = Values(np.full(len(count), k), count, ends)
+        known = stats.values.get(one["feature"])
+        stats.values[one["feature"]] = found if known is None else known.merge(found)
     if not (np.isfinite(part.mean).all() and (part.squares >= 0).all() and (part.count > 0).all()):
         raise ValueError("its numbers are impossible")
     stats._roles = dict.fromkeys(("domain", "label", "confounders", "sample_weight", "features"))

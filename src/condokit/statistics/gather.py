@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, is_number, listing, refusal
+from condokit.data.bins import Bins, Values
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
 from condokit.data.roles import from_site
@@ -14,6 +15,7 @@ from condokit.data.sums import Ties
 from condokit.maps.file import Place
 from condokit.statistics import file
 
+_GIVEN = ("domain", "confounders", "sample_weight")
 Cell = tuple[Any, ...]  # the label of a domain, then the level of every category
 
 
@@ -69,6 +71,7 @@ class Statistics:
         self.ties = Ties()
         self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # left out of a file
         self.hashes: list[str] = []  # of the files that these come from
+        self.values: dict[int, Values] = {}  # of features with heavy tails, in a second round
         self._roles: dict[str, Any] = {}
 
     @classmethod
@@ -85,6 +88,7 @@ class Statistics:
         sample_weight: Any = None,
         missing: str = "raise",
         reference: Any = None,
+        given: Any = None,
     ) -> "Statistics":
         """Gather the statistics of a table.
 
@@ -112,6 +116,10 @@ class Statistics:
             features need nothing: each feature counts its own rows.
         reference : label, default=None
             The label of the domain to map to, if it is known here.
+        given : ConDoAdapter, AffineMap or list of features, default=None
+            For a second round: what was fitted to the statistics of the first. Features that turned
+            out to have heavy tails are then also counted in narrow bins, so that they can be
+            fitted with Student's t.
 
         Returns
         -------
@@ -130,7 +138,9 @@ class Statistics:
             "missing": missing,
             "features": features,
         }
-        return new.update(X, domain=domain, confounders=confounders, sample_weight=sample_weight)
+        roles = {"domain": domain, "confounders": confounders, "sample_weight": sample_weight}
+        new.update(X, **roles)
+        return new.with_values(X, heavy_features(given, new), **roles) if given is not None else new
 
     def update(
         self, X: Any, *, domain: Any = None, confounders: Any = None, sample_weight: Any = None
@@ -151,17 +161,11 @@ class Statistics:
         """
         if getattr(X, "shape", (1,))[0] == 0 and self.cells:
             return self
+        if self.values:
+            raise ValueError("Rows come first, then the values of features with heavy tails.")
         domains, codes, labels = self._read(X, domain, confounders, sample_weight)
         self._check(domains)
-        strata = domains.strata()
-        kept, n_levels = strata.codes >= 0, len(strata.levels)
-        both = np.where(kept, codes * n_levels + strata.codes, -1)
-        distinct = np.unique(both[kept])
-        pairs = [divmod(int(k), n_levels) for k in distinct]
-        place = self._places([(labels[a], *strata.levels[b]) for a, b in pairs])
-        number = np.full(len(labels) * n_levels + 1, -1)  # the last is that of rows left out
-        number[distinct] = place
-        cell = number[both]
+        cell = self._cells(domains, codes, labels)
         label = np.array([self.labels.index(name) for name in labels])[codes]
         for rows, chunk in domains.chunks():
             weights = None if domains.weights is None else domains.weights[rows]
@@ -170,6 +174,39 @@ class Statistics:
             mine = cell[rows] >= 0
             self.ties.update(chunk[mine], label[rows][mine])
         return self
+
+    def bins(self, features: Array) -> Bins:
+        """Return empty bins for the values of some features, around the means of cells."""
+        moments = self.moments
+        sd = np.sqrt(moments.squares / np.maximum(moments.n, 1))
+        return Bins(moments.mean[:, features], sd[:, features])
+
+    def fill(self, bins: Bins, features: Array, X: Any, **roles: Any) -> None:
+        """Count the values of rows, which have been added before, in bins."""
+        domains, codes, labels = self._read(X, *map(roles.get, _GIVEN))
+        cell, part = self._cells(domains, codes, labels), domains.of(features)
+        for rows, chunk in part.chunks():
+            weights = None if domains.weights is None else domains.weights[rows]
+            bins.update(chunk, cell[rows], weights)
+
+    def with_values(self, X: Any, features: Array, **roles: Any) -> "Statistics":
+        """Count the values of some features in bins; X are all rows that were added."""
+        bins = self.bins(features)
+        self.fill(bins, features, X, **roles)
+        self.values = {int(j): bins.values(k) for k, j in enumerate(features)}
+        return self
+
+    def _cells(self, domains: Domains, codes: Array, labels: list[Any]) -> Array:
+        """Return the cell of every row, -1 for those that are left out."""
+        strata = domains.strata()
+        kept, n_levels = strata.codes >= 0, len(strata.levels)
+        both = np.where(kept, codes * n_levels + strata.codes, -1)
+        distinct = np.unique(both[kept])
+        pairs = [divmod(int(k), n_levels) for k in distinct]
+        place = self._places([(labels[a], *strata.levels[b]) for a, b in pairs])
+        number = np.full(len(labels) * n_levels + 1, -1)  # the last is that of rows left out
+        number[distinct] = place
+        return number[both]
 
     def merge(self, other: "Statistics") -> "Statistics":
         """Return the statistics of the rows of both.
@@ -195,6 +232,10 @@ class Statistics:
             new.moments.merge(part.moments, place)
             new.ties.merge(part.ties, np.array([new.labels.index(n) for n in part.labels]))
             new.masked = {key: n + part.masked[key] for key, n in new.masked.items()}
+            for j, values in part.values.items():
+                values = values.placed(place)
+                new.values[j] = new.values[j].merge(values) if j in new.values else values
+        new.values = {j: new.values[j] for j in {*self.values}.intersection(other.values)}
         new.hashes = [*self.hashes, *other.hashes]
         return new
 
@@ -210,6 +251,8 @@ class Statistics:
             places = np.array([own[name] for name in other.feature_names])
             new.feature_names = other.feature_names
             new.moments, new.ties = self.moments.of(places), self.ties.of(places)
+            place = {int(k): j for j, k in enumerate(places)}
+            new.values = {place[k]: values for k, values in self.values.items()}
         new.confounders = other.confounders
         mine, wanted = (
             [name for name, kind in part.confounders.items() if kind == "categorical"]
@@ -222,7 +265,7 @@ class Statistics:
     def empty(self) -> "Statistics":
         """Return statistics of no rows, to which rows of the same kind can be added."""
         new = copy(self)
-        new.labels, new.cells, new.ties, new.hashes = [], {}, Ties(), []
+        new.labels, new.cells, new.ties, new.hashes, new.values = [], {}, Ties(), [], {}
         new.moments = GroupedMoments(0, self.n_features, products=True)
         new.masked = dict.fromkeys(self.masked, 0)
         return new
@@ -327,6 +370,20 @@ class Statistics:
         if len(self.cells) > len(self.moments.count):
             self.moments = self.moments.resized(len(self.cells))
         return [self.cells[cell] for cell in cells]
+
+
+def heavy_features(given: Any, stats: Statistics) -> Array:
+    """Return the features that a fit of statistics found to have heavy tails."""
+    found = getattr(given, "map_", given)
+    names = found
+    if hasattr(found, "provenance"):
+        names = (found.provenance or {}).get("fitted_as_normal", [])
+    places = {name: j for j, name in enumerate(stats.feature_names or [])}
+    places |= {f"column {j}": j for j in range(stats.n_features)}
+    unknown = [name for name in names if name not in places]
+    if unknown:
+        raise refusal("{@'given'} names {names}, which is no feature.", names=listing(unknown))
+    return np.array(sorted(places[name] for name in names), dtype=np.intp)
 
 
 def _are_names(confounders: Any) -> bool:

@@ -1,5 +1,6 @@
 """The compared rows of both domains, read when they are needed, and moments of their strata."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,10 +10,21 @@ from condokit.checks import Array
 from condokit.compare.comparison import Comparison
 from condokit.conditionals.base import moments_from
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.bins import side_by_side
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
 from condokit.summaries.moments import cells, gather, without_flat
+
+
+@dataclass(frozen=True)
+class Single:
+    """Values of some features, how many rows each counts for, and where they are."""
+
+    X: Array  # (n_values, n_features), in standard units
+    counts: Array  # (n_values, 1 or n_features)
+    side: Array  # (n_values,): 0 for the query, 1 for the reference
+    category: Array  # (n_values,)
 
 
 @dataclass(frozen=True)
@@ -78,22 +90,25 @@ class Rows:
         """How many rows each counts for."""
         return self.covariates.counts
 
-    def single(self, features: Array) -> tuple[Array, Array, Array, Array] | None:
-        """Return values of some features in standard units, counts, sides and levels of each."""
+    def single(self, features: Array) -> "Callable[[Array], Single | None]":
+        """Return how to read the values of some of these features, in standard units."""
         at, side = self.covariates, (np.arange(len(self.order)) >= self.n_query) * 1
         sums = self.domains.sums
         if sums is None:
-            return self.values(features), at.counts[:, None], side, at.category
-        found = None if sums.single is None else sums.single(features)
-        if found is None:
-            return None
-        of_cell = np.full(len(sums.label), -1)
-        of_cell[sums.cell[self.used[self.order]]] = np.arange(len(self.order))
-        row = of_cell[found.cell]
-        here = np.flatnonzero(row >= 0)
-        side, level = side[row[here]], at.category[row[here]]
-        X = (found.X[here] - self.mean[side][:, features]) / self.unit[side][:, features]
-        return X, found.counts[here], side, level
+            return lambda part: Single(self.values(part), at.counts[:, None], side, at.category)
+        known = {} if sums.values is None or not len(features) else sums.values(features)
+        row = np.full(len(sums.label), -1)
+        row[sums.cell[self.used[self.order]]] = np.arange(len(self.order))
+
+        def read(part: Array) -> Single | None:
+            if not {*part.tolist()} <= known.keys():
+                return None
+            cell, ends, counts = side_by_side([known[j].placed(row) for j in part.tolist()])
+            where = side[cell][:, None], part
+            X = (ends - self.mean[where]) / self.unit[where]
+            return Single(X, counts, side[cell], at.category[cell])
+
+        return read
 
     def values(self, features: Array | None = None, rows: Array | None = None) -> Array:
         """Return features in standard units, or some of them, of all rows or some."""

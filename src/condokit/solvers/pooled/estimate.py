@@ -98,14 +98,16 @@ def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     own = fixed, never, ~discrete.modal, None, n_effective, _CELL_VALUES
     table, tails = _estimates(stacked, *own)
     heavy, unknown = tails & ~discrete.tied & ~rows.flat, np.zeros(d, dtype=np.bool_)
-    for part in _parts(np.flatnonzero(heavy), len(rows.order)):
-        single = rows.single(part)
-        if single is None:
+    read, n_rows = rows.single(np.flatnonzero(heavy)), len(rows.order)
+    if rows.domains.sums is not None:
+        n_rows = round(float(rows.strata.count.sum()))
+    for part in _parts(np.flatnonzero(heavy), n_rows):
+        if (single := read(part)) is None:
             unknown[part] = True
             continue
-        X, weights, side, level = single
-        noise = NoiseModel.of_levels(level, at.n_categories, at.n_categories > 1)
-        stacked = Stacked(X, None, np.zeros(0), side, 2, 1, weights, noise)
+        noise = NoiseModel.of_levels(single.category, at.n_categories, at.n_categories > 1)
+        where = single.side, 2, 1, single.counts
+        stacked = Stacked(single.X, None, np.zeros(0), *where, noise)
         again = solve(stacked, fixed[part])
         again = fit_weights(stacked, again, fixed[part], tails[part], n_effective)
         table[:, part] = _table(stacked, again, None)

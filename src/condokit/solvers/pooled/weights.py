@@ -42,7 +42,7 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
     gamma, level = np.zeros((noise.columns.shape[1], at.X.shape[1])), np.inf
     settled = not tails.any()
     if not settled:
-        robust = (np.median(np.abs(found.e), axis=0) / 0.6745) ** 2
+        robust = (_median(np.abs(found.e), counts) / 0.6745) ** 2
         start = np.where(tails & (robust > FLOOR), robust, found.sigma2)
         found = replace(found, sigma2=start)
     for step in range(MOST_STEPS):
@@ -71,6 +71,16 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
     return replace(
         found, nu=nu, t_weights=w, log_v=log_v, level_precision=level, n_effective=n_effective
     )
+
+
+def _median(values: Array, counts: Array) -> Array:
+    """Return the median of every column, where rows count differently about that."""
+    if (counts == counts[0]).all():
+        return np.median(values, axis=0)
+    order = np.argsort(values, axis=0)
+    upto = np.cumsum(np.take_along_axis(np.broadcast_to(counts, values.shape), order, 0), axis=0)
+    middle = (upto < 0.5 * upto[-1]).sum(axis=0)
+    return np.take_along_axis(values, order, axis=0)[middle, np.arange(values.shape[1])]
 
 
 def degrees_of_freedom(square: Array, counts: Array) -> Array:

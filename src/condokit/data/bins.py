@@ -1,0 +1,134 @@
+"""Values of features with heavy tails in narrow bins, so that single rows are not needed."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from condokit.checks import Array
+from condokit.data.arrays import ones_for_zeros
+
+_NARROW = (
+    0.02  # standard deviations of a cell below which bins have one width, beyond: in proportion
+)
+_WIDTH = 0.1  # of a bin, relative to the distance from the centre
+_BOTH = np.array([[-1.0], [1.0]])
+_MOST = 180  # bins on either side of the centre
+
+
+class Bins:
+    r"""Counts of values of every cell in bins of :math:`u = asinh((x - c) / .02 s)`.
+
+    c and s are mean and standard deviation of the cell. Of every bin also the mean and variance of
+    u are known: it stands for two values, :math:`c + .02 s \sinh(\bar u \pm sd_u)`, half of the
+    rows each. Bins are a tenth as wide as they are far from the centre, which is where weights of
+    Student's t change slowly; logarithms keep a value far out from telling by itself.
+    """
+
+    def __init__(self, mean: Array, sd: Array) -> None:
+        self.mean, self.unit = mean, _NARROW * ones_for_zeros(sd)  # (n_cells, n_features)
+        self.sums = np.zeros((3, mean.shape[1], len(mean), 2 * _MOST + 1))
+
+    def update(self, X: Array, cell: Array, weights: Array | None = None) -> None:
+        """Add rows of the cells with these numbers, negative ones are left out; NaN is no value."""
+        used = cell >= 0
+        X, cell = X[used], cell[used]
+        w = np.ones(len(X)) if weights is None else weights[used]
+        size = self.sums.shape[2] * self.sums.shape[3]
+        for j, x in enumerate(X.T):
+            u = np.arcsinh((x - self.mean[cell, j]) / self.unit[cell, j]) / _WIDTH
+            known = ~np.isnan(u)
+            u, mine, own = u[known], cell[known], w[known]
+            place = np.clip(np.rint(u), -_MOST, _MOST)
+            u -= place
+            number = mine * self.sums.shape[3] + place.astype(np.intp) + _MOST
+            for k in range(3):
+                found = np.bincount(number, own * u**k, size)
+                self.sums[k, j] += found.reshape(self.sums.shape[2:])
+
+    def merge(self, other: "Bins") -> None:
+        """Add what another object with the same cells has counted."""
+        self.sums += other.sums
+
+    def values(self, j: int) -> "Values":
+        """Return the values of a feature."""
+        count, first, second = self.sums[:, j]
+        cell, place = np.nonzero(count)
+        n = count[cell, place]
+        mean = first[cell, place] / n
+        sd = np.sqrt(np.maximum(second[cell, place] / n - mean**2, 0.0))
+        u = _WIDTH * (place - _MOST + mean + _BOTH * sd)
+        return Values(cell, n, self.mean[cell, j] + self.unit[cell, j] * np.sinh(u))
+
+
+@dataclass(frozen=True)
+class Values:
+    """So many rows of a cell, half of them with about one value, half with another."""
+
+    cell: Array  # (n,)
+    count: Array  # (n,)
+    ends: Array  # (2, n)
+
+    def merge(self, other: "Values") -> "Values":
+        """Return the values of both."""
+        one, two = (self.cell, self.count, self.ends), (other.cell, other.count, other.ends)
+        return Values(*(np.concatenate(pair, axis=-1) for pair in zip(one, two)))
+
+    def coarser(self, least: int, mean: Array, sd: Array) -> "Values":
+        """Join neighbours until at least so many rows stand behind each, as `Bins` would.
+
+        `mean` and `sd` are those of cells; cells with fewer rows are left out.
+        """
+        parts = []
+        for k in np.unique(self.cell):
+            mine, unit = np.flatnonzero(self.cell == k), _NARROW * (sd[k] or 1.0)
+            u = np.arcsinh((self.ends[:, mine] - mean[k]) / unit)
+            order = np.argsort(u.sum(axis=0), kind="stable")
+            u, count = u[:, order], self.count[mine[order]]
+            if count.sum() < least:
+                continue
+            group = _enough(count, least)
+            n = np.bincount(group, count)
+            middle = np.bincount(group, count * u.mean(axis=0)) / n
+            square = np.bincount(group, count * ((u - middle[group]) ** 2).mean(axis=0)) / n
+            ends = mean[k] + unit * np.sinh(middle + _BOTH * np.sqrt(square))
+            parts.append(Values(np.full(len(n), k), n, ends))
+        found = Values(np.zeros(0, dtype=np.intp), np.zeros(0), np.zeros((2, 0)))
+        for part in parts:
+            found = found.merge(part)
+        return found
+
+    def placed(self, place: Array) -> "Values":
+        """Return the same with other numbers of cells; those that are negative are left out."""
+        kept = place[self.cell] >= 0
+        return Values(place[self.cell][kept], self.count[kept], self.ends[:, kept])
+
+
+def side_by_side(features: list[Values]) -> tuple[Array, Array, Array]:
+    """Return cells, and the values and counts of several features as columns, or zeros.
+
+    In a cell there is room for as many values as the feature has that has most of them.
+    """
+    size = 1 + max(int(values.cell.max(initial=-1)) for values in features)
+    most = np.max([np.bincount(values.cell, minlength=size) for values in features], axis=0)
+    first = np.concatenate([[0], np.cumsum(2 * most)])
+    X, counts = np.zeros((2, int(first[-1]), len(features)))
+    for j, values in enumerate(features):
+        order = np.argsort(values.cell, kind="stable")
+        cell = values.cell[order]
+        rank = np.arange(len(cell)) - np.searchsorted(cell, cell)
+        for end in range(2):
+            place = first[cell] + 2 * rank + end
+            X[place, j], counts[place, j] = values.ends[end, order], values.count[order] / 2
+    return np.repeat(np.arange(size), 2 * most), X, counts
+
+
+def _enough(count: Array, least: int) -> Array:
+    """Return numbers of neighbours: those that have the same one have enough rows together."""
+    group, total, number = np.zeros(len(count), dtype=np.intp), 0.0, 0
+    for i, n in enumerate(count):
+        group[i], total = number, total + n
+        if total >= least:
+            number, total = number + 1, 0.0
+    if total > 0 and number > 0:  # what is left at the end goes to the one before
+        group[group == number] = number - 1
+    return group
