@@ -1,11 +1,13 @@
 """Domains from rows that are not in memory: the sums of all rows, and a sample of them."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from condokit.checks import Array, check_word, listing, refusal
 from condokit.data.arrays import sides
+from condokit.data.bins import Bins, Values
 from condokit.data.blocks import Blocks, blocks_of, reduce_blocks
 from condokit.data.columns import as_array, in_order, kind_of, number_levels
 from condokit.data.domains import Confounder, Domains
@@ -21,7 +23,7 @@ from condokit.data.roles import (
 )
 from condokit.data.sums import Sums, Ties
 from condokit.data.tables import Table
-from condokit.data.tally import Reading, Sample, Tally, domain_of, marks_of
+from condokit.data.tally import Pass, Reading, Sample, Tally, domain_of, marks_of
 
 _SAMPLED = 20_000  # rows of a domain
 _SAMPLED_VALUES = 1 << 22  # of a domain
@@ -75,7 +77,8 @@ def _read(
             _starts(blocks),
         )
         needed = dict.fromkeys([*table.labels, *reserved])
-        tally = reduce_blocks(blocks.select(list(needed)), reading)
+        some = blocks.select(list(needed))
+        tally = reduce_blocks(some, reading)
         assert tally is not None  # there is a head
         levels = _levels(tally, list(crossed))
         wrong = {name for name in doubtful if len(levels.get(name, ())) > 2}
@@ -84,7 +87,7 @@ def _read(
         continuous, doubtful = [n for n in named if n in wrong or n in continuous], set()
     _refuse_gaps(tally, missing)
     labels = name_domains(levels[None], tally.n_rows, reference)
-    return _domains(tally, reading, table, levels, labels, kinds, left)
+    return _domains(some, tally, reading, table, levels, labels, kinds, left)
 
 
 def _roles(
@@ -168,6 +171,7 @@ def _refuse_gaps(tally: Tally, missing: str) -> None:
 
 
 def _domains(
+    blocks: Blocks,
     tally: Tally,
     reading: Reading,
     table: Table,
@@ -198,7 +202,7 @@ def _domains(
             confounders.append(Confounder(name, [], none, values, few))
     counts, sums = sample.counts, None
     if not sample.is_whole:
-        sums = _sums(tally, sample, side)
+        sums = _sums(blocks, reading, tally, sample, side)
         counts = sums.weights
     return Domains(
         (Table.named(sample.X, table.feature_names),),
@@ -213,14 +217,22 @@ def _domains(
     )
 
 
-def _sums(tally: Tally, sample: Sample, side: Array) -> Sums:
+def _sums(blocks: Blocks, reading: Reading, tally: Tally, sample: Sample, side: Array) -> Sums:
     """Return the sums of all rows; how features go together, and equal values, tells the sample."""
     moments, ties = tally.moments, Ties()
     gaps = np.isnan(sample.X) if moments.known is not None else None
     own = GroupedMoments(len(side), sample.X.shape[1], products=True)
     own.update(sample.X, sample.cell, None, gaps)
     moments.products = own.products
-    found = Sums(moments, side, ties, sample.cell, True, counts=sample.counts)
+
+    def values(features: Array) -> dict[int, Values]:
+        """Count the values of features with heavy tails in bins, in another pass."""
+        sd = np.sqrt(moments.squares / np.maximum(moments.n, 1))
+        empty = partial(Bins, moments.mean[:, features], sd[:, features])
+        bins = reduce_blocks(blocks, Pass(reading, tally.cells, empty, features))
+        return {int(j): bins.values(k) for k, j in enumerate(features)} if bins else {}
+
+    found = Sums(moments, side, ties, sample.cell, True, values, sample.counts)
     ties.update(sample.X, side[sample.cell], found.weights)
     return found
 

@@ -3,7 +3,7 @@
 A cell is a combination of a domain and the levels of all categorical confounders.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ _LOOKED_AT = 10_000  # rows, whether a feature tells rows apart
 _TELLING = 0.9  # share of distinct values of such a feature
 _LARGEST = np.iinfo(np.uint64).max
 _COLUMNS = ("key", "cell", "X", "Z", "counts")  # of a sample
+_LOCATED = ("table", "cells", "cell", "Z", "weights")
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of splitmix64
 
 
@@ -132,6 +133,18 @@ def domain_of(cells: dict[tuple[Any, ...], int]) -> Array:
 
 
 @dataclass(frozen=True)
+class Located:
+    """The rows of a block."""
+
+    table: Table  # their features
+    cells: dict[tuple[Any, ...], int]
+    cell: Array  # the number of each row's, -1 if it is left out
+    Z: Array  # continuous confounders
+    weights: Array | None
+    missing: dict[str | None, int]
+
+
+@dataclass(frozen=True)
 class Reading:
     """How a block is read: which columns are what."""
 
@@ -144,28 +157,32 @@ class Reading:
     most: int  # rows of a domain in the sample
     starts: Array | None = None  # where every block begins, if roles are arrays of all rows
 
-    def __call__(self, block: Any, so_far: Tally | None) -> Tally:
-        """Return what a block tells."""
+    def located(self, block: Any) -> "Located":
+        """Return the features of a block, and what is known of its rows."""
         table = Table(block)
-        chosen = table.select(self.features)
-        d, n = chosen.n_features, table.n_rows
+        n = table.n_rows
         crossed = self._columns(table, self.categorical)
         coded = [number_levels(column, str(name)) for name, column in crossed]
         Z = np.empty((n, len(self.continuous)))
         for j, (name, column) in enumerate(self._columns(table, self.continuous)):
             Z[:, j] = _numbers(column, name)
         cells, cell = _crossed(coded, n)
-        lost: dict[str | None, Array] = dict(
-            zip(self.categorical, (codes < 0 for _, codes in coded))
-        )
-        lost |= dict(zip(self.continuous, np.isnan(Z).T))
+        gaps = [codes < 0 for _, codes in coded] + list(np.isnan(Z).T)
+        names = [*self.categorical, *self.continuous]
+        missing = {name: int(own.sum()) for name, own in zip(names, gaps)}
         cell[np.isnan(Z).any(axis=1)] = -1
         weights = None
         if self.weight is not None:
             [(_, column)] = self._columns(table, {"sample_weight": self.weight})
             weights = _checked_weights(column)
             cell[weights == 0] = -1
-        missing = {name: int(gaps.sum()) for name, gaps in lost.items()}
+        return Located(table.select(self.features), cells, cell, Z, weights, missing)
+
+    def __call__(self, block: Any, so_far: Tally | None) -> Tally:
+        """Return what a block tells."""
+        found = self.located(block)
+        chosen, cells, cell, Z, weights = (getattr(found, name) for name in _LOCATED)
+        d, n = chosen.n_features, chosen.n_rows
         columns, moments = chosen.vectors(), GroupedMoments(len(cells), d)
         large = weights is None and n > _LARGE * len(cells)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -186,7 +203,7 @@ class Reading:
         taken, counts, is_whole = taken[kept], counts[kept], bool(is_whole and kept.all())
         X = np.column_stack([column[taken] for column in columns])
         sample = Sample(key[taken], cell[taken], X, Z[taken], counts, is_whole)
-        return Tally(cells, moments, [sample], limits, missing, n)
+        return Tally(cells, moments, [sample], limits, found.missing, n)
 
     def merge(self, one: Tally, other: Tally) -> Tally:
         """Return what two results of blocks tell together."""
@@ -208,6 +225,38 @@ class Reading:
         for name, given in roles.items():
             is_name = isinstance(given, str)
             yield name, table.column(str(name), given) if is_name else given
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Another pass over blocks, whose cells have numbers by now."""
+
+    reading: Reading
+    cells: dict[tuple[Any, ...], int]
+    make: Callable[[], Any]  # something empty to `update`, and to `merge` with others
+    features: Array | None = None  # some of them
+    has_confounders: bool = False  # whether it is told of continuous confounders as well
+
+    def of_block(self, number: int) -> "Pass":
+        """Return the pass of one block."""
+        return replace(self, reading=self.reading.of_block(number))
+
+    def __call__(self, block: Any, so_far: Any) -> Any:
+        """Return what a block tells."""
+        result, found = self.make(), self.reading.located(block)
+        place = np.array([*(self.cells[key] for key in found.cells), -1])
+        cell = place[found.cell]
+        table = found.table if self.features is None else found.table.take(self.features)
+        for rows, X in table.chunks():
+            Z = (found.Z[rows],) if self.has_confounders else ()
+            w = None if found.weights is None else found.weights[rows]
+            result.update(X, *Z, cell[rows], w)
+        return result
+
+    def merge(self, one: Any, other: Any) -> Any:
+        """Return what two results of blocks tell together."""
+        one.merge(other)
+        return one
 
 
 def _add(
