@@ -1,18 +1,23 @@
 """A map applied to a file, in batches, and column by column where the map allows it."""
 
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
 from condokit.batches.adapter import BatchAdapter
-from condokit.checks import Array, FileError
+from condokit.checks import Array, FileError, listing
 from condokit.cli.outputs import tell
 from condokit.cli.tables import check_label, labels_of, refuse_text
 from condokit.data.disclosure import counted
 from condokit.data.roles import batch_of_rows
 from condokit.data.tables import Table
-from condokit.io import is_text, open_writer, read_table, replace_h5ad, scan_table
+from condokit.io import files_of, is_text, open_writer, read_table, replace_h5ad, scan_table
 from condokit.io.formats import arrow, check_names
 from condokit.io.progress import progress
 from condokit.maps.affine import AffineMap
@@ -37,7 +42,7 @@ def apply_to_file(
 ) -> Any:
     """Map a file, watching for drift, and return what was noticed; rows of the reference stay."""
     # as do those of a third label, if the query's is named; from text to text, all other columns
-    # stay as they are written
+    # stay as they are written. An output that is a folder has a file for each that comes in.
     check_label(domain, reference_label, query_label)
     fitted = dict(affine.provenance or {}).get("domains", {})
     column, old, seen = fitted.get("column"), fitted.get("reference"), set[Any]()
@@ -56,11 +61,12 @@ def apply_to_file(
     if output.endswith(".h5ad"):
         n_rows, found = _apply_to_h5ad(affine, incoming, output, force, split)
     else:
-        texts = is_text(incoming, reading["format"]), is_text(output, output_format)
-        reading |= _text_columns(*texts, affine.feature_names, domain)
+        reading |= _text_columns(
+            incoming, output, reading, output_format, affine.feature_names, domain
+        )
         with (
             scan_table(incoming, **reading) as scan,
-            open_writer(output, format=output_format, force=force) as writer,
+            _writer(scan, output, output_format, force) as writer,
         ):
             n_rows, found = _apply_in_batches(affine, scan, writer, split, reading["decimal"])
     if column and old in seen:
@@ -109,11 +115,10 @@ def apply_batches(
         check_names(incoming, whole.column_names, [column, *(names or ())])
         replace_h5ad(incoming, output, moved(whole), force)
         return len(whole)
-    texts = is_text(incoming, reading["format"]), is_text(output, output_format)
-    reading |= _text_columns(*texts, names, column)
+    reading |= _text_columns(incoming, output, reading, output_format, names, column)
     with (
         scan_table(incoming, **reading) as scan,
-        open_writer(output, format=output_format, force=force) as writer,
+        _writer(scan, output, output_format, force) as writer,
         progress("rows", scan.n_rows) as advance,
     ):
         check_names(incoming, scan.names, [column, *(names or ())])
@@ -125,12 +130,61 @@ def apply_batches(
 
 
 def _text_columns(
-    from_text: bool, to_text: bool, names: tuple[str, ...] | None, column: str | None
+    incoming: str, output: str, reading: Any, format: str | None, names: Any, column: str | None
 ) -> dict[str, Any]:
     """Return which columns are read as text: from text to text all others than the features."""
-    if not from_text:
+    first = files_of(incoming)[0]
+    if not is_text(first, reading["format"]):
         return {}
+    to_text = is_text(first if is_folder(output) else output, format)
     return {"texts": None if names is not None and to_text else [column], "numbers": names or ()}
+
+
+def is_folder(output: str) -> bool:
+    """Tell whether an output is a folder, in which every file that comes in has one."""
+    return output != "-" and (output.endswith(("/", os.sep)) or Path(output).is_dir())
+
+
+def targets(incoming: str, output: str) -> list[str]:
+    """Return the files that are written."""
+    if not is_folder(output):
+        return [output]
+    names = [Path(file).name for file in files_of(incoming)]
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise FileError(f"{output}: several files are called {listing(twice)}; map them apart.")
+    return [str(Path(output) / name) for name in names]
+
+
+@contextmanager
+def _writer(scan: Any, output: str, format: str | None, force: bool) -> Iterator[Any]:
+    """Open what is written to: a file, or one in a folder for every file that is read."""
+    if not is_folder(output):
+        with open_writer(output, format=format, force=force) as writer:
+            yield writer
+        return
+    with ExitStack() as stack:  # they take their names together, at the end
+        yield _Folder(scan, Path(output), format, force, stack)
+
+
+class _Folder:
+    """Writes the batches of every file into one of the same name."""
+
+    def __init__(
+        self, scan: Any, folder: Path, format: str | None, force: bool, stack: ExitStack
+    ) -> None:
+        self.scan, self.folder, self.how, self.stack = scan, folder, (format, force), stack
+        self.path: Any = None
+        self.writer: Any = None
+
+    def write(self, table: Any) -> None:
+        """Append rows of the file that is being read."""
+        if self.scan.current != self.path:
+            if self.path is not None:
+                self.writer.flush()
+            self.path, (format, force) = self.scan.current, self.how
+            target = self.folder / Path(self.path).name
+            self.writer = self.stack.enter_context(open_writer(target, format=format, force=force))
+        self.writer.write(table)
 
 
 def _apply_in_batches(

@@ -25,6 +25,7 @@ Examples:
   condokit fit all.csv --domain batch --reference-label v1 --confounders sex -o map.json
   condokit fit all.csv --batch site --reference-label A -c age,sex -o maps.json
   condokit apply map.json incoming.csv -o adapted.parquet
+  condokit apply map.json 'data/*.parquet' -o adapted/
   condokit show map.json
   condokit export map.json --sql -
 
@@ -62,7 +63,8 @@ def cli() -> None:
 
     NEW (query) data are mapped so that they look like the OLD (reference) data, comparing the two
     given the confounders. Tables are CSV (also .gz), TSV, Parquet, Feather or h5ad; "-" is
-    standard input or output.
+    standard input or output, and a folder or 'data/*.parquet' many files. Large ones are not read
+    into memory.
     """  # noqa: D301
 
 
@@ -161,7 +163,12 @@ def fit(
 @cli.command("apply")
 @click.argument("map_file")
 @click.argument("incoming")
-@click.option("--output", "-o", required=True, help="The table to write; - is standard output.")
+@click.option(
+    "--output",
+    "-o",
+    required=True,
+    help="The table to write; - is standard output, FOLDER/ has a file for every one of INCOMING.",
+)
 @click.option("--inverse", is_flag=True, help="Map from OLD units back to NEW.")
 @click.option("--output-format", help="Format of output, if its name does not tell.")
 @shared.domain
@@ -171,14 +178,19 @@ def fit(
 def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: Any) -> None:
     """Map the features of INCOMING, and keep all other columns and the order of rows.
 
-    From text to text other values stay exactly as they are written; else text becomes numbers,
-    truth values and times where all of a column allow it without loss.
+    INCOMING may be many files: a folder, or 'data/*.parquet'. From text to text other values stay
+    exactly as they are written; else text becomes numbers, truth values and times where all of a
+    column allow it without loss.
     """
-    from condokit.cli.apply_file import apply_batches, apply_to_file
+    from condokit.cli.apply_file import apply_batches, apply_to_file, targets
     from condokit.data.disclosure import counted, small_cells
+    from condokit.io import files_of
 
     as_json = options.pop("as_json")
-    check_outputs([output], options["force"], as_json, inputs=[map_file, incoming])
+    written, read = targets(incoming, output), [map_file, *files_of(incoming)]
+    if written != [output]:
+        Path(output).mkdir(parents=True, exist_ok=True)
+    check_outputs(written, options["force"], as_json, inputs=read)
     affine = load_map(map_file, of_batches=True)
     if affine.kinds == ("batches",):
         n = apply_batches(affine, incoming, output, inverse, **options)

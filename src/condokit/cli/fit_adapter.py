@@ -15,11 +15,12 @@ import click
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
 from condokit.cli.outputs import as_option, tell
+from condokit.cli.streaming import IN_MEMORY
 from condokit.cli.tables import read_data, reliabilities, split
 from condokit.data.disclosure import hidden_overlap, told
 from condokit.data.domains import Domains
 from condokit.data.records import plain
-from condokit.io import sha256
+from condokit.io import files_of, sha256
 from condokit.io.progress import progress
 from condokit.maps.families import MAPS, LowRank
 from condokit.maps.provenance import fingerprint
@@ -68,7 +69,7 @@ class Fitted:
         if len(set(self.names.values())) < len(self.names):
             name, dot, kind = self.names[read[1]].partition(".")
             self.names[read[1]] = f"{name} (2){dot}{kind}"
-        self.hashes = {self.names[path]: sha256(path) for path in read}
+        self.hashes = {self.names[path]: _content(path) for path in read}
 
     def fit(self, options: dict[str, Any]) -> None:
         """Fit the adapter to the data."""
@@ -95,7 +96,10 @@ class Fitted:
         return {
             "data": fingerprint(self.domains),
             "command": self.command("map.json"),
-            "files": [{"name": name, "sha256": found} for name, found in self.hashes.items()],
+            "files": [
+                {"name": name, "size" if " " in found else "sha256": found}
+                for name, found in self.hashes.items()
+            ],
         }
 
     def map_file(self) -> tuple[Any, bytes]:
@@ -175,6 +179,15 @@ class Fitted:
             f"from {n_rows['query']} query and {n_rows['reference']} reference "
             f"rows; overlap of the confounders {self.adapter.overlap_.coefficient:.2f}."
         )
+
+
+def _content(path: str) -> str:
+    """Return the hash of a file; of several, or a large one, how many there are and their size."""
+    files = files_of(path)
+    size = sum(Path(file).stat().st_size for file in files)
+    if len(files) == 1 and size <= IN_MEMORY:
+        return sha256(path)
+    return f"{len(files)} files, {size} bytes"
 
 
 class FittedBatches(Fitted):

@@ -157,6 +157,7 @@ class Domains:
             counts += np.bincount(cells, weights, 2 * len(levels)).reshape(-1, 2).T
         if self.keep is not None:
             codes[~self.keep] = -1
+        counts = counts if self.sums is None else counts.round(6)  # whole numbers, but for rounding
         return Strata([c.name for c in categorical], levels, codes, counts[0], counts[1])
 
 
