@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from condokit.checks import FileError
+from condokit.data.blocks import in_slices
 from condokit.data.domains import Domains
 from condokit.data.streamed import read_table
 from condokit.io import files_of
@@ -66,7 +67,8 @@ def read_large(
     for path, table in zip(paths, tables):
         check_names(path, columns_of(table), roles)
     if hasattr(tables[0], "collect_schema"):
-        X, domain = _prepared(tables, domain, query, reference, kinds)
+        is_indexed = format_of(files_of(paths[0])[0], options["format"])[0] not in DELIMITERS
+        X, domain = _prepared(tables, domain, query, reference, kinds, is_indexed)
     elif len(tables) > 1 or query is not None:
         raise FileError("Two tables that are larger than memory need polars: install it.")
     else:
@@ -88,6 +90,7 @@ def _prepared(
     query: str | None,
     reference: str | None,
     kinds: dict[str, str],
+    is_indexed: bool,
 ) -> tuple[Any, str]:
     """Return one frame of polars, with labels as text and declared numbers as such."""
     import polars as pl
@@ -104,4 +107,5 @@ def _prepared(
         frame = frame.filter(pl.col(domain).is_in([query, reference]))
     numbers = [pl.col(name).cast(pl.Float64) for name, kind in kinds.items() if kind == "num"]
     decimals = [name for name, kind in frame.collect_schema().items() if kind.is_decimal()]
-    return frame.with_columns(*numbers, pl.col(decimals).cast(pl.Float64)), domain
+    frame = frame.with_columns(*numbers, pl.col(decimals).cast(pl.Float64))
+    return (in_slices(frame) if query is None and is_indexed else frame), domain

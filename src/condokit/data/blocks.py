@@ -19,6 +19,7 @@ from condokit.io.formats import arrow, need
 S = TypeVar("S")
 _VALUES = 1 << 22  # per block: 32 MB of float64
 _IN_FLIGHT = 4  # blocks
+_INDEXED = ("Parquet SCAN", "IPC SCAN", "DF [")  # plans of polars whose rows are found by number
 _FAN = 8  # results that Dask merges at a time
 
 
@@ -91,6 +92,8 @@ class Blocks:
 
 def blocks_of(X: Any) -> Blocks | None:
     """Return a table that is not in memory as blocks; None if it is in memory."""
+    if isinstance(X, Blocks):
+        return X
     if hasattr(X, "dask") and hasattr(X, "rechunk"):
         return _dask_array(X)
     module = type(X).__module__.partition(".")[0]
@@ -107,7 +110,8 @@ def blocks_of(X: Any) -> Blocks | None:
     engine = lazy.implementation.value
     with _worded():
         schema = dict(lazy.collect_schema())
-    opened = _ENGINES.get(engine, _collected)
+        plain = engine == "polars" and X.explain(optimized=False).startswith(_INDEXED)
+    opened = _slices if plain else _ENGINES.get(engine, _collected)
     return Blocks(X, schema, engine, opened, lazy, len(schema))
 
 
@@ -143,6 +147,18 @@ def _polars(frame: Any, rows: int) -> Iterator[Any]:
     if not hasattr(frame, "collect_batches"):
         raise refusal("polars is too old to read a LazyFrame in blocks: {@collect it}, or update.")
     return iter(frame.collect_batches(chunk_size=rows, maintain_order=True, engine="streaming"))
+
+
+def in_slices(frame: Any) -> Blocks | None:
+    """Return a frame of polars whose rows have the places of those in its files, as blocks."""
+    found = blocks_of(frame)
+    return None if found is None else replace(found, open=_slices)
+
+
+def _slices(frame: Any, rows: int) -> Iterator[Any]:
+    """Read some rows at a time: batches of all would hold far more in memory."""
+    n = nw.from_native(frame).select(nw.len()).collect().item()
+    return (frame.slice(k, rows).collect(engine="streaming") for k in range(0, n, rows))
 
 
 def _arrow_tables(batches: Iterator[Any]) -> Iterator[Any]:
