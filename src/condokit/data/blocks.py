@@ -19,6 +19,7 @@ from condokit.io.formats import arrow, need
 S = TypeVar("S")
 _VALUES = 1 << 22  # per block: 32 MB of float64
 _IN_FLIGHT = 4  # blocks
+_AT_ONCE = 4  # blocks that are read of files
 _INDEXED = ("Parquet SCAN", "IPC SCAN", "DF [")  # plans of polars whose rows are found by number
 _FAN = 8  # results that Dask merges at a time
 
@@ -156,9 +157,11 @@ def in_slices(frame: Any) -> Blocks | None:
 
 
 def _slices(frame: Any, rows: int) -> Iterator[Any]:
-    """Read some rows at a time: batches of all would hold far more in memory."""
+    """Read several blocks at a time: batches of all rows would hold far more in memory."""
     n = nw.from_native(frame).select(nw.len()).collect().item()
-    return (frame.slice(k, rows).collect(engine="streaming") for k in range(0, n, rows))
+    for start in range(0, n, _AT_ONCE * rows):
+        part = frame.slice(start, _AT_ONCE * rows).collect(engine="streaming")
+        yield from part.iter_slices(rows)
 
 
 def _arrow_tables(batches: Iterator[Any]) -> Iterator[Any]:
