@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from condokit.solvers.curves import WIGGLES, Cubic, Sample, average, bends, minimum
+from condokit.data.basis import Cubic
+from condokit.solvers.curves import WIGGLES, Sample, average, bends, minimum
 
 
 def sample(rng, n=400, bend=0.0, skewed=False):

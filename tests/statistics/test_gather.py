@@ -159,14 +159,50 @@ def test_many_batches(frame):
     assert set(consensus.maps_) == {"n1", "n2", "old"}
 
 
+def test_many_batches_with_heavy_tails():
+    frame = make(6000, tails=3.0, tied=False)
+    new = np.where(np.arange(len(frame)) % 2, "n1", "n2")
+    frame = frame.assign(device=np.where(frame["device"] == "new", new, "old"))
+    with pytest.warns(UserWarning, match="Heavy tails, fitted as if they were normal"):
+        first = BatchAdapter(reference="old").fit_statistics(Statistics.of(frame, **ROLES))
+    again = Statistics.of(frame, **ROLES, given=first)
+    second = BatchAdapter(reference="old").fit_statistics(again)
+    roles = {**ROLES, "batch": "device"}
+    del roles["domain"]
+    whole = BatchAdapter(reference="old").fit(frame, **roles)
+    away = [
+        np.abs((found.maps_["n1"].scale - whole.maps_["n1"].scale) / whole.errors_["n1"].scale)
+        for found in (first, second)
+    ]
+    assert away[0].max() > 0.5
+    assert away[1].max() < 0.1
+
+
+def test_matrices_of_few_features_come_from_covariances():
+    frame, settings = make(4000, tied=False), {"map": "affine", "divergence": "ot"}
+    whole = adapter(**settings).fit(frame, **ROLES)
+    stats = [Statistics.of(frame.iloc[i::3], **ROLES) for i in range(3)]
+    found = adapter(**settings).fit_statistics(stats)
+    assert whole.map_.kind == found.map_.kind == "dense"
+    np.testing.assert_allclose(found.map_.A, whole.map_.A, atol=2e-4)
+    np.testing.assert_allclose(found.map_.offset, whole.map_.offset, atol=2e-4)
+
+
 @pytest.mark.parametrize(
-    "settings", [{"map": "affine"}, {"map": "monotone"}, {"divergence": "mmd"}, {"map": "low-rank"}]
+    "settings",
+    [
+        {"map": "orthogonal", "divergence": "procrustes"},
+        {"map": "monotone"},
+        {"divergence": "mmd"},
+        {"map": "low-rank"},
+    ],
 )
 def test_what_needs_rows_is_refused(frame, settings):
     with pytest.raises(ValueError, match="single rows, which statistics do not tell"):
         adapter(**settings).fit_statistics(Statistics.of(frame, **ROLES))
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_parts_that_do_not_go_together(frame):
     stats = Statistics.of(frame, **ROLES)
     fewer = Statistics.of(frame, **{**ROLES, "features": FEATURES[:3]})

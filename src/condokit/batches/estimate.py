@@ -15,6 +15,7 @@ from condokit.checks import Array, check_word, listing, pick, refusal, warn
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.links import check_links
 from condokit.data.subsets import subsample
+from condokit.fit.shrinkage import warn_as_normal
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, MapFamily
 from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
@@ -136,6 +137,7 @@ def _together(
         names = listing(table.names_of(found.flat))
         text = "Constant or nearly so within a batch, so only shifted: {names}."
         warn("constant-features", text, names=names)
+    warn_as_normal(found.facts.get("fitted_as_normal"))
     parts = zip(found.batches, found.scale, found.offset)
     maps = {b: AffineMap(m, o, table.feature_names, links=links) for b, m, o in parts}
     return maps, dict(zip(found.batches, found.errors)), found.facts

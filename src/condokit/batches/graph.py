@@ -116,7 +116,8 @@ class Graph:
         return self.overlaps[pair]
 
     def _measured(self, a: int, b: int) -> float:
-        if self.is_counted:
+        sums = self.study.domains.sums
+        if self.is_counted and (sums is None or sums.continuous is None):
             shares = self.levels[[a, b]] / np.maximum(self.size[[a, b]], 1e-300)[:, None]
             return float(shares.min(axis=0).sum())
         try:

@@ -5,7 +5,7 @@ scales and offsets of all batches are found at once, then pulled towards what fe
 common, and towards no change.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,14 +15,18 @@ import numpy as np
 from condokit.batches.study import Study
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.bins import side_by_side
 from condokit.data.grouped import GroupedMoments
+from condokit.data.products import GroupedProducts
 from condokit.data.subsets import subsample
 from condokit.maps.standard_errors import DiagonalErrors
 from condokit.solvers.pooled.batches import Maps, fit_joint, maps_of, towards_each_other
 from condokit.solvers.pooled.design import Design, free_columns, independent_number
-from condokit.solvers.pooled.estimate import Discrete, Frame, choose_law
+from condokit.solvers.pooled.estimate import Discrete, Frame, choose_law, law_of_products
 from condokit.solvers.pooled.noise import NoiseModel
+from condokit.solvers.pooled.products import unexplained
 from condokit.solvers.pooled.stacked import Stacked, nodes, solve
+from condokit.solvers.pooled.weights import fit_weights, shape
 from condokit.summaries.moments import gather
 
 _MOST_VALUES = 4_000_000  # of rows times features at a time
@@ -71,7 +75,14 @@ class _Layout:
         self.number: float | None = (
             None  # independent features for each, where residuals do not tell
         )
+        self.features: list[Array] = []  # in the order of fits, if it is not theirs
         self.frame = Frame(self.at, self.batch, self.K, self.reference, bridge=bridge)
+
+    def cells(self) -> Array:
+        """Return the (batch, level) of every row, -1 of those that are not used."""
+        code = np.full(len(self.domains.is_query), -1, dtype=np.intp)
+        code[self.used] = self.batch * self.at.n_categories + self.at.category
+        return code
 
     def counts_of(self, known: Array | None) -> Array:
         """Return how many rows each value counts for."""
@@ -110,13 +121,15 @@ def fit_study(
     """Fit all batches together, one block of features after another."""
     layout = _Layout(study, batches, reference)
     others = [b for b in batches if b != reference]
-    if layout.by_cells:
+    if study.domains.sums is not None and study.domains.sums.continuous is not None:
+        stacks, facts = _products(layout)
+    elif layout.by_cells:
         stacks, facts = _cells(layout), {"variance": ["levels"]}
     else:
         few = np.arange(study.domains.n_features)
         design, noise, facts = _law(layout, few[subsample(len(few), _MOST_SELECTING)])
         stacks = _rows(layout, design, noise)
-    found, flat = [], []
+    found, flat, normal = [], list[Array](), list[int]()
     for at, mean, unit, constant in stacks:
         shifted = constant | (not has_scale)
         # a batch of equal values has the unit of the others, and 1 in the users' units is the ratio
@@ -125,10 +138,25 @@ def fit_study(
         fixed = np.where(shifted[:, None], (unit / unit[at.reference]).T, np.nan)
         number = None if layout.number is None else max(layout.number * len(fixed), 1.0)
         joint = fit_joint(at, fixed, number)
-        found.append(_in_units(maps_of(at, joint, shifted), mean, unit, at, shifted))
+        maps = maps_of(at, joint, shifted)
+        if layout.domains.sums is not None and layout.domains.sums.continuous is None:
+            before = sum(map(len, flat))
+            heavy = np.flatnonzero(shape(at, joint)[1] & ~shifted)
+            single = _with_values(layout, before + heavy, mean[:, heavy], unit[:, heavy])
+            if single is None:
+                normal += (before + heavy).tolist()
+            else:
+                again = fit_weights(
+                    single, solve(single, fixed[heavy]), fixed[heavy], heavy >= 0, joint.n_effective
+                )
+                maps = maps.put(heavy, maps_of(single, again, shifted[heavy]))
+        found.append(_in_units(maps, mean, unit, at, shifted))
         flat.append(constant)
-    maps = _side_by_side(found)
-    return JointFit(others, *_settled(maps, shrinks), np.concatenate(flat), facts)
+    if normal:
+        facts["fitted_as_normal"] = [study.domains.tables[0].labels[j] for j in normal]
+    order = np.argsort(np.concatenate(layout.features)) if layout.features else slice(None)
+    maps = _side_by_side(found, order)
+    return JointFit(others, *_settled(maps, shrinks), np.concatenate(flat)[order], facts)
 
 
 def _rows(
@@ -183,21 +211,14 @@ def _weigh_subjects(layout: _Layout, e: Array) -> None:
 
 def _cells(layout: _Layout) -> Iterator[tuple[Stacked, Array, Array, Array]]:
     """Yield moments of (batch, level) cells in place of many rows with categories alone."""
-    at, domains, L = layout.at, layout.domains, layout.at.n_categories
-    code = np.full(len(domains.is_query), -1, dtype=np.intp)
-    code[layout.used] = layout.batch * L + at.category
+    domains, L, code = layout.domains, layout.at.n_categories, layout.cells()
     if domains.entries is not None:
         stats = GroupedMoments(layout.K * L, domains.n_features)
         stats.update_sparse(domains.entries, domains.tables[0].positions, code, domains.weights)
     else:
         stats = gather(domains, code, layout.K * L, partial(GroupedMoments, products=True))
     batch, level = np.divmod(np.arange(layout.K * L), L)
-    first = np.arange(layout.K) * L
-    total = np.add.reduceat(stats.n, first)
-    mean = np.add.reduceat(stats.n * stats.mean, first) / total
-    squares = stats.squares + stats.n * (stats.mean - mean[batch]) ** 2
-    unit = np.sqrt(np.add.reduceat(squares, first) / total)
-    unit = np.where(unit > 1e-12 * np.abs(mean), unit, 0.0)
+    mean, unit = _units(stats, layout.K)
     layout.number = _independent_share(stats, ones_for_zeros(unit))
     X, counts, cell = nodes(stats, mean[batch], ones_for_zeros(unit)[batch])
     noise = NoiseModel.of_levels(level[cell], L, L > 1)
@@ -209,12 +230,68 @@ def _cells(layout: _Layout) -> Iterator[tuple[Stacked, Array, Array, Array]]:
         yield stacked.of(few), mean[:, few], unit[:, few], (unit[:, few] == 0).any(axis=0)
 
 
-def _independent_share(stats: GroupedMoments, unit: Array) -> float | None:
-    """Return as how many independent features each counts, from products of some of them."""
+def _with_values(layout: _Layout, features: Array, mean: Array, unit: Array) -> Stacked | None:
+    """Return the values of features with heavy tails, None if there are none, or not known."""
+    sums, L = layout.domains.sums, layout.at.n_categories
+    known = {} if sums.values is None else sums.values(features)
+    if not len(features) or not {*features.tolist()} <= known.keys():
+        return None
+    place = np.full(len(sums.label), -1)
+    place[sums.cell[layout.used]] = layout.batch * L + layout.at.category
+    cell, X, counts = side_by_side([known[j].placed(place) for j in features.tolist()])
+    batch, level = np.divmod(cell, L)
+    X = (X - mean[batch]) / ones_for_zeros(unit)[batch]
+    where = np.zeros(0), batch, layout.K, layout.reference, counts
+    return Stacked(X, None, *where, NoiseModel.of_levels(level, L, L > 1))
+
+
+def _units(stats: GroupedMoments, K: int) -> tuple[Array, Array]:
+    """Return means and spreads of K batches, given those of their cells; 0 for equal values."""
+    first = np.arange(K) * (len(stats.count) // K)
+    total = np.add.reduceat(stats.n, first)
+    mean = np.add.reduceat(stats.n * stats.mean, first) / total
+    away = stats.mean - np.repeat(mean, len(stats.count) // K, axis=0)
+    unit = np.sqrt(np.add.reduceat(stats.squares + stats.n * away**2, first) / total)
+    return mean, np.where(unit > 1e-12 * np.abs(mean), unit, 0.0)
+
+
+def _products(
+    layout: _Layout,
+) -> tuple[Iterable[tuple[Stacked, Array, Array, Array]], dict[str, Any]]:
+    """Return rows that stand for products with functions of continuous confounders."""
+    K, L, sums, code = layout.K, layout.at.n_categories, layout.domains.sums, layout.cells()
+    stats = gather(layout.domains, code, K * L, partial(GroupedMoments, products=True))
+    mean, unit = _units(stats, K)
+    place, basis = np.full(len(sums.label), -1), sums.continuous.basis
+    place[sums.cell] = code
+    products = GroupedProducts(K * L, basis.n_columns, layout.domains.n_features)
+    products.merge(sums.continuous.products, place)
+    stacks: list[tuple[Stacked, Array, Array, Array]] = []
+    facts: dict[str, Any] = {}
+    layout.number = _independent_share(stats, ones_for_zeros(unit), products)
+    for features, own in products.parts():
+        units = mean[:, features], ones_for_zeros(unit[:, features])
+        usable = np.asarray((unit[:, features] > 0).all(axis=0))
+        free = np.full((len(features), K), np.nan)
+        number = max((layout.number or 1.0) * len(features), 1.0)
+        law, X = law_of_products(own, basis, units, usable, free, number, layout.reference)
+        stacks.append((law.stacked(X), mean[:, features], unit[:, features], ~usable))
+        layout.features.append(features)
+        facts = facts or law.facts
+    return stacks, facts
+
+
+def _independent_share(
+    stats: GroupedMoments, unit: Array, given: GroupedProducts | None = None
+) -> float | None:
+    """Return as how many independent features each counts, from products of some of them.
+
+    What columns explain is taken off, if products with these are `given`.
+    """
     if stats.products is None:
         return None
     sums = np.zeros((len(stats.few), len(stats.few)))
-    for scatter, own in zip(np.split(stats.products.scatter, len(unit)), unit[:, stats.few]):
+    for scatter, own in zip(np.split(unexplained(stats, given), len(unit)), unit[:, stats.few]):
         sums += scatter.sum(axis=0) / np.outer(own, own)
     return independent_number(sums, float(stats.products.count.sum())) / len(stats.few)
 
@@ -234,10 +311,11 @@ def _in_units(maps: Maps, mean: Array, unit: Array, at: Stacked, fixed: Array) -
     )
 
 
-def _side_by_side(parts: list[Maps]) -> Maps:
-    """Put blocks of features together."""
+def _side_by_side(parts: list[Maps], order: Any) -> Maps:
+    """Put blocks of features together, in their order."""
     names = ("scale", "centre", "image", "cov_log", "cov_image", "sd")
-    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    tables = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    arrays = {name: table[order] for name, table in tables.items()}
     share = sum(part.n_effective for part in parts) / len(arrays["sd"])
     return Maps(**arrays, n_effective=max(share * len(arrays["sd"]), 1.0))
 

@@ -93,6 +93,7 @@ def account(
         "reference": report.why,
         "batches": report.plain(),
         "unreachable": [plain(label) for label in report.unreachable],
+        **{name: value for name, value in report.facts.items() if name == "fitted_as_normal"},
         "warnings": list(dict.fromkeys(f"{n.category}: {told(n.sentence)}" for n in notes)),
     }
     return check_provenance(facts) or {}

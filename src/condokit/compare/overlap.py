@@ -1,5 +1,6 @@
 """Whether there is anything to compare: the overlap of the two domains' confounders."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -70,6 +71,13 @@ def measure_overlap(
         used = np.array([is_query.sum() / kept.sum(), (~is_query).sum() / (~kept).sum()])
         used = np.minimum(used + unseen, 1.0)
         coefficient, effective = _from_propensity(covariates, is_query, used)
+    if domains.sums is not None and domains.sums.continuous is not None:
+        for name, joint, single in _in_bins(domains, strata):
+            found, _ = overlap_of_counts(joint[:, joint.any(axis=0)])
+            if found < coefficient:
+                coefficient, effective = found, _effective_rows(joint)
+            by_confounder[name], _ = overlap_of_counts(single[:, single.any(axis=0)])
+            outside[name] = float(single[0, single[1] == 0].sum() / single[0].sum())
     is_only_one = covariates.Z.shape[1] == covariates.n_categories == 1
     for confounder, z in zip(domains.continuous, covariates.Z.T):
         outside[confounder.name], most = _ranges(z, covariates, is_query)
@@ -80,6 +88,20 @@ def measure_overlap(
         by_confounder[confounder.name] = min(found, most)
         coefficient = min(coefficient, most)
     return Overlap(coefficient, by_confounder, effective[0], effective[1], outside)
+
+
+def _in_bins(domains: Domains, strata: Strata) -> Iterator[tuple[str, Array, Array]]:
+    """Yield continuous confounders with rows of both domains by level and bin, and by bin alone.
+
+    What domains have in common in bins of each is no less than what they have in all together.
+    """
+    sums = domains.sums
+    for j, name in enumerate(sums.continuous.basis.names):
+        counts = sums.continuous.bins[:, j]
+        joint = np.zeros((2, len(strata.levels), counts.shape[1]))
+        for row in np.flatnonzero(strata.codes >= 0):
+            joint[int(not domains.is_query[row]), strata.codes[row]] += counts[sums.cell[row]]
+        yield name, joint.reshape(2, -1), joint.sum(axis=1)
 
 
 def overlap_of_counts(counts: Array, per_subject: Array | float = 1.0) -> tuple[float, float]:

@@ -1,5 +1,6 @@
 """Confounders as numbers: continuous columns in standard units, and the crossed category."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,28 +64,34 @@ class Covariates:
             given = [c.as_given()[used] for c in domains.confounders]
             objects = given[0] if len(given) == 1 else np.stack(given, axis=1)
         elif domains.continuous:
-            Z = np.stack(
-                [_standard(np.asarray(c.values)[used]) for c in domains.continuous], axis=1
-            )
+            given = [np.asarray(c.values)[used] for c in domains.continuous]
+            Z = np.stack([standard_units(z)(z) for z in given], axis=1)
         weights = None if domains.weights is None else domains.weights[used]
         groups = None if domains.groups is None else domains.groups[used]
         return cls(Z, category, n_categories, objects, weights, groups)
 
 
-def _standard(z: Array) -> Array:
-    """Return a confounder in standard units; normal scores of its ranks if its tails are heavy."""
-    largest = float(np.abs(z).max(initial=0.0))
-    z = z / largest if largest > 0 else z
-    spread = float(z.std())
+def standard_units(z: Array) -> Callable[[Array], Array]:
+    """Return a function to the standard units of z; normal scores of ranks if tails are heavy."""
+    largest = float(np.abs(z).max(initial=0.0)) or 1.0
+    middle, spread = float((z / largest).mean()), float((z / largest).std())
     if spread == 0:
-        return np.zeros(len(z))
-    z = (z - z.mean()) / spread
-    if np.mean(z**4) > _HEAVY_TAILS:
-        ordered = np.sort(z)
-        rank = np.searchsorted(ordered, z, "left") + np.searchsorted(ordered, z, "right")
-        z = ndtri(rank / (2 * len(z)))  # ties share their mean rank
-        z /= z.std()
-    return z
+        return np.zeros_like
+
+    def plain(values: Array) -> Array:
+        return (values / largest - middle) / spread
+
+    if np.mean(plain(z) ** 4) <= _HEAVY_TAILS:
+        return plain
+    ordered, n = np.sort(plain(z)), 2 * len(z)
+
+    def scores(values: Array) -> Array:
+        found = plain(values)
+        rank = np.searchsorted(ordered, found, "left") + np.searchsorted(ordered, found, "right")
+        return ndtri(np.clip(rank, 1, n - 1) / n)  # ties share their mean rank
+
+    size = scores(z).std()
+    return lambda values: scores(values) / size
 
 
 def design(confounders: list[Confounder], rows: Array, degree: int) -> Array:

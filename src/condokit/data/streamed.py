@@ -1,5 +1,6 @@
 """Domains from rows that are not in memory: the sums of all rows, and a sample of them."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -225,14 +226,20 @@ def _sums(blocks: Blocks, reading: Reading, tally: Tally, sample: Sample, side: 
     own.update(sample.X, sample.cell, None, gaps)
     moments.products = own.products
 
+    def again(make: Callable[[], Any], features: Array, has_confounders: bool = True) -> Any:
+        """Read all rows once more."""
+        known = tally.cells, make, features, has_confounders
+        return reduce_blocks(blocks, Pass(reading, *known))
+
     def values(features: Array) -> dict[int, Values]:
-        """Count the values of features with heavy tails in bins, in another pass."""
+        """Count the values of features with heavy tails in bins."""
         sd = np.sqrt(moments.squares / np.maximum(moments.n, 1))
         empty = partial(Bins, moments.mean[:, features], sd[:, features])
-        bins = reduce_blocks(blocks, Pass(reading, tally.cells, empty, features))
-        return {int(j): bins.values(k) for k, j in enumerate(features)} if bins else {}
+        bins = again(empty, features, has_confounders=False)
+        return {int(j): bins.values(k) for k, j in enumerate(features)}
 
-    found = Sums(moments, side, ties, sample.cell, True, values, sample.counts)
+    rows: dict[str, Any] = {"are_rows": True, "counts": sample.counts}
+    found = Sums(moments, side, ties, sample.cell, values=values, again=again, **rows)
     ties.update(sample.X, side[sample.cell], found.weights)
     return found
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from condokit.checks import Array, refusal
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.bins import Values
-from condokit.data.grouped import GroupedMoments
+from condokit.data.continuous import Continuous
+from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.subsets import subsample
 
 _MARKS = 256  # by which values are told apart
@@ -84,6 +86,21 @@ class Ties:
         return found
 
 
+class CellScatter:
+    """Covariances of cells, for `Sums.again`."""
+
+    def __init__(self, n_cells: int, n_features: int) -> None:
+        self.scatter = GroupedScatter(n_cells, n_features)
+
+    def update(self, X: Array, _: Array, cell: Array, weights: Array | None = None) -> None:
+        """Add rows."""
+        self.scatter.update(X, cell, weights)
+
+    def merge(self, other: "CellScatter") -> None:
+        """Add what another object has gathered."""
+        self.scatter.merge(other.scatter)
+
+
 @dataclass(frozen=True)
 class Sums:
     """What is known of all rows by cells, a cell being a label and a level of each category."""
@@ -92,11 +109,15 @@ class Sums:
     label: Array  # (n_cells,): the number of the label of each
     ties: Ties
     cell: Array  # (n_rows,): the cell of each row of the tables
+    by_cell: bool = True  # whether products of features are those of their cell
     are_rows: bool = False  # whether these are rows of their cell; if not, each stands for it
     # the values of features with heavy tails, as far as they are known, by number
     values: Callable[[Array], dict[int, Values]] | None = None
     counts: Array | None = None  # (n_rows,): how often each row is there, where it is once for many
-    products: Any = None  # cross-products with functions of continuous confounders
+    continuous: Continuous | None = None  # of continuous confounders
+    # read all rows again, given something empty with `update` (of features, continuous confounders
+    # as given, cells, weights or None) and `merge`, and the numbers of features it is told
+    again: Callable[[Callable[[], Any], Array], Any] | None = None
 
     def of(self, places: Array) -> "Sums":
         """Return what is known of some of the features."""
@@ -108,24 +129,40 @@ class Sums:
                 return {number[k]: v for k, v in whole(places[features]).items()}
 
         moments, ties = self.moments.of(places), self.ties.of(places)
-        return replace(self, moments=moments, ties=ties, values=some)
+        own = None if self.continuous is None else self.continuous.of(places)
+        again = self.again
+        more = None if again is None else lambda make, few: again(make, places[few])
+        return replace(self, moments=moments, ties=ties, values=some, continuous=own, again=more)
 
     def gather(self, groups: Array, n_groups: int, kind: Any) -> Any:
         """Return the moments of groups of cells, given by the group of each row."""
         of_cell = np.full(len(self.label), -1)
         of_cell[self.cell] = groups
         found = kind(n_groups, self.moments.mean.shape[1])
+        whole: Any = self.moments
         if not hasattr(found, "third"):
-            raise self.no_rows()
-        found.merge(self.moments, of_cell)
+            if not self.has_covariances:
+                raise self.no_rows()
+            whole = whole.products
+            if self.again is not None:  # in another pass
+                n, d = self.moments.mean.shape
+                whole = self.again(partial(CellScatter, n, d), np.arange(d)).scatter
+        found.merge(whole, of_cell)
         return found
+
+    @property
+    def has_covariances(self) -> bool:
+        """Whether covariances of all features are known in every cell: of few, not from files."""
+        moments = self.moments
+        whole = moments.products is not None and len(moments.few) == moments.mean.shape[1]
+        return moments.known is None and (self.again is not None or (self.by_cell and whole))
 
     def no_rows(self) -> ValueError:
         """Word the error where single rows are needed that are not known."""
         return refusal(
             "This needs single rows, which statistics do not tell. From statistics a map "
             "{@map='location-scale'} or 'shift' is found, by {@divergence='likelihood'} or one "
-            "between moments."
+            "between moments; a matrix of few features if they are no file and have many rows."
         )
 
     @property

@@ -108,8 +108,8 @@ def candidates(settings: Mapping[str, Any], domains: Domains) -> list[Candidate]
     divergence, named = settings["divergence"], not _is_auto(settings["divergence"])
     if not _is_auto(settings["map"]):
         family = pick("map", settings["map"], MAPS, MapFamily)
-        n_query = int(domains.is_query.sum())
-        fewest = min(n_query, len(domains.is_query) - n_query)
+        each = np.ones(len(domains.is_query)) if domains.sums is None else domains.sums.weights
+        fewest = min(each[domains.is_query].sum(), each[~domains.is_query].sum())
         few = fewest < MANY_ROWS * domains.n_features
         square = not domains.is_rectangular
         if family.is_free and few and not named and domains.confounders and square:

@@ -164,12 +164,17 @@ def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
 
 def _as_needed(domains: Domains, recipe: Recipe) -> Domains:
     """Return domains with sums if these suffice, or the rows that are known, and say so."""
-    family, by_strata = (
-        recipe.family,
-        recipe.needs == "moments" and not recipe.conditional.is_smooth,
-    )
-    if family.form == "diagonal" and family.links is None and (by_strata or recipe.needs == "rows"):
-        return domains
+    family, needs = recipe.family, recipe.needs
+    by_strata = not recipe.conditional.is_smooth and not domains.continuous
+    if family.form == "diagonal" and family.links is None:
+        if needs == "rows" or (needs == "moments" and by_strata):
+            return domains
+    elif needs == "gaussians" and by_strata and domains.sums.has_covariances:
+        count = domains.sums.moments.count
+        many = count[count > 0].min() >= _ENOUGH_ROWS * domains.n_features
+        plain = many or recipe.divergence.in_closed_form or recipe.shrinkage != "auto"
+        if family.form == "matrix" and plain:
+            return domains
     if not domains.sums.are_rows:
         raise domains.sums.no_rows()
     text = "A map of this kind is not found from sums over all rows, but from a sample: {n} rows."
@@ -391,7 +396,7 @@ def _fit_matrix(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fou
     facts["covariances"] = {name: asdict(share) for name, share in pair.shares.items()}
     facts["constant_features"] = domains.tables[0].names_of(~kept)
     settled, errors = _towards_identity(*start, recipe), None
-    if recipe.finds_errors and kept.any():
+    if recipe.finds_errors and kept.any() and domains.sums is None:
         fitted = Fitted(divergence, recipe.family, solution, settled, kept)
         errors = matrix_errors(fitted, domains, comparison, pair)
     return settled, facts, errors

@@ -40,6 +40,17 @@ class Settled:
         return found | _law(plain.law, table)
 
 
+def warn_as_normal(names: list[str] | None) -> None:
+    """Name features with heavy tails that were fitted as if they were normal, if there are any."""
+    if names:
+        warn(
+            "heavy-tails",
+            "Heavy tails, fitted as if they were normal since single values are not known: "
+            "{names}. Statistics of a second round, {@given} this fit, mend that.",
+            names=listing(names),
+        )
+
+
 def _law(law: dict[str, Any], table: Table) -> dict[str, Any]:
     """Return what was found of features given confounders; name those that are only shifted."""
     if not law:
@@ -52,13 +63,8 @@ def _law(law: dict[str, Any], table: Table) -> dict[str, Any]:
             "{names}.",
             names=listing(discrete),
         )
-    if unknown := table.names_of(law.get("as_normal", np.zeros(1, dtype=bool))):
-        warn(
-            "heavy-tails",
-            "Heavy tails, fitted as if they were normal since single values are not known: "
-            "{names}. A second round of statistics, given the first, mends that.",
-            names=listing(unknown),
-        )
+    unknown = table.names_of(law.get("as_normal", np.zeros(1, dtype=bool)))
+    warn_as_normal(unknown)
     return {
         "mean_terms": law.get("mean", []),
         "variance_terms": law.get("variance", []),

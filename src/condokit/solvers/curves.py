@@ -23,10 +23,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import null_space
 
 from condokit.checks import Array
 from condokit.data.arrays import quantiles
+from condokit.data.basis import Cubic
 from condokit.maps.monotone import interpolated
 
 WIGGLES = (0.003, 0.03, 0.3, 3.0)  # variances of curvature, in units of residuals
@@ -44,31 +44,6 @@ _WIDER = 1.5  # factor of variances, for laws that are not Gaussian
 _FINE = 400
 _NEWTON_STEPS = 60
 _EM_STEPS = 60
-
-
-class Cubic:
-    r"""Natural cubic splines: 1, t, and functions f whose squared coefficients sum to |f''|^2."""
-
-    def __init__(self, knots: Array) -> None:
-        self.knots = knots
-        free = null_space(np.stack([np.ones(len(knots)), knots]))
-        value, vector = np.linalg.eigh(free.T @ np.abs(knots[:, None] - knots) ** 3 @ free)
-        good = value > 1e-9 * value[-1]
-        self.turn = free @ (vector[:, good] / np.sqrt(value[good]))
-
-    def bent(self, t: Array) -> Array:
-        """Return the functions at some points, without 1 and t."""
-        return np.asarray(np.abs(t[:, None] - self.knots) ** 3 @ self.turn)
-
-    def __call__(self, t: Array) -> Array:
-        """Return all functions at some points."""
-        return np.column_stack([np.ones(len(t)), t, self.bent(t)])
-
-    def slopes(self, t: Array) -> Array:
-        """Return their derivatives."""
-        away = t[:, None] - self.knots
-        radial = 3 * away * np.abs(away) @ self.turn
-        return np.column_stack([np.zeros(len(t)), np.ones(len(t)), radial])
 
 
 @dataclass(frozen=True)

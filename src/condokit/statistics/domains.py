@@ -57,7 +57,15 @@ def cells_of(stats: Statistics) -> tuple[Domains, Array]:
         codes = np.array([number[cell[j]] for cell in cells], dtype=np.int32)
         confounders.append(Confounder(name, levels, codes))
     label = np.array([stats.labels.index(cell[0]) for cell in cells])
-    sums = Sums(moments, label, stats.ties, np.arange(len(cells)), values=lambda _: stats.values)
+    sums = Sums(
+        moments,
+        label,
+        stats.ties,
+        np.arange(len(cells)),
+        by_cell=stats.by_cell,
+        values=lambda _: stats.values,
+        continuous=stats.continuous,
+    )
     table: Any = moments.mean
     if stats.feature_names is not None:
         pa = arrow()

@@ -6,6 +6,7 @@ import numpy as np
 
 from condokit.checks import Array, FileError, check_integer
 from condokit.data.bins import Values
+from condokit.data.continuous import Continuous
 from condokit.maps import file as mapfile
 
 STATISTICS = mapfile.Format("condokit-statistics", 1, "statistics file", FileError)
@@ -24,18 +25,20 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
     """Return what is written."""
     cells, moments = [], stats.moments
     masked, gone = dict(stats.masked), 0
-    kept = []
+    kept, least = [], min_cell
+    if stats.continuous is not None:
+        least = max(min_cell, stats.continuous.fewest_rows)
     for cell, k in stats.cells.items():
         n = moments.count[k]
-        if 0 < n < min_cell:
+        if 0 < n < least:
             masked["cells"] += 1
             gone += int(np.ceil(n))
         elif n > 0:
             kept.append(k)
-            cells.append(_cell(cell, stats, k, min_cell))
+            cells.append(_cell(cell, stats, k, least))
     if not cells:
         raise ValueError(
-            f"Nothing can be written: every cell has fewer than {min_cell} rows. Merge levels, or "
+            f"Nothing can be written: every cell has fewer than {least} rows. Merge levels, or "
             "leave confounders out."
         )
     masked["rows"] += min_cell * round(gone / min_cell)  # no exact number of few rows
@@ -53,6 +56,7 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
         "products": _products(stats, kept),
         "equal_values": _ties(stats, min_cell),
         "values": _values(stats, min_cell, kept),
+        "continuous": stats.continuous and stats.continuous.written(kept, min_cell),
     }
 
 
@@ -164,6 +168,7 @@ def _from(document: dict[str, Any], stats: Any) -> Any:
         getattr(part, name)[:] = np.nan_to_num(np.array(rows, dtype=float))
     _fill_powers(document, stats)
     _spread_products(document["products"], stats)
+    stats.by_cell = False
     for one in document["equal_values"]:
         _add_ties(one, stats)
     for one in document["values"]:
@@ -173,6 +178,8 @@ def _from(document: dict[str, Any], stats: Any) -> Any:
         found = Values(np.full(len(count), k), count, ends)
         known = stats.values.get(one["feature"])
         stats.values[one["feature"]] = found if known is None else known.merge(found)
+    if document["continuous"] is not None:
+        stats.continuous = Continuous.read(document["continuous"])
     if not (np.isfinite(part.mean).all() and (part.squares >= 0).all() and (part.count > 0).all()):
         raise ValueError("its numbers are impossible")
     stats._roles = dict.fromkeys(("domain", "label", "confounders", "sample_weight", "features"))

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, is_number, listing, refusal
+from condokit.data.basis import RangeBasis
 from condokit.data.bins import Bins, Values
+from condokit.data.continuous import Continuous
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
 from condokit.data.roles import from_site
@@ -68,7 +70,9 @@ class Statistics:
         self.labels: list[Any] = []
         self.cells: dict[Cell, int] = {}
         self.moments = GroupedMoments(0, 0, products=True)
+        self.continuous: Continuous | None = None
         self.ties = Ties()
+        self.by_cell = True  # whether products of features are known of every cell: not in files
         self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # left out of a file
         self.hashes: list[str] = []  # of the files that these come from
         self.values: dict[int, Values] = {}  # of features with heavy tails, in a second round
@@ -116,7 +120,7 @@ class Statistics:
             features need nothing: each feature counts its own rows.
         reference : label, default=None
             The label of the domain to map to, if it is known here.
-        given : ConDoAdapter, AffineMap or list of features, default=None
+        given : ConDoAdapter, BatchAdapter, AffineMap or list of features, default=None
             For a second round: what was fitted to the statistics of the first. Features that turned
             out to have heavy tails are then also counted in narrow bins, so that they can be
             fitted with Student's t.
@@ -165,12 +169,19 @@ class Statistics:
             raise ValueError("Rows come first, then the values of features with heavy tails.")
         domains, codes, labels = self._read(X, domain, confounders, sample_weight)
         self._check(domains)
+        by_name = {c.name: c.values for c in domains.continuous}
+        names = () if self.continuous is None else self.continuous.basis.names
+        values = np.array([by_name[name] for name in names], dtype=float).T
+        if self.continuous is not None:
+            self.continuous.basis.check(values[domains.kept()])
         cell = self._cells(domains, codes, labels)
         label = np.array([self.labels.index(name) for name in labels])[codes]
         for rows, chunk in domains.chunks():
             weights = None if domains.weights is None else domains.weights[rows]
             gaps = None if domains.gaps is None else np.isnan(chunk)
             self.moments.update(chunk, cell[rows], weights, gaps)
+            if self.continuous is not None:
+                self.continuous.update(chunk, values[rows], cell[rows], weights)
             mine = cell[rows] >= 0
             self.ties.update(chunk[mine], label[rows][mine])
         return self
@@ -230,6 +241,8 @@ class Statistics:
         for part in (self, other):
             place = np.array(new._places(list(part.cells)))
             new.moments.merge(part.moments, place)
+            if new.continuous is not None and part.continuous is not None:
+                new.continuous.merge(part.continuous, place)
             new.ties.merge(part.ties, np.array([new.labels.index(n) for n in part.labels]))
             new.masked = {key: n + part.masked[key] for key, n in new.masked.items()}
             for j, values in part.values.items():
@@ -237,6 +250,7 @@ class Statistics:
                 new.values[j] = new.values[j].merge(values) if j in new.values else values
         new.values = {j: new.values[j] for j in {*self.values}.intersection(other.values)}
         new.hashes = [*self.hashes, *other.hashes]
+        new.by_cell = self.by_cell and other.by_cell
         return new
 
     def _as(self, other: "Statistics") -> "Statistics":
@@ -253,6 +267,7 @@ class Statistics:
             new.moments, new.ties = self.moments.of(places), self.ties.of(places)
             place = {int(k): j for j, k in enumerate(places)}
             new.values = {place[k]: values for k, values in self.values.items()}
+            new.continuous = self.continuous and self.continuous.of(places)
         new.confounders = other.confounders
         mine, wanted = (
             [name for name, kind in part.confounders.items() if kind == "categorical"]
@@ -267,6 +282,8 @@ class Statistics:
         new = copy(self)
         new.labels, new.cells, new.ties, new.hashes, new.values = [], {}, Ties(), [], {}
         new.moments = GroupedMoments(0, self.n_features, products=True)
+        if self.continuous is not None:
+            new.continuous = Continuous(self.continuous.basis, 0, self.n_features)
         new.masked = dict.fromkeys(self.masked, 0)
         return new
 
@@ -359,6 +376,10 @@ class Statistics:
         self.feature_names, self.n_features = names, domains.n_features
         self.confounders = kinds
         self.moments = GroupedMoments(0, domains.n_features, products=True)
+        if domains.continuous:
+            ranges = {c.name: self.ranges[c.name] for c in domains.continuous}
+            basis = RangeBasis.of(dict(sorted(ranges.items())))
+            self.continuous = Continuous(basis, 0, domains.n_features)
 
     def _places(self, cells: Sequence[Cell]) -> list[int]:
         """Return the numbers of cells, new ones if they are not there yet."""
@@ -369,6 +390,8 @@ class Statistics:
                 self.labels.append(cell[0])
         if len(self.cells) > len(self.moments.count):
             self.moments = self.moments.resized(len(self.cells))
+            if self.continuous is not None:
+                self.continuous = self.continuous.resized(len(self.cells))
         return [self.cells[cell] for cell in cells]
 
 
@@ -376,8 +399,9 @@ def heavy_features(given: Any, stats: Statistics) -> Array:
     """Return the features that a fit of statistics found to have heavy tails."""
     found = getattr(given, "map_", given)
     names = found
-    if hasattr(found, "provenance"):
-        names = (found.provenance or {}).get("fitted_as_normal", [])
+    if hasattr(found, "provenance") or hasattr(given, "provenance_"):
+        how = getattr(given, "provenance_", None) or getattr(found, "provenance", None)
+        names = (how or {}).get("fitted_as_normal", [])
     places = {name: j for j, name in enumerate(stats.feature_names or [])}
     places |= {f"column {j}": j for j in range(stats.n_features)}
     unknown = [name for name in names if name not in places]

@@ -195,8 +195,12 @@ def _by_domain(shares: Sequence[Shares | None]) -> dict[str, Shares]:
     return {name: share for name, share in zip(("query", "reference"), shares) if share is not None}
 
 
-def _scores(domains: Domains, place: Array, sides: Sequence[Gaussians]) -> tuple[Array, Array]:
+def _scores(
+    domains: Domains, place: Array, sides: Sequence[Gaussians]
+) -> tuple[Array, Array] | None:
     """Return residuals of rows of both domains, of weighted ones in proportion."""
+    if domains.sums is not None and not domains.sums.are_rows:
+        return None
     found, most = [], max(_FEW_SCORES, _MOST_SCORES // domains.n_features)
     for is_query, side in zip((True, False), sides):
         mine = np.flatnonzero((place >= 0) & (domains.is_query == is_query))

@@ -131,12 +131,15 @@ def refuse_huge(squares: Array) -> None:
 
 def refuse_continuous(domains: Domains) -> None:
     """Refuse continuous confounders where strata are compared."""
-    if domains.continuous:
+    names = [c.name for c in domains.continuous]
+    if domains.sums is not None and domains.sums.continuous is not None:
+        names += domains.sums.continuous.basis.names
+    if names:
         raise refusal(
             "This divergence with conditional='stratified' needs categorical confounders, but "
             "{names} is continuous. Use {@divergence='likelihood'}, conditional='kernel', or "
             "{@list it in `categorical`}.",
-            names=listing([c.name for c in domains.continuous]),
+            names=listing(names),
         )
 
 

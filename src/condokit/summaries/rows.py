@@ -1,7 +1,7 @@
 """The compared rows of both domains, read when they are needed, and moments of their strata."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -14,6 +14,7 @@ from condokit.data.bins import side_by_side
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
+from condokit.data.products import GroupedProducts
 from condokit.summaries.moments import cells, gather, without_flat
 
 
@@ -89,6 +90,47 @@ class Rows:
     def weights(self) -> Array:
         """How many rows each counts for."""
         return self.covariates.counts
+
+    def of(self, features: Array) -> "Rows":
+        """Return some of the features."""
+        if len(features) == len(self.flat):
+            return self
+        own = {name: getattr(self, name)[:, features] for name in ("mean", "unit")}
+        own |= {name: getattr(self, name)[features] for name in ("flat", "spread")}
+        domains, strata = self.domains.of(features), self.strata.of(features)
+        return replace(self, domains=domains, strata=strata, **own)
+
+    def products(self) -> GroupedProducts:
+        """Return products with functions of continuous confounders, by the query's levels first."""
+        products = self.domains.sums.continuous.products
+        found = GroupedProducts(len(self.strata.count), products.n_columns, len(self.flat))
+        found.merge(products, self.place())
+        return found
+
+    def place(self) -> Array:
+        """Return the stratum of every cell of sums, the query's first, -1 if it is not compared."""
+        sums, L = self.domains.sums, len(self.strata.count) // 2
+        place, side = np.full(len(sums.label), -1), np.arange(len(self.order)) >= self.n_query
+        place[sums.cell[self.used[self.order]]] = self.covariates.category + L * side
+        return place
+
+    def complete(self, X: Array) -> "tuple[Rows, Array]":
+        """Return the rows that lack no value, which then stand for those of their stratum."""
+        known = np.flatnonzero(~np.isnan(X).any(axis=1))
+        at, side = self.covariates, (np.arange(len(X)) >= self.n_query) * 1
+        group = at.category + side * at.n_categories
+        total = self.strata.n[:, 0]
+        counts = at.counts[known]
+        seen = np.bincount(group[known], counts, len(total))
+        weights = counts * (total / ones_for_zeros(seen))[group[known]]
+        covariates = replace(at.take(known), weights=weights)
+        n_query = int((known < self.n_query).sum())
+        own = replace(self, order=self.order[known], n_query=n_query, covariates=covariates)
+        return own, X[known]
+
+    def units(self, features: Array) -> tuple[Array, Array]:
+        """Return means and spreads of some features in query and reference."""
+        return self.mean[:, features], self.unit[:, features]
 
     def single(self, features: Array) -> "Callable[[Array], Single | None]":
         """Return how to read the values of some of these features, in standard units."""

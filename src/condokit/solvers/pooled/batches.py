@@ -28,11 +28,12 @@ def fit_joint(at: Stacked, fixed: Array, number: float | None = None) -> Found:
 
     `number` is as how many independent features these count, where residuals do not tell.
     """
-    found = solve(at, fixed)
+    found, given = solve(at, fixed), number
     if number is None:
         number = effective_number(found.e * (at.counts > 0), float(found.dof.mean()))
     # of cells only moments are known, no single rows that could be far out
-    tails = shape(at, found)[1] & np.isnan(fixed).any(axis=1) & (at.D is not None)
+    known = given is None and at.D is not None
+    tails = shape(at, found)[1] & np.isnan(fixed).any(axis=1) & known
     if at.noise.empty and not tails.any():
         return replace(found, n_effective=number)
     return fit_weights(at, found, fixed, tails, number)
@@ -52,6 +53,14 @@ class Maps:
     cov_image: Array
     sd: Array  # (n_features,): of residuals
     n_effective: float  # as how many independent features these count
+
+    def put(self, features: Array, other: "Maps") -> "Maps":
+        """Return these maps with others of some features."""
+        arrays = {}
+        for name in ("scale", "centre", "image", "cov_log", "cov_image", "sd"):
+            arrays[name] = getattr(self, name).copy()
+            arrays[name][features] = getattr(other, name)
+        return replace(self, **arrays)
 
 
 def maps_of(at: Stacked, found: Found, shifted: Array | bool = False) -> Maps:

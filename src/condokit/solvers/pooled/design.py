@@ -17,17 +17,17 @@ from scipy.spatial.distance import cdist
 from condokit.checks import Array
 from condokit.conditionals.curves import cross
 from condokit.data.arrays import independent, quantiles
+from condokit.data.basis import KNOTS, Cubic, RangeBasis
 from condokit.data.covariates import Covariates
 from condokit.data.subsets import subsample
-from condokit.solvers.curves import Cubic
 
 Function = Callable[[Covariates], Array]
 
-_KNOTS = 10  # of a curve
 NOISE_KNOTS = 6
 MOST_CURVES = 40  # continuous columns that get a curve of their own
 MOST_INTERACTING = 16  # continuous columns beyond which no kernel is tried
 MOST_CROSSED = 60  # columns of a block that crosses levels with columns
+SMOOTHEST = 4  # functions of a curve, that levels may have of their own
 LANDMARKS = 400
 FEWEST_RANK = 40
 ROWS_PER_COLUMN = 4.0  # fewer rows than this per column of D: its columns are penalised too
@@ -84,8 +84,8 @@ class Design:
 def spline(axis: Array, at: Covariates, n_knots: int) -> Function | None:
     r"""Return a natural cubic spline of ``Z @ axis`` without its linear part, or None.
 
-    Radial functions :math:`|t - k|^3` of knots k at quantiles, with coefficients orthogonal to
-    1 and k, and turned so that the wiggliness :math:`\int f''^2` is a sum of squares.
+    Radial functions :math:`|t - k|^3` of knots k at the ends and at quantiles, with coefficients
+    orthogonal to 1 and k, and turned so that the wiggliness :math:`\int f''^2` is a sum of squares.
     """
     values = np.unique(at.Z @ axis)
     if len(values) < 3:
@@ -93,7 +93,7 @@ def spline(axis: Array, at: Covariates, n_knots: int) -> Function | None:
     at_most = min(n_knots, len(values))
     knots = values
     if len(values) > at_most:
-        share = (np.arange(at_most) + 0.5) / at_most
+        share = np.array([0, *(np.arange(at_most - 2) + 0.5) / (at_most - 2), 1])
         knots = np.unique(quantiles((at.Z @ axis)[:, None], share, at.weights))
         if len(knots) < 3:
             knots = np.linspace(values[0], values[-1], at_most)
@@ -123,12 +123,19 @@ def kernel(shape: str, at: Covariates) -> Function:
     return lambda rows: compare(rows.Z) @ turn
 
 
-def free_columns(at: Covariates) -> tuple[Design, list[Block]]:
-    """Return D, and those of its columns that rows are too few to leave unpenalised."""
+def free_columns(at: Covariates, basis: RangeBasis | None = None) -> tuple[Design, list[Block]]:
+    """Return D, and those of its columns that rows are too few to leave unpenalised.
+
+    Rows that stand for products have the functions of a `basis` for Z.
+    """
+    linear: Function = attrgetter("Z")
     n, p = at.Z.shape
+    if basis is not None:
+        n, p = int(at.counts.sum()), len(basis.names)
+        linear = _columns(slice(0, p))
     free: list[Function] = []
     always: list[Block] = []
-    taken, linear = 2.0, attrgetter("Z")
+    taken = 2.0
     columns = (("levels", at.n_categories - 1, level_columns), ("linear", p, linear))
     for name, size, function in columns:
         if size and n >= ROWS_PER_COLUMN * (taken + size):
@@ -148,7 +155,7 @@ def candidates(at: Covariates, index: Array | None) -> list[Block]:
     if index is not None and p > 1:
         axes.append(("index", index))
     for name, axis in axes:
-        curve = spline(axis, at, _KNOTS)
+        curve = spline(axis, at, KNOTS)
         if curve is not None:
             found.append(Block(name, curve, cost=INDEX_COST * (p - 1) * (name == "index")))
     K = at.n_categories
@@ -166,6 +173,31 @@ def candidates(at: Covariates, index: Array | None) -> list[Block]:
     return found
 
 
+def _columns(own: slice) -> Function:
+    return lambda rows: rows.Z[:, own]
+
+
+def _crossed(own: slice) -> Function:
+    return lambda rows: cross(level_columns(rows), rows.Z[:, own])
+
+
+def basis_candidates(at: Covariates, basis: RangeBasis) -> list[Block]:
+    """Return the blocks that products may add: curves, products, and slopes and curves by level."""
+    p, K, start = len(basis.names), at.n_categories, len(basis.names) + len(basis.pairs)
+    ends = start + basis.n_bent * np.arange(1, p + 1)
+    found = [
+        Block(f"curve {k}", _columns(slice(end - basis.n_bent, end))) for k, end in enumerate(ends)
+    ]
+    if basis.pairs:
+        found.append(Block("products", _columns(slice(p, start))))
+    if K > 1 and p * (K - 1) <= MOST_CROSSED:
+        found.append(Block("slopes", _crossed(slice(0, p))))
+    if K > 1 and SMOOTHEST * (K - 1) <= MOST_CROSSED:
+        for k, end in enumerate(ends):
+            found.append(Block(f"curve {k} by level", _crossed(slice(end - SMOOTHEST, end))))
+    return found
+
+
 def effective_number(residuals: Array, n_rows: float) -> float:
     """Return as how many independent features these count; see `independent_number`."""
     return independent_number(residuals.T @ residuals, n_rows)
@@ -177,7 +209,7 @@ def independent_number(products: Array, n_rows: float) -> float:
     :math:`r^2` is the mean squared correlation of residuals beyond the 1/n of independent ones,
     given sums of their products.
     """
-    size = np.sqrt(np.diag(products))
+    size = np.sqrt(np.maximum(np.diag(products), 0.0))
     varies = np.flatnonzero(size > 0)
     d = len(varies)
     if d < 2:

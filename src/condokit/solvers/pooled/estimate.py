@@ -12,15 +12,19 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.data.arrays import independent
-from condokit.data.covariates import Covariates
+from condokit.data.basis import RangeBasis
+from condokit.data.covariates import Covariates, standard_units
+from condokit.data.products import GroupedProducts
 from condokit.data.subsets import subsample
 from condokit.solvers.pooled.design import Design, free_columns, independent_number
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
+from condokit.solvers.pooled.products import node_rows, unexplained
 from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
+from condokit.solvers.pooled.streams import Again, Columns, PlainProducts, State, settle
 from condokit.solvers.pooled.subjects import with_subject_means, without_subject
 from condokit.solvers.pooled.weights import errors, fit_weights, shape
-from condokit.solvers.solution import Evidence, Solution
+from condokit.solvers.solution import Evidence, Solution, joined
 from condokit.summaries.rows import Rows
 
 FEATURE_VALUES = 1 << 17  # numbers of some features that are fitted together
@@ -69,6 +73,10 @@ class Discrete:
         modal = share > MODAL
         return cls(share > TIED, modal, (share > RARE) | (modal & (off < FEWEST_OFF_MODE)))
 
+    def of_features(self, features: Array) -> "Discrete":
+        """Return some of the features."""
+        return Discrete(self.tied[features], self.modal[features], self.rare[features])
+
 
 def fit_pooled(rows: Rows, has_scale: bool, has_tails: bool = True) -> Solution:
     """Estimate the plain map of every feature; `has_tails` if residuals may have heavy ones."""
@@ -81,6 +89,10 @@ def fit_pooled(rows: Rows, has_scale: bool, has_tails: bool = True) -> Solution:
     fixed = np.column_stack([fixed, np.ones(len(fixed))])
     if not has_tails:
         discrete = replace(discrete, tied=np.ones(len(fixed), dtype=np.bool_))
+    if sums is not None and sums.continuous is not None:
+        return fit_products(rows, rows.products(), sums.continuous.basis, fixed, discrete)
+    if rows.covariates.Z.shape[1] and sums is not None and sums.again is not None:
+        return _fit_stream(rows, fixed, discrete)
     if rows.covariates.Z.shape[1] or rows.groups is not None:
         return _fit_design(rows, fixed, discrete)
     return _fit_strata(rows, fixed, discrete)
@@ -124,40 +136,65 @@ def _estimates(
     subjects: Array | None,
     n_effective: float,
     n_values: int = FEATURE_VALUES,
+    found_of: dict[int, tuple[Found, int]] | None = None,
 ) -> tuple[Array, Array]:
-    """Fit features as normal, then those with weights that need these; mark heavy tails."""
+    """Fit features as normal, then those with weights that need these; mark heavy tails.
+
+    What is found of the latter is kept in `found_of`, by feature, with its place in it.
+    """
     n, d = at.X.shape
     table, tails = np.empty((13, d)), np.zeros(d, dtype=np.bool_)
     for some in _parts(np.arange(d), n, n_values):
         part = at.of(slice(some[0], some[-1] + 1))
         found = solve(part, fixed[some])
         table[:, some], tails[some] = _table(part, found, subjects), shape(part, found)[1]
-    t, vary = tails & may_tail, may_vary & (not at.noise.empty)
+    vary = may_vary & (not at.noise.empty)
+    t = _heavy(at, fixed, tails & may_tail, vary, n_effective)
     for some in _parts(np.flatnonzero(t | vary), n, n_values):
         part, own = at.of(some), fixed[some]
         found = fit_weights(part, solve(part, own), own, t[some], n_effective)
         table[:, some] = _table(part, found, subjects)
+        if found_of is not None:
+            found_of.update({int(j): (found, k) for k, j in enumerate(some)})
         if not may_tail.any():
             tails[some] = shape(part, found)[1]
     return table, tails
 
 
+def _heavy(at: Stacked, fixed: Array, tails: Array, vary: Array, n_effective: float) -> Array:
+    """Mark features whose tails are heavy not for variances that differ alone."""
+    tails = tails.copy()
+    for some in _parts(np.flatnonzero(tails & vary), len(at.X)):
+        part, own, never = at.of(some), fixed[some], np.zeros(len(some), dtype=np.bool_)
+        found = fit_weights(part, solve(part, own), own, never, n_effective)
+        tails[some] = shape(part, found)[1]
+    return tails
+
+
 def _table(at: Stacked, found: Found, subjects: Array | None) -> Array:
     """Return what `_assemble` needs of features in standard units, a column for each."""
+    own = np.broadcast_arrays(*errors(at, found, 0, subjects), found.s[:, 0])[:3]
+    return np.concatenate([np.stack(own), _row(found)])
+
+
+def _row(found: Found) -> Array:
+    """Return the same without errors."""
     Q, T, last = found.reduced.Q, found.reduced.T[:, -1], (found.nu, found.sigma2, found.dof)
-    rows = (*errors(at, found, 0, subjects), *last, found.reduced.n_eff[:, 0], found.s[:, 0])
-    parts = (*rows, Q[:, 1, 1], Q[:, 0, 1], Q[:, 0, 0], *T)
-    return np.stack([np.broadcast_to(row, len(Q)) for row in parts])
+    parts = (*last, found.reduced.n_eff[:, 0], found.s[:, 0], Q[:, 1, 1], Q[:, 0, 1], Q[:, 0, 0])
+    return np.stack([np.broadcast_to(row, len(Q)) for row in (*parts, *T)])
 
 
-def _independent_features(rows: Rows) -> float:
-    """Return as how many independent features these count, from products of some of them."""
+def _independent_features(rows: Rows, given: GroupedProducts | None = None) -> float:
+    """Return as how many independent features these count, from products of some of them.
+
+    What columns explain is taken off, if products with these are `given`.
+    """
     stats, d = rows.strata, len(rows.flat)
     if d == 1 or stats.products is None:
         return 1.0
     varies = np.flatnonzero(~rows.flat[stats.few])
     sums, n = np.zeros((len(varies), len(varies))), len(varies)
-    for scatter, unit in zip(np.split(stats.products.scatter, 2), rows.unit):
+    for scatter, unit in zip(np.split(unexplained(stats, given), 2), rows.unit):
         own = unit[stats.few[varies]]
         sums += scatter.sum(axis=0)[np.ix_(varies, varies)] / np.outer(own, own)
     found = independent_number(sums, float(stats.products.count.sum()))
@@ -173,6 +210,91 @@ def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     table, _ = _estimates(law.stacked(X), *own)
     facts = {**law.facts, "subjects": law.rho}
     return _assemble(table, rows, fixed, discrete, law.n_effective, facts)
+
+
+def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
+    """Choose the law, and estimate errors, from a sample of rows; all else from all rows."""
+    X = rows.values()
+    if np.isnan(X).any():
+        rows, X = rows.complete(X)
+    sums, at = rows.domains.sums, rows.covariates
+    law = law_of(replace(rows, covariates=replace(at, weights=None)), X, fixed, discrete)
+    plain = law.frame.at
+    may_tail, may_vary = ~discrete.tied & ~rows.flat, ~discrete.modal
+    alone = law.stacked(X)  # as many rows as there are tell of tails
+    may_tail &= shape(alone, solve(alone, fixed))[1]
+    vary = may_vary & (not law.noise.empty)
+    may_tail = _heavy(alone, fixed, may_tail, vary, law.n_effective)
+    law.frame = replace(law.frame, at=replace(plain, weights=at.weights))
+    found_of: dict[int, tuple[Found, int]] = {}
+    how = None, law.n_effective, FEATURE_VALUES, found_of
+    table, _ = _estimates(law.stacked(X), fixed, may_tail, may_vary, *how)
+    standards = [standard_units(np.asarray(c.values)[rows.used]) for c in rows.domains.continuous]
+    columns = Columns(law.design, law.noise, plain, standards, rows.place())
+    varied = law.noise.columns.shape[1] > 0
+    weighted = np.isfinite(table[3]) | (may_vary & varied)
+    if len(some := np.flatnonzero(~weighted)):
+        gathered = sums.again(partial(PlainProducts, columns, len(some)), some)
+        for few, own in gathered.products.parts():
+            mine, never = some[few], np.zeros(len(few), dtype=np.bool_)
+            stacked = columns.stacked(node_rows(own), rows.units(mine), law.noise.levels)
+            exact = fixed[mine], never, may_vary[mine], None, law.n_effective, _CELL_VALUES
+            table[3:, mine] = _estimates(stacked, *exact)[0][3:]
+    if len(some := np.flatnonzero(weighted)):
+        state = State.of([found_of[j] for j in some.tolist()], rows.units(some), plain, columns)
+        again: Again = lambda make, few: sums.again(make, some[few])  # noqa: E731
+        sizes = np.sqrt(table[:2, some])
+        found = settle(columns, state, again, fixed[some], sizes, law.n_effective)
+        for j, one in zip(some, found):
+            table[3:, j] = _row(one)[:, 0]
+    facts = {**law.facts, "subjects": 0.0}
+    return _assemble(table, rows, fixed, discrete, law.n_effective, facts)
+
+
+def fit_products(
+    rows: Rows, products: GroupedProducts, basis: RangeBasis, fixed: Array, discrete: Discrete
+) -> Solution:
+    """Fit from products with functions of continuous confounders, by the query's levels first.
+
+    Features that are missing in different rows are fitted apart. Tails are taken for normal.
+    """
+    results = []
+    for features, own in products.parts():
+        part = rows.of(features)
+        number, units = _independent_features(part, own), (part.mean, part.unit)
+        law, X = law_of_products(own, basis, units, ~part.flat, fixed[features], number)
+        never, vary = np.zeros(len(features), dtype=np.bool_), ~discrete.modal[features]
+        how = fixed[features], never, vary, None, law.n_effective, _CELL_VALUES
+        table, _ = _estimates(law.stacked(X), *how)
+        kind = discrete.of_features(features)
+        found = _assemble(table, part, fixed[features], kind, law.n_effective, law.facts)
+        results.append((features, found))
+    return joined(results) if len(results) > 1 else results[0][1]
+
+
+def law_of_products(
+    products: GroupedProducts,
+    basis: RangeBasis,
+    units: tuple[Array, Array],
+    usable: Array,
+    fixed: Array,
+    number: float,
+    reference: int = 1,
+) -> "tuple[Law, Array]":
+    """Choose what features depend on, given products by (batch, level).
+
+    Return also rows that stand for them, in `units` of means and spreads of batches. `usable`
+    features choose, and count as `number` independent ones.
+    """
+    mean, unit = units
+    K, nodes = len(mean), node_rows(products)
+    batch, level = np.divmod(nodes.group, len(products.count) // K)
+    X = (nodes.X - mean[batch]) / unit[batch]
+    at = Covariates(nodes.Phi, level, len(products.count) // K, weights=nodes.counts[:, 0])
+    frame = Frame(at, batch, K, reference, basis=basis, n_effective=number)
+    few = np.flatnonzero(usable) if usable.any() else np.arange(len(usable))
+    few = few[subsample(len(few), MOST_SELECTING)]
+    return choose_law(X[:, few], frame, fixed[few], usable[few] | ~usable.any(), len(fixed)), X
 
 
 def law_of(rows: Rows, X: Array, fixed: Array, discrete: Discrete) -> "Law":
@@ -197,12 +319,17 @@ class Frame:
     reference: int
     subjects: Array | None = None
     bridge: Array | None = None  # the sample that was measured in several batches, -1 if none
+    # of rows that stand for products: their functions, and as how many features these count
+    basis: RangeBasis | None = None
+    n_effective: float | None = None
 
     def take(self, rows: Array) -> "Frame":
         """Return some of the rows."""
-        parts = (None if one is None else one[rows] for one in (self.subjects, self.bridge))
-        where = self.batch[rows], self.n_batches, self.reference
-        return Frame(self.at.take(rows), *where, *parts)
+        subjects, bridge = (
+            None if one is None else one[rows] for one in (self.subjects, self.bridge)
+        )
+        at, batch = self.at.take(rows), self.batch[rows]
+        return replace(self, at=at, batch=batch, subjects=subjects, bridge=bridge)
 
     def columns(self, design: Design) -> tuple[Array, Array]:
         """Return the columns of confounders, bridges and batches, and their penalties."""
@@ -219,7 +346,7 @@ class Frame:
     def sample(self, most_rows: int) -> Array:
         """Return rows that choose the design: evenly taken by value from every batch."""
         n, K = len(self.batch), self.n_batches
-        if n <= most_rows or self.subjects is not None:
+        if n <= most_rows or self.subjects is not None or self.basis is not None:
             return np.arange(n)
         order = np.lexsort((*self.at.Z.T, self.at.category))
         kept = []
@@ -256,7 +383,7 @@ class Law:
         self, X: Array, frame: Frame, fixed: Array, usable: Array, known: Array | None
     ) -> None:
         self.frame, self.fixed, self.usable, self.known = frame, fixed, usable, known
-        self.design, self.rho, self.n_effective = free_columns(frame.at)[0], 0.0, 1.0
+        self.design, self.rho, self.n_effective = free_columns(frame.at, frame.basis)[0], 0.0, 1.0
         self.noise = NoiseModel.of_levels(frame.at.category, frame.at.n_categories, False)
         self.precision = np.ones(len(X))
         self.X = _winsorised(self.stacked(X, known), fixed)
@@ -277,7 +404,8 @@ class Law:
                 continue
             if not self.noise.empty or not self._choose_noise():
                 break
-        if few < n_features and self.n_effective > 0.5 * few:
+        given = self.frame.n_effective is not None
+        if few < n_features and self.n_effective > 0.5 * few and not given:
             self.n_effective *= n_features / few
 
     def stacked(self, X: Array, known: Array | None = None) -> Stacked:
@@ -299,7 +427,8 @@ class Law:
         part = frame.take(sample)
         where = part.batch, part.n_batches, part.reference, part.at, part.at.counts
         X = without_subject(self.X, frame.subjects, self.rho)[sample]
-        chosen = select(X, *where, self.precision[sample], self.fixed, transform=apart)
+        known = apart, part.basis, part.n_effective
+        chosen = select(X, *where, self.precision[sample], self.fixed, *known)
         self.design, self.n_effective = chosen
         if frame.subjects is not None:
             self._choose_ratio(np.bincount(frame.subjects))
@@ -332,6 +461,8 @@ class Law:
             return False
         square = square[:, self.usable]
         pooled = min(self.n_effective, float(self.usable.sum()))
+        if self.frame.basis is not None:  # whose rows tell of variances by level alone
+            at = replace(at, Z=at.Z[:, :0])
         noise = choose_noise(square, at, w, levels, pooled, self.design.index)
         if bridge is not None:  # which differ less
             code = np.where(bridge >= 0, at.n_categories, at.category if levels else 0)

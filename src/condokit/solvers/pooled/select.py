@@ -6,10 +6,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from condokit.checks import Array
+from condokit.data.basis import RangeBasis
 from condokit.data.covariates import Covariates
 from condokit.solvers.pooled.design import (
     NOISE_KNOTS,
     Design,
+    basis_candidates,
     candidates,
     effective_number,
     free_columns,
@@ -126,27 +128,33 @@ def select(
     precision: Array,
     fixed: Array,
     transform: Callable[[Array], Array] | None = None,
+    basis: RangeBasis | None = None,
+    n_effective: float | None = None,
 ) -> tuple[Design, float]:
     """Choose the design from rows of a few features, centred by batch.
 
     Rows count `weights` and have variances proportional to 1 / `precision`; `transform` makes
-    columns independent over rows, as X already is. Returns the design, and
-    as how many independent features these count (`effective_number`).
+    columns independent over rows, as X already is; rows that stand for products are told by the
+    functions of a `basis`. Returns the design, and as how many independent features these count
+    (`effective_number`), if it is not given.
     """
     dummies = (batch[:, None] == np.delete(np.arange(n_batches), reference)).astype(float)
-    design, always = free_columns(at)
+    design, always = free_columns(at, basis)
     free = transform if transform is not None else np.asarray
     D, W = free(np.column_stack([design.unpenalised(at), dummies])), (weights * precision)[:, None]
     noise = NoiseModel.of_levels(at.category, at.n_categories, False)
     where = np.zeros(D.shape[1]), batch, n_batches, reference, weights[:, None]
     rows = Stacked(X, D, *where, noise)
     start = solve(rows, fixed, precision[:, None])
-    n_effective = effective_number(start.e * np.sqrt(W), float(weights.sum()))
-    mapped = X * start.s.T[batch]
-    index = _index(at, dummies, mapped, start.e, W[:, 0]) if transform is None else None
+    if n_effective is None:
+        n_effective = effective_number(start.e * np.sqrt(W), float(weights.sum()))
+    index = None
+    if transform is None and basis is None:
+        index = _index(at, dummies, X * start.s.T[batch], start.e, W[:, 0])
     design = replace(design, index=index)
+    offered = candidates(at, index) if basis is None else basis_candidates(at, basis)
     scaled, parts, inverse = [], [], rows.inverses(W)[0][0]
-    for block in always + candidates(at, index):  # off D, in units of mean row variance 1
+    for block in always + offered:  # off D, in units of mean row variance 1
         values = free(block(at))
         rest = values - D @ (inverse @ (D.T @ (values * W)))
         size2 = float(W[:, 0] @ (rest**2).sum(1) / weights.sum())

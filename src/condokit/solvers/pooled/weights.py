@@ -12,6 +12,7 @@ from condokit.solvers.pooled.stacked import FLOOR, Found, Stacked, solve
 
 NU = np.array([2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.5, 12.0, 18.0, 30.0, np.inf])
 NU_BINS = 128
+_LOG_LOW, _LOG_WIDTH = -14.0, 24.0 / NU_BINS  # of bins of log squares
 NU_STEPS = (1, 3, 6, 10, 15, 22)  # in which degrees of freedom are renewed
 TAIL_PRIOR = 1.0
 MOST_STEPS = 30
@@ -88,15 +89,21 @@ def degrees_of_freedom(square: Array, counts: Array) -> Array:
 
     The scale is profiled out for every nu, on counts of log squares in narrow bins.
     """
+    return nu_of_counts(log_counts(square, counts))
+
+
+def log_counts(square: Array, counts: Array) -> Array:
+    """Return how many squares of each feature are in bins of their logarithm: these add up."""
     n, d = square.shape
-    low, high = -14.0, 10.0
-    width = (high - low) / NU_BINS
-    place = ((np.log(np.maximum(square, 1e-30)) - low) / width).astype(np.int64)
+    place = ((np.log(np.maximum(square, 1e-30)) - _LOG_LOW) / _LOG_WIDTH).astype(np.int64)
     place = np.clip(place, 0, NU_BINS - 1) + NU_BINS * np.arange(d)
-    count = np.bincount(
-        place.ravel(), np.broadcast_to(counts, (n, d)).ravel(), minlength=NU_BINS * d
-    ).reshape(d, NU_BINS)
-    x = np.exp(low + width * (np.arange(NU_BINS) + 0.5))
+    every = np.broadcast_to(counts, (n, d)).ravel()
+    return np.bincount(place.ravel(), every, minlength=NU_BINS * d).reshape(d, NU_BINS)
+
+
+def nu_of_counts(count: Array) -> Array:
+    """Return the degrees of freedom of features, given counts of their log squares."""
+    d, x = len(count), np.exp(_LOG_LOW + _LOG_WIDTH * (np.arange(NU_BINS) + 0.5))
     total = count.sum(1)
     best, found = np.full(d, -np.inf), np.full(d, np.inf)
     for nu in NU:

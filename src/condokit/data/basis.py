@@ -1,0 +1,116 @@
+"""Natural cubic splines, and functions of continuous confounders over declared ranges."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from scipy.linalg import null_space
+
+from condokit.checks import Array, listing, refusal
+
+KNOTS = 14  # of a curve
+_MOST_PAIRED = 6  # confounders whose products are functions too
+
+
+class Cubic:
+    r"""Natural cubic splines: 1, t, and functions f whose squared coefficients sum to |f''|^2."""
+
+    def __init__(self, knots: Array) -> None:
+        self.knots = knots
+        free = null_space(np.stack([np.ones(len(knots)), knots]))
+        value, vector = np.linalg.eigh(free.T @ np.abs(knots[:, None] - knots) ** 3 @ free)
+        good = value > 1e-9 * value[-1]
+        self.turn = free @ (vector[:, good] / np.sqrt(value[good]))
+
+    def bent(self, t: Array) -> Array:
+        """Return the functions at some points, without 1 and t."""
+        return np.asarray(np.abs(t[:, None] - self.knots) ** 3 @ self.turn)
+
+    def __call__(self, t: Array) -> Array:
+        """Return all functions at some points."""
+        return np.column_stack([np.ones(len(t)), t, self.bent(t)])
+
+    def slopes(self, t: Array) -> Array:
+        """Return their derivatives."""
+        away = t[:, None] - self.knots
+        radial = 3 * away * np.abs(away) @ self.turn
+        return np.column_stack([np.zeros(len(t)), np.ones(len(t)), radial])
+
+
+@dataclass(frozen=True)
+class RangeBasis:
+    """Each confounder as it is and bent (a natural cubic spline of fixed knots), and products.
+
+    Knots are spread evenly over the declared range. Rows that are told by these functions are
+    `Covariates` whose columns Z hold the values of all functions.
+    """
+
+    names: tuple[str, ...]
+    ranges: tuple[tuple[float, float], ...]
+    n_knots: int = KNOTS
+
+    @classmethod
+    def of(cls, ranges: dict[str, tuple[float, float]]) -> "RangeBasis":
+        """Take declared ranges such as {"age": (18, 95)}."""
+        return cls(tuple(ranges), tuple((float(low), float(high)) for low, high in ranges.values()))
+
+    @cached_property
+    def _cubic(self) -> Cubic:
+        """The spline in standard units of the range, which all confounders share."""
+        ends = np.sqrt(3.0)  # of a uniform distribution with variance 1
+        return Cubic(ends * (2 * (np.arange(self.n_knots) + 0.5) / self.n_knots - 1))
+
+    @cached_property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Confounders whose products are functions."""
+        p = len(self.names)
+        return list(combinations(range(p), 2)) if p <= _MOST_PAIRED else []
+
+    @property
+    def n_bent(self) -> int:
+        """Functions that bend one confounder."""
+        return int(self._cubic.turn.shape[1])
+
+    @property
+    def n_columns(self) -> int:
+        """All functions: linear ones, products of two, and those that bend."""
+        return len(self.names) * (1 + self.n_bent) + len(self.pairs)
+
+    def check(self, values: Array) -> None:
+        """Refuse rows of confounders that are out of their ranges, by name."""
+        low, high = np.array(self.ranges).T
+        outside = ~((values >= low) & (values <= high))
+        if outside.any():
+            j = int(outside.any(axis=0).argmax())
+            odd = values[outside[:, j], j]
+            raise refusal(
+                "{n:rows} values of {name!r} are missing or out of the declared range {low:g} to "
+                "{high:g}, such as {odd}. Declare a wider one at every site with {@`ranges`}, or "
+                "leave these rows out.",
+                n=len(odd),
+                name=self.names[j],
+                low=low[j],
+                high=high[j],
+                odd=listing([f"{value:g}" for value in np.unique(odd)], 3),
+            )
+
+    def __call__(self, values: Array) -> Array:
+        """Return all functions at rows of confounders; those out of their range are refused."""
+        self.check(values)
+        low, high = np.array(self.ranges).T
+        T = (values - (low + high) / 2) * (np.sqrt(12.0) / (high - low))
+        paired = [T[:, [i]] * T[:, [j]] for i, j in self.pairs]
+        return np.hstack([T, *paired, *(self._cubic.bent(t) for t in T.T)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return names, ranges and the number of knots."""
+        ranges = {name: list(ends) for name, ends in zip(self.names, self.ranges)}
+        return {"ranges": ranges, "n_knots": self.n_knots}
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> "RangeBasis":
+        """Return what `to_dict` has written."""
+        found = cls.of(record["ranges"])
+        return cls(found.names, found.ranges, int(record["n_knots"]))

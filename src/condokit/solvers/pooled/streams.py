@@ -1,0 +1,288 @@
+"""Sums over rows that are read again: products with the columns of a design, weighted or not.
+
+The design and the variances are those of a sample; scales, offsets and weights of Student's t are
+those of all rows. Objects have `update`, which adds a block of rows, and `merge`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array
+from condokit.conditionals.curves import Products
+from condokit.data.arrays import ones_for_zeros
+from condokit.data.covariates import Covariates
+from condokit.data.products import GroupedProducts
+from condokit.solvers.pooled.design import NOISE_KNOTS, Design, Function, spline
+from condokit.solvers.pooled.noise import NoiseModel, share_levels
+from condokit.solvers.pooled.products import NodeRows, node_rows
+from condokit.solvers.pooled.stacked import Found, Stacked, solve
+from condokit.solvers.pooled.weights import NU_BINS, STILL, log_counts, nu_of_counts
+
+MOST_PASSES = 12
+
+Again = Callable[[Callable[[], Any], Array], Any]  # something empty, and features -> their sums
+Units = tuple[Array, Array]  # means and spreads of features, (n_batches, n_features) each
+
+
+class Columns:
+    """The columns of a design and of its noise at any rows, as chosen on a sample.
+
+    Columns that do not vary within levels are known without rows.
+    """
+
+    def __init__(
+        self, design: Design, noise: NoiseModel, at: Covariates, standards: list[Any], place: Array
+    ) -> None:
+        self.design, self.standards, self.place = design, standards, place  # the group of each cell
+        self.n_levels = at.n_categories
+        U, self.penalty = design.columns(at)
+        seen, first = np.unique(at.category, return_index=True)
+        self.constant = np.zeros((self.n_levels, U.shape[1]))
+        self.constant[seen] = U[first]
+        self.varies = np.flatnonzero((self.constant[at.category] != U).any(axis=0))
+        self.origin = np.zeros((2 * self.n_levels, len(self.varies)))  # means of groups, about
+        for k in seen:
+            self.origin[k :: self.n_levels] = U[at.category == k][:, self.varies].mean(axis=0)
+        self.model, self.functions = noise, _noise_functions(noise, at, design.index)
+        self.turn = np.linalg.lstsq(self._functions(at), noise.columns, rcond=None)[0]
+
+    def _functions(self, at: Covariates) -> Array:
+        return np.hstack([np.ones((len(at.Z), 1)), *(one(at) for one in self.functions)])
+
+    def noise(self, at: Covariates) -> Array:
+        """Return the columns of the noise."""
+        return self._functions(at) @ self.turn
+
+    def of(self, Z: Array, cell: Array) -> tuple[Array, Array, Covariates, Array]:
+        """Return the rows that are used, by group, their groups, confounders and columns."""
+        group = np.where(cell >= 0, self.place[cell], -1)
+        used = np.argsort(
+            group.astype(np.int16 if len(self.place) < 1 << 15 else int), kind="stable"
+        )
+        used = used[np.searchsorted(group[used], 0) :]
+        group = group[used]
+        z = [one(values) for one, values in zip(self.standards, Z[used].T)]
+        at = Covariates(np.stack(z, axis=1), group % self.n_levels, self.n_levels)
+        return used, group, at, self.design.columns(at)[0][:, self.varies]
+
+    def whole(self, Phi: Array, level: Array, batch: Array) -> Array:
+        """Return all columns, that of the query last, given those that vary."""
+        U = self.constant[level]
+        U[:, self.varies] = Phi
+        return np.column_stack([U, batch == 0])
+
+    def stacked(self, nodes: NodeRows, units: Units, levels: bool) -> Stacked:
+        """Return rows that stand for products with these columns."""
+        L = self.n_levels
+        batch, level = np.divmod(nodes.group, L)
+        X = (nodes.X - units[0][batch]) / units[1][batch]
+        D, noise = self.whole(nodes.Phi, level, batch), NoiseModel.of_levels(level, L, levels)
+        return Stacked(X, D, np.append(self.penalty, 0.0), batch, 2, 1, nodes.counts, noise)
+
+
+def _noise_functions(noise: NoiseModel, at: Covariates, index: Array | None) -> list[Function]:
+    """Return functions that the columns of the noise are combinations of, beside a constant."""
+    found: list[Function] = []
+    axes = {f"z{k}": axis for k, axis in enumerate(np.eye(at.Z.shape[1]))}
+    for name in dict.fromkeys(name.removeprefix("curve ") for name in noise.names):
+        axis = axes[name] if name in axes else np.asarray(index)
+        found.append(partial(_along, axis))
+        if (curve := spline(axis, at, NOISE_KNOTS)) is not None:
+            found.append(curve)
+    return found
+
+
+def _along(axis: Array, at: Covariates) -> Array:
+    return (at.Z @ axis)[:, None]
+
+
+class PlainProducts:
+    """Products of all rows with columns."""
+
+    def __init__(self, columns: Columns, n_features: int) -> None:
+        self.columns = columns
+        self.products = GroupedProducts(2 * columns.n_levels, len(columns.varies), n_features)
+
+    def update(self, X: Array, Z: Array, cell: Array, weights: Array | None = None) -> None:
+        """Add rows of features, continuous confounders and cells, -1 for rows left out."""
+        used, group, _, Phi = self.columns.of(Z, cell)
+        w = None if weights is None else weights[used]
+        self.products.update(X[used], Phi, group, w)
+
+    def merge(self, other: "PlainProducts") -> None:
+        """Add what another object has gathered."""
+        self.products.merge(other.products)
+
+
+@dataclass
+class State:
+    """What is known of some features, in standard units: shapes end in n_features."""
+
+    units: Units
+    s: Array  # (2,)
+    theta: Array  # (n_columns,)
+    sigma2: Array
+    nu: Array
+    level: Array  # (n_levels,): effects on the log-variance
+    gamma: Array  # (n_noise,): coefficients of the columns of the noise
+    middle: Array  # of squared residuals, those far out cut
+
+    @classmethod
+    def of(
+        cls, found: list[tuple[Found, int]], units: Units, at: Covariates, columns: Columns
+    ) -> "State":
+        """Return the state of features that were fitted to sampled rows, each with its place."""
+        theta = [np.einsum("b,br->r", one.s[k], one.reduced.T[:, :, k]) for one, k in found]
+        s, nu, sigma2 = (
+            np.stack([getattr(one, name)[k] for one, k in found], axis=-1)
+            for name in ("s", "nu", "sigma2")
+        )
+        zero, L = np.zeros(len(at.Z)), at.n_categories
+        log_v = [zero if one.log_v is None else one.log_v[:, k] for one, k in found]
+        D = np.column_stack([at.category[:, None] == np.arange(L), columns.noise(at)])
+        effects = np.linalg.lstsq(D.astype(float), np.stack(log_v, axis=1), rcond=None)[0]
+        rest = effects[:L], effects[L:], np.ones(len(nu))
+        return cls(units, s, np.stack(theta, axis=1), sigma2, nu, *rest)
+
+
+class WeightedSums:
+    """Products of rows weighted by what is known of their variance and of Student's t.
+
+    Beside them, what `settle` needs to renew weights: how many rows there are, how often log
+    squares of residuals are in bins, and squares by level and with the columns of the noise.
+    """
+
+    def __init__(self, columns: Columns, state: State) -> None:
+        self.columns, self.state = columns, state
+        L, d, k, c = columns.n_levels, len(state.nu), len(state.gamma), 1 + len(columns.varies)
+        shapes: dict[str, tuple[int, ...]] = {
+            "gram": (2 * L, d, c, c),  # of 1 and columns
+            "cross": (2 * L, c, d),
+            "squares": (2 * L, d),
+            "rows": (2 * L, d),
+            "logs": (d, NU_BINS),
+            "weights": (d,),  # of Student's t
+            "left": (L, d),  # squares of residuals
+            "middle": (d,),
+            "score": (k, d),
+            "information": (k, k),
+            "total": (k,),
+        }
+        self.tables = {name: np.zeros(shape) for name, shape in shapes.items()}
+
+    def update(self, X: Array, Z: Array, cell: Array, weights: Array | None = None) -> None:
+        """Add rows of features, continuous confounders and cells, -1 for rows left out."""
+        state, columns, sums = self.state, self.columns, self.tables
+        used, group, at, Phi = columns.of(Z, cell)
+        batch, level, N = group // columns.n_levels, at.category, columns.noise(at)
+        X, known = (X[used] - state.units[0][batch]) / state.units[1][batch], ~np.isnan(X[used])
+        X = np.where(known, X, 0.0)
+        w = (np.ones(len(X)) if weights is None else weights[used])[:, None] * known
+        curve = np.clip(N @ state.gamma, -6, 6)
+        e = X * state.s[batch] - columns.whole(Phi, level, batch) @ state.theta
+        left = e**2 * np.exp(-curve) / state.sigma2
+        square = left * np.exp(-state.level[level])
+        nu = np.where(np.isinf(state.nu), 1e8, state.nu)
+        t = (nu + 1) / (nu + square)
+        W, V = w * t * np.exp(-curve - state.level[level]), Phi - columns.origin[group]
+        V = np.column_stack([np.ones(len(V)), V])
+        first = np.flatnonzero(np.diff(group, prepend=-1))
+        for start, stop in zip(first, [*first[1:], len(V)]):
+            mine, g = slice(start, stop), group[start]
+            WX = W[mine] * X[mine]
+            sums["gram"][g] += Products(V[mine]).gram(W[mine])
+            sums["cross"][g] += V[mine].T @ WX
+            sums["squares"][g] += (WX * X[mine]).sum(axis=0)
+            sums["rows"][g] += w[mine].sum(axis=0)
+            sums["left"][level[start]] += (w[mine] * t[mine] * left[mine]).sum(axis=0)
+        square *= t
+        sums["middle"] += (w * np.minimum(square, 20)).sum(axis=0)
+        sums["score"] += 0.5 * N.T @ (w * np.clip(square / state.middle - 1, -1, 15))
+        sums["information"] += 0.5 * (N * w.mean(axis=1, keepdims=True)).T @ N
+        sums["total"] += w.mean(axis=1) @ N
+        sums["weights"] += (w * t).sum(axis=0)
+        sums["logs"] += log_counts(np.where(known, square / t, 1.0), w)
+
+    def merge(self, other: "WeightedSums") -> None:
+        """Add what another object has gathered."""
+        for name, table in self.tables.items():
+            table += other.tables[name]
+
+    def products(self, j: int) -> GroupedProducts:
+        """Return the products of one feature, in standard units."""
+        gram, cross = self.tables["gram"][:, j], self.tables["cross"][:, :, j]
+        found = GroupedProducts(len(gram), gram.shape[1] - 1, 1)
+        found.count, n = gram[:, 0, 0], ones_for_zeros(gram[:, 0, 0])[:, None]
+        V = np.concatenate([gram[:, 0, 1:], cross[:, :1]], axis=1) / n
+        raw = np.concatenate([gram[:, 1:, 1:], cross[:, 1:, None]], axis=2)
+        found.scatter = raw - n[:, :, None] * V[:, :-1, None] * V[:, None, :]
+        found.squares = self.tables["squares"][:, [j]] - n * V[:, -1:] ** 2
+        found.mean = V
+        found.mean[:, :-1] += self.columns.origin
+        return found
+
+
+def settle(
+    columns: Columns, state: State, again: Again, fixed: Array, errors: Array, n_effective: float
+) -> list[Found]:
+    """Read all rows until weights, scales and offsets are still, and return what is found.
+
+    As `fit_weights`, with each renewed from the sums of the same pass. `errors` are the standard
+    errors of log-scales and images, shape (2, n_features), of which a change must be small.
+    """
+    for _ in range(MOST_PASSES):
+        part = again(partial(WeightedSums, columns, state), np.arange(len(fixed)))
+        sums, before = part.tables, (np.log(state.s[0]), state.theta[-1])
+        found = [
+            _solved(columns, part.products(j), sums["rows"][:, j], fixed[[j]])
+            for j in range(len(fixed))
+        ]
+        theta = [np.einsum("b,br->r", one.s[0], one.reduced.T[:, :, 0]) for one in found]
+        s = np.stack([one.s[0] for one in found], axis=1)
+        nu = np.where(np.isinf(state.nu), np.inf, nu_of_counts(sums["logs"]))
+        n = sums["rows"].sum(axis=0)
+        sigma2 = np.concatenate([one.sigma2 for one in found]) * n / sums["weights"]
+        state, changed = (
+            replace(
+                _renewed(columns, state, sums, n_effective),
+                s=s,
+                theta=np.stack(theta, axis=1),
+                sigma2=sigma2,
+                nu=nu,
+            ),
+            (nu != state.nu).any(),
+        )
+        moved = np.abs([np.log(s[0]) - before[0], state.theta[-1] - before[1]]) / errors
+        if moved.max() < STILL and not changed:
+            break
+    return [replace(one, nu=nu[[j]]) for j, one in enumerate(found)]
+
+
+def _renewed(columns: Columns, state: State, sums: dict[str, Array], n_effective: float) -> State:
+    """Renew what the variance depends on, as `renew_noise` does."""
+    noise, n = columns.model, sums["rows"].sum(axis=0)
+    level, gamma = state.level, state.gamma
+    rows = sums["rows"].reshape(2, columns.n_levels, -1).sum(axis=0)
+    if noise.levels:
+        level, _ = share_levels(sums["left"], rows, n_effective)
+    if len(gamma):
+        A = sums["information"] + np.diag(1 / noise.prior)
+        common = gamma.mean(axis=1, keepdims=True) * (n_effective / (n_effective + 1))
+        score = sums["score"] - (gamma - common) / noise.prior[:, None]
+        gamma = gamma + np.linalg.solve(A, score)
+    centre = ((rows * level).sum(axis=0) + sums["total"] @ gamma) / n
+    middle = np.maximum(sums["middle"] / n, 1e-300)
+    return replace(state, level=level - centre, gamma=gamma, middle=middle)
+
+
+def _solved(columns: Columns, products: GroupedProducts, rows: Array, fixed: Array) -> Found:
+    """Solve for one feature, given weighted products and how many rows each group has."""
+    weight = np.where(products.count > 0, products.count / np.maximum(rows, 1e-300), 1.0)
+    nodes = node_rows(products)
+    nodes = replace(nodes, counts=nodes.counts / weight[nodes.group][:, None])
+    at = columns.stacked(nodes, (np.zeros((2, 1)), np.ones((2, 1))), False)
+    return solve(at, fixed, weight[nodes.group][:, None])

@@ -1,0 +1,162 @@
+"""Statistics with continuous confounders: maps as from rows, files that tell of no few rows."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from condokit import BatchAdapter, ConDoAdapter, Statistics
+from condokit.data.continuous import Continuous, _coarse
+
+FEATURES = [f"f{j}" for j in range(4)]
+ROLES = {"features": FEATURES, "confounders": ["age", "sex"]}
+RANGE = {"ranges": {"age": (18, 95)}}
+SCALE, SHIFT = np.array([1.0, 1.5, 0.8]), np.array([0.0, 1.0, -1.0])
+
+
+def hospitals(seed=0, n=5000, n_sites=3, bent=True):
+    """Return a table of hospitals, of which A is the reference."""
+    rng = np.random.default_rng(seed)
+    site, sex = rng.integers(0, n_sites, n), rng.integers(0, 2, n)
+    age = np.clip(rng.normal(50 + 4 * site, 14, n), 18.5, 94.5)
+    t = (age - 50) / 14
+    x = rng.normal(size=(2, 4))[sex] + np.outer(t**2 if bent else t, rng.uniform(0.5, 1.5, 4))
+    x += np.exp(0.3 * sex)[:, None] * rng.normal(size=x.shape)
+    frame = pd.DataFrame(x / SCALE[site][:, None] + SHIFT[site][:, None], columns=FEATURES)
+    frame["age"], frame["sex"] = age, np.array(["F", "M"])[sex]
+    frame["hospital"] = np.array(list("ABC"))[site]
+    return frame
+
+
+def away(found, rows):
+    """Return how far maps are apart, in standard errors."""
+    one, other, e = found.map_, rows.map_, rows.errors_
+    at = e.centre
+    apart = one.scale * at + one.offset - other.scale * at - other.offset
+    return np.abs([(one.scale - other.scale) / e.of_scale, apart / e.of_image])
+
+
+def of_parts(frame, n_parts=1, **given):
+    """Gather statistics of chunks, in an order of their own, and merge them."""
+    frame = frame.sample(frac=1.0, random_state=n_parts)
+    chunks = np.array_split(np.arange(len(frame)), n_parts)
+    found = [
+        Statistics.of(frame.iloc[rows], domain="hospital", **ROLES, **(RANGE | given))
+        for rows in chunks
+    ]
+    while len(found) > 1:
+        found = [found[-1].merge(found[0]), *found[1:-1]]
+    return found[0]
+
+
+@pytest.mark.parametrize("bent", [False, True])
+def test_maps_are_those_of_rows(bent):
+    frame = hospitals(n_sites=2, bent=bent)
+    rows = ConDoAdapter(reference="A").fit(frame, domain="hospital", **ROLES)
+    found = ConDoAdapter(reference="A").fit_statistics(of_parts(frame))
+    assert away(found, rows).max() < (0.1 if bent else 0.01)
+    assert found.report_["mean_terms"] == (["curve 0"] if bent else [])
+    assert found.overlap_.coefficient == pytest.approx(rows.overlap_.coefficient, abs=0.05)
+    assert found.overlap_.by_confounder["age"] < found.overlap_.by_confounder["sex"]
+
+
+@pytest.mark.parametrize("n_parts", [2, 13])
+def test_neither_chunks_nor_their_order_matter(n_parts):
+    frame = hospitals(n_sites=2)
+    frame.loc[frame.index % 7 == 0, "f1"] = np.nan
+    one, other = (
+        ConDoAdapter(reference="A").fit_statistics(of_parts(frame, n)) for n in (1, n_parts)
+    )
+    np.testing.assert_allclose(one.map_.scale, other.map_.scale, rtol=1e-8)
+    np.testing.assert_allclose(one.map_.offset, other.map_.offset, atol=1e-8)
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_three_hospitals_send_files_alone(tmp_path, gaps):
+    frame = hospitals()
+    if gaps:
+        frame.loc[np.random.default_rng(0).random(len(frame)) < 0.2, "f1"] = np.nan
+    rows = BatchAdapter(reference="A").fit(frame, batch="hospital", **ROLES)
+    files = []
+    for name, own in frame.groupby("hospital"):
+        files.append(tmp_path / f"{name}.json")
+        Statistics.of(own, label=name, **ROLES, **RANGE).save(files[-1])
+    found = BatchAdapter(reference="A").fit_statistics([Statistics.load(f) for f in files[::-1]])
+    for name, scale in zip("BC", SCALE[1:]):
+        one, other, e = found.maps_[name], rows.maps_[name], rows.errors_[name]
+        assert (np.abs(one.scale - other.scale) < 0.15 * e.of_scale).all()
+        assert (np.abs(one.offset - other.offset) < 0.15 * e.of_image).all()
+        assert (np.abs(one.scale - scale) < 4 * e.of_scale).all()
+        np.testing.assert_allclose(found.errors_[name].of_scale, e.of_scale, rtol=0.1)
+
+
+def test_a_file_tells_of_no_cell_with_fewer_rows_than_sums(tmp_path):
+    frame = hospitals(n=1200, n_sites=2)
+    few = frame[frame.hospital == "B"].index[:25]
+    frame.loc[few, "sex"] = "X"
+    stats = of_parts(frame)
+    assert stats.continuous.fewest_rows == 30
+    stats.save(tmp_path / "a.json")
+    again = Statistics.load(tmp_path / "a.json")
+    assert ("B", "X") in stats.cells
+    assert ("B", "X") not in again.cells
+    masked = frame[frame.sex != "X"]
+    one = ConDoAdapter(reference="A").fit_statistics(again)
+    other = ConDoAdapter(reference="A").fit_statistics(of_parts(masked))
+    np.testing.assert_allclose(one.map_.scale, other.map_.scale, rtol=1e-7)
+    np.testing.assert_allclose(one.map_.offset, other.map_.offset, atol=1e-7)
+
+
+def test_the_few_rows_that_lack_a_feature_stay_hidden(tmp_path):
+    frame = hospitals(n=1200, n_sites=2)
+    gone = frame[(frame.hospital == "B") & (frame.sex == "F")].index[:2]
+    frame.loc[gone, "f2"] = np.nan
+    stats = of_parts(frame)
+    stats.save(tmp_path / "a.json")
+    products = Statistics.load(tmp_path / "a.json").continuous.products
+    r, own = products.n_columns, products.own[2]
+    cell = list(Statistics.load(tmp_path / "a.json").cells).index(("B", "F"))
+    assert own.count[cell] == products.count[cell] - 2
+    np.testing.assert_array_equal(own.mean[cell, :r], products.mean[cell, :r])
+    share = own.count[cell] / products.count[cell]
+    np.testing.assert_allclose(own.scatter[cell, :, :r], share * products.scatter[cell, :, :r])
+    found = ConDoAdapter(reference="A").fit_statistics(Statistics.load(tmp_path / "a.json"))
+    rows = ConDoAdapter(reference="A").fit_statistics(stats)
+    assert away(found, rows).max() < 0.1
+
+
+def test_bins_of_few_rows_join_their_neighbours():
+    counts = np.array([0, 1, 2, 9, 5, 0, 0, 3.0])
+    found = _coarse(counts, 5)
+    np.testing.assert_allclose(found, [3, 3, 3, 3, 2, 2, 2, 2])
+    np.testing.assert_allclose(_coarse(np.array([1.0, 0, 1]), 5), [2 / 3] * 3)
+    rng = np.random.default_rng(0)
+    for counts in rng.poisson(2, (50, 20)).astype(float):
+        coarse = _coarse(counts, 5)
+        edges = np.flatnonzero(np.diff(coarse)) + 1
+        assert coarse.sum() == pytest.approx(counts.sum())
+        assert min(part.sum() for part in np.split(coarse, edges)) >= 5 - 1e-9
+
+
+def test_bad_input_is_refused_by_name(tmp_path):
+    frame = hospitals(n=800, n_sites=2)
+    stats = of_parts(frame)
+    with pytest.raises(ValueError, match=r"'age' is continuous from 18 to 95 .* from 0 to 99"):
+        stats.merge(of_parts(frame, ranges={"age": (0, 99)}))
+    old = frame.assign(age=frame.age + 40)
+    before = stats.n_rows
+    with pytest.raises(ValueError, match=r"values of 'age' .* out of the declared range 18 to 95"):
+        stats.update(old)
+    assert stats.n_rows == before
+    with pytest.raises(ValueError, match="'age' is continuous"):
+        ConDoAdapter(reference="A", divergence="reverse-kl").fit_statistics(stats)
+    stats.save(tmp_path / "a.json")
+    content = json.loads((tmp_path / "a.json").read_text())["continuous"]
+    content["basis"]["n_knots"] = 9
+    with pytest.raises(ValueError, match="do not fit"):
+        Continuous.read(content)
+    part = Continuous(stats.continuous.basis, 1, 4)
+    other = type(part.basis)(("age",), ((18.0, 95.0),), 9)
+    with pytest.raises(ValueError, match="Functions of continuous confounders differ"):
+        part.merge(Continuous(other, 1, 4))
