@@ -30,7 +30,7 @@ from condokit.fit.choose import (
 )
 from condokit.fit.controls import Controls, find_controls
 from condokit.fit.estimator import by_place, is_array_wanted, keep_features, matched, names_out
-from condokit.fit.fit_map import fit_quietly
+from condokit.fit.fit_map import fit_quietly, from_sample
 from condokit.fit.pairs import check_pairs, refine
 from condokit.fit.record import Fit, FitReport
 from condokit.maps.affine import AffineMap
@@ -457,6 +457,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             with watched(bool(self.verbose), self.n_jobs) as watch:
                 settings, controls, left = self.get_params(deep=False), None, domains
                 if self.controls is not None:
+                    domains = domains if domains.sums is None else from_sample(domains)
                     places = find_controls(self.controls, domains, self.map)
                     controls = Controls.of(domains, places)
                     left = controls.others(domains)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from condokit import ConDoAdapter
+from condokit import ConDoAdapter, assess, bootstrap, evaluate, sensitivity
 from condokit.data import streamed, tally
 from condokit.data.streamed import read_table
 
@@ -89,6 +89,55 @@ def test_the_sample_depends_on_values_alone():
         assert domains.weights.sum() == pytest.approx(len(frame))
         samples.append(rows[np.lexsort(rows.T)])
     assert all(np.array_equal(one, samples[0]) for one in samples)
+
+
+@pytest.mark.usefixtures("few_in_sample")
+def test_heavy_tails_take_another_pass():
+    frame = made(20_000)
+    frame["x1"] += np.random.default_rng(3).standard_t(2.5, len(frame))
+    wanted = fitted(frame)
+    assert "x1" in wanted.report_["heavy_tailed_features"]
+    for name, X in frames(frame):
+        if name == "reader":
+            with pytest.raises(ValueError, match="A RecordBatchReader is read once"):
+                fitted(X)
+            continue
+        found = fitted(X)
+        apart = np.abs(found.map_.scale - wanted.map_.scale) / wanted.map_se_["scale"]
+        assert apart.max() < 0.02, name
+
+
+@pytest.mark.usefixtures("few_in_sample")
+def test_continuous_confounders_and_matrices_see_all_rows():
+    frame = made(20_000)
+    frame["x2"] += 0.05 * frame["years"] + 0.001 * (frame["years"] - 50) ** 2
+    roles = {"domain": "domain", "confounders": ["sex", "years"], "features": FEATURES}
+    wanted = ConDoAdapter().fit(frame, **roles)
+    X = pl.from_pandas(frame).lazy()
+    found = ConDoAdapter().fit(X, **roles)
+    for part in ("scale", "offset"):
+        apart = getattr(found.map_, part) - getattr(wanted.map_, part)
+        assert np.abs(apart / wanted.map_se_[part]).max() < 0.1
+    wanted, found = (fitted(data, map="affine", divergence="ot") for data in (frame, X))
+    assert np.allclose(found.map_.A, wanted.map_.A, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:Confounders")
+@pytest.mark.usefixtures("few_in_sample")
+def test_what_needs_rows_takes_the_sample_and_says_so():
+    frame = made(20_000)
+    X = pl.from_pandas(frame).lazy()
+    roles = {**ROLES, "features": FEATURES}
+    for settings in ({"map": "monotone"}, {"divergence": "energy"}, {"controls": ["x0"]}):
+        with pytest.warns(UserWarning, match="not found from sums over all rows, but from a sampl"):
+            found = ConDoAdapter(**settings).fit(X, **roles)
+        assert np.isfinite(found.transform(frame[FEATURES]).to_numpy()).all()
+    assert repr(assess(X, **roles)) == repr(assess(frame, **roles))
+    adapter = fitted(X)
+    assert evaluate(adapter, X, **roles).verdict == "better"
+    assert sensitivity(adapter, X, n_splits=2, **roles).placebo is not None
+    with pytest.raises(ValueError, match="must all be in memory"):
+        bootstrap(adapter, X, **roles)
 
 
 def test_few_rows_are_all_kept():

@@ -78,8 +78,14 @@ class Domains:
 
     def sampled(self) -> "Domains":
         """Return the rows of the tables alone, for what cannot be found from sums of all rows."""
-        share = None if self.weights is None else self.weights / self.weights.mean()
-        return replace(self, sums=None, weights=share)
+        # taken in proportion to what they stand for, so that all count alike, but for a few twice
+        counts, weights = np.ones(len(self.is_query)), self.weights
+        for side in (self.is_query, ~self.is_query):
+            if weights is not None:
+                upto = np.cumsum(weights[side] / weights[side].mean())
+                counts[side] = np.diff(np.floor(upto + 0.5), prepend=0.0)
+        keep, same = self.kept() & (counts > 0), (counts == 1).all()
+        return replace(self, sums=None, weights=None if same else counts, keep=keep, gaps=None)
 
     def chunks(self) -> Iterator[tuple[slice, Array]]:
         """Yield (stacked row numbers, float64 rows on the scale of links) from top to bottom."""

@@ -480,10 +480,10 @@ def _identifies_matrix(domains: Domains, comparison: Comparison | None) -> tuple
         return False, said(_FEW_FOR_MATRIX, rows=rows, d=d, wanted=MANY_ROWS * d)
     if d > _MOST_FEATURES or domains.continuous or domains.gaps is not None:
         return None, said("There are rows enough; {@map='auto'} decides on held-out rows.")
+    domains = domains if domains.sums is None else domains.sampled()
     keep = np.zeros(len(domains.is_query), dtype=bool)
     keep[subsample_sides(domains.is_query, _MOST_ROWS, domains.kept())] = True
-    rows_known = domains if domains.sums is None else domains.sampled()
-    part = replace(rows_known, keep=keep)
+    part = replace(domains, keep=keep)
     try:
         is_determined = determines_matrix(part, compare(part, quiet=True), Stratified())
     except (FloatingPointError, np.linalg.LinAlgError):

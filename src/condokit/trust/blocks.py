@@ -14,6 +14,7 @@ from condokit.conditionals.splines import Splines
 from condokit.data.blocks import blocks_of
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
+from condokit.data.missing import with_gaps
 from condokit.data.streamed import read_table
 from condokit.data.subsets import subsample_sides
 from condokit.data.tables import Table
@@ -42,6 +43,15 @@ def read_for_map(
     if named and (blocks_of(X) or Table(X)).columns is not None:
         features = list(affine.feature_names or ())
     return _in_map_order(read_table(X, domain, confounders, features, *others), affine)
+
+
+def known_rows(domains: Domains) -> Domains:
+    """Return the rows that are known, as a sample of all, if there are sums of all rows."""
+    if domains.sums is None:
+        return domains
+    if not domains.sums.are_rows:
+        raise domains.sums.no_rows()
+    return with_gaps(domains.sampled())
 
 
 def _in_map_order(domains: Domains, affine: AffineMap) -> Domains:
