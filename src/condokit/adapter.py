@@ -220,7 +220,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         ----------
         X : array, pandas or polars DataFrame, pyarrow Table or AnnData of shape (n_rows, n_columns)
             Rows of both domains. Of AnnData, the variables are features (`X`, read in blocks of
-            rows), and columns of `obs` can be named for the rest.
+            rows), and columns of `obs` can be named for the rest. Lazy frames (polars, DuckDB, Dask
+            and others), `dask.array`, `pyarrow.dataset` and readers of batches are not read into
+            memory: sums over all rows and a sample of them give the map; see docs/scale.md.
         y : ignored
             For scikit-learn's sake.
         domain : array-like of shape (n_rows,) or str
@@ -394,7 +396,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         -------
         array or data frame of shape (n_rows, n_features_in_)
             The mapped features, in the container of X; of AnnData a copy in memory with a new `X`,
-            in which all other variables are as they were. With `return_std` a pair of these.
+            in which all other variables are as they were. With `return_std` a pair of these. What
+            is lazy stays lazy, and keeps all other columns.
         """
         check_is_fitted(self)
         if others:

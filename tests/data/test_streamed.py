@@ -160,7 +160,7 @@ def test_every_cell_is_in_the_sample_and_stands_for_its_rows(monkeypatch):
     domains = read_table(X, "domain", ["sex", "site"], FEATURES, *[None] * 4, "raise")
     cells = domains.strata()
     rare = cells.codes == cells.levels.index(("F", "rare"))
-    assert rare.sum() >= 2 * tally._FEWEST_OF_CELL
+    assert rare.sum() >= 2 * tally.FEWEST_OF_CELL
     assert domains.weights[rare].sum() == pytest.approx(200)
 
 

@@ -53,10 +53,10 @@ class Blocks:
 
     def __iter__(self) -> Iterator[Any]:
         """Read all blocks, in order; what goes wrong underneath is told in one line."""
-        with _worded():
+        with worded():
             blocks = iter(self.open(self.native, max(1, _VALUES // max(self.width, 1))))
         while True:
-            with _worded():
+            with worded():
                 block = next(blocks, None)
             if block is None:
                 return
@@ -64,7 +64,7 @@ class Blocks:
 
     def first(self) -> Any:
         """Return the first block that has rows."""
-        with _worded():
+        with worded():
             if self.lazy is not None:
                 rows = max(1, min(_VALUES // max(self.width, 1), 100_000))
                 block = self.lazy.head(rows).collect("pyarrow").to_native()
@@ -109,15 +109,15 @@ def blocks_of(X: Any) -> Blocks | None:
     if not isinstance(lazy, nw.LazyFrame):
         return None
     engine = lazy.implementation.value
-    with _worded():
+    with worded():
         schema = dict(lazy.collect_schema())
         plain = engine == "polars" and X.explain(optimized=False).startswith(_INDEXED)
-    opened = _slices if plain else _ENGINES.get(engine, _collected)
+    opened = _slices if plain else ENGINES.get(engine, _collected)
     return Blocks(X, schema, engine, opened, lazy, len(schema))
 
 
 @contextmanager
-def _worded() -> Iterator[None]:
+def worded() -> Iterator[None]:
     """Turn what an engine says of a table that cannot be read into an error of one line."""
     try:
         yield
@@ -189,8 +189,9 @@ def _dataset(given: tuple[Any, list[str]], rows: int) -> Iterator[Any]:
 def _collected(frame: Any, rows: int) -> Iterator[Any]:
     """Refuse an engine that has no way to hand out blocks."""
     raise refusal(
-        "{engine} hands out no blocks of rows, which this fit needs. Use categorical confounders "
-        "and a diagonal map, or write the table to Parquet and scan that.",
+        "{engine} hands out no blocks of rows, which this fit needs: that of a diagonal map with "
+        "categorical confounders and normal features does not. Write the table to Parquet, and "
+        "scan that with polars.",
         engine=nw.from_native(frame).implementation.value,
     )
 
@@ -228,7 +229,8 @@ def _reader(once: _Once, rows: int) -> Iterator[Any]:
     return iter(once)
 
 
-_ENGINES = {"polars": _polars, "duckdb": _duckdb, "ibis": _ibis, "dask": _dask}
+# that hand out blocks
+ENGINES = {"polars": _polars, "duckdb": _duckdb, "ibis": _ibis, "dask": _dask}
 
 
 def _dask_array(X: Any) -> Blocks:
@@ -317,7 +319,7 @@ def _by_dask(tasks: list[Any], reduction: Reduction[S]) -> S | None:
     while len(level) > 1:
         parts = (level[i : i + _FAN] for i in range(0, len(level), _FAN))
         level = [join(reduction.merge, part) for part in parts]
-    with _worded():
+    with worded():
         return dask.compute(*level)[0] if level else None
 
 

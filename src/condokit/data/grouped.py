@@ -83,7 +83,7 @@ class GroupedMoments:
                 complete = np.where(gaps[:, own].any(axis=1), -1, groups)
                 found = _differences(X[:, own], complete, weights, len(self.count))
                 self.products.add(*found)
-        self._add_means(present, count, known, origin, *sums)
+        self.add_means(present, count, known, origin, *sums)
 
     def update_columns(self, columns: Sequence[Array], groups: Array) -> bool:
         """Add many rows of few groups, given as columns; return whether nothing is missing."""
@@ -106,10 +106,10 @@ class GroupedMoments:
                 sums[:, k, j] = x.sum(), square.sum(), square @ x, square @ square
         if not np.isfinite(sums).all():
             return False
-        self._add_means(at, count[at] * 1.0, None, origin, *(sums / count[at][:, None]))
+        self.add_means(at, count[at] * 1.0, None, origin, *(sums / count[at][:, None]))
         return True
 
-    def _add_means(
+    def add_means(
         self,
         present: Array,
         count: Array,
@@ -136,7 +136,7 @@ class GroupedMoments:
         count = np.bincount(groups[used], None if weights is None else weights[used])
         at = np.flatnonzero(count)
         sums = sparse_sums(X, columns, groups, (1, 2, 3, 4), weights)[:, at]
-        self._add_means(at, count[at], None, 0.0, *(sums / count[at][:, None]))
+        self.add_means(at, count[at], None, 0.0, *(sums / count[at][:, None]))
 
     def merge(self, other: "GroupedMoments", place: Array | None = None) -> None:
         """Add what another object has gathered; its groups go to a `place` each, -1 is nowhere."""

@@ -14,6 +14,7 @@ from condokit.data.columns import as_array, in_order, kind_of, number_levels
 from condokit.data.domains import Confounder, Domains
 from condokit.data.grouped import GroupedMoments
 from condokit.data.measurements import CODES, looks_like, measurements
+from condokit.data.pushdown import computed
 from condokit.data.roles import (
     confounder_columns,
     declared_categorical,
@@ -65,6 +66,7 @@ def _read(
     declared = declared_categorical(categorical, list(named))
     doubtful = {n for n, kind in kinds.items() if kind == "two numbers"} - declared
     continuous = [n for n in named if kinds[n].endswith("number") and n not in declared]
+    X = table.read(slice(0, table.n_rows))
     while True:
         crossed: dict[str | None, Any] = {None: domain}
         crossed |= {n: given for n, given in named.items() if n not in continuous}
@@ -73,13 +75,12 @@ def _read(
             crossed,
             {name: named[name] for name in continuous},
             weight,
-            marks_of(table.read(slice(0, table.n_rows))),
-            max(1, min(_SAMPLED, _SAMPLED_VALUES // table.n_features)),
+            *_how_sampled(X),
             _starts(blocks),
         )
         needed = dict.fromkeys([*table.labels, *reserved])
         some = blocks.select(list(needed))
-        tally = reduce_blocks(some, reading)
+        tally = computed(some, reading, _middle(X)) or reduce_blocks(some, reading)
         assert tally is not None  # there is a head
         levels = _levels(tally, list(crossed))
         wrong = {name for name in doubtful if len(levels.get(name, ())) > 2}
@@ -129,6 +130,18 @@ def _features(
         taken, left = measurements([head], free, is_first)
         features = taken if left else None
     return head.select(features, reserved), left
+
+
+def _how_sampled(X: Array) -> tuple[Array, int, bool]:
+    """Return features that tell rows apart, how many rows are sampled, and if the first do so."""
+    marks, is_telling = marks_of(X)
+    return marks, max(1, min(_SAMPLED, _SAMPLED_VALUES // X.shape[1])), is_telling
+
+
+def _middle(X: Array) -> Array:
+    """Return about the means of features, from the first rows."""
+    known = np.isfinite(X)
+    return np.where(known, X, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
 
 
 def _kind(name: str, column: Any) -> str:

@@ -15,7 +15,7 @@ from condokit.data.domains import compress
 from condokit.data.grouped import GroupedMoments
 from condokit.data.tables import Table
 
-_FEWEST_OF_CELL = 64  # rows in the sample
+FEWEST_OF_CELL = 64  # rows in the sample
 _ELEMENTS = 1 << 17  # of rows that are added at a time, which stay in cache
 _FEWEST_ROWS = 256
 _LARGE = 500  # rows of a cell on average, whose features are summed one by one
@@ -78,7 +78,7 @@ def least(key: Array, cell: Array, side: Array, most: int) -> tuple[Array, Array
     """Mark rows of least hash, and return the largest hash of every cell that still counts."""
     limits = np.full(len(side), _LARGEST)
     first = np.searchsorted(cell, np.arange(len(side) + 1))
-    kept = np.arange(len(key)) - first[cell] < _FEWEST_OF_CELL
+    kept = np.arange(len(key)) - first[cell] < FEWEST_OF_CELL
     for s in np.unique(side):
         mine = side[cell] == s
         if mine.sum() <= most:
@@ -87,8 +87,8 @@ def least(key: Array, cell: Array, side: Array, most: int) -> tuple[Array, Array
         last = np.partition(key[mine], most - 1)[most - 1]
         kept |= mine & (key <= last)
         for c in np.flatnonzero(side == s):
-            own = key[first[c] : first[c + 1]][:_FEWEST_OF_CELL]
-            if len(own) == _FEWEST_OF_CELL:
+            own = key[first[c] : first[c + 1]][:FEWEST_OF_CELL]
+            if len(own) == FEWEST_OF_CELL:
                 limits[c] = max(last, own[-1])
     return kept, limits
 
@@ -155,6 +155,7 @@ class Reading:
     weight: Any
     marks: Array  # features that tell rows apart
     most: int  # rows of a domain in the sample
+    is_telling: bool = True  # whether these have nearly distinct values
     starts: Array | None = None  # where every block begins, if roles are arrays of all rows
 
     def located(self, block: Any) -> "Located":
@@ -277,8 +278,8 @@ def _add(
     return cell
 
 
-def marks_of(X: Array) -> Array:
-    """Return the features by which rows are told apart: some of nearly distinct values, or all."""
+def marks_of(X: Array) -> tuple[Array, bool]:
+    """Return features by which rows are told apart: some of nearly distinct values, or else all."""
     X = X[:_LOOKED_AT]
     telling = list[int]()
     for j, x in enumerate(X.T):
@@ -286,8 +287,8 @@ def marks_of(X: Array) -> Array:
         if 2 * len(known) > len(x) and len(np.unique(known)) > _TELLING * len(known):
             telling.append(j)
         if len(telling) == _MARKS:
-            return np.array(telling)
-    return np.arange(X.shape[1])
+            return np.array(telling), True
+    return np.arange(X.shape[1]), len(telling) == X.shape[1]
 
 
 def hashes(columns: Sequence[Array], Z: Array, marks: Array) -> Array:
