@@ -95,7 +95,7 @@ def test_the_house_stays_small():
     assert len(entries) <= 23
     assert sum(len(path.read_text().splitlines()) for path in MODULES) <= 30_400
     core = [p for p in MODULES if p.relative_to(SOURCE).parts[0] not in NOT_CORE]
-    assert sum(len(re.findall(r"\bisinstance\b", p.read_text())) for p in core) <= 90
+    assert sum(len(re.findall(r"\bisinstance\b", p.read_text())) for p in core) <= 100
 
 
 def test_users_classes_are_not_met_by_assertions():
