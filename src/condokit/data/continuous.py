@@ -123,12 +123,13 @@ class Continuous:
         part.robust = {number[j]: one for j, one in self.robust.items() if j in number}
         return part
 
-    def written(self, kept: list[int], min_cell: int) -> dict[str, Any]:
+    def written(self, kept: list[int], min_cell: int, fewest: int) -> dict[str, Any]:
         """Return some groups as plain numbers that tell of no fewer than `min_cell` rows.
 
-        Bins with fewer rows share those of their neighbours. A feature that is known in too few
-        rows has none; where too few lack it, the functions of confounders are those of all rows,
-        as the difference would be those of the few.
+        `fewest` are those of a feature that is written. Bins with fewer than `min_cell` rows share
+        those of their neighbours. A feature that is known in too few rows has none; where too few
+        lack it, the functions of confounders are those of all rows, as the difference would be
+        those of the few.
         """
         place = np.full(len(self.bins), -1)
         place[kept] = np.arange(len(kept))
@@ -136,7 +137,7 @@ class Continuous:
         found.merge(self, place)
         whole, r = found.products, self.basis.n_columns
         for one in (*whole.own.values(), *found.robust.values()):
-            few = one.count < max(min_cell, self.fewest_rows)
+            few = one.count < fewest
             for name in ("count", "mean", "scatter", "squares"):
                 getattr(one, name)[few] = 0.0
         for one in whole.own.values():
