@@ -24,8 +24,12 @@ class Continuous:
 
     @property
     def fewest_rows(self) -> int:
-        """The fewest rows of a cell that is written: twice the sums that tell of a feature."""
-        return 2 * (self.basis.n_columns + 2)
+        """The fewest rows of a cell that is written: twice the sums that tell of their values.
+
+        From as many sums of functions as there are rows, the values of a confounder can be found.
+        """
+        per_confounder = -(-self.basis.n_products // len(self.basis.names))
+        return 2 * max(self.basis.n_columns + 2, per_confounder)
 
     def update(self, X: Array, values: Array, groups: Array, weights: Array | None = None) -> None:
         """Add rows of features and of confounders; negative groups are left out."""
@@ -76,6 +80,10 @@ class Continuous:
         found = Continuous(self.basis, len(kept), self.products.n_features)
         found.merge(self, place)
         whole, r = found.products, self.basis.n_columns
+        own = list(whole.own)  # whose columns here are of rows before the first gap
+        for table in (whole.mean, whole.scatter):
+            table[..., [r + j for j in own]] = 0.0
+        whole.squares[:, own] = 0.0
         for one in whole.own.values():
             for name in ("count", "mean", "scatter", "squares"):
                 getattr(one, name)[one.count < fewest] = 0.0
