@@ -13,9 +13,11 @@ from condokit import checks
 from condokit.checks import Array, Note, check_integer, listing, noting, refusal, warn
 from condokit.compare.priors import Prior
 from condokit.conditionals.base import Conditional
+from condokit.data.blocks import Blocks, blocks_of
 from condokit.data.domains import Domains
 from condokit.data.measurements import warn_of_columns
-from condokit.data.roles import column_values, from_pair, from_table, is_reference_row
+from condokit.data.roles import column_values, from_pair, is_reference_row
+from condokit.data.streamed import read_table
 from condokit.data.tables import Table
 from condokit.divergences.base import Divergence
 from condokit.fit.choose import (
@@ -28,12 +30,13 @@ from condokit.fit.choose import (
 )
 from condokit.fit.controls import Controls, find_controls
 from condokit.fit.estimator import by_place, is_array_wanted, keep_features, matched, names_out
-from condokit.fit.fit_map import fit_quietly
+from condokit.fit.fit_map import fit_quietly, from_sample
 from condokit.fit.pairs import check_pairs, refine
 from condokit.fit.record import Fit, FitReport
 from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
 from condokit.maps.families import Affine, LocationScale, MapFamily
+from condokit.maps.lazily import keep_rows, map_lazily
 from condokit.maps.profile import profile
 from condokit.maps.standard_errors import StandardErrors
 from condokit.solvers.lbfgs import watched
@@ -217,7 +220,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         ----------
         X : array, pandas or polars DataFrame, pyarrow Table or AnnData of shape (n_rows, n_columns)
             Rows of both domains. Of AnnData, the variables are features (`X`, read in blocks of
-            rows), and columns of `obs` can be named for the rest.
+            rows), and columns of `obs` can be named for the rest. Lazy frames (polars, DuckDB, Dask
+            and others), `dask.array`, `pyarrow.dataset` and readers of batches are not read into
+            memory: sums over all rows and a sample of them give the map; see docs/scale.md.
         y : ignored
             For scikit-learn's sake.
         domain : array-like of shape (n_rows,) or str
@@ -242,7 +247,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         """
         roles = domain, confounders, features, groups, sample_weight
         settings = self.reference, self.categorical, self.missing, self.reliability
-        domains = from_table(X, *roles, *settings)
+        domains = read_table(X, *roles, *settings)
         self.fit_domains(domains, by_place(features, domains))
         self._domain = domain if isinstance(domain, str) else None
         return self
@@ -392,7 +397,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         -------
         array or data frame of shape (n_rows, n_features_in_)
             The mapped features, in the container of X; of AnnData a copy in memory with a new `X`,
-            in which all other variables are as they were. With `return_std` a pair of these.
+            in which all other variables are as they were. With `return_std` a pair of these. What
+            is lazy stays lazy, and keeps all other columns.
         """
         check_is_fitted(self)
         if others:
@@ -455,6 +461,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             with watched(bool(self.verbose), self.n_jobs) as watch:
                 settings, controls, left = self.get_params(deep=False), None, domains
                 if self.controls is not None:
+                    domains = domains if domains.sums is None else from_sample(domains)
                     places = find_controls(self.controls, domains, self.map)
                     controls = Controls.of(domains, places)
                     left = controls.others(domains)
@@ -520,6 +527,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
 
     def _apply(self, what: Map | StandardErrors, X: Any, domain: Any, as_array: bool) -> Any:
         """Map rows, or find the errors of mapped rows; those of the reference stay, without any."""
+        if (blocks := blocks_of(X)) is not None:
+            return self._apply_lazily(what, blocks, domain)
         affine = what if isinstance(what, Map) else self.map_
         everything, table = matched(self, X)
         if domain is None and self._domain in everything.described:
@@ -544,6 +553,21 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 result[rows][mine] = chunk[mine] if what is affine else 0.0
         names = affine.outputs(table.columns)
         return result if as_array else table.rebuild(result, names, what is affine)
+
+    def _apply_lazily(self, what: Map | StandardErrors, blocks: Blocks, domain: Any) -> Any:
+        """Map rows that are not in memory when they are asked for."""
+        if not isinstance(what, Map):
+            raise refusal("{@`return_std`} needs rows in memory. Collect {@`X`} first.")
+        if domain is None:
+            return map_lazily(what, blocks)
+        if blocks.columns is not None:
+            if not isinstance(domain, str):
+                text = "{@'domain'} must name a column of {@`X`}, which is not in memory. Got "
+                raise refusal(text + "{got}.", got=type(domain).__name__)
+            return map_lazily(what, blocks, (domain, self._labels[1]))
+        shape = Table(np.broadcast_to(0.0, (blocks.n_rows or 0, blocks.width)))
+        unchanged = is_reference_row(domain, shape, self._labels)
+        return keep_rows(blocks.native, map_lazily(what, blocks), unchanged)
 
 
 def _line_after_curves(fit: Fit, domains: Domains, pairs: tuple[Array, Array]) -> Fit:

@@ -1,21 +1,27 @@
 """A map applied to a file, in batches, and column by column where the map allows it."""
 
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
 from condokit.batches.adapter import BatchAdapter
-from condokit.checks import Array, FileError
+from condokit.checks import Array, FileError, listing
 from condokit.cli.outputs import tell
 from condokit.cli.tables import check_label, labels_of, refuse_text
 from condokit.data.disclosure import counted
 from condokit.data.roles import batch_of_rows
 from condokit.data.tables import Table
-from condokit.io import is_text, open_writer, read_table, replace_h5ad, scan_table
+from condokit.io import files_of, is_text, open_writer, read_table, replace_h5ad, scan_table
 from condokit.io.formats import arrow, check_names
 from condokit.io.progress import progress
 from condokit.maps.affine import AffineMap
+from condokit.maps.lazily import map_batch, matched, with_columns
 from condokit.maps.profile import Monitor
 
 pa = arrow()
@@ -36,7 +42,7 @@ def apply_to_file(
 ) -> Any:
     """Map a file, watching for drift, and return what was noticed; rows of the reference stay."""
     # as do those of a third label, if the query's is named; from text to text, all other columns
-    # stay as they are written
+    # stay as they are written. An output that is a folder has a file for each that comes in.
     check_label(domain, reference_label, query_label)
     fitted = dict(affine.provenance or {}).get("domains", {})
     column, old, seen = fitted.get("column"), fitted.get("reference"), set[Any]()
@@ -55,11 +61,12 @@ def apply_to_file(
     if output.endswith(".h5ad"):
         n_rows, found = _apply_to_h5ad(affine, incoming, output, force, split)
     else:
-        texts = is_text(incoming, reading["format"]), is_text(output, output_format)
-        reading |= _text_columns(*texts, affine.feature_names, domain)
+        reading |= _text_columns(
+            incoming, output, reading, output_format, affine.feature_names, domain
+        )
         with (
             scan_table(incoming, **reading) as scan,
-            open_writer(output, format=output_format, force=force) as writer,
+            _writer(scan, output, output_format, force) as writer,
         ):
             n_rows, found = _apply_in_batches(affine, scan, writer, split, reading["decimal"])
     if column and old in seen:
@@ -101,18 +108,17 @@ def apply_batches(
         table = Table(part).match(names, adapter.n_features_in_, "the map")
         values = adapter.mapped(table, code, list(maps.values()))
         mapped = [pa.array(one, from_pandas=True) for one in values.T]
-        return _with_columns(part, list(names or part.column_names), mapped)
+        return with_columns(part, list(names or part.column_names), mapped)
 
     if output.endswith(".h5ad"):
         whole = _h5ad(incoming, output)
         check_names(incoming, whole.column_names, [column, *(names or ())])
         replace_h5ad(incoming, output, moved(whole), force)
         return len(whole)
-    texts = is_text(incoming, reading["format"]), is_text(output, output_format)
-    reading |= _text_columns(*texts, names, column)
+    reading |= _text_columns(incoming, output, reading, output_format, names, column)
     with (
         scan_table(incoming, **reading) as scan,
-        open_writer(output, format=output_format, force=force) as writer,
+        _writer(scan, output, output_format, force) as writer,
         progress("rows", scan.n_rows) as advance,
     ):
         check_names(incoming, scan.names, [column, *(names or ())])
@@ -124,12 +130,61 @@ def apply_batches(
 
 
 def _text_columns(
-    from_text: bool, to_text: bool, names: tuple[str, ...] | None, column: str | None
+    incoming: str, output: str, reading: Any, format: str | None, names: Any, column: str | None
 ) -> dict[str, Any]:
     """Return which columns are read as text: from text to text all others than the features."""
-    if not from_text:
+    first = files_of(incoming)[0]
+    if not is_text(first, reading["format"]):
         return {}
+    to_text = is_text(first if is_folder(output) else output, format)
     return {"texts": None if names is not None and to_text else [column], "numbers": names or ()}
+
+
+def is_folder(output: str) -> bool:
+    """Tell whether an output is a folder, in which every file that comes in has one."""
+    return output != "-" and (output.endswith(("/", os.sep)) or Path(output).is_dir())
+
+
+def targets(incoming: str, output: str) -> list[str]:
+    """Return the files that are written."""
+    if not is_folder(output):
+        return [output]
+    names = [Path(file).name for file in files_of(incoming)]
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise FileError(f"{output}: several files are called {listing(twice)}; map them apart.")
+    return [str(Path(output) / name) for name in names]
+
+
+@contextmanager
+def _writer(scan: Any, output: str, format: str | None, force: bool) -> Iterator[Any]:
+    """Open what is written to: a file, or one in a folder for every file that is read."""
+    if not is_folder(output):
+        with open_writer(output, format=format, force=force) as writer:
+            yield writer
+        return
+    with ExitStack() as stack:  # they take their names together, at the end
+        yield _Folder(scan, Path(output), format, force, stack)
+
+
+class _Folder:
+    """Writes the batches of every file into one of the same name."""
+
+    def __init__(
+        self, scan: Any, folder: Path, format: str | None, force: bool, stack: ExitStack
+    ) -> None:
+        self.scan, self.folder, self.how, self.stack = scan, folder, (format, force), stack
+        self.path: Any = None
+        self.writer: Any = None
+
+    def write(self, table: Any) -> None:
+        """Append rows of the file that is being read."""
+        if self.scan.current != self.path:
+            if self.path is not None:
+                self.writer.flush()
+            self.path, (format, force) = self.scan.current, self.how
+            target = self.folder / Path(self.path).name
+            self.writer = self.stack.enter_context(open_writer(target, format=format, force=force))
+        self.writer.write(table)
 
 
 def _apply_in_batches(
@@ -174,68 +229,8 @@ def _h5ad(incoming: str, output: str) -> Any:
     return read_table(incoming)
 
 
-def map_batch(affine: AffineMap, batch: Any, as_is: Array | None = None) -> Any:
-    """Return an Arrow table with its features mapped, save in rows that `as_is` marks."""
-    # Other columns, the order of columns and null values stay; a map between different features
-    # puts its outputs last.
-    columns = dict(zip(batch.column_names, batch.columns))
-    names = list(affine.feature_names or columns)
-    outputs = list(affine.outputs(names) or names)
-    if affine.kind == "diagonal" and affine.links is None:
-        parts = zip(names, affine.scale, affine.offset)
-        mapped = [_scaled(columns[name], scale, offset, name) for name, scale, offset in parts]
-    else:
-        table = _matched(affine, batch)
-        values = affine.apply(table) if batch.num_rows else np.empty((0, len(outputs)))
-        mapped = [pa.array(column, from_pandas=True) for column in values.T]
-    if as_is is not None and as_is.any():
-        if outputs != names:
-            raise ValueError("Rows cannot pass a map between different features as they are.")
-        kept = [columns[name].cast(new.type) for name, new in zip(names, mapped)]
-        mapped = [pa.compute.if_else(as_is, old, new) for old, new in zip(kept, mapped)]
-    if outputs != names:
-        columns = {name: column for name, column in columns.items() if name not in names}
-    return _with_columns(batch.select(list(columns)), outputs, mapped)
-
-
-def _with_columns(batch: Any, names: list[str], values: list[Any]) -> Any:
-    """Return an Arrow table with other values of some columns, or with these as well."""
-    fields = {field.name: field for field in batch.schema}
-    columns = dict(zip(batch.column_names, batch.columns))
-    for name, column in zip(names, values):
-        single = name in fields and pa.types.is_float32(fields[name].type)
-        columns[name] = column.cast(pa.float32()) if single else column
-    made = [
-        fields[name].with_type(column.type) if name in fields else (name, column.type)
-        for name, column in columns.items()
-    ]
-    return pa.table(list(columns.values()), pa.schema(made, metadata=batch.schema.metadata))
-
-
 def some_rows(affine: AffineMap, batch: Any, step: int) -> Array:
     """Return the features of every row, or of one row per `step`, for a look at drift."""
     part = batch if step == 1 else batch.take(np.arange(0, batch.num_rows, step))
-    chunks = [chunk for _, chunk in _matched(affine, part).chunks()]
+    chunks = [chunk for _, chunk in matched(affine, part).chunks()]
     return np.concatenate(chunks) if chunks else np.empty((0, affine.n_features_in_))
-
-
-def _matched(affine: AffineMap, batch: Any) -> Table:
-    return Table(batch).match(affine.feature_names, affine.n_features_in_, "the map")
-
-
-def _scaled(column: Any, scale: float, offset: float, name: str) -> Any:
-    """Return scale x + offset of a column of numbers, in its precision if it is floating."""
-    if column.type not in (pa.float64(), pa.float32()):
-        column = column.cast(pa.float64(), safe=False)  # rounds whole numbers beyond 2 ** 53
-    chunks = column.chunks or [pa.array([], column.type)]
-    array = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
-    x = array.to_numpy(zero_copy_only=False)
-    y = np.multiply(x, scale, dtype=np.float64)
-    y += offset
-    y = y.astype(x.dtype, copy=False)
-    if not np.isfinite(y.sum()) and np.isinf(y).any():
-        given = np.isinf(x).any()
-        what = "has infinite values" if given else "becomes too large for its precision"
-        raise ValueError(f"Column {name!r} {what}.")
-    gaps = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    return pa.array(y, type=array.type, mask=gaps)

@@ -38,6 +38,7 @@ Examples:
   condokit apply map.json incoming.csv -o adapted.parquet
   condokit stats site.csv --label A -c sex -o siteA.json
   condokit fit siteA.json siteB.json --reference-label A -o map.json
+  condokit apply map.json 'data/*.parquet' -o adapted/
   condokit show map.json
   condokit export map.json --sql -
 
@@ -75,7 +76,8 @@ def cli() -> None:
 
     NEW (query) data are mapped so that they look like the OLD (reference) data, comparing the two
     given the confounders. Tables are CSV (also .gz), TSV, Parquet, Feather or h5ad; "-" is
-    standard input or output.
+    standard input or output, and a folder or 'data/*.parquet' many files. Large ones are not read
+    into memory.
     """  # noqa: D301
 
 
@@ -212,7 +214,12 @@ def stats(output: str, min_cell: int, force: bool, as_json: bool, **options: Any
 @cli.command("apply")
 @click.argument("map_file")
 @click.argument("incoming")
-@click.option("--output", "-o", required=True, help="The table to write; - is standard output.")
+@click.option(
+    "--output",
+    "-o",
+    required=True,
+    help="The table to write; - is standard output, FOLDER/ has a file for every one of INCOMING.",
+)
 @click.option("--inverse", is_flag=True, help="Map from OLD units back to NEW.")
 @click.option("--output-format", help="Format of output, if its name does not tell.")
 @shared.domain
@@ -222,14 +229,19 @@ def stats(output: str, min_cell: int, force: bool, as_json: bool, **options: Any
 def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: Any) -> None:
     """Map the features of INCOMING, and keep all other columns and the order of rows.
 
-    From text to text other values stay exactly as they are written; else text becomes numbers,
-    truth values and times where all of a column allow it without loss.
+    INCOMING may be many files: a folder, or 'data/*.parquet'. From text to text other values stay
+    exactly as they are written; else text becomes numbers, truth values and times where all of a
+    column allow it without loss.
     """
-    from condokit.cli.apply_file import apply_batches, apply_to_file
+    from condokit.cli.apply_file import apply_batches, apply_to_file, targets
     from condokit.data.disclosure import counted, small_cells
+    from condokit.io import files_of
 
     as_json = options.pop("as_json")
-    check_outputs([output], options["force"], as_json, inputs=[map_file, incoming])
+    written, read = targets(incoming, output), [map_file, *files_of(incoming)]
+    if written != [output]:
+        Path(output).mkdir(parents=True, exist_ok=True)
+    check_outputs(written, options["force"], as_json, inputs=read)
     affine = load_map(map_file, of_batches=True)
     if affine.kinds == ("batches",):
         n = apply_batches(affine, incoming, output, inverse, **options)

@@ -15,11 +15,12 @@ import click
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
 from condokit.cli.outputs import tell_warnings
+from condokit.cli.streaming import IN_MEMORY
 from condokit.cli.tables import read_data, reliabilities, split
 from condokit.data.disclosure import hidden_overlap
 from condokit.data.domains import Domains
 from condokit.data.records import plain
-from condokit.io import sha256
+from condokit.io import files_of, sha256
 from condokit.io.progress import progress
 from condokit.maps.families import MAPS, LowRank
 from condokit.maps.provenance import fingerprint
@@ -63,7 +64,7 @@ class Fitted:
             same = sum(Path(other).name == Path(path).name for other in self.names)
             name, dot, kind = Path(path).name.partition(".")
             self.names[path] = f"{name} ({same + 1}){dot}{kind}" if same else Path(path).name
-        self.hashes = {self.names[path]: sha256(path) for path in self.names}
+        self.hashes = {self.names[path]: _content(path) for path in self.names}
 
     def read(self, options: dict[str, Any]) -> Any:
         """Return the data."""
@@ -101,7 +102,10 @@ class Fitted:
         )
         return known | {
             "command": self.command("map.json"),
-            "files": [{"name": name, "sha256": found} for name, found in self.hashes.items()],
+            "files": [
+                {"name": name, "size" if " " in found else "sha256": found}
+                for name, found in self.hashes.items()
+            ],
         }
 
     def map_file(self) -> tuple[Any, bytes]:
@@ -182,6 +186,15 @@ class Fitted:
             f"from {n_rows['query']} query and {n_rows['reference']} reference "
             f"rows; overlap of the confounders {self.adapter.overlap_.coefficient:.2f}."
         )
+
+
+def _content(path: str) -> str:
+    """Return the hash of a file; of several, or a large one, how many there are and their size."""
+    files = files_of(path)
+    size = sum(Path(file).stat().st_size for file in files)
+    if len(files) == 1 and size <= IN_MEMORY:
+        return sha256(path)
+    return f"{len(files)} files, {size} bytes"
 
 
 class FittedBatches(Fitted):

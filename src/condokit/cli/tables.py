@@ -14,6 +14,7 @@ from condokit.batches.study import Study
 from condokit.checks import FileError, did_you_mean, listing
 from condokit.cli.options import READING
 from condokit.cli.outputs import tell
+from condokit.cli.streaming import are_large, columns_of, read_large, scanned
 from condokit.data.disclosure import counted
 from condokit.data.domains import Domains
 from condokit.data.measurements import told
@@ -41,6 +42,8 @@ def read_data(
         raise click.UsageError("Standard input can be NEW or OLD, but not both.")
     groups, weights, missing = (options[name] for name in ("groups", "weights", "missing"))
     paths = [path for path in (new, reference) if path is not None]
+    if are_large(paths, options):
+        return _told(_read_large(paths, domain, (query_label, reference_label), options))
     reading = {name: options[name] for name in READING}
     tables = [_table(path, texts=[domain, batch], **reading) for path in paths]
     if query_label is not None:
@@ -83,11 +86,26 @@ def read_data(
         names = Path(new).name, Path(str(reference)).name
         if "-" not in names and names[0] != names[1]:
             found = replace(found, labels=names)
-    found = replace(found, left=others | found.left)
+    found = _told(replace(found, left=others | found.left))
+    return found if batch is None else replace(study, domains=found).with_known_features(common)
+
+
+def _told(found: Domains) -> Domains:
+    """Say which columns are features."""
     tell(f"Features ({found.n_features}): {listing(found.tables[0].labels, 10)}.", False)
     if found.left:
         tell(f"Left alone: {told(found.left)}. Choose features with -f.", False)
-    return found if batch is None else replace(study, domains=found).with_known_features(common)
+    return found
+
+
+def _read_large(paths: list[str], domain: str | None, labels: Any, options: Any) -> Domains:
+    """Read files that are larger than memory."""
+    columns = columns_of(scanned(paths[0], options))
+    kinds = confounder_kinds(options["confounders"], columns, {})
+    features = split("--features", options["features"], columns) or None
+    found = read_large(paths, domain, labels, kinds, features, options)
+    names = Path(paths[0]).name, Path(paths[-1]).name
+    return replace(found, labels=names) if names[0] != names[1] else found
 
 
 def check_label(domain: str | None, reference_label: str | None, query_label: str | None) -> None:

@@ -1,12 +1,14 @@
 """Columns of any library and kind: what they hold, as arrays, and as numbered levels."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from condokit.checks import Array, refusal
 from condokit.data.domains import PART
+
+_FEW_LEVELS = 16  # found one after another
 
 
 def kind_of(column: Any) -> str:
@@ -52,11 +54,7 @@ def factorize(
             ) from None
         number.update(zip(new, range(len(number), len(number) + len(new))))
         numbers.append(np.fromiter(map(number.__getitem__, part), np.int32, len(part)))
-    levels = [value for value in number if not _is_missing(value)]
-    try:
-        levels.sort()
-    except TypeError:
-        levels.sort(key=lambda value: (type(value).__name__, str(value)))
+    levels = in_order(value for value in number if not _is_missing(value))
     place = np.full(len(number), -1, dtype=np.int32)
     for i, value in enumerate(levels):
         place[number[value]] = i
@@ -66,6 +64,36 @@ def factorize(
         text = f"{{name!r}} has {{n:rows}} missing values (of {len(codes)}). Drop these rows, or "
         raise refusal(text + "give them a category of their own.", name=name, n=n_missing)
     return levels, codes
+
+
+def in_order(levels: Iterable[Any]) -> list[Any]:
+    """Return distinct values, sorted."""
+    try:
+        return sorted(levels)
+    except TypeError:
+        return sorted(levels, key=lambda value: (type(value).__name__, str(value)))
+
+
+def number_levels(column: Any, name: str) -> tuple[list[Any], Array]:
+    """Do as `factorize` does, without order; faster if there are few distinct values."""
+    codes, levels = np.full(len(column), -2, dtype=np.int32), list[Any]()
+    is_series = hasattr(column, "to_native")
+    column = column if is_series else np.asarray(column)
+    has_gaps = is_series and column.null_count() > 0
+    if has_gaps:
+        codes[column.is_null().to_numpy()] = -1
+    while len(levels) < _FEW_LEVELS and len(codes):
+        place = int((codes == -2).argmax())
+        if codes[place] != -2:
+            return levels, codes
+        value = column[place]
+        value = value.item() if hasattr(value, "item") else value
+        if _is_missing(value):  # such as NaN
+            break
+        same = column == value
+        codes[as_array(same.fill_null(False) if has_gaps else same, bool)] = len(levels)
+        levels.append(value)
+    return factorize([column], name, allow_missing=True)
 
 
 def _is_missing(value: Any) -> bool:

@@ -78,8 +78,14 @@ class Domains:
 
     def sampled(self) -> "Domains":
         """Return the rows of the tables alone, for what cannot be found from sums of all rows."""
-        share = None if self.weights is None else self.weights / self.weights.mean()
-        return replace(self, sums=None, weights=share)
+        # taken in proportion to what they stand for, so that all count alike, but for a few twice
+        counts, weights = np.ones(len(self.is_query)), self.weights
+        for side in (self.is_query, ~self.is_query):
+            if weights is not None:
+                upto = np.cumsum(weights[side] / weights[side].mean())
+                counts[side] = np.diff(np.floor(upto + 0.5), prepend=0.0)
+        keep, same = self.kept() & (counts > 0), (counts == 1).all()
+        return replace(self, sums=None, weights=None if same else counts, keep=keep, gaps=None)
 
     def chunks(self) -> Iterator[tuple[slice, Array]]:
         """Yield (stacked row numbers, float64 rows on the scale of links) from top to bottom."""
@@ -143,7 +149,7 @@ class Domains:
             small = len(levels) * n_levels < np.iinfo(np.int32).max
             crossed = codes * n_levels if small else codes.astype(np.int64) * n_levels
             crossed += confounder.codes
-            distinct, codes = _compress(crossed)
+            distinct, codes = compress(crossed)
             pairs = [divmod(int(value), n_levels) for value in distinct]
             levels = [(*levels[left], confounder.levels[right]) for left, right in pairs]
         counts = np.zeros((2, len(levels)), dtype=np.int64 if self.weights is None else float)
@@ -157,6 +163,7 @@ class Domains:
             counts += np.bincount(cells, weights, 2 * len(levels)).reshape(-1, 2).T
         if self.keep is not None:
             codes[~self.keep] = -1
+        counts = counts if self.sums is None else counts.round(6)  # whole numbers, but for rounding
         return Strata([c.name for c in categorical], levels, codes, counts[0], counts[1])
 
 
@@ -198,7 +205,7 @@ def cell_names(names: list[str], levels: list[tuple[Any, ...]]) -> list[str]:
     ]
 
 
-def _compress(values: Array) -> tuple[Array, Array]:
+def compress(values: Array) -> tuple[Array, Array]:
     """Return the distinct non-negative integers and each row's number among them."""
     if values.max() > 4 * len(values) + 1_000_000:
         distinct, codes = np.unique(values, return_inverse=True)

@@ -39,13 +39,18 @@ def from_table(
     reliability: Any = None,
 ) -> Domains:
     """Read one table whose rows `domain` labels; the checks of `ConDoAdapter.fit`."""
+    require_domain(domain)
+    roles = confounders, features, groups, sample_weight, categorical, missing, reliability
+    return _labelled(X, "domain", domain, None, reference, *roles)[0]
+
+
+def require_domain(domain: Any) -> None:
+    """Refuse to go on without the domain of rows."""
     if domain is None:
         raise ValueError(
             "'domain' is required: an array with the domain label of each row, or the name of the "
             "column that holds it. For two separate tables use fit_pair."
         )
-    roles = confounders, features, groups, sample_weight, categorical, missing, reliability
-    return _labelled(X, "domain", domain, None, reference, *roles)[0]
 
 
 def from_batches(
@@ -68,10 +73,7 @@ def from_batches(
 def from_site(
     X: Any, domain: Any, label: Any, *roles: Any
 ) -> tuple[Domains, Array, list[Any], Array | None]:
-    """Read one table of a site, whose rows `domain` labels or which all have one `label`.
-
-    As `from_batches`, with as many labels as there are, and no bridges.
-    """
+    """Read a table as `from_batches`, of any number of labels: of each row, or one `label`."""
     if (domain is None) == (label is None):
         raise refusal("Give either {@'domain'}, the labels of rows, or {@'label'}, one for all.")
     given = domain if label is None else [label] * Table(X).n_rows
@@ -96,15 +98,15 @@ def _labelled(
     table = Table(X)
     reserved: list[str] = []
     said = "domain" if argument == "site" else argument
-    labels = _column(table, said, given, reserved)
+    labels = one_column(table, said, given, reserved)
     reliability = check_reliability(reliability)
-    columns = _confounders(table, confounders, reserved, "confounders", reliability)
+    columns = confounder_columns(table, confounders, reserved, "confounders", reliability)
     group_codes = _group_codes([table], [groups], [reserved])
     if isinstance(sample_weight, str):
-        sample_weight = _column(table, "sample_weight", sample_weight, reserved)
+        sample_weight = one_column(table, "sample_weight", sample_weight, reserved)
     bridges = None
     if bridge is not None:
-        given = _column(table, "bridge", bridge, reserved)
+        given = one_column(table, "bridge", bridge, reserved)
         names, bridges = factorize([given], "bridge", allow_missing=True)
         bridges[bridges == (names.index("") if "" in names else -1)] = -1
     weights = _weights([table], [sample_weight])
@@ -169,8 +171,8 @@ def from_pair(
         raise ValueError("Give Z_query and Z_reference together, or neither.")
     reserved: list[list[str]] = [[], []]
     reliability = check_reliability(reliability)
-    query = _confounders(tables[0], Z_query, reserved[0], "Z_query", reliability)
-    reference = _confounders(tables[1], Z_reference, reserved[1], "Z_reference", reliability)
+    query = confounder_columns(tables[0], Z_query, reserved[0], "Z_query", reliability)
+    reference = confounder_columns(tables[1], Z_reference, reserved[1], "Z_reference", reliability)
     group_codes = _group_codes(tables, _pair("groups", groups), reserved)
     for table in tables:
         table.refuse_empty()
@@ -216,7 +218,7 @@ def _unused(tables: list[Table], reserved: list[list[str]]) -> tuple[str, ...]:
 def is_reference_row(domain: Any, table: Table, labels: tuple[Any, Any]) -> Array:
     """Mark the rows that a transform leaves as they are; labels are (query, reference)."""
     query_label, reference_label = labels
-    levels, codes = factorize([_column(table, "domain", domain, [])], "domain")
+    levels, codes = factorize([one_column(table, "domain", domain, [])], "domain")
     strange = [level for level in levels if level not in labels]
     if strange:
         raise ValueError(
@@ -228,7 +230,7 @@ def is_reference_row(domain: Any, table: Table, labels: tuple[Any, Any]) -> Arra
 
 def batch_of_rows(batch: Any, table: Table, known: list[Any]) -> Array:
     """Return the number of each row's batch among those that have a map."""
-    levels, codes = factorize([_column(table, "batch", batch, [])], "batch")
+    levels, codes = factorize([one_column(table, "batch", batch, [])], "batch")
     place = {_spelled(label): k for k, label in enumerate(known)}
     strange = [level for level in levels if _spelled(level) not in place]
     if strange:
@@ -246,7 +248,7 @@ def _spelled(label: Any) -> Any:
 
 def column_values(table: Table, argument: str, value: Any) -> Array:
     """Return row-wise values, given as such or as a column name, as an array."""
-    return as_array(_column(table, argument, value, []))
+    return as_array(one_column(table, argument, value, []))
 
 
 def name_domains(labels: list[Any], n_rows: int, reference: Any) -> tuple[Any, Any]:
@@ -290,7 +292,7 @@ def _group_codes(
     if all(given is None for given in groups):
         return None
     labels = [
-        _column(table, "groups", given, taken)
+        one_column(table, "groups", given, taken)
         if given is not None
         else [(table.name, i) for i in range(table.n_rows)]  # each row is its own subject
         for table, given, taken in zip(tables, groups, reserved)
@@ -347,7 +349,7 @@ def _refuse_other_columns(query: list[str], reference: list[str]) -> None:
         )
 
 
-def _column(table: Table, argument: str, value: Any, reserved: list[str]) -> Any:
+def one_column(table: Table, argument: str, value: Any, reserved: list[str]) -> Any:
     """Return row-wise metadata given as a column name or as values."""
     if isinstance(value, str):
         column = table.column(argument, value)
@@ -378,7 +380,7 @@ def _series_or_list(argument: str, value: Any, table: Table) -> Any:
     return values
 
 
-def _confounders(
+def confounder_columns(
     table: Table, given: Any, reserved: list[str], argument: str, reliability: Mapping[Any, Any]
 ) -> NamedColumns:
     """Return the confounders as (name, values), whichever way they were given."""
@@ -395,7 +397,7 @@ def _confounders(
             names = list(dict.fromkeys(given))
             if len(given) != table.n_rows or set(names).issubset(table.described):
                 table.refuse_unknown(argument, names)
-                return [(name, _column(table, argument, name, reserved)) for name in names]
+                return [(name, one_column(table, argument, name, reserved)) for name in names]
         elif any(are_names) and all(hasattr(value, "__len__") for value in given):
             raise ValueError(
                 f"'{argument}' mixes column names with columns of values. List names only, or pass "
@@ -446,7 +448,7 @@ def _with_confounders(
     is_query, weights = domains.is_query, domains.weights
     columns, reliability = _gathered(tables, reliability)
     names = list(columns)
-    declared = _declared(categorical, names)
+    declared = declared_categorical(categorical, names)
     confounders = []
     counts: dict[str, int] = {}
     keep = np.ones(len(is_query), dtype=bool)
@@ -570,7 +572,7 @@ def _filled(confounder: Confounder, gaps: Array, is_query: Array) -> Confounder:
     return replace(confounder, codes=codes, values=values)
 
 
-def _declared(categorical: Any, names: list[str]) -> set[str]:
+def declared_categorical(categorical: Any, names: list[str]) -> set[str]:
     """Return the confounders that are declared categorical by name, position or mask."""
     if categorical is None:
         return set()

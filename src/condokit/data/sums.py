@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from condokit.checks import Array, refusal
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.bins import Values
 from condokit.data.continuous import Continuous
-from condokit.data.grouped import GroupedMoments
+from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.subsets import subsample
 
 _MARKS = 256  # by which values are told apart
@@ -28,7 +30,7 @@ class Ties:
         self.features = np.empty(0, dtype=np.intp)  # those that are counted, increasing
         self.counts = np.zeros((0, 0, _MARKS))  # (n_labels, n_counted, 256)
 
-    def update(self, X: Array, label: Array) -> None:
+    def update(self, X: Array, label: Array, weights: Array | None = None) -> None:
         """Add rows, with the number of the label of each; NaN is no value."""
         suspect = np.zeros(X.shape[1], dtype=bool)
         suspect[self.features] = True
@@ -42,7 +44,10 @@ class Ties:
         mark = (values.view(np.uint64) * _MIX) >> np.uint64(56)
         n_labels, s, _ = self.counts.shape
         place = (label[:, None] * s + np.arange(s)) * _MARKS + mark.astype(np.intp)
-        found = np.bincount(place[~np.isnan(values)], minlength=self.counts.size)
+        known, each = ~np.isnan(values), None
+        if weights is not None:
+            each = np.broadcast_to(weights[:, None], values.shape)[known]
+        found = np.bincount(place[known], each, minlength=self.counts.size)
         self.counts += found.reshape(self.counts.shape)
 
     def make_room(self, features: Array, n_labels: int) -> None:
@@ -81,6 +86,21 @@ class Ties:
         return found
 
 
+class CellScatter:
+    """Covariances of cells, for `Sums.again`."""
+
+    def __init__(self, n_cells: int, n_features: int) -> None:
+        self.scatter = GroupedScatter(n_cells, n_features)
+
+    def update(self, X: Array, _: Array, cell: Array, weights: Array | None = None) -> None:
+        """Add rows."""
+        self.scatter.update(X, cell, weights)
+
+    def merge(self, other: "CellScatter") -> None:
+        """Add what another object has gathered."""
+        self.scatter.merge(other.scatter)
+
+
 @dataclass(frozen=True)
 class Sums:
     """What is known of all rows by cells, a cell being a label and a level of each category."""
@@ -93,6 +113,7 @@ class Sums:
     are_rows: bool = False  # whether these are rows of their cell; if not, each stands for it
     # the values of features with heavy tails, as far as they are known, by number
     values: Callable[[Array], dict[int, Values]] | None = None
+    counts: Array | None = None  # (n_rows,): how often each row is there, where it is once for many
     continuous: Continuous | None = None  # of continuous confounders
     # read all rows again, given something empty with `update` (of features, continuous confounders
     # as given, cells, weights or None) and `merge`, and the numbers of features it is told
@@ -105,7 +126,8 @@ class Sums:
             number = {int(place): j for j, place in enumerate(places)}
 
             def some(features: Array) -> dict[int, Values]:
-                return {number[k]: v for k, v in whole(places[features]).items()}
+                found = whole(places[features])
+                return {number[k]: v for k, v in found.items() if k in number}
 
         moments, ties = self.moments.of(places), self.ties.of(places)
         own = None if self.continuous is None else self.continuous.of(places)
@@ -118,21 +140,23 @@ class Sums:
         of_cell = np.full(len(self.label), -1)
         of_cell[self.cell] = groups
         found = kind(n_groups, self.moments.mean.shape[1])
-        if not hasattr(found, "third") and not self.has_covariances:
-            raise self.no_rows()
-        found.merge(self.moments if hasattr(found, "third") else self.moments.products, of_cell)
+        whole: Any = self.moments
+        if not hasattr(found, "third"):
+            if not self.has_covariances:
+                raise self.no_rows()
+            whole = whole.products
+            if self.again is not None:  # in another pass
+                n, d = self.moments.mean.shape
+                whole = self.again(partial(CellScatter, n, d), np.arange(d)).scatter
+        found.merge(whole, of_cell)
         return found
 
     @property
     def has_covariances(self) -> bool:
         """Whether covariances of all features are known in every cell: of few, not from files."""
         moments = self.moments
-        return (
-            self.by_cell
-            and moments.products is not None
-            and moments.known is None
-            and (len(moments.few) == moments.mean.shape[1])
-        )
+        whole = moments.products is not None and len(moments.few) == moments.mean.shape[1]
+        return moments.known is None and (self.again is not None or (self.by_cell and whole))
 
     def no_rows(self) -> ValueError:
         """Word the error where single rows are needed that are not known."""
@@ -145,8 +169,9 @@ class Sums:
     @property
     def weights(self) -> Array:
         """How many rows each row of the tables stands for."""
-        n_rows = np.bincount(self.cell, minlength=len(self.label))
-        return (self.moments.count / np.maximum(n_rows, 1))[self.cell]
+        counts = np.ones(len(self.cell)) if self.counts is None else self.counts
+        n_rows = np.bincount(self.cell, counts, minlength=len(self.label))
+        return counts * (self.moments.count / ones_for_zeros(n_rows))[self.cell]
 
     def alike(self) -> Iterator[tuple[Array, Array]]:
         """Yield features with as many known values in every cell, and the rows of such cells."""

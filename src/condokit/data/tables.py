@@ -42,6 +42,14 @@ class Table:
         self.positions: Sequence[int] = range(self.width)
         self._is_slow = hasattr(self._data, "chunks")  # in a file, or lazy
 
+    @classmethod
+    def named(cls, values: Array, names: Sequence[str] | None) -> "Table":
+        """Return an array as a table whose columns have names."""
+        table = cls(values)
+        table.columns = None if names is None else list(names)
+        table._place = {name: i for i, name in enumerate(names or ())}
+        return table
+
     @property
     def n_features(self) -> int:
         """Number of selected columns."""
@@ -270,6 +278,14 @@ class Table:
             floats = (column.cast(nw.Float64) for column in part.iter_columns())
             values = np.column_stack([column.to_numpy() for column in floats])
         return np.asarray(values, dtype=np.float64)
+
+    def vectors(self) -> list[Array]:
+        """Return the selected columns as float64, without copying what is so already."""
+        if not self._is_frame:
+            return list(self.read(slice(0, self.n_rows)).T)
+        columns = [self._data[:, position] for position in self.positions]
+        kinds = zip(columns, self._dtypes())
+        return [(c if kind == nw.Float64 else c.cast(nw.Float64)).to_numpy() for c, kind in kinds]
 
     def _dtypes(self) -> list[nw.dtypes.DType]:
         """Return the types of the selected columns of a data frame."""

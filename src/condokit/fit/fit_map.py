@@ -24,7 +24,13 @@ from condokit.compare.weak_points import weak_points
 from condokit.conditionals import Conditional
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
-from condokit.data.missing import complete_counts, complete_rows, missing_features, same_gaps
+from condokit.data.missing import (
+    complete_counts,
+    complete_rows,
+    missing_features,
+    same_gaps,
+    with_gaps,
+)
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
 from condokit.divergences.samples import on_means
@@ -175,11 +181,16 @@ def _as_needed(domains: Domains, recipe: Recipe) -> Domains:
         plain = many or recipe.divergence.in_closed_form or recipe.shrinkage != "auto"
         if family.form == "matrix" and plain:
             return domains
+    return from_sample(domains)
+
+
+def from_sample(domains: Domains) -> Domains:
+    """Return the rows that are known of all, and say so."""
     if not domains.sums.are_rows:
         raise domains.sums.no_rows()
     text = "A map of this kind is not found from sums over all rows, but from a sample: {n} rows."
     warn("sample", text, UserWarning, n=len(domains.is_query))
-    return domains.sampled()
+    return with_gaps(domains.sampled())
 
 
 def _map_of(solution: Solution, table: Table, links: Any, outputs: Any) -> Map:

@@ -7,6 +7,7 @@ from condokit.io.formats import is_number as is_number
 from condokit.io.formats import is_text as is_text
 from condokit.io.h5ad import OBSERVED as OBSERVED
 from condokit.io.h5ad import replace_h5ad as replace_h5ad
+from condokit.io.reading import files_of as files_of
 from condokit.io.reading import read_table as read_table
 from condokit.io.reading import scan_table as scan_table
 from condokit.io.reading import sha256 as sha256

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,27 +21,50 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+def files_of(path: PathLike) -> list[str]:
+    """Return the files that a path stands for: all in a folder, or that match `data/*.parquet`."""
+    name = str(path)
+    if os.path.isdir(name):
+        name = os.path.join(glob.escape(name), "*.*")
+    elif os.path.exists(name) or not glob.has_magic(name):
+        return [name]
+    found = sorted(file for file in glob.glob(name, recursive=True) if os.path.isfile(file))
+    if not found:
+        there = "is a folder without files" if os.path.isdir(path) else "matches no file"
+        raise FileError(f"{path} {there}.")
+    return found
+
+
 def read_table(path: PathLike, *, format: str | None = None, **text: Any) -> pa.Table:
-    """Read a table, of at least one row, into memory.
+    """Read a table, of at least one row, into memory; of several files one below the other.
 
     The suffix of a file tells its format, which `format` may replace (as "csv" or "tsv.gz"); "-" is
     standard input, by default CSV. `text` are the options of `Text`.
     """
-    with Scan(path, format, sys.maxsize, text) as scan:
-        if not (tables := list(scan)):
-            raise FileError(f"{shown(path)} has no rows.")
-        return arrow().concat_tables(tables)
+    tables = []
+    for file in files_of(path):
+        with Scan(file, format, sys.maxsize, text) as scan:
+            tables += list(scan)
+            if tables[1:] and set(tables[-1].column_names) != set(tables[0].column_names):
+                raise FileError(f"{file} has other columns than {files_of(path)[0]}.")
+    if not tables:
+        raise FileError(f"{shown(path)} has no rows.")
+    with worded(path):
+        return arrow().concat_tables(tables, promote_options="permissive")
 
 
 def scan_table(
     path: PathLike, *, format: str | None = None, batch_rows: int | None = None, **text: Any
-) -> Scan:
+) -> Scan | Scans:
     """Open a table to be read in batches, in constant memory; parameters as in `read_table`.
 
     `batch_rows` is the most rows of a batch, by default such that it takes about 16 MB. Parquet
     from standard input is held in memory, since its index comes last.
     """
-    return Scan(path, format, batch_rows, text)
+    files = files_of(path)
+    if len(files) > 1:
+        return Scans([partial(Scan, file, format, batch_rows, text) for file in files])
+    return Scan(files[0], format, batch_rows, text)
 
 
 class Scan:
@@ -47,7 +73,7 @@ class Scan:
     def __init__(
         self, path: PathLike, format: str | None, batch_rows: int | None, text: Any
     ) -> None:
-        self.path, self._files = path, ExitStack()
+        self.path, self.current, self._files = path, path, ExitStack()
         self.format, zipped = format_of(path, format)
         arrow()
         piped, whole = str(path) == "-", batch_rows == sys.maxsize
@@ -90,6 +116,32 @@ class Scan:
         return self
 
     __exit__ = close
+
+
+class Scans:
+    """Several files, which are read one after another as one table."""
+
+    def __init__(self, opening: Sequence[Callable[[], Scan]]) -> None:
+        self._opening = opening
+        with opening[0]() as first:
+            self.path, self.names, self.schema = first.path, first.names, first.schema
+        self.current, self.n_rows = self.path, None
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        for opening in self._opening:
+            with opening() as scan:
+                self.current = scan.path  # the file that is being read
+                if scan.names != self.names:
+                    raise FileError(f"{scan.path} has other columns than {self.path}.")
+                for table in scan:
+                    with worded(scan.path):
+                        yield table if table.schema == self.schema else table.cast(self.schema)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing open."""
 
 
 def sha256(path: PathLike) -> str:

@@ -126,8 +126,7 @@ class Writer:
         with worded(self.path, "written"):
             if self._sink is None:
                 raise FileError(f"{shown(self.path)}: there was no table to write.")
-            if self._waiting:
-                self._flush()
+            self.flush()
             self._sink.close()
 
     def _start(self) -> Any:
@@ -149,6 +148,12 @@ class Writer:
         kinds = [f.type.value_type if coded(f.type) else f.type for f in self._schema]
         self._schema = pa.schema(zip(self._schema.names, kinds))
         return _Lines(self._file, delimiter)
+
+    def flush(self) -> None:
+        """Write what waits, which takes memory until then."""
+        with worded(self.path, "written"):
+            if self._waiting:
+                self._flush()
 
     def _flush(self) -> None:
         pa = arrow()

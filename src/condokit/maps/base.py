@@ -11,8 +11,10 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from condokit.checks import Array, did_you_mean, listing
 from condokit.data import links as linking
+from condokit.data.blocks import blocks_of
 from condokit.data.tables import Table
 from condokit.maps import file as mapfile
+from condokit.maps.lazily import map_lazily
 from condokit.maps.profile import Check, Profile, check
 from condokit.maps.provenance import FrozenDict, check_provenance
 
@@ -169,7 +171,13 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         return np.array([f"x{j}" for j in places] if names is None else list(names), dtype=object)
 
     def __call__(self, X: Any) -> Any:
-        """Map every row; the result is the same kind of table as X."""
+        """Map every row; the result is the same kind of table as X.
+
+        Of lazy frames, Dask collections and Arrow datasets it is lazy as well, with all other
+        columns as they are.
+        """
+        if (blocks := blocks_of(X)) is not None:
+            return map_lazily(self, blocks)
         owner = f"this {type(self).__name__}"
         table = Table(X).match(self.feature_names, self.n_features_in_, owner)
         return table.rebuild(self.apply(table), self.outputs(table.columns))

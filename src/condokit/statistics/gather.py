@@ -18,6 +18,7 @@ from condokit.data.sums import Ties
 from condokit.maps.file import Place
 from condokit.statistics import file, reveals
 
+_REWEIGHED = 8  # times, that lines of cells are found with weights
 _GIVEN = ("domain", "confounders", "sample_weight")
 Cell = tuple[Any, ...]  # the label of a domain, then the level of every category
 
@@ -171,11 +172,7 @@ class Statistics:
             raise ValueError("Rows come first, then the values of features with heavy tails.")
         domains, codes, labels = self._read(X, domain, confounders, sample_weight)
         self._check(domains)
-        by_name = {c.name: c.values for c in domains.continuous}
-        names = () if self.continuous is None else self.continuous.basis.names
-        values = np.array([by_name[name] for name in names], dtype=float).T
-        if self.continuous is not None:
-            self.continuous.basis.check(values[domains.kept()])
+        values = self._confounders(domains)
         cell = self._cells(domains, codes, labels)
         if domains.weights is not None:
             self.largest_weight = max(self.largest_weight, float(domains.weights.max()))
@@ -190,6 +187,15 @@ class Statistics:
             self.ties.update(chunk[mine], label[rows][mine])
         return self
 
+    def _confounders(self, domains: Domains) -> Array:
+        """Return continuous confounders, in the order of the basis; refuse those out of range."""
+        by_name = {c.name: c.values for c in domains.continuous}
+        names = () if self.continuous is None else self.continuous.basis.names
+        values = np.array([by_name[name] for name in names], dtype=float).T
+        if self.continuous is not None:
+            self.continuous.basis.check(values[domains.kept()])
+        return values
+
     def bins(self, features: Array) -> Bins:
         """Return empty bins for the values of some features, around the means of cells."""
         moments = self.moments
@@ -200,13 +206,34 @@ class Statistics:
         """Count the values of rows, which have been added before, in bins."""
         domains, codes, labels = self._read(X, *map(roles.get, _GIVEN))
         cell, part = self._cells(domains, codes, labels), domains.of(features)
+        confounders = self._confounders(domains)
         for rows, chunk in part.chunks():
             weights = None if domains.weights is None else domains.weights[rows]
+            if self.continuous is not None:  # without the curves of cells
+                used, chunk = np.flatnonzero(cell[rows] >= 0), np.array(chunk)
+                at = confounders[rows][used], cell[rows][used]
+                for k, j in enumerate(features.tolist()):
+                    chunk[used, k] -= self.continuous.curves(*at, j)
             bins.update(chunk, cell[rows], weights)
+
+    def _reweigh(self, features: Array, X: Any, **roles: Any) -> None:
+        """Find the curves of cells that heavy tails do not bend."""
+        assert self.continuous is not None
+        domains, codes, labels = self._read(X, *map(roles.get, _GIVEN))
+        cell, values = self._cells(domains, codes, labels), self._confounders(domains)
+        kept = np.flatnonzero(cell >= 0)
+        X, weights = domains.of(features).rows(kept), domains.weights
+        known = values[kept], cell[kept], None if weights is None else weights[kept]
+        products = self.continuous.products
+        self.continuous.robust = {j: products.of(np.array([j])) for j in features.tolist()}
+        for _ in range(_REWEIGHED):
+            self.continuous.reweighted(X, *known)
 
     def with_values(self, X: Any, features: Array, **roles: Any) -> "Statistics":
         """Count the values of some features in bins; X are all rows that were added."""
         bins = self.bins(features)
+        if self.continuous is not None:
+            self._reweigh(features, X, **roles)
         self.fill(bins, features, X, **roles)
         self.values = {int(j): bins.values(k) for k, j in enumerate(features)}
         return self

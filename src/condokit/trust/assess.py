@@ -34,7 +34,7 @@ from condokit.data.disclosure import (
 from condokit.data.domains import Domains, Strata, cell_names
 from condokit.data.measurements import FEW_LEVELS, told
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
-from condokit.data.roles import from_table
+from condokit.data.streamed import read_table
 from condokit.data.subsets import subsample_sides
 from condokit.fit.choose import MANY_ROWS
 from condokit.fit.fit_map import determines_matrix
@@ -167,7 +167,7 @@ def assess(
         given = X, batch, confounders, features, groups, sample_weight, bridge
         return _assessed_batches(one, X if isinstance(X, Study) else one.read(*given))
     roles = domain, confounders, features, groups, sample_weight, reference, categorical, missing
-    domains = X if isinstance(X, Domains) else from_table(X, *roles, reliability)
+    domains = X if isinstance(X, Domains) else read_table(X, *roles, reliability)
     check_number("warn_overlap", warn_overlap, 0, 1)
     check_number("min_overlap", min_overlap, 0, 1)
     check_integer("min_cell", min_cell, 1)
@@ -190,6 +190,7 @@ def _assessed(
         few = shares_of_few(overlap.outside, n_query, min_cell)
         shown = {name: share for name, share in overlap.outside.items() if name not in few}
         overlap = replace(overlap, outside=shown)
+    each = np.ones(len(kept)) if domains.sums is None else domains.sums.weights
     remarkable = describe_features(domains)
     findings += [*unused_that_matter(domains), *_of_columns(domains, remarkable, min_cell)]
     findings = gravest_first(findings)
@@ -199,8 +200,8 @@ def _assessed(
         verdict={"stop": "not possible", "care": "go with care", "note": "go"}[gravest],
         findings=findings,
         wanted=_wanted(domains, strata, goal),
-        n_query=int((domains.is_query & kept).sum()),
-        n_reference=int((~domains.is_query & kept).sum()),
+        n_query=round(each[domains.is_query & kept].sum()),
+        n_reference=round(each[~domains.is_query & kept].sum()),
         n_features=domains.n_features,
         overlap=overlap,
         confounders=Sheet.of_rows(_associations(domains, overlap, min_cell)),
@@ -418,7 +419,7 @@ def _bins(name: str, values: Array) -> tuple[list[str], Array]:
 
 
 def _strata_sheet(domains: Domains, strata: Strata, min_cell: int) -> Sheet:
-    if domains.weights is not None:  # a heavy row is one row
+    if domains.weights is not None and domains.sums is None:  # a heavy row is one row
         domains = replace(domains, weights=None)
         strata = domains.strata()
     rows: list[Any] = []
@@ -479,6 +480,7 @@ def _identifies_matrix(domains: Domains, comparison: Comparison | None) -> tuple
         return False, said(_FEW_FOR_MATRIX, rows=rows, d=d, wanted=MANY_ROWS * d)
     if d > _MOST_FEATURES or domains.continuous or domains.gaps is not None:
         return None, said("There are rows enough; {@map='auto'} decides on held-out rows.")
+    domains = domains if domains.sums is None else domains.sampled()
     keep = np.zeros(len(domains.is_query), dtype=bool)
     keep[subsample_sides(domains.is_query, _MOST_ROWS, domains.kept())] = True
     part = replace(domains, keep=keep)

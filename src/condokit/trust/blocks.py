@@ -11,9 +11,11 @@ from condokit.checks import Array, listing
 from condokit.compare.comparison import Comparison
 from condokit.compare.overlap import propensity
 from condokit.conditionals.splines import Splines
+from condokit.data.blocks import blocks_of
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
-from condokit.data.roles import from_table
+from condokit.data.missing import with_gaps
+from condokit.data.streamed import read_table
 from condokit.data.subsets import subsample_sides
 from condokit.data.tables import Table
 from condokit.maps.affine import AffineMap
@@ -37,9 +39,19 @@ def read_for_map(
     """Read a table, unless it is read; without `features` those of the map, if it names them."""
     if isinstance(X, Domains):
         return _in_map_order(X, affine)
-    if features is None and affine.feature_names is not None and Table(X).columns is not None:
-        features = list(affine.feature_names)
-    return _in_map_order(from_table(X, domain, confounders, features, *others), affine)
+    named = features is None and affine.feature_names is not None
+    if named and (blocks_of(X) or Table(X)).columns is not None:
+        features = list(affine.feature_names or ())
+    return _in_map_order(read_table(X, domain, confounders, features, *others), affine)
+
+
+def known_rows(domains: Domains) -> Domains:
+    """Return the rows that are known, as a sample of all, if there are sums of all rows."""
+    if domains.sums is None:
+        return domains
+    if not domains.sums.are_rows:
+        raise domains.sums.no_rows()
+    return with_gaps(domains.sampled())
 
 
 def _in_map_order(domains: Domains, affine: AffineMap) -> Domains:

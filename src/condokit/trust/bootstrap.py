@@ -12,7 +12,7 @@ from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
 from condokit.batches.estimate import find_maps
 from condokit.batches.study import Study
-from condokit.checks import Array, check_integer, check_seed, quietly, warn
+from condokit.checks import Array, check_integer, check_seed, quietly, refusal, warn
 from condokit.data.arrays import ones_for_zeros, rms
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
@@ -136,6 +136,10 @@ def _of_domains(
     verbose: bool,
 ) -> Bootstrap:
     """Refit the map of two domains, and keep its errors."""
+    if domains.sums is not None:
+        raise refusal(
+            "bootstrap resamples rows, which must all be in memory. Collect {@`X`} first."
+        )
     if "pairs" in adapter.report_:
         raise ValueError("A map that was refined by pairs cannot be refitted without them.")
     chosen, recipe = adapter.chosen_, adapter.chosen_.recipe

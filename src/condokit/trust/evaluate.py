@@ -19,7 +19,7 @@ from condokit.maps.base import Map
 from condokit.maps.profile import profile
 from condokit.solvers.lbfgs import threads
 from condokit.trust.agreement import Agreement, agreement
-from condokit.trust.blocks import ComparableRows, read_for_map
+from condokit.trust.blocks import ComparableRows, known_rows, read_for_map
 from condokit.trust.models import model_sheets
 from condokit.trust.residual_shift import MapErrors, ShiftTests, silhouettes, variance_explained
 from condokit.trust.specification import misfit, specification
@@ -216,7 +216,7 @@ def evaluate(
     categorical = settings.categorical if categorical is None else categorical
     roles = domain, confounders, features, groups, sample_weight, reference, categorical
     how = missing or settings.missing, reliability or settings.reliability
-    domains = read_for_map(affine, X, *roles, *how)
+    domains = known_rows(read_for_map(affine, X, *roles, *how))
     asked = models, labels, pairs, n_permutations, min_cell, seed
     return _evaluated(domains, affine, adapter, *asked)
 

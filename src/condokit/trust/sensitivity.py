@@ -19,7 +19,7 @@ from condokit.data.records import Part, Record, Sheet, plain
 from condokit.data.subsets import subsample
 from condokit.maps.affine import AffineMap
 from condokit.maps.profile import profile
-from condokit.trust.blocks import ComparableRows, read_as_fitted
+from condokit.trust.blocks import ComparableRows, known_rows, read_as_fitted
 from condokit.trust.residual_shift import ShiftTests
 
 _MOST_ROWS = 10_000  # that strengths are measured on
@@ -129,6 +129,7 @@ def sensitivity(
     check_integer("n_splits", n_splits, 0)
     seed = check_seed(random_state)
     domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
+    domains = known_rows(domains)
     dof = degrees_of_freedom(adapter)
     fitted = _Fitted.of(adapter, domains)
     by_feature: dict[str, Any] = {}

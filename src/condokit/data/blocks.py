@@ -1,0 +1,330 @@
+"""Rows that are not in memory, in blocks: lazy frames, Arrow, Dask; and one way to reduce them."""
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Protocol, TypeVar
+
+import narwhals.stable.v2 as nw
+import numpy as np
+
+from condokit.checks import refusal
+from condokit.data.tables import as_narwhals
+from condokit.io.formats import arrow, need
+
+S = TypeVar("S")
+_VALUES = 1 << 22  # per block: 32 MB of float64
+_IN_FLIGHT = 4  # blocks
+_AT_ONCE = 4  # blocks that are read of files
+_INDEXED = ("Parquet SCAN", "IPC SCAN", "DF [")  # plans of polars whose rows are found by number
+_FAN = 8  # results that Dask merges at a time
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A table that is read from top to bottom as often as needed, a block of rows at a time."""
+
+    native: Any
+    schema: dict[str, Any] | None  # types of columns as narwhals names them; None of an array
+    engine: str
+    # the native table with some columns, and so many rows at most in a block -> eager tables
+    open: Callable[[Any, int], Iterator[Any]]
+    lazy: Any = None  # as narwhals sees it, if it does
+    width: int = 0
+    n_rows: int | None = None  # where it is known
+
+    @property
+    def columns(self) -> list[str] | None:
+        """Names of the columns, None of an array."""
+        return None if self.schema is None else list(self.schema)
+
+    def select(self, names: Sequence[str]) -> "Blocks":
+        """Return some of the columns: others are not read."""
+        if self.schema is None or list(names) == self.columns:
+            return self
+        schema = {name: self.schema[name] for name in names}
+        lazy = None if self.lazy is None else self.lazy.select(list(names))
+        native = _some_columns(self.native, list(names)) if lazy is None else lazy.to_native()
+        return replace(self, native=native, schema=schema, lazy=lazy, width=len(names))
+
+    def __iter__(self) -> Iterator[Any]:
+        """Read all blocks, in order; what goes wrong underneath is told in one line."""
+        with worded():
+            blocks = iter(self.open(self.native, max(1, _VALUES // max(self.width, 1))))
+        while True:
+            with worded():
+                block = next(blocks, None)
+            if block is None:
+                return
+            yield block
+
+    def first(self) -> Any:
+        """Return the first block that has rows."""
+        with worded():
+            if self.lazy is not None:
+                rows = max(1, min(_VALUES // max(self.width, 1), 100_000))
+                block = self.lazy.head(rows).collect("pyarrow").to_native()
+                if self.engine == "dask" and not len(block):  # of the first partition alone
+                    block = next((b for b in self if len(b)), block)
+            elif self.engine == "reader":
+                block = self.native.first()
+            else:
+                block = next((b for b in self if len(b)), None)
+        if block is None or not len(block):
+            raise refusal("{@'X'} has no rows.")
+        return block
+
+    def tasks(self) -> list[Any] | None:
+        """Return the blocks as tasks of Dask, if it is to schedule them."""
+        if self.engine == "dask":
+            return list(self.native.to_delayed())
+        if self.engine == "dask.array":
+            return [block.to_delayed().item() for block in _row_blocks(self.native)]
+        if self.engine == "dataset" and _has_client():
+            dataset, names = self.native
+            scan = need("dask", "clusters need dask", "dask").delayed(_read_fragment)
+            return [scan(part, names) for part in dataset.get_fragments()]
+        return None
+
+
+def blocks_of(X: Any) -> Blocks | None:
+    """Return a table that is not in memory as blocks; None if it is in memory."""
+    if isinstance(X, Blocks):
+        return X
+    if hasattr(X, "dask") and hasattr(X, "rechunk"):
+        return _dask_array(X)
+    module = type(X).__module__.partition(".")[0]
+    if module == "pyarrow" and hasattr(X, "schema") and not hasattr(X, "column_names"):
+        names = X.schema.names
+        kinds = nw.from_native(X.schema.empty_table()).schema
+        if hasattr(X, "get_fragments"):
+            return Blocks((X, names), dict(kinds), "dataset", _dataset, None, len(names))
+        if hasattr(X, "read_next_batch"):
+            return Blocks(_Once(X, names), dict(kinds), "reader", _reader, None, len(names))
+    lazy = as_narwhals(X, eager_only=False)
+    if not isinstance(lazy, nw.LazyFrame):
+        return None
+    engine = lazy.implementation.value
+    with worded():
+        schema = dict(lazy.collect_schema())
+        plain = engine == "polars" and X.explain(optimized=False).startswith(_INDEXED)
+    opened = _slices if plain else ENGINES.get(engine, _collected)
+    return Blocks(X, schema, engine, opened, lazy, len(schema))
+
+
+@contextmanager
+def worded() -> Iterator[None]:
+    """Turn what an engine says of a table that cannot be read into an error of one line."""
+    try:
+        yield
+    except (StopIteration, MemoryError, NotImplementedError, ModuleNotFoundError):
+        raise
+    except ValueError as error:
+        if type(error).__module__.startswith(("builtins", "condokit")):
+            raise
+        raise _unreadable(error) from error
+    except Exception as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> ValueError:
+    line = next(iter(str(error).splitlines()), "").rstrip(".")[:300] or type(error).__name__
+    return refusal("{@'X'} could not be read to its end: {why}.", why=line)
+
+
+def _some_columns(native: Any, names: list[str]) -> Any:
+    """Return a dataset, or a reader, with some columns."""
+    if hasattr(native, "names"):
+        native.names = names
+        return native
+    return native[0], names
+
+
+def _polars(frame: Any, rows: int) -> Iterator[Any]:
+    if not hasattr(frame, "collect_batches"):
+        raise refusal("polars is too old to read a LazyFrame in blocks: {@collect it}, or update.")
+    return iter(frame.collect_batches(chunk_size=rows, maintain_order=True, engine="streaming"))
+
+
+def in_slices(frame: Any) -> Blocks | None:
+    """Return a frame of polars whose rows have the places of those in its files, as blocks."""
+    found = blocks_of(frame)
+    return None if found is None else replace(found, open=_slices)
+
+
+def _slices(frame: Any, rows: int) -> Iterator[Any]:
+    """Read several blocks at a time: batches of all rows would hold far more in memory."""
+    n = nw.from_native(frame).select(nw.len()).collect().item()
+    for start in range(0, n, _AT_ONCE * rows):
+        part = frame.slice(start, _AT_ONCE * rows).collect(engine="streaming")
+        yield from part.iter_slices(rows)
+
+
+def _arrow_tables(batches: Iterator[Any]) -> Iterator[Any]:
+    return (arrow().Table.from_batches([batch]) for batch in batches)
+
+
+def _duckdb(relation: Any, rows: int) -> Iterator[Any]:
+    read = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
+    return _arrow_tables(read(rows))
+
+
+def _ibis(table: Any, rows: int) -> Iterator[Any]:
+    return _arrow_tables(table.to_pyarrow_batches(chunk_size=rows))
+
+
+def _dask(frame: Any, rows: int) -> Iterator[Any]:
+    return (part.compute() for part in frame.to_delayed())
+
+
+def _dataset(given: tuple[Any, list[str]], rows: int) -> Iterator[Any]:
+    dataset, names = given
+    return _arrow_tables(dataset.to_batches(columns=names, batch_size=rows))
+
+
+def _collected(frame: Any, rows: int) -> Iterator[Any]:
+    """Refuse an engine that has no way to hand out blocks."""
+    raise refusal(
+        "{engine} hands out no blocks of rows, which this fit needs: that of a diagonal map with "
+        "categorical confounders and normal features does not. Write the table to Parquet, and "
+        "scan that with polars.",
+        engine=nw.from_native(frame).implementation.value,
+    )
+
+
+class _Once:
+    """A reader of batches, which are read once; the first of them is kept."""
+
+    def __init__(self, reader: Any, names: list[str]) -> None:
+        self.reader, self.names = reader, names
+        self.waiting: list[Any] | None = []
+
+    def first(self) -> Any:
+        """Return the first batch that has rows, without using it up."""
+        waiting = self._waiting()
+        while not (waiting and len(waiting[-1])):
+            try:
+                waiting.append(arrow().Table.from_batches([self.reader.read_next_batch()]))
+            except StopIteration:
+                return None
+        return waiting[-1].select(self.names)
+
+    def _waiting(self) -> list[Any]:
+        if self.waiting is None:
+            text = "A RecordBatchReader is read once, but its rows are needed again. Pass a "
+            raise refusal(text + "pyarrow.dataset of the files, or a table.")
+        return self.waiting
+
+    def __iter__(self) -> Iterator[Any]:
+        waiting, self.waiting = self._waiting(), None
+        for table in chain(waiting, _arrow_tables(self.reader)):
+            yield table.select(self.names)
+
+
+def _reader(once: _Once, rows: int) -> Iterator[Any]:
+    return iter(once)
+
+
+# that hand out blocks
+ENGINES = {"polars": _polars, "duckdb": _duckdb, "ibis": _ibis, "dask": _dask}
+
+
+def _dask_array(X: Any) -> Blocks:
+    if X.ndim != 2:
+        raise ValueError(
+            f"Expected 2D array, got {X.ndim}D array instead (shape {X.shape}) for X. Reshape your "
+            "data: samples are rows, features are columns."
+        )
+    if np.isnan(X.shape[0]):
+        X = X.compute_chunk_sizes()
+    X = X.rechunk({1: -1})
+    return Blocks(X, None, "dask.array", _array_blocks, None, X.shape[1], X.shape[0])
+
+
+def _array_blocks(X: Any, rows: int) -> Iterator[Any]:
+    return (block.compute() for block in _row_blocks(X))
+
+
+def _row_blocks(X: Any) -> Iterator[Any]:
+    return (X.blocks[k] for k in range(X.numblocks[0]))
+
+
+def _read_fragment(part: Any, names: list[str]) -> Any:
+    return part.to_table(columns=names)
+
+
+def _has_client() -> bool:
+    """Tell whether the user has a cluster of Dask at hand."""
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return False
+    try:
+        distributed.default_client()
+    except ValueError:
+        return False
+    return True
+
+
+class Reduction(Protocol[S]):
+    """What is made of blocks."""
+
+    def of_block(self, number: int) -> "Callable[[Any, S | None], S]":
+        """Return the function of a block, and of what is known so far, or None, for one of them."""
+
+    def merge(self, one: S, other: S) -> S:
+        """Return what two results of blocks tell together; the first is used up."""
+
+
+def reduce_blocks(blocks: Blocks, reduction: Reduction[S]) -> S | None:
+    """Make a result of every block and merge them in order; None if there is no block.
+
+    Blocks are reduced by threads, or where they are: by the scheduler of Dask, which does anew what
+    a lost worker did.
+    """
+    tasks = blocks.tasks()
+    if tasks is not None:
+        return _by_dask(tasks, reduction)
+    result: S | None = None
+    waiting: deque[Future[S]] = deque()
+
+    def take() -> S:
+        found = waiting.popleft().result()
+        return found if result is None else reduction.merge(result, found)
+
+    with ThreadPoolExecutor(_IN_FLIGHT // 2) as pool:
+        try:
+            for k, block in enumerate(blocks):
+                waiting.append(pool.submit(reduction.of_block(k), block, result))
+                if len(waiting) >= _IN_FLIGHT:
+                    result = take()
+            while waiting:
+                result = take()
+        finally:
+            for future in waiting:
+                future.cancel()
+    return result
+
+
+def _by_dask(tasks: list[Any], reduction: Reduction[S]) -> S | None:
+    """Reduce by a tree of tasks."""
+    dask = need("dask", "Dask collections need dask", "dask")
+    join = dask.delayed(_merged, pure=False)
+    level = [
+        dask.delayed(reduction.of_block(k), pure=False)(task, None) for k, task in enumerate(tasks)
+    ]
+    while len(level) > 1:
+        parts = (level[i : i + _FAN] for i in range(0, len(level), _FAN))
+        level = [join(reduction.merge, part) for part in parts]
+    with worded():
+        return dask.compute(*level)[0] if level else None
+
+
+def _merged(merge: Callable[[S, S], S], parts: list[S]) -> S:
+    result = parts[0]
+    for part in parts[1:]:
+        result = merge(result, part)
+    return result
