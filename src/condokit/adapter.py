@@ -40,7 +40,7 @@ from condokit.maps.lazily import keep_rows, map_lazily
 from condokit.maps.profile import profile
 from condokit.maps.standard_errors import StandardErrors
 from condokit.solvers.lbfgs import watched
-from condokit.statistics.domains import as_domains, together
+from condokit.statistics.domains import as_domains, hinted, together
 from condokit.statistics.gather import Statistics
 
 T = TypeVar("T", bound=IntoDataFrame | Array)
@@ -269,7 +269,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         with noting() as notes:
             merged = together(statistics)
             domains = as_domains(merged, self.reference)
-        return self.fit_domains(domains, notes=notes)
+        with hinted(merged):
+            return self.fit_domains(domains, notes=notes)
 
     def partial_fit(
         self,

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from condokit.data.basis import RangeBasis
+from condokit.data.continuous import Continuous
 from condokit.data.covariates import Covariates
 from condokit.data.grouped import GroupedMoments
-from condokit.data.products import GroupedProducts
 from condokit.solvers.pooled import estimate
 from condokit.solvers.pooled.estimate import Discrete, Frame, fit_pooled, law_of_products
-from condokit.solvers.pooled.products import node_rows
+from condokit.solvers.pooled.products import node_rows, residual_kurtosis
 from condokit.solvers.pooled.stacked import solve
 from condokit.solvers.pooled.weights import fit_weights
 
@@ -39,8 +39,8 @@ def gathered(x, q, Z, k, basis=AGES, n_parts=1, seed=0):
     L, order = int(k.max()) + 1, np.random.default_rng(seed).permutation(len(x))
     parts = []
     for rows in np.array_split(order, n_parts):
-        part = GroupedProducts(2 * L, basis.n_columns, x.shape[1])
-        part.update(x[rows], basis(Z[rows]), (k + L * ~q)[rows])
+        part = Continuous(basis, 2 * L, x.shape[1])
+        part.update(x[rows], Z[rows], (k + L * ~q)[rows])
         parts.append(part)
     while len(parts) > 1:
         parts[0].merge(parts.pop())
@@ -48,15 +48,15 @@ def gathered(x, q, Z, k, basis=AGES, n_parts=1, seed=0):
     return parts[0]
 
 
-def fit_products(rows, products, basis):
+def fit_products(rows, continuous):
     none = np.zeros(len(rows.flat), dtype=bool)
     fixed = np.column_stack([np.full(len(none), np.nan), np.ones(len(none))])
-    return estimate.fit_products(rows, products, basis, fixed, Discrete(none, none, none))
+    return estimate.fit_products(rows, continuous, fixed, Discrete(none, none, none))
 
 
 def test_node_rows_have_the_products_of_all_rows():
     x, q, Z, k = people()
-    nodes = node_rows(gathered(x, q, Z, k))
+    nodes = node_rows(gathered(x, q, Z, k).products)
     group, Phi = k + 3 * ~q, AGES(Z)
     for g in range(6):
         rows, mine = group == g, nodes.group == g
@@ -70,25 +70,29 @@ def test_node_rows_have_the_products_of_all_rows():
         np.testing.assert_allclose(w @ nodes.X[mine] ** 2, (x[rows] ** 2).sum(0))
 
 
-def test_node_rows_have_the_moments_of_residuals():
-    rng = np.random.default_rng(0)
-    e, Phi = rng.exponential(size=(5000, 2)) ** 1.2, rng.normal(size=(5000, 3))
-    products, residuals = GroupedProducts(1, 3, 2), GroupedMoments(1, 2)
-    left = (
-        e
-        - np.column_stack([np.ones(5000), Phi])
-        @ np.linalg.lstsq(np.column_stack([np.ones(5000), Phi]), e, rcond=None)[0]
-    )
-    products.update(e + 3 * Phi[:, :2], Phi, np.zeros(5000, int))
-    residuals.update(left, np.zeros(5000, int))
-    nodes = node_rows(products, residuals)
+def test_node_rows_have_the_kurtosis_of_residuals():
+    x, q, Z, k = people(d=2)
+    kurtosis = np.array([3.0, 9.0])
+    nodes = node_rows(gathered(x, q, Z, k).products, kurtosis)
     D = np.column_stack([np.ones(len(nodes.X)), nodes.Phi])
-    for j in range(2):
-        w = nodes.counts[:, j]
-        theta = np.linalg.solve((D.T * w) @ D, (D.T * w) @ nodes.X[:, j])
-        off = nodes.X[:, j] - D @ theta
-        for power in (1, 2, 3, 4):
-            np.testing.assert_allclose(w @ off**power, (left[:, j] ** power).sum(), atol=1e-6)
+    for j, g in ((0, 0), (1, 0), (0, 4), (1, 4)):
+        w, mine = nodes.counts[:, j] * (nodes.group == g), nodes.group == g
+        theta = np.linalg.lstsq(np.sqrt(w)[:, None] * D, np.sqrt(w) * nodes.X[:, j], rcond=None)[0]
+        e = (nodes.X[:, j] - D @ theta)[mine]
+        second, fourth = (w[mine] @ e**p / w.sum() for p in (2, 4))
+        assert fourth / second**2 == pytest.approx(kurtosis[j])
+
+
+@pytest.mark.parametrize("tails", [False, True])
+def test_heavy_tails_are_told_from_curves(tails):
+    rng, found = np.random.default_rng(0), []
+    for seed in range(10):
+        x, q, Z, k = people(seed, n=2500)
+        x += 2 * rng.standard_t(3, x.shape) if tails else 0.0
+        stats = GroupedMoments(6, 4)
+        stats.update(x, k + 3 * ~q)
+        found.append(residual_kurtosis(stats, gathered(x, q, Z, k))[1])
+    assert np.mean(found) > 0.8 if tails else not np.any(found)
 
 
 @pytest.mark.parametrize("n_parts", [1, 7, 40])
@@ -96,11 +100,12 @@ def test_node_rows_have_the_moments_of_residuals():
 def test_the_fit_is_that_of_all_rows_with_the_same_columns(curve, K, n_parts):
     x, q, Z, k = people(curve=curve, K=K)
     rows = read(x, q, Z=Z, category=k)
-    products = gathered(x, q, Z, k, n_parts=n_parts, seed=n_parts)
+    continuous = gathered(x, q, Z, k, n_parts=n_parts, seed=n_parts)
+    products = continuous.products
     free = np.column_stack([np.full(4, np.nan), np.ones(4)])
     number, units = estimate._independent_features(rows, products), (rows.mean, rows.unit)
-    law, _ = law_of_products(products, AGES, units, ~rows.flat, free, number)
-    found = fit_products(rows, products, AGES)
+    law, _ = law_of_products(continuous, units, ~rows.flat, free, number)
+    found = fit_products(rows, continuous)
     law.frame = Frame(Covariates(AGES(Z), k, K), (~q).astype(int), 2, 1)
     law.noise = type(law.noise).of_levels(k, K, law.noise.levels)
     all_rows = law.stacked((x - rows.mean[(~q) * 1]) / rows.unit[(~q) * 1])
@@ -118,7 +123,7 @@ def test_the_fit_is_that_of_all_rows_with_the_same_columns(curve, K, n_parts):
 def test_lines_are_those_of_the_fit_on_rows(curve, spread):
     x, q, Z, k = people(curve=curve, spread=spread)
     rows = read(x, q, Z=Z, category=k)
-    one, other = fit_products(rows, gathered(x, q, Z, k), AGES), fit_pooled(rows, True)
+    one, other = fit_products(rows, gathered(x, q, Z, k)), fit_pooled(rows, True)
     np.testing.assert_allclose(one.scale, other.scale, rtol=1e-6)
     np.testing.assert_allclose(one.offset, other.offset, atol=1e-6)
     np.testing.assert_allclose(one.se_log_scale, other.se_log_scale, rtol=0.1)
@@ -131,7 +136,7 @@ def test_curves_are_those_of_the_fit_on_rows_within_a_tenth_of_an_error(curve):
     for seed in range(4):
         x, q, Z, k = people(seed, curve=curve)
         rows = read(x, q, Z=Z, category=k)
-        one, other = fit_products(rows, gathered(x, q, Z, k), AGES), fit_pooled(rows, True)
+        one, other = fit_products(rows, gathered(x, q, Z, k)), fit_pooled(rows, True)
         away.append(np.log(one.scale / other.scale) / other.se_log_scale)
         image = one.image + one.scale * (other.centre - one.centre)
         away.append((image - other.image) / other.se_image)
@@ -143,15 +148,15 @@ def test_curves_are_those_of_the_fit_on_rows_within_a_tenth_of_an_error(curve):
 def test_features_with_gaps_are_fitted_from_the_rows_that_have_them():
     x, q, Z, k = people(d=3)
     gone = np.random.default_rng(2).random(len(x)) < 0.3
-    whole = fit_products(read(x, q, Z=Z, category=k), gathered(x, q, Z, k), AGES)
+    whole = fit_products(read(x, q, Z=Z, category=k), gathered(x, q, Z, k))
     rows = read(x, q, Z=Z, category=k)
     known = [v[~gone] for v in (x[:, [1]], q, Z, k)]
     own = read(known[0], known[1], Z=known[2], category=known[3])
     x[gone, 1] = np.nan
     for table, part in ((rows.mean, own.mean), (rows.unit, own.unit)):
         table[:, 1] = part[:, 0]
-    found = fit_products(rows, gathered(x, q, Z, k, n_parts=5), AGES)
-    alone = fit_products(own, gathered(*known), AGES)
+    found = fit_products(rows, gathered(x, q, Z, k, n_parts=5))
+    alone = fit_products(own, gathered(*known))
     np.testing.assert_allclose(found.scale[1], alone.scale[0], rtol=1e-9)
     np.testing.assert_allclose(found.offset[1], alone.offset[0], rtol=1e-8)
     np.testing.assert_allclose(found.scale[[0, 2]], whole.scale[[0, 2]], rtol=1e-2)
@@ -173,6 +178,6 @@ def test_a_basis_of_two_confounders_finds_an_interaction():
     wave = ((Z[:, 0] - 50) / 14) * (Z[:, 1] - 0.5) * 4 * np.where(q, 1 / 1.5, 1)
     x += wave[:, None]
     basis = RangeBasis.of({"age": (18, 95), "dose": (0, 1)})
-    found = fit_products(read(x, q, Z=Z, category=k), gathered(x, q, Z, k, basis), basis)
+    found = fit_products(read(x, q, Z=Z, category=k), gathered(x, q, Z, k, basis))
     assert "products" in found.law["mean"]
     assert (np.abs(np.log(found.scale / 1.5)) < 4 * found.se_log_scale).all()

@@ -67,7 +67,7 @@ def streamed(x, q, Z, k, n_sample=4000, n_blocks=5, passes=None, shuffled=0):
 
     ties = Ties()
     ties.update(x[some], (~mine).astype(int))
-    sums = Sums(moments, np.arange(2 * L) // L, ties, cell[some], True, again=again)
+    sums = Sums(moments, np.arange(2 * L) // L, ties, cell[some], are_rows=True, again=again)
     domains = replace(domains, sums=sums, weights=sums.weights)
     return Rows.read(domains, compare(domains, by_rows=True, quiet=True), True)
 

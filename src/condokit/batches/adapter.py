@@ -42,7 +42,7 @@ from condokit.maps import file as mapfile
 from condokit.maps.profile import profile
 from condokit.maps.provenance import check_provenance
 from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
-from condokit.statistics.domains import together
+from condokit.statistics.domains import hinted, together
 
 _PROFILED = 50_000_000  # values times batches up to which maps keep a profile of their data
 
@@ -317,7 +317,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         if len(merged.labels) < 2:
             text = "The statistics have the label {only} alone; there is nothing to compare."
             raise refusal(text, only=listing(merged.labels))
-        return self.fit_study(Study.of_statistics(merged))
+        with hinted(merged):
+            return self.fit_study(Study.of_statistics(merged))
 
     def transform(self, X: Any, *, batch: Any, return_std: bool = False) -> Any:
         """Map the rows of every batch to the reference; no confounders are needed.

@@ -16,6 +16,7 @@ from condokit.batches.study import Study
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.bins import side_by_side
+from condokit.data.continuous import Continuous
 from condokit.data.grouped import GroupedMoments
 from condokit.data.products import GroupedProducts
 from condokit.data.subsets import subsample
@@ -24,7 +25,7 @@ from condokit.solvers.pooled.batches import Maps, fit_joint, maps_of, towards_ea
 from condokit.solvers.pooled.design import Design, free_columns, independent_number
 from condokit.solvers.pooled.estimate import Discrete, Frame, choose_law, law_of_products
 from condokit.solvers.pooled.noise import NoiseModel
-from condokit.solvers.pooled.products import unexplained
+from condokit.solvers.pooled.products import residual_kurtosis, unexplained
 from condokit.solvers.pooled.stacked import Stacked, nodes, solve
 from condokit.solvers.pooled.weights import fit_weights, shape
 from condokit.summaries.moments import gather
@@ -76,6 +77,8 @@ class _Layout:
             None  # independent features for each, where residuals do not tell
         )
         self.features: list[Array] = []  # in the order of fits, if it is not theirs
+        self.single: list[bool] = []  # whether values are known, fit by fit
+        self.normal: list[int] = []  # features with heavy tails whose values are not known
         self.frame = Frame(self.at, self.batch, self.K, self.reference, bridge=bridge)
 
     def cells(self) -> Array:
@@ -129,7 +132,7 @@ def fit_study(
         few = np.arange(study.domains.n_features)
         design, noise, facts = _law(layout, few[subsample(len(few), _MOST_SELECTING)])
         stacks = _rows(layout, design, noise)
-    found, flat, normal = [], list[Array](), list[int]()
+    found, flat, normal = list[Maps](), list[Array](), list[int]()
     for at, mean, unit, constant in stacks:
         shifted = constant | (not has_scale)
         # a batch of equal values has the unit of the others, and 1 in the users' units is the ratio
@@ -137,6 +140,8 @@ def fit_study(
         unit = np.where(unit > 0, unit, ones_for_zeros(spread))
         fixed = np.where(shifted[:, None], (unit / unit[at.reference]).T, np.nan)
         number = None if layout.number is None else max(layout.number * len(fixed), 1.0)
+        if layout.single and layout.single[len(found)]:
+            number = None  # these are values, which tell of tails
         joint = fit_joint(at, fixed, number)
         maps = maps_of(at, joint, shifted)
         if layout.domains.sums is not None and layout.domains.sums.continuous is None:
@@ -152,7 +157,7 @@ def fit_study(
                 maps = maps.put(heavy, maps_of(single, again, shifted[heavy]))
         found.append(_in_units(maps, mean, unit, at, shifted))
         flat.append(constant)
-    if normal:
+    if normal := normal + layout.normal:
         facts["fitted_as_normal"] = [study.domains.tables[0].labels[j] for j in normal]
     order = np.argsort(np.concatenate(layout.features)) if layout.features else slice(None)
     maps = _side_by_side(found, order)
@@ -262,21 +267,36 @@ def _products(
     K, L, sums, code = layout.K, layout.at.n_categories, layout.domains.sums, layout.cells()
     stats = gather(layout.domains, code, K * L, partial(GroupedMoments, products=True))
     mean, unit = _units(stats, K)
-    place, basis = np.full(len(sums.label), -1), sums.continuous.basis
+    place = np.full(len(sums.label), -1)
     place[sums.cell] = code
-    products = GroupedProducts(K * L, basis.n_columns, layout.domains.n_features)
-    products.merge(sums.continuous.products, place)
+    whole = Continuous(sums.continuous.basis, K * L, layout.domains.n_features)
+    whole.merge(sums.continuous, place)
     stacks: list[tuple[Stacked, Array, Array, Array]] = []
     facts: dict[str, Any] = {}
-    layout.number = _independent_share(stats, ones_for_zeros(unit), products)
-    for features, own in products.parts():
+    layout.number = _independent_share(stats, ones_for_zeros(unit), whole.products)
+    for features, known in whole.parts():
         units = mean[:, features], ones_for_zeros(unit[:, features])
         usable = np.asarray((unit[:, features] > 0).all(axis=0))
         free = np.full((len(features), K), np.nan)
         number = max((layout.number or 1.0) * len(features), 1.0)
-        law, X = law_of_products(own, basis, units, usable, free, number, layout.reference)
-        stacks.append((law.stacked(X), mean[:, features], unit[:, features], ~usable))
-        layout.features.append(features)
+        law, X = law_of_products(known, units, usable, free, number, layout.reference)
+        kurtosis, heavy = residual_kurtosis(stats.of(features), known)
+        at = law.stacked(X) if not heavy.any() else law.with_kurtosis(known, units, kurtosis)
+        tailed = np.flatnonzero(heavy & usable)
+        values = sums.values(features[tailed]) if sums.values is not None and len(tailed) else {}
+        single = [j for j in tailed.tolist() if int(features[j]) in values and j in known.robust]
+        layout.normal += [int(features[j]) for j in tailed if j not in single]
+        rest = np.setdiff1d(np.arange(len(features)), single)
+        parts = [(rest, at.of(rest))] if len(rest) else []
+        for j in single:
+            group, X, counts = side_by_side([values[int(features[j])].placed(place)])
+            X = (X - units[0][group // L][:, [j]]) / units[1][group // L][:, [j]]
+            parts.append((np.array([j]), law.of_values(known, j, X, counts, group, units[1])))
+        for few, one in parts:
+            own = features[few]
+            stacks.append((one, mean[:, own], unit[:, own], ~usable[few]))
+            layout.features.append(own)
+            layout.single.append(few[0] in single)
         facts = facts or law.facts
     return stacks, facts
 

@@ -1,10 +1,12 @@
 """The commands: parse, call the library, print; what does the work is imported where it is used."""
 
 import csv
+import io
 import json
 import os
 import shlex
 import sys
+import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,16 @@ import click
 import condokit
 from condokit.checks import NoOverlapError, Sentence, naming
 from condokit.cli import options as shared
-from condokit.cli.outputs import answer, as_option, check_outputs, load_map, show_result, tell
+from condokit.cli.outputs import (
+    answer,
+    as_option,
+    check_outputs,
+    holds_statistics,
+    load_map,
+    show_result,
+    tell,
+    tell_warnings,
+)
 
 _EXAMPLES = """
 \b
@@ -26,6 +37,8 @@ Examples:
   condokit fit all.csv --batch site --reference-label A -c age,sex -o maps.json
   condokit apply map.json incoming.csv -o adapted.parquet
   condokit apply map.json 'data/*.parquet' -o adapted/
+  condokit stats site.csv --label A -c sex -o siteA.json
+  condokit fit siteA.json siteB.json --reference-label A -o map.json
   condokit show map.json
   condokit export map.json --sql -
 
@@ -107,6 +120,7 @@ def plan(n: int, min_overlap: float, as_json: bool, **data: Any) -> None:
 
 @cli.command()
 @shared.data
+@click.argument("more", nargs=-1, metavar="[SITE.json]...")
 @shared.fitting
 @click.option("--output", "-o", required=True, help="The map file to write (JSON), or -.")
 @click.option("--report", help="The report to write (HTML).")
@@ -115,22 +129,29 @@ def plan(n: int, min_overlap: float, as_json: bool, **data: Any) -> None:
 def fit(
     arguments: list[str], /, output: str, report: str | None, adapted: str | None, **options: Any
 ) -> None:
-    """Learn the map from NEW to OLD, and write it."""
+    """Learn the map from NEW to OLD, and write it.
+
+    In place of NEW, statistics files of sites (see stats): condokit fit a.json b.json -o map.json.
+    """
     from condokit.cli.apply_file import apply_batches, apply_to_file
     from condokit.cli.fit_adapter import Fitted, FittedBatches
+    from condokit.cli.sites import are_statistics, fit_sites
     from condokit.io import together
     from condokit.report import render, render_study
 
-    table = options["table"]
+    table, by_sites = options["table"], are_statistics(options["new"], options["more"])
     outputs = [path for path in (output, report, table, adapted) if path is not None]
     new, force, as_json = options["new"], options["force"], options["as_json"]
-    check_outputs(outputs, force, as_json, inputs=(new, options["reference"]))
+    check_outputs(outputs, force, as_json, inputs=(new, *options["more"], options["reference"]))
     if adapted is not None and new == "-":
         raise click.UsageError("--adapted reads NEW again: save it to a file, or use apply.")
     many = options["batch"] is not None
     if many and table is not None:
         raise click.UsageError("--table does not go with --batch: see the report.")
-    fitted = (FittedBatches if many else Fitted)(arguments, options)
+    if by_sites:
+        fitted = fit_sites(arguments, {**options, "report": report, "adapted": adapted})
+    else:
+        fitted = (FittedBatches if many else Fitted)(arguments, options)
     affine, content = fitted.map_file()
     made, record = {output: content}, {}
     if report is not None or table is not None:
@@ -158,6 +179,36 @@ def fit(
         answer(False, facts, f"{fitted.summary()}\nWrote {', '.join(outputs)}.")
     verdict = None if options["quiet"] else fitted.verdict()
     answer(as_json, {**facts, "verdict": verdict}, f"{verdict}")
+
+
+@cli.command()
+@shared.gathering
+def stats(output: str, min_cell: int, force: bool, as_json: bool, **options: Any) -> None:
+    """Gather what a fit needs to know of the rows of a site, and write it without any row.
+
+    Every site does the same with its own tables; then condokit fit siteA.json siteB.json.
+    condokit show siteA.json tells what the file reveals.
+    """
+    from condokit.cli.sites import gather
+    from condokit.io import write_files
+    from condokit.statistics.file import warn_of_release
+
+    paths = options.pop("tables")
+    check_outputs([output], force, as_json, inputs=paths)
+    content = io.BytesIO()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = gather(paths, **options)
+        found.save(content, min_cell=min_cell)
+        if os.path.isfile(output):
+            warn_of_release(output, found, min_cell)
+    warned = tell_warnings(caught)
+    write_files({output: content.getvalue()}, force)
+    document = json.loads(content.getvalue())
+    facts = {"output": output, "n_cells": len(document["cells"]), "masked": document["masked"]}
+    facts |= {"labels": found.labels, "features": found.feature_names, "warnings": warned}
+    text = f"Wrote {output}: {facts['n_cells']} cells, {facts['masked']['cells']} left out. "
+    answer(as_json, facts, f"{text}See what it reveals with condokit show {shlex.quote(output)}.")
 
 
 @cli.command("apply")
@@ -253,9 +304,14 @@ def report(
 @click.argument("map_file")
 @shared.json
 def show(map_file: str, as_json: bool) -> None:
-    """Say what a map file holds; - is standard input."""
+    """Say what a map file holds, or what statistics reveal; - is standard input."""
     from condokit.data.records import Sheet, plain
 
+    if holds_statistics(map_file):
+        from condokit.cli.sites import reveal
+
+        show_result(reveal(map_file, as_json))
+        return
     affine = load_map(map_file, of_batches=True)
     if affine.kinds == ("batches",):
         show_result(plain(affine.provenance_) if as_json else str(affine.report_))

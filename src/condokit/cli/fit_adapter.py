@@ -14,10 +14,10 @@ import click
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
-from condokit.cli.outputs import as_option, tell
+from condokit.cli.outputs import tell_warnings
 from condokit.cli.streaming import IN_MEMORY
 from condokit.cli.tables import read_data, reliabilities, split
-from condokit.data.disclosure import hidden_overlap, told
+from condokit.data.disclosure import hidden_overlap
 from condokit.data.domains import Domains
 from condokit.data.records import plain
 from condokit.io import files_of, sha256
@@ -35,7 +35,7 @@ class Fitted:
     def __init__(self, arguments: list[str], options: dict[str, Any]) -> None:
         self.arguments, self.column, seed = arguments, options["domain"], options["seed"]
         self.watched = options["verbose"] or (sys.stderr.isatty() and not options["quiet"])
-        self.data: Any = read_data(**options)
+        self.data: Any = self.read(options)
         is_plain = options["shrinkage"].lower() == "none"
         self.adapter: Any = ConDoAdapter(
             _family(options["map_"], options["links"]),
@@ -58,18 +58,21 @@ class Fitted:
 
                 how = {"n_resamples": n_resamples, "verbose": self.watched, "random_state": seed}
                 bootstrap(self.adapter, self.data, **how)
-        ours: list[Any] = [w.message for w in caught if issubclass(w.category, UserWarning)]
-        kept = [told(getattr(warning, "kept", str(warning)), as_option) for warning in ours]
-        self.warnings = list(dict.fromkeys(kept))
-        for text in self.warnings:
-            if not text.startswith("Not taken as features:"):  # told by read_domains
-                tell(f"warning: {text}")
-        read = [path for path in (options["new"], options["reference"]) if path not in (None, "-")]
-        self.names = {path: Path(path).name for path in read}  # folders are nobody's business
-        if len(set(self.names.values())) < len(self.names):
-            name, dot, kind = self.names[read[1]].partition(".")
-            self.names[read[1]] = f"{name} (2){dot}{kind}"
-        self.hashes = {self.names[path]: _content(path) for path in read}
+        self.warnings = tell_warnings(caught)
+        self.names: dict[str, str] = {}  # folders are nobody's business
+        for path in self.inputs(options):
+            same = sum(Path(other).name == Path(path).name for other in self.names)
+            name, dot, kind = Path(path).name.partition(".")
+            self.names[path] = f"{name} ({same + 1}){dot}{kind}" if same else Path(path).name
+        self.hashes = {self.names[path]: _content(path) for path in self.names}
+
+    def read(self, options: dict[str, Any]) -> Any:
+        """Return the data."""
+        return read_data(**options)
+
+    def inputs(self, options: dict[str, Any]) -> list[str]:
+        """Return the files that are read."""
+        return [path for path in (options["new"], options["reference"]) if path not in (None, "-")]
 
     def fit(self, options: dict[str, Any]) -> None:
         """Fit the adapter to the data."""
@@ -93,8 +96,11 @@ class Fitted:
 
     def origin(self) -> dict[str, Any]:
         """Return the command, files and rows that a map comes from."""
-        return {
-            "data": fingerprint(self.domains),
+        sums = self.domains.sums
+        known = (
+            {} if sums is not None and not sums.are_rows else {"data": fingerprint(self.domains)}
+        )
+        return known | {
             "command": self.command("map.json"),
             "files": [
                 {"name": name, "size" if " " in found else "sha256": found}
@@ -153,8 +159,9 @@ class Fitted:
     def record(self) -> dict[str, Any]:
         """Return what was fitted, for machines."""
         adapter, facts, rows = self.adapter, self.adapter.report_, self.rows()
-        kept, is_query = self.domains.kept(), self.domains.is_query
-        totals = [float((kept & side).sum()) for side in (is_query, ~is_query)]
+        kept, is_query, sums = self.domains.kept(), self.domains.is_query, self.domains.sums
+        counts = kept if sums is None else kept * sums.weights
+        totals = [float(counts[side].sum()) for side in (is_query, ~is_query)]
         return {
             "kind": adapter.map_.kind,
             "n_features": adapter.map_.n_features_in_,

@@ -73,11 +73,8 @@ batches = _together(
         help="With --batch: leave batches as they are that cannot be compared.",
     ),
 )
-data = _together(
-    click.argument("new"),
-    option("--reference", metavar="OLD", help="The table that NEW should look like."),
-    domain,
-    batches,
+weights = option("--weights", metavar="COLUMN", help="How many rows each row counts for.")
+columns = _together(
     several(
         "--confounders",
         "-c",
@@ -91,6 +88,13 @@ data = _together(
         help="Feature columns; default: the variables of h5ad, or other columns of numbers that do "
         "not look like identifiers, dates, ages, codes or labels.",
     ),
+)
+data = _together(
+    click.argument("new"),
+    option("--reference", metavar="OLD", help="The table that NEW should look like."),
+    domain,
+    batches,
+    columns,
     several(
         "--reliability",
         metavar="NAME=SHARE|COLUMN,...",
@@ -98,7 +102,7 @@ data = _together(
         "the columns that measure it; repeatable.",
     ),
     option("--groups", metavar="COLUMN", help="The subject of each row."),
-    option("--weights", metavar="COLUMN", help="How many rows each row counts for."),
+    weights,
     setting("--missing", type=_MISSING, default="raise", help="Missing confounders."),
     reading,
 )
@@ -139,4 +143,30 @@ fitting = _together(
         default=0,
         help="Refits for errors of any map.",
     ),
+)
+gathering = _together(
+    click.argument("tables", nargs=-1, required=True, metavar="TABLE..."),
+    option("--domain", metavar="COLUMN", help="The column with the domain (the site) of each row."),
+    option("--label", metavar="NAME", help="In place of --domain: the domain of all rows."),
+    option("--reference-label", metavar="NAME", help="The domain that the others are mapped to."),
+    columns,
+    several(
+        "--range",
+        "ranges",
+        metavar="NAME=LOW:HIGH",
+        help="Of a confounder of numbers: between which values it can lie, the same at all sites; "
+        "repeatable.",
+    ),
+    weights,
+    setting("--missing", type=click.Choice(["raise", "drop"]), default="raise"),
+    setting(
+        "--min-cell",
+        type=IntRange(3),
+        default=5,
+        help="The fewest rows of which anything is written.",
+    ),
+    reading,
+    option("--output", "-o", required=True, help="The statistics file to write (JSON), or -."),
+    quiet,
+    writing,
 )

@@ -6,14 +6,20 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import click
 
+_HEAD = 1 << 12  # bytes of a file that tell what it holds
 _SAME = "batch bridge confounders controls decimal delimiter divergence domain features map "
 _SAME += "min_overlap missing reliability shrinkage warn_overlap"
 _OPTIONS = {name: "--" + name.replace("_", "-") for name in _SAME.split()} | {
     "n_resamples": "--bootstrap",
+    "categorical": "-c NAME:cat",
+    "ranges": "--range",
+    "label": "--label",
+    "min_cell": "--min-cell",
     "random_state": "--seed",
     "sample_weight": "--weights",
     "reference": "--reference-label",
@@ -44,6 +50,18 @@ def answer(as_json: bool, record: Any, text: str) -> None:
         show_result(record)
     else:
         tell(text, matters=False)
+
+
+def tell_warnings(caught: Iterable[Any]) -> list[str]:
+    """Say what was warned of, and return it as it may be kept."""
+    from condokit.data.disclosure import told
+
+    ours = [one.message for one in caught if issubclass(one.category, UserWarning)]
+    kept = [told(getattr(warning, "kept", str(warning)), as_option) for warning in ours]
+    for text in (found := list(dict.fromkeys(kept))):
+        if not text.startswith("Not taken as features:"):  # told by read_data
+            tell(f"warning: {text}")
+    return found
 
 
 def as_option(argument: str) -> str:
@@ -79,6 +97,18 @@ def _file_of(path: Any) -> Any:
     """Return what tells a file from others, whatever links lead to it."""
     place = os.path.realpath(path)
     return os.stat(place)[1:3] if os.path.isfile(place) else place
+
+
+def holds_statistics(path: str) -> bool:
+    """Tell whether a file holds statistics, and no map; "-" is standard input."""
+    head = b""
+    if path == "-":
+        piped: Any = sys.stdin.buffer
+        head = piped.peek(_HEAD)
+    elif os.path.isfile(path):
+        with suppress(OSError), open(path, "rb") as file:
+            head = file.read(_HEAD)
+    return b'"condokit-statistics"' in head
 
 
 def load_map(path: str, of_batches: bool = False) -> Any:

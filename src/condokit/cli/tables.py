@@ -49,18 +49,18 @@ def read_data(
     if query_label is not None:
         tables = [_pair_of(new, tables[0], str(domain), query_label, reference_label)]
     reliability = reliabilities(options["reliability"])
-    kinds = _confounders(options["confounders"], tables[0].column_names, reliability)
+    kinds = confounder_kinds(options["confounders"], tables[0].column_names, reliability)
     roles = [n for n in (*kinds, domain, batch, bridge, groups, weights) if n is not None]
     for path, table in zip(paths, tables):
         check_names(path, table.column_names, roles)
     known = set(tables[0].column_names)
     common = batch is not None and options["features"] == ("common",) and "common" not in known
     options["features"] = () if common else options["features"]
-    chosen, others = _features(options["features"], paths, tables, roles, options["decimal"])
+    chosen, others = feature_columns(options["features"], paths, tables, roles, options["decimal"])
     whole = [OBSERVED in (table.schema.metadata or {}) for table in tables]  # AnnData
     named = chosen if options["features"] or all(whole) else None
     columns = {
-        name: _alike(name, kind, paths, [table.column(name) for table in tables])
+        name: alike(name, kind, paths, [table.column(name) for table in tables])
         for name, kind in kinds.items()
     }
     sides = [{name: columns[name][k] for name in columns} or None for k in range(len(tables))]
@@ -101,7 +101,7 @@ def _told(found: Domains) -> Domains:
 def _read_large(paths: list[str], domain: str | None, labels: Any, options: Any) -> Domains:
     """Read files that are larger than memory."""
     columns = columns_of(scanned(paths[0], options))
-    kinds = _confounders(options["confounders"], columns, {})
+    kinds = confounder_kinds(options["confounders"], columns, {})
     features = split("--features", options["features"], columns) or None
     found = read_large(paths, domain, labels, kinds, features, options)
     names = Path(paths[0]).name, Path(paths[-1]).name
@@ -146,7 +146,7 @@ def split(option: str, values: tuple[str, ...], known: Sequence[str] = ()) -> li
     return list(dict.fromkeys(parts))
 
 
-def _confounders(
+def confounder_kinds(
     values: tuple[str, ...], known: list[str], reliability: dict[str, Any]
 ) -> dict[str, str]:
     """Return the confounders, and what each was declared: "cat", "num" or nothing."""
@@ -179,9 +179,9 @@ def reliabilities(values: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def _alike(name: str, declared: str, paths: list[str], columns: list[Any]) -> list[Any]:
+def alike(name: str, declared: str, paths: list[str], columns: list[Any]) -> list[Any]:
     """Return a confounder with one kind of values: text becomes what the other table holds."""
-    kinds = [pa.float64() if is_number(column.type) else _plain(column.type) for column in columns]
+    kinds = [pa.float64() if is_number(column.type) else kind_of(column.type) for column in columns]
     for path, kind in zip(paths, kinds):
         _refuse_nested(path, name, kind)
     others = {kind for kind in kinds if kind not in (pa.string(), pa.null())}
@@ -208,25 +208,30 @@ def _alike(name: str, declared: str, paths: list[str], columns: list[Any]) -> li
     return alike
 
 
-def _plain(kind: Any) -> Any:
+def kind_of(kind: Any) -> Any:
     """Return the type of values, whichever way text is stored."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return pa.string() if pa.types.is_large_string(kind) else kind
 
 
-def _features(
-    values: tuple[str, ...], paths: list[str], tables: list[Any], roles: list[str], decimal: str
+def feature_columns(
+    values: tuple[str, ...],
+    paths: list[str],
+    tables: list[Any],
+    roles: list[str],
+    decimal: str,
+    rows: list[Any] | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """Choose the feature columns: by pattern, or all numeric ones that every table has."""
-    # and say why other columns are none, if none are named
+    # and say why other columns are none, if none are named; `rows` are the tables in batches
     first = tables[0].column_names
     free = [name for name in first if name not in roles]
     if values:
         wanted = split("--features", values, first)
         chosen = [first[i] for i in Table(tables[0], paths[0]).find(wanted, set(roles))]
-        for path, table in zip(paths, tables):
+        for path, table, parts in zip(paths, tables, rows or [[table] for table in tables]):
             check_names(path, table.column_names, chosen)
-            refuse_text(path, chosen, table.schema, [table], decimal)
+            refuse_text(path, chosen, table.schema, parts, decimal)
         return chosen, {}
     numeric = dict.fromkeys(free)
     for table in tables:
@@ -288,6 +293,11 @@ def _first_other(columns: Iterable[Any], kind: Any, decimal: str = ".") -> str:
 
 def _table(path: str, **reading: Any) -> Any:
     """Read a table, with decimals as the numbers that they are."""
-    table, is_decimal = read_table(path, **reading), pa.types.is_decimal
+    return as_numbers(read_table(path, **reading))
+
+
+def as_numbers(table: Any) -> Any:
+    """Return a table with decimals as the numbers that they are."""
+    is_decimal = pa.types.is_decimal
     kinds = [(f.name, pa.float64() if is_decimal(f.type) else f.type) for f in table.schema]
     return table.cast(pa.schema(kinds, metadata=table.schema.metadata))

@@ -1,14 +1,17 @@
 """What is known of continuous confounders by cells: products with features, and counts in bins."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from condokit.checks import Array
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.basis import RangeBasis
 from condokit.data.products import GroupedProducts
 
 _BINS = 20
+_NU = 4.0  # degrees of freedom of weights
 
 
 class Continuous:
@@ -21,6 +24,8 @@ class Continuous:
         self.basis = basis
         self.products = GroupedProducts(n_groups, basis.n_columns, n_features)
         self.bins = np.zeros((n_groups, len(basis.names), _BINS))
+        # of features with heavy tails, weighted by Student's t around lines of their groups
+        self.robust: dict[int, GroupedProducts] = {}
 
     @property
     def fewest_rows(self) -> int:
@@ -40,6 +45,54 @@ class Continuous:
             count = np.bincount(groups * _BINS + place[:, j], weights, n * _BINS)
             self.bins[:, j] += count.reshape(n, _BINS)
 
+    def parts(self) -> "Iterator[tuple[Array, Continuous]]":
+        """Yield the features that are known in the same rows, and what is known of them."""
+        for features, products in self.products.parts():
+            part = self.of(features)
+            part.products = products
+            yield features, part
+
+    def curves(self, values: Array, groups: Array, j: int) -> Array:
+        """Return what groups' own regressions say of a feature, from their means of columns."""
+        one = self.robust[j] if j in self.robust else self.products.of(np.array([j]))
+        away = self.basis(values) - one.mean[groups, : one.n_columns]
+        return np.einsum("nr,nr->n", away, one.roots()[2][groups, :, 0])
+
+    def reweighted(self, X: Array, values: Array, groups: Array, weights: Array | None) -> None:
+        """Find the lines of groups anew, given all rows of the features in `robust`."""
+        Phi, found = self.basis(values), {}
+        for x, (j, one) in zip(X.T, self.robust.items()):
+            n, rows = ones_for_zeros(one.count), np.flatnonzero(~np.isnan(x))
+            left = (one.squares[:, 0] - n * (one.roots()[1][:, :, 0] ** 2).sum(axis=1)) / n
+            g, e = groups[rows], x - one.mean[groups, -1] - self.curves(values, groups, j)
+            t = (_NU + 1) / (_NU + e[rows] ** 2 / np.maximum(left, 1e-300)[g])
+            t /= (np.bincount(g, t, len(n)) / np.maximum(np.bincount(g, minlength=len(n)), 1))[g]
+            found[j] = GroupedProducts(len(n), one.n_columns, 1)
+            w = t if weights is None else t * weights[rows]
+            found[j].update(x[rows, None], Phi[rows], g, w)
+        self.robust = found
+
+    def cumulants(self) -> tuple[Array, Array, Array]:
+        """Return the variance that columns leave, that which they explain, and its fourth cumulant.
+
+        The last is of curves at the middles of bins, as if confounders were independent.
+        """
+        _, c, slopes = self.products.roots()
+        n = ones_for_zeros(self.products.count)[:, None]
+        second = (c**2).sum(axis=1)
+        left = np.maximum(self.products.squares / n - second, 0.0)
+        low, high = np.array(self.basis.ranges).T
+        sums = np.zeros((2, *second.shape))
+        for j in range(len(low)):
+            at = np.tile((low + high) / 2, (_BINS, 1))
+            at[:, j] = low[j] + (high[j] - low[j]) * (np.arange(_BINS) + 0.5) / _BINS
+            share = self.bins[:, j] / ones_for_zeros(self.bins[:, j].sum(axis=1))[:, None]
+            curve = self.basis(at) @ slopes  # (n_groups, n_bins, n_features)
+            curve -= np.einsum("gb,gbd->gd", share, curve)[:, None]
+            m2, m4 = (np.einsum("gb,gbd->gd", share, curve**k) for k in (2, 4))
+            sums += np.stack([m2, m4 - 3 * m2**2])
+        return left, second, sums[1] * (second / ones_for_zeros(sums[0])) ** 2
+
     def merge(self, other: "Continuous", place: Array | None = None) -> None:
         """Add what another object has gathered; its groups go to a `place` each, -1 is nowhere."""
         if self.basis != other.basis:
@@ -48,6 +101,10 @@ class Continuous:
                 "parts must have the same ranges, from the same version of condokit."
             )
         self.products.merge(other.products, place)
+        for j, one in other.robust.items():
+            if j not in self.robust:
+                self.robust[j] = GroupedProducts(len(self.bins), one.n_columns, 1)
+            self.robust[j].merge(one, place)
         to = np.arange(len(other.bins)) if place is None else place
         np.add.at(self.bins, to[to >= 0], other.bins[to >= 0])
 
@@ -55,36 +112,44 @@ class Continuous:
         """Return the same with more groups, empty ones."""
         new = Continuous(self.basis, n_groups, self.products.n_features)
         new.merge(self)
+        new.robust = {j: one.resized(n_groups) for j, one in self.robust.items()}
         return new
 
     def of(self, features: Array) -> "Continuous":
         """Return some of the features."""
         part = Continuous(self.basis, 0, 0)
         part.products, part.bins = self.products.of(features), self.bins
+        number = {j: k for k, j in enumerate(features.tolist())}
+        part.robust = {number[j]: one for j, one in self.robust.items() if j in number}
         return part
 
-    def written(self, kept: list[int], min_cell: int) -> dict[str, Any]:
+    def written(self, kept: list[int], min_cell: int, fewest: int) -> dict[str, Any]:
         """Return some groups as plain numbers that tell of no fewer than `min_cell` rows.
 
-        Bins with fewer rows share those of their neighbours. A feature that is known in too few
-        rows has none; where too few lack it, the functions of confounders are those of all rows,
-        as the difference would be those of the few.
+        `fewest` are those of a feature that is written. Bins with fewer than `min_cell` rows share
+        those of their neighbours. A feature that is known in too few rows has none; where too few
+        lack it, the functions of confounders are those of all rows, as the difference would be
+        those of the few.
         """
         place = np.full(len(self.bins), -1)
         place[kept] = np.arange(len(kept))
         found = Continuous(self.basis, len(kept), self.products.n_features)
         found.merge(self, place)
         whole, r = found.products, self.basis.n_columns
-        for one in whole.own.values():
+        for one in (*whole.own.values(), *found.robust.values()):
+            few = one.count < fewest
             for name in ("count", "mean", "scatter", "squares"):
-                getattr(one, name)[one.count < max(min_cell, self.fewest_rows)] = 0.0
+                getattr(one, name)[few] = 0.0
+        for one in whole.own.values():
             lacking = whole.count - one.count
             few = (lacking > 0) & (lacking < min_cell)
             one.mean[few, :r] = whole.mean[few, :r]
             share = (one.count / np.maximum(whole.count, 1e-300))[few, None, None]
             one.scatter[few, :, :r] = whole.scatter[few, :, :r] * share
         bins = [[_coarse(counts, min_cell).tolist() for counts in cell] for cell in found.bins]
-        return {"basis": self.basis.to_dict(), "products": whole.to_dict(), "bins": bins}
+        robust = {str(j): one.to_dict() for j, one in found.robust.items()}
+        content = {"basis": self.basis.to_dict(), "products": whole.to_dict(), "bins": bins}
+        return {**content, "robust": robust}
 
     @classmethod
     def read(cls, content: dict[str, Any]) -> "Continuous":
@@ -94,6 +159,8 @@ class Continuous:
         found = cls(basis, len(products.count), products.n_features)
         found.products, bins = products, np.array(content["bins"], dtype=float)
         found.bins = bins.reshape(found.bins.shape)
+        parts = content["robust"].items()
+        found.robust = {int(j): GroupedProducts.from_dict(one) for j, one in parts}
         if products.n_columns != basis.n_columns:
             raise ValueError("'products' do not fit 'basis'")
         return found

@@ -6,7 +6,11 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array
+from condokit.data.arrays import ones_for_zeros
 
+_VALUES = 1 << 18  # numbers that stay in cache
+_FEWEST_ROWS = 256  # of a group at a time, on average
+_RANK = 1e-14  # share of a variance that is rounding
 _TABLES = ("count", "mean", "scatter", "squares")
 
 
@@ -32,31 +36,48 @@ class GroupedProducts:
 
     def update(self, X: Array, Phi: Array, groups: Array, weights: Array | None = None) -> None:
         """Add rows; `groups` holds the group number of each, negative numbers are left out."""
-        weights = np.ones(len(X)) if weights is None else weights
-        keep = (groups >= 0) & (weights > 0)
+        keep = groups >= 0 if weights is None else (groups >= 0) & (weights > 0)
         if not keep.all():
-            X, Phi, groups, weights = X[keep], Phi[keep], groups[keep], weights[keep]
+            X, Phi, groups = X[keep], Phi[keep], groups[keep]
+            weights = None if weights is None else weights[keep]
         with np.errstate(invalid="ignore"):
             gaps = () if np.isfinite(X.sum()) else np.flatnonzero(np.isnan(X).any(axis=0))
         for j, one in self._apart({*self.own, *map(int, gaps)}):
             known = ~np.isnan(X[:, j])
-            one.update(X[known][:, [j]], Phi[known], groups[known], weights[known])
+            w = None if weights is None else weights[known]
+            one.update(X[known][:, [j]], Phi[known], groups[known], w)
+        step = max(_FEWEST_ROWS * len(self.count), _VALUES // self.mean.shape[1])
+        for start in range(0, len(X), step):
+            few = slice(start, start + step)
+            w = None if weights is None else weights[few]
+            self._update(X[few], Phi[few], groups[few], w)
+
+    def _update(self, X: Array, Phi: Array, groups: Array, weights: Array | None) -> None:
+        """Add so few rows that they stay in cache."""
         kind = np.int16 if len(self.count) < 1 << 15 else np.int64  # which sorts fast
         order = np.argsort(groups.astype(kind), kind="stable")
-        V, groups, weights = np.empty((len(X), self.mean.shape[1])), groups[order], weights[order]
-        r = self.n_columns
-        V[:, :r], V[:, r:] = Phi[order], X[order]
+        V, r, groups = np.empty((len(X), 1 + self.mean.shape[1])), 1 + self.n_columns, groups[order]
+        V[:, 0], V[:, 1:r], V[:, r:] = 1.0, Phi[order], X[order]
         V[:, [r + j for j in self.own]] = 0.0
         first = np.flatnonzero(np.diff(groups, prepend=-1))
         for start, stop in zip(first, [*first[1:], len(V)]):
-            part, w = V[start:stop], weights[start:stop]
-            origin, n = part[0].copy(), float(w.sum())
-            part -= origin  # exact for constants, and safe whatever the offset
-            shift = w @ part / n
-            part -= shift
-            squares = np.einsum("ni,ni,n->i", part[:, r:], part[:, r:], w)
-            scatter = (part[:, :r] * w[:, None]).T @ part
-            self._add(groups[start], n, origin + shift, scatter, squares)
+            part = V[start:stop]
+            origin = part[: min(16, 1 << (len(part).bit_length() - 1))].mean(axis=0)
+            origin[0] = 0.0  # of a power of two of rows: exact for constants
+            part -= origin
+            if weights is None:
+                sums, squares = (
+                    part[:, :r].T @ part,
+                    np.einsum("ni,ni->i", part[:, r:], part[:, r:]),
+                )
+            else:
+                left = part * weights[order[start:stop], None]
+                sums = left[:, :r].T @ part
+                squares = np.einsum("ni,ni->i", left[:, r:], part[:, r:])
+            n, shift = sums[0, 0], sums[0, 1:] / sums[0, 0]
+            scatter = sums[1:, 1:] - n * np.outer(shift[: r - 1], shift)
+            squares = np.maximum(squares - n * shift[r - 1 :] ** 2, 0.0)
+            self._add(groups[start], n, origin[1:] + shift, scatter, squares)
 
     def merge(self, other: "GroupedProducts", place: Array | None = None) -> None:
         """Add what another object has gathered; its groups go to a `place` each, -1 is nowhere."""
@@ -82,6 +103,22 @@ class GroupedProducts:
         self.squares[g] += squares + tie * delta[r:] ** 2
         self.mean[g] += delta * (count / total)
         self.count[g] = total
+
+    def roots(self) -> tuple[Array, Array, Array]:
+        r"""Return roots A of the covariances :math:`A A'` of columns, and features by these.
+
+        Features have coefficients c, shape (n_groups, n_columns, n_features), on
+        :math:`A^{-1} (\phi - \bar\phi)`, and slopes :math:`A^{-1\prime} c` on columns. Directions
+        without variance but rounding are left out.
+        """
+        r, n = self.n_columns, ones_for_zeros(self.count)[:, None, None]
+        size = ones_for_zeros(np.sqrt(np.einsum("gii->gi", self.scatter[:, :, :r]) / n[:, 0]))
+        R = self.scatter[:, :, :r] / (n * size[:, :, None] * size[:, None, :])
+        value, vector = np.linalg.eigh((R + np.swapaxes(R, 1, 2)) / 2)
+        root = np.sqrt(np.where(value > _RANK * max(r, 1), value, 0.0))[:, None]
+        inverse = vector / size[:, :, None] * np.where(root > 0, 1 / ones_for_zeros(root), 0.0)
+        c = np.swapaxes(inverse, 1, 2) @ (self.scatter[:, :, r:] / n)
+        return size[:, :, None] * vector * root, c, inverse @ c
 
     def resized(self, n_groups: int) -> "GroupedProducts":
         """Return the same with more groups, empty ones."""

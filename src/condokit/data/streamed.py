@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, check_word, listing, refusal
+from condokit.checks import Array, check_word, listing, refusal, require_domain
 from condokit.data.arrays import sides
 from condokit.data.bins import Bins, Values
 from condokit.data.blocks import Blocks, blocks_of, reduce_blocks
@@ -21,7 +21,6 @@ from condokit.data.roles import (
     from_table,
     name_domains,
     one_column,
-    require_domain,
 )
 from condokit.data.sums import Sums, Ties
 from condokit.data.tables import Table

@@ -126,7 +126,8 @@ class Sums:
             number = {int(place): j for j, place in enumerate(places)}
 
             def some(features: Array) -> dict[int, Values]:
-                return {number[k]: v for k, v in whole(places[features]).items()}
+                found = whole(places[features])
+                return {number[k]: v for k, v in found.items() if k in number}
 
         moments, ties = self.moments.of(places), self.ties.of(places)
         own = None if self.continuous is None else self.continuous.of(places)

@@ -104,6 +104,8 @@ def _layout(value: Any, margin: str = "") -> str:
             lines = [f"{json.dumps(key)}: {_layout(item, inner)}" for key, item in items.items()]
         case [list(), *_]:
             lines = [_layout(row) for row in value]
+        case [dict(), *_] if not margin[1:]:
+            lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in value]
         case _:
             return json.dumps(value, ensure_ascii=False, allow_nan=False)
     return f"{ends[0]}\n{inner}" + f",\n{inner}".join(lines) + f"\n{margin}{ends[1]}"

@@ -1,11 +1,13 @@
 """Statistics as domains: one row stands for every cell, and sums tell of all rows."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, listing, refusal, warn
+from condokit.checks import Array, NoOverlapError, listing, refusal, said, warn
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.domains import Confounder, Domains
 from condokit.data.roles import name_domains
@@ -128,24 +130,42 @@ def _warn_of_units(stats: Statistics) -> None:
 
 def _warn_of_spellings(stats: Statistics) -> None:
     """Warn of levels that seem to be one, spelled in two ways."""
+    for name, pairs in _spellings(stats):
+        text = "Levels of confounder {name!r} look like one that is spelled in two ways: "
+        text += "{pairs}. They are not compared; spell them alike."
+        warn("spellings", text, UserWarning, name=name, pairs=pairs)
+
+
+@contextmanager
+def hinted(stats: Statistics) -> Iterator[None]:
+    """Let the error that nothing overlaps say which levels look like one."""
+    try:
+        yield
+    except NoOverlapError as error:
+        pairs = [f"{name!r}: {pairs}" for name, pairs in _spellings(stats)]
+        if not pairs:
+            raise
+        text = "{error} Levels may be spelled in two ways: {pairs}."
+        raise NoOverlapError(said(text, error=error.args[0], pairs="; ".join(pairs))) from None
+
+
+def _spellings(stats: Statistics) -> Iterator[tuple[str, str]]:
+    """Yield confounders with levels that seem to be one, and these."""
     names = [name for name, kind in stats.confounders.items() if kind == "categorical"]
     for j, name in enumerate(names, 1):
         by_label = {
-            label: {str(cell[j]) for cell in stats.cells if cell[0] == label}
-            for label in stats.labels
+            label: {cell[j] for cell in stats.cells if cell[0] == label} for label in stats.labels
         }
         common = set.intersection(*by_label.values())
         alone = [(label, level) for label, own in by_label.items() for level in own - common]
-        pairs = sorted(
-            " and ".join(map(repr, sorted((a, b))))
+        pairs = {
+            " and ".join(sorted(map(repr, (a, b))))
             for k, (one, a) in enumerate(alone)
             for other, b in alone[k + 1 :]
-            if one != other and a != b and _are_alike(a, b)
-        )
+            if one != other and a != b and _are_alike(str(a), str(b))
+        }
         if pairs:
-            text = "Levels of confounder {name!r} look like one that is spelled in two ways: "
-            text += "{pairs}. They are not compared; spell them alike."
-            warn("spellings", text, UserWarning, name=name, pairs="; ".join(pairs[:5]))
+            yield name, ", ".join(sorted(pairs)[:5])
 
 
 def _are_alike(one: str, other: str) -> bool:

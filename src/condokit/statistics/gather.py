@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,14 @@ from condokit.checks import Array, is_number, listing, refusal
 from condokit.data.basis import RangeBasis
 from condokit.data.bins import Bins, Values
 from condokit.data.continuous import Continuous
-from condokit.data.domains import Domains
+from condokit.data.domains import Confounder, Domains
 from condokit.data.grouped import GroupedMoments
 from condokit.data.roles import from_site
 from condokit.data.sums import Ties
 from condokit.maps.file import Place
-from condokit.statistics import file
+from condokit.statistics import file, reveals
 
+_REWEIGHED = 8  # times, that lines of cells are found with weights
 _GIVEN = ("domain", "confounders", "sample_weight")
 Cell = tuple[Any, ...]  # the label of a domain, then the level of every category
 
@@ -73,6 +75,7 @@ class Statistics:
         self.continuous: Continuous | None = None
         self.ties = Ties()
         self.by_cell = True  # whether products of features are known of every cell: not in files
+        self.largest_weight = 1.0  # of a row
         self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # left out of a file
         self.hashes: list[str] = []  # of the files that these come from
         self.values: dict[int, Values] = {}  # of features with heavy tails, in a second round
@@ -169,12 +172,10 @@ class Statistics:
             raise ValueError("Rows come first, then the values of features with heavy tails.")
         domains, codes, labels = self._read(X, domain, confounders, sample_weight)
         self._check(domains)
-        by_name = {c.name: c.values for c in domains.continuous}
-        names = () if self.continuous is None else self.continuous.basis.names
-        values = np.array([by_name[name] for name in names], dtype=float).T
-        if self.continuous is not None:
-            self.continuous.basis.check(values[domains.kept()])
+        values = self._confounders(domains)
         cell = self._cells(domains, codes, labels)
+        if domains.weights is not None:
+            self.largest_weight = max(self.largest_weight, float(domains.weights.max()))
         label = np.array([self.labels.index(name) for name in labels])[codes]
         for rows, chunk in domains.chunks():
             weights = None if domains.weights is None else domains.weights[rows]
@@ -186,6 +187,15 @@ class Statistics:
             self.ties.update(chunk[mine], label[rows][mine])
         return self
 
+    def _confounders(self, domains: Domains) -> Array:
+        """Return continuous confounders, in the order of the basis; refuse those out of range."""
+        by_name = {c.name: c.values for c in domains.continuous}
+        names = () if self.continuous is None else self.continuous.basis.names
+        values = np.array([by_name[name] for name in names], dtype=float).T
+        if self.continuous is not None:
+            self.continuous.basis.check(values[domains.kept()])
+        return values
+
     def bins(self, features: Array) -> Bins:
         """Return empty bins for the values of some features, around the means of cells."""
         moments = self.moments
@@ -196,13 +206,34 @@ class Statistics:
         """Count the values of rows, which have been added before, in bins."""
         domains, codes, labels = self._read(X, *map(roles.get, _GIVEN))
         cell, part = self._cells(domains, codes, labels), domains.of(features)
+        confounders = self._confounders(domains)
         for rows, chunk in part.chunks():
             weights = None if domains.weights is None else domains.weights[rows]
+            if self.continuous is not None:  # without the curves of cells
+                used, chunk = np.flatnonzero(cell[rows] >= 0), np.array(chunk)
+                at = confounders[rows][used], cell[rows][used]
+                for k, j in enumerate(features.tolist()):
+                    chunk[used, k] -= self.continuous.curves(*at, j)
             bins.update(chunk, cell[rows], weights)
+
+    def _reweigh(self, features: Array, X: Any, **roles: Any) -> None:
+        """Find the curves of cells that heavy tails do not bend."""
+        assert self.continuous is not None
+        domains, codes, labels = self._read(X, *map(roles.get, _GIVEN))
+        cell, values = self._cells(domains, codes, labels), self._confounders(domains)
+        kept = np.flatnonzero(cell >= 0)
+        X, weights = domains.of(features).rows(kept), domains.weights
+        known = values[kept], cell[kept], None if weights is None else weights[kept]
+        products = self.continuous.products
+        self.continuous.robust = {j: products.of(np.array([j])) for j in features.tolist()}
+        for _ in range(_REWEIGHED):
+            self.continuous.reweighted(X, *known)
 
     def with_values(self, X: Any, features: Array, **roles: Any) -> "Statistics":
         """Count the values of some features in bins; X are all rows that were added."""
         bins = self.bins(features)
+        if self.continuous is not None:
+            self._reweigh(features, X, **roles)
         self.fill(bins, features, X, **roles)
         self.values = {int(j): bins.values(k) for k, j in enumerate(features)}
         return self
@@ -236,6 +267,8 @@ class Statistics:
             return copy(other if other.cells else self)
         _refuse_other(self, other)
         other = other._as(self)
+        if self.hashes and other.hashes:
+            reveals.warn_of_repeats(self, other)
         new = self.empty()
         new.reference = self.reference if other.reference is None else other.reference
         for part in (self, other):
@@ -251,6 +284,7 @@ class Statistics:
         new.values = {j: new.values[j] for j in {*self.values}.intersection(other.values)}
         new.hashes = [*self.hashes, *other.hashes]
         new.by_cell = self.by_cell and other.by_cell
+        new.largest_weight = max(self.largest_weight, other.largest_weight)
         return new
 
     def _as(self, other: "Statistics") -> "Statistics":
@@ -298,15 +332,18 @@ class Statistics:
     def save(self, path: Place, *, min_cell: int = 5) -> None:
         """Write a readable JSON file that holds no row; see `condokit show`.
 
+        Warnings tell of cells in which one row stands out or all rows are equal, and of a file at
+        this path from which the new one differs by a few rows: the two together tell about these.
+
         Parameters
         ----------
         path : path or open file
             Where to write, whole or not at all.
         min_cell : int, default=5
             The fewest rows of a cell (a domain and a level of each category) of which anything is
-            written; cells with fewer are left out, and so is a feature in a cell where fewer
-            values are known. Sums of third and fourth powers are written of cells with four times
-            as many rows.
+            written, 3 at least; cells with fewer are left out, and so is a feature in a cell where
+            fewer values are known. Sums of third and fourth powers are written where four times
+            as many values are known. Of weighted rows it takes `min_cell` times the largest weight.
         """
         file.write(path, self, min_cell)
 
@@ -346,7 +383,8 @@ class Statistics:
         domains, codes, labels, _ = from_site(
             X, domain, label, confounders, features, None, weights, *how
         )
-        return domains, codes, labels
+        numbers = [_number(c) if c.name in self.ranges else c for c in domains.confounders]
+        return replace(domains, confounders=numbers), codes, labels
 
     def _check(self, domains: Domains) -> None:
         """Note what the first rows are like; refuse others that differ."""
@@ -415,6 +453,16 @@ def _are_names(confounders: Any) -> bool:
     return type(names) in (list, tuple) and {type(name) for name in names} == {str}
 
 
+def _number(confounder: Confounder) -> Confounder:
+    """Return a confounder of numbers, also if it has two, which are categories elsewhere."""
+    if confounder.values is not None:
+        return confounder
+    if not all(map(is_number, confounder.levels)):
+        text = "{@'ranges'} has {name!r}, which holds no numbers, or was said to hold categories."
+        raise refusal(text, name=confounder.name)
+    return replace(confounder, values=confounder.as_given().astype(float), levels=[])
+
+
 def _checked_ranges(ranges: Any) -> dict[str, tuple[float, float]]:
     found = {}
     for name, given in dict(ranges or {}).items():
@@ -431,6 +479,9 @@ def _refuse_other(one: Statistics, other: Statistics) -> None:
     both = set(one.hashes).intersection(other.hashes)
     if both:
         raise ValueError("The same statistics are given twice: two files have the same content.")
+    said = [part.reference for part in (one, other) if part.reference is not None]
+    if len(set(said)) > 1:
+        raise ValueError(f"One part says that {said[0]!r} is the reference, another {said[1]!r}.")
     names = [sorted(part.feature_names or []) for part in (one, other)]
     if names[0] != names[1] or one.n_features != other.n_features:
         alone = [
@@ -440,7 +491,10 @@ def _refuse_other(one: Statistics, other: Statistics) -> None:
         how = f"{one.n_features} and {other.n_features} features"
         if any(alone):
             how = "; ".join(f"{listing(some)} in one part alone" for some in alone if some)
-        raise ValueError(f"The statistics are of different features: {how}.")
+        text = (
+            "The statistics are of different features: {how}. Choose the same ones for all parts "
+        )
+        raise refusal(text + "with {@`features`}.", how=how)
     for name in [*one.confounders, *other.confounders]:
         kinds = one.confounders.get(name), other.confounders.get(name)
         ranges = one.ranges.get(name), other.ranges.get(name)

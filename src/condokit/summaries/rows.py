@@ -11,10 +11,10 @@ from condokit.compare.comparison import Comparison
 from condokit.conditionals.base import moments_from
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.bins import side_by_side
+from condokit.data.continuous import Continuous
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
-from condokit.data.products import GroupedProducts
 from condokit.summaries.moments import cells, gather, without_flat
 
 
@@ -100,11 +100,11 @@ class Rows:
         domains, strata = self.domains.of(features), self.strata.of(features)
         return replace(self, domains=domains, strata=strata, **own)
 
-    def products(self) -> GroupedProducts:
-        """Return products with functions of continuous confounders, by the query's levels first."""
-        products = self.domains.sums.continuous.products
-        found = GroupedProducts(len(self.strata.count), products.n_columns, len(self.flat))
-        found.merge(products, self.place())
+    def continuous(self) -> Continuous:
+        """Return what is known of continuous confounders, by the query's strata first."""
+        known = self.domains.sums.continuous
+        found = Continuous(known.basis, len(self.strata.count), len(self.flat))
+        found.merge(known, self.place())
         return found
 
     def place(self) -> Array:

@@ -13,12 +13,18 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.arrays import independent
 from condokit.data.basis import RangeBasis
+from condokit.data.continuous import Continuous
 from condokit.data.covariates import Covariates, standard_units
 from condokit.data.products import GroupedProducts
 from condokit.data.subsets import subsample
 from condokit.solvers.pooled.design import Design, free_columns, independent_number
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
-from condokit.solvers.pooled.products import node_rows, unexplained
+from condokit.solvers.pooled.products import (
+    node_rows,
+    residual_kurtosis,
+    unexplained,
+    value_rows,
+)
 from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
 from condokit.solvers.pooled.streams import Again, Columns, PlainProducts, State, settle
@@ -90,7 +96,7 @@ def fit_pooled(rows: Rows, has_scale: bool, has_tails: bool = True) -> Solution:
     if not has_tails:
         discrete = replace(discrete, tied=np.ones(len(fixed), dtype=np.bool_))
     if sums is not None and sums.continuous is not None:
-        return fit_products(rows, rows.products(), sums.continuous.basis, fixed, discrete)
+        return fit_products(rows, rows.continuous(), fixed, discrete)
     if rows.covariates.Z.shape[1] and sums is not None and sums.again is not None:
         return _fit_stream(rows, fixed, discrete)
     if rows.covariates.Z.shape[1] or rows.groups is not None:
@@ -251,30 +257,36 @@ def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     return _assemble(table, rows, fixed, discrete, law.n_effective, facts)
 
 
-def fit_products(
-    rows: Rows, products: GroupedProducts, basis: RangeBasis, fixed: Array, discrete: Discrete
-) -> Solution:
+def fit_products(rows: Rows, continuous: Continuous, fixed: Array, discrete: Discrete) -> Solution:
     """Fit from products with functions of continuous confounders, by the query's levels first.
 
-    Features that are missing in different rows are fitted apart. Tails are taken for normal.
+    Features that are missing in different rows are fitted apart. Heavy tails need values.
     """
     results = []
-    for features, own in products.parts():
-        part = rows.of(features)
-        number, units = _independent_features(part, own), (part.mean, part.unit)
-        law, X = law_of_products(own, basis, units, ~part.flat, fixed[features], number)
-        never, vary = np.zeros(len(features), dtype=np.bool_), ~discrete.modal[features]
-        how = fixed[features], never, vary, None, law.n_effective, _CELL_VALUES
-        table, _ = _estimates(law.stacked(X), *how)
-        kind = discrete.of_features(features)
-        found = _assemble(table, part, fixed[features], kind, law.n_effective, law.facts)
-        results.append((features, found))
+    for features, known in continuous.parts():
+        part, own, kind = rows.of(features), fixed[features], discrete.of_features(features)
+        number, units = _independent_features(part, known.products), (part.mean, part.unit)
+        law, X = law_of_products(known, units, ~part.flat, own, number)
+        kurtosis, heavy = residual_kurtosis(part.strata, known)
+        never, vary = np.zeros(len(features), dtype=np.bool_), ~kind.modal
+        stacked = law.stacked(X) if not heavy.any() else law.with_kurtosis(known, units, kurtosis)
+        table, _ = _estimates(stacked, own, never, vary, None, law.n_effective, _CELL_VALUES)
+        heavy &= ~kind.tied & ~part.flat
+        read, unknown = part.single(np.flatnonzero(heavy)), heavy.copy()
+        for one in np.flatnonzero(heavy)[:, None]:
+            if (single := read(one)) is None or int(one[0]) not in known.robust:
+                continue
+            where = single.side * law.frame.at.n_categories + single.category
+            at = law.of_values(known, int(one[0]), single.X, single.counts, where, part.unit)
+            again = fit_weights(at, solve(at, own[one]), own[one], one >= 0, law.n_effective)
+            table[:, one], unknown[one] = _table(at, again, None), False
+        facts = {**law.facts, "as_normal": unknown}
+        results.append((features, _assemble(table, part, own, kind, law.n_effective, facts)))
     return joined(results) if len(results) > 1 else results[0][1]
 
 
 def law_of_products(
-    products: GroupedProducts,
-    basis: RangeBasis,
+    known: Continuous,
     units: tuple[Array, Array],
     usable: Array,
     fixed: Array,
@@ -287,11 +299,12 @@ def law_of_products(
     features choose, and count as `number` independent ones.
     """
     mean, unit = units
-    K, nodes = len(mean), node_rows(products)
-    batch, level = np.divmod(nodes.group, len(products.count) // K)
+    K, nodes = len(mean), node_rows(known.products)
+    L = len(known.bins) // K
+    batch, level = np.divmod(nodes.group, L)
     X = (nodes.X - mean[batch]) / unit[batch]
-    at = Covariates(nodes.Phi, level, len(products.count) // K, weights=nodes.counts[:, 0])
-    frame = Frame(at, batch, K, reference, basis=basis, n_effective=number)
+    at = Covariates(nodes.Phi, level, L, weights=nodes.counts[:, 0])
+    frame = Frame(at, batch, K, reference, basis=known.basis, n_effective=number)
     few = np.flatnonzero(usable) if usable.any() else np.arange(len(usable))
     few = few[subsample(len(few), MOST_SELECTING)]
     return choose_law(X[:, few], frame, fixed[few], usable[few] | ~usable.any(), len(fixed)), X
@@ -418,6 +431,29 @@ class Law:
             noise = NoiseModel.of_levels(at.category, at.n_categories, False)
         where = frame.batch, frame.n_batches, frame.reference
         return Stacked(X, U, penalty, *where, counts, noise)
+
+    def with_kurtosis(
+        self, known: Continuous, units: tuple[Array, Array], kurtosis: Array
+    ) -> Stacked:
+        """Return rows that stand for products, with residuals of some kurtosis."""
+        nodes, batch = node_rows(known.products, kurtosis), self.frame.batch
+        X = (nodes.X - units[0][batch]) / units[1][batch]
+        return self.stacked(X, nodes.counts / self.frame.at.counts[:, None])
+
+    def of_values(
+        self, known: Continuous, j: int, X: Array, counts: Array, group: Array, unit: Array
+    ) -> Stacked:
+        """Return rows that stand for values of one feature in units, without groups' curves."""
+        K, L, robust = self.frame.n_batches, self.frame.at.n_categories, known.robust[j]
+        counts = counts * (robust.count[group] > 0)[:, None]
+        nodes = value_rows(robust, X, counts, group, unit[group // L][:, [j]])
+        batch, level = np.divmod(nodes.group, L)
+        at = Covariates(nodes.Phi, level, L, weights=nodes.counts[:, 0])
+        U, penalty = replace(self.frame, at=at, batch=batch).columns(self.design)
+        where = batch, K, self.frame.reference, nodes.counts
+        return Stacked(
+            nodes.X, U, penalty, *where, NoiseModel.of_levels(level, L, self.noise.levels)
+        )
 
     def _choose_mean(self) -> None:
         frame, apart = self.frame, None

@@ -3,15 +3,14 @@ r"""Rows that stand for products: as many as there are columns, with the same su
 For a group of n rows with columns of mean m and covariance :math:`A A'`, and a feature of mean
 :math:`\mu` with coefficients c on :math:`A^{-1} (\phi - m)` and residuals of variance
 :math:`\tau^2`, let u run over the r + 1 corners of a regular simplex with mean 0 and covariance I,
-and e over three values with the moments of the residuals. The rows
+and e over three values with mean 0, variance 1 and the kurtosis of residuals. The rows
 
 .. math:: \phi = m + A u, \quad x = \mu + c'u + \tau e
 
 with equal shares of n over u have the group's count, means, and all products of two columns or of
 columns and features. So whatever is a function of these (scales, offsets, evidence, variances of
-groups) comes out the same, to rounding, as from all rows. Residuals have their own moments up to
-the fourth and do not depend on u: errors are those of rows whose residuals are alike given their
-group.
+groups) comes out the same, to rounding, as from all rows. Residuals do not depend on u: errors are
+those of rows whose residuals are alike given their group.
 """
 
 from dataclasses import dataclass
@@ -20,12 +19,9 @@ import numpy as np
 from scipy.linalg import helmert
 
 from condokit.checks import Array
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.continuous import Continuous
 from condokit.data.grouped import GroupedMoments
 from condokit.data.products import GroupedProducts
-from condokit.solvers.pooled.stacked import nodes
-
-_RANK = 1e-12  # share of a variance that is rounding
 
 
 @dataclass(frozen=True)
@@ -38,53 +34,56 @@ class NodeRows:
     group: Array  # (n_rows,)
 
 
-def node_rows(products: GroupedProducts, residuals: GroupedMoments | None = None) -> NodeRows:
-    """Return rows with the same products; without moments of `residuals` these are normal."""
+def node_rows(products: GroupedProducts, kurtosis: Array | float = 3.0) -> NodeRows:
+    """Return rows with the same products, and residuals of a kurtosis that features may have."""
     present = np.flatnonzero(products.count)
-    n, r = products.count[present], products.n_columns
+    n, r, k = products.count[present], products.n_columns, np.atleast_1d(kurtosis)
     mean, squares = products.mean[present], products.squares[present]
-    A, c = _roots(products, present)
+    A, c = (table[present] for table in products.roots()[:2])
     left = np.maximum(squares / n[:, None] - (c**2).sum(axis=1), 0.0)
     corners = np.sqrt(r + 1.0) * helmert(r + 1).T  # (r + 1, r)
     Phi = mean[:, None, :r] + corners @ np.swapaxes(A, 1, 2)
-    X = mean[:, None, r:] + corners @ c
-    E, shares = _residual_nodes(left, None if residuals is None else (residuals, present))
-    X = (X[None] + E[:, :, None]).swapaxes(0, 1)  # (group, residual node, corner, feature)
-    counts = shares[:, :, None] * np.full((r + 1, 1), 1 / (r + 1)) * n[:, None, None]
-    counts = counts.swapaxes(0, 1).reshape(-1, shares.shape[2])
-    Phi = np.repeat(Phi[:, None], 3, axis=1).reshape(-1, r)
-    return NodeRows(X.reshape(len(Phi), -1), Phi, counts, np.repeat(present, 3 * (r + 1)))
+    E, shares = np.sqrt(k * left), np.stack([0.5 / k, 1 - 1 / k, 0.5 / k])
+    X = (mean[:, None, r:] + corners @ c)[:, None] + np.stack([E, 0 * E, -E], axis=1)[:, :, None]
+    counts = n[:, None, None, None] / (r + 1) * shares[:, None] * np.ones((r + 1, 1))
+    Phi = np.repeat(Phi[:, None], 3, axis=1)  # (group, residual, corner, column), as the others
+    group = np.repeat(present, 3 * (r + 1))
+    size = len(group), -1
+    return NodeRows(X.reshape(size), Phi.reshape(size), counts.reshape(size), group)
 
 
-def _residual_nodes(
-    variance: Array, known: tuple[GroupedMoments, Array] | None
-) -> tuple[Array, Array]:
-    """Return three values of residuals (3, n_groups, n_features), and their shares."""
-    if known is None:
-        sd = np.sqrt(3 * variance)
-        return np.stack([sd, 0 * sd, -sd]), np.array([1 / 6, 2 / 3, 1 / 6]).reshape(3, 1, 1)
-    moments, present = known
-    own = GroupedMoments(len(present), variance.shape[1])
-    n, own.count = ones_for_zeros(moments.count[present])[:, None], np.ones(len(present))
-    sd = ones_for_zeros(np.sqrt(moments.squares[present] / n))
-    own.squares, own.third = variance, moments.third[present] / n * (np.sqrt(variance) / sd) ** 3
-    own.fourth = moments.fourth[present] / n * (variance / sd**2) ** 2
-    E, shares, _ = nodes(own, np.zeros(1), np.ones(1))
-    return E.reshape(3, *variance.shape), shares.reshape(3, *variance.shape)
+def value_rows(
+    products: GroupedProducts, X: Array, counts: Array, group: Array, unit: Array
+) -> NodeRows:
+    """Return rows that stand for values of one feature without the curves of their groups.
+
+    Values and rows are in units, shape (n_values, 1), and each value has all corners.
+    """
+    r = products.n_columns
+    A, c, _ = products.roots()
+    corners = np.sqrt(r + 1.0) * helmert(r + 1).T
+    Phi = products.mean[:, None, :r] + corners @ np.swapaxes(A, 1, 2)
+    X = X[:, None] + (corners @ c)[group] / unit[:, None]
+    counts = np.repeat(counts / (r + 1), r + 1, axis=0)
+    return NodeRows(X.reshape(-1, 1), Phi[group].reshape(-1, r), counts, np.repeat(group, r + 1))
 
 
-def _roots(products: GroupedProducts, present: Array) -> tuple[Array, Array]:
-    """Return A, shape (n_groups, r, r), and the coefficients c, shape (n_groups, r, n_features)."""
-    n, r = ones_for_zeros(products.count[present]), products.n_columns
-    scatter = products.scatter[present][:, :r] / n[:, None, None]
-    size = ones_for_zeros(np.sqrt(np.einsum("gii->gi", scatter[:, :, :r])))
-    R = scatter[:, :, :r] / (size[:, :, None] * size[:, None, :])
-    value, vector = np.linalg.eigh((R + np.swapaxes(R, 1, 2)) / 2)
-    good = value > _RANK * r
-    root = np.sqrt(np.where(good, value, 0.0))
-    A = size[:, :, None] * vector * root[:, None, :]
-    turned = np.swapaxes(vector, 1, 2) @ (scatter[:, :, r:] / size[:, :, None])
-    return A, turned * np.where(good, 1 / ones_for_zeros(root), 0.0)[:, :, None]
+def residual_kurtosis(stats: GroupedMoments, continuous: Continuous) -> tuple[Array, Array]:
+    r"""Return the kurtosis of residuals, and which features have heavier tails than the normal.
+
+    Cumulants of features less those of their curves, pooled over groups in which curves explain
+    less than they leave. With variances v of features and s of residuals, that of the excess is
+    about :math:`24 (v / s)^4 / n`: it must be five standard errors and a half.
+    """
+    left, second, fourth = continuous.cumulants()
+    n, least = np.maximum(stats.n, 1.0), np.maximum(left, 1e-300)
+    excess = (stats.fourth / n - 3 * (stats.squares / n) ** 2 - fourth) / least**2
+    weight = np.where((second < left) & (left > 0), n, 0.0)
+    total = np.maximum(weight.sum(axis=0), 1e-300)
+    excess = np.where(weight > 0, excess * weight, 0.0).sum(axis=0) / total
+    error = (np.where(weight > 0, n * (1 + second / least) ** 4, 0.0)).sum(axis=0)
+    heavy = excess > 5 * np.sqrt(24 * error) / total + 0.5
+    return np.where(heavy, 3 + excess, 3.0), heavy
 
 
 def unexplained(stats: GroupedMoments, products: GroupedProducts | None) -> Array:
@@ -93,7 +92,7 @@ def unexplained(stats: GroupedMoments, products: GroupedProducts | None) -> Arra
     assert together is not None
     if products is None:
         return together.scatter
-    _, c = _roots(products, np.arange(len(products.count)))
+    _, c, _ = products.roots()
     share = together.count.sum() / max(float(products.count.sum()), 1.0)
     c = c[:, :, stats.few] * np.sqrt(share * products.count)[:, None, None]
     return together.scatter - np.swapaxes(c, 1, 2) @ c

@@ -4,6 +4,7 @@ The design and the variances are those of a sample; scales, offsets and weights 
 those of all rows. Objects have `update`, which adds a block of rows, and `merge`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +24,7 @@ from condokit.solvers.pooled.stacked import Found, Stacked, solve
 from condokit.solvers.pooled.weights import NU_BINS, STILL, log_counts, nu_of_counts
 
 MOST_PASSES = 12
+_ROWS = 1 << 13  # of a piece
 
 Again = Callable[[Callable[[], Any], Array], Any]  # something empty, and features -> their sums
 Units = tuple[Array, Array]  # means and spreads of features, (n_batches, n_features) each
@@ -100,15 +102,28 @@ def _along(axis: Array, at: Covariates) -> Array:
     return (at.Z @ axis)[:, None]
 
 
-class PlainProducts:
+class _InPieces(ABC):
+    """Adds blocks of rows in pieces that stay in cache."""
+
+    def update(self, X: Array, Z: Array, cell: Array, weights: Array | None = None) -> None:
+        """Add rows of features, continuous confounders and cells, -1 for rows left out."""
+        for start in range(0, len(X), _ROWS):
+            few = slice(start, start + _ROWS)
+            self.add(X[few], Z[few], cell[few], None if weights is None else weights[few])
+
+    @abstractmethod
+    def add(self, X: Array, Z: Array, cell: Array, weights: Array | None) -> None:
+        """Add a piece."""
+
+
+class PlainProducts(_InPieces):
     """Products of all rows with columns."""
 
     def __init__(self, columns: Columns, n_features: int) -> None:
         self.columns = columns
         self.products = GroupedProducts(2 * columns.n_levels, len(columns.varies), n_features)
 
-    def update(self, X: Array, Z: Array, cell: Array, weights: Array | None = None) -> None:
-        """Add rows of features, continuous confounders and cells, -1 for rows left out."""
+    def add(self, X: Array, Z: Array, cell: Array, weights: Array | None) -> None:  # noqa: D102
         used, group, _, Phi = self.columns.of(Z, cell)
         w = None if weights is None else weights[used]
         self.products.update(X[used], Phi, group, w)
@@ -149,7 +164,7 @@ class State:
         return cls(units, s, np.stack(theta, axis=1), sigma2, nu, *rest)
 
 
-class WeightedSums:
+class WeightedSums(_InPieces):
     """Products of rows weighted by what is known of their variance and of Student's t.
 
     Beside them, what `settle` needs to renew weights: how many rows there are, how often log
@@ -174,8 +189,7 @@ class WeightedSums:
         }
         self.tables = {name: np.zeros(shape) for name, shape in shapes.items()}
 
-    def update(self, X: Array, Z: Array, cell: Array, weights: Array | None = None) -> None:
-        """Add rows of features, continuous confounders and cells, -1 for rows left out."""
+    def add(self, X: Array, Z: Array, cell: Array, weights: Array | None) -> None:  # noqa: D102
         state, columns, sums = self.state, self.columns, self.tables
         used, group, at, Phi = columns.of(Z, cell)
         batch, level, N = group // columns.n_levels, at.category, columns.noise(at)

@@ -1,0 +1,293 @@
+"""The statistics file: what is in it, what is not, and that it is read as it was written."""
+
+import contextlib
+import copy
+import io
+import itertools
+import json
+import random
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pandas as pd
+import pytest
+from sites_made import FEATURES, hospital, without_few
+
+from condokit import ConDoAdapter, FileError, Statistics
+from condokit.maps.file import digest
+from condokit.statistics.file import content_of
+from condokit.statistics.reveals import facts_of, words
+
+ROOT = Path(__file__).parents[2]
+VALIDATOR = jsonschema.Draft202012Validator(
+    json.loads((ROOT / "docs" / "statistics-schema.json").read_text())
+)
+ROLES = {"confounders": ["sex", "ward"], "features": FEATURES}
+
+
+def of(table, label="A", **more):
+    return Statistics.of(table, label=label, **(ROLES | more))
+
+
+def saved(stats, **how):
+    content = io.BytesIO()
+    stats.save(content, **how)
+    return json.loads(content.getvalue())
+
+
+def loaded(document):
+    document = {**document, "sha256": digest(document)}
+    return Statistics.load(io.BytesIO(json.dumps(document).encode()))
+
+
+def cell_of(document, *levels):
+    [found] = [one for one in document["cells"] if one["levels"] == list(levels)]
+    return found
+
+
+def with_gaps(table):
+    rng = np.random.default_rng(0)
+    table = table.copy()
+    for name in FEATURES:
+        table.loc[rng.random(len(table)) < 0.1, name] = np.nan
+    return table
+
+
+KINDS = ["plain", "gaps", "weights", "many", "unnamed", "ties", "ages", "rounds"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_files_follow_the_schema_and_are_read_back(kind, rng):
+    table = hospital("A")
+    table = with_gaps(table) if kind == "gaps" else table
+    table["wbc"] = (table["wbc"] > 1).astype(float) if kind == "ties" else table["wbc"]
+    weights = 1.0 + rng.integers(0, 3, len(table)) if kind == "weights" else None
+    if kind == "unnamed":
+        confounders = {"sex": table["sex"].tolist()}
+        stats = Statistics.of(table[FEATURES].to_numpy(), label=1, confounders=confounders)
+    elif kind == "ages":
+        table["age"] = rng.uniform(20, 90, len(table))
+        stats = of(table, confounders=["sex", "age"], ranges={"age": (18, 95)})
+    elif kind == "rounds":
+        stats = of(table, given=["crp"])
+    elif kind == "many":
+        stats = of(table, "A").merge(of(hospital("B"), "B"))
+    else:
+        stats = of(table, sample_weight=weights)
+    document = saved(stats)
+    jsonschema.Draft202012Validator.check_schema(VALIDATOR.schema)
+    VALIDATOR.validate(document)
+    again = saved(loaded(document))
+    assert digest(document) == document["sha256"]
+    for key in set(document) - {"sha256", "cells", "correlations", "equal_values", "values"}:
+        assert again[key] == document[key], key
+    for one, other in zip(document["cells"], again["cells"], strict=True):
+        for key in ("domain", "levels", "count", "mean", "squares"):
+            assert one[key] == other[key]
+    for one, other in zip(document["correlations"], again["correlations"], strict=True):
+        np.testing.assert_allclose(one["matrix"], other["matrix"], atol=1e-12)
+    assert (len(document["values"]) > 0) == (kind == "rounds")
+    for one, other in zip(document["values"], again["values"], strict=True):
+        assert min(one["counts"]) >= 5
+        np.testing.assert_allclose(np.mean(one["ends"]), np.mean(other["ends"]), rtol=0.05)
+
+
+def test_files_merge_in_any_order_and_split(tmp_path):
+    a, b = hospital("A"), hospital("B")
+    cuts = np.random.default_rng(1).permutation(len(b))
+    parts = [of(a, "A"), *(of(b.iloc[some], "B") for some in np.array_split(cuts, 2))]
+    for k, part in enumerate(parts):
+        part.save(tmp_path / f"{k}.json")
+    maps = []
+    for order in itertools.permutations(range(3)):
+        files = [Statistics.load(tmp_path / f"{k}.json") for k in order]
+        maps.append(ConDoAdapter(reference="A").fit_statistics(files).map_)
+    for one in maps[1:]:
+        np.testing.assert_allclose(one.scale, maps[0].scale, rtol=1e-10)
+        np.testing.assert_allclose(one.offset, maps[0].offset, atol=1e-10)
+    both = pd.concat([without_few(a).assign(site="A"), without_few(b).assign(site="B")])
+    whole = ConDoAdapter(reference="A").fit(both, domain="site", **ROLES).map_
+    np.testing.assert_allclose(maps[0].scale, whole.scale, rtol=1e-6)
+    np.testing.assert_allclose(maps[0].offset, whole.offset, atol=1e-6)
+
+
+def test_cells_without_higher_powers_borrow_those_of_others(tmp_path):
+    tables = {label: without_few(hospital(label, n=140), least=8) for label in "AB"}
+    for label, table in tables.items():
+        of(table, label).save(tmp_path / f"{label}.json", min_cell=8)
+    files = [Statistics.load(tmp_path / f"{label}.json") for label in "AB"]
+    written = [json.loads((tmp_path / f"{label}.json").read_text())["cells"] for label in "AB"]
+    assert {"fourth" in cell for cells in written for cell in cells} == {True, False}
+    found = ConDoAdapter(reference="A").fit_statistics(files)
+    both = pd.concat([table.assign(site=label) for label, table in tables.items()])
+    whole = ConDoAdapter(reference="A").fit(both, domain="site", **ROLES)
+    assert (abs(found.map_.scale - whole.map_.scale) < 0.1 * whole.errors_.scale).all()
+    assert (abs(found.map_.scale - whole.map_.scale) > 0).any()
+
+
+def test_missing_values_take_the_same_way(tmp_path):
+    tables = {label: with_gaps(without_few(hospital(label))) for label in "AB"}
+    for label, table in tables.items():
+        of(table, label).save(tmp_path / f"{label}.json")
+    files = [Statistics.load(tmp_path / f"{label}.json") for label in "AB"]
+    found = ConDoAdapter(reference="A").fit_statistics(files)
+    both = pd.concat([table.assign(site=label) for label, table in tables.items()])
+    whole = ConDoAdapter(reference="A").fit(both, domain="site", **ROLES)
+    error = whole.errors_.scale  # correlations are of rows that lack nothing
+    assert (abs(found.map_.scale - whole.map_.scale) < 0.1 * error).all()
+
+
+def test_no_order_of_rows_is_told():
+    table = hospital("A")
+    one, other = (saved(of(part)) for part in (table, table.iloc[::-1]))
+    assert [c["levels"] for c in one["cells"]] == [c["levels"] for c in other["cells"]]
+
+
+def test_nothing_of_small_cells_is_written():
+    table = hospital("A")
+    document = saved(of(table))
+    assert "burns" not in json.dumps(document)
+    assert {len(document["cells"]), document["masked"]["cells"]} == {4, 1}
+    assert document["masked"]["rows"] == 5  # 3, 4 or 5
+    alone = pd.concat([table.assign(site="A"), table.iloc[:3].assign(site="tiny")])
+    roles = {**ROLES, "domain": "site"}
+    assert "tiny" not in json.dumps(saved(Statistics.of(alone, **roles)))
+    with pytest.raises(ValueError, match="every cell has fewer than 5 rows"):
+        saved(of(table.iloc[:3]))
+    with pytest.raises(ValueError, match="'min_cell' must be a whole number of at least 3"):
+        saved(of(table), min_cell=2)
+
+
+def test_weights_do_not_lift_a_cell_over_the_limit():
+    table = hospital("A")
+    document = saved(of(table, sample_weight=np.full(len(table), 40.0)))
+    assert "burns" not in json.dumps(document)
+    table.loc[table.index[table["ward"] == "icu"][2:], "crp"] = np.nan  # two values are known
+    weights = np.where(table["crp"].notna() & (table["ward"] == "icu"), 4.0, 1.0)
+    document = saved(of(table, sample_weight=weights))
+    for sex in "FM":
+        one = cell_of(document, sex, "icu")
+        assert one["known"][0] == 0
+        assert one["mean"][0] is None
+
+
+def test_features_with_few_known_values_are_left_out_of_a_cell():
+    table = hospital("A")
+    icu = table.index[(table["ward"] == "icu") & (table["sex"] == "F")]
+    table.loc[icu[4:], "crp"] = np.nan  # 4 values
+    table.loc[icu[12:], "hb"] = np.nan  # 12 values: mean and spread, no higher powers
+    one = cell_of(saved(of(table)), "F", "icu")
+    assert one["known"] == [0, 12, len(icu), len(icu)]
+    for name in ("mean", "squares", "third", "fourth"):
+        assert one[name][0] is None
+        assert (one[name][1] is None) == (name in ("third", "fourth"))
+        assert one[name][2] is not None
+
+
+def integers(total, squares, top):
+    """Return all sorted fives of whole numbers up to `top` with a sum and a sum of squares."""
+    a, b, c = (x.ravel() for x in np.meshgrid(*[np.arange(top + 1)] * 3, indexing="ij"))
+    keep = (a <= b) & (b <= c)
+    a, b, c = a[keep], b[keep], c[keep]
+    s, q = total - a - b - c, squares - a**2 - b**2 - c**2
+    root = np.sqrt(np.maximum(2 * q - s**2, 0))  # d + e = s, d^2 + e^2 = q
+    d, e = np.round((s - root) / 2).astype(int), np.round((s + root) / 2).astype(int)
+    good = (d + e == s) & (d**2 + e**2 == q) & (d >= c) & (e <= top)
+    return np.column_stack([a, b, c, d, e])[good]
+
+
+def test_five_rows_cannot_be_read_off_their_cell(rng):
+    # whole numbers are the easiest to find: mean and spread leave many fives, powers 3 and 4 one
+    with_powers, without = [], []
+    for _ in range(20):
+        rows = np.sort(rng.integers(0, 61, 5))
+        table = pd.DataFrame({"x": rows.astype(float)})
+        [one] = saved(Statistics.of(table, label="A"))["cells"]
+        assert set(one) == {"domain", "levels", "count", "mean", "squares"}
+        total = round(5 * one["mean"][0])
+        found = integers(total, round(one["squares"][0] + total**2 / 5), 60)
+        assert (found == rows).all(axis=1).any()
+        alike = [(found**k).sum(axis=1) == (rows**k).sum() for k in (3, 4)]
+        without.append(len(found))
+        with_powers.append((alike[0] & alike[1]).sum())
+    assert np.median(without) > 20
+    assert np.mean(np.array(without) == 1) <= 0.1  # values far apart, or next to each other
+    assert max(with_powers) == 1
+
+
+def test_a_row_that_lacks_a_value_cannot_be_found_by_subtraction():
+    table = without_few(hospital("A"))
+    at = table.index[(table["sex"] == "F") & (table["ward"] == "icu")][0]
+    table.loc[at, "crp"] = np.nan
+    stats = Statistics.of(table, label="A", features=FEATURES)  # one cell
+    document = saved(stats)
+    [one], [own] = document["cells"], document["correlations"]
+    # products of complete rows would give (n - 1) / n (x - m)^2, and x with the mean of all
+    inside = stats.moments.products.scatter[0]
+    n, j = len(table), 2
+    guess = one["mean"][j] + np.sqrt((one["squares"][j] - inside[j, j]) * (n - 1) / n)
+    other = 2 * one["mean"][j] - guess
+    value = table.loc[at, FEATURES[j]]
+    assert min(abs(guess - value), abs(other - value)) < 1e-6
+    np.testing.assert_allclose(np.diag(own["matrix"]), 1)  # and so they are not written
+
+
+def test_few_rows_tell_no_correlations():
+    table = hospital("A").iloc[3:22]
+    assert saved(of(table, confounders=None))["correlations"] == []
+    assert len(saved(of(hospital("A"), confounders=None))["correlations"]) == 1
+    rng = np.random.default_rng(0)
+    wide = pd.DataFrame(rng.normal(size=(60, 40)), columns=[f"x{j}" for j in range(40)])
+    assert saved(Statistics.of(wide, label="A"))["correlations"] == []  # 66 rows for 32 features
+
+
+def test_numbers_of_equal_values_are_rounded():
+    # yes or no: the means of the cells that are written tell how many of their rows are yes
+    def numbers(value):
+        table = hospital("A").assign(crp=0.0)
+        table.loc[table["sex"] == "F", "crp"] = 1.0
+        table.loc[:2, "crp"] = value  # the three rows that are left out
+        [found] = [one for one in saved(of(table))["equal_values"] if one["feature"] == 0]
+        return sorted(found["marks"])
+
+    with pytest.warns(UserWarning, match="same value"):
+        found = [*numbers(0.0), *numbers(1.0)]
+    assert all(count % 5 == 0 for _, count in found)
+
+
+def mutated(value, chance):
+    """Return a document with one thing in it changed."""
+    if isinstance(value, dict) and value and ("format" in value or chance.random() < 0.9):
+        key = chance.choice(list(value))
+        if chance.random() < 0.1:
+            return {k: v for k, v in value.items() if k != key}
+        return {**value, key: mutated(value[key], chance)}
+    if isinstance(value, list) and value and chance.random() < 0.9:
+        k = chance.randrange(len(value))
+        if chance.random() < 0.1:
+            return value[:k] + value[k + 1 :]
+        return [*value[:k], mutated(value[k], chance), *value[k + 1 :]]
+    return chance.choice([None, True, -1, 0, 7.5, 1e308, "x", [], {}, [1], {"a": 1}, 10**30])
+
+
+def test_forged_files_are_read_or_refused_and_never_break(rng):
+    table = with_gaps(hospital("A"))
+    table["wbc"] = (table["wbc"] > 1).astype(float)
+    document, chance, n_read = saved(of(table)), random.Random(1), 0
+    other = of(hospital("B"), "B")
+    for _ in range(600):
+        try:
+            forged = mutated(copy.deepcopy(document), chance)
+            found = loaded(forged)
+        except FileError:
+            continue
+        n_read += 1
+        assert "No single row" in words(facts_of({"sha256": "", **forged}, found), 4)
+        assert np.isfinite(found.moments.mean).all()
+        assert np.isfinite(found.moments.fourth).all()
+        with contextlib.suppress(ValueError):
+            found.merge(other)
+        with contextlib.suppress(ValueError):
+            assert content_of(found, 5)["cells"]
+    assert 20 < n_read < 400
