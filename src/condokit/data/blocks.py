@@ -93,7 +93,7 @@ class Blocks:
 
 def blocks_of(X: Any) -> Blocks | None:
     """Return a table that is not in memory as blocks; None if it is in memory."""
-    if isinstance(X, Blocks):
+    if type(X) is Blocks:
         return X
     if hasattr(X, "dask") and hasattr(X, "rechunk"):
         return _dask_array(X)
@@ -106,7 +106,7 @@ def blocks_of(X: Any) -> Blocks | None:
         if hasattr(X, "read_next_batch"):
             return Blocks(_Once(X, names), dict(kinds), "reader", _reader, None, len(names))
     lazy = as_narwhals(X, eager_only=False)
-    if not isinstance(lazy, nw.LazyFrame):
+    if type(lazy) is not nw.LazyFrame:
         return None
     engine = lazy.implementation.value
     with worded():
