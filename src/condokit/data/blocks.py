@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Protocol, TypeVar
@@ -108,7 +109,7 @@ def blocks_of(X: Any) -> Blocks | None:
     lazy = as_narwhals(X, eager_only=False)
     if type(lazy) is not nw.LazyFrame:
         return None
-    engine = lazy.implementation.value
+    X, engine = lazy.to_native(), lazy.implementation.value
     with worded():
         schema = dict(lazy.collect_schema())
         plain = engine == "polars" and X.explain(optimized=False).startswith(_INDEXED)
@@ -324,7 +325,7 @@ def _by_dask(tasks: list[Any], reduction: Reduction[S]) -> S | None:
 
 
 def _merged(merge: Callable[[S, S], S], parts: list[S]) -> S:
-    result = parts[0]
+    result = deepcopy(parts[0])  # a worker may need it again, if another is lost
     for part in parts[1:]:
         result = merge(result, part)
     return result
