@@ -14,7 +14,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 
 from condokit.checks import refusal
-from condokit.data.tables import as_narwhals
+from condokit.data.tables import as_narwhals, refuse_duplicates
 from condokit.io.formats import arrow, need
 
 S = TypeVar("S")
@@ -106,6 +106,7 @@ def blocks_of(X: Any) -> Blocks | None:
             return Blocks((X, names), dict(kinds), "dataset", _dataset, None, len(names))
         if hasattr(X, "read_next_batch"):
             return Blocks(_Once(X, names), dict(kinds), "reader", _reader, None, len(names))
+    refuse_duplicates(X, "X", " Rename them.")
     lazy = as_narwhals(X, eager_only=False)
     if type(lazy) is not nw.LazyFrame:
         return None
