@@ -556,12 +556,12 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
 
     def _apply_lazily(self, what: Map | StandardErrors, blocks: Blocks, domain: Any) -> Any:
         """Map rows that are not in memory when they are asked for."""
-        if not isinstance(what, Map):
+        if what is self.errors_:
             raise refusal("{@`return_std`} needs rows in memory. Collect {@`X`} first.")
         if domain is None:
             return map_lazily(what, blocks)
         if blocks.columns is not None:
-            if not isinstance(domain, str):
+            if type(domain) is not str:
                 text = "{@'domain'} must name a column of {@`X`}, which is not in memory. Got "
                 raise refusal(text + "{got}.", got=type(domain).__name__)
             return map_lazily(what, blocks, (domain, self._labels[1]))

@@ -271,6 +271,15 @@ def check_seed(random_state: Any) -> int:
     return int(seed)
 
 
+def require_domain(domain: Any) -> None:
+    """Refuse to go on without the domain of rows."""
+    if domain is None:
+        raise ValueError(
+            "'domain' is required: an array with the domain label of each row, or the name of the "
+            "column that holds it. For two separate tables use fit_pair."
+        )
+
+
 def check_length(argument: str, values: Any, n_rows: int, table: str) -> None:
     """Refuse row-wise metadata that does not have one entry per row."""
     if len(values) != n_rows:

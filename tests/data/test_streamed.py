@@ -204,6 +204,32 @@ def test_arrays_of_dask_take_values_beside_them():
     assert np.allclose(mapped.compute(), found.transform(X, domain=domain), equal_nan=True)
 
 
+@pytest.mark.filterwarnings("ignore:Nearly all values equal")
+def test_empty_blocks_and_all_kinds_of_columns_are_read():
+    import dask.dataframe as dd
+
+    frame = made(2000)
+    frame["x1"] = frame["x1"].round().astype("Int64")
+    frame.loc[5, "x1"] = pd.NA
+    frame["x2"] = frame["x2"].astype("float32")
+    frame["x3"] = frame["x3"] > frame["x3"].median()
+    frame["sex"] = frame["sex"].astype("category")
+    wanted = fitted(frame)
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    batches, empty = table.to_batches(900), pa.RecordBatch.from_pylist([], schema=table.schema)
+    reader = pa.RecordBatchReader.from_batches(
+        table.schema, [empty, batches[0], empty, *batches[1:], empty]
+    )
+    lazies = [reader, pl.from_arrow(table).lazy(), duckdb.from_arrow(table)]
+    lazies.append(dd.concat([dd.from_pandas(frame[:900], 1), dd.from_pandas(frame[900:], 2)]))
+    lazies.append(lazies[-1].map_partitions(lambda part: part, meta=frame.head(0)))
+    hollow = lazies[-1].map_partitions(lambda part: part.head(0), meta=frame.head(0))
+    lazies.append(dd.concat([hollow, lazies[-1]]))
+    for X in lazies:
+        found = fitted(X)
+        assert np.allclose(found.map_.scale, wanted.map_.scale, rtol=1e-6)
+
+
 def test_two_numbers_at_first_may_become_many():
     frame = made(3000)
     frame["grade"] = np.where(np.arange(len(frame)) < 2500, np.arange(len(frame)) % 2, 0.5)

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Protocol, TypeVar
@@ -13,7 +14,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 
 from condokit.checks import refusal
-from condokit.data.tables import as_narwhals
+from condokit.data.tables import as_narwhals, refuse_duplicates
 from condokit.io.formats import arrow, need
 
 S = TypeVar("S")
@@ -93,7 +94,7 @@ class Blocks:
 
 def blocks_of(X: Any) -> Blocks | None:
     """Return a table that is not in memory as blocks; None if it is in memory."""
-    if isinstance(X, Blocks):
+    if type(X) is Blocks:
         return X
     if hasattr(X, "dask") and hasattr(X, "rechunk"):
         return _dask_array(X)
@@ -105,10 +106,11 @@ def blocks_of(X: Any) -> Blocks | None:
             return Blocks((X, names), dict(kinds), "dataset", _dataset, None, len(names))
         if hasattr(X, "read_next_batch"):
             return Blocks(_Once(X, names), dict(kinds), "reader", _reader, None, len(names))
+    refuse_duplicates(X, "X", " Rename them.")
     lazy = as_narwhals(X, eager_only=False)
-    if not isinstance(lazy, nw.LazyFrame):
+    if type(lazy) is not nw.LazyFrame:
         return None
-    engine = lazy.implementation.value
+    X, engine = lazy.to_native(), lazy.implementation.value
     with worded():
         schema = dict(lazy.collect_schema())
         plain = engine == "polars" and X.explain(optimized=False).startswith(_INDEXED)
@@ -324,7 +326,7 @@ def _by_dask(tasks: list[Any], reduction: Reduction[S]) -> S | None:
 
 
 def _merged(merge: Callable[[S, S], S], parts: list[S]) -> S:
-    result = parts[0]
+    result = deepcopy(parts[0])  # a worker may need it again, if another is lost
     for part in parts[1:]:
         result = merge(result, part)
     return result

@@ -14,6 +14,7 @@ from condokit.checks import (
     did_you_mean,
     listing,
     refusal,
+    require_domain,
 )
 from condokit.data.arrays import sides
 from condokit.data.columns import as_array, factorize, kind_of
@@ -42,15 +43,6 @@ def from_table(
     require_domain(domain)
     roles = confounders, features, groups, sample_weight, categorical, missing, reliability
     return _labelled(X, "domain", domain, None, reference, *roles)[0]
-
-
-def require_domain(domain: Any) -> None:
-    """Refuse to go on without the domain of rows."""
-    if domain is None:
-        raise ValueError(
-            "'domain' is required: an array with the domain label of each row, or the name of the "
-            "column that holds it. For two separate tables use fit_pair."
-        )
 
 
 def from_batches(

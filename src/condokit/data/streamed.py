@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, check_word, listing, refusal
+from condokit.checks import Array, check_word, listing, refusal, require_domain
 from condokit.data.arrays import sides
 from condokit.data.bins import Bins, Values
 from condokit.data.blocks import Blocks, blocks_of, reduce_blocks
@@ -21,7 +21,6 @@ from condokit.data.roles import (
     from_table,
     name_domains,
     one_column,
-    require_domain,
 )
 from condokit.data.sums import Sums, Ties
 from condokit.data.tables import Table
@@ -60,7 +59,7 @@ def _read(
             raise refusal(text + "part of its rows.")
     head = Table(blocks.first())
     domain, named, weight = _roles(blocks, head, domain, confounders, sample_weight)
-    reserved = [given for given in (domain, *named.values(), weight) if isinstance(given, str)]
+    reserved = [given for given in (domain, *named.values(), weight) if type(given) is str]
     table, left = _features(head, features, reserved, domain)
     kinds = {name: _kind(name, _values(head, given)) for name, given in named.items()}
     declared = declared_categorical(categorical, list(named))
@@ -103,11 +102,11 @@ def _roles(
         columns = confounder_columns(shape, confounders, [], "confounders", {})
         return one_column(shape, "domain", domain, []), dict(columns), sample_weight
     names = [] if confounders is None else confounders
-    names = [names] if isinstance(names, str) else names
+    names = [names] if type(names) is str else names
     given = {"domain": [domain], "confounders": names}
     given |= {} if sample_weight is None else {"sample_weight": [sample_weight]}
     for argument, values in given.items():
-        if not isinstance(values, list | tuple) or not all(isinstance(n, str) for n in values):
+        if type(values) not in (list, tuple) or {type(name) for name in values} - {str}:
             text = "{@'" + argument + "'} must name columns of {@`X`}, which is not in memory. Got "
             raise refusal(text + "{got}.", got=type(values).__name__)
         head.refuse_unknown(argument, list(values))
@@ -116,7 +115,7 @@ def _roles(
 
 def _values(head: Table, given: Any) -> Any:
     """Return the first values of a role."""
-    return head.column("confounders", given) if isinstance(given, str) else given[: head.n_rows]
+    return head.column("confounders", given) if type(given) is str else given[: head.n_rows]
 
 
 def _features(

@@ -284,8 +284,11 @@ class Table:
         if not self._is_frame:
             return list(self.read(slice(0, self.n_rows)).T)
         columns = [self._data[:, position] for position in self.positions]
-        kinds = zip(columns, self._dtypes())
-        return [(c if kind == nw.Float64 else c.cast(nw.Float64)).to_numpy() for c, kind in kinds]
+        floats = (
+            column if kind == nw.Float64 else column.cast(nw.Float64)
+            for column, kind in zip(columns, self._dtypes())
+        )
+        return [np.asarray(column.to_numpy(), dtype=np.float64) for column in floats]
 
     def _dtypes(self) -> list[nw.dtypes.DType]:
         """Return the types of the selected columns of a data frame."""

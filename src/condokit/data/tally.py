@@ -224,7 +224,7 @@ class Reading:
 
     def _columns(self, table: Table, roles: dict[Any, Any]) -> Any:
         for name, given in roles.items():
-            is_name = isinstance(given, str)
+            is_name = type(given) is str
             yield name, table.column(str(name), given) if is_name else given
 
 
