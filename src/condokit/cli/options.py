@@ -158,6 +158,12 @@ gathering = _together(
         "repeatable.",
     ),
     weights,
+    option(
+        "--given",
+        metavar="MAP",
+        help="For a second round: the map of the first. Features that had heavy tails are then "
+        "also counted in bins, with all rows in memory.",
+    ),
     setting("--missing", type=click.Choice(["raise", "drop"]), default="raise"),
     setting(
         "--min-cell",

@@ -19,6 +19,7 @@ _OPTIONS = {name: "--" + name.replace("_", "-") for name in _SAME.split()} | {
     "categorical": "-c NAME:cat",
     "ranges": "--range",
     "label": "--label",
+    "given": "--given",
     "min_cell": "--min-cell",
     "random_state": "--seed",
     "sample_weight": "--weights",

@@ -9,7 +9,7 @@ from condokit.batches.adapter import BatchAdapter
 from condokit.checks import listing, quietly
 from condokit.cli.fit_adapter import Fitted, FittedBatches
 from condokit.cli.options import READING
-from condokit.cli.outputs import tell
+from condokit.cli.outputs import load_map, tell
 from condokit.cli.tables import (
     alike,
     as_numbers,
@@ -21,13 +21,14 @@ from condokit.cli.tables import (
 )
 from condokit.data.measurements import told
 from condokit.io import OBSERVED, scan_table
-from condokit.io.formats import check_names, is_number
+from condokit.io.formats import arrow, check_names, is_number
 from condokit.io.progress import progress
 from condokit.statistics.domains import as_domains, cells_of, together
 from condokit.statistics.file import MIN_POWERS, document_of
-from condokit.statistics.gather import Statistics
+from condokit.statistics.gather import Statistics, heavy_features
 from condokit.statistics.reveals import facts_of, words
 
+pa = arrow()
 _SAID = "reference domain query_label batch bridge confounders features groups weights reliability"
 _NEED_ROWS = "report table adapted n_resamples controls links"
 
@@ -41,17 +42,37 @@ def gather(paths: tuple[str, ...], **options: Any) -> Statistics:
         raise click.UsageError("A table is named twice: its rows would count twice.")
     stats, numbers = None, set[str]()
     options["ranges"] = _ranges(options["ranges"])
+    given = options.pop("given")
+    known, parts = None if given is None else load_map(given, of_batches=True), list[Any]()
     for path in paths:
-        stats = _with_file(stats, path, numbers, **options)
+        stats = _with_file(stats, path, numbers, None if known is None else parts, **options)
     assert stats is not None
     _refuse_undeclared(stats, numbers)
-    return stats
+    return stats if known is None else _second_round(stats, known, parts)
+
+
+def _second_round(stats: Statistics, known: Any, parts: list[Any]) -> Statistics:
+    """Add the values of features that a fit of the first round found to have heavy tails."""
+    features = heavy_features(known, stats)
+    if not len(features):
+        tell("The map of --given was fitted without heavy tails: nothing more is needed.", False)
+        return stats
+    X = pa.concat_tables([X for X, _ in parts])
+    roles: dict[str, Any] = {}
+    for key, first in parts[0][1].items():
+        every = [by_row[key] for _, by_row in parts]
+        if type(first) is dict:
+            roles[key] = {n: pa.chunked_array([one[n] for one in every]) for n in first}
+        elif first is not None:
+            roles[key] = [value for one in every for value in one]
+    return stats.with_values(X, features, **roles)
 
 
 def _with_file(
     stats: Statistics | None,
     path: str,
     numbers: set[str],
+    parts: list[Any] | None,
     *,
     ranges: dict[str, Any],
     domain: str | None,
@@ -59,7 +80,10 @@ def _with_file(
     weights: str | None,
     **options: Any,
 ) -> Statistics:
-    """Add the rows of a file; note which confounders are numbers that nothing was said of."""
+    """Add the rows of a file; note which confounders are numbers that nothing was said of.
+
+    Rows are kept as `parts` if these are asked for.
+    """
     reading = {name: options[name] for name in READING}
     with scan_table(path, texts=[domain], **reading) as scan, progress("rows", scan.n_rows) as step:
         kinds = confounder_kinds(options["confounders"], scan.names, {})
@@ -94,6 +118,8 @@ def _with_file(
                 "sample_weight": None if weights is None else rows.column(weights),
             }
             X = rows.select(chosen)
+            if parts is not None:
+                parts.append((X, by_row))
             if stats is None:
                 stats = Statistics.of(
                     X,

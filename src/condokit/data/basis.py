@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from scipy.linalg import null_space
 from condokit.checks import Array, listing, refusal
 
 KNOTS = 14  # of a curve
-_MOST_PAIRED = 6  # confounders whose products are functions too
+MOST_PAIRED = 6  # confounders whose products are functions too
 
 
 class Cubic:
@@ -63,11 +62,11 @@ class RangeBasis:
         ends = np.sqrt(3.0)  # of a uniform distribution with variance 1
         return Cubic(ends * (2 * (np.arange(self.n_knots) + 0.5) / self.n_knots - 1))
 
-    @cached_property
-    def pairs(self) -> list[tuple[int, int]]:
-        """Confounders whose products are functions."""
+    @property
+    def n_pairs(self) -> int:
+        """Products of two confounders."""
         p = len(self.names)
-        return list(combinations(range(p), 2)) if p <= _MOST_PAIRED else []
+        return p * (p - 1) // 2 if p <= MOST_PAIRED else 0
 
     @property
     def n_bent(self) -> int:
@@ -77,7 +76,7 @@ class RangeBasis:
     @property
     def n_columns(self) -> int:
         """All functions: linear ones, products of two, and those that bend."""
-        return len(self.names) * (1 + self.n_bent) + len(self.pairs)
+        return len(self.names) * (1 + self.n_bent) + self.n_pairs
 
     def check(self, values: Array) -> None:
         """Refuse rows of confounders that are out of their ranges, by name."""
@@ -102,8 +101,8 @@ class RangeBasis:
         self.check(values)
         low, high = np.array(self.ranges).T
         T = (values - (low + high) / 2) * (np.sqrt(12.0) / (high - low))
-        paired = [T[:, [i]] * T[:, [j]] for i, j in self.pairs]
-        return np.hstack([T, *paired, *(self._cubic.bent(t) for t in T.T)])
+        products = [paired(T)] if self.n_pairs else []
+        return np.hstack([T, *products, *(self._cubic.bent(t) for t in T.T)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return names, ranges and the number of knots."""
@@ -115,3 +114,9 @@ class RangeBasis:
         """Return what `to_dict` has written."""
         found = cls.of(record["ranges"])
         return cls(found.names, found.ranges, int(record["n_knots"]))
+
+
+def paired(Z: Array) -> Array:
+    """Return the products of every two columns."""
+    one, other = np.triu_indices(Z.shape[1], 1)
+    return np.asarray(Z[:, one] * Z[:, other])

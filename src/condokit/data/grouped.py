@@ -140,7 +140,7 @@ class GroupedMoments:
 
     def merge(self, other: "GroupedMoments", place: Array | None = None) -> None:
         """Add what another object has gathered; its groups go to a `place` each, -1 is nowhere."""
-        for at, to in _in_turn(other.count, place):
+        for at, to in in_turn(other.count, place):
             known = None if other.known is None else other.known[at]
             tables = (other.mean, other.squares, other.third, other.fourth)
             self._add(to, other.count[at], known, *(table[at] for table in tables))
@@ -204,7 +204,7 @@ class GroupedMoments:
             self.known[present] += new
 
 
-def _in_turn(count: Array, place: Array | None) -> Iterator[tuple[Array, Array]]:
+def in_turn(count: Array, place: Array | None) -> Iterator[tuple[Array, Array]]:
     """Yield groups that are not empty and their places, such that none comes twice at a time."""
     present = np.flatnonzero(count)
     if place is None:
@@ -283,7 +283,7 @@ class GroupedScatter:
 
     def merge(self, other: "GroupedScatter", place: Array | None = None) -> None:
         """Add what another object has gathered; its groups go to a `place` each, -1 is nowhere."""
-        for at, to in _in_turn(other.count, place):
+        for at, to in in_turn(other.count, place):
             self._add(to, other.count[at], other.mean[at], other.scatter[at])
 
     def of(self, features: Array) -> "GroupedScatter":

@@ -7,6 +7,7 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.grouped import in_turn
 
 _VALUES = 1 << 18  # numbers that stay in cache
 _FEWEST_ROWS = 256  # of a group at a time, on average
@@ -60,33 +61,30 @@ class GroupedProducts:
         V[:, 0], V[:, 1:r], V[:, r:] = 1.0, Phi[order], X[order]
         V[:, [r + j for j in self.own]] = 0.0
         first = np.flatnonzero(np.diff(groups, prepend=-1))
-        for start, stop in zip(first, [*first[1:], len(V)]):
+        sums, found = np.empty((len(first), r, V.shape[1])), []
+        for k, (start, stop) in enumerate(zip(first, [*first[1:], len(V)])):
             part = V[start:stop]
             origin = part[: min(16, 1 << (len(part).bit_length() - 1))].mean(axis=0)
             origin[0] = 0.0  # of a power of two of rows: exact for constants
             part -= origin
-            if weights is None:
-                sums, squares = (
-                    part[:, :r].T @ part,
-                    np.einsum("ni,ni->i", part[:, r:], part[:, r:]),
-                )
-            else:
-                left = part * weights[order[start:stop], None]
-                sums = left[:, :r].T @ part
-                squares = np.einsum("ni,ni->i", left[:, r:], part[:, r:])
-            n, shift = sums[0, 0], sums[0, 1:] / sums[0, 0]
-            scatter = sums[1:, 1:] - n * np.outer(shift[: r - 1], shift)
-            squares = np.maximum(squares - n * shift[r - 1 :] ** 2, 0.0)
-            self._add(groups[start], n, origin[1:] + shift, scatter, squares)
+            left = part if weights is None else part * weights[order[start:stop], None]
+            np.matmul(left[:, :r].T, part, out=sums[k])
+            found.append((origin[1:], np.einsum("ni,ni->i", left[:, r:], part[:, r:])))
+        if not found:
+            return
+        origins, squares = map(np.stack, zip(*found))
+        n = sums[:, 0, 0]
+        shift = sums[:, 0, 1:] / n[:, None]
+        scatter = sums[:, 1:, 1:] - (n[:, None] * shift)[:, : r - 1, None] * shift[:, None]
+        squares = np.maximum(squares - n[:, None] * shift[:, r - 1 :] ** 2, 0.0)
+        self._add(groups[first], n, origins + shift, scatter, squares)
 
     def merge(self, other: "GroupedProducts", place: Array | None = None) -> None:
         """Add what another object has gathered; its groups go to a `place` each, -1 is nowhere."""
         for j, one in self._apart({*self.own, *other.own}):
             one.merge(other.of(np.array([j])), place)
-        for g in np.flatnonzero(other.count):
-            to = g if place is None else place[g]
-            if to >= 0:
-                self._add(to, *(getattr(other, name)[g] for name in _TABLES))
+        for at, to in in_turn(other.count, place):
+            self._add(to, *(getattr(other, name)[at] for name in _TABLES))
 
     def _apart(self, features: set[int]) -> "Iterator[tuple[int, GroupedProducts]]":
         """Yield features with products of their own, which begin as those of all rows so far."""
@@ -95,14 +93,16 @@ class GroupedProducts:
                 self.own[j] = self.of(np.array([j]))
             yield j, self.own[j]
 
-    def _add(self, g: Any, count: float, mean: Array, scatter: Array, squares: Array) -> None:
-        before, r = self.count[g], self.n_columns
-        total, delta = before + count, mean - self.mean[g]
+    def _add(self, to: Any, count: Array, mean: Array, scatter: Array, squares: Array) -> None:
+        """Add to groups, none of which comes twice."""
+        before, r = self.count[to], self.n_columns
+        total, delta = before + count, mean - self.mean[to]
         tie = before * count / total
-        self.scatter[g] += scatter + tie * np.outer(delta[:r], delta)
-        self.squares[g] += squares + tie * delta[r:] ** 2
-        self.mean[g] += delta * (count / total)
-        self.count[g] = total
+        scatter = scatter + tie[:, None, None] * delta[:, :r, None] * delta[:, None]
+        self.scatter[to] += scatter
+        self.squares[to] += squares + tie[:, None] * delta[:, r:] ** 2
+        self.mean[to] += delta * (count / total)[:, None]
+        self.count[to] = total
 
     def roots(self) -> tuple[Array, Array, Array]:
         r"""Return roots A of the covariances :math:`A A'` of columns, and features by these.

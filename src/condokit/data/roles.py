@@ -65,10 +65,7 @@ def from_batches(
 def from_site(
     X: Any, domain: Any, label: Any, *roles: Any
 ) -> tuple[Domains, Array, list[Any], Array | None]:
-    """Read one table of a site, whose rows `domain` labels or which all have one `label`.
-
-    As `from_batches`, with as many labels as there are, and no bridges.
-    """
+    """Read a table as `from_batches`, of any number of labels: of each row, or one `label`."""
     if (domain is None) == (label is None):
         raise refusal("Give either {@'domain'}, the labels of rows, or {@'label'}, one for all.")
     given = domain if label is None else [label] * Table(X).n_rows

@@ -117,7 +117,7 @@ class Sums:
     continuous: Continuous | None = None  # of continuous confounders
     # read all rows again, given something empty with `update` (of features, continuous confounders
     # as given, cells, weights or None) and `merge`, and the numbers of features it is told
-    again: Callable[[Callable[[], Any], Array], Any] | None = None
+    again: Callable[..., Any] | None = None  # (make, features)
 
     def of(self, places: Array) -> "Sums":
         """Return what is known of some of the features."""
@@ -132,7 +132,7 @@ class Sums:
         moments, ties = self.moments.of(places), self.ties.of(places)
         own = None if self.continuous is None else self.continuous.of(places)
         again = self.again
-        more = None if again is None else lambda make, few: again(make, places[few])
+        more = None if again is None else partial(_again, again, places)
         return replace(self, moments=moments, ties=ties, values=some, continuous=own, again=more)
 
     def gather(self, groups: Array, n_groups: int, kind: Any) -> Any:
@@ -189,3 +189,7 @@ class Sums:
         d = self.moments.mean.shape[1]
         found = self.ties.largest(np.unique(self.label[cells]), d)
         return np.minimum(found, n), np.broadcast_to(n, d)
+
+
+def _again(again: Any, places: Array, make: Any, features: Array) -> Any:
+    return again(make, features=places[features])

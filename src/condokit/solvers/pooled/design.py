@@ -17,7 +17,7 @@ from scipy.spatial.distance import cdist
 from condokit.checks import Array
 from condokit.conditionals.curves import cross
 from condokit.data.arrays import independent, quantiles
-from condokit.data.basis import KNOTS, Cubic, RangeBasis
+from condokit.data.basis import KNOTS, MOST_PAIRED, Cubic, RangeBasis, paired
 from condokit.data.covariates import Covariates
 from condokit.data.subsets import subsample
 
@@ -158,6 +158,8 @@ def candidates(at: Covariates, index: Array | None) -> list[Block]:
         curve = spline(axis, at, KNOTS)
         if curve is not None:
             found.append(Block(name, curve, cost=INDEX_COST * (p - 1) * (name == "index")))
+    if 1 < p <= MOST_PAIRED:
+        found.append(Block("products", lambda rows: paired(rows.Z)))
     K = at.n_categories
     if K > 1 and p and p * (K - 1) <= MOST_CROSSED:
         found.append(Block("slopes", lambda rows: cross(level_columns(rows), rows.Z)))
@@ -183,12 +185,12 @@ def _crossed(own: slice) -> Function:
 
 def basis_candidates(at: Covariates, basis: RangeBasis) -> list[Block]:
     """Return the blocks that products may add: curves, products, and slopes and curves by level."""
-    p, K, start = len(basis.names), at.n_categories, len(basis.names) + len(basis.pairs)
+    p, K, start = len(basis.names), at.n_categories, len(basis.names) + basis.n_pairs
     ends = start + basis.n_bent * np.arange(1, p + 1)
     found = [
         Block(f"curve {k}", _columns(slice(end - basis.n_bent, end))) for k, end in enumerate(ends)
     ]
-    if basis.pairs:
+    if basis.n_pairs:
         found.append(Block("products", _columns(slice(p, start))))
     if K > 1 and p * (K - 1) <= MOST_CROSSED:
         found.append(Block("slopes", _crossed(slice(0, p))))

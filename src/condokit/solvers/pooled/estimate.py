@@ -27,7 +27,7 @@ from condokit.solvers.pooled.products import (
 )
 from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
-from condokit.solvers.pooled.streams import Again, Columns, PlainProducts, State, settle
+from condokit.solvers.pooled.streams import WEIGHTED_VALUES, Columns, PlainProducts, State, settle
 from condokit.solvers.pooled.subjects import with_subject_means, without_subject
 from condokit.solvers.pooled.weights import errors, fit_weights, shape
 from condokit.solvers.solution import Evidence, Solution, joined
@@ -204,7 +204,7 @@ def _independent_features(rows: Rows, given: GroupedProducts | None = None) -> f
         own = unit[stats.few[varies]]
         sums += scatter.sum(axis=0)[np.ix_(varies, varies)] / np.outer(own, own)
     found = independent_number(sums, float(stats.products.count.sum()))
-    return found / n * d if n < d and found > 0.5 * n else found
+    return found / n * d if 0 < n < d and found > 0.5 * n else found
 
 
 def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
@@ -246,13 +246,11 @@ def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
             stacked = columns.stacked(node_rows(own), rows.units(mine), law.noise.levels)
             exact = fixed[mine], never, may_vary[mine], None, law.n_effective, _CELL_VALUES
             table[3:, mine] = _estimates(stacked, *exact)[0][3:]
-    if len(some := np.flatnonzero(weighted)):
+    for some in _parts(np.flatnonzero(weighted), columns.n_products, WEIGHTED_VALUES):
         state = State.of([found_of[j] for j in some.tolist()], rows.units(some), plain, columns)
-        again: Again = lambda make, few: sums.again(make, some[few])  # noqa: E731
-        sizes = np.sqrt(table[:2, some])
+        again, sizes = partial(sums.again, features=some), np.sqrt(table[:2, some])
         found = settle(columns, state, again, fixed[some], sizes, law.n_effective)
-        for j, one in zip(some, found):
-            table[3:, j] = _row(one)[:, 0]
+        table[3:, some] = np.hstack([_row(one) for one in found])
     facts = {**law.facts, "subjects": 0.0}
     return _assemble(table, rows, fixed, discrete, law.n_effective, facts)
 

@@ -24,9 +24,10 @@ from condokit.solvers.pooled.stacked import Found, Stacked, solve
 from condokit.solvers.pooled.weights import NU_BINS, STILL, log_counts, nu_of_counts
 
 MOST_PASSES = 12
+WEIGHTED_VALUES = 1 << 23  # of products of some features that are weighted together
 _ROWS = 1 << 13  # of a piece
 
-Again = Callable[[Callable[[], Any], Array], Any]  # something empty, and features -> their sums
+Again = Callable[[Callable[[], Any]], Any]  # something empty -> what it is after all rows
 Units = tuple[Array, Array]  # means and spreads of features, (n_batches, n_features) each
 
 
@@ -51,6 +52,11 @@ class Columns:
             self.origin[k :: self.n_levels] = U[at.category == k][:, self.varies].mean(axis=0)
         self.model, self.functions = noise, _noise_functions(noise, at, design.index)
         self.turn = np.linalg.lstsq(self._functions(at), noise.columns, rcond=None)[0]
+
+    @property
+    def n_products(self) -> int:
+        """How many products of columns each weighted feature has."""
+        return 2 * self.n_levels * (1 + len(self.varies)) ** 2
 
     def _functions(self, at: Covariates) -> Array:
         return np.hstack([np.ones((len(at.Z), 1)), *(one(at) for one in self.functions)])
@@ -249,7 +255,7 @@ def settle(
     errors of log-scales and images, shape (2, n_features), of which a change must be small.
     """
     for _ in range(MOST_PASSES):
-        part = again(partial(WeightedSums, columns, state), np.arange(len(fixed)))
+        part = again(partial(WeightedSums, columns, state))
         sums, before = part.tables, (np.log(state.s[0]), state.theta[-1])
         found = [
             _solved(columns, part.products(j), sums["rows"][:, j], fixed[[j]])
