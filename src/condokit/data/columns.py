@@ -68,6 +68,7 @@ def factorize(
 
 def in_order(levels: Iterable[Any]) -> list[Any]:
     """Return distinct values, sorted."""
+    levels = list(levels)
     try:
         return sorted(levels)
     except TypeError:
