@@ -172,8 +172,11 @@ class Continuous:
         found.bins = bins.reshape(found.bins.shape)
         parts = content["robust"].items()
         found.robust = {int(j): GroupedProducts.from_dict(one) for j, one in parts}
-        if products.n_columns != basis.n_columns:
-            raise ValueError("'products' do not fit 'basis'")
+        for one in (products, *products.own.values(), *found.robust.values()):
+            if one.scatter.shape[:2] != (len(products.count), basis.n_columns):
+                raise ValueError("'products' do not fit 'basis'")
+            if not all(np.isfinite(table).all() for table in (one.count, one.mean, one.scatter)):
+                raise ValueError("its numbers are impossible")
         return found
 
 
