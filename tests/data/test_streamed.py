@@ -267,11 +267,14 @@ def test_a_worker_that_dies_changes_nothing(tmp_path, monkeypatch):
     mark = tmp_path / "killed"
     dying = parts.map_partitions(Killed(str(mark)), meta=frame.head(0))
     how = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    for k in range(3):
+        pl.from_pandas(frame[k::3]).write_parquet(tmp_path / f"{k}.parquet")
     with LocalCluster(**how) as cluster, Client(cluster):
-        found = fitted(dying)
+        results = [fitted(dying), fitted(ds.dataset(list(tmp_path.glob("*.parquet"))))]
     assert mark.exists()
-    assert np.allclose(found.map_.scale, wanted.map_.scale, rtol=1e-6)
-    assert np.allclose(found.map_.offset, wanted.map_.offset, rtol=1e-6)
+    for found in results:
+        assert np.allclose(found.map_.scale, wanted.map_.scale, rtol=1e-6)
+        assert np.allclose(found.map_.offset, wanted.map_.offset, rtol=1e-6)
 
 
 def test_bad_input_is_refused_by_name(tmp_path):
