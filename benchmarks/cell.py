@@ -7,10 +7,13 @@ Prints "begin" before the timed calls, "end" after them, and last a line of JSON
 resident size during the calls less that before them, in bytes: VmHWM, which the kernel keeps),
 `resident` (in all), `error` (root mean square of the query's values in the reference's units less
 their truth, where noise has sd 1), `copy` (seconds of copying both tables once) and `fixed` (those
-of the method on 200 + 200 rows and at most 3 features). Ends with a signal after SECONDS.
+of the method on 200 + 200 rows and at most 3 features). Of condokit also `stages`, the shares of
+its slowest functions. Ends with a signal after SECONDS.
 """
 
+import cProfile
 import json
+import pstats
 import resource
 import signal
 import sys
@@ -18,7 +21,7 @@ import time
 import warnings
 
 import numpy as np
-from peers import METHODS
+from peers import METHODS, OURS
 
 warnings.simplefilter("ignore")
 
@@ -67,6 +70,26 @@ def copy_time(data):
     return min(times)
 
 
+def stages(call, n_most=3):
+    """Return {function of condokit: share of the time inside it}, wrappers of another left out."""
+    profile = cProfile.Profile()
+    profile.runcall(call)
+    stats = pstats.Stats(profile)
+    inside = {}
+    for (file, _, function), (_, _, _, seconds, _) in stats.stats.items():
+        if "/condokit/" in file:
+            module = file.rsplit("/condokit/", 1)[1].removesuffix(".py").replace("/", ".")
+            inside[f"{module}.{function}"] = seconds / stats.total_tt
+    groups = []
+    for one in sorted(inside, key=inside.get, reverse=True):
+        if groups and inside[one] > 0.9 * inside[groups[-1][0]]:
+            groups[-1].append(one)  # the same time, one call further inside
+        elif inside[one] >= 0.1:
+            groups.append([one])
+    # the first group is the whole fit
+    return {group[-1]: round(inside[group[-1]], 2) for group in groups[1 : n_most + 1]}
+
+
 def main(name, path, seconds, limit):
     with np.load(path, allow_pickle=False) as file:
         data = {k: file[k] for k in file.files}
@@ -94,6 +117,8 @@ def main(name, path, seconds, limit):
     found = {"seconds": least[0], "wall": least[1], "memory": highest - before}
     found |= {"resident": highest, "error": error(data, moved), "copy": copy_time(data)}
     found["fixed"] = fixed
+    if name in OURS and least[0] < 20:
+        found["stages"] = stages(call)
     print(json.dumps(found))
 
 

@@ -95,7 +95,7 @@ def floors(records):
     return {cell_of(r): r["seconds"] for r in measured(records) if r["method"] == FLOOR}
 
 
-def limit(r, floor):
+def limit(r, floor, shows_stages=False):
     """Return what limits a cell of ours, as measured.
 
     A fixed cost if the same call on 200 + 200 rows takes half of the time or more. Otherwise where
@@ -113,6 +113,9 @@ def limit(r, floor):
         near = r["seconds"] <= 3 * floor.get(cell_of(r), 0)
         what = "memory bandwidth" if near else "arithmetic on arrays"
     copies = f"{quantity(r['seconds'] / r['copy'])} copies"
+    if shows_stages and r.get("stages"):
+        slow = ", ".join(f"`{name}` {100 * share:.0f}%" for name, share in r["stages"].items())
+        copies += f"; inside {slow}"
     return f"{what}: {', '.join([f'fixed {100 * fixed:.0f}%', *parts, copies])}"
 
 
@@ -297,7 +300,8 @@ first implementation, called as a black box (`ConDoAdapterKLD`, location-scale).
 What limits condokit is measured: the time of the same call on 200 + 200 rows and 3 features
 ("fixed"), the library that the process is in, noted from outside every 10 ms (Python, BLAS, or
 loops over arrays: NumPy, SciPy, memory), and the time of copying both tables once, in which ours is
-counted. Loops over arrays are "memory bandwidth" within 3 times the floor, else "arithmetic".
+counted. Loops over arrays are "memory bandwidth" within 3 times the floor, else "arithmetic". Of
+exceptions, the functions that most of the time is spent inside are told too (by cProfile).
 
 """
 SCALE = """Parquet files, all cores, with the command line (benchmarks/scale.py). The floor of fit
