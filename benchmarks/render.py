@@ -263,13 +263,15 @@ def draw(records, folder):
                 text = name if power is None else f"{name}, {power:.2f}"
                 points = [x for x, _ in line], [r[field] for _, r in line]
                 panel.loglog(*points, ms=3.5, label=text, **_style(name))
+            panel.set_yscale("log")
             low, high = panel.get_ylim()
-            panel.set_ylim(low, high * (high / low) ** 0.45)  # room for the legend
+            panel.set_ylim(low, high * (high / low) ** 0.4)  # room for the legend
             panel.set_title(TITLES[kind], fontsize=10)
             panel.set(xlabel=AXES[axis], ylabel=label)
             panel.xaxis.set_tick_params(labelbottom=True)
             panel.grid(alpha=0.25)
-            panel.legend(fontsize=8, frameon=False, loc="upper left")
+            if panel.lines:
+                panel.legend(fontsize=8, loc="upper left", framealpha=0.8, edgecolor="none")
         figure.suptitle(f"{label} over {AXES[axis]}, {fixed:,} {other}; exponents in the legends")
         figure.savefig(folder / f"{AXES[axis]}_{field}.png", dpi=90)
         plt.close(figure)
