@@ -1,6 +1,6 @@
 """One measurement: a method on the data of a file, in a process of its own with one thread.
 
-    python cell.py METHOD data.npz SECONDS BYTES
+    python cell.py METHOD data.npz BYTES
 
 Prints "begin" before the timed calls, "end" after them, and last a line of JSON: `seconds`
 (processor time of fit and transform, the least of some calls), `wall`, `memory` (the highest
@@ -8,14 +8,13 @@ resident size during the calls less that before them, in bytes: VmHWM, which the
 `resident` (in all), `error` (root mean square of the query's values in the reference's units less
 their truth, where noise has sd 1), `copy` (seconds of copying both tables once) and `fixed` (those
 of the method on 200 + 200 rows and at most 3 features). Of condokit also `stages`, the shares of
-its slowest functions. Ends with a signal after SECONDS.
+its slowest functions. Whoever starts it stops it if it takes too long.
 """
 
 import cProfile
 import json
 import pstats
 import resource
-import signal
 import sys
 import time
 import warnings
@@ -90,7 +89,7 @@ def stages(call, n_most=3):
     return {group[-1]: round(inside[group[-1]], 2) for group in groups[1 : n_most + 1]}
 
 
-def main(name, path, seconds, limit):
+def main(name, path, limit):
     with np.load(path, allow_pickle=False) as file:
         data = {k: file[k] for k in file.files}
     prepare = METHODS[name][0]
@@ -101,7 +100,6 @@ def main(name, path, seconds, limit):
     before = resident("VmRSS")
     most = int(float(limit)) + resident("VmSize") - before
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    signal.setitimer(signal.ITIMER_REAL, float(seconds))
     print("begin", flush=True)
     times, moved = [], None
     while not times or (len(times) < 100 and sum(wall for _, wall in times) < 1):
@@ -110,7 +108,6 @@ def main(name, path, seconds, limit):
         times.append(took)
     highest = resident("VmHWM")
     print("end", flush=True)
-    signal.setitimer(signal.ITIMER_REAL, 0)
     if not np.isfinite(moved[:: max(1, len(moved) // 1000)]).all():
         raise ValueError("values that are not finite")
     least = [min(column) for column in zip(*times)]
