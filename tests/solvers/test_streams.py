@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from condokit import ConDoAdapter
 from condokit.compare.comparison import compare
 from condokit.data.covariates import standard_units
 from condokit.data.grouped import GroupedMoments
@@ -172,3 +173,22 @@ def test_weighted_sums_do_not_depend_on_blocks_and_are_those_written_out():
             np.testing.assert_allclose(found.mean[g, 0], mean)
     np.testing.assert_allclose(plain.products.count, np.bincount(cell))
     assert partial(WeightedSums, columns, state)().tables["rows"].sum() == 0
+
+
+@pytest.mark.parametrize("tails", [False, True])
+def test_lazy_tables_in_any_chunks_have_the_map_of_rows(monkeypatch, tails):
+    pl = pytest.importorskip("polars")
+    monkeypatch.setattr("condokit.data.streamed._SAMPLED", 2000)
+    x, q, Z, k = draw(n=6000, tails=tails, curve=lambda z: z)
+    columns = {"a": x[:, 0], "b": x[:, 1], "c": x[:, 2], "z": Z[:, 0], "k": k.astype(str)}
+    frame = pl.DataFrame({**columns, "d": np.where(q, "new", "old")})
+    roles = {"domain": "d", "confounders": ["z", "k"], "features": ["a", "b", "c"]}
+    maps = []
+    for some in (frame.lazy(), frame.sample(fraction=1.0, shuffle=True, seed=1).lazy()):
+        found = ConDoAdapter(reference="old", shrinkage=None).fit(some, **roles)
+        maps.append(found.map_)
+    np.testing.assert_allclose(maps[0].scale, maps[1].scale, rtol=1e-9)
+    np.testing.assert_allclose(maps[0].offset, maps[1].offset, atol=1e-9)
+    rows = ConDoAdapter(reference="old", shrinkage=None).fit(frame, **roles)
+    assert (np.abs(maps[0].scale - rows.map_.scale) < 0.1 * rows.errors_.of_scale).all()
+    assert (np.abs(maps[0].offset - rows.map_.offset) < 0.1 * rows.errors_.of_image).all()

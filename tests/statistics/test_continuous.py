@@ -5,9 +5,11 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.optimize import least_squares
 from sklearn.base import clone
 
 from condokit import BatchAdapter, ConDoAdapter, Statistics
+from condokit.data.basis import RangeBasis
 from condokit.data.continuous import Continuous, _coarse
 
 FEATURES = [f"f{j}" for j in range(4)]
@@ -124,7 +126,7 @@ def test_a_file_tells_of_no_cell_with_fewer_rows_than_sums(tmp_path):
     few = frame[frame.hospital == "B"].index[:25]
     frame.loc[few, "sex"] = "X"
     stats = of_parts(frame)
-    assert stats.continuous.fewest_rows == 30
+    assert stats.continuous.fewest_rows == 68
     stats.save(tmp_path / "a.json")
     again = Statistics.load(tmp_path / "a.json")
     assert ("B", "X") in stats.cells
@@ -134,6 +136,56 @@ def test_a_file_tells_of_no_cell_with_fewer_rows_than_sums(tmp_path):
     other = ConDoAdapter(reference="A").fit_statistics(of_parts(masked))
     np.testing.assert_allclose(one.map_.scale, other.map_.scale, rtol=1e-7)
     np.testing.assert_allclose(one.map_.offset, other.map_.offset, atol=1e-7)
+
+
+def functionals(ages, basis):
+    """Return what the products of a basis tell of ages, as sums over rows: (n_rows, n_sums)."""
+    Phi = np.column_stack([np.ones(len(ages)), basis(ages[:, None])])
+    i, j = np.triu_indices(Phi.shape[1])
+    return Phi[:, i] * Phi[:, j]
+
+
+@pytest.mark.parametrize("n_knots", [6, 10, 14])
+def test_independent_sums_are_counted(n_knots):
+    for p in (1, 2):
+        basis = RangeBasis(("a", "b")[:p], ((18.0, 95.0),) * p, n_knots)
+        values = np.random.default_rng(0).uniform(18, 95, (1500, p))
+        Phi = np.column_stack([np.ones(len(values)), basis(values)])
+        i, j = np.triu_indices(Phi.shape[1])
+        table = Phi[:, i] * Phi[:, j]
+        size = np.linalg.svd(table / np.linalg.norm(table, axis=0), compute_uv=False)
+        rank = int((size > 1e-10 * size[0]).sum()) - 1  # but for the number of rows
+        assert rank <= basis.n_products + 1 - (p > 1)
+        assert rank > (0.9 if p == 1 else 0.5) * basis.n_products
+
+
+def test_ages_cannot_be_found_from_the_sums_of_a_cell():
+    # with as many rows as sums they can: by least squares, from a start that bins would give
+    basis = RangeBasis.of({"age": (18, 95)})
+    fewest = Continuous(basis, 0, 1).fewest_rows
+    grid = functionals(np.linspace(18, 95, 1000), basis)
+    _, size, turn = np.linalg.svd(grid, full_matrices=False)
+    turn = turn[size > 1e-11 * size[0]].T / size[size > 1e-11 * size[0]]
+    found = {}
+    for n in (fewest // 2, fewest):
+        ages = np.sort(np.random.default_rng(n).uniform(20, 90, n))
+        told = (functionals(ages, basis) @ turn).sum(axis=0)
+
+        def apart(x, told=told):
+            return (functionals(x, basis) @ turn).sum(axis=0) - told
+
+        def slopes(x):
+            step = (functionals(x + 1e-5, basis) - functionals(x - 1e-5, basis)) @ turn
+            return step.T / 2e-5
+
+        start = ages + np.random.default_rng(0).uniform(-1, 1, n)
+        how = {"bounds": (18.1, 94.9), "max_nfev": 150}
+        end = least_squares(apart, start, slopes, xtol=1e-15, ftol=1e-15, gtol=1e-15, **how)
+        assert end.cost < 1e-9
+        found[n] = np.median(abs(np.sort(end.x) - ages))
+    few, many = found.values()
+    assert few < 0.02  # a week
+    assert many > 0.1
 
 
 def test_the_few_rows_that_lack_a_feature_stay_hidden(tmp_path):

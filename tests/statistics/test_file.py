@@ -233,6 +233,24 @@ def test_a_row_that_lacks_a_value_cannot_be_found_by_subtraction():
     np.testing.assert_allclose(np.diag(own["matrix"]), 1)  # and so they are not written
 
 
+def test_rows_before_the_first_gap_cannot_be_told_from_the_others(rng):
+    table = without_few(hospital("A"))
+    table = table.assign(age=rng.uniform(20, 90, len(table))).sort_values("sex", ascending=False)
+    m = int((table["sex"] == "M").sum())
+    stats = of(table.iloc[m : m + 1], confounders=["sex", "age"], ranges={"age": (18, 95)})
+    rest = table.drop(index=table.index[m])
+    rest.loc[rest.index[-9:], "crp"] = np.nan  # and one row came before
+    stats.update(rest, confounders=rest[["sex", "age"]])
+    inside = stats.continuous.products
+    k, r = stats.cells[("A", "F")], inside.n_columns
+    first = table["crp"].iloc[m]
+    assert abs(inside.count[k] * inside.mean[k, r] - first) < 1e-9  # its value
+    written = saved(stats)["continuous"]["products"]
+    assert [row[r] for row in written["mean"]] == [0.0, 0.0]
+    assert [row[0] for row in written["squares"]] == [0.0, 0.0]
+    assert not np.array(written["scatter"])[:, :, r].any()
+
+
 def test_few_rows_tell_no_correlations():
     table = hospital("A").iloc[3:22]
     assert saved(of(table, confounders=None))["correlations"] == []

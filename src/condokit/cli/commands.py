@@ -36,9 +36,9 @@ Examples:
   condokit fit all.csv --domain batch --reference-label v1 --confounders sex -o map.json
   condokit fit all.csv --batch site --reference-label A -c age,sex -o maps.json
   condokit apply map.json incoming.csv -o adapted.parquet
+  condokit apply map.json 'data/*.parquet' -o adapted/
   condokit stats site.csv --label A -c sex -o siteA.json
   condokit fit siteA.json siteB.json --reference-label A -o map.json
-  condokit apply map.json 'data/*.parquet' -o adapted/
   condokit show map.json
   condokit export map.json --sql -
 

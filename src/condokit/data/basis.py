@@ -11,6 +11,7 @@ from condokit.checks import Array, listing, refusal
 
 KNOTS = 14  # of a curve
 MOST_PAIRED = 6  # confounders whose products are functions too
+_RANGE_KNOTS = 10  # over a declared range: more tell more of single rows, and fit hardly better
 
 
 class Cubic:
@@ -49,7 +50,7 @@ class RangeBasis:
 
     names: tuple[str, ...]
     ranges: tuple[tuple[float, float], ...]
-    n_knots: int = KNOTS
+    n_knots: int = _RANGE_KNOTS
 
     @classmethod
     def of(cls, ranges: dict[str, tuple[float, float]]) -> "RangeBasis":
@@ -77,6 +78,16 @@ class RangeBasis:
     def n_columns(self) -> int:
         """All functions: linear ones, products of two, and those that bend."""
         return len(self.names) * (1 + self.n_bent) + self.n_pairs
+
+    @property
+    def n_products(self) -> int:
+        """How many independent sums of functions and products of two there are, at most.
+
+        Products of two of the k functions of one spline (1 and t among them) have 4 k - 6
+        dimensions, those of other functions as many as there are.
+        """
+        r, one, k = self.n_columns, 1 + self.n_bent, self.n_knots
+        return r * (r + 3) // 2 - len(self.names) * (one * (one + 3) // 2 - (4 * k - 6))
 
     def check(self, values: Array) -> None:
         """Refuse rows of confounders that are out of their ranges, by name."""

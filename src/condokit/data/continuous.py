@@ -29,8 +29,15 @@ class Continuous:
 
     @property
     def fewest_rows(self) -> int:
-        """The fewest rows of a cell that is written: twice the sums that tell of a feature."""
-        return 2 * (self.basis.n_columns + 2)
+        """The fewest rows of a cell that is written: twice the sums that tell of their values.
+
+        From as many sums of functions as there are rows, the values of a confounder can be found.
+        Heavy tails take a second set of sums, beside two for every five rows.
+        """
+        basis = self.basis
+        if self.robust:
+            return 5 * (basis.n_products + basis.n_columns + 2)
+        return 2 * max(basis.n_columns + 2, -(-basis.n_products // len(basis.names)))
 
     def update(self, X: Array, values: Array, groups: Array, weights: Array | None = None) -> None:
         """Add rows of features and of confounders; negative groups are left out."""
@@ -136,6 +143,10 @@ class Continuous:
         found = Continuous(self.basis, len(kept), self.products.n_features)
         found.merge(self, place)
         whole, r = found.products, self.basis.n_columns
+        own = list(whole.own)  # whose columns here are of rows before the first gap
+        for table in (whole.mean, whole.scatter):
+            table[..., [r + j for j in own]] = 0.0
+        whole.squares[:, own] = 0.0
         for one in (*whole.own.values(), *found.robust.values()):
             few = one.count < fewest
             for name in ("count", "mean", "scatter", "squares"):
@@ -161,8 +172,11 @@ class Continuous:
         found.bins = bins.reshape(found.bins.shape)
         parts = content["robust"].items()
         found.robust = {int(j): GroupedProducts.from_dict(one) for j, one in parts}
-        if products.n_columns != basis.n_columns:
-            raise ValueError("'products' do not fit 'basis'")
+        for one in (products, *products.own.values(), *found.robust.values()):
+            if one.scatter.shape[:2] != (len(products.count), basis.n_columns):
+                raise ValueError("'products' do not fit 'basis'")
+            if not all(np.isfinite(table).all() for table in (one.count, one.mean, one.scatter)):
+                raise ValueError("its numbers are impossible")
         return found
 
 
