@@ -7,10 +7,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 export CONDOKIT_DATA ?= $(wildcard $(abspath ../shared/data))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types check bench measure batches reproduce tabpfn clean
+.PHONY: help setup demo test test-all lint types check bench bench-scale bench-parts measure batches reproduce tabpfn clean
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -46,15 +46,20 @@ types: $(VENV)/dev ## Check the types
 
 check: lint types test ## Everything that must pass before a push
 
-bench: $(VENV)/dev ## Time and memory, as ratios in one run
-	$(BIN)/python benchmarks/foundation.py
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/defaults.py
-	$(BIN)/python benchmarks/confounders.py
+bench: export OMP_NUM_THREADS = 1
+bench: $(VENV)/dev ## condokit beside its peers; writes benchmarks/BENCHMARKS.md (QUICK=1: compares)
+	$(BIN)/python benchmarks/page.py $(if $(QUICK),--quick)
+
+bench-scale: $(VENV)/dev ## Parquet files larger than memory (MILLIONS=50: 8 GB, 24 GB of disk)
+	$(BIN)/python benchmarks/scale.py $(MILLIONS)
+	$(BIN)/python benchmarks/render.py
+
+bench-parts: $(VENV)/dev ## Time of matrices, samples, trust, many batches and the start
 	$(BIN)/python benchmarks/matrices.py
 	$(BIN)/python benchmarks/samples.py
 	$(BIN)/python benchmarks/trust.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/batches.py
-	$(BIN)/python benchmarks/cli.py
+	$(BIN)/python benchmarks/start.py
 
 $(VENV)/experiments: $(VENV)/dev
 	$(INSTALL) -e ".[dev,experiments]"

@@ -1,10 +1,9 @@
 """Time of affine reverse KL, at what objective, and the cost of many features with low rank.
 
-Set CONDO_PYTHON to an interpreter that has the published package (condo 1.1.0) to compare with it
-as a black box on the same rows, side by side, each in a fresh process with one thread.
+The published package (condo 1.1.0) is a black box in an environment that peers.py makes: the same
+rows, side by side, each in a fresh process with one thread.
 """
 
-import os
 import sys
 import tempfile
 import time
@@ -15,6 +14,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 import protocols
 from blackbox import run
+from peers import environment
 
 from condokit import ConDoAdapter
 from condokit.solvers.gaussian_kl import gap
@@ -108,19 +108,18 @@ def compare(published):
         for name, make in cases.items():
             data = make()
             print(name)
-            theirs = None
-            if published:
-                theirs, value = measure(published, PUBLISHED, 1, data, Path(folder))
-                print(f"  {'published':28}{theirs * 1e3:10.1f} ms, KL {value:.4f} nats", flush=True)
+            theirs, value = measure(published, PUBLISHED, 1, data, Path(folder))
+            print(f"  {'published':28}{theirs * 1e3:10.1f} ms, KL {value:.4f} nats", flush=True)
             for label, arguments in (
                 ("default", ""),
                 ("one start, at most 3 steps", "n_starts=1, max_iter=3"),
             ):
                 ours = OURS.format(arguments=arguments)
                 seconds, value = measure(sys.executable, ours, 5, data, Path(folder))
-                ratio = f", {theirs / seconds:.0f}x faster" if theirs else ""
                 print(
-                    f"  {label:28}{seconds * 1e3:10.1f} ms, KL {value:.4f} nats{ratio}", flush=True
+                    f"  {label:28}{seconds * 1e3:10.1f} ms, KL {value:.4f} nats, "
+                    f"{theirs / seconds:.0f}x faster",
+                    flush=True,
                 )
 
 
@@ -173,5 +172,5 @@ def auto(n=10_320, n_features=7, repeats=3):
 
 if __name__ == "__main__":
     auto()
-    compare(os.environ.get("CONDO_PYTHON"))
+    compare(environment("condo"))
     growth()

@@ -230,6 +230,23 @@ def test_empty_blocks_and_all_kinds_of_columns_are_read():
         assert np.allclose(found.map_.scale, wanted.map_.scale, rtol=1e-6)
 
 
+def test_anndata_in_zarr_is_read_by_dask(tmp_path):
+    import dask.array as da
+
+    anndata, zarr = pytest.importorskip("anndata"), pytest.importorskip("zarr")
+    frame = made(2000)
+    stored = zarr.open(
+        str(tmp_path / "x.zarr"), mode="w", shape=(2000, 5), chunks=(300, 5), dtype="f8"
+    )
+    stored[:] = frame[FEATURES].to_numpy()
+    obs = frame[["domain", "sex", "site"]].astype("category")
+    obs.index = pd.Index([f"c{i}" for i in range(len(obs))], dtype=object)
+    var = pd.DataFrame(index=pd.Index(FEATURES, dtype=object))
+    data = anndata.AnnData(da.from_zarr(stored), obs=obs, var=var)
+    found, wanted = ConDoAdapter().fit(data, **ROLES), fitted(frame)
+    assert np.allclose(found.map_.scale, wanted.map_.scale, rtol=1e-9)
+
+
 def test_two_numbers_at_first_may_become_many():
     frame = made(3000)
     frame["grade"] = np.where(np.arange(len(frame)) < 2500, np.arange(len(frame)) % 2, 0.5)
@@ -267,11 +284,14 @@ def test_a_worker_that_dies_changes_nothing(tmp_path, monkeypatch):
     mark = tmp_path / "killed"
     dying = parts.map_partitions(Killed(str(mark)), meta=frame.head(0))
     how = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    for k in range(3):
+        pl.from_pandas(frame[k::3]).write_parquet(tmp_path / f"{k}.parquet")
     with LocalCluster(**how) as cluster, Client(cluster):
-        found = fitted(dying)
+        results = [fitted(dying), fitted(ds.dataset(list(tmp_path.glob("*.parquet"))))]
     assert mark.exists()
-    assert np.allclose(found.map_.scale, wanted.map_.scale, rtol=1e-6)
-    assert np.allclose(found.map_.offset, wanted.map_.offset, rtol=1e-6)
+    for found in results:
+        assert np.allclose(found.map_.scale, wanted.map_.scale, rtol=1e-6)
+        assert np.allclose(found.map_.offset, wanted.map_.offset, rtol=1e-6)
 
 
 def test_bad_input_is_refused_by_name(tmp_path):

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, listing, refusal, warn
+from condokit.data.columns import in_order
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
 from condokit.data.roles import from_batches
-from condokit.statistics.domains import cells_of, ordered
+from condokit.statistics.domains import cells_of
 from condokit.statistics.gather import Statistics
 
 
@@ -49,7 +50,7 @@ class Study:
     def of_statistics(cls, stats: Statistics) -> "Study":
         """Return the domains of statistics as batches."""
         domains, label = cells_of(stats)
-        order = ordered(stats.labels)
+        order = in_order(stats.labels)
         number = np.array([order.index(name) for name in stats.labels])
         largest = max(stats.n_rows, key=lambda name: stats.n_rows[name])
         is_query = label != stats.labels.index(largest)

@@ -1,5 +1,6 @@
 """Rows that are not in memory, in blocks: lazy frames, Arrow, Dask; and one way to reduce them."""
 
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from condokit.io.formats import arrow, need
 
 S = TypeVar("S")
 _VALUES = 1 << 22  # per block: 32 MB of float64
-_IN_FLIGHT = 4  # blocks
+_WORKERS = min(4, os.cpu_count() or 1)  # threads, which have two blocks each in flight
 _AT_ONCE = 4  # blocks that are read of files
 _INDEXED = ("Parquet SCAN", "IPC SCAN", "DF [")  # plans of polars whose rows are found by number
 _FAN = 8  # results that Dask merges at a time
@@ -297,11 +298,11 @@ def reduce_blocks(blocks: Blocks, reduction: Reduction[S]) -> S | None:
         found = waiting.popleft().result()
         return found if result is None else reduction.merge(result, found)
 
-    with ThreadPoolExecutor(_IN_FLIGHT // 2) as pool:
+    with ThreadPoolExecutor(_WORKERS) as pool:
         try:
             for k, block in enumerate(blocks):
                 waiting.append(pool.submit(reduction.of_block(k), block, result))
-                if len(waiting) >= _IN_FLIGHT:
+                if len(waiting) >= 2 * _WORKERS:
                     result = take()
             while waiting:
                 result = take()

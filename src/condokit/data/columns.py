@@ -92,7 +92,8 @@ def number_levels(column: Any, name: str) -> tuple[list[Any], Array]:
         if _is_missing(value):  # such as NaN
             break
         same = column == value
-        codes[as_array(same.fill_null(False) if has_gaps else same, bool)] = len(levels)
+        same = as_array(same.fill_null(False) if has_gaps else same, bool)
+        np.copyto(codes, np.int32(len(levels)), where=same)
         levels.append(value)
     return factorize([column], name, allow_missing=True)
 

@@ -18,6 +18,7 @@ from condokit.data.tables import Table
 FEWEST_OF_CELL = 64  # rows in the sample
 _ELEMENTS = 1 << 17  # of rows that are added at a time, which stay in cache
 _FEWEST_ROWS = 256
+_MOST_CROSSED = 1 << 16  # combinations of levels that are listed
 _LARGE = 500  # rows of a cell on average, whose features are summed one by one
 _SLACK = 1.25  # how far the sample may grow before it is cut
 _MARKS = 4  # features that tell rows apart
@@ -328,18 +329,25 @@ def _crossed(
     coded: list[tuple[list[Any], Array]], n: int
 ) -> tuple[dict[tuple[Any, ...], int], Array]:
     """Return the combinations of levels that occur, and that of each row; -1 if one is missing."""
-    code, known = np.zeros(n, dtype=np.int64), np.ones(n, dtype=bool)
+    code, lost = np.zeros(n, dtype=np.int32), None
     combinations: list[tuple[Any, ...]] = [()]
     for levels, codes in coded:
-        known &= codes >= 0
-        crossed = code * max(len(levels), 1) + np.maximum(codes, 0)
-        distinct, code = compress(crossed) if n else (crossed, crossed)
-        pairs = [divmod(int(value), max(len(levels), 1)) for value in distinct]
-        combinations = [(*combinations[a], levels[b] if levels else None) for a, b in pairs]
-    count = np.bincount(code[known], minlength=len(combinations))
-    place = np.cumsum(count > 0) - 1
+        if codes.min(initial=0) < 0:
+            lost = codes < 0 if lost is None else lost | (codes < 0)
+            codes = np.maximum(codes, 0)
+        levels = levels or [None]
+        if len(combinations) * len(levels) > _MOST_CROSSED:  # of which few occur
+            distinct, code = compress(code)
+            combinations = [combinations[k] for k in distinct]
+        code = code * np.int32(len(levels)) + codes
+        combinations = [(*key, level) for key in combinations for level in levels]
+    count = np.bincount(code if lost is None else code[~lost], minlength=len(combinations))
+    place = np.where(count > 0, np.cumsum(count > 0) - 1, -1)
     cells = {key: int(place[k]) for k, key in enumerate(combinations) if count[k]}
-    return cells, np.where(known, place[code] if len(place) else -1, -1)
+    cell = place[code]
+    if lost is not None:
+        cell[lost] = -1
+    return cells, cell
 
 
 def _limits(cells: dict[tuple[Any, ...], int], so_far: Tally | None) -> Array:

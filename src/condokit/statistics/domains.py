@@ -9,6 +9,7 @@ import numpy as np
 
 from condokit.checks import Array, NoOverlapError, listing, refusal, said, warn
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.columns import in_order
 from condokit.data.domains import Confounder, Domains
 from condokit.data.roles import name_domains
 from condokit.data.sums import Sums
@@ -54,7 +55,7 @@ def cells_of(stats: Statistics) -> tuple[Domains, Array]:
     names = [name for name, kind in stats.confounders.items() if kind == "categorical"]
     confounders = []
     for j, name in enumerate(names, 1):
-        levels = ordered({cell[j] for cell in cells})
+        levels = in_order({cell[j] for cell in cells})
         number = {level: k for k, level in enumerate(levels)}
         codes = np.array([number[cell[j]] for cell in cells], dtype=np.int32)
         confounders.append(Confounder(name, levels, codes))
@@ -75,14 +76,6 @@ def cells_of(stats: Statistics) -> tuple[Domains, Array]:
     is_query = np.zeros(len(cells), dtype=bool)
     weights = moments.count.copy()
     return Domains((Table(table),), is_query, confounders, weights=weights, sums=sums), label
-
-
-def ordered(levels: Any) -> list[Any]:
-    """Return labels or levels in the order in which a fit of rows has them."""
-    try:
-        return sorted(levels)
-    except TypeError:
-        return sorted(levels, key=lambda value: (type(value).__name__, str(value)))
 
 
 def _gaps(stats: Statistics, is_query: Array) -> tuple[Array, Array] | None:

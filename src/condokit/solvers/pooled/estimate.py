@@ -204,7 +204,7 @@ def _independent_features(rows: Rows, given: GroupedProducts | None = None) -> f
         own = unit[stats.few[varies]]
         sums += scatter.sum(axis=0)[np.ix_(varies, varies)] / np.outer(own, own)
     found = independent_number(sums, float(stats.products.count.sum()))
-    return found / n * d if n < d and found > 0.5 * n else found
+    return found / n * d if 0 < n < d and found > 0.5 * n else found
 
 
 def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
