@@ -264,6 +264,11 @@ def main():
     today = machine() | {"seconds": options.seconds, "requirements": REQUIREMENTS}
     if known and about["date"] != today["date"]:  # cells of another day stay
         today["date"] = f"{about['date']} and {today['date']}"
+    part = f"{', '.join(options.only or ['all kinds'])}: {', '.join(options.method or ['all'])}"
+    today["runs"] = [
+        *(about["runs"] if known else []),
+        part + (", missing" if options.keep else ""),
+    ]
     stored = [today, *known]
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text("".join(json.dumps(r) + "\n" for r in stored), encoding="utf-8")

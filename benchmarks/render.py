@@ -287,8 +287,8 @@ HEAD = """# Benchmarks
 
 Written by `make bench` (benchmarks/page.py) from [results/page.jsonl](results/page.jsonl).
 
-Measured on {date}: {processor}, {cores} cores, Python {python}, condokit {condokit}, NumPy {numpy},
-SciPy {scipy}, scikit-learn {scikit-learn}. Peers, each in an environment of its own: {packages}.
+Measured on {date} in {parts}: {processor}, {cores} cores, Python {python},
+condokit {condokit}, NumPy {numpy}, SciPy {scipy}, scikit-learn {scikit-learn}. Peers, each in an environment of its own: {packages}.
 
 An entry is **seconds of processor time** of fit and transform (the least of some calls; import and
 the form of data that a package wants are not timed), **memory** (highest resident size during the
@@ -340,7 +340,8 @@ def write(records, folder):
     """Write BENCHMARKS.md into a folder and the figures into its folder results."""
     about, records = records[0], records[1:]
     packages = "; ".join(", ".join(wanted) for wanted in about["requirements"].values())
-    text = HEAD.format(**about, packages=packages, floor=FLOOR)
+    parts = "one run" if len(about["runs"]) == 1 else f"several runs ({'; '.join(about['runs'])})"
+    text = HEAD.format(**about, packages=packages, floor=FLOOR, parts=parts)
     text += f"## Aims\n\n{claims(records)}\n## Growth\n\n"
     text += (
         "Exponents of time over the three largest sizes that were run, and over the last two.\n\n"
