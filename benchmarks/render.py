@@ -288,7 +288,8 @@ HEAD = """# Benchmarks
 Written by `make bench` (benchmarks/page.py) from [results/page.jsonl](results/page.jsonl).
 
 Measured on {date} in {parts}: {processor}, {cores} cores, Python {python},
-condokit {condokit}, NumPy {numpy}, SciPy {scipy}, scikit-learn {scikit-learn}. Peers, each in an environment of its own: {packages}.
+condokit {condokit}, NumPy {numpy}, SciPy {scipy}, scikit-learn {scikit-learn}.
+Peers, each in an environment of its own: {packages}.
 
 An entry is **seconds of processor time** of fit and transform (the least of some calls; import and
 the form of data that a package wants are not timed), **memory** (highest resident size during the
