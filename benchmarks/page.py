@@ -191,7 +191,8 @@ def pythons(methods):
             found[place] = environment(place), None
         except (subprocess.CalledProcessError, OSError) as error:
             said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-            found[place] = None, f"failed: no environment, {said[-1][:200]}"
+            plain = [line for line in said if "://" not in line] or ["pip ended with an error"]
+            found[place] = None, f"failed: no environment, {plain[-1][:200]}"
     return {name: found[METHODS[name][1]] for name in methods}
 
 
