@@ -143,7 +143,8 @@ def predict(known, n, d, seconds):
     """Return why the next cell of a line is not run, or None.
 
     Time and memory are prolonged from the last cell of the line by the exponent of its last two
-    cells, or by 1 if there is one; what was not run before is not run with more rows or features.
+    cells (at most 3 for time and 2 for memory), or by 1 if there is one; what was not run before is
+    not run with more rows or features.
     """
     line = [r for r in known if (r["d"] == d and r["n"] < n) or (r["n"] == n and r["d"] < d)]
     if not line:
@@ -153,10 +154,13 @@ def predict(known, n, d, seconds):
         return line[-1]["not_run"].split(":")[0] + ": as in the cell before"
     size = [r["n"] * r["d"] for r in line[-2:]]
     size = [*size, n * d]
-    for field, limit, what in (("seconds", seconds, "time"), ("memory", BYTES, "memory")):
+    for field, limit, what, most in (
+        ("seconds", seconds, "time", 3),
+        ("memory", BYTES, "memory", 2),
+    ):
         values = [max(r[field], 1e-9) for r in line[-2:]]
         power = math.log(values[1] / values[0]) / math.log(size[1] / size[0]) if values[1:] else 1
-        expected = values[-1] * (size[-1] / size[-2]) ** power
+        expected = values[-1] * (size[-1] / size[-2]) ** min(power, most)
         expected += 8 * n * d if what == "memory" else 0
         if expected > limit:
             shown = f"{expected:.0f} s" if what == "time" else f"{expected / 1e9:.0f} GB"
@@ -260,6 +264,11 @@ def main():
     today = machine() | {"seconds": options.seconds, "requirements": REQUIREMENTS}
     if known and about["date"] != today["date"]:  # cells of another day stay
         today["date"] = f"{about['date']} and {today['date']}"
+    part = f"{', '.join(options.only or ['all kinds'])}: {', '.join(options.method or ['all'])}"
+    today["runs"] = [
+        *(about["runs"] if known else []),
+        part + (", missing" if options.keep else ""),
+    ]
     stored = [today, *known]
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text("".join(json.dumps(r) + "\n" for r in stored), encoding="utf-8")

@@ -270,7 +270,8 @@ def draw(records, folder):
                 panel.loglog(*points, ms=3.5, label=text, **_style(name))
             panel.set_yscale("log")
             low, high = panel.get_ylim()
-            panel.set_ylim(low, high * (high / low) ** 0.4)  # room for the legend
+            legend = 0.07 * len(panel.lines) + 0.02  # share of the height that it needs
+            panel.set_ylim(low, high * (high / low) ** (legend / (1 - legend)))
             panel.set_title(TITLES[kind], fontsize=10)
             panel.set(xlabel=AXES[axis], ylabel=label)
             panel.xaxis.set_tick_params(labelbottom=True)
@@ -286,8 +287,9 @@ HEAD = """# Benchmarks
 
 Written by `make bench` (benchmarks/page.py) from [results/page.jsonl](results/page.jsonl).
 
-Measured on {date}: {processor}, {cores} cores, Python {python}, condokit {condokit}, NumPy {numpy},
-SciPy {scipy}, scikit-learn {scikit-learn}. Peers, each in an environment of its own: {packages}.
+Measured on {date} in {parts}: {processor}, {cores} cores, Python {python},
+condokit {condokit}, NumPy {numpy}, SciPy {scipy}, scikit-learn {scikit-learn}.
+Peers, each in an environment of its own: {packages}.
 
 An entry is **seconds of processor time** of fit and transform (the least of some calls; import and
 the form of data that a package wants are not timed), **memory** (highest resident size during the
@@ -301,8 +303,9 @@ ComBat (combatlearn, neuroHarmonize) scales what confounders leave over and not 
 the simulated query is scaled as a whole, as by a change of units: that is the part of its error
 that more rows do not remove. It fits straight lines of continuous confounders, and with "gam"
 curves, as condokit does. POT and skada take no confounders: they are compared with condokit's full
-matrix (`map="affine", divergence="ot"`), which has standard errors as well. condo is the method's
-first implementation, called as a black box (`ConDoAdapterKLD`, location-scale).
+matrix (`map="affine", divergence="ot"`), which has standard errors as well, and is diagonal where
+features outnumber rows (from 1000 on). condo is the method's first implementation, called as a
+black box (`ConDoAdapterKLD`, location-scale).
 
 What limits condokit is measured: the time of the same call on 200 + 200 rows and 3 features
 ("fixed"), the library that the process is in, noted from outside every 10 ms (Python, BLAS, or
@@ -338,7 +341,8 @@ def write(records, folder):
     """Write BENCHMARKS.md into a folder and the figures into its folder results."""
     about, records = records[0], records[1:]
     packages = "; ".join(", ".join(wanted) for wanted in about["requirements"].values())
-    text = HEAD.format(**about, packages=packages, floor=FLOOR)
+    parts = "one run" if len(about["runs"]) == 1 else f"several runs ({'; '.join(about['runs'])})"
+    text = HEAD.format(**about, packages=packages, floor=FLOOR, parts=parts)
     text += f"## Aims\n\n{claims(records)}\n## Growth\n\n"
     text += (
         "Exponents of time over the three largest sizes that were run, and over the last two.\n\n"
