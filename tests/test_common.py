@@ -16,7 +16,7 @@ from condokit import ConDoAdapter
 class SelfLabelled(ConDoAdapter):
     """Call a row "query" or "reference" by its own first number, so that copies agree."""
 
-    def fit(self, X, y=None, *, sample_weight=None):
+    def labels(self, X):
         try:
             first = np.asarray(X)[:, 0].real.astype(float)
         except (IndexError, NotImplementedError, TypeError, ValueError):
@@ -24,8 +24,13 @@ class SelfLabelled(ConDoAdapter):
         codes = np.nan_to_num(first * 1000, posinf=0, neginf=0).astype(np.int64) % 2
         if len(codes) > 1 and codes.min() == codes.max():
             codes = np.arange(len(codes)) % 2
-        domain = np.where(codes == 0, "query", "reference")
-        return super().fit(X, domain=domain, sample_weight=sample_weight)
+        return np.where(codes == 0, "query", "reference")
+
+    def fit(self, X, y=None, *, sample_weight=None):
+        return super().fit(X, domain=self.labels(X), sample_weight=sample_weight)
+
+    def partial_fit(self, X, y=None, *, sample_weight=None):
+        return super().partial_fit(X, domain=self.labels(X), sample_weight=sample_weight)
 
     def fit_transform(self, X, y=None, *, sample_weight=None):
         return self.fit(X, y, sample_weight=sample_weight).transform(X)

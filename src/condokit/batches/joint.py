@@ -17,7 +17,7 @@ from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.bins import side_by_side
 from condokit.data.continuous import Continuous
-from condokit.data.grouped import GroupedMoments
+from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.products import GroupedProducts
 from condokit.data.subsets import subsample
 from condokit.maps.standard_errors import DiagonalErrors
@@ -220,6 +220,7 @@ def _cells(layout: _Layout) -> Iterator[tuple[Stacked, Array, Array, Array]]:
     if domains.entries is not None:
         stats = GroupedMoments(layout.K * L, domains.n_features)
         stats.update_sparse(domains.entries, domains.tables[0].positions, code, domains.weights)
+        stats.products = gather(domains.of(stats.few), code, layout.K * L, GroupedScatter)
     else:
         stats = gather(domains, code, layout.K * L, partial(GroupedMoments, products=True))
     batch, level = np.divmod(np.arange(layout.K * L), L)

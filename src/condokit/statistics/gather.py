@@ -400,9 +400,10 @@ class Statistics:
             raise refusal(text, names=listing(undeclared))
         names = domains.tables[0].feature_names
         if self.cells:
-            given = names if names is not None else domains.n_features
-            own = self.feature_names if names is not None else self.n_features
-            if given != own or kinds != self.confounders:
+            if names is None and domains.n_features != self.n_features:
+                text = f"X has {domains.n_features} features, but Statistics is expecting "
+                raise ValueError(text + f"{self.n_features} features as input.")
+            if (names or self.feature_names) != self.feature_names or kinds != self.confounders:
                 text = "These rows have other features or confounders than those before: {new}, "
                 text += "not {old}."
                 raise refusal(
