@@ -142,6 +142,19 @@ def test_heavy_tails_take_a_second_round(tails, tmp_path):
     assert in_standard_errors(whole, adapter().fit_statistics(files)) < 0.2  # five rows a bin
 
 
+def test_many_rows_with_heavy_tails_are_binned(monkeypatch):
+    frame = make(2500, tails=3.0, tied=False)
+    weight = np.random.default_rng(0).integers(1, 3, len(frame)).astype(float)
+    for given in (None, weight):
+        rows = adapter().fit(frame, **ROLES, sample_weight=given)
+        with monkeypatch.context() as few:
+            few.setattr("condokit.summaries.rows.MANY_ROWS", 1000)
+            bins = adapter().fit(frame, **ROLES, sample_weight=given)
+        assert rows.report_["heavy_tailed_features"] == bins.report_["heavy_tailed_features"]
+        assert len(rows.report_["heavy_tailed_features"]) > 2
+        assert 0 < in_standard_errors(rows, bins) < 0.03
+
+
 def test_many_batches(frame):
     rng = np.random.default_rng(1)
     new = np.where(rng.random(len(frame)) < 0.5, "n1", "n2")
