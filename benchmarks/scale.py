@@ -145,6 +145,8 @@ def main():
     if options.write:
         write(options.write, n_rows, options.features)
         return
+    if options.folder is not None:
+        Path(options.folder).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         start = time.perf_counter()
         size = [str(options.millions), "--features", str(options.features)]

@@ -340,3 +340,18 @@ def test_a_file_that_vanishes_is_an_error_of_one_line(tmp_path):
         with pytest.raises(ValueError, match="'X' could not be read to its end") as caught:
             fitted(X)
         assert "\n" not in str(caught.value)
+
+
+def test_a_law_that_some_of_the_sampled_rows_tell(monkeypatch):
+    monkeypatch.setattr(streamed, "_SAMPLED", 2000)
+    monkeypatch.setattr("condokit.solvers.pooled.estimate.MANY_ROWS", 1000)
+    rng = np.random.default_rng(0)
+    n = 10_000
+    query, age = rng.random(n) < 0.5, rng.normal(50, 10, n)
+    X = rng.normal(size=(n, 2)) + 0.1 * age[:, None]
+    table = {"x": X[:, 0] * (1 + query), "y": X[:, 1] + query, "age": age + 5 * query}
+    table = pl.DataFrame(table | {"device": np.where(query, "new", "old")})
+    roles = {"domain": "device", "confounders": ["age"], "features": ["x", "y"]}
+    lazy, eager = (ConDoAdapter(reference="old").fit(t, **roles) for t in (table.lazy(), table))
+    away = np.abs(lazy.map_.scale - eager.map_.scale) / eager.map_se_["scale"]
+    assert away.max() < 0.1

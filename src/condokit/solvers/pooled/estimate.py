@@ -236,6 +236,8 @@ def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     how = None, law.n_effective, FEATURE_VALUES, found_of
     table, _ = _estimates(law.stacked(X), fixed, may_tail, may_vary, *how)
     standards = [standard_units(np.asarray(c.values)[rows.used]) for c in rows.domains.continuous]
+    if law.noise.empty:  # perhaps of some of these rows
+        law.noise = NoiseModel.of_levels(plain.category, plain.n_categories, False)
     columns = Columns(law.design, law.noise, plain, standards, rows.place())
     varied = law.noise.columns.shape[1] > 0
     weighted = np.isfinite(table[3]) | (may_vary & varied)
