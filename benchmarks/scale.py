@@ -5,8 +5,9 @@
 Writes MILLIONS (default 50, which are 8 GB) of rows as eight Parquet files, and measures from
 outside, each in a fresh process with all cores: the means of all features and a copy of the files,
 both by polars' streaming engine, then fit and apply with a categorical and with a continuous
-confounder. Times are the least of some repeats; memory is the highest resident size that the kernel
-reports of the process that ended. Ratios go to results/scale.jsonl, one line for each run.
+confounder, without the verdict (`--quiet`), which looks at a sample. Times are the least of some
+repeats; memory is the highest resident size that the kernel reports of the process that ended.
+Ratios go to results/scale.jsonl, one line for each run.
 """
 
 import argparse
@@ -118,7 +119,7 @@ def run(place, repeats, floors):
     for kind, confounders in {} if floors else CONFOUNDERS.items():
         file, moved = place / f"{kind}.json", place / "out" / "moved.parquet"
         given = ["--domain", "domain", "--reference-label", "old", "-c", confounders]
-        fit = ["-m", "condokit.cli", "fit", files, *given, "-f", "x*", "-o", file]
+        fit = ["-m", "condokit.cli", "fit", files, *given, "-f", "x*", "-o", file, "--quiet"]
         ours = found[f"fit, {kind}"] = measured(fit, repeats, file)
         if "failed" not in ours:
             told = [sys.executable, "-c", ERROR, str(file), kind]
