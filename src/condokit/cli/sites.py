@@ -150,7 +150,7 @@ def _tell_features(stats: Statistics, chosen: list[str], left: dict[str, str]) -
 
 def _refuse_undeclared(stats: Statistics, numbers: set[str]) -> None:
     """Refuse numbers of which nobody said that they are categories, if these are more than two."""
-    names = [name for name, kind in stats.confounders.items() if kind == "categorical"]
+    names = stats.categories
     for j, name in enumerate(names, 1):
         if name in numbers and len({cell[j] for cell in stats.cells}) > 2:
             raise click.UsageError(

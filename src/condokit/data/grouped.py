@@ -51,6 +51,11 @@ class GroupedMoments:
         """How many values are known, shape (n_groups, 1 or n_features)."""
         return self.count[:, None] if self.known is None else self.known
 
+    @property
+    def sd(self) -> Array:
+        """Standard deviations of features in groups, by the number of values."""
+        return np.asarray(np.sqrt(self.squares / np.maximum(self.n, 1)))
+
     def update(
         self, X: Array, groups: Array, weights: Array | None = None, gaps: Array | None = None
     ) -> None:

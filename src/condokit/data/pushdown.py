@@ -143,7 +143,7 @@ def _gathered(parts: dict[str, Array], features: list[str], origin: Array) -> Gr
 
 def _far(moments: GroupedMoments, origin: Array) -> Array:
     """Mark features that are far from their origin, for their spread, in some cell."""
-    sd = np.sqrt(moments.squares / np.maximum(moments.n, 1))
+    sd = moments.sd
     return np.asarray(((np.abs(moments.mean - origin) > _FAR * sd) & (sd > 0)).any(axis=0))
 
 

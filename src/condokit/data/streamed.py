@@ -245,8 +245,7 @@ def _sums(blocks: Blocks, reading: Reading, tally: Tally, sample: Sample, side: 
 
     def values(features: Array) -> dict[int, Values]:
         """Count the values of features with heavy tails in bins."""
-        sd = np.sqrt(moments.squares / np.maximum(moments.n, 1))
-        empty = partial(Bins, moments.mean[:, features], sd[:, features])
+        empty = partial(Bins, moments.mean[:, features], moments.sd[:, features])
         bins = again(empty, features, has_confounders=False)
         return {int(j): bins.values(k) for k, j in enumerate(features)}
 

@@ -52,7 +52,7 @@ def cells_of(stats: Statistics) -> tuple[Domains, Array]:
     _warn_of_units(stats)
     _warn_of_spellings(stats)
     cells, moments = list(stats.cells), stats.moments
-    names = [name for name, kind in stats.confounders.items() if kind == "categorical"]
+    names = stats.categories
     confounders = []
     for j, name in enumerate(names, 1):
         levels = in_order({cell[j] for cell in cells})
@@ -144,7 +144,7 @@ def hinted(stats: Statistics) -> Iterator[None]:
 
 def _spellings(stats: Statistics) -> Iterator[tuple[str, str]]:
     """Yield confounders with levels that seem to be one, and these."""
-    names = [name for name, kind in stats.confounders.items() if kind == "categorical"]
+    names = stats.categories
     for j, name in enumerate(names, 1):
         by_label = {
             label: {cell[j] for cell in stats.cells if cell[0] == label} for label in stats.labels

@@ -142,7 +142,7 @@ def _ties(stats: Any, kept: list[int], least: int) -> list[dict[str, Any]]:
 def _values(stats: Any, least: int, kept: list[int]) -> list[dict[str, Any]]:
     """Return the values of features with heavy tails, at least so many rows behind each pair."""
     found, moments, cells = [], stats.moments, list(stats.cells)
-    sd = np.sqrt(moments.squares / np.maximum(moments.n, 1))
+    sd = moments.sd
     for feature, every in stats.values.items():
         values = every.coarser(least, moments.mean[:, feature], sd[:, feature])
         for k in kept:
@@ -178,7 +178,7 @@ def _from(document: dict[str, Any], stats: Any) -> Any:
     d = _fill_head(document, stats)
     cells = document["cells"]
     keys = [(one["domain"], *one["levels"]) for one in cells]
-    n_categories = sum(kind == "categorical" for kind in stats.confounders.values())
+    n_categories = len(stats.categories)
     if len(set(keys)) < len(keys) or {len(key) for key in keys} != {n_categories + 1}:
         raise ValueError("'cells' must be different, with a level of each confounder")
     stats._places(keys)

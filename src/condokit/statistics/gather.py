@@ -198,9 +198,7 @@ class Statistics:
 
     def bins(self, features: Array) -> Bins:
         """Return empty bins for the values of some features, around the means of cells."""
-        moments = self.moments
-        sd = np.sqrt(moments.squares / np.maximum(moments.n, 1))
-        return Bins(moments.mean[:, features], sd[:, features])
+        return Bins(self.moments.mean[:, features], self.moments.sd[:, features])
 
     def fill(self, bins: Bins, features: Array, X: Any, **roles: Any) -> None:
         """Count the values of rows, which have been added before, in bins."""
@@ -303,10 +301,7 @@ class Statistics:
             new.values = {place[k]: values for k, values in self.values.items()}
             new.continuous = self.continuous and self.continuous.of(places)
         new.confounders = other.confounders
-        mine, wanted = (
-            [name for name, kind in part.confounders.items() if kind == "categorical"]
-            for part in (self, other)
-        )
+        mine, wanted = self.categories, other.categories
         turn = [0, *(1 + mine.index(name) for name in wanted)]
         new.cells = {tuple(cell[j] for j in turn): k for cell, k in self.cells.items()}
         return new
@@ -320,6 +315,11 @@ class Statistics:
             new.continuous = Continuous(self.continuous.basis, 0, self.n_features)
         new.masked = dict.fromkeys(self.masked, 0)
         return new
+
+    @property
+    def categories(self) -> list[str]:
+        """The categorical confounders, in the order in which cells have their levels."""
+        return [name for name, kind in self.confounders.items() if kind == "categorical"]
 
     @property
     def n_rows(self) -> dict[Any, float]:
@@ -378,7 +378,7 @@ class Statistics:
         features, categorical = roles["features"], roles["categorical"]
         if self.cells:
             features = self.feature_names or features
-            categorical = [n for n, kind in self.confounders.items() if kind == "categorical"]
+            categorical = self.categories
         how = categorical or None, roles["missing"], None
         domains, codes, labels, _ = from_site(
             X, domain, label, confounders, features, None, weights, *how

@@ -112,7 +112,7 @@ def _pairs(one: Any, other: Any) -> Iterator[_Pair]:
 
 def _levels(stats: Any, cell: Any) -> Any:
     """Return the levels of a cell with the names of their confounders, in no order."""
-    names = [name for name, kind in stats.confounders.items() if kind == "categorical"]
+    names = stats.categories
     return frozenset(zip(names, cell[1:]))
 
 
@@ -157,7 +157,7 @@ def facts_of(document: dict[str, Any], stats: Any) -> dict[str, Any]:
     fourth = _written(document, "fourth")
     single, flat = _exposed(_written(document, "squares"), fourth)
     names, keys = _names(stats), list(stats.cells)
-    categories = [name for name, kind in stats.confounders.items() if kind == "categorical"]
+    categories = stats.categories
     levels = {n: sorted({str(c[j]) for c in keys}) for j, n in enumerate(categories, 1)}
     known = np.array([one.get("known", [one["count"]] * d) for one in cells], dtype=float)
     return {
