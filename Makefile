@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 export CONDOKIT_DATA ?= $(wildcard $(abspath ../shared/data))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types check bench bench-scale bench-parts measure batches reproduce tabpfn clean
+.PHONY: help setup demo test test-all lint types check docs bench bench-scale bench-parts measure batches reproduce tabpfn clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,6 +45,16 @@ types: $(VENV)/dev ## Check the types
 	$(BIN)/mypy
 
 check: lint types test ## Everything that must pass before a push
+
+$(VENV)/docs: $(VENV)/dev
+	$(INSTALL) -e ".[dev,docs]"
+	@touch $@
+
+docs: export OMP_NUM_THREADS = 1
+docs: $(VENV)/docs ## Run the pages' code, build the site into docs/_build/html, look at it in a browser
+	$(BIN)/python docs/run_pages.py
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python docs/check_site.py docs/_build/html --screens docs/_build/screens
 
 bench: export OMP_NUM_THREADS = 1
 bench: $(VENV)/dev ## condokit beside its peers; writes benchmarks/BENCHMARKS.md (QUICK=1: compares)

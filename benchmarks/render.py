@@ -285,7 +285,7 @@ def draw(records, folder):
 
 HEAD = """# Benchmarks
 
-Written by `make bench` (benchmarks/page.py) from [results/page.jsonl](results/page.jsonl).
+Written by `make bench` (benchmarks/page.py) from `results/page.jsonl`.
 
 Measured on {date} in {parts}: {processor}, {cores} cores, Python {python},
 condokit {condokit}, NumPy {numpy}, SciPy {scipy}, scikit-learn {scikit-learn}.

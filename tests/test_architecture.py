@@ -10,13 +10,13 @@ import condokit
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "condokit"
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PAGE = (ROOT / "docs" / "development" / "architecture.md").read_text()
 MODULES = sorted(SOURCE.rglob("*.py"))
 NOT_CORE = ("cli", "io", "report", "trust", "datasets")
 
 
-def listed(kind):
-    return re.search(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL).group(1)
+def listed(name):
+    return re.search(rf":name: {name}\n\n(.*?)```", PAGE, re.DOTALL).group(1)
 
 
 def places():
@@ -56,7 +56,7 @@ def test_imports_go_down(path):
     here, place = module_of(path), places()
     if here == "__init__":
         return
-    assert here in place, f"{here} has no place yet: add it to docs/architecture.md"
+    assert here in place, f"{here} has no place yet: add it to docs/development/architecture.md"
     for there in imported(path):
         assert place[there] < place[here], f"{here} imports {there}"
 
@@ -71,7 +71,7 @@ def test_the_example_of_a_divergence_runs():
 
     known = dict(DIVERGENCES)
     try:
-        exec(compile(example, "docs/architecture.md", "exec"), {})
+        exec(compile(example, "docs/development/architecture.md", "exec"), {})
     finally:
         DIVERGENCES.clear()
         DIVERGENCES.update(known)

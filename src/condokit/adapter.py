@@ -222,7 +222,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             Rows of both domains. Of AnnData, the variables are features (`X`, read in blocks of
             rows), and columns of `obs` can be named for the rest. Lazy frames (polars, DuckDB, Dask
             and others), `dask.array`, `pyarrow.dataset` and readers of batches are not read into
-            memory: sums over all rows and a sample of them give the map; see docs/scale.md.
+            memory: sums over all rows and a sample of them give the map.
         y : ignored
             For scikit-learn's sake.
         domain : array-like of shape (n_rows,) or str

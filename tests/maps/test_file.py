@@ -23,7 +23,7 @@ from condokit.maps.profile import Profile
 from condokit.maps.provenance import fingerprint
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = json.loads((ROOT / "docs" / "map-schema.json").read_text())
+SCHEMA = json.loads((ROOT / "docs" / "reference" / "map-schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 

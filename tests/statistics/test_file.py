@@ -21,7 +21,7 @@ from condokit.statistics.reveals import facts_of, words
 
 ROOT = Path(__file__).parents[2]
 VALIDATOR = jsonschema.Draft202012Validator(
-    json.loads((ROOT / "docs" / "statistics-schema.json").read_text())
+    json.loads((ROOT / "docs" / "reference" / "statistics-schema.json").read_text())
 )
 ROLES = {"confounders": ["sex", "ward"], "features": FEATURES}
 

@@ -1,0 +1,1 @@
+"""Example tables, a module for each field."""
