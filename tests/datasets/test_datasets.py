@@ -152,3 +152,10 @@ def test_real_data_have_the_documented_shapes(needs_data):
     beach = datasets.load_photo("beach")
     assert beach.pixels.shape == (723, 964, 3)
     assert (beach.region == "sand").sum() == 314553
+    corn = datasets.load_corn()
+    assert {name: X.shape for name, X in corn.spectra.items()} == dict.fromkeys(
+        ("m5", "mp5", "mp6"), (80, 700)
+    )
+    assert corn.wavelengths[[0, -1]].tolist() == [1100, 2498]
+    assert corn.chemistry["Moisture"][0] == 10.448
+    assert list(corn.chemistry) == ["Moisture", "Oil", "Protein", "Starch"]

@@ -1,8 +1,9 @@
-"""Example data with a known truth, the paper's generators, and loaders of its real data."""
+"""Example data with a known truth, the paper's generators, and loaders of real data."""
 
 from condokit.datasets.real import load_ansur as load_ansur
 from condokit.datasets.real import load_bladderbatch as load_bladderbatch
 from condokit.datasets.real import load_california_housing as load_california_housing
+from condokit.datasets.real import load_corn as load_corn
 from condokit.datasets.real import load_photo as load_photo
 from condokit.datasets.real import load_snareseq as load_snareseq
 from condokit.datasets.synthetic import EEG as EEG

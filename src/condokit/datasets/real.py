@@ -1,4 +1,4 @@
-"""The paper's real data, looked for in `CONDOKIT_DATA` and in the user's cache."""
+"""Real data of the paper and of examples, looked for in `CONDOKIT_DATA` and in the user's cache."""
 
 import os
 import tomllib
@@ -53,6 +53,26 @@ def load_california_housing() -> Bunch:
     table = table.drop_columns(["MedInc", "MedHouseVal"])
     X = np.column_stack(table.columns).astype(float)
     return Bunch(X=X, feature_names=table.column_names, income=income, value=value)
+
+
+def load_corn() -> Bunch:
+    """Load near-infrared spectra of 80 corn samples, each measured on three spectrometers.
+
+    `spectra` has the absorbances of "m5", "mp5" and "mp6" at 700 `wavelengths` (nm); row i is the
+    same sample everywhere. `chemistry` has Moisture, Oil, Protein and Starch of samples, in
+    percent.
+    """
+    spectra = {
+        name: read_table(find(f"pairs/corn/corn_{name}.csv.gz")).drop_columns("sample")
+        for name in ("m5", "mp5", "mp6")
+    }
+    wavelengths = np.array(spectra["m5"].column_names, float)
+    chemistry = read_table(find("pairs/corn/corn_chem.csv")).drop_columns("sample")
+    return Bunch(
+        spectra={name: np.column_stack(table.columns) for name, table in spectra.items()},
+        wavelengths=wavelengths,
+        chemistry={name: np.array(chemistry[name]) for name in chemistry.column_names},
+    )
 
 
 def load_photo(name: str) -> Bunch:
