@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,11 +129,18 @@ def rewrite(path: Path, differences: list[Difference]) -> None:
     """Write what was printed in place of what the page shows."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     for found in sorted(differences, key=lambda d: -d.start):
-        got = re.sub(r"(?m)^[ \t]+$", "", found.got)
+        got = "".join(map(wrap, re.sub(r"(?m)^[ \t]+$", "", found.got).splitlines(keepends=True)))
         if ">>>" in lines[found.start - 1] or lines[found.start - 1].startswith("..."):
             got = re.sub(r"(?m)^$(?=\n.)", "<BLANKLINE>", got)
         lines[found.start : found.stop] = got.splitlines(keepends=True)
     path.write_text("".join(lines), encoding="utf-8")
+
+
+def wrap(line: str) -> str:
+    """Break a long sentence, which is compared without regard to its lines; tables stay."""
+    if len(line) <= 100 or "  " in line.strip():
+        return line
+    return "\n".join(textwrap.wrap(line, 98, break_on_hyphens=False, break_long_words=False)) + "\n"
 
 
 def one(path: Path, update: bool) -> int:
