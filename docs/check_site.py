@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -19,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 WIDTHS = {"desktop": (1300, 900), "phone": (390, 844)}
 FLAGS = (
     "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
-    "disable-component-update disable-sync disable-dev-shm-usage allow-file-access-from-files"
+    "disable-component-update disable-sync disable-dev-shm-usage"
 )
 WIDER = """
 const screen = document.documentElement.clientWidth;
@@ -100,6 +101,7 @@ def browse(site: Path, screens: Path | None) -> list[str] | None:
                 )
                 for path in sorted(site.rglob("*.html")):
                     found += look(browser, path, site, kind, screens)
+            found += search(browser, site, "harmonization")
         finally:
             browser.quit()
     return found
@@ -111,11 +113,22 @@ def look(browser, path: Path, site: Path, kind: str, screens: Path | None) -> li
     browser.get(path.resolve().as_uri())
     wider = browser.execute_script(WIDER)
     found = [f"{here} ({kind}): {wider} pixels wider than the screen"] if wider > 1 else []
-    found += [f"{here} ({kind}): {entry['message']}" for entry in browser.get_log("browser")]
+    said = [entry for entry in browser.get_log("browser") if entry["level"] != "INFO"]
+    found += [f"{here} ({kind}): {entry['message']}" for entry in said]
     if screens is not None:
         name = re.sub(r"\W+", "-", str(here.with_suffix("")))
         browser.save_screenshot(str(screens / f"{name}-{kind}.png"))
     return found
+
+
+def search(browser, site: Path, word: str) -> list[str]:
+    """Search the site for a word, as a reader without a network does."""
+    browser.get(f"{(site / 'search.html').resolve().as_uri()}?q={word}")
+    for _ in range(50):
+        if browser.execute_script("return document.querySelectorAll('#search-results li').length"):
+            return []
+        time.sleep(0.2)
+    return [f"search.html: nothing found for {word}"]
 
 
 def main() -> None:

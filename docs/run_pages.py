@@ -178,7 +178,9 @@ def apart(path: Path) -> tuple[Path, int, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pages", nargs="*", type=Path)
-    parser.add_argument("--update", action="store_true", help="write what was printed into the pages")
+    parser.add_argument(
+        "--update", action="store_true", help="write what was printed into the pages"
+    )
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     wanted = [path.resolve() for path in given.pages] or pages()
