@@ -187,7 +187,8 @@ def test_single_rows_and_empty_tables(data):
     with pytest.warns(IdentifiabilityWarning, match="Only 1 of the query rows can be compared"):
         shift = ConDoAdapter(map="shift").fit_pair(**one)
     assert np.isfinite(shift.map_.offset).all()
-    refused("1 sample", X_query=X_query[:1], X_reference=X_reference[:1])
+    both = {"X_query": X_query[:1], "X_reference": X_reference[:1]}
+    refused("two domains have only 1 sample", **both)
     refused("0 sample.s.*X_query is empty", X_query=X_query[:0], X_reference=X_reference)
     refused("0 feature", X_query=X_query[:, :0], X_reference=X_reference[:, :0])
     adapter = ConDoAdapter().fit_pair(X_query, X_reference)

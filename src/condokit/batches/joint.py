@@ -345,8 +345,8 @@ def _settled(maps: Maps, shrinks: bool) -> tuple[Array, Array, list[DiagonalErro
     """Pull batches towards each other if asked; return scales, offsets and errors.
 
     Errors of sampling, with the pull as an error of its own, cover too much where few rows leave
-    much to the priors; those of the posterior too little where these are wrong. The geometric mean
-    of the two covers 92 to 98% in simulations, along chains too.
+    much to the priors; those of the posterior too little where these are wrong. A geometric mean of
+    the two variances, with weights 0.4 and 0.6, covers 92 to 98% in simulations, along chains too.
     """
     log_scale, sd = np.log(maps.scale), maps.sd[:, None]
     shift = (maps.image - maps.centre) / sd

@@ -71,7 +71,8 @@ class GaussianLikelihood:
         h_k = \frac{n_k m_k}{n_k + m_k},
 
     it is :math:`-N_q \log|\det B| + \sum_k \tfrac{n_k + m_k}{2} \log\det S_k`: the likelihood
-    with its means and covariances profiled out.
+    with its means and covariances profiled out, but for the divisors n - 1 of the covariances
+    :math:`C_k` and :math:`\Sigma_k` within domains.
     """
 
     def __init__(self, units: Units) -> None:

@@ -12,7 +12,8 @@ Weights :math:`\pi` are learned by expectation-maximisation over the features, w
 `n_effective` independent ones, with pseudo-counts. They begin at a sharp prior on the scale for
 devices that replace each other, and at a wide one as far as shifts tell that these do not: real
 instruments shift by up to about 3 residual standard deviations. A scale whose 95% interval lies
-outside [1/3, 3] is not pulled towards one: it is a matter of units.
+outside [1/3, 3] is not pulled towards one: it is a matter of units. It is pulled towards the power
+of ten that explains it, thousands first; if none does, neither scale nor shift is pulled.
 """
 
 from dataclasses import replace

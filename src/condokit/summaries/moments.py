@@ -156,9 +156,9 @@ def without_flat(
     single = [name for name, moments in sides.items() if not (moments.dof > 0).any()]
     if single and scaled:
         raise refusal(
-            "The {names} domain has only 1 sample in each stratum compared, so a scale cannot "
-            "be learned. Add rows, merge strata, or use {@map='shift'}.",
-            names=" and the ".join(single),
+            "The {names} only 1 sample in each stratum compared, so a scale cannot be learned. "
+            "Add rows, merge strata, or use {@map='shift'}.",
+            names=f"{single[0]} domain has" if len(single) == 1 else "two domains have",
         )
     flat = is_flat(query.mean, query.var) | is_flat(reference.mean, reference.var)
     if flat.any():

@@ -69,9 +69,9 @@ def maps_of(at: Stacked, found: Found, shifted: Array | bool = False) -> Maps:
     The image of c in batch b is :math:`s_b c - \theta_b(s)`, whose derivatives by u are
     :math:`J_{bc} = \delta_{bc} s_b c - T_{bc} s_c`, beside the covariance :math:`\sigma^2 B` at
     given scales; c makes it uncorrelated with the scale of b. Tails that are not normal multiply
-    the variance of log-scales by (kurtosis - 1) / 2, or those of t with nu degrees of freedom by
-    (nu + 3) / nu, and that of offsets by (nu + 3) / (nu + 1). Scales of `shifted` ones
-    are known.
+    the variance of log-scales by (kurtosis - 1) / 2 to the power of dof / (dof + 40), or those of t
+    with nu degrees of freedom by (nu + 3) / nu, and that of offsets by (nu + 3) / (nu + 1). Scales
+    of `shifted` ones are known.
     """
     s, red, n, dof = found.s, found.reduced, found.n_eff, found.dof
     K, others = at.n_batches, at.others
