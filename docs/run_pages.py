@@ -8,8 +8,8 @@ A page is a Markdown file. Its blocks run in order, in an empty folder and one P
 - ``python`` without prompts must run,
 - ``console``: lines after ``$`` run in bash, and what they print is compared.
 
-Tables of `make_data` that the page names are in the folder. A block after the comment ``<!-- not run: REASON -->`` is only shown. ``--update`` writes what was
-printed into the page.
+Tables of `make_data` that the page names are in the folder. A block after the comment
+``<!-- not run: REASON -->`` is only shown. ``--update`` writes what was printed into the page.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +61,8 @@ class Runner(doctest.DocTestRunner):
         self._keep(test, example, got)
 
     def report_unexpected_exception(self, out, test, example, exc_info):
-        got = f"Traceback (most recent call last):\n    ...\n{doctest._exception_traceback(exc_info).splitlines()[-1]}\n"
-        self._keep(test, example, got)
+        last = "".join(traceback.format_exception_only(*exc_info[:2]))
+        self._keep(test, example, f"Traceback (most recent call last):\n    ...\n{last}")
 
     def _keep(self, test, example, got):
         start = test.lineno + example.lineno + example.source.count("\n")
