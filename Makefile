@@ -7,10 +7,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 export CONDOKIT_DATA ?= $(wildcard $(abspath ../shared/data))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types check docs bench bench-scale bench-parts measure batches reproduce tabpfn clean
+.PHONY: help setup demo test test-all lint types check docs bench bench-scale bench-parts measure batches release-check reproduce tabpfn clean
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -97,6 +97,9 @@ measure: $(VENV)/dev ## Measure accuracy on real and simulated data; writes expe
 batches: $(VENV)/dev ## Many batches beside ComBat and Harmony (QUICK=1: without them); writes BATCHES.md
 	PYTHONPATH=experiments OMP_NUM_THREADS=1 $(BIN)/python -m batches.compare $(if $(QUICK),--quick)
 	PYTHONPATH=experiments OMP_NUM_THREADS=1 $(BIN)/python -m batches.trust $(if $(QUICK),--seeds 2)
+
+release-check: ## What a release needs (OPTIONS=--lowest or --newest: tests with such versions)
+	$(PYTHON) .ci/check_release.py $(OPTIONS)
 
 clean: ## Remove what the targets made
 	rm -rf $(VENV) demo-output .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
