@@ -364,6 +364,21 @@ def test_maps_of_other_families(chain):
     assert not matrix.report_.joint
 
 
+def test_scales_stay_where_many_values_are_zero():
+    rng = np.random.default_rng(0)  # logarithms of counts, most of which are zero
+    site, group = np.repeat(np.arange(4), 250), rng.integers(0, 3, 1000)
+    mean = np.array([0.45, 0.5, 0.26, 0.26])[site] * np.exp(0.15 * group - 0.15)
+    depth = np.exp(0.3 * rng.normal(size=1000))
+    X = np.log1p(rng.poisson((mean * depth)[:, None], (1000, 12)) / depth[:, None])
+    adapter = BatchAdapter(reference=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adapter.fit(X, batch=site, confounders=group.astype(str))
+    scales = np.stack([one.scale for one in adapter.maps_.values()])
+    assert (scales > 0.7).all()
+    assert (scales < 1.5).all()
+
+
 def test_a_log_link_keeps_values_positive(study):
     from condokit import LocationScale
 

@@ -33,7 +33,9 @@ from condokit.summaries.moments import gather
 _MOST_VALUES = 4_000_000  # of rows times features at a time
 _ROW_VALUES = 20_000_000  # beyond which categories alone are fitted from moments of cells
 _MOST_SELECTING = 128
+_FEWEST_TIED = 10  # rows of a batch whose equal values count
 _USUAL_LOG, _USUAL_SHIFT = 0.2, 0.7  # effects of batches: log-scales, and shifts in sd
+_Part = tuple[Stacked, Array, Array, Array, Discrete]  # means, units, constant features, ties
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def fit_study(
         design, noise, facts = _law(layout, few[subsample(len(few), _MOST_SELECTING)])
         stacks = _rows(layout, design, noise)
     found, flat, normal = list[Maps](), list[Array](), list[int]()
-    for at, mean, unit, constant in stacks:
+    for at, mean, unit, constant, discrete in stacks:
         shifted = constant | (not has_scale)
         # a batch of equal values has the unit of the others, and 1 in the users' units is the ratio
         spread = np.sqrt((unit**2).sum(0) / np.maximum((unit > 0).sum(0), 1))
@@ -142,8 +144,13 @@ def fit_study(
         number = None if layout.number is None else max(layout.number * len(fixed), 1.0)
         if layout.single and layout.single[len(found)]:
             number = None  # these are values, which tell of tails
-        joint = fit_joint(at, fixed, number)
+        joint = fit_joint(at, fixed, number, ~discrete.tied)
         maps = maps_of(at, joint, shifted)
+        if len(most := np.flatnonzero(discrete.modal & ~shifted)) and not at.noise.empty:
+            equal = NoiseModel.of_levels(at.noise.category, at.noise.n_categories, False)
+            alone = replace(at.of(most), noise=equal)
+            again = fit_joint(alone, fixed[most], number, most < 0)
+            maps = maps.put(most, maps_of(alone, again, shifted[most]))
         if layout.domains.sums is not None and layout.domains.sums.continuous is None:
             before = sum(map(len, flat))
             heavy = np.flatnonzero(shape(at, joint)[1] & ~shifted)
@@ -164,19 +171,18 @@ def fit_study(
     return JointFit(others, *_settled(maps, shrinks), np.concatenate(flat)[order], facts)
 
 
-def _rows(
-    layout: _Layout, design: Design, noise: NoiseModel
-) -> Iterator[tuple[Stacked, Array, Array, Array]]:
+def _rows(layout: _Layout, design: Design, noise: NoiseModel) -> Iterator[_Part]:
     """Yield rows of some features, the means and units of batches, and which are constant."""
     D, penalty = layout.frame.columns(design)
     for features in layout.blocks():
         X, mean, unit, known = layout.values(features)
         table = X if known is None else np.where(known, X, np.nan)
-        read = partial(_values, table)
+        read, d = partial(_values, table), len(features)
         rows = [np.flatnonzero(layout.batch == b) for b in range(layout.K)]
-        flat = (unit == 0).any(axis=0) | Discrete.of(read, len(features), rows).rare
+        flat = (unit == 0).any(axis=0) | Discrete.of(read, d, rows).rare
+        discrete = Discrete.of(read, d, [own for own in rows if len(own) >= _FEWEST_TIED])
         where = layout.batch, layout.K, layout.reference, layout.counts_of(known), noise
-        yield Stacked(X, D, penalty, *where), mean, unit, flat
+        yield Stacked(X, D, penalty, *where), mean, unit, flat, discrete
 
 
 def _values(X: Array, features: Array | None, rows: Array) -> Array:
@@ -214,7 +220,7 @@ def _weigh_subjects(layout: _Layout, e: Array) -> None:
     layout.at = replace(layout.at, weights=layout.counts)
 
 
-def _cells(layout: _Layout) -> Iterator[tuple[Stacked, Array, Array, Array]]:
+def _cells(layout: _Layout) -> Iterator[_Part]:
     """Yield moments of (batch, level) cells in place of many rows with categories alone."""
     domains, L, code = layout.domains, layout.at.n_categories, layout.cells()
     if domains.entries is not None:
@@ -233,7 +239,8 @@ def _cells(layout: _Layout) -> Iterator[tuple[Stacked, Array, Array, Array]]:
     step = max(1, _MOST_VALUES // (len(X) + 4 * layout.K**2))
     for start in range(0, domains.n_features, step):
         few = slice(start, start + step)
-        yield stacked.of(few), mean[:, few], unit[:, few], (unit[:, few] == 0).any(axis=0)
+        flat = (unit[:, few] == 0).any(axis=0)
+        yield stacked.of(few), mean[:, few], unit[:, few], flat, Discrete(*[flat & False] * 3)
 
 
 def _with_values(layout: _Layout, features: Array, mean: Array, unit: Array) -> Stacked | None:
@@ -261,9 +268,7 @@ def _units(stats: GroupedMoments, K: int) -> tuple[Array, Array]:
     return mean, np.where(unit > 1e-12 * np.abs(mean), unit, 0.0)
 
 
-def _products(
-    layout: _Layout,
-) -> tuple[Iterable[tuple[Stacked, Array, Array, Array]], dict[str, Any]]:
+def _products(layout: _Layout) -> tuple[Iterable[_Part], dict[str, Any]]:
     """Return rows that stand for products with functions of continuous confounders."""
     K, L, sums, code = layout.K, layout.at.n_categories, layout.domains.sums, layout.cells()
     stats = gather(layout.domains, code, K * L, partial(GroupedMoments, products=True))
@@ -272,7 +277,7 @@ def _products(
     place[sums.cell] = code
     whole = Continuous(sums.continuous.basis, K * L, layout.domains.n_features)
     whole.merge(sums.continuous, place)
-    stacks: list[tuple[Stacked, Array, Array, Array]] = []
+    stacks: list[_Part] = []
     facts: dict[str, Any] = {}
     layout.number = _independent_share(stats, ones_for_zeros(unit), whole.products)
     for features, known in whole.parts():
@@ -295,7 +300,8 @@ def _products(
             parts.append((np.array([j]), law.of_values(known, j, X, counts, group, units[1])))
         for few, one in parts:
             own = features[few]
-            stacks.append((one, mean[:, own], unit[:, own], ~usable[few]))
+            flat = ~usable[few]
+            stacks.append((one, mean[:, own], unit[:, own], flat, Discrete(*[flat & False] * 3)))
             layout.features.append(own)
             layout.single.append(few[0] in single)
         facts = facts or law.facts

@@ -23,7 +23,9 @@ _EM_STEPS = 40
 _MOST_LEARNING = 512
 
 
-def fit_joint(at: Stacked, fixed: Array, number: float | None = None) -> Found:
+def fit_joint(
+    at: Stacked, fixed: Array, number: float | None = None, may_tail: Array | bool = True
+) -> Found:
     """Find scales and offsets of all batches together; `fixed` scales are not nan.
 
     `number` is as how many independent features these count, where residuals do not tell.
@@ -33,7 +35,7 @@ def fit_joint(at: Stacked, fixed: Array, number: float | None = None) -> Found:
         number = effective_number(found.e * (at.counts > 0), float(found.dof.mean()))
     # of cells only moments are known, no single rows that could be far out
     known = given is None and at.D is not None
-    tails = shape(at, found)[1] & np.isnan(fixed).any(axis=1) & known
+    tails = shape(at, found)[1] & np.isnan(fixed).any(axis=1) & known & may_tail
     if at.noise.empty and not tails.any():
         return replace(found, n_effective=number)
     return fit_weights(at, found, fixed, tails, number)
