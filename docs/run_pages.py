@@ -83,8 +83,8 @@ def run_page(path: Path) -> list[Difference]:
         elif ">>>" in code:
             parser, runner = doctest.DocTestParser(), Runner()
             test = parser.get_doctest(code, namespace, path.name, str(path), line)
+            test.globs = namespace  # not a copy: functions of earlier blocks see what is new
             runner.run(test, out=lambda _: None, clear_globs=False)
-            namespace.update(test.globs)
             found += runner.differences
         else:
             exec(compile("\n" * line + code, str(path), "exec"), namespace)
