@@ -142,7 +142,7 @@ for name, values in errors.items():
 # t, "energy" and above all "mmd" withstand spoiled rows as well. So a divergence of your own is
 # seldom needed against outliers; it is for what *you* know of your data.
 
-colours = ["#2e8b57", "#8c8c8c", "#b8a04a", "#7a5ea8", "#e07a1f"]
+colours = ["#2a6fb0", "#8c8c8c", "#b8a04a", "#7a5ea8", "#2e8b57"]
 figure, axes = plt.subplots(figsize=(7, 3.8), layout="constrained")
 for (name, values), colour in zip(errors.items(), colours, strict=True):
     ours = "ours" in name
@@ -174,7 +174,7 @@ for panel, divergence in zip(panels, ("reverse-kl", InnerQuantiles()), strict=Tr
     adapter = ConDoAdapter(divergence=divergence, shrinkage=None)
     adapter.fit_pair(new, old, ward_new, ward_old)
     mapped = adapter.transform(new)
-    bins = np.linspace(-4, 5, 31)
+    bins = np.linspace(-4, 5, 22)
     shown = {
         "old analyser": (old[ward_old == "A", 0], "#2a6fb0"),
         "new analyser": (new[ward_new == "A", 0], "#e07a1f"),
