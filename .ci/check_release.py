@@ -24,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TOOLS = ("build", "cffconvert", "twine")
+EXAMPLES = ("eeg_devices", "scanners")
 NOT_FOR_TESTS = ("mypy", "ruff", "scipy-stubs")
 TESTS = """
     tests/test_adapter.py tests/maps tests/io tests/cli tests/data tests/statistics tests/trust
@@ -124,7 +125,8 @@ def check_versions() -> None:
 
 
 def check_citation(tools: Environment) -> None:
-    tools.run("-m", "cffconvert", "--validate", "-i", ROOT / "CITATION.cff")
+    script = Path(tools.python[-1]).with_name("cffconvert")
+    run(script, "--validate", "-i", ROOT / "CITATION.cff")
 
 
 # --- what is built
@@ -223,6 +225,15 @@ def check_installed(folder: Path, python: str, wheel: Path) -> None:
     alone.run("-I", script, PYTHONPATH="")
 
 
+def check_examples(folder: Path, python: str, wheel: Path) -> None:
+    """Run examples, whose code is that of the notebooks, with what readers will have."""
+    reader = Environment(folder, python)
+    reader.install(f"{wheel}[plot]", "pandas")
+    for name in EXAMPLES:
+        script = shutil.copy(ROOT / "examples" / f"{name}.py", folder)
+        reader.run("-I", script, cwd=folder, MPLBACKEND="agg")
+
+
 def lowest() -> list[str]:
     """Return the lower bounds of pyproject.toml as exact versions."""
     extras = PROJECT["optional-dependencies"]
@@ -306,6 +317,7 @@ def main() -> int:
         check("metadata", check_metadata, tools, wheel, sdist)
         for minor, python in found.items():
             check(f"installed on Python {minor}", check_installed, folder / minor, python, wheel)
+        check("examples", check_examples, folder / "examples", sys.executable, wheel)
     for minor in classified():
         if minor not in found:
             print(f"no     Python {minor} here: say where with --python", flush=True)
