@@ -45,7 +45,7 @@ right.fill_between(
     label="sd of m5",
 )
 left.set(xlabel="wavelength (nm)", ylabel="absorbance", title="Mean spectra of 80 samples")
-right.set(xlabel="wavelength (nm)", title="Difference to the primary instrument")
+right.set(xlabel="wavelength (nm)", title="Mean difference to m5")
 left.legend(frameon=False)
 right.legend(frameon=False)
 plt.show()
@@ -137,7 +137,7 @@ for name, (spectra, colour) in shown.items():
         left.plot(nm, spectra[0], color=colour, lw=1.2, label=f"mp5, {name}")
 right.axhline(0, color="black", lw=0.6)
 left.set(xlabel="wavelength (nm)", ylabel="absorbance", title="One held-out sample")
-right.set(xlabel="wavelength (nm)", title="Mean difference to m5, 20 held-out samples")
+right.set(xlabel="wavelength (nm)", title="Mean difference, 20 held-out")
 left.legend(frameon=False, fontsize=8)
 right.legend(frameon=False, fontsize=8)
 plt.show()
