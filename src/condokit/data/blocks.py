@@ -172,7 +172,8 @@ def _arrow_tables(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _duckdb(relation: Any, rows: int) -> Iterator[Any]:
-    read = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
+    anew = relation.project("*")  # older versions read a relation once
+    read = getattr(anew, "to_arrow_reader", None) or anew.fetch_arrow_reader
     return _arrow_tables(read(rows))
 
 
