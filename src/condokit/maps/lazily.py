@@ -166,7 +166,7 @@ def _unlinked(y: Any, link: Link) -> Any:
     if link == "log":
         return y.exp()
     if link == "logit":
-        return (1.0 / (1.0 + (-y).exp())).clip(LEAST_SHARE, MOST_SHARE)
+        return (1.0 / (1.0 + (y * -1.0).exp())).clip(LEAST_SHARE, MOST_SHARE)
     return y.clip(0.0) ** (1 / float(link))
 
 
