@@ -76,8 +76,9 @@ def write_h5ad(path, X):
             "var": {"_index": ["g0", "g1", "g2"], "long": ["a", "b", "c"]},
         }
         for key, columns in tables.items():
+            part = file.create_group(key)
             for name, column in columns.items():
-                write_elem(file, f"{key}/{name}", np.array(column, object))
+                write_elem(part, name, np.array(column, object))
             kind = {"encoding-type": "dataframe", "encoding-version": "0.2.0", "_index": "_index"}
             file[key].attrs.update(kind | {"column-order": list(columns)[1:]})
         write_elem(file, "X", X)
