@@ -90,9 +90,9 @@ def _part(kind: Any, adata: Any, layer: str | None, use_rep: str | None) -> Any:
     if layer is not None and use_rep is not None:
         raise ValueError("Give 'layer' or 'use_rep', not both.")
     for argument, key, place in (("layer", layer, "layers"), ("use_rep", use_rep, "obsm")):
-        held = getattr(adata, place)
+        held = [name for name in getattr(adata, place) if name is not None]  # None is X
         if key is not None and key not in held:
-            raise unknown_columns(argument, [key], list(held), place)
+            raise unknown_columns(argument, [key], held, place)
     if layer is not None:
         return kind(adata.layers[layer], obs=adata.obs, var=adata.var[[]])
     if use_rep is None:
