@@ -1,6 +1,7 @@
 """How Sphinx builds the site; `make docs` runs the pages, builds, and checks what was built."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -33,8 +34,10 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
+templates_path = ["_templates"]
 exclude_patterns = ["_build", "_templates"]
 nitpicky = False
+smartquotes = False  # options and values are to be copied
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath", "fieldlist"]
 myst_heading_anchors = 3
@@ -93,6 +96,7 @@ html_theme_options = {
         "image_light": "_static/logo.svg",
         "image_dark": "_static/logo.svg",
         "text": "condokit",
+        "alt_text": "condokit, first page",
     },
     "navbar_align": "left",
     "header_links_before_dropdown": 6,
@@ -120,7 +124,21 @@ def write_extra(app: object) -> None:
     report.save(HERE / "_extra" / "report.html", adapter, table, **roles, force=True)
 
 
+def escape_stars(app: object, ctx: object, lines: list[str]) -> None:
+    """Keep single stars of the command line's help, which are no emphasis."""
+    lines[:] = [re.sub(r"(?<!\*)\*(?!\*)", r"\\*", line) for line in lines]
+
+
+def show_epilog(app: object, ctx: object, lines: list[str]) -> None:
+    """Show the examples at the end of the help as they are typed."""
+    typed = [f"   {line.removeprefix('|').removeprefix(' ')}" for line in lines]
+    lines[:] = [".. code-block:: text", "", *typed, ""] if any(lines) else []
+
+
 def setup(app: object) -> None:
     """Register what is made anew at each build."""
+    app.connect("sphinx-click-process-description", escape_stars)
+    app.connect("sphinx-click-process-options", escape_stars)
+    app.connect("sphinx-click-process-epilog", show_epilog)
     (HERE / "_extra").mkdir(exist_ok=True)
     app.connect("builder-inited", write_extra)

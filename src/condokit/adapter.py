@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, overload
 
-import numpy as np
 from narwhals.stable.v2.typing import IntoDataFrame
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
@@ -13,30 +12,28 @@ from condokit import checks
 from condokit.checks import Array, Note, check_integer, listing, noting, refusal, warn
 from condokit.compare.priors import Prior
 from condokit.conditionals.base import Conditional
-from condokit.data.blocks import Blocks, blocks_of
+from condokit.data.blocks import blocks_of
 from condokit.data.domains import Domains
 from condokit.data.measurements import warn_of_columns
 from condokit.data.roles import column_values, from_pair, is_reference_row
 from condokit.data.streamed import read_table
-from condokit.data.tables import Table
 from condokit.divergences.base import Divergence
 from condokit.fit.choose import (
-    Candidate,
     account,
     after_controls,
+    after_pairs,
     candidates,
     choose,
     takes_any_features,
 )
 from condokit.fit.controls import Controls, find_controls
 from condokit.fit.estimator import by_place, is_array_wanted, keep_features, matched, names_out
-from condokit.fit.fit_map import fit_quietly, from_sample
-from condokit.fit.pairs import check_pairs, refine
-from condokit.fit.record import Fit, FitReport
-from condokit.maps.affine import AffineMap
+from condokit.fit.fit_map import from_sample
+from condokit.fit.pairs import check_pairs
+from condokit.fit.record import FitReport
 from condokit.maps.base import Map
-from condokit.maps.families import Affine, LocationScale, MapFamily
-from condokit.maps.lazily import keep_rows, map_lazily
+from condokit.maps.families import MapFamily
+from condokit.maps.lazily import map_lazily_but
 from condokit.maps.profile import profile
 from condokit.maps.standard_errors import StandardErrors
 from condokit.solvers.lbfgs import watched
@@ -69,12 +66,14 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     divergence : str or Divergence, default="auto"
         What the map makes small: "reverse-kl", "forward-kl", "jeffreys", "likelihood", "ot",
         "pc-match", or between samples "mmd", "energy", "sliced-wasserstein", "procrustes".
-        "auto" is "ot" without confounders ("pc-match" for rotations); with them, "likelihood" if
-        any is continuous and "reverse-kl" otherwise for diagonal maps, "reverse-kl" for "low-rank"
-        and "likelihood" for other matrices; but for "affine" with fewer than 8 rows per feature
-        "ot", or "pc-match" if that is better on held-out rows.
+        "auto" is "likelihood" with confounders of any kind and for "monotone", "ot" without
+        confounders ("pc-match" for "orthogonal" and "similarity"). Other than that it is
+        "reverse-kl" for "low-rank", and for diagonal maps if a `conditional` is named; "mmd"
+        between different features; and for "affine" given confounders with fewer than 8 rows per
+        feature "ot", or "pc-match" if that is better on held-out rows.
     prior : {"product", "paper", "uniform", "overlap"} or Prior, default="product"
-        The weight of each confounder value in the comparison.
+        The weight of each confounder value in the comparison. Of no effect on maps found by
+        "likelihood", in which every row counts.
     conditional : str or Conditional, default="auto"
         The estimator of features given confounders, for the divergences that need one:
         "stratified" for categories, "kernel", "splines" or "chained" (needs LightGBM) for
@@ -101,7 +100,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         that they lead one to expect, given all confounders; the error has the same variance in
         both. Standard errors take the share as known; `bootstrap` learns it from the columns anew.
     controls : list of str or int, or None, default=None
-        Negative controls: features, by name, pattern ("ERCC-*") or position, that nothing of
+        Negative controls: features, by name, pattern (``"ERCC-*"``) or position, that nothing of
         interest moves, so that what they have in common within domains are hidden technical causes.
         These are taken off all other features, to the controls' level in the reference, before the
         map is fitted to what is left; without confounders nothing else is done. Controls stay
@@ -149,12 +148,15 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         where several kinds of maps were tried, "ladder" lists them with scores and weights.
     n_features_in_ : int
         Number of features; of columns, for an array with `features`.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, if they have any.
 
     See Also
     --------
-    AffineMap : the fitted map, which can be saved and used without the adapter.
+    AffineMap : The fitted map, which can be saved and used without the adapter.
+    BatchAdapter : More than two batches.
+    assess : Whether the domains can be compared, before fitting.
+    evaluate : What the map changed and what it left, after fitting.
 
     Examples
     --------
@@ -225,12 +227,13 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             memory: sums over all rows and a sample of them give the map.
         y : ignored
             For scikit-learn's sake.
-        domain : array-like of shape (n_rows,) or str
-            The domain of each row, or the column of X that holds it. Exactly two labels.
+        domain : array-like of shape (n_rows,) or str, default=None
+            The domain of each row, or the column of X that holds it. Exactly two labels. It must be
+            given.
         confounders : array-like, data frame, dict, str or list of str, default=None
             What differs between the domains for reasons that are not technical: values, or the
             names of columns of X.
-        features : list of str or int, default=None
+        features : str, or list of str or int, default=None
             Feature columns: names, patterns such as "eeg_*", or positions. Default: of an array all
             columns; of AnnData those variables that are not zero in more than 80% of the rows of a
             domain; of a data frame those other columns of numbers that do not look like
@@ -244,6 +247,16 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         -------
         ConDoAdapter
             The fitted adapter itself.
+
+        Examples
+        --------
+        >>> from condokit import ConDoAdapter, datasets
+        >>> df = datasets.make_eeg(random_state=0).to_frame()
+        >>> adapter = ConDoAdapter(reference="v1")
+        >>> adapter.fit(df, domain="device", confounders="seizure", features="eeg_*").support_
+        seizure  weight  n_query  n_reference
+          False   0.738      159          405
+           True   0.262      241           95
         """
         roles = domain, confounders, features, groups, sample_weight
         settings = self.reference, self.categorical, self.missing, self.reliability
@@ -258,8 +271,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         Parameters
         ----------
         statistics : Statistics or list of Statistics
-            Of both domains; those in a list are merged. Without a saved file, and if no feature has
-            heavy tails, the map is that of a fit of all rows, to rounding.
+            Of both domains, see `Statistics`; those in a list are merged. Without a saved file, and
+            if no feature has heavy tails, the map is that of a fit of all rows, to rounding.
 
         Returns
         -------
@@ -300,6 +313,15 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         -------
         ConDoAdapter
             The adapter itself, fitted as soon as there are rows of both domains.
+
+        Examples
+        --------
+        >>> from condokit import ConDoAdapter, datasets
+        >>> df = datasets.make_eeg(90, 90, random_state=0).to_frame()
+        >>> roles = {"domain": "device", "confounders": "seizure", "features": "*F3"}
+        >>> adapter = ConDoAdapter(reference="v1").partial_fit(df[:100], **roles)
+        >>> adapter.partial_fit(df[100:], **roles).report_.rows_reference
+        90.0
         """
         known = getattr(self, "statistics_", None)
         if known is None:
@@ -351,6 +373,18 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         -------
         ConDoAdapter
             The fitted adapter itself.
+
+        Examples
+        --------
+        Thirty samples that were measured by both devices:
+
+        >>> import numpy as np
+        >>> from condokit import ConDoAdapter
+        >>> old = np.random.default_rng(0).normal(size=(30, 1))
+        >>> adapter = ConDoAdapter().fit_pair((old - 1) / 2, old, pairs=(range(30), range(30)))
+        >>> adapter.map_([[0.0], [1.0]]).round(3)
+        array([[1.],
+               [3.]])
         """
         if self.reference is not None:
             raise ValueError(
@@ -392,13 +426,25 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         return_std : bool, default=False
             Whether to return also the standard error of every mapped value, which comes from the
             errors of the map alone: zero for rows of the reference.
+        **others
+            Refused, with the advice that confounders are needed while fitting only.
 
         Returns
         -------
-        array or data frame of shape (n_rows, n_features_in_)
+        array or data frame of shape (n_rows, n_features)
             The mapped features, in the container of X; of AnnData a copy in memory with a new `X`,
             in which all other variables are as they were. With `return_std` a pair of these. What
             is lazy stays lazy, and keeps all other columns.
+
+        Examples
+        --------
+        >>> from condokit import ConDoAdapter, datasets
+        >>> df = datasets.make_eeg(random_state=0).to_frame()
+        >>> roles = {"domain": "device", "confounders": "seizure", "features": "eeg_*"}
+        >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
+        >>> values, errors = adapter.transform(df, domain="device", return_std=True)
+        >>> values.shape, float(errors[df["device"] == "v1"].max(axis=None))
+        ((900, 16), 0.0)
         """
         check_is_fitted(self)
         if others:
@@ -417,7 +463,20 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         return tuple(self._apply(what, X, domain, as_array) for what in (self.map_, self.errors_))
 
     def inverse_transform(self, X: Any, *, domain: Any = None) -> Any:
-        """Map rows from the reference's units back to the query's; see `transform`."""
+        """Map rows from the reference's units back to the query's.
+
+        Parameters
+        ----------
+        X : array or data frame of shape (n_rows, n_columns)
+            Rows as `transform` returns them.
+        domain : array-like of shape (n_rows,) or str, default=None
+            The domain of each row; rows of the reference then pass unchanged.
+
+        Returns
+        -------
+        array or data frame of shape (n_rows, n_features)
+            The features as the query device would record them.
+        """
         check_is_fitted(self)
         if self.map_.is_rectangular:
             if domain is not None:
@@ -428,12 +487,31 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     def fit_transform(self, X: Any, y: Any = None, *, domain: Any = None, **roles: Any) -> Any:
         """Fit, then map the query rows and leave the reference rows as they are, in order.
 
-        The parameters are those of `fit`, the result that of `transform`.
+        Parameters
+        ----------
+        X, y, domain, **roles
+            As in `fit`.
+
+        Returns
+        -------
+        array or data frame of shape (n_rows, n_features)
+            The features of all rows, as `transform` with `domain` returns them.
         """
         return self.fit(X, y, domain=domain, **roles).transform(X, domain=domain)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Return the names of the features, which the map does not change."""
+        """Return the names of the features, which the map does not change.
+
+        Parameters
+        ----------
+        input_features : array-like of str or None, default=None
+            Names of features that had none when fitting.
+
+        Returns
+        -------
+        ndarray of str
+            The names.
+        """
         check_is_fitted(self)
         if self.map_.is_rectangular:
             return self.map_.get_feature_names_out()
@@ -470,7 +548,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                     settings |= {"map": "identity", "divergence": "auto", "conditional": "auto"}
                 fit, chosen = choose(left, candidates(settings, left))
                 if pairs is not None:
-                    fit = self._refined(fit, chosen, left, pairs)
+                    fit = after_pairs(fit, chosen, left, pairs, self.map)
                 if controls is not None:
                     fit, chosen = after_controls(controls, fit, chosen)
             if watch.stopped:
@@ -489,46 +567,12 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         keep_features(self, domains.tables[0], columns)
         return self
 
-    def _refined(
-        self, fit: Fit, chosen: Candidate, domains: Domains, pairs: tuple[Array, Array]
-    ) -> Fit:
-        """Refine a fitted map by pairs; standard errors are known of diagonal maps alone."""
-        family = chosen.recipe.family
-        if self.map == "auto":
-            family = Affine()
-        elif fit.map.kind == "low-rank" or family.form == "blocks":
-            raise refusal("'pairs' do not work with {@map='low-rank'} or 'blocks'.")
-        if not (family.has_scale or family.has_offset):
-            return fit
-        own = family.form == "matrix" and not (family.is_free or family.is_rigid)
-        if own or not family.has_offset:
-            raise ValueError(f"'pairs' do not work with {type(family).__name__}.")
-        if fit.map.kind == "diagonal" and family.is_rigid:
-            family = LocationScale()
-        if fit.map.kind == "monotone":
-            return _line_after_curves(fit, domains, pairs)
-        linked = replace(domains, links=fit.map.links)
-
-        def refit(keep: Array) -> tuple[AffineMap, StandardErrors | None]:
-            others = replace(domains, keep=keep)
-            try:
-                if chosen.parts:
-                    return chosen.refit(others), None
-                recipe = chosen.recipe
-                if recipe.family.form == "monotone":  # no line was bent
-                    recipe = replace(recipe, family=LocationScale())
-                again = fit_quietly(others, recipe)
-                return again.map, again.errors
-            except ValueError:
-                return fit.map, fit.errors  # too few rows without these pairs
-
-        refined, errors, facts = refine((fit.map, fit.errors), family, linked, pairs, refit)
-        return replace(fit, map=refined, errors=errors, report=replace(fit.report, pairs=facts))
-
     def _apply(self, what: Map | StandardErrors, X: Any, domain: Any, as_array: bool) -> Any:
         """Map rows, or find the errors of mapped rows; those of the reference stay, without any."""
         if (blocks := blocks_of(X)) is not None:
-            return self._apply_lazily(what, blocks, domain)
+            if what is self.errors_:
+                raise refusal("{@`return_std`} needs rows in memory. Collect {@`X`} first.")
+            return map_lazily_but(what, blocks, domain, self._labels)
         affine = what if isinstance(what, Map) else self.map_
         everything, table = matched(self, X)
         if domain is None and self._domain in everything.described:
@@ -553,32 +597,3 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 result[rows][mine] = chunk[mine] if what is affine else 0.0
         names = affine.outputs(table.columns)
         return result if as_array else table.rebuild(result, names, what is affine)
-
-    def _apply_lazily(self, what: Map | StandardErrors, blocks: Blocks, domain: Any) -> Any:
-        """Map rows that are not in memory when they are asked for."""
-        if what is self.errors_:
-            raise refusal("{@`return_std`} needs rows in memory. Collect {@`X`} first.")
-        if domain is None:
-            return map_lazily(what, blocks)
-        if blocks.columns is not None:
-            if type(domain) is not str:
-                text = "{@'domain'} must name a column of {@`X`}, which is not in memory. Got "
-                raise refusal(text + "{got}.", got=type(domain).__name__)
-            return map_lazily(what, blocks, (domain, self._labels[1]))
-        shape = Table(np.broadcast_to(0.0, (blocks.n_rows or 0, blocks.width)))
-        unchanged = is_reference_row(domain, shape, self._labels)
-        return keep_rows(blocks.native, map_lazily(what, blocks), unchanged)
-
-
-def _line_after_curves(fit: Fit, domains: Domains, pairs: tuple[Array, Array]) -> Fit:
-    """Correct what curves give by a line that pairs ask for; errors are not known then."""
-    curves, table = fit.map, domains.tables[0]
-    if curves.links is not None:
-        raise ValueError("'pairs' do not work with curves on the scale of links.")
-    mapped = curves.without_links(domains.side(True, np.arange(table.n_rows)))
-    same = AffineMap(np.ones(mapped.shape[1]), np.zeros(mapped.shape[1]), curves.feature_names)
-    bent = replace(domains, tables=(Table(mapped), domains.tables[1]))
-    first = same, None
-    line, _, facts = refine(first, LocationScale(), bent, pairs, lambda keep: first)
-    report = replace(fit.report, pairs=facts)
-    return replace(fit, map=line.compose(curves), errors=None, report=report)

@@ -10,6 +10,7 @@ from condokit.checks import Note, noting, unknown_columns
 from condokit.io.formats import need
 from condokit.trust.evaluate import evaluate
 
+__all__ = ["adapt"]
 _ERRORS = ("error_before", "error_after")
 _EVALUATED = 20_000_000  # values up to which the maps are evaluated
 
@@ -53,6 +54,21 @@ def adapt(
     -------
     AnnData or None
         The copy, or nothing if `inplace`.
+
+    Examples
+    --------
+    >>> import anndata, numpy as np
+    >>> import condokit
+    >>> rng = np.random.default_rng(0)
+    >>> cells = anndata.AnnData(rng.normal(5, 1, size=(200, 3)))
+    >>> cells.obs["batch"] = np.repeat(["old", "new"], 100)
+    >>> cells.obs["cell_type"] = np.tile(["T", "B"], 100)
+    >>> cells.X[100:] += 2
+    >>> condokit.anndata.adapt(
+    ...     cells, batch_key="batch", reference="old", confounder_keys="cell_type"
+    ... )
+    >>> (cells.layers["condokit"][100:].mean() - cells.X[:100].mean()).round(1) + 0.0
+    np.float64(0.0)
     """
     kind = need("anndata", "adapt needs anndata", "anndata").AnnData
     if not isinstance(adata, kind):

@@ -30,15 +30,48 @@ _naming: ContextVar[Callable[[str], str]] = ContextVar("naming", default=str)
 
 
 class NoOverlapError(ValueError):
-    """No confounder value occurs in both domains, so there is nothing to compare."""
+    """No confounder value occurs in both domains, so there is nothing to compare.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, NoOverlapError
+    >>> X = [[1.0], [2.0], [3.0]]
+    >>> try:
+    ...     ConDoAdapter().fit_pair(X, X, ["F", "F", "F"], ["M", "M", "M"])
+    ... except NoOverlapError as error:
+    ...     print(str(error).splitlines()[0])
+    confounder 'confounder 0' has no level in both domains.
+    """
 
 
 class MapFileError(ValueError):
-    """A file is not a map that this version of condokit can read."""
+    """A file is not a map that this version of condokit can read.
+
+    Examples
+    --------
+    >>> import io
+    >>> from condokit import MapFileError, load_map
+    >>> try:
+    ...     load_map(io.BytesIO(b"{}"))
+    ... except MapFileError as error:
+    ...     print(error)
+    The map is not a map: its 'format' is not 'condokit-map'.
+    """
 
 
 class FileError(ValueError):
-    """A file cannot be read or written; the message says why in one line."""
+    """A file cannot be read or written; the message says why in one line.
+
+    Examples
+    --------
+    >>> from condokit import FileError
+    >>> from condokit.io import read_table
+    >>> try:
+    ...     read_table("nowhere.csv")
+    ... except FileError as error:
+    ...     print(error)
+    nowhere.csv does not exist.
+    """
 
 
 class Sentence(str):
@@ -138,11 +171,41 @@ class _Coded(UserWarning):
 
 
 class LowOverlapWarning(_Coded):
-    """The comparison rests on a part of the data only."""
+    """The comparison rests on a part of the data only.
+
+    Its `code` says what kind of warning it is, and `fields` holds the figures.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from condokit import ConDoAdapter, LowOverlapWarning
+    >>> X, sex = np.arange(100.0)[:, None], [["F"] * 90 + ["M"] * 10, ["F"] * 10 + ["M"] * 90]
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always", LowOverlapWarning)
+    ...     _ = ConDoAdapter().fit_pair(X, X, *sex)
+    >>> caught[0].message.code
+    'low-overlap'
+    """
 
 
 class IdentifiabilityWarning(_Coded):
-    """The data do not determine a part of the map, which is then left at its simplest."""
+    """The data do not determine a part of the map, which is then left at its simplest.
+
+    Its `code` says what kind of warning it is, and `fields` holds the figures.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from condokit import ConDoAdapter, IdentifiabilityWarning
+    >>> X = np.column_stack([np.arange(20.0), np.full(20, 7.0)])  # the second never changes
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always", IdentifiabilityWarning)
+    ...     _ = ConDoAdapter().fit_pair(X, X)
+    >>> print(caught[0].message)
+    Constant within strata in a domain, so only shifted: 'column 1'.
+    """
 
 
 @dataclass(frozen=True)

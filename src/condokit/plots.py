@@ -20,6 +20,7 @@ from condokit.trust.assess import Assessment
 from condokit.trust.evaluate import Evaluation
 
 REFERENCE, BEFORE, AFTER = "#6b7280", "#d97706", "#1d4ed8"
+__all__ = ["bland_altman", "densities", "love", "map_curves", "map_intervals", "overlap"]
 _MOST_ROWS = 40
 _MOST_CURVES = 12
 FIGURES = ("overlap", "shift", "map", *(f"distribution_{k}" for k in range(1, 7)))  # of a report
@@ -47,7 +48,26 @@ def files(
 
 
 def overlap(assessment: Assessment) -> Any:
-    """Draw the share of each domain's rows by confounder values; hidden counts are left open."""
+    """Draw the share of each domain's rows by confounder values; hidden counts are left open.
+
+    Parameters
+    ----------
+    assessment : Assessment
+        What `assess` returned.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Examples
+    --------
+    >>> from condokit import assess, datasets, plots
+    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
+    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
+    >>> plots.overlap(assess(df, reference="v1", **roles)).axes[0].get_title("left")
+    'Overlap of the confounders: 0.48'
+    """
     sheet, note = assessment.strata, ""
     names = sheet["rows with"][:_MOST_ROWS]
     if not names:
@@ -70,7 +90,28 @@ def overlap(assessment: Assessment) -> Any:
 
 
 def love(evaluation: Evaluation) -> Any:
-    """Draw the shift of every feature given the confounders, before and after the map."""
+    """Draw the shift of every feature given the confounders, before and after the map.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+        What `evaluate` returned.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, datasets, evaluate, plots
+    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
+    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
+    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
+    >>> figure = plots.love(evaluate(adapter, df, **roles, n_permutations=50))
+    >>> figure.axes[0].get_title("left")
+    'Shift by feature'
+    """
     sheet = evaluation.features
     before, after = (np.abs(sheet[f"shift_{name}"]) for name in ("before", "after"))
     rows = np.argsort(-np.maximum(before, after), kind="stable")[:_MOST_ROWS]
@@ -90,7 +131,27 @@ def love(evaluation: Evaluation) -> Any:
 
 
 def map_intervals(adapter: ConDoAdapter) -> Any:
-    """Draw scales and offsets of a diagonal map with 95% intervals where they are known."""
+    """Draw scales and offsets of a diagonal map with 95% intervals where they are known.
+
+    Parameters
+    ----------
+    adapter : ConDoAdapter
+        A fitted adapter.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, datasets, plots
+    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
+    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
+    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
+    >>> [axis.get_title("left") for axis in plots.map_intervals(adapter).axes]
+    ['scale', 'offset']
+    """
     affine, errors = adapter.map_, adapter.map_se_
     if affine.kind != "diagonal":
         raise ValueError("Only diagonal maps have one scale and one offset for every feature.")
@@ -113,7 +174,27 @@ def map_intervals(adapter: ConDoAdapter) -> Any:
 
 
 def map_curves(adapter: ConDoAdapter) -> Any:
-    """Draw the curves of a map, the most bent first, with 95% intervals where they are known."""
+    """Draw the curves of a map, the most bent first, with 95% intervals where they are known.
+
+    Parameters
+    ----------
+    adapter : ConDoAdapter
+        A fitted adapter, with ``map="monotone"``.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit import ConDoAdapter, plots
+    >>> rng = np.random.default_rng(0)
+    >>> old, new = rng.normal(size=(100, 1)), np.exp(rng.normal(size=(100, 1)))
+    >>> plots.map_curves(ConDoAdapter("monotone").fit_pair(new, old)).axes[0].get_title("left")
+    'column 0'
+    """
     curves = adapter.map_
     if curves.kind != "monotone":
         raise ValueError("Only a map of the kind 'monotone' has curves.")
@@ -137,7 +218,30 @@ def map_curves(adapter: ConDoAdapter) -> Any:
 
 
 def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
-    """Draw a feature by stratum: reference, query as recorded, and query mapped."""
+    """Draw a feature by stratum: reference, query as recorded, and query mapped.
+
+    Parameters
+    ----------
+    evaluation : Evaluation
+        What `evaluate` returned.
+    feature : str or None, default=None
+        The feature; None is the one that is most shifted.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, datasets, evaluate, plots
+    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
+    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
+    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
+    >>> figure = plots.densities(evaluate(adapter, df, **roles, n_permutations=50), "eeg_alpha_F3")
+    >>> [axis.get_title("left") for axis in figure.axes]
+    ['all', 'seizure = False', 'seizure = True']
+    """
     known = evaluation.densities
     feature = _one_of(known, feature)
     grid, strata = known[feature]["grid"], known[feature]["strata"]
@@ -165,7 +269,31 @@ def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
 
 
 def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
-    """Draw differences of paired measurements against their means, with limits of agreement."""
+    """Draw differences of paired measurements against their means, with limits of agreement.
+
+    Parameters
+    ----------
+    agreement : Agreement
+        What `evaluate` with `pairs` returned as `agreement`.
+    feature : str or None, default=None
+        The feature; None is the first.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit import AffineMap, evaluate, plots
+    >>> old = np.random.default_rng(0).normal(size=(20, 1))
+    >>> X, domain = np.concatenate([old + 1, old]), ["query"] * 20 + ["reference"] * 20
+    >>> pairs = range(20), range(20, 40)
+    >>> found = evaluate(AffineMap([1.0], [-1.0]), X, domain=domain, pairs=pairs)
+    >>> plots.bland_altman(found.agreement).axes[0].get_title("left")
+    'column 0: 20 pairs'
+    """
     names = agreement.features["feature"]
     feature = _one_of(names, feature)
     j = names.index(feature)

@@ -15,6 +15,7 @@ from condokit.batches.estimate import (
     estimate,
     identity,
     is_joint,
+    map_rows,
     towards_centre,
     with_expected,
 )
@@ -22,26 +23,15 @@ from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
 from condokit.batches.record import BatchFacts, BatchReport, account, plain
 from condokit.batches.study import Study
-from condokit.checks import (
-    Array,
-    NoOverlapError,
-    check_word,
-    did_you_mean,
-    listing,
-    noting,
-    refusal,
-    said,
-    warn,
-)
+from condokit.checks import Array, NoOverlapError, check_word, listing, noting, refusal
 from condokit.data.disclosure import hidden_counts
 from condokit.data.measurements import warn_of_columns
 from condokit.data.roles import batch_of_rows
-from condokit.data.tables import Table
 from condokit.fit.estimator import by_place, is_array_wanted, keep_features, matched, names_out
 from condokit.maps import file as mapfile
 from condokit.maps.profile import profile
 from condokit.maps.provenance import check_provenance
-from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
+from condokit.maps.standard_errors import DiagonalErrors
 from condokit.statistics.domains import hinted, together
 
 _PROFILED = 50_000_000  # values times batches up to which maps keep a profile of their data
@@ -90,8 +80,15 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
     report_ : BatchReport
         A table of all batches with their expected errors before and after; print it.
 
+    See Also
+    --------
+    ConDoAdapter : Two domains.
+    anndata.adapt : Batches of an AnnData.
+
     Examples
     --------
+    Batch C is off by 3; how far the others are off is chance.
+
     >>> import numpy as np
     >>> from condokit import BatchAdapter
     >>> rng = np.random.default_rng(0)
@@ -100,6 +97,10 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
     >>> adapter = BatchAdapter(reference="A").fit(X, batch=batch, confounders=sex)
     >>> bool(abs(adapter.maps_["C"]([[3.0]])[0, 0]) < 0.3)
     True
+    >>> print(adapter.report_)
+    batch              rows  overlap  bridges  before   after  path
+    A                   200     1.00        0    0.00    0.00  A
+    B                   200     ...
     """
 
     provenance_: Mapping[str, Any]  # how the maps came about
@@ -200,27 +201,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         """Return what can be compared, the reference, the paths to it, and how it came about."""
         check_word("'unreachable'", self.unreachable, ("raise", "keep"))
         graph = Graph(study, self.one_adapter().min_overlap)
-        reference, why = self._reference(study, graph)
+        reference, why = graph.reference(self.reference)
         return graph, reference, graph.paths(reference), why
-
-    def _reference(self, study: Study, graph: Graph) -> tuple[int, str]:
-        labels = study.labels
-        wanted = study.reference if self.reference is None else self.reference
-        if wanted is None and "reference" in labels:
-            wanted = "reference"
-        if isinstance(wanted, str) and wanted in ("auto", "consensus") and wanted not in labels:
-            best = graph.best_reference()
-            chosen = f"{labels[best]}, to which all others have the best paths"
-            centre = f"the centre of all batches, by way of {labels[best]}"
-            return best, chosen if wanted == "auto" else centre
-        if wanted is None:
-            text = "{@'reference'} must name the batch to map to, one of {known}, or be 'auto' or "
-            raise refusal(text + "'consensus'.", known=listing(labels, 12))
-        if wanted not in labels:
-            text = "{@'reference'} is {got!r}, but the batches are {known}.{hint}"
-            hint = did_you_mean(wanted, labels)
-            raise refusal(text, got=wanted, known=listing(labels, 12), hint=hint)
-        return labels.index(wanted), f"{wanted}, as asked for"
 
     def fit_study(self, study: Study, columns: list[int] | None = None) -> "BatchAdapter":
         """Learn the maps from a study that has been read already."""
@@ -229,7 +211,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             graph, reference, paths, why = self.graph(study)
             lost = [b for b in range(study.n_batches) if b not in paths]
             if lost:
-                self._refuse_or_keep(study, graph, lost)
+                graph.refuse(lost, self.unreachable == "keep")
             if len(paths) == 1:
                 raise NoOverlapError(
                     f"No batch can be compared with the reference {study.labels[reference]!r}."
@@ -247,21 +229,6 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         self.provenance_ = account(self.report_, settings, study, list(notes))
         keep_features(self, study.domains.tables[0], columns)
         return self
-
-    def _refuse_or_keep(self, study: Study, graph: Graph, lost: list[int]) -> None:
-        """Refuse batches that no path reaches, or say that they stay as they are."""
-        single = [study.labels[b] for b in lost if graph.rows[b] < 2]
-        names = listing([study.labels[b] for b in lost], 12)
-        text = "No path of batches with common confounder values or bridges leads from {names} to "
-        text += "the reference."
-        text += " {single} has fewer than two rows." if single else ""
-        if self.unreachable == "keep":
-            text += " They are left as they are."
-            warn("unreachable", text, UserWarning, names=names, single=listing(single))
-            return
-        text += " Measure samples again in two batches ({@`bridge`}; {@BatchAdapter.plan} tells "
-        text += "which), leave these batches out, or {@set unreachable to 'keep'}."
-        raise NoOverlapError(said(text, names=names, single=listing(single)))
 
     def _keep(
         self,
@@ -335,7 +302,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
 
         Returns
         -------
-        array or data frame of shape (n_rows, n_features_in_)
+        array or data frame of shape (n_rows, n_features)
             The mapped features, in the container of X, as with `ConDoAdapter.transform`; with
             `return_std` a pair of these.
         """
@@ -344,12 +311,36 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         return (found, self._apply(X, batch, self.errors_)) if return_std else found
 
     def inverse_transform(self, X: Any, *, batch: Any) -> Any:
-        """Map rows from the reference's units back to those of their batch; see `transform`."""
+        """Map rows from the reference's units back to those of their batch.
+
+        Parameters
+        ----------
+        X : array or data frame of shape (n_rows, n_columns)
+            Rows as `transform` returns them.
+        batch : array-like of shape (n_rows,) or str
+            The batch of each row.
+
+        Returns
+        -------
+        array or data frame of shape (n_rows, n_features)
+            The features as the batches recorded them.
+        """
         check_is_fitted(self, "maps_")
         return self._apply(X, batch, {label: one.inverse() for label, one in self.maps_.items()})
 
     def fit_transform(self, X: Any, y: Any = None, *, batch: Any, **roles: Any) -> Any:
-        """Fit, then map all rows; the parameters are those of `fit`."""
+        """Fit, then map all rows.
+
+        Parameters
+        ----------
+        X, y, batch, **roles
+            As in `fit`.
+
+        Returns
+        -------
+        array or data frame of shape (n_rows, n_features)
+            The mapped features of all rows.
+        """
         return self.fit(X, y, batch=batch, **roles).transform(X, batch=batch)
 
     def _apply(self, X: Any, batch: Any, what: Mapping[Any, Any]) -> Any:
@@ -360,29 +351,10 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         if unknown:
             text = "The standard errors of {names} are not known; find them with "
             raise refusal(text + "condokit.bootstrap(adapter, X, ...).", names=listing(unknown))
-        result = self.mapped(table, code, list(what.values()))
+        result = map_rows(table, code, list(what.values()), list(self.maps_.values()))
         if is_array_wanted(self):
             return result
         return table.rebuild(result, table.feature_names, what is not self.errors_)
-
-    def mapped(self, table: Table, code: Array, what: list[Any]) -> Array:
-        """Return rows mapped by their batch's map, or the errors of these by a batch's errors."""
-        maps, result = list(self.maps_.values()), table.output()
-        for rows, chunk in table.chunks():
-            here, part = code[rows], result[rows]
-            for b in np.unique(here):
-                whole = bool((here == here[0]).all())
-                mine: Any = slice(None) if whole else here == b
-                if isinstance(what[b], StandardErrors):
-                    part[mine] = what[b].of_mapped(chunk[mine], maps[b])
-                else:
-                    values = (
-                        part if whole else np.empty((int(mine.sum()), part.shape[1]), part.dtype)
-                    )
-                    what[b].apply_chunk(chunk[mine], table, values)
-                    if not whole:
-                        part[mine] = values
-        return result
 
     def add_batch(
         self,
@@ -408,6 +380,17 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         -------
         BatchAdapter
             The adapter itself, with one more map.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from condokit import BatchAdapter
+        >>> rng = np.random.default_rng(0)
+        >>> X, batch = rng.normal(size=(200, 1)), np.repeat(["A", "B"], 100)
+        >>> adapter = BatchAdapter(reference="A").fit(X, batch=batch)
+        >>> new = np.concatenate([X[:100], rng.normal(size=(100, 1)) + 5])
+        >>> adapter.add_batch(new, batch=np.repeat(["A", "C"], 100)).paths_["C"]
+        ['C', 'A']
         """
         study = self.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
         new = [b for b, label in enumerate(study.labels) if label not in self.maps_]
@@ -450,7 +433,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         there = [n in known and n != study.labels[own] for n in study.labels]
         code = [known.index(n) if here else len(known) for n, here in zip(study.labels, there)]
         maps = [*self.maps_.values(), identity(study)]
-        moved = self.mapped(table, np.array(code)[study.batch], maps)
+        moved = map_rows(table, np.array(code)[study.batch], maps, maps)
         values = table.replaced(moved)
         lost = [study.labels.index(n) for n in self.report_.unreachable if n in study.labels]
         keep = study.domains.kept() & ~np.isin(study.batch, lost)
@@ -466,14 +449,32 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         Parameters
         ----------
         X, batch, confounders
-            As in `fit`; nothing needs to be fitted. `features`, `groups`, `bridge` may be given.
+            As in `fit`; nothing needs to be fitted.
         n : int, default=8
             How many samples can be measured.
+        **roles
+            `features`, `groups`, `sample_weight` and `bridge`, as in `fit`.
 
         Returns
         -------
         Plan
             The samples, the batches, and the expected error before and after; print it.
+
+        Examples
+        --------
+        Men were measured in A alone, and women in B alone:
+
+        >>> import numpy as np
+        >>> from condokit import BatchAdapter
+        >>> X, batch = np.random.default_rng(0).normal(size=(40, 1)), np.repeat(["A", "B"], 20)
+        >>> sex = np.where(batch == "A", "M", "F")
+        >>> print(BatchAdapter(reference="A").plan(X, batch=batch, confounders=sex, n=2))
+        Expected error of a value now: not known, some batches cannot be compared.
+        Measure these 2 samples again: 0.39 sd after.
+          of A, again in B: 10, 18
+        Or add new subjects: 0.56 sd after.
+          1 in A: confounder 0 = F
+          1 in B: confounder 0 = M
         """
         return self.plan_study(self.read(X, batch, confounders, **roles), n)
 
@@ -485,7 +486,13 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
     kinds = ("batches",)  # that stand in the files which the class reads
 
     def save(self, path: mapfile.Place) -> None:
-        """Write all maps to one readable JSON file."""
+        """Write all maps to one readable JSON file.
+
+        Parameters
+        ----------
+        path : path or open file
+            Where to write, whole or not at all.
+        """
         check_is_fitted(self, "maps_")
         mapfile.write(path, self.to_dict())
 
@@ -506,7 +513,30 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
 
     @classmethod
     def load(cls, path: mapfile.Place) -> "BatchAdapter":
-        """Read the maps that `save` wrote; they transform as before, and can be added to."""
+        """Read the maps that `save` wrote; they transform as before, and can be added to.
+
+        Parameters
+        ----------
+        path : path or open file
+            The file.
+
+        Returns
+        -------
+        BatchAdapter
+            An adapter that is fitted.
+
+        Examples
+        --------
+        >>> import io
+        >>> import numpy as np
+        >>> from condokit import BatchAdapter
+        >>> X, batch = np.random.default_rng(0).normal(size=(40, 1)), np.repeat(["A", "B"], 20)
+        >>> adapter, file = BatchAdapter(reference="A").fit(X, batch=batch), io.BytesIO()
+        >>> adapter.save(file)
+        >>> _ = file.seek(0)
+        >>> BatchAdapter.load(file).maps_ == adapter.maps_
+        True
+        """
         found: BatchAdapter = mapfile.read(path, cls)
         return found
 
@@ -536,7 +566,18 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         return self
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Return the names of the features, which the maps do not change."""
+        """Return the names of the features, which the maps do not change.
+
+        Parameters
+        ----------
+        input_features : array-like of str or None, default=None
+            Names of features that had none when fitting.
+
+        Returns
+        -------
+        ndarray of str
+            The names.
+        """
         check_is_fitted(self, "maps_")
         return names_out(self, input_features)
 

@@ -15,6 +15,7 @@ from condokit.checks import Array, check_word, listing, pick, refusal, warn
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.links import check_links
 from condokit.data.subsets import subsample
+from condokit.data.tables import Table
 from condokit.fit.shrinkage import warn_as_normal
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, MapFamily
@@ -238,3 +239,21 @@ def towards_centre(found: Estimate, study: Study, graph: Graph) -> Estimate:
             centre = middle[b] if b == found.reference else e.centre
             errors[b] = DiagonalErrors(maps[b].scale * log_scale, image, centre)
     return replace(found, maps=maps, errors=errors)
+
+
+def map_rows(table: Table, code: Array, what: list[Any], maps: list[Any]) -> Array:
+    """Map rows by the maps of their batches, or find the errors of that by the batches' errors."""
+    result = table.output()
+    for rows, chunk in table.chunks():
+        here, part = code[rows], result[rows]
+        for b in np.unique(here):
+            whole = bool((here == here[0]).all())
+            mine: Any = slice(None) if whole else here == b
+            if isinstance(what[b], StandardErrors):
+                part[mine] = what[b].of_mapped(chunk[mine], maps[b])
+            else:
+                values = part if whole else np.empty((int(mine.sum()), part.shape[1]), part.dtype)
+                what[b].apply_chunk(chunk[mine], table, values)
+                if not whole:
+                    part[mine] = values
+    return result

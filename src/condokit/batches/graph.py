@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from condokit.batches.study import Study
-from condokit.checks import Array, NoOverlapError
+from condokit.checks import Array, NoOverlapError, did_you_mean, listing, refusal, said, warn
 from condokit.compare.comparison import compare
 
 RATIO = 4.0  # of variances between samples and of one sample measured again
@@ -165,6 +165,41 @@ class Graph:
             if (reached, -error) > best:
                 best, found = (reached, -error), r
         return found
+
+    def reference(self, wanted: Any) -> tuple[int, str]:
+        """Return the batch to map to, and how it came about; see `BatchAdapter`."""
+        labels = self.study.labels
+        wanted = self.study.reference if wanted is None else wanted
+        if wanted is None and "reference" in labels:
+            wanted = "reference"
+        if isinstance(wanted, str) and wanted in ("auto", "consensus") and wanted not in labels:
+            best = self.best_reference()
+            chosen = f"{labels[best]}, to which all others have the best paths"
+            centre = f"the centre of all batches, by way of {labels[best]}"
+            return best, chosen if wanted == "auto" else centre
+        if wanted is None:
+            text = "{@'reference'} must name the batch to map to, one of {known}, or be 'auto' or "
+            raise refusal(text + "'consensus'.", known=listing(labels, 12))
+        if wanted not in labels:
+            text = "{@'reference'} is {got!r}, but the batches are {known}.{hint}"
+            hint = did_you_mean(wanted, labels)
+            raise refusal(text, got=wanted, known=listing(labels, 12), hint=hint)
+        return labels.index(wanted), f"{wanted}, as asked for"
+
+    def refuse(self, lost: list[int], keep: bool) -> None:
+        """Refuse batches that no path reaches, or warn that they stay as they are."""
+        single = [self.study.labels[b] for b in lost if self.rows[b] < 2]
+        names = listing([self.study.labels[b] for b in lost], 12)
+        text = "No path of batches with common confounder values or bridges leads from {names} to "
+        text += "the reference."
+        text += " {single} has fewer than two rows." if single else ""
+        if keep:
+            text += " They are left as they are."
+            warn("unreachable", text, UserWarning, names=names, single=listing(single))
+            return
+        text += " Measure samples again in two batches ({@`bridge`}; {@BatchAdapter.plan} tells "
+        text += "which), leave these batches out, or {@set unreachable to 'keep'}."
+        raise NoOverlapError(said(text, names=names, single=listing(single)))
 
     def path_error(self, path: list[int]) -> float:
         """Return the expected error along a path."""

@@ -32,11 +32,13 @@ _LARGE = 10.0  # errors beyond which nothing is known
 class Plan:
     """Which samples to measure again and where, or which subjects to add, and what that gains."""
 
-    again: list[dict[str, Any]]  # "row" (and "name"), "batch" that it is of, and where "again_in"
-    add: list[dict[str, Any]]  # instead: "batch", "values" of confounders, "n" new subjects
-    error_before: float  # expected error of a value, in sd
-    error_after: float  # if these samples are measured again
-    error_after_adding: float  # if these subjects are added instead; nan without confounders
+    #: Samples to measure again: "row" (and "name"), "batch" that it is of, and where "again_in".
+    again: list[dict[str, Any]]
+    #: Instead of these, new subjects: "batch", "values" of confounders, and how many, "n".
+    add: list[dict[str, Any]]
+    error_before: float  #: Expected error of a value now, in sd.
+    error_after: float  #: If these samples are measured again.
+    error_after_adding: float  #: If these subjects are added instead; nan without confounders.
 
     def __str__(self) -> str:
         moves: dict[tuple[Any, Any], list[str]] = {}

@@ -23,24 +23,24 @@ def plain(label: Any) -> Any:
 class BatchFacts:
     """What is known of one batch: figures that the report tells."""
 
-    rows: Any  # hidden if they are few
-    path: list[Any]  # labels from the batch to the reference
-    overlap: float  # with the next batch on the path
-    bridges: int  # with the next batch on the path
-    error_before: float  # expected systematic error of a value, in sd of the reference
-    error_after: float
+    rows: Any  #: Number of rows; hidden if they are few.
+    path: list[Any]  #: Labels from the batch to the reference.
+    overlap: float  #: With the next batch on the path.
+    bridges: int  #: With the next batch on the path.
+    error_before: float  #: Expected systematic error of a value, in sd of the reference.
+    error_after: float  #: The same after the map.
 
 
 @dataclass(frozen=True)
 class BatchReport:
     """Facts of a fit of many batches."""
 
-    reference: Any
-    why: str  # how the reference came about
-    joint: bool
-    batches: dict[Any, BatchFacts]
-    unreachable: list[Any]
-    facts: dict[str, Any]
+    reference: Any  #: The batch that was mapped to.
+    why: str  #: How it came about.
+    joint: bool  #: Whether all batches were estimated together.
+    batches: dict[Any, BatchFacts]  #: Facts of every batch by its label.
+    unreachable: list[Any]  #: Labels of batches that no path reaches.
+    facts: dict[str, Any]  #: Facts of the fit.
 
     @classmethod
     def told(cls, reference: Any, provenance: Mapping[str, Any]) -> "BatchReport":

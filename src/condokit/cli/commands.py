@@ -100,7 +100,7 @@ def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -
 @cli.command()
 @shared.data
 @shared.setting("-n", type=click.IntRange(1), default=8, help="How many samples can be measured.")
-@shared.setting("--min-overlap", type=float, default=0.05)
+@shared.setting("--min-overlap", type=float, default=0.05, help="Overlap of comparable batches.")
 @shared.json
 def plan(n: int, min_overlap: float, as_json: bool, **data: Any) -> None:
     """Say which samples to measure again in which batch (--batch), or which subjects to add."""
@@ -266,7 +266,13 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
 @click.option(
     "--figures", type=click.Path(file_okay=False), help="Also draw figures into this folder."
 )
-@shared.several("--figure-format", "formats", type=shared.FORMATS, default=["png"])
+@shared.several(
+    "--figure-format",
+    "formats",
+    type=shared.FORMATS,
+    default=["png"],
+    help="Format of figures; repeatable.",
+)
 @shared.running
 def report(
     arguments: list[str], /, output: str, figures: str | None, formats: Any, **options: Any

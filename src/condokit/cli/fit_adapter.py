@@ -127,7 +127,7 @@ class Fitted:
 
     def account(self, *written: str, made: bytes = b"") -> dict[str, Any]:
         """Return the record of the report, which knows the file of the map that it goes with."""
-        from condokit.report import build
+        from condokit.report.contents import build
 
         found = dict(zip(("assessment", "evaluation"), self.judged))
         command = shlex.join(self.command(*written))

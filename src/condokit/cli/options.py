@@ -28,8 +28,8 @@ several = partial(option, multiple=True)
 json = option("--json", "as_json", is_flag=True, help="Print a record for machines.")
 verbose = option("--verbose", "-v", is_flag=True, help="Show progress, not on terminals alone.")
 overlap = _together(
-    setting("--warn-overlap", type=float, default=0.4),
-    setting("--min-overlap", type=float, default=0.05),
+    setting("--warn-overlap", type=float, default=0.4, help="Warn if confounders overlap by less."),
+    setting("--min-overlap", type=float, default=0.05, help="Refuse if they overlap by less."),
 )
 quiet = option("--quiet", "-q", is_flag=True, help="Say what is wrong alone; no verdict.")
 table = option("--table", metavar="CSV", help="Also write a table of all features.")
@@ -103,7 +103,12 @@ data = _together(
     ),
     option("--groups", metavar="COLUMN", help="The subject of each row."),
     weights,
-    setting("--missing", type=_MISSING, default="raise", help="Missing confounders."),
+    setting(
+        "--missing",
+        type=_MISSING,
+        default="raise",
+        help="Rows with missing confounders: refuse, leave out, or fill in.",
+    ),
     reading,
 )
 fitting = _together(
@@ -122,7 +127,7 @@ fitting = _together(
         help="auto, reverse-kl, forward-kl, jeffreys, likelihood, ot, pc-match, mmd, "
         "energy, sliced-wasserstein, or procrustes.",
     ),
-    setting("--shrinkage", default="auto", help="auto, none, or 0 to 1."),
+    setting("--shrinkage", default="auto", help="Pull to no change: auto, none, or 0 to 1."),
     several(
         "--link",
         "links",
@@ -135,7 +140,7 @@ fitting = _together(
         help="Negative controls: features that nothing of interest moves.",
     ),
     overlap,
-    setting("--seed", type=IntRange(0), default=0),
+    setting("--seed", type=IntRange(0), default=0, help="Seed of what draws at random."),
     option(
         "--bootstrap",
         "n_resamples",
@@ -164,7 +169,12 @@ gathering = _together(
         help="For a second round: the map of the first. Features that had heavy tails are then "
         "also counted in bins, with all rows in memory.",
     ),
-    setting("--missing", type=click.Choice(["raise", "drop"]), default="raise"),
+    setting(
+        "--missing",
+        type=click.Choice(["raise", "drop"]),
+        default="raise",
+        help="Rows with missing confounders: refuse, or leave out.",
+    ),
     setting(
         "--min-cell",
         type=IntRange(3),

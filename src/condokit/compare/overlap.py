@@ -29,18 +29,24 @@ _BY_CHANCE = 0.01  # chance that equal domains have as many rows out of each oth
 class Overlap:
     """How far the confounders of the two domains overlap."""
 
-    coefficient: float  # from 0, nothing in common, to 1, the same distribution
-    by_confounder: dict[str, float] = field(default_factory=dict)  # the same for each alone
-    effective_query: float = 0.0  # rows of each domain that the common part is worth
-    effective_reference: float = 0.0
-    # share of query rows beyond the reference's range, or in levels it does not have
+    coefficient: float  #: From 0, nothing in common, to 1, the same distribution.
+    by_confounder: dict[str, float] = field(default_factory=dict)  #: The same for each alone.
+    effective_query: float = 0.0  #: Query rows that the common part is worth.
+    effective_reference: float = 0.0  #: Reference rows that it is worth.
+    #: Share of query rows beyond the reference's range, or in levels it does not have.
     outside: dict[str, float] = field(default_factory=dict)
 
     def __float__(self) -> float:
         return self.coefficient
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers."""
+        """Return everything as plain numbers.
+
+        Returns
+        -------
+        dict
+            Values by field.
+        """
         return dict(vars(self))
 
 

@@ -25,12 +25,12 @@ _MOST_POINTS = 1000  # support points of continuous confounders
 class Support:
     """The confounder values that are compared, with their weights and the rows behind them."""
 
-    names: list[str]  # the confounders
-    levels: list[tuple[Any, ...]]  # combinations of confounder values, (n_values,) as all below
-    weights: Array  # prior weights; they sum to one
-    count_query: Array  # rows of each domain (sums of `sample_weight` if given)
-    count_reference: Array
-    # confounder values seen in one domain only, with their counts: not compared
+    names: list[str]  #: The confounders.
+    levels: list[tuple[Any, ...]]  #: Combinations of confounder values, one for each entry below.
+    weights: Array  #: Prior weights; they sum to one.
+    count_query: Array  #: Query rows (sums of `sample_weight` if given).
+    count_reference: Array  #: Reference rows.
+    #: Confounder values seen in one domain only, with their counts: not compared.
     dropped: list[dict[str, Any]] = field(default_factory=list)
     # place of each value among all strata
     index: Array = field(default_factory=lambda: np.empty(0, dtype=np.intp), repr=False)
@@ -47,7 +47,13 @@ class Support:
         return place[strata.codes]
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Return the table as columns, ready for a data frame."""
+        """Return the table as columns, ready for a data frame.
+
+        Returns
+        -------
+        dict of str to list
+            Confounders, "weight", "n_query" and "n_reference".
+        """
         query, reference = self.count_query.tolist(), self.count_reference.tolist()
         counts = {"weight": self.weights.tolist(), "n_query": query, "n_reference": reference}
         return _columns(self.names, self.levels, counts)
@@ -74,15 +80,55 @@ class Support:
 
 
 class Prior(BaseEstimator, ABC):
-    """Where and how strongly the two domains are compared."""
+    """Where and how strongly the two domains are compared.
+
+    One of your own has `weigh`, for categories, and `points`, for continuous confounders; derive
+    it from one that has the other already.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, UniformPrior, datasets
+    >>> class AsInTheReference(UniformPrior):
+    ...     def weigh(self, share_query, share_reference, share_pooled):
+    ...         return share_reference
+    >>> eeg = datasets.make_eeg(100, 100, random_state=0)
+    >>> data = eeg.X_query, eeg.X_reference, eeg.seizure_query, eeg.seizure_reference
+    >>> adapter = ConDoAdapter(divergence="ot", prior=AsInTheReference()).fit_pair(*data)
+    >>> adapter.support_.weights.round(2)
+    array([0.82, 0.18])
+    """
 
     @abstractmethod
     def weigh(self, share_query: Array, share_reference: Array, share_pooled: Array) -> Array:
-        """Return weights >= 0 of strata, given their shares in each domain and in all rows."""
+        """Return weights of strata, which need not sum to one.
+
+        Parameters
+        ----------
+        share_query, share_reference, share_pooled : ndarray of shape (n_strata,)
+            Shares of the strata in each domain, and in all rows.
+
+        Returns
+        -------
+        ndarray of shape (n_strata,)
+            Weights, none of them negative.
+        """
 
     @abstractmethod
     def points(self, covariates: Covariates, is_query: Array) -> tuple[Array, Array]:
-        """Return the rows whose continuous confounders are compared, and their weights."""
+        """Return the rows whose continuous confounders are compared, and their weights.
+
+        Parameters
+        ----------
+        covariates : Covariates
+            The confounders of the rows of both domains.
+        is_query : ndarray of bool of shape (n_rows,)
+            Which of them are query rows.
+
+        Returns
+        -------
+        tuple of ndarray
+            Row numbers, and their weights, which sum to one.
+        """
 
     def support(self, domains: Domains, strata: Strata) -> Support:
         """Return the strata seen in both domains with weights that sum to one."""
@@ -125,6 +171,15 @@ class ProductPrior(Prior):
         for continuous columns times equality of categories.
     bandwidth : float or None, default=None
         Factor of Silverman's bandwidth; None is 1.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, ProductPrior, datasets
+    >>> eeg = datasets.make_eeg(100, 100, random_state=0)
+    >>> data = eeg.X_query, eeg.X_reference, eeg.seizure_query, eeg.seizure_reference
+    >>> adapter = ConDoAdapter(divergence="ot", prior=ProductPrior()).fit_pair(*data)
+    >>> adapter.support_.weights.round(3)
+    array([0.672, 0.328])
     """
 
     def __init__(
@@ -174,7 +229,17 @@ class ProductPrior(Prior):
 
 
 class UniformPrior(Prior):
-    """Weight all confounder values seen in both domains equally."""
+    """Weight all confounder values seen in both domains equally.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, UniformPrior, datasets
+    >>> eeg = datasets.make_eeg(100, 100, random_state=0)
+    >>> data = eeg.X_query, eeg.X_reference, eeg.seizure_query, eeg.seizure_reference
+    >>> adapter = ConDoAdapter(divergence="ot", prior=UniformPrior()).fit_pair(*data)
+    >>> adapter.support_.weights.round(3)
+    array([0.5, 0.5])
+    """
 
     def weigh(self, share_query: Array, share_reference: Array, share_pooled: Array) -> Array:  # noqa: D102
         return np.ones_like(share_query)
@@ -192,6 +257,15 @@ class OverlapPrior(Prior):
     :math:`w \propto n_q n_r / (n_q + n_r)`. Of continuous confounders, all rows are compared with
     weights :math:`\pi (1 - \pi)`, where :math:`\pi(z)` is the cross-fitted probability of a query
     row: the overlap weights of Li, Morgan and Zaslavsky (2018).
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, OverlapPrior, datasets
+    >>> eeg = datasets.make_eeg(100, 100, random_state=0)
+    >>> data = eeg.X_query, eeg.X_reference, eeg.seizure_query, eeg.seizure_reference
+    >>> adapter = ConDoAdapter(divergence="ot", prior=OverlapPrior()).fit_pair(*data)
+    >>> adapter.support_.weights.round(3)
+    array([0.612, 0.388])
     """
 
     def weigh(self, share_query: Array, share_reference: Array, share_pooled: Array) -> Array:  # noqa: D102

@@ -16,12 +16,29 @@ VARIANCE_FLOOR = 1e-4  # of the feature's pooled within-stratum variance
 
 @dataclass(frozen=True)
 class Moments:
-    """Conditional means and variances of one domain at every support value."""
+    """Conditional means and variances of one domain at every support value.
 
-    mean: Array  # (n_values, n_features)
+    Parameters
+    ----------
+    mean, var : ndarray of shape (n_values, n_features)
+        The moments.
+    precision : ndarray of shape (n_values, n_features)
+        What to use for 1 / var: exactly that, or an estimate freed of its bias.
+    count, dof : ndarray of shape (n_values,)
+        Independent rows behind each mean, and degrees of freedom behind each variance.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit.conditionals import Moments
+    >>> mean, var = np.zeros((2, 1)), np.ones((2, 1))
+    >>> Moments(mean, var, 1 / var, np.array([10, 20]), np.array([9, 19])).count
+    array([10, 20])
+    """
+
+    mean: Array
     var: Array
-    precision: Array  # what to use for 1 / var: exactly that, or an estimate freed of its bias
-    # (n_values,): independent rows behind each mean, and degrees of freedom behind each variance
+    precision: Array
     count: Array
     dof: Array
 
@@ -31,7 +48,26 @@ class Moments:
 
 
 class Conditional(BaseEstimator, ABC):
-    """An estimator of features given confounders, one domain at a time."""
+    """An estimator of features given confounders, one domain at a time.
+
+    `moments_at` is all that one of your own must have.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit import ConDoAdapter, datasets
+    >>> from condokit.conditionals import Conditional, Moments
+    >>> class SameEverywhere(Conditional):
+    ...     def moments_at(self, X, covariates, at):
+    ...         n, var = len(at.Z), np.tile(X.var(axis=0), (len(at.Z), 1))
+    ...         rows = np.full(n, float(len(X)))
+    ...         return Moments(np.tile(X.mean(axis=0), (n, 1)), var, 1 / var, rows, rows - 1)
+    >>> p = datasets.make_continuous1d(random_state=0)
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> adapter = ConDoAdapter(divergence="ot", conditional=SameEverywhere()).fit_pair(*data)
+    >>> bool(np.isclose(adapter.transform(p.X_query).mean(), p.X_reference.mean(), rtol=0.1))
+    True
+    """
 
     # whether neighbouring confounder values learn from each other; otherwise the values that are
     # compared are strata
@@ -42,7 +78,23 @@ class Conditional(BaseEstimator, ABC):
 
     @abstractmethod
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:
-        """Return the moments of features X, known at `covariates`, at other confounder values."""
+        """Return the moments of features X, known at `covariates`, at other confounder values.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n_rows, n_features)
+            Rows of one domain.
+        covariates : Covariates
+            Their confounders: `Z` the continuous ones (n_rows, n_columns), `category` the number of
+            the combination of categories, `counts` how much each row counts.
+        at : Covariates
+            The confounder values to compare at, as many rows as there are values.
+
+        Returns
+        -------
+        Moments
+            Means and variances at these values.
+        """
 
 
 class Stratified(Conditional):
@@ -51,6 +103,15 @@ class Stratified(Conditional):
     Variances have the divisor n - 1. A stratum with one row borrows the pooled within-stratum
     variance of its domain, and no variance is taken below 1e-4 of that. With `groups`, rows of one
     subject count for less (see `condokit.data.grouped.effective_counts`).
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, Stratified, datasets
+    >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> adapter = ConDoAdapter(divergence="ot", conditional=Stratified()).fit_pair(*data)
+    >>> adapter.map_.scale.round(1)
+    array([0.5])
     """
 
     is_smooth = False

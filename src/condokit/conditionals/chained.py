@@ -33,6 +33,15 @@ class Chained(Conditional):
         F, an option there too, which imputes at all values unless told otherwise.
     random_state : int, default=0
         Seed.
+
+    Examples
+    --------
+    >>> from condokit import Chained, ConDoAdapter, datasets
+    >>> p = datasets.make_continuous1d(random_state=0)  # the true map is x / 2 - 2.5
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> adapter = ConDoAdapter(divergence="ot", conditional=Chained(n_draws=5)).fit_pair(*data)
+    >>> adapter.map_.scale.round(1)
+    array([0.5])
     """
 
     imputes_rows = True

@@ -31,6 +31,15 @@ class KernelSmoother(Conditional):
         Factor of Silverman's bandwidth. None chooses it by leave-one-out likelihood.
     kernel : callable or None, default=None
         k(Z1, Z2) -> matrix on the confounders as they are given; means are then local averages.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, KernelSmoother, datasets
+    >>> p = datasets.make_continuous1d(random_state=0)  # the true map is x / 2 - 2.5
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> adapter = ConDoAdapter(divergence="ot", conditional=KernelSmoother()).fit_pair(*data)
+    >>> adapter.map_.scale.round(1)
+    array([0.5])
     """
 
     takes_weights = True

@@ -18,6 +18,15 @@ class Splines(Conditional):
 
     Additive curves, surfaces of two or three columns, and curves for every category, with
     smoothness by empirical Bayes; see `condokit.conditionals.curves`.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, Splines, datasets
+    >>> p = datasets.make_continuous1d(random_state=0)  # the true map is x / 2 - 2.5
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> adapter = ConDoAdapter(divergence="ot", conditional=Splines()).fit_pair(*data)
+    >>> adapter.map_.scale.round(1)
+    array([0.5])
     """
 
     takes_weights = True

@@ -34,7 +34,7 @@ class Sheet:
       M   0.75
     """
 
-    columns: dict[str, Any]
+    columns: dict[str, Any]  #: Values by column.
 
     def __post_init__(self) -> None:
         lists = {
@@ -55,21 +55,55 @@ class Sheet:
         return self.columns[name]
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield every row as a dict."""
+        """Yield every row as a dict.
+
+        Yields
+        ------
+        dict
+            The values of a row by column.
+        """
         for values in zip(*self.columns.values()):
             yield dict(zip(self.columns, values))
 
     def take(self, places: Sequence[int] | Array) -> "Sheet":
-        """Return some of the rows, in this order."""
+        """Return some of the rows, in this order.
+
+        Parameters
+        ----------
+        places : sequence of int
+            Row numbers.
+
+        Returns
+        -------
+        Sheet
+            These rows.
+        """
         chosen = [int(i) for i in places]
         return Sheet({name: [v[i] for i in chosen] for name, v in self.columns.items()})
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Return the columns as plain lists, ready for JSON or a data frame."""
+        """Return the columns as plain lists, ready for JSON or a data frame.
+
+        Returns
+        -------
+        dict of str to list
+            Values by column.
+        """
         return {str(name): plain(values) for name, values in self.columns.items()}
 
     def to_frame(self, backend: Literal["pandas", "polars", "pyarrow"] = "pandas") -> Any:
-        """Return a data frame of "pandas", "polars" or "pyarrow"."""
+        """Return a data frame.
+
+        Parameters
+        ----------
+        backend : {"pandas", "polars", "pyarrow"}, default="pandas"
+            Whose data frame.
+
+        Returns
+        -------
+        data frame
+            The table.
+        """
         import narwhals.stable.v2 as nw
 
         columns = self.to_dict()
@@ -106,9 +140,9 @@ class Sheet:
 class Finding:
     """Something a reader should know."""
 
-    level: Literal["stop", "care", "note"]  # how serious it is
-    text: str  # what was found
-    advice: str = ""  # what to do about it
+    level: Literal["stop", "care", "note"]  #: How serious it is.
+    text: str  #: What was found.
+    advice: str = ""  #: What to do about it.
 
     def __str__(self) -> str:  # in an f-string a Sentence speaks to the reader
         mark = {"stop": "not possible: ", "care": "care: ", "note": ""}[self.level]
@@ -128,7 +162,13 @@ class Record:
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, text, lists and dicts, ready for JSON."""
+        """Return everything as plain numbers, text, lists and dicts, ready for JSON.
+
+        Returns
+        -------
+        dict
+            Values by field.
+        """
         assert dataclasses.is_dataclass(self)
         fields = dataclasses.fields(self)
         public = [f.name for f in fields if not f.metadata.get("private")]  # no rows of subjects

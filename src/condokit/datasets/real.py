@@ -14,9 +14,19 @@ from condokit.io.formats import need
 
 
 def load_ansur() -> Bunch:
-    """Load ANSUR II, 4082 men and 1986 women: X with feature_names, gender and height.
+    """Load ANSUR II, body measurements of 4082 men and 1986 women.
 
-    93 body measurements, Male or Female, and the self-reported height in inches.
+    Returns
+    -------
+    Bunch
+        `X` with `feature_names`, 93 of them, `gender` (Male or Female), and the self-reported
+        `height` in inches.
+
+    Examples
+    --------
+    >>> from condokit.datasets import load_ansur
+    >>> load_ansur().X.shape  # doctest: +SKIP
+    (6068, 93)
     """
     table = read_table(find("ansur2.csv.gz"))
     names = table.column_names[1:94]
@@ -26,9 +36,19 @@ def load_ansur() -> Bunch:
 
 
 def load_bladderbatch() -> Bunch:
-    """Load bladderbatch, gene expression of bladder tissue: X with feature_names, result and batch.
+    """Load bladderbatch, gene expression of bladder tissue in five batches.
 
-    57 samples of 22,283 genes, Cancer or NonCancer, in five batches.
+    Returns
+    -------
+    Bunch
+        `X`, 57 samples of 22,283 genes, with `feature_names`, `result` (Cancer or NonCancer) and
+        `batch`.
+
+    Examples
+    --------
+    >>> from condokit.datasets import load_bladderbatch
+    >>> load_bladderbatch().X.shape  # doctest: +SKIP
+    (57, 22283)
     """
     people, arrays = read_table(find("bladderbatch_pheno.csv")), _arrays("bladderbatch_expr.npz")
     result, batch = np.array(people["result"], str), np.array(people["batch"])
@@ -37,16 +57,37 @@ def load_bladderbatch() -> Bunch:
 
 
 def load_snareseq() -> Bunch:
-    """Load SNARE-seq, two assays of 1047 cells: atac (19 features), rna (10) and cell_type."""
+    """Load SNARE-seq, two assays of 1047 cells.
+
+    Returns
+    -------
+    Bunch
+        `atac` (19 features), `rna` (10) and `cell_type`.
+
+    Examples
+    --------
+    >>> from condokit.datasets import load_snareseq
+    >>> load_snareseq().rna.shape  # doctest: +SKIP
+    (1047, 10)
+    """
     arrays = _arrays("snareseq.npz")
     types = arrays["cell_type"].astype(str)
     return Bunch(atac=arrays["atac"], rna=arrays["rna"], cell_type=types)
 
 
 def load_california_housing() -> Bunch:
-    """Load 20,640 census districts of California: X with feature_names, income and value.
+    """Load 20,640 census districts of California.
 
-    Seven features, the median income and the median house value.
+    Returns
+    -------
+    Bunch
+        `X` with seven `feature_names`, the median `income` and the median house `value`.
+
+    Examples
+    --------
+    >>> from condokit.datasets import load_california_housing
+    >>> load_california_housing().X.shape  # doctest: +SKIP
+    (20640, 7)
     """
     table = read_table(find("california_housing.csv.gz"))
     income, value = np.array(table["MedInc"]), np.array(table["MedHouseVal"])
@@ -58,9 +99,18 @@ def load_california_housing() -> Bunch:
 def load_corn() -> Bunch:
     """Load near-infrared spectra of 80 corn samples, each measured on three spectrometers.
 
-    `spectra` has the absorbances of "m5", "mp5" and "mp6" at 700 `wavelengths` (nm); row i is the
-    same sample everywhere. `chemistry` has Moisture, Oil, Protein and Starch of samples, in
-    percent.
+    Returns
+    -------
+    Bunch
+        `spectra` has the absorbances of "m5", "mp5" and "mp6" at 700 `wavelengths` (nm); row i is
+        the same sample everywhere. `chemistry` has Moisture, Oil, Protein and Starch of samples, in
+        percent.
+
+    Examples
+    --------
+    >>> from condokit.datasets import load_corn
+    >>> load_corn().spectra["m5"].shape  # doctest: +SKIP
+    (80, 700)
     """
     spectra = {
         name: read_table(find(f"pairs/corn/corn_{name}.csv.gz")).drop_columns("sample")
@@ -76,12 +126,23 @@ def load_corn() -> Bunch:
 
 
 def load_photo(name: str) -> Bunch:
-    """Load a photo of the paper: pixels (rows, columns, 3) within [0, 1), and the region of each.
+    """Load a photo of the paper.
 
     Parameters
     ----------
     name : {"day", "sunset", "beach"}
         Which. "beach" has sky, water and sand, the others sky and water.
+
+    Returns
+    -------
+    Bunch
+        `pixels` (rows, columns, 3) within [0, 1), and the `region` of each.
+
+    Examples
+    --------
+    >>> from condokit.datasets import load_photo
+    >>> load_photo("beach").pixels.shape  # doctest: +SKIP
+    (723, 964, 3)
     """
     files = {"day": "ocean_day.jpg", "sunset": "ocean_sunset.jpg", "beach": "cape_cod.jpg"}
     check_word("'name'", name, tuple(files))

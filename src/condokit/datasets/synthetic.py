@@ -21,26 +21,22 @@ RandomState = int | np.random.RandomState | None
 
 @dataclass(frozen=True)
 class Problem:
-    """Two domains with a known answer: the true map from query to reference is x to A x + b.
+    """Two domains with a known answer: the true map from query to reference is x to A x + b."""
 
-    `X_query` and `X_reference` are observed, `Z_query` and `Z_reference` are the confounders that
-    are known while fitting, and `z_query` and `z_reference` the one that acts, where these hold
-    more or other columns. `truth` is what the query rows would be in the reference domain, without
-    noise of measurement. `X_heldout` and `truth_heldout` are of query rows that no map is fitted
-    to, with the confounders of the reference domain; empty where the paper has none.
-    """
-
-    X_query: Array
-    X_reference: Array
-    Z_query: Array
-    Z_reference: Array
+    X_query: Array  #: Features of the query, as observed.
+    X_reference: Array  #: Features of the reference.
+    Z_query: Array  #: Confounders of the query that are known while fitting.
+    Z_reference: Array  #: The same of the reference.
+    #: What the query rows would be in the reference domain, without noise of measurement.
     truth: Array
-    A: Array
-    b: Array
+    A: Array  #: The matrix of the true map.
+    b: Array  #: Its offset.
+    #: Query rows that no map is fitted to, with the confounders of the reference domain; empty
+    #: where the paper has none.
     X_heldout: Array
-    truth_heldout: Array
-    z_query: Array
-    z_reference: Array
+    truth_heldout: Array  #: What these would be in the reference domain.
+    z_query: Array  #: The confounder that acts, where `Z_query` holds more or other columns.
+    z_reference: Array  #: The same of the reference.
 
 
 def make_continuous1d(
@@ -67,24 +63,29 @@ def make_continuous1d(
 
     Parameters
     ----------
-    effect : {"homoscedastic", "heteroscedastic", "nonlinear"}
+    effect : {"homoscedastic", "heteroscedastic", "nonlinear"}, default="homoscedastic"
         How the feature depends on the confounder.
     confounder_shift : bool, default=True
         Whether the domains differ in the confounder (the paper's target shift).
-    scale, offset : float, default=2, 5
+    scale, offset : float, default=2.0, 5.0
         The shift of the device; 1 and 0 for none.
-    noise, sd : float, default=0, 2
+    noise, sd : float, default=0.0, 2.0
         Standard deviation of noise added to what the query shows, and of the homoscedastic effect
         (of which the paper's text says 1, but its experiments used 2).
     n_confounders : int, default=1
         Columns of confounders.
-    columns : {"irrelevant", "split"}
+    columns : {"irrelevant", "split"}, default="irrelevant"
         What the other columns are: standard normal noise, or all columns together are random
         parts that sum to the confounder.
     n_query, n_reference, n_heldout : int, default=100, 200, 100
         Rows.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
         Seed.
+
+    Returns
+    -------
+    Problem
+        Both domains, their confounders, and the true map.
 
     Examples
     --------
@@ -126,8 +127,20 @@ def make_categorical1d(n: int = 100, *, random_state: RandomState = None) -> Pro
     ----------
     n : int, default=100
         Rows of either domain.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
         Seed.
+
+    Returns
+    -------
+    Problem
+        Both domains, their confounders, and the true map.
+
+    Examples
+    --------
+    >>> from condokit.datasets import make_categorical1d
+    >>> problem = make_categorical1d(random_state=0)
+    >>> problem.Z_query[:2], problem.A.item(), problem.b.item()
+    (array(['h', 'h'], dtype='<U1'), 0.5, -2.5)
     """
     rng = check_random_state(random_state)
     many, few = round(3 * n / 4), round(n / 4)
@@ -150,10 +163,22 @@ def make_categorical2d(
 
     Parameters
     ----------
-    scenario : {"no confounding", "confounded", "random transform"}
+    scenario : {"no confounding", "confounded", "random transform"}, default="confounded"
         See above.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
         Seed.
+
+    Returns
+    -------
+    Problem
+        Both domains, their confounders, and the true map.
+
+    Examples
+    --------
+    >>> from condokit.datasets import make_categorical2d
+    >>> make_categorical2d(random_state=0).A
+    array([[1.5, 0.7],
+           [0.7, 1.5]])
     """
     check_word("'scenario'", scenario, SCENARIOS)
     rng = check_random_state(random_state)
@@ -179,28 +204,27 @@ def make_categorical2d(
 
 @dataclass(frozen=True)
 class EEG:
-    """Two EEG devices, two groups of people; see `make_eeg`.
+    """Two EEG devices, two groups of people; see `make_eeg`."""
 
-    Device V2 recorded `X_query` and V1 `X_reference`, a row per person with columns
-    `feature_names`. `seizure_query` and `seizure_reference` are the confounder, known while
-    fitting; `depression_query` and `depression_reference` the label of a downstream model.
-    `truth` is what V1 would have recorded of the query people; `scale` and `offset`, of every
-    feature, are the true map from V2 to V1.
-    """
-
-    feature_names: list[str]
-    X_query: Array
-    X_reference: Array
-    seizure_query: Array
-    seizure_reference: Array
-    depression_query: Array
-    depression_reference: Array
-    truth: Array
-    scale: Array
-    offset: Array
+    feature_names: list[str]  #: Names of the columns.
+    X_query: Array  #: What device V2 recorded, a row per person.
+    X_reference: Array  #: What device V1 recorded, of other people.
+    seizure_query: Array  #: The confounder, known while fitting.
+    seizure_reference: Array  #: The same of the reference people.
+    depression_query: Array  #: The label of a downstream model.
+    depression_reference: Array  #: The same of the reference people.
+    truth: Array  #: What V1 would have recorded of the query people.
+    scale: Array  #: The true map from V2 to V1, of every feature.
+    offset: Array  #: The same.
 
     def columns(self) -> dict[str, Array]:
-        """Return one table of both devices as columns: device, seizure, depression, features."""
+        """Return one table of both devices as columns: device, seizure, depression, features.
+
+        Returns
+        -------
+        dict of str to ndarray
+            The columns by name.
+        """
         X = np.vstack([self.X_query, self.X_reference])
         return {
             "device": np.repeat(["v2", "v1"], [len(self.X_query), len(self.X_reference)]),
@@ -210,7 +234,24 @@ class EEG:
         }
 
     def to_frame(self, backend: Literal["pandas", "polars", "pyarrow"] = "pandas") -> Any:
-        """Return `columns` as a data frame of "pandas", "polars" or "pyarrow"."""
+        """Return `columns` as a data frame.
+
+        Parameters
+        ----------
+        backend : {"pandas", "polars", "pyarrow"}, default="pandas"
+            Whose data frame.
+
+        Returns
+        -------
+        data frame
+            People of both devices.
+
+        Examples
+        --------
+        >>> from condokit.datasets import make_eeg
+        >>> list(make_eeg(random_state=0).to_frame().columns[:4])
+        ['device', 'seizure', 'depression', 'eeg_delta_F3']
+        """
         import narwhals.stable.v2 as nw
 
         return nw.from_dict(self.columns(), backend=backend).to_native()
@@ -240,6 +281,11 @@ def make_eeg(
         Share of people with seizures in each group.
     random_state : int, Generator or None, default=None
         Seed.
+
+    Returns
+    -------
+    EEG
+        Both groups, the truth, and the true map; `to_frame` makes one table of them.
 
     Examples
     --------

@@ -18,11 +18,21 @@ from condokit.summaries.moments import MomentPair
 
 
 class Divergence(BaseEstimator, ABC):
-    """What a map makes small."""
+    """What a map makes small: the base of all divergences.
 
-    # the forms of maps that it finds ("diagonal", "matrix", "blocks", "low-rank"), each with the
-    # summary of the data that it needs for them: "moments" (`MomentPair`), "gaussians"
-    # (`GaussianPair`), "factors" (`Factors`), "samples" (`Samples`) or "rows" (`Rows`)
+    One of your own says in `forms` which forms of maps it finds ("diagonal", "matrix", "blocks",
+    "low-rank"), each with the summary of the data that it needs for them: "moments"
+    (`MomentPair`), "gaussians" (`GaussianPair`), "factors" (`Factors`), "samples" (`Samples`) or
+    "rows" (`Rows`); and has `solve`. Most are simpler as a `MomentDivergence`.
+
+    Examples
+    --------
+    >>> from condokit import ReverseKL
+    >>> from condokit.divergences import Divergence
+    >>> isinstance(ReverseKL(), Divergence), ReverseKL.forms["diagonal"]
+    (True, 'moments')
+    """
+
     forms: ClassVar[dict[str, str]]
     # whether matrices come from balanced moments in closed form, whatever strata determine
     in_closed_form: ClassVar[bool] = False
@@ -32,7 +42,18 @@ class Divergence(BaseEstimator, ABC):
         return self.forms[family.form]
 
     def supports(self, family: MapFamily) -> str | None:
-        """Return why it cannot find maps of a family; None if it can. Nothing is computed."""
+        """Return why it cannot find maps of a family; None if it can. Nothing is computed.
+
+        Parameters
+        ----------
+        family : MapFamily
+            The family that was asked for.
+
+        Returns
+        -------
+        str or None
+            A sentence for the user, or None.
+        """
         return None if family.form in self.forms else self.refusal(family)
 
     def refusal(self, family: MapFamily) -> str:
@@ -53,7 +74,20 @@ class Divergence(BaseEstimator, ABC):
 
     @abstractmethod
     def solve(self, family: Any, summary: Any) -> Solution:
-        """Find the best map of a family, given what it needs to know of the data."""
+        """Find the best map of a family, given what it needs to know of the data.
+
+        Parameters
+        ----------
+        family : MapFamily
+            One that it supports.
+        summary : MomentPair, GaussianPair, Factors, Samples or Rows
+            What `forms` asks for.
+
+        Returns
+        -------
+        Solution
+            The map, its errors where a formula tells them, and facts of the search.
+        """
 
     def matrix_objective(self, units: Units) -> Objective | None:
         """Return what matrices make small; None if there is none or no standard errors follow."""
@@ -64,20 +98,60 @@ class MomentDivergence(Divergence):
     """A divergence between mapped query moments and reference moments, averaged over the prior.
 
     `value_and_grad` is all that one of your own must have; it then finds all diagonal maps.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, datasets
+    >>> from condokit.divergences import MomentDivergence
+    >>> class SquaredGap(MomentDivergence):
+    ...     def value_and_grad(self, query, reference, weights):
+    ...         mean, var = query.mean - reference.mean, query.var - reference.var
+    ...         w = weights[:, None]
+    ...         return (w * (mean**2 + var**2)).sum(), 2 * w * mean, 2 * w * var
+    >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> ConDoAdapter(divergence=SquaredGap()).fit_pair(*data).map_.scale.round(1)
+    array([0.5])
     """
 
     forms: ClassVar[dict[str, str]] = {"diagonal": "moments"}
 
     @abstractmethod
     def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:
-        """Return the value and its gradients in the mean and the variance of mapped `query`."""
+        """Return the value and its gradients in the mean and the variance of mapped `query`.
+
+        Parameters
+        ----------
+        query, reference : Moments
+            Means and variances of shape (n_values, n_features) at the compared confounder values.
+        weights : ndarray of shape (n_values,)
+            Weights of these values, which sum to one.
+
+        Returns
+        -------
+        tuple of float and two ndarray of shape (n_values, n_features)
+            The value, summed over features, and the two gradients.
+        """
 
     def value(self, pair: MomentPair) -> float:
         """Return the value alone."""
         return self.value_and_grad(pair.query, pair.reference, pair.weights)[0]
 
     def by_descent(self, family: DiagonalFamily, summary: MomentPair) -> Solution:
-        """Find the best map of a family by L-BFGS, in units of the reference's spread."""
+        """Find the best map of a family by L-BFGS, in units of the reference's spread.
+
+        Parameters
+        ----------
+        family : DiagonalFamily
+            Scales, offsets, or both.
+        summary : MomentPair
+            Moments of both domains, and the weights of confounder values.
+
+        Returns
+        -------
+        Solution
+            The map.
+        """
         units = FeatureUnits(summary, family.has_offset)
         start = family.around(np.ones(len(summary.flat)), np.zeros(len(summary.flat)))
         found = descend(self.moment_objective(summary, units), start, 1000, 1e-14, 1e-9)

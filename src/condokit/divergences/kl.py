@@ -41,6 +41,15 @@ class ReverseKL(GaussianDivergence):
         "paper" is the formula of the paper's appendix, which multiplies each summand by its own
         :math:`2 \sigma_{r,n}^2` and so minimises something else unless all of these are equal:
         :math:`v_n = w_n` and :math:`4 P \sum_n w_n \sigma_{r,n}^2` under the root. For comparison.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, ReverseKL, datasets
+    >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> adapter = ConDoAdapter(divergence=ReverseKL()).fit_pair(*data)
+    >>> adapter.map_.scale.round(1)
+    array([0.5])
     """
 
     forms: ClassVar[dict[str, str]] = {**GaussianDivergence.forms, "low-rank": "factors"}
@@ -137,6 +146,15 @@ class ForwardKL(GaussianDivergence):
 
     A divergence does not change when both sides are mapped, so this is the reverse divergence of
     the inverse map, from reference to query: solve that, and invert.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, ForwardKL, datasets
+    >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> adapter = ConDoAdapter(divergence=ForwardKL()).fit_pair(*data)
+    >>> adapter.map_.scale.round(1)
+    array([0.5])
     """
 
     def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:  # noqa: D102
@@ -165,7 +183,17 @@ class ForwardKL(GaussianDivergence):
 
 
 class Jeffreys(GaussianDivergence):
-    """The sum of the reverse and the forward KL divergence, which treats both domains alike."""
+    """The sum of the reverse and the forward KL divergence, which treats both domains alike.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, Jeffreys, datasets
+    >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> adapter = ConDoAdapter(divergence=Jeffreys()).fit_pair(*data)
+    >>> adapter.map_.scale.round(1)
+    array([0.5])
+    """
 
     def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:  # noqa: D102
         sides = query, reference, weights

@@ -37,6 +37,15 @@ class PooledLikelihood(Divergence):
     residuals : {"auto", "normal"}, default="auto"
         "normal" takes the residuals of diagonal maps for normal, heavy tails or not: what
         statistics of one round can tell.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, PooledLikelihood, datasets
+    >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> adapter = ConDoAdapter(divergence=PooledLikelihood("normal")).fit_pair(*data)
+    >>> adapter.map_.scale.round(1)
+    array([0.5])
     """
 
     forms: ClassVar[dict[str, str]] = {

@@ -272,6 +272,15 @@ class MMD(_KernelDivergence):
         features, but at least 256 and at most 1024: fewer would fit the noise of some directions.
     random_state : int, default=0
         Seed of these.
+
+    Examples
+    --------
+    >>> from condokit import MMD, ConDoAdapter, datasets
+    >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> adapter = ConDoAdapter(divergence=MMD()).fit_pair(*data)
+    >>> adapter.map_.scale.round(1)
+    array([0.5])
     """
 
     precision = np.float32  # far finer than sampling errors
@@ -367,6 +376,16 @@ class Energy(_KernelDivergence):
     max_rows : int, default=2000
         Most rows of a stratum and domain that are used, evenly taken.
     max_iter : as for `MMD`, default=None
+        Iterations of L-BFGS.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, Energy, datasets
+    >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> adapter = ConDoAdapter(divergence=Energy()).fit_pair(*data)
+    >>> adapter.map_.scale.round(1)
+    array([0.5])
     """
 
     def __init__(self, max_rows: int = 2000, max_iter: int | None = None) -> None:
@@ -395,8 +414,18 @@ class SlicedWasserstein(SampleDivergence):
     max_rows : int, default=20000
         Most rows of a stratum and domain that are used, evenly taken.
     max_iter : as for `MMD`, default=None
+        Iterations of L-BFGS.
     random_state : int, default=0
         Seed of the directions.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, SlicedWasserstein, datasets
+    >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> adapter = ConDoAdapter(divergence=SlicedWasserstein()).fit_pair(*data)
+    >>> adapter.map_.scale.round(1)
+    array([0.5])
     """
 
     def __init__(
@@ -444,6 +473,17 @@ class Procrustes(RowDivergence):
         Most rows of a stratum and domain that are used, evenly taken.
     max_iter : int, default=50
         Most alternations.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit import ConDoAdapter, Procrustes
+    >>> rng, turn = np.random.default_rng(0), np.array([[0.8, -0.6], [0.6, 0.8]])
+    >>> new, old = (rng.exponential(size=(100, 2)) * [3, 1] for _ in range(2))
+    >>> adapter = ConDoAdapter("orthogonal", divergence=Procrustes()).fit_pair(new, old @ turn.T)
+    >>> adapter.map_.A.round(1)
+    array([[ 0.8, -0.6],
+           [ 0.6,  0.8]])
     """
 
     def __init__(self, max_rows: int = 300, max_iter: int = 50) -> None:

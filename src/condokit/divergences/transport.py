@@ -33,6 +33,15 @@ class GaussianOT(GaussianDivergence):
 
     For full matrices with balanced covariances :math:`C_q, C_r`, the map is the symmetric
     :math:`A = C_q^{-1/2} (C_q^{1/2} C_r C_q^{1/2})^{1/2} C_q^{-1/2}`.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, GaussianOT, datasets
+    >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> adapter = ConDoAdapter(divergence=GaussianOT()).fit_pair(*data)
+    >>> adapter.map_.scale.round(1)
+    array([0.5])
     """
 
     in_closed_form = True
@@ -113,7 +122,18 @@ class PCMatch(Divergence):
     that leaves a reflection, the least certain axis is turned, unless even it is certain.
 
     Finds rotations that moments of strata cannot determine, if the sizes of the axes are distinct
-    and kept by the shift; poor where they are not, so never a default.
+    and kept by the shift; poor where they are not, so a default without confounders alone.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit import ConDoAdapter, PCMatch
+    >>> rng, turn = np.random.default_rng(0), np.array([[0.8, -0.6], [0.6, 0.8]])
+    >>> new, old = (rng.exponential(size=(300, 2)) * [3, 1] for _ in range(2))
+    >>> adapter = ConDoAdapter("orthogonal", divergence=PCMatch()).fit_pair(new, old @ turn.T)
+    >>> adapter.map_.A.round(1)
+    array([[ 0.8, -0.6],
+           [ 0.6,  0.8]])
     """
 
     forms: ClassVar[dict[str, str]] = {"matrix": "gaussians", "blocks": "gaussians"}

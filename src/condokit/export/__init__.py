@@ -15,11 +15,33 @@ from condokit.export.sql import to_sql as to_sql
 from condokit.io.atomic import write_bytes
 from condokit.maps.affine import AffineMap
 
+__all__ = ["export", "to_onnx", "to_python", "to_sql"]
+
 
 def export(affine: AffineMap, path: str | os.PathLike[str], **options: Any) -> None:
     """Write a map in the format that the ending of a file asks for: .onnx, .sql or .py.
 
-    Options are passed to `to_onnx`, `to_sql` or `to_python`.
+    Parameters
+    ----------
+    affine : AffineMap or MonotoneMap
+        The map.
+    path : str or path
+        The file to write.
+    **options
+        Passed to `to_onnx`, `to_sql` or `to_python`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from condokit import AffineMap
+    >>> from condokit.export import export
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export(AffineMap([2.0], [1.0], ["a"]), Path(folder, "map.sql"), table="new")
+    ...     print(Path(folder, "map.sql").read_text().rstrip())
+    SELECT
+      2.0e0 * "a" + 1.0e0 AS "a"
+    FROM "new"
     """
     formats: dict[str, Any] = {".onnx": to_onnx, ".sql": to_sql, ".py": to_python}
     ending = Path(path).suffix.lower()

@@ -22,6 +22,25 @@ def to_onnx(affine: AffineMap) -> bytes:
 
     Its input "X" and output "Y" are tables of doubles, rows by features. The names of the columns
     are in the model's metadata, as JSON under "feature_names" and "output_names".
+
+    Parameters
+    ----------
+    affine : AffineMap or MonotoneMap
+        The map.
+
+    Returns
+    -------
+    bytes
+        The model.
+
+    Examples
+    --------
+    >>> import onnxruntime
+    >>> from condokit import AffineMap
+    >>> from condokit.export import to_onnx
+    >>> model = onnxruntime.InferenceSession(to_onnx(AffineMap([2.0], [1.0], ["a"])))
+    >>> model.run(None, {"X": [[3.0]]})
+    [array([[7.]])]
     """
     need("onnx", "ONNX models need the package onnx", "onnx")
     from onnx import TensorProto, checker, helper

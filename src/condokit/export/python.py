@@ -15,6 +15,16 @@ def to_python(affine: AffineMap) -> str:
     the mapped ones; for a map without names, from a sequence to a list. None and NaN stay so,
     infinity and values that a link does not admit raise a ValueError.
 
+    Parameters
+    ----------
+    affine : AffineMap or MonotoneMap
+        The map.
+
+    Returns
+    -------
+    str
+        The source.
+
     Examples
     --------
     >>> from condokit import AffineMap

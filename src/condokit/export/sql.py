@@ -27,7 +27,7 @@ def to_sql(
 
     Parameters
     ----------
-    affine : AffineMap
+    affine : AffineMap or MonotoneMap
         The map.
     table : str or sequence of str, default="incoming"
         The table; as a sequence, with what it is in: ``("lab", "incoming")``.
@@ -35,6 +35,11 @@ def to_sql(
         Other columns to take along as they are.
     names : sequence of str or None, default=None
         Columns of the features, for a map that does not know their names.
+
+    Returns
+    -------
+    str
+        The query.
 
     Examples
     --------

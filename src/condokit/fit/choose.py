@@ -20,10 +20,12 @@ from condokit.data.subsets import folds, mixed_order
 from condokit.divergences import DIVERGENCES, Divergence, PCMatch
 from condokit.fit.controls import Controls
 from condokit.fit.fit_map import Recipe, fit_map, fit_quietly, warn_incomplete
+from condokit.fit.pairs import line_after_curves, refine
 from condokit.fit.record import Fit
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, Affine, LocationScale, LowRank, MapFamily, Monotone
 from condokit.maps.provenance import setting, versions
+from condokit.maps.standard_errors import StandardErrors
 from condokit.summaries.gaussians import GaussianPair, gaussian_pair
 
 # What divergence="auto" stands for: the first line that fits the family of maps and the confounders
@@ -284,6 +286,43 @@ def after_controls(controls: Controls, fit: Fit, chosen: Candidate) -> tuple[Fit
     )
     whole = replace(fit, map=controls.before(fit.map), errors=None, report=report)
     return whole, replace(chosen, controls=controls)
+
+
+def after_pairs(
+    fit: Fit, chosen: Candidate, domains: Domains, pairs: tuple[Array, Array], wanted: Any
+) -> Fit:
+    """Refine a fitted map by pairs; standard errors are known of diagonal maps alone."""
+    family = chosen.recipe.family
+    if _is_auto(wanted):
+        family = Affine()
+    elif fit.map.kind == "low-rank" or family.form == "blocks":
+        raise refusal("'pairs' do not work with {@map='low-rank'} or 'blocks'.")
+    if not (family.has_scale or family.has_offset):
+        return fit
+    own = family.form == "matrix" and not (family.is_free or family.is_rigid)
+    if own or not family.has_offset:
+        raise ValueError(f"'pairs' do not work with {type(family).__name__}.")
+    if fit.map.kind == "diagonal" and family.is_rigid:
+        family = LocationScale()
+    if fit.map.kind == "monotone":
+        return line_after_curves(fit, domains, pairs)
+    linked = replace(domains, links=fit.map.links)
+
+    def refit(keep: Array) -> tuple[AffineMap, StandardErrors | None]:
+        others = replace(domains, keep=keep)
+        try:
+            if chosen.parts:
+                return chosen.refit(others), None
+            recipe = chosen.recipe
+            if recipe.family.form == "monotone":  # no line was bent
+                recipe = replace(recipe, family=LocationScale())
+            again = fit_quietly(others, recipe)
+            return again.map, again.errors
+        except ValueError:
+            return fit.map, fit.errors  # too few rows without these pairs
+
+    refined, errors, facts = refine((fit.map, fit.errors), family, linked, pairs, refit)
+    return replace(fit, map=refined, errors=errors, report=replace(fit.report, pairs=facts))
 
 
 def _ladder(

@@ -1,7 +1,7 @@
 """Rows measured in both domains: a fitted map refined by regression on them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,8 +11,10 @@ from scipy import sparse
 from condokit.checks import Array, listing, warn
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.domains import Domains
+from condokit.data.tables import Table
+from condokit.fit.record import Fit
 from condokit.maps.affine import AffineMap
-from condokit.maps.families import MapFamily
+from condokit.maps.families import LocationScale, MapFamily
 from condokit.maps.matrices import DiagonalPlusLowRank, Matrix, average
 from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
 from condokit.solvers.standards import Base, Correction, Mix, Standards, mixes
@@ -382,3 +384,17 @@ def _folds(query: Array, reference: Array, values: Array) -> tuple[Array, Array]
     place = np.empty(len(order), dtype=np.intp)
     place[order] = np.argsort(np.argsort(first))[subject]
     return place % _FOLDS, place
+
+
+def line_after_curves(fit: Fit, domains: Domains, pairs: tuple[Array, Array]) -> Fit:
+    """Correct what curves give by a line that pairs ask for; errors are not known then."""
+    curves, table = fit.map, domains.tables[0]
+    if curves.links is not None:
+        raise ValueError("'pairs' do not work with curves on the scale of links.")
+    mapped = curves.without_links(domains.side(True, np.arange(table.n_rows)))
+    same = AffineMap(np.ones(mapped.shape[1]), np.zeros(mapped.shape[1]), curves.feature_names)
+    bent = replace(domains, tables=(Table(mapped), domains.tables[1]))
+    first = same, None
+    line, _, facts = refine(first, LocationScale(), bent, pairs, lambda keep: first)
+    report = replace(fit.report, pairs=facts)
+    return replace(fit, map=line.compose(curves), errors=None, report=report)

@@ -14,39 +14,41 @@ from condokit.maps.standard_errors import StandardErrors
 class FitReport(Mapping[str, Any]):
     """Facts of a fit, which can be read by name or as items; those that do not apply are None."""
 
-    rows_query: float  # rows compared
-    rows_reference: float
+    rows_query: float  #: Query rows compared.
+    rows_reference: float  #: Reference rows compared.
+    #: Missing values of every confounder.
     missing_confounders: dict[str, int] = field(default_factory=dict)
+    #: Missing values of features, by domain.
     missing_features: dict[str, dict[str, int]] = field(default_factory=dict)
-    complete_rows: dict[str, int] | None = None  # rows of each domain that lack no value
-    n_iter: int | None = None
-    objective: float | None = None  # what was made small, for matrices
-    gradient_norm: float | None = None
-    starts: dict[str, float] | None = None  # the objective reached from each start
-    condition_number: float | None = None
-    flips_orientation: bool | None = None
-    curvature: float | None = None  # times the rows: how well the data determine the matrix
-    kept_log_scale: float | None = None  # mean share of the plain estimate that shrinkage kept
-    kept_shift: float | None = None
-    constant_features: list[str] | None = None  # within strata in a domain, so only shifted
-    mean_terms: list[str] | None = None  # of features given confounders, beyond straight lines
-    variance_terms: list[str] | None = None  # what the spread of features depends on
-    heavy_tailed_features: list[str] | None = None  # with Student's t residuals
-    fitted_as_normal: list[str] | None = None  # heavy tails, of which only moments are known
-    discrete_features: list[str] | None = None  # with values nearly all equal, so only shifted
-    bent_features: list[str] | None = None  # whose curves are likely no straight lines
-    bent: Array | None = None  # how likely that is of every feature
-    subject_ratio: float | None = None  # variance between subjects over that within
-    fallback: str | None = None  # fitted instead of a matrix that the rows are too few for
-    covariances: dict[str, Any] | None = None  # how they were regularised
-    blocks: list[dict[str, Any]] | None = None
-    ladder: list[dict[str, Any]] | None = None  # the kinds of maps that were tried, with scores
-    chosen_map: str | None = None
-    pairs: dict[str, Any] | None = None  # how rows that were measured twice were used
-    interrupted: bool | None = None
-    n_controls: int | None = None  # features that hidden causes were learned from
-    control_factors: int | None = None
-    control_share: float | None = None  # of the controls' variance within domains
+    complete_rows: dict[str, int] | None = None  #: Rows of each domain that lack no value.
+    n_iter: int | None = None  #: Iterations of a search.
+    objective: float | None = None  #: What was made small, for matrices.
+    gradient_norm: float | None = None  #: Its slope at the end.
+    starts: dict[str, float] | None = None  #: The objective reached from each start.
+    condition_number: float | None = None  #: Of the matrix.
+    flips_orientation: bool | None = None  #: Whether the matrix has a reflection.
+    curvature: float | None = None  #: Times the rows: how well the data determine the matrix.
+    kept_log_scale: float | None = None  #: Mean share of plain log-scales that shrinkage kept.
+    kept_shift: float | None = None  #: Mean share of plain shifts that shrinkage kept.
+    constant_features: list[str] | None = None  #: Within strata in a domain, so only shifted.
+    mean_terms: list[str] | None = None  #: Of features given confounders, beyond straight lines.
+    variance_terms: list[str] | None = None  #: What the spread of features depends on.
+    heavy_tailed_features: list[str] | None = None  #: With Student's t residuals.
+    fitted_as_normal: list[str] | None = None  #: Heavy tails, of which only moments are known.
+    discrete_features: list[str] | None = None  #: Values nearly all equal, so only shifted.
+    bent_features: list[str] | None = None  #: Whose curves are likely no straight lines.
+    bent: Array | None = None  #: How likely that is of every feature.
+    subject_ratio: float | None = None  #: Variance between subjects over that within.
+    fallback: str | None = None  #: Fitted instead of a matrix that the rows are too few for.
+    covariances: dict[str, Any] | None = None  #: How they were regularised.
+    blocks: list[dict[str, Any]] | None = None  #: Facts of every block.
+    ladder: list[dict[str, Any]] | None = None  #: The kinds of maps tried, with scores.
+    chosen_map: str | None = None  #: The one of them with the largest weight.
+    pairs: dict[str, Any] | None = None  #: How rows that were measured twice were used.
+    interrupted: bool | None = None  #: Whether Ctrl-C ended the search.
+    n_controls: int | None = None  #: Features that hidden causes were learned from.
+    control_factors: int | None = None  #: How many hidden causes were found.
+    control_share: float | None = None  #: Of the controls' variance within domains.
 
     def __getitem__(self, name: str) -> Any:
         if name not in list(self):

@@ -128,8 +128,7 @@ class AffineMap(Map):
             offset=offset, **arrays, feature_names=maps[0].feature_names, links=maps[0].links
         )
 
-    def inverse(self) -> "AffineMap":
-        """Return the map from reference features back to query features."""
+    def inverse(self) -> "AffineMap":  # noqa: D102
         if self.is_rectangular:
             raise ValueError(
                 f"The map takes {self.n_features_in_} features to {self.shape[0]} and has no "
@@ -142,7 +141,13 @@ class AffineMap(Map):
         return self._back(self.matrix.inverse())
 
     def pseudo_inverse(self) -> "AffineMap":
-        """Return the map back that is shortest where there are many, and nearest where none."""
+        """Return the map back that is shortest where there are many, and nearest where none.
+
+        Returns
+        -------
+        AffineMap
+            The map with the pseudo-inverse of the matrix.
+        """
         return self._back(Matrix(np.linalg.pinv(self.A)))
 
     def _back(self, matrix: Matrix) -> "AffineMap":
@@ -151,8 +156,7 @@ class AffineMap(Map):
         refuse_infinity(offset)
         return AffineMap(offset=offset, **matrix.arrays(), links=self.links, **self.turned_names())
 
-    def inverse_transform(self, X: Any) -> Any:
-        """Map every row back."""
+    def inverse_transform(self, X: Any) -> Any:  # noqa: D102
         return (self.pseudo_inverse() if self.is_rectangular else self.inverse())(X)
 
     def compose(self, other: Any) -> Any:
@@ -160,6 +164,23 @@ class AffineMap(Map):
 
         Features are matched by name when both maps have names. After a map with curves, a diagonal
         map makes one with curves; a matrix is refused.
+
+        Parameters
+        ----------
+        other : AffineMap or MonotoneMap
+            The map that comes first.
+
+        Returns
+        -------
+        AffineMap or MonotoneMap
+            Both in one.
+
+        Examples
+        --------
+        >>> from condokit import AffineMap
+        >>> AffineMap([2.0], [1.0]).compose(AffineMap([3.0], [0.0]))
+        AffineMap of 1 feature (diagonal)
+          x0 -> 6 * x0 + 1
         """
         if other.kind == "monotone":
             return other.followed_by(self)

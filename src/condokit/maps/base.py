@@ -91,11 +91,28 @@ class Map(TransformerMixin, BaseEstimator, ABC):
 
     @abstractmethod
     def inverse(self) -> "Map":
-        """Return the map from reference features back to query features."""
+        """Return the map from reference features back to query features.
+
+        Returns
+        -------
+        AffineMap or MonotoneMap
+            The map back; an error if there is none.
+        """
 
     @abstractmethod
     def compose(self, other: Any) -> "Map":
-        """Return the map that applies `other` first and then this one."""
+        """Return the map that applies `other` first and then this one.
+
+        Parameters
+        ----------
+        other : AffineMap or MonotoneMap
+            The map that comes first.
+
+        Returns
+        -------
+        AffineMap or MonotoneMap
+            Both in one.
+        """
 
     @abstractmethod
     def formula(self, j: int, names: Sequence[str]) -> str:
@@ -153,19 +170,63 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         return self.with_origin(self.fitted_on, self.provenance)
 
     def fit(self, X: Any = None, y: Any = None) -> Self:
-        """Do nothing: the map is fixed."""
+        """Do nothing: the map is fixed.
+
+        Parameters
+        ----------
+        X, y : ignored
+            For scikit-learn's sake.
+
+        Returns
+        -------
+        AffineMap or MonotoneMap
+            The map itself.
+        """
         return self
 
     def transform(self, X: Any) -> Any:
-        """Map every row, as calling the map does."""
+        """Map every row, as calling the map does.
+
+        Parameters
+        ----------
+        X : array or data frame of shape (n_rows, n_columns)
+            Query rows. Features are found by name if the map has names.
+
+        Returns
+        -------
+        array or data frame of shape (n_rows, n_features)
+            The mapped features, in the container of X.
+        """
         return self(X)
 
     def inverse_transform(self, X: Any) -> Any:
-        """Map every row back."""
+        """Map every row back.
+
+        Parameters
+        ----------
+        X : array or data frame of shape (n_rows, n_columns)
+            Rows in the reference's units.
+
+        Returns
+        -------
+        array or data frame of shape (n_rows, n_features)
+            The features in the query's units, in the container of X.
+        """
         return self.inverse()(X)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Return the names of what comes out: those of the features, unless it has its own."""
+        """Return the names of what comes out: those of the features, unless it has its own.
+
+        Parameters
+        ----------
+        input_features : array-like of str or None, default=None
+            Names of the features, if the map does not know them.
+
+        Returns
+        -------
+        ndarray of str
+            The names.
+        """
         names = self.outputs(["named"]) or input_features
         places = range(self.n_features_in_)
         return np.array([f"x{j}" for j in places] if names is None else list(names), dtype=object)
@@ -175,6 +236,16 @@ class Map(TransformerMixin, BaseEstimator, ABC):
 
         Of lazy frames, Dask collections and Arrow datasets it is lazy as well, with all other
         columns as they are.
+
+        Parameters
+        ----------
+        X : array or data frame of shape (n_rows, n_columns)
+            Query rows. Features are found by name if the map has names.
+
+        Returns
+        -------
+        array or data frame of shape (n_rows, n_features)
+            The mapped features, in the container of X.
         """
         if (blocks := blocks_of(X)) is not None:
             return map_lazily(self, blocks)
@@ -228,6 +299,24 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         Needs no confounders, so other subjects and a drifting device look alike. Nothing is
         refused: columns that are missing or unknown, values far outside, and moments that moved are
         reported, as a verdict with its reasons and a table of all features.
+
+        Parameters
+        ----------
+        X : array or data frame of shape (n_rows, n_columns)
+            Query rows.
+
+        Returns
+        -------
+        Check
+            What was found; print it.
+
+        Examples
+        --------
+        >>> from condokit import ConDoAdapter, datasets
+        >>> eeg = datasets.make_eeg(random_state=0)
+        >>> map_ = ConDoAdapter().fit_pair(eeg.X_query, eeg.X_reference).map_
+        >>> map_.check(eeg.X_query).verdict, map_.check(1000 * eeg.X_query).verdict
+        ('as fitted', 'look')
         """
         return check(X, self.feature_names, self.n_features_in_, self.fitted_on, self.reach())
 
@@ -280,7 +369,13 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         return order, {"feature_names": takes or other.feature_names, "links": self.links}
 
     def save(self, path: mapfile.Place) -> None:
-        """Write the map to a small readable JSON file, or an open one; the same for the same."""
+        """Write the map to a small readable JSON file, the same bytes for the same map.
+
+        Parameters
+        ----------
+        path : path or open file
+            Where to write, whole or not at all.
+        """
         mapfile.write(path, self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
@@ -300,7 +395,18 @@ class Map(TransformerMixin, BaseEstimator, ABC):
 
     @classmethod
     def load(cls, path: mapfile.Place) -> Self:
-        """Read a map that `save` wrote; refuse any other file with a `MapFileError`."""
+        """Read a map that `save` wrote; refuse any other file with a `MapFileError`.
+
+        Parameters
+        ----------
+        path : path or open file
+            The file.
+
+        Returns
+        -------
+        AffineMap or MonotoneMap
+            The map, equal to the one that was saved.
+        """
         return mapfile.read(path, cls)
 
     @classmethod

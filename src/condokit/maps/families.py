@@ -13,7 +13,19 @@ from condokit.maps.coordinates import AllMatrices, Coordinates, Diagonals, Rotat
 
 
 class MapFamily(BaseEstimator, ABC):
-    """A set of maps, among which a divergence finds the best."""
+    """A set of maps, among which a divergence finds the best: the base of all kinds of maps.
+
+    Parameters
+    ----------
+    links : as for `LocationScale`, default=None
+        The scale on which the maps work.
+
+    Examples
+    --------
+    >>> from condokit import LocationScale, LowRank
+    >>> LocationScale.form, LowRank.form
+    ('diagonal', 'low-rank')
+    """
 
     # "diagonal", "monotone", "matrix", "low-rank" or "blocks": what its maps look like. A
     # divergence says for each form what it needs to know of the data.
@@ -28,12 +40,43 @@ class MapFamily(BaseEstimator, ABC):
 
 
 class DiagonalFamily(MapFamily):
-    r"""Maps :math:`x_j \mapsto m_j x_j + b_j`; `has_scale` and `has_offset` say what is free."""
+    r"""Maps :math:`x_j \mapsto m_j x_j + b_j`; `has_scale` and `has_offset` say what is free.
+
+    Parameters
+    ----------
+    links : as for `LocationScale`, default=None
+        The scale on which the maps work.
+
+    Examples
+    --------
+    A gain without a baseline:
+
+    >>> import numpy as np
+    >>> from condokit import ConDoAdapter
+    >>> from condokit.maps.families import DiagonalFamily
+    >>> class Gain(DiagonalFamily):
+    ...     has_offset = False
+    >>> old = np.linspace(1, 2, 50)[:, None]
+    >>> ConDoAdapter(Gain(), shrinkage=None).fit_pair(old / 3, old).map_
+    AffineMap of 1 feature (diagonal)
+      x0 -> 3 * x0 + 0
+    """
 
     form = "diagonal"
 
     def around(self, scale: Array, offset: Array) -> Coordinates:
-        """Return coordinates of the family near one of its maps."""
+        """Return coordinates of the family near one of its maps.
+
+        Parameters
+        ----------
+        scale, offset : ndarray of shape (n_features,)
+            The map.
+
+        Returns
+        -------
+        Coordinates
+            Its numbers that may change, as one vector.
+        """
         return Diagonals(scale, offset, self.has_scale, self.has_offset)
 
 
@@ -43,6 +86,15 @@ class Identity(DiagonalFamily):
     Parameters
     ----------
     links : as for `LocationScale`, default=None
+        Has no effect.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit import ConDoAdapter, Identity
+    >>> old = np.linspace(0, 1, 20)[:, None]
+    >>> ConDoAdapter(Identity()).fit_pair(old + 5, old).transform([[5.5]])
+    array([[5.5]])
     """
 
     has_scale = False
@@ -55,6 +107,15 @@ class Shift(DiagonalFamily):
     Parameters
     ----------
     links : as for `LocationScale`, default=None
+        The scale on which offsets are added.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit import ConDoAdapter, Shift
+    >>> old = np.linspace(0, 1, 20)[:, None]
+    >>> ConDoAdapter(Shift(), shrinkage=None).fit_pair(old + 5, old).transform([[5.5]]).round(6)
+    array([[0.5]])
     """
 
     has_scale = False
@@ -67,6 +128,17 @@ class LocationScale(DiagonalFamily):
     ----------
     links : str, float, sequence, dict or None, default=None
         "log", "logit" or a power for all features or some; the map works on that scale.
+
+    Examples
+    --------
+    A positive feature stays positive on the scale of its logarithm:
+
+    >>> import numpy as np
+    >>> from condokit import ConDoAdapter, LocationScale
+    >>> old = np.exp(np.linspace(0, 1, 20))[:, None]
+    >>> adapter = ConDoAdapter(LocationScale("log"), shrinkage=None).fit_pair(10 * old, old)
+    >>> adapter.transform([[80.0]]).round(6)
+    array([[8.]])
     """
 
 
@@ -85,13 +157,39 @@ class Monotone(MapFamily):
     Parameters
     ----------
     links : as for `LocationScale`, default=None
+        The scale on which the map is a curve.
+
+    Examples
+    --------
+    The new device shows the exponential of what the old one shows:
+
+    >>> import numpy as np
+    >>> from condokit import ConDoAdapter, Monotone
+    >>> rng = np.random.default_rng(0)
+    >>> old, new = rng.normal(size=(200, 1)), np.exp(rng.normal(size=(200, 1)))
+    >>> adapter = ConDoAdapter(Monotone()).fit_pair(new, old)
+    >>> adapter.map_.kind, adapter.report_.bent_features
+    ('monotone', ['column 0'])
     """
 
     form = "monotone"
 
 
 class MatrixFamily(MapFamily):
-    """Maps with a full matrix; `around` is all that one of your own must have."""
+    """Maps with a full matrix; `around` is all that one of your own must have.
+
+    Parameters
+    ----------
+    links : as for `LocationScale`, default=None
+        The scale on which the maps work.
+
+    Examples
+    --------
+    >>> from condokit import Affine, Orthogonal
+    >>> from condokit.maps.families import MatrixFamily
+    >>> issubclass(Affine, MatrixFamily), Orthogonal.is_rigid
+    (True, True)
+    """
 
     form = "matrix"
     search: Search = Search("as given", 11, 500)
@@ -105,7 +203,20 @@ class MatrixFamily(MapFamily):
 
     @abstractmethod
     def around(self, A: Array, b: Array) -> Coordinates:
-        """Return coordinates of the family near a map."""
+        """Return coordinates of the family near a map.
+
+        Parameters
+        ----------
+        A : ndarray of shape (n_features, n_features)
+            The matrix of a map.
+        b : ndarray of shape (n_features,)
+            Its offset.
+
+        Returns
+        -------
+        Coordinates
+            Its numbers that may change, as one vector; see `condokit.maps.coordinates`.
+        """
 
 
 class Affine(MatrixFamily):
@@ -120,9 +231,23 @@ class Affine(MatrixFamily):
     max_iter : int, default=100
         Most Newton steps or sweeps over rows; five times as many of L-BFGS.
     links : as for `LocationScale`, default=None
+        The scale on which the map is affine.
     orientation : {"any", "kept"}, default="any"
         Whether reflections are searched as well, or, as the paper describes, only matrices with
         det A > 0. Between different features there is no orientation.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, Affine, datasets
+    >>> p = datasets.make_categorical2d(random_state=0)  # sheared rings; the truth is p.A
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> adapter = ConDoAdapter(Affine(orientation="kept")).fit_pair(*data)
+    >>> adapter.map_.A.round(1)
+    array([[1.4, 0.8],
+           [0.5, 1.6]])
+    >>> p.A
+    array([[1.5, 0.7],
+           [0.7, 1.5]])
     """
 
     is_free = True
@@ -166,7 +291,19 @@ class Orthogonal(Rigid):
     Parameters
     ----------
     links : as for `LocationScale`, default=None
+        The scale on which the map is one.
     orientation : as for `Affine`, default="any"
+        Whether reflections are searched as well.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit import ConDoAdapter, Orthogonal
+    >>> rng, turn = np.random.default_rng(0), np.array([[0.8, -0.6], [0.6, 0.8]])
+    >>> new, old = (rng.exponential(size=(300, 2)) * [3, 1] for _ in range(2))
+    >>> ConDoAdapter(Orthogonal()).fit_pair(new, old @ turn.T).map_.A.round(1)
+    array([[ 0.8, -0.6],
+           [ 0.6,  0.8]])
     """
 
     has_scale = False
@@ -178,7 +315,19 @@ class Similarity(Rigid):
     Parameters
     ----------
     links : as for `LocationScale`, default=None
+        The scale on which the map is one.
     orientation : as for `Affine`, default="any"
+        Whether reflections are searched as well.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit import ConDoAdapter, Similarity
+    >>> rng, turn = np.random.default_rng(0), np.array([[0.8, -0.6], [0.6, 0.8]])
+    >>> new, old = (rng.exponential(size=(300, 2)) * [3, 1] for _ in range(2))
+    >>> ConDoAdapter(Similarity()).fit_pair(new, 2 * old @ turn.T).map_.A.round(1)
+    array([[ 1.5, -1.2],
+           [ 1.2,  1.5]])
     """
 
 
@@ -190,6 +339,19 @@ class Blocks(MapFamily):
     groups : list of lists, or dict of lists, of names or positions, default=()
         The groups. A feature in none of them has a scale and an offset of its own.
     links : as for `LocationScale`, default=None
+        The scale on which the map is affine.
+
+    Examples
+    --------
+    >>> from condokit import Blocks, ConDoAdapter, datasets
+    >>> eeg = datasets.make_eeg(100, 100, random_state=0)
+    >>> features = eeg.X_query[:, :3], eeg.X_reference[:, :3]
+    >>> adapter = ConDoAdapter(Blocks([[0, 1]]))
+    >>> A = adapter.fit_pair(*features, eeg.seizure_query, eeg.seizure_reference).map_.A
+    >>> (A != 0).astype(int)
+    array([[1, 1, 0],
+           [1, 1, 0],
+           [0, 0, 1]])
     """
 
     form = "blocks"
@@ -242,6 +404,17 @@ class LowRank(MapFamily):
     rank : int, default=2
         Rank of what is added to the diagonal.
     links : as for `LocationScale`, default=None
+        The scale on which the map is affine.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, LowRank, datasets
+    >>> eeg = datasets.make_eeg(100, 100, random_state=0)
+    >>> features = eeg.X_query[:, :4], eeg.X_reference[:, :4]
+    >>> adapter = ConDoAdapter(LowRank(1))
+    >>> map_ = adapter.fit_pair(*features, eeg.seizure_query, eeg.seizure_reference).map_
+    >>> map_.kind, map_.left.shape
+    ('low-rank', (4, 1))
     """
 
     form = "low-rank"

@@ -1,7 +1,8 @@
 """The map file: versioned JSON, readable without condokit, checked in full when read.
 
-`docs/reference/map-schema.json` describes it. Keys may be added to a schema if older versions can do without
-them; its number rises if they would apply the map wrongly. Files of all schemas are read for ever.
+`docs/reference/map-schema.json` describes it. Keys may be added to a schema if older versions can
+do without them; its number rises if they would apply the map wrongly. Files of all schemas are read
+for ever.
 """
 
 import hashlib

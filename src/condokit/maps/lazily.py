@@ -11,6 +11,7 @@ import numpy as np
 from condokit.checks import Array, refusal, unknown_columns
 from condokit.data.blocks import Blocks
 from condokit.data.links import LEAST_SHARE, MOST_SHARE, Link
+from condokit.data.roles import is_reference_row
 from condokit.data.tables import Table
 from condokit.io.formats import arrow
 
@@ -49,7 +50,21 @@ def _map_array(affine: Any, block: Array) -> Array:
     return affine.apply(Table(block)) if len(block) else np.empty((0, affine.shape[0]), block.dtype)
 
 
-def keep_rows(old: Any, new: Any, unchanged: Array) -> Any:
+def map_lazily_but(affine: Any, blocks: Blocks, domain: Any, labels: tuple[Any, Any]) -> Any:
+    """Map rows that are not in memory, but for those whose domain is the second of the labels."""
+    if domain is None:
+        return map_lazily(affine, blocks)
+    if blocks.columns is not None:
+        if type(domain) is not str:
+            text = "{@'domain'} must name a column of {@`X`}, which is not in memory. Got {got}."
+            raise refusal(text, got=type(domain).__name__)
+        return map_lazily(affine, blocks, (domain, labels[1]))
+    shape = Table(np.broadcast_to(0.0, (blocks.n_rows or 0, blocks.width)))
+    unchanged = is_reference_row(domain, shape, labels)
+    return _keep_rows(blocks.native, map_lazily(affine, blocks), unchanged)
+
+
+def _keep_rows(old: Any, new: Any, unchanged: Array) -> Any:
     """Return a mapped array of Dask in which some rows are as they were."""
     from dask import array
 

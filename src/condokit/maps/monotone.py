@@ -141,8 +141,17 @@ class MonotoneMap(Map):
     def compose(self, other: Map) -> "MonotoneMap":
         """Return the map that applies `other` first and then this one.
 
-        Features are matched by name when both maps have names. `other` has curves as well, or is a
-        diagonal affine map.
+        Features are matched by name when both maps have names.
+
+        Parameters
+        ----------
+        other : AffineMap or MonotoneMap
+            The map that comes first: one with curves as well, or a diagonal affine one.
+
+        Returns
+        -------
+        MonotoneMap
+            Both in one.
         """
         order, names = self.joined(other)
         first: Any = other if other.kind == "monotone" else MonotoneMap.of_line(other)

@@ -90,14 +90,14 @@ def _by_subject(reduce: np.ufunc, values: Array, groups: Array) -> Array:
 class Profile:
     """Range and moments of the query features that a map was fitted on."""
 
-    n_rows: int  # in a file, 0 stands for fewer than five
-    mean: Array  # of the known values of every feature
-    sd: Array
-    missing: Array  # share of missing values
-    # the fifth lowest and highest value, so that no single row can be read off; of subjects, if
-    # they are known, that of the fifth lowest and highest subject; None for fewer than 100 of them
+    n_rows: int  #: Rows behind it; in a file, 0 stands for fewer than five.
+    mean: Array  #: Of the known values of every feature.
+    sd: Array  #: Their standard deviations.
+    missing: Array  #: Shares of missing values.
+    #: The fifth lowest value of every feature, so that no single row can be read off; of subjects,
+    #: if they are known, that of the fifth lowest subject; None for fewer than 100 of them.
     low: Array | None = None
-    high: Array | None = None
+    high: Array | None = None  #: The fifth highest, likewise.
 
     @classmethod
     def of(cls, X: Array, n_rows: int, groups: Array | None = None) -> "Profile":
@@ -132,7 +132,13 @@ class Profile:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers; None where there is none, or it would be that of a few rows."""
+        """Return plain numbers; None where there is none, or it would be that of a few rows.
+
+        Returns
+        -------
+        dict
+            Values by field.
+        """
         few = np.round(self.n_rows * (1 - self.missing)) < MIN_CELL
         hidden: dict[str, Any] = {"n_rows": 0 if too_few(self.n_rows) else self.n_rows}
         hidden |= {name: np.where(few, np.nan, getattr(self, name)) for name in ("mean", "sd")}
@@ -170,14 +176,14 @@ class Profile:
 class Check(Record):
     """Whether new data look like those a map was fitted on; see `AffineMap.check`."""
 
-    verdict: str  # "as fitted", "look", "stop"; "unknown" if there is nothing to compare with
-    findings: list[Finding]  # the reasons
-    n_rows: int  # rows that were checked
-    missing_columns: list[str]  # features that the map needs and X lacks
-    extra_columns: list[str]  # columns that the map does not know
-    # for every feature: the change of its mean in standard deviations, the ratio of standard
-    # deviations, the shares of rows outside the range and missing, and what is wrong; figures of
-    # fewer than five values are left out
+    verdict: str  #: "as fitted", "look", "stop"; "unknown" if there is nothing to compare with.
+    findings: list[Finding]  #: The reasons.
+    n_rows: int  #: Rows that were checked.
+    missing_columns: list[str]  #: Features that the map needs and X lacks.
+    extra_columns: list[str]  #: Columns that the map does not know.
+    #: For every feature: the change of its mean in standard deviations, the ratio of standard
+    #: deviations, the shares of rows outside the range and missing, and what is wrong; figures of
+    #: fewer than five values are left out.
     features: Sheet
 
     def parts(self) -> list[Part]:  # noqa: D102

@@ -11,7 +11,7 @@ from condokit.report.render import render
 from condokit.report.study import build_study, render_study
 from condokit.trust.blocks import read_as_fitted
 
-__all__ = ["build", "build_study", "render", "render_study", "save"]
+__all__ = ["render", "render_study", "save"]
 
 
 def save(
@@ -36,10 +36,9 @@ def save(
         The file to write.
     adapter : ConDoAdapter or BatchAdapter
         A fitted adapter.
-    X, domain, confounders, features, groups, sample_weight
-        The table that it was fitted on, as in `ConDoAdapter.fit`.
-    batch, bridge
-        Of a `BatchAdapter`, in place of `domain`: as in `BatchAdapter.fit`.
+    X, domain, batch, confounders, features, groups, sample_weight, bridge
+        The table that it was fitted on, as in `ConDoAdapter.fit`; of a `BatchAdapter`, `batch` in
+        place of `domain`, as in `BatchAdapter.fit`.
     force : bool, default=False
         Replace an existing file.
 
@@ -47,6 +46,19 @@ def save(
     -------
     dict
         Everything that the page shows, as plain numbers and text.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from condokit import ConDoAdapter, datasets, report
+    >>> df = datasets.make_eeg(100, 100, random_state=0).to_frame()
+    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
+    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     record = report.save(Path(folder, "report.html"), adapter, df, **roles)
+    >>> record["verdict"]["word"]
+    'Better'
     """
     if isinstance(adapter, BatchAdapter):
         study = adapter.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)

@@ -82,17 +82,6 @@ def build(
     -------
     dict
         Plain values only; features in order of what is left of their shift, then of what it was.
-
-    Examples
-    --------
-    >>> from condokit import ConDoAdapter, datasets
-    >>> from condokit.data.roles import from_table
-    >>> df = datasets.make_eeg(random_state=0).to_frame()
-    >>> roles = "device", ["seizure"], ["eeg_delta_*"], None, None, "v1", None, "raise"
-    >>> domains = from_table(df, *roles)
-    >>> record = build(ConDoAdapter(reference="v1").fit_domains(domains), domains)
-    >>> record["verdict"]["word"], record["compared"]["n_query"]
-    ('Better', 400)
     """
     assessment, evaluation = judged(adapter, domains, assessment, evaluation)
     inward, outward = _names(adapter.map_, domains)

@@ -42,12 +42,25 @@ def render(record: dict[str, Any]) -> str:
     Parameters
     ----------
     record : dict
-        What `build` returned, or the same read from JSON.
+        What `save` returned, or the same read from JSON.
 
     Returns
     -------
     str
         The page: no requests, no dependencies, below 3 MB for 100 features.
+
+    Examples
+    --------
+    >>> import json, tempfile
+    >>> from pathlib import Path
+    >>> from condokit import ConDoAdapter, datasets, report
+    >>> df = datasets.make_eeg(60, 60, random_state=0).to_frame()
+    >>> roles = {"domain": "device", "confounders": "seizure", "features": "*F3"}
+    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     record = report.save(Path(folder, "report.html"), adapter, df, **roles)
+    >>> report.render(json.loads(json.dumps(record))) == report.render(record)
+    True
     """
     script, features = _file("report.js"), record["features"]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -58,7 +58,31 @@ def build_study(
 
 
 def render_study(record: dict[str, Any]) -> str:
-    """Return one self-contained HTML page of what `build_study` returned."""
+    """Return one self-contained HTML page for a study of many batches.
+
+    Parameters
+    ----------
+    record : dict
+        What `save` returned for a `BatchAdapter`, or the same read from JSON.
+
+    Returns
+    -------
+    str
+        The page.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from condokit import BatchAdapter, report
+    >>> X, batch = np.random.default_rng(0).normal(size=(60, 1)), np.repeat(["A", "B"], 30)
+    >>> adapter = BatchAdapter(reference="A").fit(X, batch=batch)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     record = report.save(Path(folder, "study.html"), adapter, X, batch=batch)
+    >>> report.render_study(record)[:15]
+    '<!DOCTYPE html>'
+    """
     return page("study.html.jinja", **record, graph=_placed(record))
 
 

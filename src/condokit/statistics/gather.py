@@ -45,8 +45,8 @@ class Statistics:
 
     See Also
     --------
-    ConDoAdapter.fit_statistics : the map between two domains.
-    BatchAdapter.fit_statistics : the maps of many.
+    ConDoAdapter.fit_statistics : The map between two domains.
+    BatchAdapter.fit_statistics : The maps of many.
 
     Examples
     --------
@@ -103,9 +103,9 @@ class Statistics:
         ----------
         X : array or data frame of shape (n_rows, n_columns)
             Rows of one domain or more.
-        domain : array-like of shape (n_rows,) or str
+        domain : array-like of shape (n_rows,) or str, default=None
             The label of every row, or the column that holds it.
-        label : str
+        label : str, default=None
             In place of `domain`: the label of all rows.
         confounders : list of str, array-like, data frame or dict, default=None
             As in `ConDoAdapter.fit`.
@@ -165,6 +165,13 @@ class Statistics:
         -------
         Statistics
             These statistics themselves.
+
+        Examples
+        --------
+        >>> from condokit import Statistics
+        >>> statistics = Statistics.of([[1.0], [2.0]], label="new")
+        >>> statistics.update([[3.0]])
+        <Statistics of 1 features, rows {'new': 3}>
         """
         if getattr(X, "shape", (1,))[0] == 0 and self.cells:
             return self
@@ -260,6 +267,13 @@ class Statistics:
         -------
         Statistics
             New ones; the two stay as they are.
+
+        Examples
+        --------
+        >>> from condokit import Statistics
+        >>> one, two = (Statistics.of([[1.0], [2.0]], label=label) for label in ("A", "B"))
+        >>> one.merge(two)
+        <Statistics of 1 features, rows {'A': 2, 'B': 2}>
         """
         if not self.cells or not other.cells:
             return copy(other if other.cells else self)
@@ -360,6 +374,17 @@ class Statistics:
         -------
         Statistics
             The statistics in it.
+
+        Examples
+        --------
+        >>> import io
+        >>> import numpy as np
+        >>> from condokit import Statistics
+        >>> X, file = np.random.default_rng(0).normal(size=(50, 2)), io.BytesIO()
+        >>> Statistics.of(X, label="site A").save(file)
+        >>> _ = file.seek(0)
+        >>> Statistics.load(file)
+        <Statistics of 2 features, rows {'site A': 50}>
         """
         return file.read(path, cls)
 

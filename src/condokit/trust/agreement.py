@@ -21,19 +21,19 @@ _LIMITS = 1.96
 class Agreement(Record):
     """How far paired measurements agree, before and after a map."""
 
-    n_pairs: int  # pairs
-    # root mean squared difference over all features, in standard deviations of the reference
+    n_pairs: int  #: How many pairs there are.
+    #: Root mean squared difference over all features, in standard deviations of the reference.
     error_before: float
-    error_after: float
-    # 95% limits, each one-sided, of the mean squared difference before less that after
+    error_after: float  #: The same after the map.
+    #: 95% limits, each one-sided, of the mean squared difference before less that after.
     gain: tuple[float, float]
-    # for every feature, in its own units: bias (mean of mapped minus reference), its standard
-    # error, limits of agreement (bias +- 1.96 standard deviations), root mean squared differences
-    # before and after, and the correlation of the pairs
+    #: For every feature, in its own units: bias (mean of mapped minus reference), its standard
+    #: error, limits of agreement (bias +- 1.96 standard deviations), root mean squared differences
+    #: before and after, and the correlation of the pairs.
     features: Sheet
-    # (n_pairs, n_features): what a Bland-Altman picture shows: means and differences of mapped and
-    # reference values. Not saved or printed
+    #: (n_pairs, n_features): means of mapped and reference values. Not saved or printed.
     mean: Array = field(metadata={"private": True})
+    #: (n_pairs, n_features): mapped less reference values. Not saved or printed.
     difference: Array = field(metadata={"private": True})
 
     @property

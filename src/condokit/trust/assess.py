@@ -76,22 +76,20 @@ _ALIKE = said(
 class Assessment(Record):
     """Whether two domains can be compared given their confounders; see `assess`."""
 
-    verdict: str  # in a word
-    findings: list[Finding]  # the reasons, the gravest first
-    wanted: list[str]  # data that would help most
-    # rows of each domain and features
-    n_query: int
-    n_reference: int
-    n_features: int
-    # how far the confounders overlap, and the rows that the common part is worth
-    overlap: Overlap | None
-    # association of every confounder with the domain: Cramer's V of categories, differences in
-    # standard deviations, the overlap of it alone, the share of query rows beyond the reference
+    verdict: str  #: "go", "go with care" or "not possible".
+    findings: list[Finding]  #: The reasons, the gravest first.
+    wanted: list[str]  #: Data that would help most.
+    n_query: int  #: Rows of the query.
+    n_reference: int  #: Rows of the reference.
+    n_features: int  #: Number of features.
+    overlap: Overlap | None  #: How far the confounders overlap; None if nothing can be compared.
+    #: Association of every confounder with the domain: Cramer's V of categories, differences in
+    #: standard deviations, the overlap of it alone, the share of query rows beyond the reference.
     confounders: Sheet
-    strata: Sheet  # rows by combination of categories, and by range of continuous confounders
-    # features that are constant, discrete, bounded, skewed, heavy-tailed or mostly missing
+    strata: Sheet  #: Rows by combination of categories, and by range of continuous confounders.
+    #: Features that are constant, discrete, bounded, skewed, heavy-tailed or mostly missing.
     features: Sheet
-    # whether a full matrix is "identifiable" with these rows and strata, and "why"
+    #: Whether a full matrix is "identifiable" with these rows and strata, and "why".
     affine: dict[str, Any]
 
     def parts(self) -> list[Part]:  # noqa: D102
@@ -137,11 +135,13 @@ def assess(
 
     Parameters
     ----------
-    X, domain, confounders, features, groups, sample_weight
+    X, domain
         Rows of both domains, as in `ConDoAdapter.fit`; or `Domains`, which hold all of it, as X.
     batch, bridge, adapter
         Of many batches, in place of `domain`: as in `BatchAdapter.fit`; a `BatchAdapter`, fitted or
         not, has other settings.
+    confounders, features, groups, sample_weight
+        As in `ConDoAdapter.fit`.
     reference, categorical, missing, reliability, warn_overlap, min_overlap
         As in `ConDoAdapter`.
     min_cell : int, default=5
@@ -157,8 +157,9 @@ def assess(
     >>> from condokit import assess, datasets
     >>> df = datasets.make_eeg(random_state=0).to_frame()
     >>> roles = {"domain": "device", "confounders": ["seizure"], "features": ["eeg_*"]}
-    >>> assess(df, reference="v1", **roles).verdict
-    'go'
+    >>> found = assess(df, reference="v1", **roles)
+    >>> found.verdict, round(found.overlap.coefficient, 2)
+    ('go', 0.59)
     """
     if batch is not None or isinstance(X, Study):
         limits = {"missing": missing, "categorical": categorical, "min_overlap": min_overlap}
@@ -215,13 +216,13 @@ def _assessed(
 class BatchAssessment(Record):
     """Whether many batches can be compared, and along which paths; see `assess`."""
 
-    verdict: str  # in a word
-    findings: list[Finding]
-    reference: str  # and how it came about
-    # of every batch: rows, path to the reference, expected error of a value along it in sd
+    verdict: str  #: "go", "go with care" or "not possible".
+    findings: list[Finding]  #: The reasons, the gravest first.
+    reference: str  #: The batch to map to, and how it came about.
+    #: Of every batch: rows, path to the reference, expected error of a value along it in sd.
     batches: Sheet
-    pairs: Sheet  # what any two batches have in common
-    wanted: list[str]  # what to measure next
+    pairs: Sheet  #: What any two batches have in common.
+    wanted: list[str]  #: What to measure next.
 
     def parts(self) -> list[Part]:  # noqa: D102
         return [

@@ -39,18 +39,18 @@ _Draws = Iterator[_Draw | None]  # None if a refit failed
 class Bootstrap(Record):
     """Standard errors and intervals of a map from resampled rows; see `bootstrap`."""
 
-    # maps that were refitted, and those that could not be
-    n_resamples: int
-    n_failed: int
-    # of a diagonal map: scale and offset of every feature with standard errors and 95% intervals.
-    # Of a matrix, or of curves: the standard error of the image of the query's mean
+    n_resamples: int  #: Maps that were refitted.
+    n_failed: int  #: Those that could not be.
+    #: Of a diagonal map: scale and offset of every feature with standard errors and 95% intervals.
+    #: Of a matrix, or of curves: the standard error of the image of the query's mean.
     features: Sheet
-    # root mean squared change of the matrix relative to its size, in standard units; of a diagonal
-    # map the same of its scales, of curves that of their values relative to their range
+    #: Root mean squared change of the matrix relative to its size, in standard units; of a diagonal
+    #: map the same of its scales, of curves that of their values relative to their range.
     stability: float
-    # share of refits that are more than half the size of the matrix away: another solution
+    #: Share of refits that are more than half the size of the matrix away: another solution.
     other_modes: float
-    errors: StandardErrors = field(metadata={"private": True})  # the maps. Not printed
+    #: The errors of the map, which the adapter has from then on. Not printed.
+    errors: StandardErrors = field(metadata={"private": True})
 
     def parts(self) -> list[Part]:  # noqa: D102
         text = f"{self.n_resamples} refits to resampled rows"
@@ -90,10 +90,12 @@ def bootstrap(
     ----------
     adapter : ConDoAdapter or BatchAdapter
         A fitted adapter; the map that it chose is refitted, the choice is not repeated.
-    X, domain, confounders, features, groups, sample_weight
+    X, domain
         The table that it was fitted on, as in `ConDoAdapter.fit`; or its `Domains` as X.
     batch, bridge : array-like of shape (n_rows,) or str, default=None
         With a `BatchAdapter`, in place of `domain`; as in `BatchAdapter.fit`.
+    confounders, features, groups, sample_weight
+        As when it was fitted.
     n_resamples : int, default=200
         Refits.
     n_jobs : int or None, default=None
@@ -111,11 +113,12 @@ def bootstrap(
     Examples
     --------
     >>> from condokit import ConDoAdapter, bootstrap, datasets
-    >>> df = datasets.make_eeg(random_state=0).to_frame()
-    >>> roles = {"domain": "device", "confounders": ["seizure"], "features": ["eeg_*"]}
+    >>> df = datasets.make_eeg(100, 100, random_state=0).to_frame()
+    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
     >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
-    >>> bootstrap(adapter, df, **roles).n_resamples
-    200
+    >>> found = bootstrap(adapter, df, **roles, n_resamples=20)
+    >>> found.n_resamples, list(found.features.columns)[:3]
+    (20, ['feature', 'scale', 'scale_se'])
     """
     check_integer("n_resamples", n_resamples, _FEWEST_DRAWS)
     seed = check_seed(random_state)

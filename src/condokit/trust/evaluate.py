@@ -62,47 +62,43 @@ _BY_CONTROLS = "no confounders are given, so that a shift left may be a real dif
 class Evaluation(Record):
     """What a map changed, and what it left; see `evaluate`."""
 
-    # "better": the map makes the systematic error smaller, at 95%; "no change needed": there is
-    # hardly any; "worse"; "cannot tell": the data do not say, or are not to be trusted
+    #: "better": the map makes the systematic error smaller, at 95%; "no change needed": there is
+    #: hardly any; "worse"; "cannot tell": the data do not say, or are not to be trusted.
     verdict: str
-    findings: list[Finding]  # the reasons
-    # expected systematic error of a value as recorded and after the map: root mean square over rows
-    # and features in standard deviations of the reference, with 95% intervals; None if unknown
+    findings: list[Finding]  #: The reasons.
+    #: Expected systematic error of a value as recorded: root mean square over rows and features in
+    #: standard deviations of the reference; None if unknown.
     error_before: float | None
-    error_after: float | None
-    error_before_interval: tuple[float, float] | None
-    error_after_interval: tuple[float, float] | None
-    doubts: list[str]  # why the verdict cannot be told, or could not without pairs
-    # rows compared (at most 5000 of each domain are looked at)
-    n_query: int
-    n_reference: int
-    # the data as they are, after plain moment matching, and after this map: the shift given the
-    # confounders (root mean square over features, in standard deviations), the log-ratio of
-    # standard deviations, how well the domain can be told from the features within strata, the
-    # variance that confounders explain, the share of real differences kept, and silhouettes
+    error_after: float | None  #: The same after the map.
+    error_before_interval: tuple[float, float] | None  #: 95% interval of `error_before`.
+    error_after_interval: tuple[float, float] | None  #: 95% interval of `error_after`.
+    doubts: list[str]  #: Why the verdict cannot be told, or could not without pairs.
+    n_query: int  #: Query rows compared (at most 5000 are looked at).
+    n_reference: int  #: Reference rows compared (at most 5000 are looked at).
+    #: The data as they are, after plain moment matching, and after this map: the shift given the
+    #: confounders (root mean square over features, in standard deviations), the log-ratio of
+    #: standard deviations, how well the domain can be told from the features within strata, the
+    #: variance that confounders explain, the share of real differences kept, and silhouettes.
     versions: Sheet
-    # for every feature: expected systematic error before and after, in standard deviations and in
-    # the feature's units; shift in standard deviations and ratio of standard deviations given the
-    # confounders, before and after; permutation p-value, plain and adjusted for many features; the
-    # difference that confounders explain and the share of it kept
+    #: For every feature: expected systematic error before and after, in standard deviations and in
+    #: the feature's units; shift in standard deviations and ratio of standard deviations given the
+    #: confounders, before and after; permutation p-value, plain and adjusted for many features; the
+    #: difference that confounders explain and the share of it kept.
     features: Sheet
-    # for every feature: whether one map fits all strata (p-values, plain and adjusted), by how much
-    # strata disagree beyond chance, and those farthest apart; see `trust.specification`
+    #: For every feature: whether one map fits all strata (p-values, plain and adjusted), by how
+    #: much strata disagree beyond chance, and those farthest apart.
     specification: Sheet
-    # the smallest adjusted p-value of a feature, that of telling the domains apart by all features
-    # together, and twice the smaller: that of the two tests together
-    p_features: float
-    p_joint: float
-    p_value: float
-    auc: float  # how well the domain can be told within strata after the map: 0.5 is chance
-    # where the map came from, which the tests allow for: learned from these rows, from other rows
-    # with known standard errors, or taken as given
+    p_features: float  #: The smallest adjusted p-value of a feature.
+    p_joint: float  #: The p-value of telling the domains apart by all features together.
+    p_value: float  #: Twice the smaller of these: that of the two tests together.
+    auc: float  #: How well the domain can be told within strata after the map: 0.5 is chance.
+    #: Where the map came from, which the tests allow for: learned from these rows, from other rows
+    #: with known standard errors, or taken as given.
     map_known_from: str
-    # outputs of frozen models by stratum, before and after; and predicted against true shares
-    models: Sheet
-    calibration: Sheet
-    agreement: Agreement | None  # of paired measurements
-    densities: dict[str, Any]  # densities by feature and stratum for plots and reports. Not printed
+    models: Sheet  #: Outputs of frozen models by stratum, before and after.
+    calibration: Sheet  #: Their predicted against true shares.
+    agreement: Agreement | None  #: Of paired measurements.
+    densities: dict[str, Any]  #: Densities by feature and stratum, for plots. Not printed.
 
     @property
     def sentence(self) -> str:
@@ -166,11 +162,13 @@ def evaluate(
     ----------
     adapter_or_map : ConDoAdapter, AffineMap, MonotoneMap or BatchAdapter
         A fitted adapter, or any map from the query's to the reference's features.
-    X, domain, confounders, features, groups, sample_weight
-        As in `ConDoAdapter.fit`: rows of both domains as recorded, which are mapped here. Without
-        `features`, those of the map if they have names. Or `Domains` as X.
+    X, domain
+        As in `ConDoAdapter.fit`: rows of both domains as recorded, which are mapped here. Or
+        `Domains` as X.
     batch, bridge : array-like of shape (n_rows,) or str, default=None
         With a `BatchAdapter`, in place of `domain`: as in `BatchAdapter.fit`.
+    confounders, features, groups, sample_weight
+        As in `ConDoAdapter.fit`. Without `features`, those of the map if they have names.
     reference, categorical, missing, reliability
         As in `ConDoAdapter`; default: those of the adapter.
     models : fitted model, or dict of str to fitted models, default=None
@@ -196,10 +194,13 @@ def evaluate(
     --------
     >>> from condokit import ConDoAdapter, datasets, evaluate
     >>> df = datasets.make_eeg(random_state=0).to_frame()
-    >>> roles = {"domain": "device", "confounders": ["seizure"], "features": ["eeg_*"]}
+    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
     >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
-    >>> evaluate(adapter, df, **roles, n_permutations=100).verdict
+    >>> found = evaluate(adapter, df, **roles, n_permutations=50)
+    >>> found.verdict
     'better'
+    >>> print(found.sentence)
+    Better: a value is systematically off by about ... as recorded and ... after the map.
     """
     check_integer("n_permutations", n_permutations, _FEWEST_PERMUTATIONS)
     check_integer("min_cell", min_cell, 1)
@@ -289,11 +290,11 @@ def _evaluated(
 class BatchEvaluation(Record):
     """What the maps of many batches changed, and what they left; see `evaluate`."""
 
-    verdict: str  # the gravest of all batches
-    # of every batch: verdict, rows, expected error of a value before and after in sd of the
-    # reference (along the whole path), and why the verdict cannot be told
+    verdict: str  #: The gravest of all batches.
+    #: Of every batch: verdict, rows, expected error of a value before and after in sd of the
+    #: reference (along the whole path), and why the verdict cannot be told.
     batches: Sheet
-    evaluations: dict[Any, Evaluation]  # each batch against all others, mapped
+    evaluations: dict[Any, Evaluation]  #: Each batch against all others, mapped.
 
     @property
     def sentence(self) -> str:

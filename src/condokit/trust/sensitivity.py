@@ -40,32 +40,32 @@ _LEFT_OUT = ("without", "moved_sd", "largest_sd", "moved_errors", "note")
 class Sensitivity(Record):
     """How a map depends on its confounders; see `sensitivity`."""
 
-    # the map without each confounder: by how much mapped values move, in standard deviations of the
-    # reference (root mean square and largest over features) and in standard errors
+    #: The map without each confounder: by how much mapped values move, in standard deviations of
+    #: the reference (root mean square and largest over features) and in standard errors.
     left_out: Sheet
-    # how strong each recorded confounder is: the share of the domain and of the features it
-    # explains, alone, and by how many standard errors (root mean square over features) a confounder
-    # like it, if it were missing, would move the map at most, in 19 of 20 data sets
+    #: How strong each recorded confounder is: the share of the domain and of the features it
+    #: explains, alone, and by how many standard errors (root mean square over features) one like
+    #: it, if it were missing, would move the map at most, in 19 of 20 data sets.
     recorded: Sheet
-    # share of both the domain and a feature that an unrecorded confounder would have to explain,
-    # beyond the recorded ones, to move the map of the feature by one or two standard errors
+    #: Share of both the domain and a feature that an unrecorded confounder would have to explain,
+    #: beyond the recorded ones, to move the map of the feature by one standard error.
     strength_one_error: float
-    strength_two_errors: float
-    # for every feature: its shift in standard deviations and standard errors, and the strength that
-    # would explain all of it away. Empty where standard errors are not known
+    strength_two_errors: float  #: The same for two standard errors.
+    #: For every feature: its shift in standard deviations and standard errors, and the strength
+    #: that would explain all of it away. Empty where standard errors are not known.
     features: Sheet
-    # for every feature, how far its map is off at most, in standard deviations of the reference, if
-    # a confounder was missed that explains 5, 10 or 20% of what the recorded ones leave of both the
-    # domain and the feature, or as much as the strongest recorded one does: see `hidden_bounds`
+    #: For every feature, how far its map is off at most, in standard deviations of the reference,
+    #: if a confounder was missed that explains 5, 10 or 20% of what the recorded ones leave of both
+    #: the domain and the feature, or as much as the strongest recorded one does.
     bounds: Sheet
-    strongest: str  # the name of that one
-    # the map for other reliabilities of continuous confounders, as in `left_out`
+    strongest: str  #: The name of that one.
+    #: The map for other reliabilities of continuous confounders, as in `left_out`.
     reliability: Sheet
-    # maps fitted between two parts of one domain, which should be the identity: the median over
-    # splits of the root mean squared shift (in standard deviations) and log-scale, the share of
-    # features farther than two standard errors off, and the share that a permutation test at a
-    # level of 5% finds to differ given the confounders: about 5% unless the confounders that the
-    # parts are drawn by are not taken into account well
+    #: Maps fitted between two parts of one domain, which should be the identity: the median over
+    #: splits of the root mean squared shift (in standard deviations) and log-scale, the share of
+    #: features farther than two standard errors off, and the share that a permutation test at a
+    #: level of 5% finds to differ given the confounders: about 5% unless the confounders that the
+    #: parts are drawn by are not taken into account well.
     placebo: Sheet
 
     def parts(self) -> list[Part]:  # noqa: D102
@@ -125,6 +125,16 @@ def sensitivity(
     -------
     Sensitivity
         What was found, as tables.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, datasets, sensitivity
+    >>> df = datasets.make_eeg(100, 100, random_state=0).to_frame()
+    >>> roles = {"domain": "device", "confounders": "seizure", "features": ["*F3", "*F4"]}
+    >>> adapter = ConDoAdapter(reference="v1").fit(df, **roles)
+    >>> sensitivity(adapter, df, **roles, n_splits=0).left_out
+    without  moved_sd  largest_sd  moved_errors     note
+    seizure     0.649       0.866          4.39  matters
     """
     check_integer("n_splits", n_splits, 0)
     seed = check_seed(random_state)
