@@ -74,7 +74,7 @@ for name, table in tables.items():
 # ----------------
 # Lines are fitted to the patients and the controls of each scanner. In this region the shift of the
 # scanner and the older, sicker people nearly cancel: the means of the two scanners are about equal.
-# Moment matching finds little to correct, and the gap between equal people stays. condokit closes it.
+# Moment matching corrects little, and the gap between equal people stays; condokit closes it.
 
 colours = {"old": "#2a6fb0", "new": "#e07a1f"}
 fig, axes = plt.subplots(1, 3, figsize=(11, 3.8), sharey=True)
