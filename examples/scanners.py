@@ -74,8 +74,8 @@ for name, table in tables.items():
 # ----------------
 # Lines are fitted to the patients and the controls of each scanner. We show the middle temporal
 # region because the problem is easy to see there; the next figure has all eight. The shift of the
-# scanner and the older, sicker people nearly cancel, so that the means of the two scanners are about
-# equal. Moment matching corrects little, and the gap between equal people stays; condokit closes it.
+# scanner and the older, sicker people nearly cancel, so the means of the two scanners are about
+# equal. Moment matching corrects little, so the gap between equal people stays; condokit closes it.
 
 colours = {"old": "#2a6fb0", "new": "#e07a1f"}
 fig, axes = plt.subplots(1, 3, figsize=(11, 3.8), sharey=True)
