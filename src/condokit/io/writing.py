@@ -54,6 +54,9 @@ def _writing(path: PathLike, kind: str, zipped: bool, force: bool) -> Iterator[W
         except BaseException:
             with suppress(Exception):
                 writer._sink.close()
+            with suppress(Exception):  # or its last words are heard when it is collected
+                if packed:
+                    packed.close()
             raise
 
 
