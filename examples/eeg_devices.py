@@ -124,7 +124,8 @@ ax.invert_yaxis()
 ax.set_xlim(0, 1.08)
 ax.set_xlabel("accuracy on the people of the new device")
 ax.spines[["top", "right"]].set_visible(False)
-ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.45, 1.22), ncols=4, fontsize=9)
+above = {"loc": "upper center", "bbox_to_anchor": (0.45, 1.22)}
+ax.legend(frameon=False, ncols=4, fontsize=9, **above)
 fig.tight_layout()
 
 # %%

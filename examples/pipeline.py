@@ -12,6 +12,8 @@ There are two situations.
    the device and the confounders of every row, which scikit-learn calls *metadata*.
 """
 
+import textwrap
+
 import matplotlib.pyplot as plt
 import numpy as np
 import sklearn
@@ -34,7 +36,8 @@ new, old = table[table["device"] == "v2"], table[table["device"] == "v1"]
 # ``map_`` is a transformer that is always fitted, so a pipeline of it and a fitted model can
 # predict at once. It finds its features by name; other columns are ignored.
 
-model = make_pipeline(StandardScaler(), LogisticRegression()).fit(old[names], old["depression"])
+model = make_pipeline(StandardScaler(), LogisticRegression())
+model.fit(old[names], old["depression"])
 roles = {"domain": "device", "confounders": ["seizure"], "features": ["eeg_*"]}
 adapter = ConDoAdapter(reference="v1").fit(table, **roles)
 
@@ -48,7 +51,7 @@ print(f"with the map    {service.score(new, new['depression']):.1%}")
 
 print(type(adapter.map_.transform(new)).__module__.split(".")[0])
 print(type(adapter.set_output(transform="polars").transform(new)).__module__.split(".")[0])
-adapter.set_output(transform="default")
+_ = adapter.set_output(transform="default")
 
 # %%
 # The adapter as a step
@@ -147,7 +150,7 @@ fig.tight_layout()
 try:
     adapter.transform(new, confounders=new["seizure"])
 except TypeError as error:
-    print(error)
+    print(textwrap.fill(str(error), 80))
 
 # %%
 # What happens without a request
@@ -158,7 +161,7 @@ asked = ConDoAdapter(reference="v1").set_fit_request(domain=True, confounders=Tr
 try:
     make_pipeline(asked, LogisticRegression()).fit(X, y, **metadata)
 except ValueError as error:
-    print(error)
+    print(textwrap.fill(str(error), 80))
 
 sklearn.set_config(enable_metadata_routing=False)
 
