@@ -52,9 +52,15 @@ class Page(HTMLParser):
             self.without_text.append(found.get("src", ""))
 
 
+def pages_of(site: Path) -> list[Path]:
+    """Return all pages, without the theme's own templates."""
+    found = [path for path in site.rglob("*.html") if "_static" not in path.parts]
+    return sorted(found)
+
+
 def faults(site: Path) -> list[str]:
     """Return what is wrong with links and images."""
-    pages = {path.resolve(): Page(path) for path in site.rglob("*.html")}
+    pages = {path.resolve(): Page(path) for path in pages_of(site)}
     found = []
     for path, page in pages.items():
         here = path.relative_to(site.resolve())
@@ -99,7 +105,7 @@ def browse(site: Path, screens: Path | None) -> list[str] | None:
                 browser.execute_cdp_cmd(
                     "Emulation.setDeviceMetricsOverride", {**device, "mobile": kind == "phone"}
                 )
-                for path in sorted(site.rglob("*.html")):
+                for path in pages_of(site):
                     found += look(browser, path, site, kind, screens)
             found += search(browser, site, "harmonization")
         finally:
@@ -144,7 +150,7 @@ def main() -> None:
         print("no chromium here: pages were not opened in a browser")
     for line in [*wrong, *(seen or [])]:
         print(line)
-    n = len(list(given.site.rglob("*.html")))
+    n = len(pages_of(given.site))
     print(f"{n} pages, {len(wrong)} faults of links and images, {len(seen or [])} in the browser")
     sys.exit(bool(wrong or seen))
 

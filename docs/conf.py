@@ -75,6 +75,8 @@ sphinx_gallery_conf = {
     "backreferences_dir": "gallery/backreferences",
     "doc_module": ("condokit",),
     "show_memory": False,
+    "write_computation_times": False,
+    "capture_repr": ("__repr__",),
     "min_reported_time": 1,
     "download_all_examples": True,
     "remove_config_comments": True,

@@ -26,7 +26,9 @@ def main() -> None:
     matching = ConDoAdapter(shrinkage=None).fit_pair(eeg.X_query, eeg.X_reference)
     panels = {
         "As recorded:\nthe new device reads differently": eeg.X_query,
-        "Distributions matched:\nboth groups end in the wrong place": matching.transform(eeg.X_query),
+        "Distributions matched:\nboth groups end in the wrong place": matching.transform(
+            eeg.X_query
+        ),
         "Compared given the groups (condokit):\nonly the device is removed": adapter.transform(
             eeg.X_query
         ),

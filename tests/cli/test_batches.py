@@ -58,7 +58,9 @@ def test_files_fit_the_schema(made, capsys):
     jsonschema = pytest.importorskip("jsonschema")
 
     run(capsys, "fit", "all.csv", *DATA, "-o", "maps.json", "--quiet")
-    schema = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "map-schema.json").read_text())
+    schema = json.loads(
+        (Path(__file__).parents[2] / "docs" / "reference" / "map-schema.json").read_text()
+    )
     jsonschema.validate(json.loads(Path("maps.json").read_text()), schema)
 
 
