@@ -37,7 +37,7 @@ new, old = table[table["device"] == "v2"], table[table["device"] == "v1"]
 # predict at once. It finds its features by name; other columns are ignored.
 
 model = make_pipeline(StandardScaler(), LogisticRegression())
-model.fit(old[names], old["depression"])
+_ = model.fit(old[names], old["depression"])
 roles = {"domain": "device", "confounders": ["seizure"], "features": ["eeg_*"]}
 adapter = ConDoAdapter(reference="v1").fit(table, **roles)
 
@@ -81,7 +81,7 @@ metadata = {
     "confounders": table[["seizure"]],
     "sample_weight": (table["device"] == "v1").astype(float),
 }
-pipeline.fit(X, y, **metadata)
+_ = pipeline.fit(X, y, **metadata)
 
 # %%
 # All columns of ``X`` are features here, since a pipeline hands ``X`` on as it is. In production
