@@ -48,7 +48,7 @@ class Page(HTMLParser):
             self.loads.append(found["src"])
         if tag == "link" and found.get("rel") != "canonical" and found.get("href"):
             self.loads.append(found["href"])
-        if tag == "img" and not found.get("alt"):
+        if tag == "img" and found.get("alt") is None:  # an empty one is for decoration
             self.without_text.append(found.get("src", ""))
 
 
