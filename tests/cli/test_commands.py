@@ -28,6 +28,15 @@ def test_check_says_go(files, capsys):
     assert json.loads(capsys.readouterr().out)["verdict"] == "go"
 
 
+def test_advice_names_options(files, capsys):
+    for name in ("old", "new"):
+        table = pd.read_csv(files / f"{name}.csv")
+        table["eeg_delta_F3"] = np.exp(2 * table["eeg_delta_F3"])
+        table.to_csv(files / f"{name}.csv", index=False)
+    assert run("check", *data(files)) == 0
+    assert "use --link FEATURE=log." in capsys.readouterr().out
+
+
 def test_check_without_overlap_exits_with_3(files, capsys):
     for name, kept in (("old", False), ("new", True)):
         part = pd.read_csv(files / f"{name}.csv")

@@ -26,6 +26,8 @@ _OPTIONS = {name: "--" + name.replace("_", "-") for name in _SAME.split()} | {
     "reference": "--reference-label",
     "set unreachable to 'keep'": "leave them as they are with --keep-unreachable",
     "BatchAdapter.plan": "condokit plan",
+    "links such as 'log'": "--link FEATURE=log",
+    "`links` of LocationScale": "--link",
     "use BatchAdapter": "use --batch",
     "fit on the rows of two labels": "name NEW with --query-label and OLD with --reference-label",
     "list it in `categorical`": "declare it with :cat",

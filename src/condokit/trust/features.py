@@ -22,9 +22,11 @@ _MOSTLY = 0.5  # share of missing values
 ADVICE = {
     "constant": said("It is only shifted; leave it out with {@`features`} if it means nothing."),
     "mostly missing": "Its map rests on few rows.",
-    "heavy-tailed": "A few values decide its map: correct them, or use links such as 'log'.",
-    "bounded": "A scale moves the bound: see `links`, or adapt it apart.",
-    "positive and skewed": "A link keeps it positive: LocationScale(links={...: 'log'}).",
+    "heavy-tailed": said(
+        "A few values decide its map: correct them, or use {@links such as 'log'}."
+    ),
+    "bounded": said("A scale moves the bound: see {@`links` of LocationScale}, or adapt it apart."),
+    "positive and skewed": said("A link keeps it positive: see {@`links` of LocationScale}."),
     "discrete": "Mapped values will not be whole numbers or codes.",
 }
 
