@@ -32,10 +32,10 @@ demo: $(VENV)/ready ## Adapt built-in example data; writes map, table and report
 test test-all: export OMP_NUM_THREADS = 1
 
 test: $(VENV)/dev ## Run the tests
-	$(BIN)/python -m pytest -q -n auto -m "not slow"
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow"
 
 test-all: $(VENV)/dev ## Run all tests, the slow ones too
-	$(BIN)/python -m pytest -q -n auto
+	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 lint: $(VENV)/dev ## Check format and style
 	$(BIN)/ruff format --check .

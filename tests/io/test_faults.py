@@ -155,12 +155,12 @@ def test_a_hard_link_to_an_input_is_refused(files, capsys):
 
 
 def test_outputs_of_a_fit_are_a_set(files, monkeypatch):
-    import condokit.report
+    import condokit.report.contents
 
     def fail(*_, **__):
         raise ValueError("no report")
 
-    monkeypatch.setattr(condokit.report, "build", fail)
+    monkeypatch.setattr(condokit.report.contents, "build", fail)
     two = [files / "new.csv", "--reference", files / "old.csv"]
     run(2, "fit", *two, "-o", files / "map.json", "--report", files / "report.html")
     assert sorted(os.listdir(files)) == ["new.csv", "old.csv"]
