@@ -76,6 +76,7 @@ def test_one_continuous_confounder(effect, at_most):
     assert np.mean(errors) < at_most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "limits"), [("split", (0.75, 1.7, 1.6)), ("irrelevant", (0.75, 1.6, 0.8))]
 )

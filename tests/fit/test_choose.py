@@ -99,6 +99,7 @@ def test_the_map_is_the_average_of_the_candidates():
     assert adapter.map_se_ is None
 
 
+@pytest.mark.slow
 def test_a_row_less_moves_little():
     """Adapted data move by little, and by at most 1.5 times what the default moves them."""
     for data in (turned(turn=0.1, seed=0), turned(turn=0.0, seed=1), turned(n_features=6, seed=2)):

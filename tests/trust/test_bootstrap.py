@@ -41,6 +41,7 @@ def test_parcels_give_the_errors_of_single_rows(monkeypatch):
     np.testing.assert_allclose(parcels, by_rows, rtol=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [15, 60])
 def test_intervals_cover(n):
     covered = []
