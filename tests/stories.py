@@ -1,5 +1,6 @@
 """Tables, maps and files that tests of several folders share."""
 
+import io
 import subprocess
 import sys
 
@@ -92,6 +93,15 @@ def run(*arguments):
     with pytest.raises(SystemExit) as end:
         main([str(argument) for argument in arguments])
     return end.value.code or 0
+
+
+def piped(given, monkeypatch, *arguments):
+    """Run a command in this process with bytes as its standard input: exit code and output."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), "utf-8"))
+        stdout = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+        patch.setattr(sys, "stdout", stdout)
+        return run(*arguments), stdout.buffer.getvalue()
 
 
 def data(folder, suffix="csv"):
