@@ -209,7 +209,7 @@ def test_groups_are_found_by_column_name_and_are_no_feature(eeg):
 @pytest.mark.filterwarnings("ignore:The strata are too much alike")
 @pytest.mark.parametrize("parameter", ["map", "prior", "divergence"])
 def test_names_and_instances_are_the_same(parameter):
-    data = two_domains(np.random.default_rng(0), n_features=4)
+    data = two_domains(np.random.default_rng(0), n=60, n_features=4)
     named = {"map": MAPS, "prior": PRIORS, "divergence": DIVERGENCES}[parameter]
     for name, make in named.items():
         others = {}

@@ -97,8 +97,8 @@ def test_any_kernel_on_any_objects():
             names.append("".join(letters))
         return np.array(names), np.array([0.0, 4.0, 8.0])[which] + rng.normal(size=n)
 
-    Z_query, truth = draw(150, [0.7, 0.2, 0.1])
-    Z_reference, x = draw(200, [0.1, 0.2, 0.7])
+    Z_query, truth = draw(90, [0.7, 0.2, 0.1])
+    Z_reference, x = draw(100, [0.1, 0.2, 0.7])
 
     def kernel(left, right):
         return np.array([[np.exp(-(edit_distance(a, b) ** 2)) for b in right] for a in left])

@@ -230,7 +230,11 @@ children = []
 for _ in range(8):
     child = os.fork()
     if not child:
-        main(sys.argv[1:])
+        try:
+            main(sys.argv[1:])
+        except SystemExit as end:
+            sys.stderr.flush()
+            os._exit(end.code or 0)
     children.append(child)
 print(*sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
 """
