@@ -145,7 +145,7 @@ SUPPORTED = {
 }
 
 
-def draw(A, b, n=300):
+def draw(A, b, n=400):
     """Return rows of three strata that differ in means and covariances, and the query's images."""
     rng = np.random.default_rng(1)
     d = len(b)

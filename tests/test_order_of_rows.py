@@ -6,7 +6,7 @@ import pytest
 from condokit import ConDoAdapter
 from condokit.divergences import DIVERGENCES
 from condokit.maps.families import MAPS as NAMED
-from condokit.maps.families import LocationScale
+from condokit.maps.families import Affine, LocationScale
 
 MAPS = ("shift", "location-scale", "affine", "orthogonal", "low-rank", "auto")
 BY_SAMPLES = ("mmd", "energy", "sliced-wasserstein", "procrustes")
@@ -69,7 +69,7 @@ def test_the_order_of_many_rows_does_not_matter(map, divergence):
     assert change(drawn(6000, 3, True), map=map, divergence=divergence) < 1e-6
 
 
-@pytest.mark.parametrize("map", ["location-scale", "affine", "auto"])
+@pytest.mark.parametrize("map", ["location-scale", Affine(n_starts=1), "auto"], ids=str)
 def test_threads_do_not_matter(map):
     data = drawn(150, 2, False) if map == "auto" else drawn(300, 4, False)
     one, two = (ConDoAdapter(map, n_jobs=n).fit_pair(*data).transform(data[0]) for n in (1, 2))
