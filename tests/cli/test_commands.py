@@ -434,7 +434,7 @@ def test_obs_of_anndata_are_no_features(tmp_path, capsys):
 
 def test_the_recorded_command_runs(files, monkeypatch, capsys):
     monkeypatch.chdir(files)
-    two = ["new.csv", "--reference", "old.csv", "-c", "seizure", "-f", "eeg_delta_*"]
+    two = ["new.csv", "--reference", "old.csv", "-c", "seizure", "-f", "eeg_delta_F*"]
     assert run("fit", *two, "-oout.json", "--report=out.html", "--json") == 0
     record = json.loads(capsys.readouterr().out)
     command = record["report"]["reproduce"]["command"]

@@ -120,7 +120,7 @@ def fitted_errors(pairs):
 
 @pytest.mark.filterwarnings("ignore:Scales far from one:condokit.IdentifiabilityWarning")
 @pytest.mark.parametrize(
-    ("n", "at_most", "n_fresh"), [(10, 0.8, 200), (20, 1.03, 200), (500, 1.02, 50)]
+    ("n", "at_most", "n_fresh"), [(10, 0.8, 100), (20, 1.03, 200), (500, 1.02, 50)]
 )
 @pytest.mark.parametrize("is_fresh", [False, True], ids=["paper", "fresh"])
 def test_categorical1d_gains_at_small_n_and_loses_nothing_at_large(n, at_most, n_fresh, is_fresh):
