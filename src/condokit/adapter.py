@@ -15,8 +15,8 @@ from condokit.conditionals.base import Conditional
 from condokit.data.blocks import blocks_of
 from condokit.data.domains import Domains
 from condokit.data.measurements import warn_of_columns
-from condokit.data.roles import column_values, from_pair, is_reference_row
-from condokit.data.streamed import read_table
+from condokit.data.reader import read_pair, read_two
+from condokit.data.roles import Roles, column_values, is_reference_row
 from condokit.divergences.base import Divergence
 from condokit.fit.choose import (
     account,
@@ -258,9 +258,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
           False   0.738      159          405
            True   0.262      241           95
         """
-        roles = domain, confounders, features, groups, sample_weight
-        settings = self.reference, self.categorical, self.missing, self.reliability
-        domains = read_table(X, *roles, *settings)
+        roles = Roles(domain, confounders, features, groups, sample_weight, **self._how_read())
+        domains = read_two(X, roles, self.reference)
         self.fit_domains(domains, by_place(features, domains))
         self._domain = domain if isinstance(domain, str) else None
         return self
@@ -341,6 +340,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         Z_query: Any = None,
         Z_reference: Any = None,
         *,
+        confounders: Any = None,
         features: Any = None,
         pairs: Any = None,
         groups: Any = None,
@@ -359,6 +359,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             spreads as well and is farther from the truth.
         Z_query, Z_reference : array-like, data frame or dict, default=None
             Confounders of each domain.
+        confounders : str, list of str, or pair of array-like, default=None
+            In place of these two: names of columns of both tables, or a pair (query, reference).
         features : list of str or int, default=None
             As in `fit`, of both tables.
         pairs : pair of lists of int, default=None
@@ -366,8 +368,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             one or more, which may be all rows. The map is then refined by regression on them, as
             far as they advise; with map="auto" also to a matrix, of low rank if features are many.
             See `report_["pairs"]`. A row may be in several pairs, a pair is listed once.
-        groups, sample_weight : pair of array-like, default=None
-            As in `fit`, as a pair (query, reference).
+        groups, sample_weight : str or pair of array-like, default=None
+            As in `fit`: the name of a column of both tables, or a pair (query, reference).
 
         Returns
         -------
@@ -391,11 +393,17 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 f"'reference' is {self.reference!r}, but fit_pair takes the reference as its "
                 "second table. Leave `reference` out, or use fit with one table."
             )
-        tables = X_query, X_reference, Z_query, Z_reference
-        settings = self.categorical, self.missing, takes_any_features(self.map, self.divergence)
-        domains = from_pair(*tables, groups, sample_weight, *settings, features, self.reliability)
+        Z, settings = (Z_query, Z_reference), {"features": features} | self._how_read()
+        roles = Roles.of_pair(Z, confounders, groups, sample_weight, **settings)
+        any_features = takes_any_features(self.map, self.divergence)
+        domains = read_pair(X_query, X_reference, roles, any_features)
         matched = None if pairs is None else check_pairs(pairs, domains)
         return self.fit_domains(domains, by_place(features, domains), matched)
+
+    def _how_read(self) -> dict[str, Any]:
+        """Return the settings that say how confounders are read."""
+        names = ("categorical", "missing", "reliability")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def map_se_(self) -> dict[str, Array] | None:
@@ -596,4 +604,6 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 mine = unchanged[rows]
                 result[rows][mine] = chunk[mine] if what is affine else 0.0
         names = affine.outputs(table.columns)
-        return result if as_array else table.rebuild(result, names, what is affine)
+        if as_array:
+            return result
+        return table.rebuild(result, names, what is affine, affine.depends)

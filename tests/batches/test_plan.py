@@ -25,10 +25,9 @@ def test_the_plan_is_better_than_chance(made):
         from condokit.batches.graph import RATIO, Graph
         from condokit.batches.plan import covariance
         from condokit.batches.study import Study
+        from condokit.data.roles import Roles
 
-        read = Study.read(
-            study.X, study.code, study.table["group"], None, None, None, None, "raise"
-        )
+        read = Study.read(study.X, Roles(study.code, study.table["group"], argument="batch"))
         graph = Graph(read, 0.05)
         L = graph.information_matrix(np.zeros(graph.strata_shape))
         for a, b in moves:

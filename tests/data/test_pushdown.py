@@ -5,9 +5,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from reading import from_table
 
 from condokit import ConDoAdapter
-from condokit.data import blocks, pushdown, streamed
+from condokit.data import blocks, pushdown, reader
 
 FEATURES = ["a", "b", "c", "d", "e"]
 ROLES = {"domain": "domain", "confounders": ["sex"], "features": FEATURES}
@@ -16,7 +17,7 @@ ROLES = {"domain": "domain", "confounders": ["sex"], "features": FEATURES}
 @pytest.fixture(autouse=True)
 def no_blocks(monkeypatch):
     monkeypatch.delitem(blocks.ENGINES, "duckdb")
-    monkeypatch.setattr(streamed, "_SAMPLED", 1000)
+    monkeypatch.setattr(reader, "_SAMPLED", 1000)
     monkeypatch.setattr(pushdown, "_TOGETHER", 2)
 
 
@@ -48,7 +49,7 @@ def test_moments_are_those_of_all_rows(missing, offset):
     found = ConDoAdapter().fit(X, **ROLES)
     assert np.allclose(found.map_.scale, wanted.map_.scale, rtol=1e-6)
     assert np.allclose(found.map_.offset, wanted.map_.offset, rtol=1e-6)
-    domains = streamed.read_table(X, "domain", "sex", FEATURES, *[None] * 4, "raise")
+    domains = from_table(X, "domain", "sex", FEATURES, *[None] * 4, "raise")
     assert domains.sums.moments.count.sum() == len(frame) - 100 * (missing > 0)
     assert 2000 <= len(domains.is_query) < 2300
 
@@ -58,7 +59,7 @@ def test_constant_features_and_far_origins_are_exact():
     frame["a"] = np.where(frame["domain"] == "query", 5.1, 7.3)
     frame["b"] = 1e9 + 1e-3 * frame["b"]
     frame.loc[: len(frame) // 2, "b"] -= 0.0
-    domains = streamed.read_table(relation(frame), "domain", "sex", FEATURES, *[None] * 4, "raise")
+    domains = from_table(relation(frame), "domain", "sex", FEATURES, *[None] * 4, "raise")
     moments = domains.sums.moments
     assert (moments.squares[:, 0] == 0).all()
     assert set(moments.mean[:, 0]) == {5.1, 7.3}
@@ -71,7 +72,7 @@ def test_constant_features_and_far_origins_are_exact():
 def test_rare_cells_are_sampled_as_well():
     frame = made()
     frame.loc[:149, "sex"] = "other"
-    domains = streamed.read_table(relation(frame), "domain", "sex", FEATURES, *[None] * 4, "raise")
+    domains = from_table(relation(frame), "domain", "sex", FEATURES, *[None] * 4, "raise")
     codes = domains.confounders[0].codes
     rare = codes == domains.confounders[0].levels.index("other")
     assert rare.sum() > 80

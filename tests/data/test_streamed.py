@@ -10,10 +10,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from reading import from_table as read_table
 
 from condokit import ConDoAdapter, assess, bootstrap, evaluate, sensitivity
-from condokit.data import streamed, tally
-from condokit.data.streamed import read_table
+from condokit.data import reader, tally
 
 dask = pytest.importorskip("dask")
 dask.config.set({"dataframe.convert-string": True})
@@ -55,7 +55,7 @@ def frames(frame):
 
 @pytest.fixture
 def few_in_sample(monkeypatch):
-    monkeypatch.setattr(streamed, "_SAMPLED", 2000)
+    monkeypatch.setattr(reader, "_SAMPLED", 2000)
     monkeypatch.setattr("condokit.data.blocks._VALUES", 1 << 15)  # some 4000 rows a block
 
 
@@ -277,7 +277,7 @@ def test_a_worker_that_dies_changes_nothing(tmp_path, monkeypatch):
     import dask.dataframe as dd
     from distributed import Client, LocalCluster
 
-    monkeypatch.setattr(streamed, "_SAMPLED", 2000)
+    monkeypatch.setattr(reader, "_SAMPLED", 2000)
     frame = made(20_000)
     wanted = fitted(frame)
     parts = dd.from_pandas(frame, npartitions=8)  # row 10,000 begins the fifth
@@ -343,7 +343,7 @@ def test_a_file_that_vanishes_is_an_error_of_one_line(tmp_path):
 
 
 def test_a_law_that_some_of_the_sampled_rows_tell(monkeypatch):
-    monkeypatch.setattr(streamed, "_SAMPLED", 2000)
+    monkeypatch.setattr(reader, "_SAMPLED", 2000)
     monkeypatch.setattr("condokit.solvers.pooled.estimate.MANY_ROWS", 1000)
     rng = np.random.default_rng(0)
     n = 10_000

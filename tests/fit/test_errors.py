@@ -5,12 +5,12 @@ import warnings
 
 import numpy as np
 import pytest
+from reading import from_pair
 
 import condokit.fit.errors as resampling
 from condokit import Affine, Blocks, ConDoAdapter, bootstrap
 from condokit.compare.comparison import compare
 from condokit.conditionals import Stratified
-from condokit.data.roles import from_pair
 from condokit.divergences import DIVERGENCES
 from condokit.summaries.gaussians import gaussian_pair
 from condokit.summaries.resampled import ResampledGaussians

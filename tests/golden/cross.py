@@ -33,7 +33,10 @@ def cells():
     """Return (number of domains, confounders, map, variant) of every study."""
     plain = [(k, z, m, "") for k in (2, 4) for z in CONFOUNDERS for m in MAPS]
     how = [
-        (k, z, "location-scale", v) for k in (2, 4) for z in ("category", "number") for v in VARIANTS
+        (k, z, "location-scale", v)
+        for k in (2, 4)
+        for z in ("category", "number")
+        for v in VARIANTS
     ]
     return plain + how
 

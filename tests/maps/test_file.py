@@ -13,10 +13,10 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+from reading import from_pair, from_table
 from sklearn.base import clone
 
 from condokit import AffineMap, ConDoAdapter, MapFileError, datasets, load_map
-from condokit.data.roles import from_pair, from_table
 from condokit.maps import file as mapfile
 from condokit.maps.families import LocationScale
 from condokit.maps.profile import Profile

@@ -131,6 +131,8 @@ def _together(
 ) -> tuple[dict[int, AffineMap], dict[int, StandardErrors | None], dict[str, Any]]:
     family, table = pick("map", one.map, MAPS, MapFamily), study.domains.tables[0]
     links = None if family.links is None else check_links(family.links, table.labels)
+    if links is not None and study.domains.sums is not None:
+        raise study.domains.sums.no_rows()
     linked = replace(study, domains=replace(study.domains, links=links))
     shrinks = one.shrinkage == "auto"
     found = fit_study(linked, sorted(paths), reference, family.has_scale, shrinks)

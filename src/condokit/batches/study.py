@@ -10,7 +10,8 @@ from condokit.data.columns import in_order
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
-from condokit.data.roles import from_batches
+from condokit.data.reader import read
+from condokit.data.roles import Roles
 from condokit.statistics.domains import cells_of
 from condokit.statistics.gather import Statistics
 
@@ -26,13 +27,17 @@ class Study:
     reference: Any = None  # the batch to map to, if the data say so
 
     @classmethod
-    def read(cls, X: Any, batch: Any, *roles: Any, bridge: Any = None) -> "Study":
-        """Read one table; see `condokit.data.roles.from_batches`."""
-        domains, codes, labels, given = from_batches(X, batch, bridge, *roles)
+    def read(cls, X: Any, roles: Roles) -> "Study":
+        """Read one table whose label is the batch of each row."""
+        found = read(X, roles)
+        domains, codes, labels = found.domains, found.site, found.labels
+        if len(labels) < 2:
+            text = "{@'batch'} has the label {only} alone; there is nothing to compare."
+            raise refusal(text, only=listing(labels))
         study = cls(domains, codes, labels, np.full(len(codes), -1))
-        if given is None:
+        if found.bridge is None:
             return study
-        if not (study := study.with_bridges(given)).n_bridges:
+        if not (study := study.with_bridges(found.bridge)).n_bridges:
             text = "No value of {@'bridge'} is in two batches, so it marks no sample of several."
             if not domains.confounders:
                 raise refusal(text + " Without it and {@`confounders`} nothing can be compared.")

@@ -38,7 +38,6 @@ class Domains:
     weights: Array | None = None
     groups: Array | None = None
     keep: Array | None = None
-    missing: dict[str, int] = field(default_factory=dict)
     links: tuple[Link, ...] | None = None
     gaps: tuple[Array, Array] | None = None  # missing (query, reference) values of each feature
     # columns that are not features, and why, where no features were named
@@ -136,14 +135,19 @@ class Domains:
 
     @property
     def continuous(self) -> "list[Confounder]":
-        """The confounders that are numbers."""
+        """The confounders that are numbers, and whose values are known of every row."""
         return [c for c in self.confounders if c.values is not None]
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """How many rows lack a confounder, by its name."""
+        return {c.name: c.n_missing for c in self.confounders if c.n_missing}
 
     def strata(self) -> Strata:
         """Cross the categorical confounders into strata; rows that are not kept have code -1."""
         codes = np.zeros(len(self.is_query), dtype=np.int32)
         levels: list[tuple[Any, ...]] = [()]
-        categorical = [c for c in self.confounders if c.values is None]
+        categorical = [c for c in self.confounders if not c.is_number]
         for confounder in categorical:
             n_levels = len(confounder.levels)
             small = len(levels) * n_levels < np.iinfo(np.int32).max
@@ -169,13 +173,21 @@ class Domains:
 
 @dataclass(frozen=True)
 class Confounder:
-    """One confounder: distinct values and the number of each row's, or values if continuous."""
+    """One confounder: levels and the number of each row's if categorical, else numbers."""
 
     name: str
-    levels: list[Any]
-    codes: Array
-    values: Array | None = None
+    is_number: bool = False  # whether it is continuous
+    levels: list[Any] = field(default_factory=list)  # the distinct values of categories
+    codes: Array = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    values: Array | None = None  # of a number: that of every row, None where rows are not known
+    range: tuple[float, float] | None = None  # of a number without rows: where values can lie
+    n_missing: int = 0  # rows that lack it
     may_be_codes: bool = False  # whether values are integers, and few
+
+    @property
+    def kind(self) -> str:
+        """What it is called in records."""
+        return "continuous" if self.is_number else "categorical"
 
     def as_given(self) -> Array:
         """Return the value of every row."""

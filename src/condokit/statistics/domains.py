@@ -58,7 +58,9 @@ def cells_of(stats: Statistics) -> tuple[Domains, Array]:
         levels = in_order({cell[j] for cell in cells})
         number = {level: k for k, level in enumerate(levels)}
         codes = np.array([number[cell[j]] for cell in cells], dtype=np.int32)
-        confounders.append(Confounder(name, levels, codes))
+        confounders.append(Confounder(name, False, levels, codes))
+    ranges = stats.ranges
+    confounders += [Confounder(n, True, range=ranges[n]) for n in stats.confounders if n in ranges]
     label = np.array([stats.labels.index(cell[0]) for cell in cells])
     sums = Sums(
         moments,
