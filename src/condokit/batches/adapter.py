@@ -385,10 +385,12 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         X : array or data frame of shape (n_rows, n_columns)
             Rows of the new batch, and of one or more known ones, which their maps move to the
             reference first.
-        batch, confounders, groups, sample_weight, bridge
+        batch, confounders
             As in `fit`.
         features : str, or list of str or int, default=None
             As in `fit`; they must be those of the maps, which are taken by default.
+        groups, sample_weight, bridge
+            As in `fit`.
 
         Returns
         -------
