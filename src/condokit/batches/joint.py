@@ -30,7 +30,7 @@ from condokit.solvers.pooled.stacked import Stacked, nodes, solve
 from condokit.solvers.pooled.weights import fit_weights, shape
 from condokit.summaries.moments import gather
 
-_MOST_VALUES = 4_000_000  # of rows times features at a time
+_MOST_VALUES = 300_000  # of rows times features at a time
 _ROW_VALUES = 20_000_000  # beyond which categories alone are fitted from moments of cells
 _MOST_SELECTING = 128
 _FEWEST_TIED = 10  # rows of a batch whose equal values count
