@@ -56,7 +56,7 @@ class Blocks:
     def __iter__(self) -> Iterator[Any]:
         """Read all blocks, in order; what goes wrong underneath is told in one line."""
         with worded():
-            blocks = iter(self.open(self.native, max(1, _VALUES // max(self.width, 1))))
+            blocks = iter(self.open(self.native, block_rows(self.width)))
         while True:
             with worded():
                 block = next(blocks, None)
@@ -68,7 +68,7 @@ class Blocks:
         """Return the first block that has rows."""
         with worded():
             if self.lazy is not None:
-                rows = max(1, min(_VALUES // max(self.width, 1), 100_000))
+                rows = min(block_rows(self.width), 100_000)
                 block = self.lazy.head(rows).collect("pyarrow").to_native()
                 if self.engine == "dask" and not len(block):  # of the first partition alone
                     block = next((b for b in self if len(b)), block)
@@ -91,6 +91,11 @@ class Blocks:
             scan = need("dask", "clusters need dask", "dask").delayed(_read_fragment)
             return [scan(part, names) for part in dataset.get_fragments()]
         return None
+
+
+def block_rows(width: int) -> int:
+    """Return how many rows of so many columns a block has."""
+    return max(1, _VALUES // max(width, 1))
 
 
 def blocks_of(X: Any) -> Blocks | None:

@@ -5,7 +5,7 @@ in a pass, and some are kept (`read_two`). Roles, kinds of confounders, features
 weights are decided by the same functions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from condokit.checks import Array, did_you_mean, listing, refusal, require_domain
 from condokit.data.arrays import sides
 from condokit.data.bins import Bins, Values
-from condokit.data.blocks import Blocks, blocks_of, reduce_blocks
+from condokit.data.blocks import Blocks, block_rows, blocks_of, reduce_blocks
 from condokit.data.columns import as_array, factorize, in_order, number_levels
 from condokit.data.confounders import (
     are_two,
@@ -48,6 +48,7 @@ from condokit.data.sums import Sums, Ties
 from condokit.data.tables import Table
 from condokit.data.tally import Pass, Reading, Sample, Tally, domain_of, marks_of
 
+_OF_SAMPLE = ("tables", "is_query", "weights", "gaps", "sums")
 _SAMPLED = 20_000  # rows of a domain
 _SAMPLED_VALUES = 1 << 22  # of a domain
 
@@ -323,6 +324,48 @@ def _features_of(found: RoleColumns, roles: Roles) -> tuple[list[Table], dict[st
     _, site = number_levels(found.label, "domain")
     chosen = choose_features([found], roles.features, site)
     return chosen.tables, chosen.left
+
+
+def in_blocks(domains: Domains) -> Domains:
+    """Return domains in memory as if they were not: sums of all rows, and a sample of these.
+
+    Memory is then one block for each thread. The same domains, if no row would be left out of the
+    sample.
+    """
+    width, n = domains.n_features, len(domains.is_query)
+    step = block_rows(width)
+    head = domains.rows(np.arange(min(n, step)))
+    marks, most, is_telling = _how_sampled(head)
+    if np.bincount(domains.is_query, minlength=2).max() <= most:
+        return domains
+    weights = domains.weights
+    if domains.keep is not None:
+        weights = domains.keep * (1.0 if weights is None else weights)
+    crossed: dict[str | None, Any] = {None: domains.is_query}
+    crossed |= {c.name: c.codes for c in domains.confounders if not c.is_number}
+    numbers = {c.name: c.values for c in domains.continuous}
+    starts = np.append(np.arange(0, n, step), n)
+    reading = Reading([*range(width)], crossed, numbers, weights, marks, most, is_telling, starts)
+    blocks = Blocks(domains, None, "memory", _parts, None, width, n)
+    tally = reduce_blocks(blocks, reading)
+    assert tally is not None  # there are rows
+    names = domains.tables[0].feature_names
+    table = Table.named(head[:1], names)
+    kinds = {c.name: "whole number" if c.may_be_codes else c.kind for c in domains.confounders}
+    found = _domains(
+        blocks, tally, reading, table, _levels(tally, list(crossed)), (True, False), kinds, {}
+    )
+    known = {c.name: c for c in domains.confounders}
+    confounders = [
+        replace(known[c.name], codes=c.codes, values=c.values) for c in found.confounders
+    ]
+    return replace(domains, **{n: getattr(found, n) for n in _OF_SAMPLE}, confounders=confounders)
+
+
+def _parts(domains: Domains, rows: int) -> Iterator[Array]:
+    """Yield the rows of domains in memory, so many at a time."""
+    for start in range(0, len(domains.is_query), rows):
+        yield domains.rows(np.arange(start, min(start + rows, len(domains.is_query))))
 
 
 def _known(column: Any) -> Array:

@@ -31,6 +31,7 @@ from condokit.data.missing import (
     same_gaps,
     with_gaps,
 )
+from condokit.data.reader import in_blocks
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
 from condokit.divergences.samples import on_means
@@ -58,6 +59,7 @@ from condokit.summaries.samples import as_moments, sample_rows
 
 _MOST_SQUARE = 5000
 _DETERMINED = 20.0  # curvature times rows; above 70 where maps are found again, below 8 if not
+_MANY_ROWS = 100_000  # that are summed in blocks, given continuous confounders
 _ENOUGH_ROWS = 2  # per feature in every stratum, from which covariances are left as they are
 _FEWEST_COMPLETE = 5  # rows of a domain without missing values, where only these can be used
 _LONE = 1.5  # rows of a domain in every stratum, below which there is no spread
@@ -129,6 +131,8 @@ def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
     recipe = recipe.checked()
     if domains.sums is not None:
         domains = _as_needed(domains, recipe)
+    elif _is_cheaper_in_blocks(domains, recipe):
+        domains = in_blocks(domains)
     links = recipe.family.links
     if links is not None and not domains.is_rectangular:
         domains = replace(domains, links=check_links(links, domains.tables[0].labels))
@@ -166,6 +170,13 @@ def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
         **facts,
     )
     return Fit(found_map, errors, support, comparison.overlap, report)
+
+
+def _is_cheaper_in_blocks(domains: Domains, recipe: Recipe) -> bool:
+    """Tell whether rows are many, and all that is needed of them are sums, given numbers."""
+    plain = recipe.family.form == "diagonal" and recipe.family.links is None
+    by_sums = plain and recipe.needs == "rows" and domains.groups is None
+    return by_sums and bool(domains.continuous) and len(domains.is_query) > _MANY_ROWS
 
 
 def _as_needed(domains: Domains, recipe: Recipe) -> Domains:
