@@ -196,7 +196,7 @@ def test_checks_of_numbers_name_the_argument_as_the_reader_does():
 REMOVED = {
     "Blocks": ({"map": "blocks"}, ["affine"], "maps.families"),
     "Jeffreys": ({"divergence": "jeffreys"}, ["reverse-kl", "forward-kl"], "divergences"),
-    "Procrustes": ({"divergence": "procrustes"}, ["mmd", "pc-match"], "divergences"),
+    "Procrustes": ({"divergence": "procrustes"}, ["mmd", "energy"], "divergences"),
     "SlicedWasserstein": ({"divergence": "sliced-wasserstein"}, ["mmd", "energy"], "divergences"),
     "StochasticMMD": ({"divergence": "mmd-paper"}, ["mmd"], "divergences"),
     "UniformPrior": ({"prior": "uniform"}, ["product", "overlap"], "compare.priors"),

@@ -28,7 +28,7 @@ Missing = Literal["raise", "drop", "impute"]
 _REMOVED = {
     "Blocks": ("map='blocks'", "{@map='affine'}, one group of {@`features`} at a time"),
     "Jeffreys": ("divergence='jeffreys'", "{@divergence='reverse-kl'} or 'forward-kl'"),
-    "Procrustes": ("divergence='procrustes'", "{@divergence='mmd'} or 'pc-match'"),
+    "Procrustes": ("divergence='procrustes'", "{@divergence='mmd'} or 'energy'"),
     "SlicedWasserstein": ("divergence='sliced-wasserstein'", "{@divergence='mmd'} or 'energy'"),
     "StochasticMMD": ("divergence='mmd-paper'", "{@divergence='mmd'}"),
     "UniformPrior": ("prior='uniform'", "{@prior='product'} or 'overlap'"),

@@ -194,6 +194,20 @@ def test_a_continuous_confounder_and_none_at_all():
     assert rmse(alone.transform(X_query), truth) < 0.01
 
 
+def test_energy_finds_the_scale_of_whole_numbers():
+    errors = {"auto": [], "mmd": [], "energy": []}
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        level, z = rng.normal(size=(3, 2)), np.repeat([0, 1, 2], 100)
+        truth, scores = (np.round(level[z] + rng.normal(size=(300, 2))) for _ in range(2))
+        data = (truth - 3) / 1.5, scores, z.astype(str), z.astype(str)
+        for name, found in errors.items():
+            mapped = ConDoAdapter(divergence=name).fit_pair(*data).transform(data[0])
+            found.append(rmse(mapped, truth))
+    default, mmd, energy = map(np.mean, errors.values())
+    assert energy < 0.5 * min(default, mmd)
+
+
 @pytest.mark.parametrize("family", [Affine(), LocationScale(), Shift(), Identity()], ids=repr)
 def test_a_search_goes_down(family):
     samples = random_samples(0, d=3).each(lambda rows: 2 * rows + 1, lambda rows: rows)

@@ -364,6 +364,9 @@ class MMD(_KernelDivergence):
 class Energy(_KernelDivergence):
     r"""Energy distance, :math:`2 \overline{|z - y|} - \overline{|z - z'|} - \overline{|y - y'|}`.
 
+    Best where values lie on a grid, such as scores and counts in another unit: its cusp where rows
+    coincide finds the scale that brings one grid onto the other.
+
     Parameters
     ----------
     max_rows : int, default=2000
