@@ -59,19 +59,18 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     map : str or MapFamily, default="location-scale"
         The family of maps to choose from: "identity", "shift", "location-scale", "monotone" (an
         increasing curve for every feature, as far as evidence bends it from a line), "affine",
-        "orthogonal", "similarity", "low-rank", "blocks" (as `Blocks(groups)`). "auto" is
-        "location-scale" with those lines bent that are likely curves (given confounders, up to 300
-        features), and averages it with matrices by how well they predict held-out rows, if there
-        are 8 rows per feature; see `report_`.
+        "orthogonal", "similarity", "low-rank". "auto" is "location-scale" with those lines bent
+        that are likely curves (given confounders, up to 300 features), and averages it with
+        matrices by how well they predict held-out rows, if there are 8 rows per feature; see
+        `report_`.
     divergence : str or Divergence, default="auto"
-        What the map makes small: "reverse-kl", "forward-kl", "jeffreys", "likelihood", "ot",
-        "pc-match", or between samples "mmd", "energy", "sliced-wasserstein", "procrustes".
-        "auto" is "likelihood" with confounders of any kind and for "monotone", "ot" without
-        confounders ("pc-match" for "orthogonal" and "similarity"). Other than that it is
-        "reverse-kl" for "low-rank", and for diagonal maps if a `conditional` is named; "mmd"
-        between different features; and for "affine" given confounders with fewer than 8 rows per
-        feature "ot", or "pc-match" if that is better on held-out rows.
-    prior : {"product", "paper", "uniform", "overlap"} or Prior, default="product"
+        What the map makes small: "reverse-kl", "forward-kl", "likelihood", "ot", "pc-match", or
+        between samples "mmd", "energy". "auto" is "likelihood" with confounders of any kind and
+        for "monotone", "ot" without confounders ("pc-match" for "orthogonal" and "similarity").
+        Other than that it is "reverse-kl" for "low-rank", and for diagonal maps if a `conditional`
+        is named; "mmd" between different features; and for "affine" given confounders with fewer
+        than 8 rows per feature "ot", or "pc-match" if that is better on held-out rows.
+    prior : {"product", "paper", "overlap"} or Prior, default="product"
         The weight of each confounder value in the comparison. Of no effect on maps found by
         "likelihood", in which every row counts.
     conditional : str or Conditional, default="auto"
@@ -116,8 +115,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         Whether to show the progress of long searches on the error stream. Whether or not, Ctrl-C
         ends a search with the best map so far, and a warning.
     random_state : int or None, default=None
-        Seed of what is named and draws at random ("mmd" with many rows, "sliced-wasserstein",
-        "chained"). None is 0: results are the same every time.
+        Seed of what is named and draws at random ("mmd" with many rows, "chained"). None
+        is 0: results are the same every time.
 
     Attributes
     ----------
@@ -138,9 +137,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         `bootstrap` has found them, where resampling would take long or tell little: given
         continuous confounders (but for diagonal maps by "likelihood"); matrices of more than 30
         features (100 in closed form; of rank 2, 66 or two million values); domains with different
-        features; "procrustes"; rows that do not determine the matrix; missing values where there is
-        no formula; matrices and curves after `pairs`.
-    errors_ : DiagonalErrors, DrawnErrors, JoinedErrors, CurveErrors or None
+        features; rows that do not determine the matrix; missing values where there is no formula;
+        matrices and curves after `pairs`.
+    errors_ : DiagonalErrors, DrawnErrors, CurveErrors or None
         What `transform` computes the errors of single values from.
     report_ : FitReport
         Facts of the fit, by name or as items: rows compared, iterations, how much of the plain
@@ -355,8 +354,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             map="affine" the domains may have different features, if they share no name. The map
             is then a regression of the reference's stratum means on query rows, whose ridge is
             chosen on held-out rows; with shrinkage=None, or without confounders, the least of a
-            divergence between samples ("mmd", "energy", "sliced-wasserstein"), which matches
-            spreads as well and is farther from the truth.
+            divergence between samples ("mmd", "energy"), which matches spreads as well and is
+            farther from the truth.
         Z_query, Z_reference : array-like, data frame or dict, default=None
             Confounders of each domain.
         confounders : str, list of str, or pair of array-like, default=None

@@ -245,9 +245,7 @@ def _content(path: str) -> str:
 def _family(name: str, links: tuple[str, ...]) -> Any:
     """Return a map by name, with its rank or links."""
     name, _, rank = name.partition(":")
-    if name == "blocks":
-        raise click.UsageError("--map blocks: groups of features can be named in Python only.")
-    if not links and not rank:
+    if (not links and not rank) or name not in (*MAPS, "auto"):
         return name
     found: dict[str, Any] = {}
     for link in links:
@@ -259,7 +257,7 @@ def _family(name: str, links: tuple[str, ...]) -> Any:
         if rank and not rank.isdecimal():
             raise click.UsageError(f"--map {name}:{rank}: the rank must be a whole number.")
         return LowRank(int(rank or 2), links=found or None)
-    if rank or name not in MAPS:
+    if rank or name == "auto":
         raise click.UsageError(f"--map {name}: links and ranks do not go with it.")
     return MAPS[name](links=found)
 
