@@ -341,3 +341,33 @@ def test_bridges_excuse_no_others_from_missing_confounders(frame):
     frame.loc[others, "sex"] = None
     with pytest.raises(ValueError, match="Confounder 'sex' has 60 missing values"):
         BatchAdapter(reference="A").fit(frame, **how)
+
+
+@pytest.mark.parametrize("door", ["lazy polars", "duckdb", "dask", "dataset"])
+def test_lazy_tables_of_many_batches_and_subjects_are_read_as_rows(door, frame):
+    frame = frame.assign(site=np.array(["A", "B", "C"])[np.arange(len(frame)) % 3])
+    frame["who"] = [f"p{k // 2}" for k in range(len(frame))]
+    lazy = DOORS[door](frame)
+    how = {"batch": "site", "confounders": ["sex", "age"], "features": ["left"], "bridge": None}
+    one, other = (BatchAdapter(reference="A").fit(X, **how).maps_ for X in (frame, lazy))
+    assert all(one[k].scale == pytest.approx(other[k].scale, rel=1e-9) for k in "ABC")
+    for extra in ({"groups": "who"}, {"reliability": {"age": 0.9}}):
+        settings = {k: v for k, v in extra.items() if k == "reliability"}
+        roles = ROLES | {k: v for k, v in extra.items() if k == "groups"}
+        one, other = (
+            ConDoAdapter(reference="v1", **settings).fit(X, **roles).map_ for X in (frame, lazy)
+        )
+        np.testing.assert_allclose(one.scale, other.scale, rtol=1e-9)
+
+
+def test_many_batches_beyond_the_sample_are_summed(frame, monkeypatch):
+    frame = frame.assign(site=np.array(["A", "B", "C"])[np.arange(len(frame)) % 3])
+    how = {"batch": "site", "confounders": "sex", "features": ["left", "right"]}
+    rows = BatchAdapter(reference="A").fit(frame, **how)
+    monkeypatch.setattr("condokit.data.reader._SAMPLED", 40)
+    lazy = of_polars(frame).lazy()
+    found = BatchAdapter(reference="A").fit(lazy, **how)
+    for label in "BC":
+        assert found.maps_[label].scale == pytest.approx(rows.maps_[label].scale, abs=0.01)
+    with pytest.warns(UserWarning, match="from a sample"):
+        BatchAdapter(reference="A").fit(lazy, **how | {"confounders": "age"})

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from condokit.checks import IdentifiabilityWarning as IdentifiabilityWarning
     from condokit.checks import LowOverlapWarning as LowOverlapWarning
     from condokit.checks import MapFileError as MapFileError
+    from condokit.checks import NeedsRows as NeedsRows
     from condokit.checks import NoOverlapError as NoOverlapError
     from condokit.compare.priors import OverlapPrior as OverlapPrior
     from condokit.compare.priors import ProductPrior as ProductPrior
@@ -47,7 +48,8 @@ __version__ = "1.0.0rc1"
 _NAMES = {
     "adapter": "ConDoAdapter",
     "batches.adapter": "BatchAdapter",
-    "checks": "FileError IdentifiabilityWarning LowOverlapWarning MapFileError NoOverlapError",
+    "checks": "FileError IdentifiabilityWarning LowOverlapWarning MapFileError NeedsRows "
+    "NoOverlapError",
     "compare.priors": "OverlapPrior ProductPrior",
     "conditionals": "Chained KernelSmoother Splines Stratified",
     "divergences": "Energy ForwardKL GaussianOT MMD PCMatch PooledLikelihood ReverseKL",

@@ -82,6 +82,21 @@ class FileError(ValueError):
     """
 
 
+class NeedsRows(ValueError):
+    """Single rows are needed, which are not in memory, or which sums do not tell.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, NeedsRows, Statistics
+    >>> parts = [Statistics.of([[1.0], [2.0], [3.0]], label=label) for label in ("new", "old")]
+    >>> try:
+    ...     ConDoAdapter("monotone", reference="old").fit_statistics(parts)
+    ... except NeedsRows as error:
+    ...     print(str(error).partition(".")[0])
+    This needs single rows, which statistics do not tell
+    """
+
+
 class Sentence(str):
     """What an error, a warning or a finding says, made when it is read.
 

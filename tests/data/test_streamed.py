@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 from reading import from_table as read_table
 
-from condokit import ConDoAdapter, assess, bootstrap, evaluate, sensitivity
+from condokit import ConDoAdapter, NeedsRows, assess, bootstrap, evaluate, sensitivity
 from condokit.data import reader, tally
 
 dask = pytest.importorskip("dask")
@@ -294,13 +294,15 @@ def test_a_worker_that_dies_changes_nothing(tmp_path, monkeypatch):
         assert np.allclose(found.map_.offset, wanted.map_.offset, rtol=1e-6)
 
 
-def test_bad_input_is_refused_by_name(tmp_path):
+def test_bad_input_is_refused_by_name(monkeypatch, tmp_path):
     frame = made(3000)
     lazy = pl.from_pandas(frame).lazy()
     with pytest.raises(ValueError, match="'domain' must name columns of `X`, which is not in mem"):
         ConDoAdapter().fit(lazy, domain=frame["domain"], confounders="sex")
-    with pytest.raises(ValueError, match="'groups' needs all rows in memory"):
-        ConDoAdapter().fit(lazy, domain="domain", confounders="sex", groups="site")
+    with monkeypatch.context() as small:
+        small.setattr(reader, "_COLLECTED_VALUES", 100)
+        with pytest.raises(NeedsRows, match="'groups' needs all rows in memory.*more than"):
+            ConDoAdapter().fit(lazy, domain="domain", confounders="sex", groups="site")
     with pytest.raises(ValueError, match="'confounders' names 'sxe'"):
         ConDoAdapter().fit(lazy, domain="domain", confounders="sxe")
     with pytest.raises(ValueError, match="'X' has no rows"):

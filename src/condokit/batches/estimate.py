@@ -16,6 +16,7 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.links import check_links
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
+from condokit.fit.fit_map import from_sample
 from condokit.fit.shrinkage import warn_as_normal
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, MapFamily
@@ -133,6 +134,8 @@ def _together(
     links = None if family.links is None else check_links(family.links, table.labels)
     if links is not None and study.domains.sums is not None:
         raise study.domains.sums.no_rows()
+    if study.domains.sums is not None and study.domains.continuous:
+        study = replace(study, domains=from_sample(study.domains))
     linked = replace(study, domains=replace(study.domains, links=links))
     shrinks = one.shrinkage == "auto"
     found = fit_study(linked, sorted(paths), reference, family.has_scale, shrinks)

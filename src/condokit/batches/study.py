@@ -87,8 +87,12 @@ class Study:
         if self.domains.gaps is None:
             return self
         known = np.zeros((self.n_batches, self.domains.n_features))
-        for rows, chunk in self.domains.chunks():
-            np.add.at(known, self.batch[rows], ~np.isnan(chunk) & self.domains.kept()[rows, None])
+        if self.domains.sums is not None:
+            known = np.broadcast_to(self.moments().n, known.shape)
+        else:
+            kept = self.domains.kept()
+            for rows, chunk in self.domains.chunks():
+                np.add.at(known, self.batch[rows], ~np.isnan(chunk) & kept[rows, None])
         absent = known == 0
         if not absent.any():
             return self

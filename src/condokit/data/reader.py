@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
 
-from condokit.checks import Array, did_you_mean, listing, refusal, require_domain
+from condokit.checks import Array, NeedsRows, did_you_mean, listing, refusal, require_domain, said
 from condokit.data.arrays import sides
 from condokit.data.bins import Bins, Values
 from condokit.data.blocks import Blocks, block_rows, blocks_of, reduce_blocks
@@ -32,7 +33,6 @@ from condokit.data.domains import Confounder, Domains
 from condokit.data.grouped import GroupedMoments
 from condokit.data.missing import with_gaps
 from condokit.data.noise import calibrated
-from condokit.data.pushdown import computed
 from condokit.data.roles import (
     Chosen,
     RoleColumns,
@@ -47,15 +47,17 @@ from condokit.data.roles import (
 from condokit.data.sums import Sums, Ties
 from condokit.data.tables import Table
 from condokit.data.tally import Pass, Reading, Sample, Tally, domain_of, marks_of
+from condokit.io.formats import arrow
 
 _OF_SAMPLE = ("tables", "is_query", "weights", "gaps", "sums")
+_COLLECTED_VALUES = 1 << 24  # of a lazy table that is read into memory where rows are needed
 _SAMPLED = 20_000  # rows of a domain
 _SAMPLED_VALUES = 1 << 22  # of a domain
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """Rows of any number of domains, in memory."""
+    """Rows of any number of domains: all of them, or a sample beside the sums of all."""
 
     domains: Domains  # the largest of them is the reference, all others are the query
     site: Array  # (n_rows,): the number of each row's label
@@ -68,17 +70,20 @@ def read_two(X: Any, roles: Roles, reference: Any) -> Domains:
     require_domain(roles.label)
     blocks = blocks_of(X)
     if blocks is not None:
-        return _read_blocks(blocks, roles, reference)
+        return _read_blocks(blocks, roles, reference, True)[0]
     return _read_table(X, roles, reference, True)[0]
 
 
 def read(X: Any, roles: Roles) -> Labelled:
-    """Read one table in memory of any number of domains, whose labels are a role."""
+    """Read one table of any number of domains, in memory or not, whose labels are a role."""
     if roles.label is None:
         raise ValueError(
             f"'{roles.argument}' is required: an array with the {roles.argument} of each row, or "
             "the name of the column that holds it."
         )
+    blocks = blocks_of(X)
+    if blocks is not None:
+        return Labelled(*_read_blocks(blocks, roles, None, False))
     return Labelled(*_read_table(X, roles, None, False))
 
 
@@ -247,14 +252,16 @@ def _with_confounders(
     return calibrated(domains, reliability, site, labels)
 
 
-def _read_blocks(blocks: Blocks, roles: Roles, reference: Any) -> Domains:
+def _read_blocks(
+    blocks: Blocks, roles: Roles, reference: Any, two: bool
+) -> tuple[Domains, Array, list[Any], Array | None]:
     """Read all rows in one pass, or in two if a confounder is not what it seemed."""
-    unknown = {"'groups'": roles.groups, "'reliability'": roles.reliability or None}
-    unknown["missing='impute'"] = None if roles.missing != "impute" else roles.missing
-    for argument, given in unknown.items():
+    by_row = {"'groups'": roles.groups, "'reliability'": roles.reliability or None}
+    by_row |= {"'bridge'": roles.bridge}
+    by_row["missing='impute'"] = None if roles.missing != "impute" else roles.missing
+    for argument, given in by_row.items():
         if given is not None:
-            text = "{@" + argument + "} needs all rows in memory. Collect {@`X`} first, or take a "
-            raise refusal(text + "part of its rows.")
+            return _read_table(_collected(blocks, argument), roles, reference, two)
     head = Table(blocks.first())
     found, values = _head_roles(blocks, head, roles)
     [table], left = _features_of(found, roles)
@@ -278,7 +285,7 @@ def _read_blocks(blocks: Blocks, roles: Roles, reference: Any) -> Domains:
         )
         needed = dict.fromkeys([*table.labels, *found.taken])
         some = blocks.select(list(needed))
-        tally = computed(some, reading, _middle(X)) or reduce_blocks(some, reading)
+        tally = reduce_blocks(some, reading)
         assert tally is not None  # there is a head
         levels = _levels(tally, list(crossed))
         wrong = {name for name in doubtful if len(levels.get(name, ())) > 2}
@@ -286,8 +293,29 @@ def _read_blocks(blocks: Blocks, roles: Roles, reference: Any) -> Domains:
             break
         doubtful -= wrong
     _refuse_missing(tally, roles.missing)
-    labels = name_domains(levels[None], tally.n_rows, reference)
-    return _domains(some, tally, reading, table, levels, labels, kinds, left)
+    labels, n_rows = levels[None], dict.fromkeys(levels[None], 0.0)
+    for key, k in tally.cells.items():
+        n_rows[key[0]] += float(tally.moments.count[k])
+    query, old = "other batches", max(labels, key=lambda label: n_rows[label])
+    if two:
+        query, old = name_domains(labels, tally.n_rows, reference)
+    domains, site = _domains(some, tally, reading, table, levels, old, kinds, two)
+    return replace(domains, labels=(query, old), left=left), site, labels, None
+
+
+def _collected(blocks: Blocks, argument: str) -> Any:
+    """Return a table that is not in memory as one that is; refuse one that is too large for it."""
+    most, n_rows, parts = _COLLECTED_VALUES // max(blocks.width, 1), 0, list[Any]()
+    for block in blocks:
+        n_rows += len(block)
+        if n_rows > most:
+            text = "{@" + argument + "} needs all rows in memory, and {@`X`} has more than {most} "
+            text += "rows of {width} columns. Name the columns that are needed, collect these, or "
+            raise NeedsRows(said(text + "take a part of the rows.", most=most, width=blocks.width))
+        parts.append(block if blocks.columns is None else nw.from_native(block).to_arrow())
+    if blocks.columns is None:
+        return np.concatenate(parts)
+    return arrow().concat_tables(parts, promote_options="permissive")
 
 
 def _head_roles(blocks: Blocks, head: Table, roles: Roles) -> tuple[RoleColumns, dict[Any, Any]]:
@@ -335,7 +363,7 @@ def in_blocks(domains: Domains) -> Domains:
     width, n = domains.n_features, len(domains.is_query)
     step = block_rows(width)
     head = domains.rows(np.arange(min(n, step)))
-    marks, most, is_telling = _how_sampled(head)
+    marks, most = _how_sampled(head)
     if np.bincount(domains.is_query, minlength=2).max() <= most:
         return domains
     weights = domains.weights
@@ -345,16 +373,15 @@ def in_blocks(domains: Domains) -> Domains:
     crossed |= {c.name: c.codes for c in domains.confounders if not c.is_number}
     numbers = {c.name: c.values for c in domains.continuous}
     starts = np.append(np.arange(0, n, step), n)
-    reading = Reading([*range(width)], crossed, numbers, weights, marks, most, is_telling, starts)
+    reading = Reading([*range(width)], crossed, numbers, weights, marks, most, starts)
     blocks = Blocks(domains, None, "memory", _parts, None, width, n)
     tally = reduce_blocks(blocks, reading)
     assert tally is not None  # there are rows
     names = domains.tables[0].feature_names
     table = Table.named(head[:1], names)
     kinds = {c.name: "whole number" if c.may_be_codes else c.kind for c in domains.confounders}
-    found = _domains(
-        blocks, tally, reading, table, _levels(tally, list(crossed)), (True, False), kinds, {}
-    )
+    levels = _levels(tally, list(crossed))
+    found, _ = _domains(blocks, tally, reading, table, levels, False, kinds, True)
     known = {c.name: c for c in domains.confounders}
     confounders = [
         replace(known[c.name], codes=c.codes, values=c.values) for c in found.confounders
@@ -374,16 +401,9 @@ def _known(column: Any) -> Array:
     return values[~np.isnan(values)]
 
 
-def _how_sampled(X: Array) -> tuple[Array, int, bool]:
-    """Return features that tell rows apart, how many rows are sampled, and if the first do so."""
-    marks, is_telling = marks_of(X)
-    return marks, max(1, min(_SAMPLED, _SAMPLED_VALUES // X.shape[1])), is_telling
-
-
-def _middle(X: Array) -> Array:
-    """Return about the means of features, from the first rows."""
-    known = np.isfinite(X)
-    return np.where(known, X, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+def _how_sampled(X: Array) -> tuple[Array, int]:
+    """Return features by which rows are told apart, and how many rows of a domain are sampled."""
+    return marks_of(X), max(1, min(_SAMPLED, _SAMPLED_VALUES // X.shape[1]))
 
 
 def _starts(blocks: Blocks) -> Array | None:
@@ -413,15 +433,20 @@ def _domains(
     reading: Reading,
     table: Table,
     levels: dict[str | None, list[Any]],
-    labels: tuple[Any, Any],
+    reference: Any,
     kinds: dict[str, str],
-    left: dict[str, str],
-) -> Domains:
-    """Return the sampled rows, weighted by how many they stand for, with the sums of all rows."""
+    two: bool,
+) -> tuple[Domains, Array]:
+    """Return the sampled rows, weighted by how many they stand for, with the sums of all rows.
+
+    And the number of the label of each. `two` if there are two domains, which must have rows.
+    """
     keys, side = list(tally.cells), domain_of(tally.cells)
     sample = Sample.joined(tally.samples, side, reading.most)[0]
-    is_query_cell = np.array([key[0] != labels[1] for key in keys], dtype=bool)
-    for name, mine in sides(is_query_cell):
+    is_query_cell = np.array([key[0] != reference for key in keys], dtype=bool)
+    labels = {label: k for k, label in enumerate(levels[None])}
+    site = np.array([labels[key[0]] for key in keys], dtype=np.intp)[sample.cell]
+    for name, mine in sides(is_query_cell) if two else ():
         total = tally.moments.count[mine].sum()
         if reading.weight is not None:
             check_total_weight(float(total), name)
@@ -445,16 +470,15 @@ def _domains(
     if not sample.is_whole:
         sums = _sums(blocks, reading, tally, sample, side)
         counts = sums.weights
-    return Domains(
+    domains = Domains(
         (Table.named(sample.X, table.feature_names),),
         is_query_cell[sample.cell],
         confounders,
-        labels=labels,
         weights=None if (counts == 1).all() else counts,
-        gaps=_gaps(tally, is_query_cell, table),
-        left=left,
+        gaps=_gaps(tally, is_query_cell, table, two),
         sums=sums,
     )
+    return domains, site
 
 
 def _sums(blocks: Blocks, reading: Reading, tally: Tally, sample: Sample, side: Array) -> Sums:
@@ -482,14 +506,14 @@ def _sums(blocks: Blocks, reading: Reading, tally: Tally, sample: Sample, side: 
     return found
 
 
-def _gaps(tally: Tally, is_query: Array, table: Table) -> tuple[Array, Array] | None:
-    """Return how many values are missing in either domain; refuse features without any."""
+def _gaps(tally: Tally, is_query: Array, table: Table, refuses: bool) -> tuple[Array, Array] | None:
+    """Return how many values are missing in either domain; refuse features without any if asked."""
     moments, found = tally.moments, list[Array]()
     if moments.known is None:
         return None
     for name, mine in sides(is_query):
         known, count = moments.known[mine].sum(axis=0), moments.count[mine].sum()
-        if not known.all():
+        if refuses and not known.all():
             text = "No value of {names} is known in the {n:rows} {side} rows. Leave features "
             text += "without values out with {@`features`}."
             names = listing(table.names_of(known == 0))

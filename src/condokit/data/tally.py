@@ -178,7 +178,6 @@ class Reading:
     weight: Any
     marks: Array  # features that tell rows apart
     most: int  # rows of a domain in the sample
-    is_telling: bool = True  # whether these have nearly distinct values
     starts: Array | None = None  # where every block begins, if roles are arrays of all rows
     number: int = 0  # of the block
 
@@ -304,7 +303,7 @@ def _add(
     return cell
 
 
-def marks_of(X: Array) -> tuple[Array, bool]:
+def marks_of(X: Array) -> Array:
     """Return features by which rows are told apart: some of nearly distinct values, or else all."""
     X = X[:_LOOKED_AT]
     telling = list[int]()
@@ -313,8 +312,8 @@ def marks_of(X: Array) -> tuple[Array, bool]:
         if 2 * len(known) > len(x) and len(np.unique(known)) > _TELLING * len(known):
             telling.append(j)
         if len(telling) == _MARKS:
-            return np.array(telling), True
-    return np.arange(X.shape[1]), len(telling) == X.shape[1]
+            return np.array(telling)
+    return np.arange(X.shape[1])
 
 
 def hashes(columns: Sequence[Array], Z: Array, marks: Array) -> Array:
