@@ -83,11 +83,11 @@ class Source:
             column = cast_column(self.path, name, table.column(name), wanted)
             table = table.set_column(table.column_names.index(name), name, column)
         if self.label is not None:
-            labels = labels_of(table.column(self.label))
             place = table.column_names.index(self.label)
-            table = table.set_column(place, self.label, pa.array(labels, pa.string()))
+            labels = _as_texts(table.column(self.label))
+            table = table.set_column(place, self.label, labels)
             if self.only is not None:
-                table = table.filter(pa.array([label in self.only for label in labels]))
+                table = table.filter(pa.compute.is_in(labels, pa.array(self.only)))
         if self.side is not None:
             table = table.append_column(_DOMAIN, pa.array([self.side] * len(table), pa.string()))
         return table
@@ -283,7 +283,17 @@ def _check_labels(source: Source, domain: str, only: Sequence[str]) -> None:
 
 def labels_of(column: Any) -> list[str | None]:
     """Return the labels of domains as text, as they are given on the command line."""
-    return [as_text(label) for label in column.to_pylist()]
+    found: list[str | None] = _as_texts(column).to_pylist()
+    return found
+
+
+def _as_texts(column: Any) -> Any:
+    """Return a column of labels as text, of which few are distinct."""
+    column = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    column = pa.concat_arrays(column.chunks) if hasattr(column, "chunks") else column
+    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    texts = pa.array(map(as_text, coded.dictionary.to_pylist()), pa.string())
+    return texts.take(coded.indices)
 
 
 def split(option: str, values: tuple[str, ...], known: Sequence[str] = ()) -> list[str]:
