@@ -371,3 +371,18 @@ def test_many_batches_beyond_the_sample_are_summed(frame, monkeypatch):
         assert found.maps_[label].scale == pytest.approx(rows.maps_[label].scale, abs=0.01)
     with pytest.warns(UserWarning, match="from a sample"):
         BatchAdapter(reference="A").fit(lazy, **how | {"confounders": "age"})
+
+
+@pytest.mark.parametrize("map", ["location-scale", "affine"])
+@pytest.mark.parametrize("door", ["lazy polars", "duckdb"])
+def test_rows_of_many_batches_are_mapped_where_they_are(map, door, frame):
+    frame = frame.assign(site=np.array(["A", "B", "C"])[np.arange(len(frame)) % 3]).dropna()
+    adapter = BatchAdapter(ConDoAdapter(map), reference="A")
+    adapter.fit(frame, batch="site", confounders="sex", features=["left", "right"])
+    found = adapter.transform(DOORS[door](frame), batch="site")
+    found = (found.collect() if hasattr(found, "collect") else found.pl()).to_pandas()
+    expected = adapter.transform(frame, batch="site")
+    assert list(found.columns) == list(frame.columns)
+    np.testing.assert_allclose(found[["left", "right"]], expected, rtol=1e-9)
+    with pytest.raises(ValueError, match="'batch' names 'place'"):
+        adapter.transform(DOORS[door](frame), batch="place")

@@ -23,13 +23,24 @@ from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
 from condokit.batches.record import BatchFacts, BatchReport, account, plain
 from condokit.batches.study import Study
-from condokit.checks import Array, NoOverlapError, check_word, listing, noting, refusal
+from condokit.checks import (
+    Array,
+    NeedsRows,
+    NoOverlapError,
+    check_word,
+    listing,
+    noting,
+    refusal,
+    said,
+)
+from condokit.data.blocks import blocks_of
 from condokit.data.disclosure import hidden_counts
 from condokit.data.measurements import warn_of_columns
 from condokit.data.roles import Roles, batch_of_rows
 from condokit.data.tables import Table
 from condokit.fit.estimator import by_place, is_array_wanted, keep_features, matched, names_out
 from condokit.maps import file as mapfile
+from condokit.maps.lazily import map_lazily_by
 from condokit.maps.profile import profile
 from condokit.maps.provenance import check_provenance
 from condokit.maps.standard_errors import DiagonalErrors
@@ -346,6 +357,10 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         return self.fit(X, y, batch=batch, **roles).transform(X, batch=batch)
 
     def _apply(self, X: Any, batch: Any, what: Mapping[Any, Any]) -> Any:
+        if (blocks := blocks_of(X)) is not None:
+            if what is self.errors_:
+                raise NeedsRows(said("{@`return_std`} needs rows in memory. Collect {@`X`} first."))
+            return map_lazily_by(what, blocks, batch)
         everything, table = matched(self, X)
         table.refuse_empty()
         code = batch_of_rows(batch, everything, list(what))
