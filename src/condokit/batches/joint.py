@@ -31,6 +31,7 @@ from condokit.solvers.pooled.weights import fit_weights, shape
 from condokit.summaries.moments import gather
 
 _MOST_VALUES = 300_000  # of rows times features at a time
+_FEWEST_TOGETHER = 16  # features that are fitted at a time
 _ROW_VALUES = 20_000_000  # beyond which categories alone are fitted from moments of cells
 _MOST_SELECTING = 128
 _FEWEST_TIED = 10  # rows of a batch whose equal values count
@@ -95,7 +96,7 @@ class _Layout:
 
     def blocks(self) -> Iterator[Array]:
         """Yield the numbers of features that are fitted at a time."""
-        step = max(1, _MOST_VALUES // len(self.used))
+        step = max(_FEWEST_TOGETHER, _MOST_VALUES // len(self.used))
         for start in range(0, self.domains.n_features, step):
             yield np.arange(start, min(start + step, self.domains.n_features))
 

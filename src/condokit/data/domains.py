@@ -13,6 +13,7 @@ from condokit.data.tables import Table
 
 PART = 1 << 16  # rows whose metadata are handled at a time
 _MARKS = 3  # features by which rows are told apart
+_FEW = 4  # times fewer rows than there are, which are read one by one
 
 
 @dataclass(frozen=True)
@@ -105,12 +106,29 @@ class Domains:
         # each domain may have features of its own, and then all these rows are of one domain
         table = self.tables[0 if self.is_query[used[:1]].any() else -1]
         X = np.empty((len(used), table.n_features))
+        if _FEW * len(used) < len(self.is_query) and not any(t.is_slow for t in self.tables):
+            self._read_few(used, X)
+            return X
         for rows, chunk in self.chunks():
             first, last = np.searchsorted(used, [rows.start, rows.stop])
             if first < last:
                 here = used[first:last] - rows.start
                 np.take(chunk, here, axis=0, out=X[first:last], mode="clip")
         return X
+
+    def _read_few(self, used: Array, X: Array) -> None:
+        """Read some rows into an array, and no others."""
+        if self.sums is not None and not self.sums.are_rows:
+            raise self.sums.no_rows()
+        start = 0
+        for table in self.tables:
+            first, last = np.searchsorted(used, [start, start + table.n_rows])
+            if first < last:
+                rows = table.read(used[first:last] - start)
+                if self.links is not None:
+                    rows = apply_links(self.links, rows, table.labels, table.name)
+                X[first:last] = rows
+            start += table.n_rows
 
     def marks(self) -> Array:
         """Return a few features of every row, by which rows are told apart."""

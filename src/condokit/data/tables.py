@@ -40,7 +40,7 @@ class Table:
         self._types = [] if frame is None else list(frame.schema.values())
         self.n_rows, self.width = self._data.shape
         self.positions: Sequence[int] = range(self.width)
-        self._is_slow = hasattr(self._data, "chunks")  # in a file, or lazy
+        self.is_slow = hasattr(self._data, "chunks")  # in a file, or lazy
 
     @classmethod
     def named(cls, values: Array, names: Sequence[str] | None) -> "Table":
@@ -151,7 +151,7 @@ class Table:
 
     def chunks(self) -> Iterator[tuple[slice, Array]]:
         """Yield (rows, float64 array) from top to bottom; NaN and infinity pass through."""
-        elements = _CHUNK_ELEMENTS * (_SLOW if self._is_slow else 1)
+        elements = _CHUNK_ELEMENTS * (_SLOW if self.is_slow else 1)
         step = max(_MIN_CHUNK_ROWS, elements // max(self.n_features, 1))
         for start in range(0, self.n_rows, step):
             rows = slice(start, min(start + step, self.n_rows))
@@ -212,7 +212,7 @@ class Table:
             if names is not None and len(names) != self.n_features:
                 return type(self.native.obs)(values, columns=names, index=self.native.obs_names)
             X, data = self._among_all(values, are_mapped), self.native  # before a file is closed
-            new = data.to_memory() if data.isbacked or self._is_slow else data.copy()
+            new = data.to_memory() if data.isbacked or self.is_slow else data.copy()
             new.X = X
             return new
         if not self._is_frame:
@@ -271,7 +271,7 @@ class Table:
         """Return all variables of AnnData with new values of the selected ones, as sparse as X."""
         kind, turned = getattr(self.native.X, "format", None), np.zeros(2)
         was_negative, parts = False, list[Any]()
-        is_matrix = self._is_slow or sparse.isspmatrix(self._data)
+        is_matrix = self.is_slow or sparse.isspmatrix(self._data)
         rows_of: Any = sparse.csr_matrix if is_matrix else sparse.csr_array
         for rows, block in self._with(range(self.width)).chunks():
             new, old = values[rows], block[:, self.positions]
