@@ -247,7 +247,7 @@ def _cells(layout: _Layout) -> Iterator[_Part]:
 def _with_values(layout: _Layout, features: Array, mean: Array, unit: Array) -> Stacked | None:
     """Return the values of features with heavy tails, None if there are none, or not known."""
     sums, L = layout.domains.sums, layout.at.n_categories
-    known = {} if sums.values is None else sums.values(features)
+    known = {} if sums.values is None or not len(features) else sums.values(features)
     if not len(features) or not {*features.tolist()} <= known.keys():
         return None
     place = np.full(len(sums.label), -1)
