@@ -22,7 +22,6 @@ from condokit.batches.estimate import (
 from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
 from condokit.batches.record import BatchFacts, BatchReport, account, plain
-from condokit.batches.study import Study
 from condokit.checks import (
     Array,
     NeedsRows,
@@ -36,7 +35,9 @@ from condokit.checks import (
 from condokit.data.blocks import blocks_of
 from condokit.data.disclosure import hidden_counts
 from condokit.data.measurements import warn_of_columns
+from condokit.data.reader import read
 from condokit.data.roles import Roles, batch_of_rows
+from condokit.data.study import Study
 from condokit.data.tables import Table
 from condokit.fit.estimator import by_place, is_array_wanted, keep_features, matched, names_out
 from condokit.maps import file as mapfile
@@ -44,7 +45,7 @@ from condokit.maps.lazily import map_lazily_by
 from condokit.maps.profile import profile
 from condokit.maps.provenance import check_provenance
 from condokit.maps.standard_errors import DiagonalErrors
-from condokit.statistics.domains import hinted, together
+from condokit.statistics.domains import as_study, hinted, together
 
 _PROFILED = 50_000_000  # values times batches up to which maps keep a profile of their data
 
@@ -187,7 +188,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         how: dict[str, Any] = {"reliability": one.reliability, "argument": "batch"}
         how |= {"categorical": one.categorical, "missing": one.missing}
         roles = Roles(batch, confounders, chosen, groups, sample_weight, bridge, **how)
-        return Study.read(X, roles).with_known_features(common)
+        return read(X, roles).compared().with_known_features(common)
 
     def read_as_fitted(self, X: Any, batch: Any, confounders: Any, *roles: Any) -> Study:
         """Read a table with the features of the maps, unless it is read."""
@@ -298,7 +299,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             text = "The statistics have the label {only} alone; there is nothing to compare."
             raise refusal(text, only=listing(merged.labels))
         with hinted(merged):
-            return self.fit_study(Study.of_statistics(merged))
+            return self.fit_study(as_study(merged))
 
     def transform(self, X: Any, *, batch: Any, return_std: bool = False) -> Any:
         """Map the rows of every batch to the reference; no confounders are needed.

@@ -10,10 +10,10 @@ from condokit.adapter import ConDoAdapter
 from condokit.batches.graph import Graph
 from condokit.batches.joint import fit_study
 from condokit.batches.plan import covariance
-from condokit.batches.study import Study
 from condokit.checks import Array, check_word, listing, pick, refusal, warn
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.links import check_links
+from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 from condokit.fit.fit_map import from_sample

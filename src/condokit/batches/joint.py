@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from condokit.batches.study import Study
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.bins import side_by_side
 from condokit.data.continuous import Continuous
 from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.products import GroupedProducts
+from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.maps.standard_errors import DiagonalErrors
 from condokit.solvers.pooled.batches import Maps, fit_joint, maps_of, towards_each_other

@@ -15,7 +15,6 @@ from typing import Any
 import click
 import narwhals.stable.v2 as nw
 
-from condokit.batches.study import Study
 from condokit.checks import FileError, did_you_mean, listing
 from condokit.cli.options import READING
 from condokit.cli.outputs import tell
@@ -24,8 +23,9 @@ from condokit.data.columns import as_text
 from condokit.data.disclosure import counted
 from condokit.data.domains import Domains
 from condokit.data.measurements import told
-from condokit.data.reader import read_pair, read_two
+from condokit.data.reader import read, read_pair, read_two
 from condokit.data.roles import Roles
+from condokit.data.study import Study
 from condokit.data.tables import Table
 from condokit.io import files_of, is_number, open_h5ad, read_table, scan_table
 from condokit.io.formats import DELIMITERS, arrow, check_names, format_of
@@ -166,7 +166,7 @@ def read_data(
     else:
         tables = [source.table(names) for source in sources]
         if batch is not None:
-            study = Study.read(tables[0], replace(roles, argument="batch"))
+            study = read(tables[0], replace(roles, argument="batch")).compared()
             found = study.domains
         elif domain is not None:
             found = read_two(tables[0], roles, reference_label)

@@ -6,7 +6,7 @@ weights are decided by the same functions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -44,6 +44,7 @@ from condokit.data.roles import (
     subjects,
     unused_columns,
 )
+from condokit.data.study import Study, in_several
 from condokit.data.sums import Sums, Ties
 from condokit.data.tables import Table
 from condokit.data.tally import Pass, Reading, Sample, Tally, domain_of, marks_of
@@ -55,16 +56,6 @@ _SAMPLED = 20_000  # rows of a domain
 _SAMPLED_VALUES = 1 << 22  # of a domain
 
 
-@dataclass(frozen=True)
-class Labelled:
-    """Rows of any number of domains: all of them, or a sample beside the sums of all."""
-
-    domains: Domains  # the largest of them is the reference, all others are the query
-    site: Array  # (n_rows,): the number of each row's label
-    labels: list[Any]
-    bridge: Array | None  # (n_rows,): the number of a sample in several domains, -1 of others
-
-
 def read_two(X: Any, roles: Roles, reference: Any) -> Domains:
     """Read one table of two domains, in memory or not."""
     require_domain(roles.label)
@@ -74,7 +65,7 @@ def read_two(X: Any, roles: Roles, reference: Any) -> Domains:
     return _read_table(X, roles, reference, True)[0]
 
 
-def read(X: Any, roles: Roles) -> Labelled:
+def read(X: Any, roles: Roles) -> Study:
     """Read one table of any number of domains, in memory or not, whose labels are a role."""
     if roles.label is None:
         raise ValueError(
@@ -82,9 +73,10 @@ def read(X: Any, roles: Roles) -> Labelled:
             "the name of the column that holds it."
         )
     blocks = blocks_of(X)
-    if blocks is not None:
-        return Labelled(*_read_blocks(blocks, roles, None, False))
-    return Labelled(*_read_table(X, roles, None, False))
+    found = _read_table(X, roles, None, False) if blocks is None else None
+    domains, site, labels, bridge = found or _read_blocks(blocks, roles, None, False)  # type: ignore[arg-type]
+    study = Study(domains, site, labels, np.full(len(site), -1))
+    return study if bridge is None else study.with_bridges(bridge)
 
 
 def _read_table(
@@ -195,11 +187,7 @@ def _bridges(given: Any, site: Array) -> Array:
     """Return the number of each row's sample among those in several domains, -1 of other rows."""
     names, sample = factorize([given], "bridge", allow_missing=True)
     sample[sample == (names.index("") if "" in names else -1)] = -1
-    pairs = np.unique(np.column_stack([sample, site])[sample >= 0], axis=0)
-    several = np.flatnonzero(np.bincount(pairs[:, 0], minlength=1) > 1)
-    number = np.full(len(names) + 1, -1)  # the last is that of rows without a sample
-    number[several] = np.arange(len(several))
-    return number[sample]
+    return in_several(sample, site, sample >= 0)
 
 
 def _with_confounders(

@@ -416,7 +416,7 @@ class Statistics:
         found = read(X, Roles(given, confounders, features, None, weights, **how))
         domains = found.domains
         numbers = [as_number(c) if c.name in self.ranges else c for c in domains.confounders]
-        return replace(domains, confounders=numbers), found.site, found.labels
+        return replace(domains, confounders=numbers), found.batch, found.labels
 
     def _check(self, domains: Domains) -> None:
         """Note what the first rows are like; refuse others that differ."""

@@ -9,7 +9,6 @@ import numpy as np
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
 from condokit.batches.plan import make_plan
-from condokit.batches.study import Study
 from condokit.checks import (
     Array,
     Missing,
@@ -36,6 +35,7 @@ from condokit.data.measurements import FEW_LEVELS, told
 from condokit.data.reader import read_two
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.roles import Roles
+from condokit.data.study import Study
 from condokit.data.subsets import subsample_sides
 from condokit.fit.choose import MANY_ROWS
 from condokit.fit.fit_map import determines_matrix

@@ -8,7 +8,6 @@ import numpy as np
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
-from condokit.batches.study import Study
 from condokit.checks import Array, Missing, check_integer, check_seed, listing, said
 from condokit.compare.comparison import Comparison, compare
 from condokit.data.arrays import ones_for_zeros
@@ -16,6 +15,7 @@ from condokit.data.disclosure import MIN_CELL, hidden_counts, too_few
 from condokit.data.domains import Domains, cell_names
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first, plain
 from condokit.data.roles import Roles
+from condokit.data.study import Study
 from condokit.maps.base import Map
 from condokit.maps.profile import profile
 from condokit.solvers.lbfgs import threads
