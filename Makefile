@@ -35,7 +35,11 @@ test test-all: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/dev ## Run the tests
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow"
 
-test-all: $(VENV)/dev ## Run all tests, the slow ones too
+$(VENV)/spark: $(VENV)/dev
+	$(INSTALL) -e ".[dev,spark]"
+	@touch $@
+
+test-all: $(VENV)/spark ## Run all tests, the slow ones and those of Spark too
 	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 lint: $(VENV)/dev ## Check format and style

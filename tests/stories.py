@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from reading import from_table
 
 from condokit import AffineMap, ConDoAdapter
 from condokit.cli import main
-from condokit.data.roles import from_table
 from condokit.report import build
 from condokit.trust.evaluate import evaluate
 

@@ -9,7 +9,7 @@ from condokit.maps.families import MAPS as NAMED
 from condokit.maps.families import Affine, LocationScale
 
 MAPS = ("shift", "location-scale", "affine", "orthogonal", "low-rank", "auto")
-BY_SAMPLES = ("mmd", "energy", "sliced-wasserstein", "procrustes")
+BY_SAMPLES = ("mmd", "energy")
 
 
 def drawn(n, n_features, is_continuous):

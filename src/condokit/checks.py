@@ -16,15 +16,23 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 # names that arguments take, so that type checkers find wrong ones
-_Matrix = Literal["affine", "orthogonal", "similarity", "low-rank", "blocks"]
+_Matrix = Literal["affine", "orthogonal", "similarity", "low-rank"]
 MapName = Literal["auto", "identity", "shift", "location-scale", "monotone", _Matrix]
-_Gaussian = Literal["reverse-kl", "forward-kl", "jeffreys", "likelihood", "ot", "pc-match"]
-_Sampled = Literal["mmd", "energy", "sliced-wasserstein", "procrustes"]
-DivergenceName = Literal["auto", _Gaussian, _Sampled]
-PriorName = Literal["product", "paper", "uniform", "overlap"]
+_Gaussian = Literal["reverse-kl", "forward-kl", "likelihood", "ot", "pc-match"]
+DivergenceName = Literal["auto", _Gaussian, "mmd", "energy"]
+PriorName = Literal["product", "paper", "overlap"]
 ConditionalName = Literal["auto", "stratified", "kernel", "splines", "chained"]
 Shrinkage = float | Literal["auto"] | None
 Missing = Literal["raise", "drop", "impute"]
+# classes that are gone: how they were asked for by name, and what to use in their place
+_REMOVED = {
+    "Blocks": ("map='blocks'", "{@map='affine'}, one group of {@`features`} at a time"),
+    "Jeffreys": ("divergence='jeffreys'", "{@divergence='reverse-kl'} or 'forward-kl'"),
+    "Procrustes": ("divergence='procrustes'", "{@divergence='mmd'} or 'energy'"),
+    "SlicedWasserstein": ("divergence='sliced-wasserstein'", "{@divergence='mmd'} or 'energy'"),
+    "StochasticMMD": ("divergence='mmd-paper'", "{@divergence='mmd'}"),
+    "UniformPrior": ("prior='uniform'", "{@prior='product'} or 'overlap'"),
+}
 _notes: "ContextVar[list[Note] | None]" = ContextVar("notes", default=None)
 _naming: ContextVar[Callable[[str], str]] = ContextVar("naming", default=str)
 
@@ -71,6 +79,21 @@ class FileError(ValueError):
     ... except FileError as error:
     ...     print(error)
     nowhere.csv does not exist.
+    """
+
+
+class NeedsRows(ValueError):
+    """Single rows are needed, which are not in memory, or which sums do not tell.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, NeedsRows, Statistics
+    >>> parts = [Statistics.of([[1.0], [2.0], [3.0]], label=label) for label in ("new", "old")]
+    >>> try:
+    ...     ConDoAdapter("monotone", reference="old").fit_statistics(parts)
+    ... except NeedsRows as error:
+    ...     print(str(error).partition(".")[0])
+    This needs single rows, which statistics do not tell
     """
 
 
@@ -275,11 +298,23 @@ def pick(argument: str, value: Any, named: Mapping[str, Any], base: type) -> Any
         return value
     if isinstance(value, str) and value in named:
         return named[value]()
+    for setting, instead in _REMOVED.values():
+        if isinstance(value, str) and setting == f"{argument}='{value}'":
+            raise refusal(f"{{@{setting}}} was removed in 1.0. Use {instead}.")
     names = ", ".join(repr(name) for name in named)
     raise ValueError(
         f"'{argument}' must be one of {names} or an instance of {base.__name__}. "
         f"Got {value!r} instead.{did_you_mean(value, named)}"
     )
+
+
+def no_attribute(module: str, name: str) -> Exception:
+    """Return the error for a name that a module lacks; of a removed one, what to use instead."""
+    if name not in _REMOVED:
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    instead = said(f"{name} was removed from condokit in 1.0. Use {_REMOVED[name][1]}.")
+    # an AttributeError would lose its words in `from condokit import ...`
+    return ImportError(instead, name=name)
 
 
 def unknown_columns(

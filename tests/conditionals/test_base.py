@@ -40,7 +40,7 @@ def test_weights_are_repeated_rows(smoother, columns):
     assert np.abs(plain.mean - one.mean).max() > 0.01
 
 
-@pytest.mark.parametrize("prior", ["product", "paper", "uniform"])
+@pytest.mark.parametrize("prior", ["product", "paper"])
 @pytest.mark.parametrize("conditional", ["kernel", "splines"])
 def test_maps_with_weights_are_those_of_repeated_rows(conditional, prior):
     pair = continuous1d("heteroscedastic", 2)

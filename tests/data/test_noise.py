@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from reading import from_pair, from_table
 
 from condokit import BatchAdapter, ConDoAdapter, assess, bootstrap, evaluate
 from condokit.data.noise import _belongs, expectation, mixture, recalibrated
-from condokit.data.roles import from_pair, from_table
 
 
 def scores(seed=0, n=500, shift=1.0, noise=0.8, n_features=2):

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from problems import two_domains
 from protocols import ansur, rmse, rotations
+from reading import from_pair
 
 from condokit import ConDoAdapter, IdentifiabilityWarning, bootstrap
-from condokit.data.roles import from_pair
 
 
 def fitted(data, **parameters):

@@ -6,13 +6,13 @@ from functools import cache
 
 import numpy as np
 import pytest
+from reading import from_pair, from_table
 from stories import HOSTILE, built, read, report, table
 
 import condokit
 from condokit import ConDoAdapter, LocationScale, bootstrap
 from condokit.checks import naming
 from condokit.cli.outputs import as_option
-from condokit.data.roles import from_pair, from_table
 from condokit.report import build, render
 from condokit.report.render import breakable, number
 

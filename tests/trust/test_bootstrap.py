@@ -5,10 +5,10 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from reading import from_pair
 from stories import ROLES, two_domains
 
 from condokit import ConDoAdapter, bootstrap, datasets, sensitivity
-from condokit.data.roles import from_pair
 from condokit.fit import choose
 from condokit.solvers.lbfgs import lbfgs
 from condokit.trust import bootstrap as uncertainty

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from reading import from_table
 from stories import two_domains
 
 from condokit import ConDoAdapter, sensitivity
-from condokit.data.roles import from_table
 from condokit.trust.sensitivity import (
     _alarms,
     _chances,

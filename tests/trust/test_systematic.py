@@ -93,7 +93,7 @@ def test_equal_domains_need_no_change(rng):
     assert found.error_before_interval[1] < 0.1
 
 
-@pytest.mark.parametrize("options", [{"divergence": "ot"}, {"divergence": "sliced-wasserstein"}])
+@pytest.mark.parametrize("options", [{"divergence": "ot"}, {"divergence": "mmd"}])
 def test_a_matrix_is_judged_by_its_own_errors(rng, options):
     data = two_domains(rng, 300, 2)
     adapter = ConDoAdapter("affine", **options).fit(data, **ROLES)
