@@ -1,5 +1,6 @@
 """The map file: exact, described by a schema, and safe to read whoever wrote it."""
 
+import contextlib
 import copy
 import json
 import os
@@ -17,7 +18,7 @@ from sklearn.base import clone
 
 from condokit import AffineMap, ConDoAdapter, MapFileError, datasets, load_map
 from condokit.data.roles import from_pair, from_table
-from condokit.maps import file as mapfile
+from condokit.io import documents
 from condokit.maps.families import LocationScale
 from condokit.maps.profile import Profile
 from condokit.maps.provenance import fingerprint
@@ -30,7 +31,8 @@ VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 def write_document(path, document):
     """Write changed content with a hash that fits."""
     document = {key: value for key, value in document.items() if key != "sha256"}
-    document["sha256"] = mapfile.digest(document)
+    with contextlib.suppress(ValueError):  # of half a character
+        document["sha256"] = documents.digest(document)
     path.write_text(json.dumps(document).replace("Infinity", "1e999"))
 
 
@@ -319,29 +321,33 @@ def test_texts_that_are_no_map(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
-        ("diagonal", {"left": [[1.0]] * 3}, "'low-rank' alone"),
-        ("low-rank", {"kind": "diagonal"}, "'low-rank' alone"),
-        ("low-rank", {"left": [[1.0]] * 2}, "3 rows"),
-        ("dense", {"kind": "diagonal"}, "finite numbers"),
-        ("dense", {"scale": [[1.0, 2.0, 3.0], [1.0], [1.0]]}, "no matrix"),
-        ("dense", {"scale": [[], [], []]}, "'scale' must be a vector"),
-        ("diagonal", {"scale": [], "offset": []}, "'scale' must be a vector"),
-        ("diagonal", {"scale": [1.0, 1e999, 1.0]}, "finite numbers"),
-        ("diagonal", {"links": "log"}, "'links' is missing or of the wrong type"),
-        ("diagonal", {"links": {"a": "log"}}, "'links' is missing or of the wrong type"),
-        ("diagonal", {"links": ["log"]}, "one entry per feature: 3"),
-        ("links", {"links": ["log", True, None]}, "A link must be"),
-        ("links", {"links": ["log", -1, None]}, "A link must be"),
+        ("diagonal", {"left": [[1.0]] * 3}, "'left' does not belong to the kind 'diagonal'"),
+        ("low-rank", {"kind": "diagonal"}, "'left' does not belong to the kind"),
+        ("low-rank", {"left": [[1.0]] * 2}, "numbers of the shape 3 x 1. Got 2 x 1"),
+        ("dense", {"kind": "diagonal"}, "'scale' must be numbers"),
+        (
+            "dense",
+            {"scale": [[1.0, 2.0, 3.0], [1.0], [1.0]]},
+            "must be numbers of the shape 3 x features",
+        ),
+        ("dense", {"scale": [[], [], []]}, "'scale' must be numbers of the shape 3 x features"),
+        ("diagonal", {"scale": [], "offset": []}, "must be numbers of the shape features. Got .."),
+        ("diagonal", {"scale": [1.0, 1e999, 1.0]}, "numbers, and finite. Got inf"),
+        ("diagonal", {"links": "log"}, "'links' must be a list of 1 or more. Got 'log'"),
+        ("diagonal", {"links": {"a": "log"}}, "'links' must be a list"),
+        ("diagonal", {"links": ["log"]}, "'links' must be a list of 3. Got 1 of them"),
+        ("links", {"links": ["log", True, None]}, r"'links\[1\]' must be a number above 0"),
+        ("links", {"links": ["log", -1, None]}, "must be a number above 0. Got -1"),
         ("links", {"links": ["log", 10**290, None]}, None),
-        ("links", {"links": ["log", [], None]}, "A link must be"),
-        ("diagonal", {"output_names": "xyz"}, "'output_names' is missing or of the wrong type"),
-        ("diagonal", {"output_names": ["x", "y", 3]}, "different strings"),
-        ("diagonal", {"condokit": 3}, "'condokit' is missing or of the wrong type"),
-        ("diagonal", {"provenance": []}, "'provenance' is missing or of the wrong type"),
+        ("links", {"links": ["log", [], None]}, "must be a number above 0"),
+        ("diagonal", {"output_names": "xyz"}, "'output_names' must be a list"),
+        ("diagonal", {"output_names": ["x", "y", 3]}, r"'output_names\[2\]' must be text. Got 3"),
+        ("diagonal", {"condokit": 3}, "'condokit' must be text. Got 3"),
+        ("diagonal", {"provenance": []}, "'provenance' must be an object"),
         ("diagonal", {"provenance": {"a": 10**100}}, "finite numbers"),
         ("diagonal", {"provenance": {"a": [[[[[[[[]]]]]]]]}}, "too deeply nested"),
-        ("diagonal", {"fitted_on": None}, "'fitted_on' is missing or of the wrong type"),
-        ("diagonal", {"feature_names": ["a", "b", "\ud800" * 10**6]}, None),
+        ("diagonal", {"fitted_on": None}, "'fitted_on' must be an object. Got None"),
+        ("diagonal", {"feature_names": ["a", "b", "\ud800" * 10**6]}, "is no character"),
     ],
 )
 def test_contents_that_are_no_map(tmp_path, kind, change, message):
@@ -377,7 +383,7 @@ def test_profiles_that_are_none(tmp_path, key, value):
     if value == [1.0, 1.0, 10**299]:  # large, but a number
         assert AffineMap.load(path).fitted_on.mean[2] == 1e299
         return
-    with pytest.raises(MapFileError, match=f"'{key}' of 'fitted_on'"):
+    with pytest.raises(MapFileError, match=f"'fitted_on.{key}' must be"):
         AffineMap.load(path)
 
 
@@ -392,10 +398,10 @@ def test_things_that_are_no_files(tmp_path):
 def test_huge_files_are_refused_before_they_are_read(tmp_path, monkeypatch):
     path = tmp_path / "map.json"
     with path.open("wb") as file:
-        file.truncate(mapfile.MOST_BYTES + 1)  # a hole
+        file.truncate(documents.MOST_BYTES + 1)  # a hole
     with pytest.raises(MapFileError, match="more than .* bytes"):
         AffineMap.load(path)
-    monkeypatch.setattr(mapfile, "MOST_VALUES", 1000)
+    monkeypatch.setattr(documents, "MOST_VALUES", 1000)
     path.write_text("[" + "0," * 2000 + "0]")
     with pytest.raises(MapFileError, match="more than 1000 values"):
         AffineMap.load(path)

@@ -15,7 +15,7 @@ import pytest
 from sites_made import FEATURES, hospital, without_few
 
 from condokit import ConDoAdapter, FileError, Statistics
-from condokit.maps.file import digest
+from condokit.io.documents import digest
 from condokit.statistics.file import content_of
 from condokit.statistics.reveals import facts_of, words
 

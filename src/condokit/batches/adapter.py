@@ -28,9 +28,10 @@ from condokit.data.disclosure import hidden_counts
 from condokit.data.measurements import warn_of_columns
 from condokit.data.roles import batch_of_rows
 from condokit.fit.estimator import by_place, is_array_wanted, keep_features, matched, names_out
+from condokit.io.documents import Place
+from condokit.io.fields import shown
 from condokit.maps import file as mapfile
 from condokit.maps.profile import profile
-from condokit.maps.provenance import check_provenance
 from condokit.maps.standard_errors import DiagonalErrors
 from condokit.statistics.domains import hinted, together
 
@@ -483,9 +484,9 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         graph, reference, _, _ = self.graph(study)
         return make_plan(study, graph, reference, n)
 
-    kinds = ("batches",)  # that stand in the files which the class reads
+    kinds = {"batches": mapfile.KINDS["batches"]}  # that stand in the files which the class reads
 
-    def save(self, path: mapfile.Place) -> None:
+    def save(self, path: Place) -> None:
         """Write all maps to one readable JSON file.
 
         Parameters
@@ -512,7 +513,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         }
 
     @classmethod
-    def load(cls, path: mapfile.Place) -> "BatchAdapter":
+    def load(cls, path: Place) -> "BatchAdapter":
         """Read the maps that `save` wrote; they transform as before, and can be added to.
 
         Parameters
@@ -542,22 +543,17 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "BatchAdapter":
-        """Read what `to_dict` returns; raise a ValueError if it is none."""
-        parts = content.get("batches")
-        if type(parts) is not list or not parts or not all(type(one) is dict for one in parts):
-            raise ValueError("'batches' is missing or of the wrong type.")
-        labels = [one.get("label") for one in parts]
-        if len({(type(label), label) for label in labels}) < len(labels):
-            raise ValueError("two batches have the same label.")
-        self = cls(reference=content.get("reference"))
-        self.maps_ = {
-            label: mapfile.CLASSES[one["kind"]].from_dict(one) for label, one in zip(labels, parts)
-        }
-        self.provenance_ = check_provenance(content.get("provenance")) or {}
-        self.report_ = BatchReport.told(content.get("reference"), self.provenance_)
-        self.reference_, self.errors_ = content.get("reference"), dict.fromkeys(self.maps_)
-        if self.reference_ in self.maps_:
-            self.errors_[self.reference_] = DiagonalErrors(*np.zeros((3, content["n_features"])))
+        """Return the adapter of which a file has these fields; raise a ValueError if none."""
+        self, reference = cls(reference=content["reference"]), content["reference"]
+        self.maps_ = _maps_of(content)
+        if reference not in (*self.maps_, "consensus"):
+            raise ValueError(f"'reference' is {shown(reference)}, which is no batch.")
+        self.provenance_ = content.get("provenance", {})
+        self.report_ = BatchReport.told(reference, self.provenance_, list(self.maps_))
+        self.reference_, self.errors_ = reference, dict.fromkeys(self.maps_)
+        if reference in self.maps_:
+            n_features = self.maps_[reference].n_features_in_
+            self.errors_[reference] = DiagonalErrors(*np.zeros((3, n_features)))
         paths = {label: one.path for label, one in self.report_.batches.items()}
         self.graph_, self.paths_ = [], paths
         self._columns, self.n_features_in_ = content.get("columns"), content["n_features"]
@@ -592,6 +588,28 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
 
 
 mapfile.CLASSES["batches"] = BatchAdapter
+
+
+def _maps_of(content: dict[str, Any]) -> dict[Any, Any]:
+    """Return the maps in a file, which must be of the same features, by their labels."""
+    names, columns, width = content["feature_names"], content.get("columns"), content["n_features"]
+    if columns is not None and (len({*columns}) < len(columns) or max(columns) >= width):
+        raise ValueError(f"'columns' must be different places among {width} columns.")
+    n_features, maps = width if columns is None else len(columns), {}
+    for k, one in enumerate(content["batches"]):
+        where, label = f"'batches[{k}]'", one["label"]
+        if label in maps:
+            raise ValueError(f"{where} has the label {shown(label)}, as another batch.")
+        try:
+            maps[label] = found = mapfile.CLASSES[one["kind"]].from_dict(one)
+        except ValueError as error:
+            raise ValueError(f"{where} holds no map: {error}") from None
+        if found.shape != (n_features, n_features):
+            n_outputs, n = found.shape
+            raise ValueError(f"{where} maps {n} features to {n_outputs}, not {n_features}.")
+        if one["feature_names"] != names:
+            raise ValueError(f"{where} has other 'feature_names' than the file, or in other order.")
+    return maps
 
 
 def _is_common(features: Any) -> bool:

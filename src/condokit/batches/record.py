@@ -1,6 +1,6 @@
 """What is known of the maps of many batches: facts that print, and that go into their file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ from condokit.batches.study import Study
 from condokit.checks import Note
 from condokit.data.disclosure import told
 from condokit.data.noise import kinds
+from condokit.io.fields import shown
 from condokit.maps.provenance import check_provenance, setting, versions
 
 _ERRORS = ("error_before", "error_after")
@@ -43,16 +44,27 @@ class BatchReport:
     facts: dict[str, Any]  #: Facts of the fit.
 
     @classmethod
-    def told(cls, reference: Any, provenance: Mapping[str, Any]) -> "BatchReport":
-        """Return what a file tells."""
+    def told(
+        cls, reference: Any, provenance: Mapping[str, Any], labels: Sequence[Any]
+    ) -> "BatchReport":
+        """Return what a file tells of batches with some labels; refuse paths that lead nowhere."""
         names = ("rows", "path", "overlap", "bridges", *_ERRORS)
         facts: dict[Any, Any] = {
             one["label"]: [float("nan") if one[name] is None else one[name] for name in names]
             for one in provenance.get("batches", ())
         }
         facts = {k: BatchFacts(v[0], list(v[1]), *v[2:]) for k, v in facts.items()}
-        lost, why = provenance.get("unreachable", ()), str(provenance.get("reference", ""))
-        return cls(reference, why, bool(provenance.get("joint")), facts, list(lost), {})
+        lost, why = provenance.get("unreachable", ()), provenance.get("reference", "")
+        for label, one in facts.items():
+            rest = one.path[1:]
+            is_known = label in labels and one.path[:1] == [label] and label not in lost
+            if not is_known or (rest and (rest[0] not in facts or facts[rest[0]].path != rest)):
+                raise ValueError(
+                    f"'provenance.batches' has no path from {shown(label)} to the others."
+                )
+        if not set(lost) <= set(labels):
+            raise ValueError("'provenance.unreachable' names what is no batch.")
+        return cls(reference, why, provenance.get("joint", False), facts, list(lost), {})
 
     def plain(self) -> list[dict[str, Any]]:
         """Return what a file may tell of every batch."""

@@ -10,7 +10,7 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.basis import RangeBasis
 from condokit.data.products import GroupedProducts
 
-_BINS = 20
+BINS = 20
 _NU = 4.0  # degrees of freedom of weights
 
 
@@ -23,7 +23,7 @@ class Continuous:
     def __init__(self, basis: RangeBasis, n_groups: int, n_features: int) -> None:
         self.basis = basis
         self.products = GroupedProducts(n_groups, basis.n_columns, n_features)
-        self.bins = np.zeros((n_groups, len(basis.names), _BINS))
+        self.bins = np.zeros((n_groups, len(basis.names), BINS))
         # of features with heavy tails, weighted by Student's t around lines of their groups
         self.robust: dict[int, GroupedProducts] = {}
 
@@ -46,11 +46,11 @@ class Continuous:
         weights = None if weights is None else weights[here]
         self.products.update(X, self.basis(values), groups, weights)
         low, high = np.array(self.basis.ranges).T
-        place = np.minimum(((values - low) / (high - low) * _BINS).astype(np.intp), _BINS - 1)
+        place = np.minimum(((values - low) / (high - low) * BINS).astype(np.intp), BINS - 1)
         n, p, _ = self.bins.shape
         for j in range(p):
-            count = np.bincount(groups * _BINS + place[:, j], weights, n * _BINS)
-            self.bins[:, j] += count.reshape(n, _BINS)
+            count = np.bincount(groups * BINS + place[:, j], weights, n * BINS)
+            self.bins[:, j] += count.reshape(n, BINS)
 
     def parts(self) -> "Iterator[tuple[Array, Continuous]]":
         """Yield the features that are known in the same rows, and what is known of them."""
@@ -91,8 +91,8 @@ class Continuous:
         low, high = np.array(self.basis.ranges).T
         sums = np.zeros((2, *second.shape))
         for j in range(len(low)):
-            at = np.tile((low + high) / 2, (_BINS, 1))
-            at[:, j] = low[j] + (high[j] - low[j]) * (np.arange(_BINS) + 0.5) / _BINS
+            at = np.tile((low + high) / 2, (BINS, 1))
+            at[:, j] = low[j] + (high[j] - low[j]) * (np.arange(BINS) + 0.5) / BINS
             share = self.bins[:, j] / ones_for_zeros(self.bins[:, j].sum(axis=1))[:, None]
             curve = self.basis(at) @ slopes  # (n_groups, n_bins, n_features)
             curve -= np.einsum("gb,gbd->gd", share, curve)[:, None]
@@ -163,20 +163,16 @@ class Continuous:
         return {**content, "robust": robust}
 
     @classmethod
-    def read(cls, content: dict[str, Any]) -> "Continuous":
-        """Return what was written."""
-        products = GroupedProducts.from_dict(content["products"])
-        basis = RangeBasis.from_dict(content["basis"])
-        found = cls(basis, len(products.count), products.n_features)
-        found.products, bins = products, np.array(content["bins"], dtype=float)
-        found.bins = bins.reshape(found.bins.shape)
-        parts = content["robust"].items()
-        found.robust = {int(j): GroupedProducts.from_dict(one) for j, one in parts}
-        for one in (products, *products.own.values(), *found.robust.values()):
-            if one.scatter.shape[:2] != (len(products.count), basis.n_columns):
-                raise ValueError("'products' do not fit 'basis'")
-            if not all(np.isfinite(table).all() for table in (one.count, one.mean, one.scatter)):
-                raise ValueError("its numbers are impossible")
+    def read(cls, fields: dict[str, Any]) -> "Continuous":
+        """Return what was written; refuse sums that are not of functions of the basis."""
+        basis = RangeBasis.from_dict(fields["basis"])
+        products = GroupedProducts.from_dict(fields["products"])
+        robust = {j: GroupedProducts.from_dict(one) for j, one in fields["robust"].items()}
+        widths = {one.n_columns for one in (products, *products.own.values(), *robust.values())}
+        if widths != {basis.n_columns} or fields["bins"].shape[1] != len(basis.names):
+            raise ValueError("'continuous.products' or 'bins' do not fit 'continuous.basis'")
+        found = cls(basis, 0, 0)
+        found.products, found.bins, found.robust = products, fields["bins"], robust
         return found
 
 

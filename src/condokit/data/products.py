@@ -12,6 +12,7 @@ from condokit.data.grouped import in_turn
 _VALUES = 1 << 18  # numbers that stay in cache
 _FEWEST_ROWS = 256  # of a group at a time, on average
 _RANK = 1e-14  # share of a variance that is rounding
+_ROUNDING = 1e-6  # of correlations in a file
 _TABLES = ("count", "mean", "scatter", "squares")
 
 
@@ -120,6 +121,22 @@ class GroupedProducts:
         c = np.swapaxes(inverse, 1, 2) @ (self.scatter[:, :, r:] / n)
         return size[:, :, None] * vector * root, c, inverse @ c
 
+    def are_possible(self) -> bool:
+        """Tell whether sums can be those of rows, as far as columns may explain of features."""
+        # up to twice their squares: rows that lack a feature may count among those of columns
+        G, n = self.scatter[:, :, : self.n_columns], ones_for_zeros(self.count)[:, None]
+        size = np.einsum("gii->gi", G)
+        if (size < 0).any():
+            return False
+        with np.errstate(over="ignore", invalid="ignore"):
+            size = ones_for_zeros(np.sqrt(size))
+            R = G / size[:, :, None] / size[:, None, :]
+            if not np.abs(R - np.swapaxes(R, 1, 2)).max() < _ROUNDING:
+                return False
+            explained = (self.roots()[1] ** 2).sum(axis=1)
+            least = np.linalg.eigvalsh(R).min()
+            return bool(least > -_ROUNDING and (explained <= 2 * self.squares / n).all())
+
     def resized(self, n_groups: int) -> "GroupedProducts":
         """Return the same with more groups, empty ones."""
         other = GroupedProducts(n_groups, self.n_columns, self.n_features)
@@ -167,11 +184,9 @@ class GroupedProducts:
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "GroupedProducts":
-        """Return what `to_dict` has written."""
-        squares = np.array(record["squares"], dtype=float)
-        found = cls(squares.shape[0], record["n_columns"], squares.shape[1])
+        """Return what `to_dict` has written, given as arrays."""
+        found = cls(0, record["n_columns"], record["squares"].shape[1])
         for name in _TABLES:
-            table = np.array(record[name], dtype=float)
-            setattr(found, name, table.reshape(getattr(found, name).shape))
-        found.own = {int(j): cls.from_dict(one) for j, one in record["own"].items()}
+            setattr(found, name, record[name])
+        found.own = {j: cls.from_dict(one) for j, one in record.get("own", {}).items()}
         return found

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, listing
+from condokit.io.fields import Numbers
 from condokit.maps.base import Map
-from condokit.maps.file import numbers
 from condokit.maps.matrices import Matrix, average, checked, matrix_of, refuse_infinity
 from condokit.maps.profile import Profile
 
@@ -55,7 +55,16 @@ class AffineMap(Map):
     array([[2., 1.]])
     """
 
-    kinds = ("diagonal", "low-rank", "dense")
+    kinds = {
+        "diagonal": {"scale": Numbers("features"), "offset": Numbers("features")},
+        "low-rank": {
+            "scale": Numbers("features"),
+            "left": Numbers("features rank"),
+            "right": Numbers("features rank"),
+            "offset": Numbers("features"),
+        },
+        "dense": {"scale": Numbers("outputs features"), "offset": Numbers("outputs")},
+    }
     matrix: Matrix
     scale: Array  # the diagonal of the matrix, or all of it
     left: Array | None  # the factors of a low-rank matrix
@@ -95,15 +104,6 @@ class AffineMap(Map):
 
     def arrays(self) -> dict[str, Any]:  # noqa: D102
         return {"scale": self.scale, "offset": self.offset, **self.matrix.arrays()}
-
-    @classmethod
-    def numbers_from(cls, content: dict[str, Any]) -> dict[str, Any]:  # noqa: D102
-        kind = content["kind"]
-        factors = {"left": 2, "right": 2} if kind == "low-rank" else {}
-        if {"left", "right"} & content.keys() != factors.keys():
-            raise ValueError("'left' and 'right' belong to maps of the kind 'low-rank' alone.")
-        dimensions = {"scale": 2 if kind == "dense" else 1, **factors, "offset": 1}
-        return {key: numbers(key, content, n) for key, n in dimensions.items()}
 
     def without_links(self, X: Array, out: Array | None = None) -> Array:  # noqa: D102
         result = self.matrix.product(X, out)

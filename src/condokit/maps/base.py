@@ -13,6 +13,8 @@ from condokit.checks import Array, did_you_mean, listing
 from condokit.data import links as linking
 from condokit.data.blocks import blocks_of
 from condokit.data.tables import Table
+from condokit.io.documents import Place
+from condokit.io.fields import Field
 from condokit.maps import file as mapfile
 from condokit.maps.lazily import map_lazily
 from condokit.maps.profile import Check, Profile, check
@@ -29,7 +31,9 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     methods; its constructor hands names, links and origin to that of the base, and its numbers.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ()  # that stand in the files which the class reads
+    #: The kinds that stand in the files which the class reads, each with the fields that it has
+    #: beside those of all maps: arguments of the constructor.
+    kinds: ClassVar[Mapping[str, Mapping[str, Field]]] = {}
     kind: str  # one of them
     shape: tuple[int, int]  # numbers of outputs and features
     n_features_in_: int
@@ -42,7 +46,9 @@ class Map(TransformerMixin, BaseEstimator, ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        mapfile.CLASSES.update(dict.fromkeys(vars(cls).get("kinds", ()), cls))
+        own = vars(cls).get("kinds", {})
+        mapfile.CLASSES.update(dict.fromkeys(own, cls))
+        mapfile.KINDS.update(own)
 
     def __init__(
         self,
@@ -71,11 +77,6 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     @abstractmethod
     def arrays(self) -> dict[str, Any]:
         """Return the numbers of the map by name, as they stand in its file."""
-
-    @classmethod
-    @abstractmethod
-    def numbers_from(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Return arguments of the constructor from a file; raise a ValueError if there are none."""
 
     @abstractmethod
     def without_links(self, X: Array, out: Array | None = None) -> Array:
@@ -368,7 +369,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             raise ValueError("The two maps have different links, so they do not make one map.")
         return order, {"feature_names": takes or other.feature_names, "links": self.links}
 
-    def save(self, path: mapfile.Place) -> None:
+    def save(self, path: Place) -> None:
         """Write the map to a small readable JSON file, the same bytes for the same map.
 
         Parameters
@@ -394,7 +395,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         }
 
     @classmethod
-    def load(cls, path: mapfile.Place) -> Self:
+    def load(cls, path: Place) -> Self:
         """Read a map that `save` wrote; refuse any other file with a `MapFileError`.
 
         Parameters
@@ -411,11 +412,12 @@ class Map(TransformerMixin, BaseEstimator, ABC):
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Self:
-        """Read what `to_dict` returns; raise a ValueError if it is no map."""
-        arguments = cls.numbers_from(content)
-        arguments |= {key: content.get(key) for key in ("feature_names", "links", "output_names")}
-        found, profile = cls(**arguments), content.get("fitted_on")
-        profile = None if profile is None else Profile.from_dict(profile, found.n_features_in_)
+        """Return the map of which a file has these fields; raise a ValueError if there is none."""
+        names = (*cls.kinds[content["kind"]], "feature_names", "links", "output_names")
+        arguments: dict[str, Any] = {name: content.get(name) for name in names}
+        found, profile = cls(**arguments), None
+        if "fitted_on" in content:
+            profile = Profile.from_dict(content["fitted_on"])
         return found.with_origin(profile, content.get("provenance"))
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:

@@ -7,9 +7,9 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.data import links as linking
+from condokit.io.fields import Numbers
 from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
-from condokit.maps.file import numbers
 from condokit.maps.matrices import checked
 from condokit.maps.profile import Profile
 
@@ -53,7 +53,13 @@ class MonotoneMap(Map):
     array([[3.]])
     """
 
-    kinds = ("monotone",)
+    kinds = {
+        "monotone": {
+            "knots": Numbers("features knots"),
+            "values": Numbers("features knots"),
+            "slopes": Numbers("features 2", low=0, above=True),
+        }
+    }
     knots: Array
     values: Array
     slopes: Array
@@ -115,10 +121,6 @@ class MonotoneMap(Map):
     def arrays(self) -> dict[str, Any]:  # noqa: D102
         return {"knots": self.knots, "values": self.values, "slopes": self.slopes}
 
-    @classmethod
-    def numbers_from(cls, content: dict[str, Any]) -> dict[str, Any]:  # noqa: D102
-        return {key: numbers(key, content, 2) for key in ("knots", "values", "slopes")}
-
     def without_links(self, X: Array, out: Array | None = None) -> Array:  # noqa: D102
         result = np.empty(X.shape) if out is None else out
         for j, curve in enumerate(zip(self.knots, self.values, self.slopes)):
@@ -174,7 +176,8 @@ class MonotoneMap(Map):
 
     def reach(self) -> tuple[Array, Array]:
         """Return the first and last knots, beyond which curves are lines that no data support."""
-        low, high = (linking.undo(self.links, self.knots[:, [k]].T)[0] for k in (0, -1))
+        with np.errstate(over="ignore"):
+            low, high = (linking.undo(self.links, self.knots[:, [k]].T)[0] for k in (0, -1))
         return low, high
 
     def formula(self, j: int, names: Sequence[str]) -> str:
