@@ -12,14 +12,15 @@ import copy
 import io
 import json
 import random
-import resource
 import sys
 import time
-import tracemalloc
 import traceback
+import tracemalloc
 import warnings
 from collections import Counter
 from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -382,15 +383,25 @@ def checked(kind, text):
     return was_read
 
 
-def measured(kind, number, seed):
-    """Return whether a file was read, what went wrong, seconds and bytes."""
+class Outcome(NamedTuple):
+    """What became of a file."""
+
+    was_read: bool
+    fault: str  # what went wrong, if anything
+    seconds: float
+    size: int  # bytes
+
+
+def measured(kind, number, seed, with_memory=True):
+    """Try a file, and again for its memory."""
     text, was_read, fault = mutation(kind, number, seed), False, ""
     start = time.process_time()
     try:
         was_read = checked(kind, text)
         seconds = time.process_time() - start
-        tracemalloc.start()
-        checked(kind, text)
+        if with_memory:
+            tracemalloc.start()
+            checked(kind, text)
     except Exception as error:
         seconds = time.process_time() - start
         where = traceback.extract_tb(error.__traceback__)
@@ -401,27 +412,30 @@ def measured(kind, number, seed):
     tracemalloc.stop()
     if seconds > MOST_SECONDS or size > MOST_BYTES:
         fault = fault or f"took {seconds:.1f} s and {size / 1e6:.0f} MB"
-    return was_read, fault, seconds, size
+    return Outcome(was_read, fault, seconds, size)
 
 
 def run(kind, n, seed=0, first=0):
     """Try many files of a kind, and print what was found; return how many went wrong."""
+    import resource  # which Windows does not have
+
     originals(kind)
     for document in originals(kind):
         assert checked(kind, with_hash(document)), "a valid file is not read"
     limit = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + _GUARD, limit[1]))
     found = {number: measured(kind, number, seed) for number in range(first, first + n)}
     resource.setrlimit(resource.RLIMIT_AS, limit)
-    faults = {number: one[1] for number, one in found.items() if one[1]}
-    slowest, largest = (max(found, key=lambda k: found[k][j]) for j in (2, 3))
-    n_read = sum(one[0] for one in found.values())
+    faults = {number: one.fault for number, one in found.items() if one.fault}
+    slowest = max(found, key=lambda k: found[k].seconds)
+    largest = max(found, key=lambda k: found[k].size)
+    n_read = sum(one.was_read for one in found.values())
     print(f"{kind}: {n} files, {n_read} read, {n - n_read} refused, {len(faults)} wrong")
     print(
-        f"  slowest {found[slowest][2]:.2f} s (number {slowest}), median "
-        f"{np.median([one[2] for one in found.values()]):.3f} s; "
-        f"largest {found[largest][3] / 1e6:.1f} MB (number {largest})"
+        f"  slowest {found[slowest].seconds:.2f} s (number {slowest}), median "
+        f"{np.median([one.seconds for one in found.values()]):.3f} s; "
+        f"largest {found[largest].size / 1e6:.1f} MB (number {largest})"
     )
     for fault, times in Counter(faults.values()).most_common():
         number = next(k for k, one in faults.items() if one == fault)

@@ -14,6 +14,7 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+from mutations import mutated_bytes
 from sklearn.base import clone
 
 from condokit import AffineMap, ConDoAdapter, MapFileError, datasets, load_map
@@ -31,6 +32,7 @@ VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 def write_document(path, document):
     """Write changed content with a hash that fits."""
     document = {key: value for key, value in document.items() if key != "sha256"}
+    document["sha256"] = "0" * 64
     with contextlib.suppress(ValueError):  # of half a character
         document["sha256"] = documents.digest(document)
     path.write_text(json.dumps(document).replace("Infinity", "1e999"))
@@ -321,8 +323,8 @@ def test_texts_that_are_no_map(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
-        ("diagonal", {"left": [[1.0]] * 3}, "'left' does not belong to the kind 'diagonal'"),
-        ("low-rank", {"kind": "diagonal"}, "'left' does not belong to the kind"),
+        ("diagonal", {"left": [[1.0]] * 3}, "'left' does not belong to this kind"),
+        ("low-rank", {"kind": "diagonal"}, "'left' does not belong to this kind"),
         ("low-rank", {"left": [[1.0]] * 2}, "numbers of the shape 3 x 1. Got 2 x 1"),
         ("dense", {"kind": "diagonal"}, "'scale' must be numbers"),
         (
@@ -332,14 +334,18 @@ def test_texts_that_are_no_map(tmp_path, text, message):
         ),
         ("dense", {"scale": [[], [], []]}, "'scale' must be numbers of the shape 3 x features"),
         ("diagonal", {"scale": [], "offset": []}, "must be numbers of the shape features. Got .."),
-        ("diagonal", {"scale": [1.0, 1e999, 1.0]}, "numbers, and finite. Got inf"),
-        ("diagonal", {"links": "log"}, "'links' must be a list of 1 or more. Got 'log'"),
+        ("diagonal", {"scale": [1.0, 1e999, 1.0]}, "finite numbers. Got inf"),
+        ("diagonal", {"links": "log"}, "'links' must be a list. Got 'log'"),
         ("diagonal", {"links": {"a": "log"}}, "'links' must be a list"),
-        ("diagonal", {"links": ["log"]}, "'links' must be a list of 3. Got 1 of them"),
-        ("links", {"links": ["log", True, None]}, r"'links\[1\]' must be a number above 0"),
-        ("links", {"links": ["log", -1, None]}, "must be a number above 0. Got -1"),
+        ("diagonal", {"links": ["log"]}, "'links' must be 3, the number of features. Got 1"),
+        (
+            "links",
+            {"links": ["log", True, None]},
+            r"'links\[1\]' must be text or a finite number or null",
+        ),
+        ("links", {"links": ["log", -1, None]}, "must be above 0. Got -1"),
         ("links", {"links": ["log", 10**290, None]}, None),
-        ("links", {"links": ["log", [], None]}, "must be a number above 0"),
+        ("links", {"links": ["log", [], None]}, "must be text or a finite number or null"),
         ("diagonal", {"output_names": "xyz"}, "'output_names' must be a list"),
         ("diagonal", {"output_names": ["x", "y", 3]}, r"'output_names\[2\]' must be text. Got 3"),
         ("diagonal", {"condokit": 3}, "'condokit' must be text. Got 3"),
@@ -419,70 +425,6 @@ def load_or_refuse(path):
     return None
 
 
-def mutated_bytes(text, chance):
-    """Flip, cut out, repeat or truncate bytes."""
-    text = bytearray(text)
-    kind = chance.choice(["flip", "cut", "truncate", "repeat", "insert"])
-    i, j = sorted(chance.randrange(len(text)) for _ in range(2))
-    if kind == "flip":
-        for _ in range(chance.randint(1, 4)):
-            text[chance.randrange(len(text))] ^= 1 << chance.randrange(8)
-    elif kind == "cut":
-        del text[i : min(j, i + 30)]
-    elif kind == "truncate":
-        del text[i:]
-    elif kind == "repeat":
-        text[i:i] = text[i : min(j, i + 100)]
-    else:
-        text[i:i] = chance.choice(
-            [b"NaN", b"1e999", b"[", b"{", b'"', b"\x00", b"\xff", b"-", b","]
-        )
-    return bytes(text)
-
-
-STRANGE = [
-    None,
-    True,
-    0,
-    -1,
-    1e308,
-    10**290,
-    10**400,
-    "",
-    "x",
-    [],
-    {},
-    [[]],
-    [None],
-    {"a": {}},
-    "log",
-]
-
-
-def mutated_document(document, chance):
-    """Delete, swap or replace something anywhere in the document."""
-    document = copy.deepcopy(document)
-    for _ in range(chance.randint(1, 3)):
-        place = document
-        while True:
-            keys = list(place) if isinstance(place, dict) else list(range(len(place)))
-            if not keys:
-                break
-            key = chance.choice(keys)
-            inner = place[key]
-            if isinstance(inner, dict | list) and inner and chance.random() < 0.6:
-                place = inner
-                continue
-            if chance.random() < 0.3:
-                del place[key]
-            elif chance.random() < 0.3 and isinstance(inner, int | float):
-                place[key] = chance.choice([str(inner), [inner], bool(inner), -inner, inner + 1])
-            else:
-                place[key] = copy.deepcopy(chance.choice(STRANGE))
-            break
-    return document
-
-
 def test_a_thousand_damaged_files_load_to_the_same_map_or_not_at_all(tmp_path):
     chance = random.Random(0)
     path = tmp_path / "map.json"
@@ -500,24 +442,6 @@ def test_a_thousand_damaged_files_load_to_the_same_map_or_not_at_all(tmp_path):
         refused += found is None
         assert found is None or found == affine
     assert refused > 900
-
-
-def test_a_thousand_forged_files_load_as_the_schema_says_or_not_at_all(tmp_path):
-    chance = random.Random(1)
-    path = tmp_path / "map.json"
-    loaded = 0
-    for i in range(1000):
-        make(KINDS[i % len(KINDS)]).save(path)
-        document = mutated_document(json.loads(path.read_text()), chance)
-        write_document(path, document)
-        start = time.perf_counter()
-        affine = load_or_refuse(path)
-        assert time.perf_counter() - start < 1
-        if affine is not None:
-            loaded += 1
-            VALIDATOR.validate(json.loads(path.read_text()))
-            assert len(affine(np.full((2, affine.n_features_in_), np.nan))) == 2
-    assert 20 < loaded < 900
 
 
 @pytest.mark.parametrize("shape", [(22_283,), (300, 300)])

@@ -21,17 +21,19 @@ from condokit.batches.estimate import (
 )
 from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
-from condokit.batches.record import BatchFacts, BatchReport, account, plain
+from condokit.batches.record import BatchFacts, BatchReport, account, maps_of, plain
 from condokit.batches.study import Study
 from condokit.checks import Array, NoOverlapError, check_word, listing, noting, refusal
 from condokit.data.disclosure import hidden_counts
 from condokit.data.measurements import warn_of_columns
 from condokit.data.roles import batch_of_rows
 from condokit.fit.estimator import by_place, is_array_wanted, keep_features, matched, names_out
+from condokit.io import documents
 from condokit.io.documents import Place
-from condokit.io.fields import shown
+from condokit.io.schema import refuse_if, shown
 from condokit.maps import file as mapfile
 from condokit.maps.profile import profile
+from condokit.maps.provenance import check_provenance
 from condokit.maps.standard_errors import DiagonalErrors
 from condokit.statistics.domains import hinted, together
 
@@ -484,7 +486,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         graph, reference, _, _ = self.graph(study)
         return make_plan(study, graph, reference, n)
 
-    kinds = {"batches": mapfile.KINDS["batches"]}  # that stand in the files which the class reads
+    kinds = ("batches",)  # that stand in the files which the class reads
 
     def save(self, path: Place) -> None:
         """Write all maps to one readable JSON file.
@@ -495,7 +497,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             Where to write, whole or not at all.
         """
         check_is_fitted(self, "maps_")
-        mapfile.write(path, self.to_dict())
+        documents.write(path, self.to_dict(), mapfile.MAPS)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file."""
@@ -545,10 +547,10 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
     def from_dict(cls, content: dict[str, Any]) -> "BatchAdapter":
         """Return the adapter of which a file has these fields; raise a ValueError if none."""
         self, reference = cls(reference=content["reference"]), content["reference"]
-        self.maps_ = _maps_of(content)
-        if reference not in (*self.maps_, "consensus"):
-            raise ValueError(f"'reference' is {shown(reference)}, which is no batch.")
-        self.provenance_ = content.get("provenance", {})
+        self.maps_ = maps_of(content)
+        is_known = reference in (*self.maps_, "consensus")
+        refuse_if(not is_known, f"'reference' is {shown(reference)}, which is no batch.")
+        self.provenance_ = check_provenance(content.get("provenance")) or {}
         self.report_ = BatchReport.told(reference, self.provenance_, list(self.maps_))
         self.reference_, self.errors_ = reference, dict.fromkeys(self.maps_)
         if reference in self.maps_:
@@ -588,28 +590,6 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
 
 
 mapfile.CLASSES["batches"] = BatchAdapter
-
-
-def _maps_of(content: dict[str, Any]) -> dict[Any, Any]:
-    """Return the maps in a file, which must be of the same features, by their labels."""
-    names, columns, width = content["feature_names"], content.get("columns"), content["n_features"]
-    if columns is not None and (len({*columns}) < len(columns) or max(columns) >= width):
-        raise ValueError(f"'columns' must be different places among {width} columns.")
-    n_features, maps = width if columns is None else len(columns), {}
-    for k, one in enumerate(content["batches"]):
-        where, label = f"'batches[{k}]'", one["label"]
-        if label in maps:
-            raise ValueError(f"{where} has the label {shown(label)}, as another batch.")
-        try:
-            maps[label] = found = mapfile.CLASSES[one["kind"]].from_dict(one)
-        except ValueError as error:
-            raise ValueError(f"{where} holds no map: {error}") from None
-        if found.shape != (n_features, n_features):
-            n_outputs, n = found.shape
-            raise ValueError(f"{where} maps {n} features to {n_outputs}, not {n_features}.")
-        if one["feature_names"] != names:
-            raise ValueError(f"{where} has other 'feature_names' than the file, or in other order.")
-    return maps
 
 
 def _is_common(features: Any) -> bool:

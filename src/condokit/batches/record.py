@@ -8,7 +8,8 @@ from condokit.batches.study import Study
 from condokit.checks import Note
 from condokit.data.disclosure import told
 from condokit.data.noise import kinds
-from condokit.io.fields import shown
+from condokit.io.schema import refuse_if, shown
+from condokit.maps import file as mapfile
 from condokit.maps.provenance import check_provenance, setting, versions
 
 _ERRORS = ("error_before", "error_after")
@@ -109,3 +110,24 @@ def account(
         "warnings": list(dict.fromkeys(f"{n.category}: {told(n.sentence)}" for n in notes)),
     }
     return check_provenance(facts) or {}
+
+
+def maps_of(content: dict[str, Any]) -> dict[Any, Any]:
+    """Return the maps in a file, which must be of the same features, by their labels."""
+    names, columns, width = content["feature_names"], content.get("columns"), content["n_features"]
+    if columns is not None:
+        is_wrong = len({*columns}) < len(columns) or max(columns) >= width
+        refuse_if(is_wrong, f"'columns' must be different places among {width} columns")
+    n_features, maps = width if columns is None else len(columns), dict[Any, Any]()
+    for k, one in enumerate(content["batches"]):
+        where, label = f"'batches[{k}]'", one["label"]
+        refuse_if(label in maps, f"{where} has the label {shown(label)}, as another batch")
+        try:
+            maps[label] = found = mapfile.CLASSES[one["kind"]].from_dict(one)
+        except ValueError as error:
+            raise ValueError(f"{where} holds no map: {error}") from None
+        text = f"{where} maps {found.shape[1]} features to {found.shape[0]}, not {n_features}"
+        refuse_if(found.shape != (n_features, n_features), text)
+        text = f"{where} has other 'feature_names' than the file, or in another order"
+        refuse_if(one["feature_names"] != names, text)
+    return maps

@@ -243,7 +243,7 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
         Path(output).mkdir(parents=True, exist_ok=True)
     check_outputs(written, options["force"], as_json, inputs=read)
     affine = load_map(map_file, of_batches=True)
-    if "batches" in affine.kinds:
+    if affine.kinds == ("batches",):
         n = apply_batches(affine, incoming, output, inverse, **options)
         answer(as_json, {"output": output, "n_rows": n}, f"Mapped {counted(n)} rows to {output}.")
         return
@@ -319,7 +319,7 @@ def show(map_file: str, as_json: bool) -> None:
         show_result(reveal(map_file, as_json))
         return
     affine = load_map(map_file, of_batches=True)
-    if "batches" in affine.kinds:
+    if affine.kinds == ("batches",):
         show_result(plain(affine.provenance_) if as_json else str(affine.report_))
         return
     names = affine.feature_names or [f"column {j}" for j in range(affine.n_features_in_)]

@@ -9,8 +9,9 @@ from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.basis import RangeBasis
 from condokit.data.products import GroupedProducts
+from condokit.io.schema import refuse_if
 
-BINS = 20
+_BINS = 20
 _NU = 4.0  # degrees of freedom of weights
 
 
@@ -23,7 +24,7 @@ class Continuous:
     def __init__(self, basis: RangeBasis, n_groups: int, n_features: int) -> None:
         self.basis = basis
         self.products = GroupedProducts(n_groups, basis.n_columns, n_features)
-        self.bins = np.zeros((n_groups, len(basis.names), BINS))
+        self.bins = np.zeros((n_groups, len(basis.names), _BINS))
         # of features with heavy tails, weighted by Student's t around lines of their groups
         self.robust: dict[int, GroupedProducts] = {}
 
@@ -46,11 +47,11 @@ class Continuous:
         weights = None if weights is None else weights[here]
         self.products.update(X, self.basis(values), groups, weights)
         low, high = np.array(self.basis.ranges).T
-        place = np.minimum(((values - low) / (high - low) * BINS).astype(np.intp), BINS - 1)
+        place = np.minimum(((values - low) / (high - low) * _BINS).astype(np.intp), _BINS - 1)
         n, p, _ = self.bins.shape
         for j in range(p):
-            count = np.bincount(groups * BINS + place[:, j], weights, n * BINS)
-            self.bins[:, j] += count.reshape(n, BINS)
+            count = np.bincount(groups * _BINS + place[:, j], weights, n * _BINS)
+            self.bins[:, j] += count.reshape(n, _BINS)
 
     def parts(self) -> "Iterator[tuple[Array, Continuous]]":
         """Yield the features that are known in the same rows, and what is known of them."""
@@ -91,8 +92,8 @@ class Continuous:
         low, high = np.array(self.basis.ranges).T
         sums = np.zeros((2, *second.shape))
         for j in range(len(low)):
-            at = np.tile((low + high) / 2, (BINS, 1))
-            at[:, j] = low[j] + (high[j] - low[j]) * (np.arange(BINS) + 0.5) / BINS
+            at = np.tile((low + high) / 2, (_BINS, 1))
+            at[:, j] = low[j] + (high[j] - low[j]) * (np.arange(_BINS) + 0.5) / _BINS
             share = self.bins[:, j] / ones_for_zeros(self.bins[:, j].sum(axis=1))[:, None]
             curve = self.basis(at) @ slopes  # (n_groups, n_bins, n_features)
             curve -= np.einsum("gb,gbd->gd", share, curve)[:, None]
@@ -169,8 +170,8 @@ class Continuous:
         products = GroupedProducts.from_dict(fields["products"])
         robust = {j: GroupedProducts.from_dict(one) for j, one in fields["robust"].items()}
         widths = {one.n_columns for one in (products, *products.own.values(), *robust.values())}
-        if widths != {basis.n_columns} or fields["bins"].shape[1] != len(basis.names):
-            raise ValueError("'continuous.products' or 'bins' do not fit 'continuous.basis'")
+        is_wrong = widths != {basis.n_columns} or fields["bins"].shape[1] != len(basis.names)
+        refuse_if(is_wrong, "'continuous.products' or 'bins' do not fit 'continuous.basis'")
         found = cls(basis, 0, 0)
         found.products, found.bins, found.robust = products, fields["bins"], robust
         return found

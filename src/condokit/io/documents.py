@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import condokit
 from condokit.io.atomic import write_bytes
-from condokit.io.fields import Field, shown
+from condokit.io.schema import Schema, shown
 
 MOST_BYTES = 2 << 30
 MOST_VALUES = 100_000_000
@@ -25,16 +25,13 @@ Place = str | os.PathLike[str] | IO[bytes]
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file: its name in itself and in messages, its newest schema, and its fields.
-
-    Beside these it has "format", "schema" and "sha256".
-    """
+    """A kind of file: its name in itself and in messages, and its newest schema."""
 
     name: str
-    schema: int
+    newest: int
     what: str
     error: type[ValueError]
-    fields: Field
+    schema: Schema
 
     def call(self, place: Place) -> str:
         """Return what a message calls a file."""
@@ -44,11 +41,11 @@ class Format:
 
 def write(path: Place, content: dict[str, Any], kind: Format) -> None:
     """Write a file, or to an open one: the same bytes for the same content."""
-    first = {"format": kind.name, "schema": kind.schema, "condokit": condokit.__version__}
+    first = {"format": kind.name, "schema": kind.newest, "condokit": condokit.__version__}
     document = first | content
     try:
         document["sha256"] = digest(document)
-        kind.fields(document)
+        kind.schema.read(document)
     except ValueError as error:
         raise ValueError(f"The {kind.what} cannot be written: {error}") from None
     text = (_layout(document) + "\n").encode("utf-8")
@@ -76,7 +73,7 @@ def read(place: Place, kind: Format, make: Any) -> Any:
         raise kind.error(f"{path} cannot be read as a {kind.what}: {said}.") from None
     document = _parsed(text, path, kind)
     try:
-        found = make(document, kind.fields(document))
+        found = make(document, kind.schema.read(document))
         is_intact = document.get("sha256") == digest(document)
     except (ValueError, RecursionError) as error:
         raise kind.error(f"{path} is damaged: {str(error).rstrip('.')}.") from None
@@ -100,11 +97,11 @@ def _parsed(text: str, path: str, kind: Format) -> dict[str, Any]:
     schema = document.get("schema")
     if type(schema) is not int or schema < 1:
         raise kind.error(f"{path} is damaged: its 'schema' is {shown(schema)}.")
-    if schema > kind.schema:
+    if schema > kind.newest:
         version = shown(document.get("condokit")).strip("'")
         raise kind.error(
             f"{path} was written by a newer condokit ({version}; schema {shown(schema)}, "
-            f"this version reads up to {kind.schema}). Upgrade condokit."
+            f"this version reads up to {kind.newest}). Upgrade condokit."
         )
     return document
 

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, listing
-from condokit.io.fields import Numbers
 from condokit.maps.base import Map
 from condokit.maps.matrices import Matrix, average, checked, matrix_of, refuse_infinity
 from condokit.maps.profile import Profile
@@ -55,16 +54,7 @@ class AffineMap(Map):
     array([[2., 1.]])
     """
 
-    kinds = {
-        "diagonal": {"scale": Numbers("features"), "offset": Numbers("features")},
-        "low-rank": {
-            "scale": Numbers("features"),
-            "left": Numbers("features rank"),
-            "right": Numbers("features rank"),
-            "offset": Numbers("features"),
-        },
-        "dense": {"scale": Numbers("outputs features"), "offset": Numbers("outputs")},
-    }
+    kinds = ("diagonal", "low-rank", "dense")
     matrix: Matrix
     scale: Array  # the diagonal of the matrix, or all of it
     left: Array | None  # the factors of a low-rank matrix

@@ -13,14 +13,16 @@ from condokit.checks import Array, did_you_mean, listing
 from condokit.data import links as linking
 from condokit.data.blocks import blocks_of
 from condokit.data.tables import Table
+from condokit.io import documents
 from condokit.io.documents import Place
-from condokit.io.fields import Field
 from condokit.maps import file as mapfile
 from condokit.maps.lazily import map_lazily
 from condokit.maps.profile import Check, Profile, check
 from condokit.maps.provenance import FrozenDict, check_provenance
 
 _MOST_SHOWN = 6  # outputs that are printed
+_NO_ARGUMENTS = {"format", "schema", "condokit", "sha256", "kind", "label"}
+_NO_ARGUMENTS |= {"fitted_on", "provenance"}  # of the constructor
 _IDENTITY = attrgetter("kind", "feature_names", "links", "output_names")  # and the numbers
 
 
@@ -31,9 +33,9 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     methods; its constructor hands names, links and origin to that of the base, and its numbers.
     """
 
-    #: The kinds that stand in the files which the class reads, each with the fields that it has
-    #: beside those of all maps: arguments of the constructor.
-    kinds: ClassVar[Mapping[str, Mapping[str, Field]]] = {}
+    kinds: ClassVar[tuple[str, ...]] = ()  # that stand in the files which the class reads
+    #: The fields of its numbers, as JSON Schema has it, if the published schema lacks the kinds.
+    fields: ClassVar[Mapping[str, Any]] = {}
     kind: str  # one of them
     shape: tuple[int, int]  # numbers of outputs and features
     n_features_in_: int
@@ -46,9 +48,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        own = vars(cls).get("kinds", {})
-        mapfile.CLASSES.update(dict.fromkeys(own, cls))
-        mapfile.KINDS.update(own)
+        mapfile.enter(cls, vars(cls).get("kinds", ()), cls.fields)
 
     def __init__(
         self,
@@ -377,7 +377,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         path : path or open file
             Where to write, whole or not at all.
         """
-        mapfile.write(path, self.to_dict())
+        documents.write(path, self.to_dict(), mapfile.MAPS)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the map's file."""
@@ -413,12 +413,10 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Self:
         """Return the map of which a file has these fields; raise a ValueError if there is none."""
-        names = (*cls.kinds[content["kind"]], "feature_names", "links", "output_names")
-        arguments: dict[str, Any] = {name: content.get(name) for name in names}
-        found, profile = cls(**arguments), None
-        if "fitted_on" in content:
-            profile = Profile.from_dict(content["fitted_on"])
-        return found.with_origin(profile, content.get("provenance"))
+        arguments = {name: value for name, value in content.items() if name not in _NO_ARGUMENTS}
+        profile = content.get("fitted_on")
+        profile = None if profile is None else Profile.from_dict(profile)
+        return cls(**arguments).with_origin(profile, content.get("provenance"))
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         n_outputs, n = self.shape

@@ -7,7 +7,6 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.data import links as linking
-from condokit.io.fields import Numbers
 from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
 from condokit.maps.matrices import checked
@@ -53,13 +52,7 @@ class MonotoneMap(Map):
     array([[3.]])
     """
 
-    kinds = {
-        "monotone": {
-            "knots": Numbers("features knots"),
-            "values": Numbers("features knots"),
-            "slopes": Numbers("features 2", low=0, above=True),
-        }
-    }
+    kinds = ("monotone",)
     knots: Array
     values: Array
     slopes: Array

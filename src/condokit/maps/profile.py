@@ -15,19 +15,7 @@ from condokit.data.grouped import GroupedMoments
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
-from condokit.io.fields import Number, Numbers, Object
 
-PROFILE = Object(
-    {
-        "n_rows": Number(0, (1 << 63) - 1, whole=True),
-        "mean": Numbers("features", gaps=True),
-        "sd": Numbers("features", low=0, gaps=True),
-        "missing": Numbers("features", low=0, high=1, gaps=True),
-        "low": Numbers("features", gaps=True, null=True),
-        "high": Numbers("features", gaps=True, null=True),
-    },
-    optional=True,
-)
 _UNKNOWN = {"mean": np.nan, "sd": np.nan, "missing": 0.0, "low": -np.inf, "high": np.inf}
 MOST_ROWS = 5000  # that a profile looks at,
 _MANY_VALUES = 2_000_000  # or fewer where features are very many,
@@ -162,7 +150,7 @@ class Profile:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Profile":
-        """Return the profile of which a file has these fields, see `PROFILE`."""
+        """Return the profile of which a file has these fields."""
         arrays: dict[str, Any] = {
             name: values if values is None else np.where(np.isnan(values), _UNKNOWN[name], values)
             for name, values in fields.items()

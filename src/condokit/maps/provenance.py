@@ -15,7 +15,7 @@ import sklearn
 import condokit
 from condokit.checks import Array
 from condokit.data.domains import Confounder, Domains
-from condokit.io.fields import ByName, Field, List, Number, Object, Plain, Sizes
+from condokit.io.schema import MAPS
 
 _DEEPEST = 6
 _MOST_ENTRIES = 100_000
@@ -24,21 +24,6 @@ _LARGEST = 1 << 63
 _LONGEST_SETTING = 1000  # characters
 _MOST_NAMES = 1000  # in a setting
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_TEXT, _TRUTH = Plain("string", optional=True), Plain("boolean", optional=True)
-_LABEL, _COUNT = Plain("string number boolean"), Plain("string number")
-_FACT = Plain("string number boolean array object", null=True)
-_TEXTS, _FACTS = List(Plain("string"), optional=True), List(_FACT, optional=True)
-_BY_NAME, _TEXT_BY_NAME = ByName(_FACT, optional=True), ByName(Plain("string"), optional=True)
-_ERROR = Number(0, null=True)
-_BATCH: dict[str, Field] = {
-    "label": _LABEL,
-    "rows": _COUNT,
-    "path": List(_LABEL, least=1),
-    "overlap": Number(0, null=True),
-    "bridges": Number(0, whole=True, null=True),
-    "error_before": _ERROR,
-    "error_after": _ERROR,
-}
 
 
 class FrozenDict(dict[str, Any]):
@@ -54,45 +39,12 @@ class FrozenDict(dict[str, Any]):
         return FrozenDict, (dict(self),)
 
 
-class Facts(Object):
-    """Plain facts, known and others, in a form that cannot be changed."""
-
-    def _read(self, value: Any, where: str, sizes: Sizes) -> FrozenDict:
-        super()._read(value, where, sizes)
-        return _frozen(value, [_MOST_ENTRIES])
-
-
-PROVENANCE = Facts(
-    {
-        "versions": _TEXT_BY_NAME,
-        "adapter": _BY_NAME,
-        "map": _TEXT,
-        "divergence": _TEXT,
-        "conditional": _TEXT,
-        "domains": Object({"column": _TEXT}, optional=True),
-        "confounders": _TEXT_BY_NAME,
-        "rows": ByName(_COUNT, optional=True),
-        "overlap": _BY_NAME,
-        "standard_errors": _TRUTH,
-        "fitted_as_normal": _TEXTS,
-        "warnings": _TEXTS,
-        "data": _BY_NAME,
-        "command": _FACTS,
-        "files": _FACTS,
-        # of many batches
-        "joint": _TRUTH,
-        "reference": _TEXT,
-        "column": Plain("string", optional=True, null=True),
-        "batches": List(Object(_BATCH), optional=True),
-        "unreachable": List(_LABEL, optional=True),
-    },
-    optional=True,
-)
-
-
 def check_provenance(value: Any) -> FrozenDict | None:
     """Return how a map was fitted in a form that cannot be changed; refuse what JSON cannot say."""
-    return None if value is None else PROVENANCE(value, "provenance")
+    if value is None:
+        return None
+    MAPS.read(value, "provenance", "provenance")
+    return _frozen(value, [_MOST_ENTRIES])
 
 
 def _frozen(value: Any, room: list[int], depth: int = 0) -> Any:

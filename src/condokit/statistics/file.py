@@ -1,7 +1,6 @@
 """The statistics file: readable JSON without rows, and nothing of cells with few of them."""
 
 import os
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,22 +8,12 @@ import numpy as np
 from condokit.checks import Array, FileError, check_integer
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.bins import Values
-from condokit.data.continuous import BINS, Continuous
+from condokit.data.continuous import Continuous
 from condokit.data.sums import MARKS
 from condokit.io import documents
 from condokit.io.documents import Place
-from condokit.io.fields import (
-    LARGEST_COUNT,
-    ByName,
-    Field,
-    List,
-    Number,
-    Numbers,
-    Object,
-    Plain,
-    Word,
-    shown,
-)
+from condokit.io.schema import STATISTICS as SCHEMA
+from condokit.io.schema import refuse_if, shown
 from condokit.statistics import reveals
 
 MIN_POWERS = 4  # times the fewest rows, from which sums of third and fourth powers are written
@@ -33,79 +22,7 @@ _TIES = 0.1  # share of rows from which equal values are written
 _TABLES = ("mean", "squares", "third", "fourth")
 _ROUNDED = 1 + 1e-9  # times a count that sums of its parts may reach
 _POSSIBLE = 1.001  # the same of powers and correlations, whose rounding is larger
-_LARGEST = 1e70  # value, so that fourth powers of differences can be summed
-_MOST_KNOTS = 64  # of a spline, which takes the time of their third power
-
-_LABEL, _WHOLE = Plain("string number boolean"), Number(0, LARGEST_COUNT, whole=True)
-_LEVEL, _ROWS = replace(_LABEL, null=True), Number(FEWEST, LARGEST_COUNT, whole=True)
-_FEATURE, _RANGE = Number(0, whole=True, below="features"), Numbers("2", -_LARGEST, _LARGEST)
-_CONFOUNDER = {
-    "name": Plain("string"),
-    "kind": Word(("categorical", "continuous")),
-    "range": replace(_RANGE, optional=True),
-}
-_WHERE: dict[str, Field] = {"domain": _LABEL, "levels": List(_LEVEL)}
-_CELL = {
-    **_WHERE,
-    "count": Number(0, LARGEST_COUNT, above=True),
-    "known": Numbers("features", low=0, optional=True),
-    "mean": Numbers("features", -_LARGEST, _LARGEST, gaps=True),
-    "squares": Numbers("features", 0, 1e150, gaps=True),
-    "third": Numbers("features", -1e225, 1e225, gaps=True, optional=True),
-    "fourth": Numbers("features", 0, 1e300, gaps=True, optional=True),
-}
-_MATRIX = {"domain": _LABEL, "matrix": Numbers("some some", -_POSSIBLE, _POSSIBLE)}
-_MARKED = {
-    "domain": _LABEL,
-    "feature": _FEATURE,
-    "marks": Numbers("marks 2", 0, LARGEST_COUNT),
-}
-_BINNED = {
-    "feature": _FEATURE,
-    **_WHERE,
-    "counts": Numbers("groups", low=0, above=True, least=0),
-    "ends": Numbers("2 groups", -_LARGEST, _LARGEST, least=0),
-}
-
-
-def _products(n_features: str) -> dict[str, Field]:
-    """Return the fields of `GroupedProducts`, but for its `own`."""
-    wide = f"columns+{n_features}"
-    return {
-        "n_columns": Number(1, LARGEST_COUNT, whole=True, size="columns"),
-        "count": Numbers("cells", 0, LARGEST_COUNT),
-        "mean": Numbers(f"cells {wide}", -_LARGEST, _LARGEST),
-        "scatter": Numbers(f"cells columns {wide}", -1e150, 1e150),
-        "squares": Numbers(f"cells {n_features}", 0, 1e150),
-    }
-
-
-_OF_ONE = ByName(Object(_products("1")), below="features")
-_CONTINUOUS: dict[str, Field] = {
-    "basis": Object({"ranges": ByName(_RANGE), "n_knots": Number(3, _MOST_KNOTS, whole=True)}),
-    "products": Object({**_products("features"), "own": _OF_ONE}),
-    "bins": Numbers(f"cells numbers {BINS}", low=0),
-    "robust": _OF_ONE,
-}
-_FIELDS: dict[str, Field] = {
-    "condokit": Plain("string"),
-    "n_features": Number(1, LARGEST_COUNT, whole=True, size="features"),
-    "feature_names": List(Plain("string"), 1, "features", different=True, null=True),
-    "confounders": List(Object(_CONFOUNDER)),
-    "reference": _LEVEL,
-    "min_cell": _ROWS,
-    "fewest_rows": _ROWS,
-    "largest_weight": Number(1, LARGEST_COUNT),
-    "masked": Object({"cells": _WHOLE, "rows": _WHOLE}),
-    "cells": List(Object(_CELL), least=1, size="cells"),
-    "correlations": List(Object(_MATRIX)),
-    "equal_values": List(Object(_MARKED)),
-    "values": List(Object(_BINNED)),
-    "continuous": Object(_CONTINUOUS, null=True),
-}
-STATISTICS = documents.Format(
-    "condokit-statistics", 1, "statistics file", FileError, Object(_FIELDS)
-)
+STATISTICS = documents.Format("condokit-statistics", 1, "statistics file", FileError, SCHEMA)
 
 
 def write(path: Place, stats: Any, min_cell: int) -> None:
@@ -249,7 +166,6 @@ def read(place: Place, cls: Any) -> Any:
 
 def document_of(place: Place, cls: Any) -> tuple[dict[str, Any], Any]:
     """Return what is written in a file, and the statistics that it stands for."""
-
     document, stats = documents.read(
         place, STATISTICS, lambda document, fields: (document, _from(fields, cls()))
     )
@@ -272,25 +188,21 @@ def _from(content: dict[str, Any], stats: Any) -> Any:
     return stats
 
 
-def _refuse(is_wrong: Any, why: str) -> None:
-    """Refuse a file if something is wrong anywhere."""
-    if np.any(is_wrong):
-        raise ValueError(why)
-
-
 def _fill_head(content: dict[str, Any], stats: Any) -> None:
     """Read what is said of all cells."""
     stats.feature_names, stats.n_features = content["feature_names"], content["n_features"]
     for one in content["confounders"]:
         name, kind, span = one["name"], one["kind"], one.get("range")
-        _refuse(name in stats.confounders, f"'confounders' has {shown(name)} twice")
+        refuse_if(name in stats.confounders, f"'confounders' has {shown(name)} twice")
         stats.confounders[name] = kind
         if kind == "continuous":
             is_range = span is not None and span[0] < span[1]
-            _refuse(not is_range, f"{shown(name)} must have a 'range' from low to high")
+            refuse_if(not is_range, f"{shown(name)} must have a 'range' from low to high")
             stats.ranges[name] = float(span[0]), float(span[1])
     is_there = content["continuous"] is not None
-    _refuse(is_there != bool(stats.ranges), "'continuous' does not fit the kinds of 'confounders'")
+    refuse_if(
+        is_there != bool(stats.ranges), "'continuous' does not fit the kinds of 'confounders'"
+    )
     stats.reference, stats.masked = content["reference"], content["masked"]
     stats.largest_weight = float(content["largest_weight"])
     stats.by_cell = False
@@ -304,18 +216,20 @@ def _fill_cells(content: dict[str, Any], stats: Any) -> None:
     is_wrong = len(set(keys)) < len(keys) or {len(key) - 1 for key in keys} != {
         len(stats.categories)
     }
-    _refuse(is_wrong, "'cells' must be different, with a level of each category")
+    refuse_if(is_wrong, "'cells' must be different, with a level of each category")
     n_marks = len({key[0] for key in keys}) * MARKS
     n_values = len(cells) * (6 * d + len(part.few) ** 2)
     n_values += n_marks * len({one["feature"] for one in content["equal_values"]})
-    _refuse(n_values > documents.MOST_VALUES, f"it stands for {n_values} values, which is too much")
+    refuse_if(
+        n_values > documents.MOST_VALUES, f"it stands for {n_values} values, which is too much"
+    )
     stats._places(keys)
     part = stats.moments
     part.count[:] = count = np.array([one["count"] for one in cells], dtype=float)
     least = content["fewest_rows"] * stats.largest_weight
-    _refuse(count < least, f"'cells' has a 'count' below {least:g}, the fewest rows")
+    refuse_if(count < least, f"'cells' has a 'count' below {least:g}, the fewest rows")
     known = np.stack([one.get("known", np.full(d, one["count"])) for one in cells])
-    _refuse(known > count[:, None], "'cells' has a 'known' above its 'count'")
+    refuse_if(known > count[:, None], "'cells' has a 'known' above its 'count'")
     part.known = known if any("known" in one for one in cells) else None
     tables = {}
     for name in _TABLES:
@@ -323,7 +237,7 @@ def _fill_cells(content: dict[str, Any], stats: Any) -> None:
         tables[name] = np.where(known > 0, rows, np.nan)
     for name in _TABLES[:2]:
         lacking = np.isnan(tables[name]) & (known > 0)
-        _refuse(lacking, f"'cells' lacks {name!r} of a feature that is known")
+        refuse_if(lacking, f"'cells' lacks {name!r} of a feature that is known")
         getattr(part, name)[:] = np.nan_to_num(tables[name])
     _fill_powers(tables["third"], tables["fourth"], part, known)
 
@@ -338,7 +252,7 @@ def _fill_powers(third: Array, fourth: Array, part: Any, n: Array) -> None:
     # Cauchy's inequalities
     too_small = fourth * _POSSIBLE < part.squares / np.maximum(n, 1) * part.squares
     too_large = np.abs(third) > np.sqrt(part.squares) * np.sqrt(fourth) * _POSSIBLE
-    _refuse(too_small | too_large, "'cells' has powers that cannot be those of any rows")
+    refuse_if(too_small | too_large, "'cells' has powers that cannot be those of any rows")
     for power, table, normal in ((3, third, 0.0), (4, fourth, 3.0)):
         has, sizes = ~np.isnan(table), n * unit**power
         total, expected = np.nansum(table, axis=0), np.where(has, sizes, 0.0).sum(axis=0)
@@ -354,11 +268,11 @@ def _spread_correlations(content: list[dict[str, Any]], stats: Any) -> None:
     for one in content:
         mine, matrix = cells.pop(one["domain"], None), one["matrix"]
         where = f"'correlations' of {shown(one['domain'])}"
-        _refuse(mine is None, f"{where} are there twice, or of no cell")
-        _refuse(matrix.shape != (len(few),) * 2, f"{where} must be of {len(few)} features")
+        refuse_if(mine is None, f"{where} are there twice, or of no cell")
+        refuse_if(matrix.shape != (len(few),) * 2, f"{where} must be of {len(few)} features")
         is_wrong = np.abs(matrix - matrix.T).max() > _POSSIBLE - 1
         is_wrong = is_wrong or np.linalg.eigvalsh(matrix)[0] < 1 - _POSSIBLE
-        _refuse(is_wrong, f"{where} cannot be those of any rows")
+        refuse_if(is_wrong, f"{where} cannot be those of any rows")
         products.count[mine] = stats.moments.count[mine]
         products.mean[mine] = stats.moments.mean[mine][:, few]
         size = np.sqrt(stats.moments.squares[mine][:, few].sum(axis=0))
@@ -373,14 +287,14 @@ def _fill_ties(content: list[dict[str, Any]], stats: Any) -> None:
     ties.make_room(np.array([one["feature"] for one in content], dtype=np.intp), len(rows))
     label = {name: k for k, name in enumerate(rows)}
     for one in content:
-        _refuse(one["domain"] not in rows, "'equal_values' are of a 'domain' without cells")
+        refuse_if(one["domain"] not in rows, "'equal_values' are of a 'domain' without cells")
         here = label[one["domain"]], int(np.searchsorted(ties.features, one["feature"]))
         mark, count = one["marks"].T
         is_mark = (mark < MARKS) & (mark % 1 == 0)
-        _refuse(~is_mark, f"'equal_values' has a mark that is no whole number below {MARKS}")
+        refuse_if(~is_mark, f"'equal_values' has a mark that is no whole number below {MARKS}")
         np.add.at(ties.counts[here], mark.astype(np.intp), count)
         most = rows[one["domain"]] * _ROUNDED
-        _refuse(ties.counts[here] > most, "'equal_values' has more rows than 'cells'")
+        refuse_if(ties.counts[here] > most, "'equal_values' has more rows than 'cells'")
 
 
 def _fill_values(content: list[dict[str, Any]], stats: Any) -> None:
@@ -389,9 +303,11 @@ def _fill_values(content: list[dict[str, Any]], stats: Any) -> None:
     parts: dict[int, dict[int, Values]] = {}
     for one in content:
         j, k = one["feature"], stats.cells.get((one["domain"], *one["levels"]))
-        _refuse(k is None or k in parts.get(j, ()), "'values' has a cell twice, or one of no rows")
+        refuse_if(
+            k is None or k in parts.get(j, ()), "'values' has a cell twice, or one of no rows"
+        )
         most = known[k, j] * _ROUNDED
-        _refuse(one["counts"].sum() > most, "'values' has more rows than 'cells'")
+        refuse_if(one["counts"].sum() > most, "'values' has more rows than 'cells'")
         found = Values(np.full(len(one["counts"]), k), one["counts"], one["ends"])
         parts.setdefault(j, {})[k] = found
     stats.values = {j: Values.joined(every.values()) for j, every in parts.items()}
@@ -401,12 +317,12 @@ def _check_continuous(found: Continuous, stats: Any) -> None:
     """Refuse sums with confounders of numbers that are not of these cells."""
     count, text = stats.moments.count, "cannot be sums of the rows of 'cells'"
     ranges = dict(zip(found.basis.names, found.basis.ranges))
-    _refuse(ranges != stats.ranges, "'continuous.basis.ranges' are not those of 'confounders'")
+    refuse_if(ranges != stats.ranges, "'continuous.basis.ranges' are not those of 'confounders'")
     rows = np.column_stack([found.products.count, *found.bins.sum(axis=2).T])
-    _refuse(np.abs(rows - count[:, None]) > 1e-6 * count[:, None], f"'continuous.bins' {text}")
+    refuse_if(np.abs(rows - count[:, None]) > 1e-6 * count[:, None], f"'continuous.bins' {text}")
     for one in (found.products, *found.products.own.values(), *found.robust.values()):
         is_possible = one.are_possible() and (one.count <= count * _POSSIBLE).all()
-        _refuse(not is_possible, f"'continuous.products' or 'robust' {text}")
+        refuse_if(not is_possible, f"'continuous.products' or 'robust' {text}")
 
 
 def plain(value: Any) -> Any:
