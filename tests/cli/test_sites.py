@@ -236,7 +236,7 @@ REFUSED = [
     (["A.json", "newer.json"], "written by a newer condokit (9.0; schema 2"),
     (["A.json", "changed.json"], "changed.json was changed or damaged"),
     (["A.json", "knots.json"], "knots.json is damaged: 'continuous.basis' is missing"),
-    (["A.json", "claim.json"], "must be 1000000000, the number of features. Got 4."),
+    (["A.json", "claim.json"], "must be a list of 1000000000, the number of features. Got 4."),
     (["A.json", "fourth.json"], "'cells[0].fourth' must be at least 0. Got -1."),
     (["A.json", "m.csv"], "or statistics files alone"),
     (["A.csv", "B.csv"], "or statistics files alone"),

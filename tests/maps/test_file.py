@@ -17,7 +17,7 @@ import pytest
 from mutations import mutated_bytes
 from sklearn.base import clone
 
-from condokit import AffineMap, ConDoAdapter, MapFileError, datasets, load_map
+from condokit import AffineMap, BatchAdapter, ConDoAdapter, MapFileError, datasets, load_map
 from condokit.data.roles import from_pair, from_table
 from condokit.io import documents
 from condokit.maps.families import LocationScale
@@ -140,6 +140,16 @@ def test_files_of_schema_1_are_read_for_ever(kind, tmp_path):
     same = {name: written[name] for name in ("condokit", "schema", "sha256")}
     assert {**new, **same} == written
     assert load_map(tmp_path / "map.json") == load_map(path) == loaded
+
+
+@pytest.mark.parametrize("name", ["dense", "monotone", "batches", "places"])
+def test_files_of_schema_2_are_read_for_ever(name):
+    path = Path(__file__).parent / "schema2" / f"{name}.json"  # written by condokit 1.0.0rc1
+    written = json.loads(path.read_text())
+    assert (written["schema"], written["condokit"]) == (2, "1.0.0rc1")
+    reader = BatchAdapter.load if written["kind"] == "batches" else load_map
+    content = json.loads(json.dumps(reader(path).to_dict()))
+    assert content == {key: value for key, value in written.items() if key in content}
 
 
 # provenance
@@ -337,7 +347,11 @@ def test_texts_that_are_no_map(tmp_path, text, message):
         ("diagonal", {"scale": [1.0, 1e999, 1.0]}, "finite numbers. Got inf"),
         ("diagonal", {"links": "log"}, "'links' must be a list. Got 'log'"),
         ("diagonal", {"links": {"a": "log"}}, "'links' must be a list"),
-        ("diagonal", {"links": ["log"]}, "'links' must be 3, the number of features. Got 1"),
+        (
+            "diagonal",
+            {"links": ["log"]},
+            "'links' must be a list of 3, the number of features. Got 1",
+        ),
         (
             "links",
             {"links": ["log", True, None]},

@@ -91,6 +91,17 @@ def test_saved_files_follow_the_schema_and_are_read_back(kind, rng):
         np.testing.assert_allclose(np.mean(one["ends"]), np.mean(other["ends"]), rtol=0.05)
 
 
+@pytest.mark.parametrize("name", ["categories", "gaps", "numbers", "rounds"])
+def test_files_of_schema_1_are_read_for_ever(name):
+    path = Path(__file__).parent / "schema1" / f"{name}.json"  # written by condokit 1.0.0rc1
+    document = json.loads(path.read_text())
+    assert (document["schema"], document["condokit"]) == (1, "1.0.0rc1")
+    again = saved(Statistics.load(path))
+    assert again["cells"][0]["mean"] == document["cells"][0]["mean"]
+    assert again["continuous"] == document["continuous"]
+    assert {len(again[key]) - len(document[key]) for key in ("cells", "values")} == {0}
+
+
 def test_files_merge_in_any_order_and_split(tmp_path):
     a, b = hospital("A"), hospital("B")
     cuts = np.random.default_rng(1).permutation(len(b))
@@ -338,8 +349,6 @@ def test_many_knots_are_refused_before_functions_are_made_of_them(forged):
     ("kind", "path", "value", "message"),
     [
         ("plain", ["cells", 0, "fourth", 0], negative, r"'cells\[0\].fourth' must be at least 0"),
-        ("plain", ["cells", 0, "fourth", 0], 0.0, "powers that cannot be those of any rows"),
-        ("plain", ["cells", 0, "third", 0], 1e9, "powers that cannot be those of any rows"),
         ("plain", ["cells", 0, "squares", 0], negative, "must be at least 0"),
         ("plain", ["cells", 0, "mean", 0], None, "lacks 'mean' of a feature that is known"),
         ("plain", ["cells", 0, "mean", 0], 1e80, "must be at most 1"),
@@ -363,7 +372,7 @@ def test_many_knots_are_refused_before_functions_are_made_of_them(forged):
         ("plain", ["correlations", 0, "matrix"], lambda rows: rows[:2], "of the shape 2 x 2"),
         ("plain", ["correlations", 0, "domain"], "B", "twice, or of no cell"),
         ("plain", ["feature_names", 0], "hb", "must be different. Got 'hb' twice"),
-        ("plain", ["feature_names"], ["a"], "must be 3, the number of features. Got 1"),
+        ("plain", ["feature_names"], ["a"], "must be a list of 3, the number of features. Got 1"),
         ("plain", ["confounders", 0, "name"], "ward", "'confounders' has 'ward' twice"),
         ("plain", ["confounders", 0, "kind"], "odd", "one of 'categorical', 'continuous'"),
         ("plain", ["confounders", 0, "kind"], "continuous", "must have a 'range' from low to"),
@@ -384,7 +393,7 @@ def test_many_knots_are_refused_before_functions_are_made_of_them(forged):
         ("ages", ["continuous", "bins", 0, 0, 0], -1, "must be at least 0"),
         ("ages", ["continuous", "products", "count", 0], 7, "cannot be sums of the rows"),
         ("ages", ["continuous", "products", "scatter", 0, 1, 1], negative, "cannot be sums"),
-        ("ages", ["continuous", "robust", "0", "scatter", 0, 1, 9], 1e9, "cannot be sums"),
+        ("ages", ["continuous", "robust", "0", "scatter", 0, 1, 2], 1e9, "cannot be sums"),
         ("ages", ["continuous", "robust"], lambda one: {"7": one["0"]}, "numbers below 2. Got '7'"),
         ("ages", ["continuous", "robust"], lambda one: {"x": one["0"]}, "numbers below 2. Got 'x'"),
         ("ages", ["continuous", "products", "own"], [], "products.own' must be an object"),
@@ -394,6 +403,44 @@ def test_forged_numbers_are_refused_by_name(forged, kind, path, value, message):
     with pytest.raises(FileError, match=message) as caught:
         loaded(change(forged[kind], path, value))
     assert "\n" not in str(caught.value)
+
+
+def odd_columns(rng, n):
+    """Return columns whose sums are hard on rounding."""
+    x = rng.normal(size=n)
+    return {
+        "constant": np.full(n, 0.1) * (1 + 1e-16 * rng.integers(0, 3, n)),
+        "far": 1e9 + 1e-6 * x,
+        "first": np.where(np.arange(n) == 0, 1e7, x),
+        "last": np.where(np.arange(n) == n - 1, 1e6, 7.0),
+        "ties": rng.integers(0, 2, n).astype(float),
+        "tails": rng.standard_t(1.5, n),
+        "small": 1e-30 * x,
+    }
+
+
+@pytest.mark.filterwarnings("ignore:One row holds", "ignore:All rows have the same value")
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_rows_are_like_their_file_is_read(seed):
+    rng = np.random.default_rng(seed)
+    n, by_age = int(rng.integers(700, 900)), seed % 3 > 0
+    table = pd.DataFrame(odd_columns(rng, n))
+    features = list(table)
+    table["age"] = np.full(n, 50.0) if seed % 3 == 1 else rng.uniform(20, 90, n)
+    table["exact"] = 3 * table["age"]
+    table = table.mask(rng.random(table.shape) < [0.0, 0.05][seed % 2]).assign(age=table["age"])
+    table["sex"] = np.where(np.arange(n) % 7 > 2, "F", "M")
+    confounders = ["age", "sex"][: 1 + seed % 2] if by_age else ["sex"]
+    how = {"features": [*features, "exact"], "ranges": {"age": (18, 95)} if by_age else None}
+    weights = rng.choice([0.5, 1.0, 2.0], n) if seed % 4 == 3 else None
+    given = None if seed % 4 == 3 else ["tails", "last"]
+    stats = Statistics.of(
+        table, label="A", confounders=confounders, given=given, sample_weight=weights, **how
+    )
+    again = loaded(saved(stats))
+    assert again.n_rows == stats.n_rows
+    again.hashes = []
+    assert len(loaded(saved(again.merge(stats))).cells) == len(stats.cells)
 
 
 def test_a_file_that_stands_for_very_many_values_is_refused(forged, monkeypatch):

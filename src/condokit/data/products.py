@@ -112,7 +112,8 @@ class GroupedProducts:
         without variance but rounding are left out.
         """
         r, n = self.n_columns, ones_for_zeros(self.count)[:, None, None]
-        size = ones_for_zeros(np.sqrt(np.einsum("gii->gi", self.scatter[:, :, :r]) / n[:, 0]))
+        squares = np.einsum("gii->gi", self.scatter[:, :, :r])  # below zero by rounding alone
+        size = ones_for_zeros(np.sqrt(np.maximum(squares, 0.0) / n[:, 0]))
         R = self.scatter[:, :, :r] / (n * size[:, :, None] * size[:, None, :])
         value, vector = np.linalg.eigh((R + np.swapaxes(R, 1, 2)) / 2)
         root = np.sqrt(np.where(value > _RANK * max(r, 1), value, 0.0))[:, None]
@@ -121,15 +122,12 @@ class GroupedProducts:
         return size[:, :, None] * vector * root, c, inverse @ c
 
     def are_possible(self) -> bool:
-        """Tell whether sums can be those of rows, as far as columns may explain of features."""
-        # up to twice their squares: rows that lack a feature may count among those of columns
-        G, n = self.scatter[:, :, : self.n_columns], ones_for_zeros(self.count)[:, None]
-        size = np.einsum("gii->gi", G)
-        if (size < 0).any() or (1.001 * size[:, :, None] * size[:, None] < G**2).any():
-            return False
-        with np.errstate(over="ignore", invalid="ignore"):
-            explained = (self.roots()[1] ** 2).sum(axis=1)
-        return bool((explained <= 2 * self.squares / n).all())
+        """Tell whether products of columns can be those of rows, up to rounding."""
+        G = self.scatter[:, :, : self.n_columns]
+        squares, rounding = np.einsum("gii->gi", G), 1e-6 * self.count[:, None]
+        size = np.sqrt(np.maximum(squares, 0.0))
+        most = 1.001 * size[:, :, None] * size[:, None] + rounding[:, :, None]
+        return bool((squares >= -rounding).all() and (np.abs(G) <= most).all())
 
     def resized(self, n_groups: int) -> "GroupedProducts":
         """Return the same with more groups, empty ones."""

@@ -67,7 +67,12 @@ class Schema:
     def __init__(self, name: str) -> None:
         path = Path(__file__).with_name(f"{name}-schema.json")
         self.published: Node = json.loads(path.read_text(encoding="utf-8"))
-        self.root: Node = self._resolved(self.published)
+        self.root: Node = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read by what is published, and what was added to it."""
+        self.root = self._resolved(self.published)
 
     def _resolved(self, node: Any) -> Any:
         """Return a node without references; what stands beside one says more of the same."""
@@ -80,20 +85,10 @@ class Schema:
             return self._resolved({**there, **{k: v for k, v in node.items() if k != "$ref"}})
         return {key: self._resolved(one) for key, one in node.items()}
 
-    def add_kind(self, kind: str, fields: Mapping[str, Any]) -> None:
-        """Know another kind of maps, which has some fields of its own."""
-        definitions = self.published["$defs"]
-        one = definitions["batches"]["properties"]["batches"]["items"]
-        for place in (self.published, one):
-            place["properties"]["kind"]["enum"].append(kind)
-        then = {"required": list(fields), "properties": dict(fields)}
-        condition = {"properties": {"kind": {"const": kind}}}
-        definitions["kinds"]["allOf"].append({"if": condition, "then": then})
-        self.root = self._resolved(self.published)
-
     def read(self, value: Any, definition: str = "", where: str = "") -> Any:
         """Return the fields of a document, or of a part that is defined, or refuse them."""
-        return self._read(value, self.root["$defs"].get(definition, self.root), where, {})
+        node = self.root["$defs"][definition] if definition else self.root
+        return self._read(value, node, where, {})
 
     def _read(self, value: Any, node: Node, where: str, sizes: Sizes) -> Any:
         types = node.get("type", list(_TYPES))
@@ -123,7 +118,7 @@ class Schema:
         least, each = node.get("minItems", 0), node.get("items", {})
         if len(value) < least:
             raise _wrong(where, f"a list of {least} or more", shown(value))
-        _check_size(len(value), node, where, sizes)
+        _check_size(len(value), node, where, sizes, "a list of ")
         if each == {"type": "string"} and set(map(type, value)) <= {str}:  # many names
             found = list(value)
         else:
@@ -200,11 +195,11 @@ def _check_limits(values: Any, node: Node, where: str) -> None:
             raise _wrong(where, f"{words} {node[name]:.17g}", f"{odd:g}")
 
 
-def _check_size(size: Any, node: Node, where: str, sizes: Sizes) -> None:
+def _check_size(size: Any, node: Node, where: str, sizes: Sizes, what: str = "") -> None:
     """Refuse a size that is not the same as before, and numbers that are not below it."""
     name, above = node.get("size", ""), node.get("below", "")
     if name and sizes.setdefault(name, size) != size:
-        raise _wrong(where, f"{sizes[name]}, the number of {name}", str(size))
+        raise _wrong(where, f"{what}{sizes[name]}, the number of {name}", str(size))
     if above and size >= sizes[above]:
         raise _wrong(where, f"below {sizes[above]}, the number of {above}", str(size))
 

@@ -15,9 +15,16 @@ MAPS = documents.Format("condokit-map", 2, "map", MapFileError, SCHEMA)
 def enter(reader: Any, kinds: Sequence[str], fields: Mapping[str, Any]) -> None:
     """Let a class read files of some kinds; those that the schema lacks have these fields."""
     CLASSES.update(dict.fromkeys(kinds, reader))
+    definitions = SCHEMA.published["$defs"]
+    one = definitions["batches"]["properties"]["batches"]["items"]
     for kind in kinds:
-        if kind not in SCHEMA.root["properties"]["kind"]["enum"]:
-            SCHEMA.add_kind(kind, fields)
+        if kind not in SCHEMA.published["properties"]["kind"]["enum"]:
+            for place in (SCHEMA.published, one):
+                place["properties"]["kind"]["enum"].append(kind)
+            condition = {"properties": {"kind": {"const": kind}}}
+            then = {"required": list(fields), "properties": dict(fields)}
+            definitions["kinds"]["allOf"].append({"if": condition, "then": then})
+            SCHEMA.refresh()
 
 
 def read(place: Place, wanted: Any) -> Any:

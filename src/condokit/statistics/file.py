@@ -21,7 +21,7 @@ FEWEST = 3  # rows of a cell: mean and spread of two rows tell both
 _TIES = 0.1  # share of rows from which equal values are written
 _TABLES = ("mean", "squares", "third", "fourth")
 _ROUNDED = 1 + 1e-9  # times a count that sums of its parts may reach
-_POSSIBLE = 1.001  # the same of powers and correlations, whose rounding is larger
+_POSSIBLE = 1.001  # the largest correlation, up to rounding
 STATISTICS = documents.Format("condokit-statistics", 1, "statistics file", FileError, SCHEMA)
 
 
@@ -105,6 +105,7 @@ def _cell(cell: tuple[Any, ...], stats: Any, k: int, least: int) -> dict[str, An
         shown = n >= least * (1 if power < 3 else MIN_POWERS)
         if power < 3 or shown.any():
             values = getattr(moments, name)[k]
+            values = values if power % 2 else np.maximum(values, 0.0)  # not below by rounding
             found[name] = [float(v) if show else None for v, show in zip(values, shown)]
     return found
 
@@ -249,10 +250,6 @@ def _fill_powers(third: Array, fourth: Array, part: Any, n: Array) -> None:
     cells have on average, or those of the normal distribution.
     """
     unit = np.sqrt(part.squares / np.maximum(n, 1))
-    # Cauchy's inequalities
-    too_small = fourth * _POSSIBLE < part.squares / np.maximum(n, 1) * part.squares
-    too_large = np.abs(third) > np.sqrt(part.squares) * np.sqrt(fourth) * _POSSIBLE
-    refuse_if(too_small | too_large, "'cells' has powers that cannot be those of any rows")
     for power, table, normal in ((3, third, 0.0), (4, fourth, 3.0)):
         has, sizes = ~np.isnan(table), n * unit**power
         total, expected = np.nansum(table, axis=0), np.where(has, sizes, 0.0).sum(axis=0)
@@ -299,14 +296,13 @@ def _fill_ties(content: list[dict[str, Any]], stats: Any) -> None:
 
 def _fill_values(content: list[dict[str, Any]], stats: Any) -> None:
     """Read the values of features with heavy tails."""
-    known = np.broadcast_to(stats.moments.n, stats.moments.mean.shape)
     parts: dict[int, dict[int, Values]] = {}
     for one in content:
         j, k = one["feature"], stats.cells.get((one["domain"], *one["levels"]))
         refuse_if(
             k is None or k in parts.get(j, ()), "'values' has a cell twice, or one of no rows"
         )
-        most = known[k, j] * _ROUNDED
+        most = stats.moments.count[k] * _ROUNDED
         refuse_if(one["counts"].sum() > most, "'values' has more rows than 'cells'")
         found = Values(np.full(len(one["counts"]), k), one["counts"], one["ends"])
         parts.setdefault(j, {})[k] = found
@@ -321,8 +317,7 @@ def _check_continuous(found: Continuous, stats: Any) -> None:
     rows = np.column_stack([found.products.count, *found.bins.sum(axis=2).T])
     refuse_if(np.abs(rows - count[:, None]) > 1e-6 * count[:, None], f"'continuous.bins' {text}")
     for one in (found.products, *found.products.own.values(), *found.robust.values()):
-        is_possible = one.are_possible() and (one.count <= count * _POSSIBLE).all()
-        refuse_if(not is_possible, f"'continuous.products' or 'robust' {text}")
+        refuse_if(not one.are_possible(), f"'continuous.products' or 'robust' {text}")
 
 
 def plain(value: Any) -> Any:
