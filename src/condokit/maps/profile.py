@@ -17,6 +17,7 @@ from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 
+_UNKNOWN = {"mean": np.nan, "sd": np.nan, "missing": 0.0, "low": -np.inf, "high": np.inf}
 MOST_ROWS = 5000  # that a profile looks at,
 _MANY_VALUES = 2_000_000  # or fewer where features are very many,
 _ENOUGH_ROWS = 1000  # but at least these
@@ -149,28 +150,17 @@ class Profile:
         }
 
     @classmethod
-    def from_dict(cls, content: Any, n_features: int) -> "Profile":
-        """Read what `to_dict` wrote; raise a ValueError for anything else."""
-        if type(content) is not dict or set(content) != set(cls.__annotations__):
-            raise ValueError("'fitted_on' must hold " + listing(cls.__annotations__, 9) + ".")
-        n_rows = content["n_rows"]
-        if type(n_rows) is not int or not 0 <= n_rows < 1 << 63:
-            raise ValueError("'n_rows' of 'fitted_on' must be a number of rows.")
-        arrays: dict[str, Any] = {}
-        unknown = {"mean": np.nan, "sd": np.nan, "missing": 0.0, "low": -np.inf, "high": np.inf}
-        for name, value in unknown.items():
-            values = content[name]
-            if values is None and name in ("low", "high"):
-                continue
-            is_vector = type(values) is list and len(values) == n_features
-            if not is_vector or not set(map(type, values)) <= {int, float, type(None)}:
-                raise ValueError(f"{name!r} of 'fitted_on' must be {n_features} numbers.")
-            numbers = np.array(values, dtype=np.float64)  # None becomes NaN
-            least = 0.0 if name in ("sd", "missing") else -np.inf
-            if np.isinf(numbers).any() or (numbers < least).any():
-                raise ValueError(f"{name!r} of 'fitted_on' holds impossible numbers.")
-            arrays[name] = np.where(np.isnan(numbers), value, numbers)
-        return cls(n_rows, **arrays)
+    def from_dict(cls, fields: dict[str, Any]) -> "Profile":
+        """Return the profile of which a file has these fields."""
+        arrays: dict[str, Any] = {
+            name: values if values is None else np.where(np.isnan(values), _UNKNOWN[name], values)
+            for name, values in fields.items()
+            if name in _UNKNOWN
+        }
+        found = cls(fields["n_rows"], **arrays)
+        if found.low is not None and found.high is not None and (found.low > found.high).any():
+            raise ValueError("'fitted_on.low' must not be above 'fitted_on.high'.")
+        return found
 
 
 @dataclass(frozen=True, repr=False)

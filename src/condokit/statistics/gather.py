@@ -18,7 +18,7 @@ from condokit.data.reader import read
 from condokit.data.roles import Roles, are_names
 from condokit.data.sums import Ties
 from condokit.data.tables import Table
-from condokit.maps.file import Place
+from condokit.io.documents import Place
 from condokit.statistics import file, reveals
 
 _REWEIGHED = 8  # times, that lines of cells are found with weights
@@ -453,10 +453,8 @@ class Statistics:
     def _places(self, cells: Sequence[Cell]) -> list[int]:
         """Return the numbers of cells, new ones if they are not there yet."""
         for cell in cells:
-            if cell not in self.cells:
-                self.cells[cell] = len(self.cells)
-            if cell[0] not in self.labels:
-                self.labels.append(cell[0])
+            self.cells.setdefault(cell, len(self.cells))
+        self.labels = list(dict.fromkeys([*self.labels, *(cell[0] for cell in cells)]))
         if len(self.cells) > len(self.moments.count):
             self.moments = self.moments.resized(len(self.cells))
             if self.continuous is not None:
