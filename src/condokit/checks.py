@@ -25,6 +25,11 @@ PriorName = Literal["product", "paper", "uniform", "overlap"]
 ConditionalName = Literal["auto", "stratified", "kernel", "splines", "chained"]
 Shrinkage = float | Literal["auto"] | None
 Missing = Literal["raise", "drop", "impute"]
+# The largest size of a value that is fitted, and the smallest spread that is not taken for rounding
+# of a constant: fourth powers of values over 2 ** 53 rows, and squares of the ratio of two spreads,
+# are numbers in double precision.
+LARGEST, SMALLEST = 1e50, 1e-50
+_LEAST_WEIGHT = 1e-12  # of a row, below which it counts as left out
 _notes: "ContextVar[list[Note] | None]" = ContextVar("notes", default=None)
 _naming: ContextVar[Callable[[str], str]] = ContextVar("naming", default=str)
 
@@ -204,7 +209,7 @@ class IdentifiabilityWarning(_Coded):
     ...     warnings.simplefilter("always", IdentifiabilityWarning)
     ...     _ = ConDoAdapter().fit_pair(X, X)
     >>> print(caught[0].message)
-    Constant within strata in a domain, so only shifted: 'column 1'.
+    Constant or nearly so within strata in a domain, so only shifted: 'column 1'.
     """
 
 
@@ -352,6 +357,52 @@ def check_length(argument: str, values: Any, n_rows: int, table: str) -> None:
         )
 
 
+def are_moderate(X: Array) -> bool:
+    """Tell whether no value is missing, infinite or too large to compute with."""
+    return X.size == 0 or bool(float(X.min()) >= -LARGEST and float(X.max()) <= LARGEST)
+
+
+def sizes(X: Array) -> Array:
+    """Return the largest absolute value of every column, 0 where no value is known."""
+    return np.fmax.reduce(np.abs(X), axis=0, initial=0.0)
+
+
+def refuse_extremes(table: str, labels: Sequence[str], size: Array, largest: float) -> None:
+    """Refuse columns with infinite values, or with values above the largest that can be used."""
+    infinite = [label for label, n in zip(labels, size) if n == np.inf]
+    if infinite:
+        text = "{table} contains infinity, in {bad}. Correct these values, set them to NaN if "
+        text += "they are unknown, or leave the columns out with {@`features`}."
+        raise refusal(text, table=table, bad=listing(infinite))
+    huge = [label for label, n in zip(labels, size) if n > largest]
+    if huge:
+        text = "{table} has values of up to {most:.3g}, in {bad}, which are too large to compute "
+        text += "with (the limit is {largest:g}). Rescale these columns, for example to multiples "
+        text += "of {unit:.0e}; set values to NaN if they mark unknown ones; or leave the columns "
+        text += "out with {@`features`}."
+        raise refusal(
+            text,
+            table=table,
+            most=float(np.max(size)),
+            bad=listing(huge),
+            largest=largest,
+            unit=10.0 ** np.floor(np.log10(np.max(size))),
+        )
+
+
+def check_numbers(name: str, values: Array) -> None:
+    """Refuse a confounder of numbers that cannot be computed with."""
+    if n := int(np.isinf(values).sum()):
+        raise refusal("Confounder {name!r} has {n:rows} infinite values.", name=name, n=n)
+    most = float(sizes(values))
+    if most > LARGEST:
+        text = "Confounder {name!r} has values of up to {most:.3g}, which are too large to compute "
+        text += "with (the limit is {largest:g}). Rescale it, for example to multiples of "
+        text += "{unit:.0e}, or leave rows out where they mark unknown values."
+        unit = 10.0 ** np.floor(np.log10(most))
+        raise refusal(text, name=name, most=most, largest=LARGEST, unit=unit)
+
+
 def check_weights(weights: Any, n_rows: int, table: str) -> Array:
     """Return sample weights as non-negative finite float64, one per row."""
     try:
@@ -368,6 +419,19 @@ def check_weights(weights: Any, n_rows: int, table: str) -> Array:
     check_length("sample_weight", weights, n_rows, table)
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise refusal("{@'sample_weight'} must be finite and not negative.")
-    if weights.sum() > 1 << 53:
+    if weights.max(initial=0.0) > 1 << 53 or weights.sum() > 1 << 53:
         raise refusal("{@'sample_weight'} counts rows, but adds up to more than 2 ** 53.")
-    return weights
+    return np.where(weights < _LEAST_WEIGHT, 0.0, weights)
+
+
+def check_total(side: str, total: float) -> None:
+    """Refuse weights of a domain that count no row, or not more than one."""
+    if total == 0:
+        text = (
+            f"{{@'sample_weight'}} is zero for all {side} rows (below {_LEAST_WEIGHT:g} is zero)."
+        )
+        raise refusal(text)
+    if total <= 1:
+        text = f"{{@'sample_weight'}} sums to {total:g} over the {side} rows. Weights count "
+        text += "rows (2 stands for two equal rows): scale them to a mean of about one."
+        raise refusal(text)

@@ -24,6 +24,7 @@ from condokit.batches.plan import Plan, make_plan
 from condokit.batches.record import BatchFacts, BatchReport, account, plain
 from condokit.batches.study import Study
 from condokit.checks import Array, NoOverlapError, check_word, listing, noting, refusal
+from condokit.data.arrays import computing
 from condokit.data.disclosure import hidden_counts
 from condokit.data.measurements import warn_of_columns
 from condokit.data.roles import batch_of_rows
@@ -206,7 +207,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
 
     def fit_study(self, study: Study, columns: list[int] | None = None) -> "BatchAdapter":
         """Learn the maps from a study that has been read already."""
-        with noting() as notes:
+        with noting() as notes, computing("map"):
             warn_of_columns(study.domains)
             graph, reference, paths, why = self.graph(study)
             lost = [b for b in range(study.n_batches) if b not in paths]
@@ -222,7 +223,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             centred = self.reference == "consensus" and "consensus" not in study.labels
             if centred:
                 found = towards_centre(found, study, graph)
-        self._keep(study, graph, reference, paths, with_expected(found, study), why)
+            found = with_expected(found, study)
+        self._keep(study, graph, reference, paths, found, why)
         self.reference_ = "consensus" if centred else study.labels[reference]
         self.report_: BatchReport = replace(self.report_, reference=self.reference_, joint=joint)
         settings = self.one_adapter().get_params(deep=False)

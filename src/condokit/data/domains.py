@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array
+from condokit.checks import LARGEST, Array, refuse_extremes, sizes
 from condokit.data.links import Link
 from condokit.data.links import apply as apply_links
 from condokit.data.tables import Table
@@ -95,7 +95,10 @@ class Domains:
         for table in self.tables:
             for rows, chunk in table.chunks():
                 if self.links is not None:
-                    chunk = apply_links(self.links, chunk, table.labels, table.name)
+                    with np.errstate(over="ignore"):
+                        chunk = apply_links(self.links, chunk, table.labels, table.name)
+                    linked = f"{table.name} on the scale of its links"
+                    refuse_extremes(linked, table.labels, sizes(chunk), LARGEST)
                 yield slice(start + rows.start, start + rows.stop), chunk
             start += table.n_rows
 

@@ -13,7 +13,7 @@ from typing import Any
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from condokit.checks import Array, listing, refusal
+from condokit.checks import LARGEST, Array, refusal, refuse_extremes, sizes
 from condokit.data.blocks import ENGINES, Blocks, reduce_blocks, worded
 from condokit.data.grouped import GroupedMoments
 from condokit.data.tally import FEWEST_OF_CELL, Reading, Tally
@@ -127,11 +127,7 @@ def _gathered(parts: dict[str, Array], features: list[str], origin: Array) -> Gr
     count = parts["rows of condokit"]
     known, *sums = (np.column_stack([parts[f"{k} {f}"] for f in features]) for k in range(5))
     low, high = (np.column_stack([parts[f"{end} {f}"] for f in features]) for end in ("min", "max"))
-    if not (np.isfinite(low) & np.isfinite(high)).all():
-        fine = (np.isfinite(low) & np.isfinite(high)).all(axis=0)
-        bad = [name for name, is_fine in zip(features, fine) if not is_fine]
-        text = "X contains infinity, in {bad}. Correct these values, set them to NaN if they are "
-        raise refusal(text + "unknown, or leave them out.", bad=listing(bad))
+    refuse_extremes("X", features, sizes(np.concatenate([low, high])), LARGEST)
     n, same = np.maximum(known, 1), (low == high) & (known > 0)
     start = np.where(same, low, origin)
     means = [np.where(same, 0.0, part / n) for part in sums]

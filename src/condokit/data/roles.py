@@ -9,6 +9,8 @@ import numpy as np
 from condokit.checks import (
     Array,
     check_length,
+    check_numbers,
+    check_total,
     check_weights,
     check_word,
     did_you_mean,
@@ -462,13 +464,7 @@ def _with_confounders(
         if not keep[mine].any():
             text = "No {side} row is left after dropping {n:rows} rows with missing confounders "
             raise refusal(text + "({names}).", side=side, n=mine.sum(), names=listing(counts))
-        total = np.inf if weights is None else weights[mine].sum()
-        if total == 0:
-            raise refusal(f"{{@'sample_weight'}} is zero for all {side} rows.")
-        if total <= 1:
-            text = f"{{@'sample_weight'}} sums to {total:g} over the {side} rows. Weights count "
-            text += "rows (2 stands for two equal rows): scale them to a mean of about one."
-            raise refusal(text)
+        check_total(side, np.inf if weights is None else weights[mine].sum())
     if weights is not None:
         keep &= weights > 0
     kept = None if keep.all() else keep
@@ -495,7 +491,9 @@ def _gathered(
             raise refusal(what, name=name, text=listing(text))
         parts = [[as_array(c, np.float64) for c in columns.pop(one)] for one in names]
         values = np.column_stack([np.concatenate(part) for part in parts])
-        known = np.isfinite(values)
+        for one, column in zip(names, values.T):
+            check_numbers(one, column)
+        known = ~np.isnan(values)
         n = known.sum(axis=1)
         mean = np.where(known, values, 0.0).sum(axis=1) / np.where(n, n, np.nan)
         columns[name], measured[name] = [mean], values
@@ -530,11 +528,7 @@ def _encode(name: str, columns: Sequence[Any], declared: bool) -> Confounder:
         )
     if kind.endswith("number") and not declared:
         values = np.concatenate([as_array(column, np.float64) for column in columns])
-        n_infinite = int(np.isinf(values).sum())
-        if n_infinite:
-            raise refusal(
-                "Confounder {name!r} has {n:rows} infinite values.", name=name, n=n_infinite
-            )
+        check_numbers(name, values)
         known = values[~np.isnan(values)]
         if len(known) == 0 or not ((known == known.min()) | (known == known.max())).all():
             few = kind == "whole number" and looks_like(known, known == 0) == CODES

@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, check_word, listing, refusal, require_domain
+from condokit.checks import (
+    LARGEST,
+    Array,
+    check_total,
+    check_word,
+    listing,
+    refusal,
+    require_domain,
+)
 from condokit.data.arrays import sides
 from condokit.data.bins import Bins, Values
 from condokit.data.blocks import Blocks, blocks_of, reduce_blocks
@@ -139,7 +147,7 @@ def _how_sampled(X: Array) -> tuple[Array, int, bool]:
 
 def _middle(X: Array) -> Array:
     """Return about the means of features, from the first rows."""
-    known = np.isfinite(X)
+    known = np.abs(X) <= LARGEST
     return np.where(known, X, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
 
 
@@ -198,7 +206,10 @@ def _domains(
     sample, _ = Sample.joined(tally.samples).cut(side, reading.most)
     is_query_cell = np.array([key[0] != labels[1] for key in keys], dtype=bool)
     for name, mine in sides(is_query_cell):
-        if not tally.moments.count[mine].sum():
+        total = tally.moments.count[mine].sum()
+        if reading.weight is not None:
+            check_total(name, total)
+        if not total:
             text = "No {side} row is left after dropping rows with missing confounders."
             raise refusal(text, side=name)
     confounders = []

@@ -10,7 +10,17 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from scipy import sparse
 
-from condokit.checks import Array, did_you_mean, listing, refusal, unknown_columns, warn
+from condokit.checks import (
+    LARGEST,
+    Array,
+    did_you_mean,
+    listing,
+    refusal,
+    refuse_extremes,
+    sizes,
+    unknown_columns,
+    warn,
+)
 
 _CHUNK_ELEMENTS = 1 << 17  # a chunk and its square stay in cache
 _MIN_CHUNK_ROWS = 256
@@ -174,13 +184,12 @@ class Table:
                 f"is required: {self.name} is empty."
             )
 
-    def refuse_infinity(self) -> None:
-        """Raise an error that names the columns with infinite values, if there are any."""
-        counts = sum(np.isinf(chunk).sum(axis=0) for _, chunk in self.chunks())
-        if bad := [label for label, n in zip(self.labels, np.atleast_1d(counts)) if n]:
-            text = "{name} contains infinity, in {bad}. Correct these values, set them to NaN if "
-            text += "they are unknown, or leave the columns out with {@`features`}."
-            raise refusal(text, name=self.name, bad=listing(bad))
+    def refuse_extremes(self, largest: float = LARGEST) -> None:
+        """Refuse columns with infinite values, or values above the largest that can be used."""
+        size = np.zeros(self.n_features)
+        for _, chunk in self.chunks():
+            size = np.maximum(size, sizes(chunk))
+        refuse_extremes(self.name, self.labels, size, largest)
 
     def output(self, width: int | None = None) -> Array:
         """Return an empty array for a result with these rows, and these or so many columns."""
@@ -275,20 +284,14 @@ class Table:
         part = self._data[rows] if whole else self._data[rows, list(self.positions)]
         values = part.to_numpy()
         if values.dtype.kind not in "fiub":  # nullable columns
-            floats = (column.cast(nw.Float64) for column in part.iter_columns())
-            values = np.column_stack([column.to_numpy() for column in floats])
+            values = np.column_stack([_floats(column) for column in part.iter_columns()])
         return np.asarray(values, dtype=np.float64)
 
     def vectors(self) -> list[Array]:
         """Return the selected columns as float64, without copying what is so already."""
         if not self._is_frame:
             return list(self.read(slice(0, self.n_rows)).T)
-        columns = [self._data[:, position] for position in self.positions]
-        floats = (
-            column if kind == nw.Float64 else column.cast(nw.Float64)
-            for column, kind in zip(columns, self._dtypes())
-        )
-        return [np.asarray(column.to_numpy(), dtype=np.float64) for column in floats]
+        return [_floats(self._data[:, position]) for position in self.positions]
 
     def _dtypes(self) -> list[nw.dtypes.DType]:
         """Return the types of the selected columns of a data frame."""
@@ -382,6 +385,13 @@ class _StoredRows:
         some = slice(int(ends[0]), int(ends[-1]))
         parts = self._group["data"][some], self._group["indices"][some], ends - ends[0]
         return sparse.csr_matrix(parts, shape=(len(ends) - 1, self.shape[1]))
+
+
+def _floats(column: nw.Series[Any]) -> Array:
+    """Return a column of numbers as float64, which rounds whole numbers beyond 2 ** 53."""
+    kind = column.dtype  # arrow casts no whole number that is rounded
+    exact = kind == nw.Float64 or kind.is_integer()
+    return np.asarray((column if exact else column.cast(nw.Float64)).to_numpy(), dtype=np.float64)
 
 
 def _as_frame(X: Any, name: str) -> nw.DataFrame[Any] | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, refusal
+from condokit.checks import LARGEST, Array, are_moderate, check_numbers, check_weights, sizes
 from condokit.data.columns import as_array, number_levels
 from condokit.data.domains import compress
 from condokit.data.grouped import GroupedMoments
@@ -176,7 +176,7 @@ class Reading:
         weights = None
         if self.weight is not None:
             [(_, column)] = self._columns(table, {"sample_weight": self.weight})
-            weights = _checked_weights(column)
+            weights = check_weights(as_array(column), n, table.name)
             cell[weights == 0] = -1
         return Located(table.select(self.features), cells, cell, Z, weights, missing)
 
@@ -187,8 +187,7 @@ class Reading:
         d, n = chosen.n_features, chosen.n_rows
         columns, moments = chosen.vectors(), GroupedMoments(len(cells), d)
         large = weights is None and n > _LARGE * len(cells)
-        with np.errstate(invalid="ignore", over="ignore"):
-            large = large and moments.update_columns(columns, cell)
+        large = large and moments.update_columns(columns, cell)
         if not large:
             for start in range(0, n, step := max(_FEWEST_ROWS, _ELEMENTS // d)):
                 rows = slice(start, start + step)
@@ -266,16 +265,15 @@ def _add(
 ) -> Array:
     """Add rows to moments, and return their cells, -1 of those without any value."""
     gaps = None
-    with np.errstate(invalid="ignore", over="ignore"):
-        if not np.isfinite(X.sum()):
-            if np.isinf(X).any():
-                table.refuse_infinity()
-            gaps = np.isnan(X)
-            if gaps.any():
-                cell = np.where(gaps.all(axis=1), -1, cell)
-            else:
-                gaps = None
-        moments.update(X, cell, weights, gaps)
+    if not are_moderate(X):
+        if (sizes(X) > LARGEST).any():
+            table.refuse_extremes()
+        gaps = np.isnan(X)
+        if gaps.any():
+            cell = np.where(gaps.all(axis=1), -1, cell)
+        else:
+            gaps = None
+    moments.update(X, cell, weights, gaps)
     return cell
 
 
@@ -360,13 +358,5 @@ def _limits(cells: dict[tuple[Any, ...], int], so_far: Tally | None) -> Array:
 
 def _numbers(column: Any, name: str) -> Array:
     values = as_array(column, np.float64)
-    if np.isinf(values).any():
-        raise refusal("Confounder {name!r} has infinite values.", name=name)
+    check_numbers(name, values)
     return values
-
-
-def _checked_weights(column: Any) -> Array:
-    weights = as_array(column, np.float64)
-    if not np.isfinite(weights).all() or (weights < 0).any():
-        raise refusal("{@'sample_weight'} must be finite and not negative.")
-    return weights
