@@ -28,13 +28,18 @@ setup: $(VENV)/dev ## Create .venv with the package and the developer tools
 demo: $(VENV)/ready ## Adapt built-in example data; writes map, table and report into demo-output/
 	@$(BIN)/python examples/demo.py demo-output
 
-# one thread of linear algebra for each of the parallel tests
+# one thread of linear algebra for each of the parallel tests; and compiled tests are kept
 test test-all: export OMP_NUM_THREADS = 1
+test test-all: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/dev ## Run the tests
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not slow"
 
-test-all: $(VENV)/dev ## Run all tests, the slow ones too
+$(VENV)/spark: $(VENV)/dev
+	$(INSTALL) -e ".[dev,spark]"
+	@touch $@
+
+test-all: $(VENV)/spark ## Run all tests, the slow ones and those of Spark too
 	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 lint: $(VENV)/dev ## Check format and style

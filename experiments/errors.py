@@ -26,8 +26,6 @@ SETTINGS = [
     ("low-rank", "reverse-kl", "low rank", 20, 100, 3, 1),
     ("affine", "energy", "matrix", 3, 100, 3, 1),
     ("location-scale", "mmd", "diagonal", 3, 100, 3, 1),
-    ("location-scale", "sliced-wasserstein", "diagonal", 3, 100, 3, 1),
-    ("location-scale", "jeffreys", "diagonal", 3, 100, 3, 1),
 ]
 
 

@@ -8,10 +8,22 @@ from condokit import ConDoAdapter
 from condokit.conditionals import Moments
 from condokit.data.covariates import Covariates
 from condokit.data.grouped import GroupedScatter
+from condokit.divergences import MomentDivergence
 from condokit.summaries.factors import FactorGaussian
 from condokit.summaries.gaussians import GaussianPair, Gaussians
 from condokit.summaries.moments import MomentPair
 from condokit.summaries.samples import Samples
+
+
+class Matching(MomentDivergence):
+    """A user's divergence: squared differences of means, and of variances, in the reference's."""
+
+    def value_and_grad(self, query, reference, weights):
+        w = weights.reshape(len(weights), -1)  # of every feature where values are missing
+        error = (query.mean - reference.mean) * reference.precision
+        excess = query.var * reference.precision - 1
+        value = (w * ((query.mean - reference.mean) * error + excess**2)).sum()
+        return float(value), 2 * w * error, 2 * w * excess * reference.precision
 
 
 def random_moments(rng, n_values, n_features, spread=1.0):

@@ -1,15 +1,16 @@
 """Tables, maps and files that tests of several folders share."""
 
+import io
 import subprocess
 import sys
 
 import numpy as np
 import pandas as pd
 import pytest
+from reading import from_table
 
 from condokit import AffineMap, ConDoAdapter
 from condokit.cli import main
-from condokit.data.roles import from_table
 from condokit.report import build
 from condokit.trust.evaluate import evaluate
 
@@ -58,12 +59,17 @@ def read(frame, confounders=("sick",)):
     return from_table(frame, "domain", list(confounders), None, None, None, "old", None, "raise")
 
 
+def built(adapter, domains, **more):
+    """Build a record from few permutations."""
+    evaluation = evaluate(adapter, domains, domain=None, n_permutations=39)
+    return build(adapter, domains, evaluation=evaluation, **more)
+
+
 def report(frame, map="location-scale", **more):
     domains = read(frame)
     divergence = "ot" if map == "affine" else "auto"  # two strata determine no matrix
     adapter = ConDoAdapter(map, divergence=divergence, reference="old").fit_domains(domains)
-    evaluation = evaluate(adapter, domains, domain=None, n_permutations=39)
-    return build(adapter, domains, evaluation=evaluation, **more)
+    return built(adapter, domains, **more)
 
 
 def write_h5ad(path, X):
@@ -92,6 +98,16 @@ def run(*arguments):
     with pytest.raises(SystemExit) as end:
         main([str(argument) for argument in arguments])
     return end.value.code or 0
+
+
+def piped(given, monkeypatch, *arguments):
+    """Run a command in this process with bytes as its standard input: exit code and output."""
+    with monkeypatch.context() as patch:
+        stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO(given)), "utf-8")
+        patch.setattr(sys, "stdin", stdin)
+        stdout = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+        patch.setattr(sys, "stdout", stdout)
+        return run(*arguments), stdout.buffer.getvalue()
 
 
 def data(folder, suffix="csv"):

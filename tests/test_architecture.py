@@ -91,7 +91,7 @@ def docstring_lines(node):
 @pytest.mark.parametrize("path", MODULES, ids=module_of)
 def test_rooms_stay_small(path):
     text = path.read_text()
-    assert len(text.splitlines()) <= 600
+    assert lines_of_code(path) <= 560
     for function in functions(ast.parse(text)):
         length = function.end_lineno - function.body[0].lineno + 1 - docstring_lines(function)
         assert length <= 60, f"{function.name} has {length} lines, its docstring aside"
@@ -107,9 +107,7 @@ def lines_of_code(path):
 def test_the_house_stays_small():
     entries = [p for p in SOURCE.iterdir() if p.name != "__pycache__"]
     assert len(entries) <= 23
-    assert sum(map(lines_of_code, MODULES)) <= 26_600
-    core = [p for p in MODULES if p.relative_to(SOURCE).parts[0] not in NOT_CORE]
-    assert sum(len(re.findall(r"\bisinstance\b", p.read_text())) for p in core) <= 100
+    assert sum(map(lines_of_code, MODULES)) <= 26_000
 
 
 def test_users_classes_are_not_met_by_assertions():

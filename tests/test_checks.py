@@ -1,6 +1,7 @@
 """Sentences that are made when they are read, and warnings that programs can read."""
 
 import copy
+import importlib
 import pickle
 import warnings
 
@@ -10,6 +11,7 @@ from problems import two_domains
 
 from condokit import ConDoAdapter, IdentifiabilityWarning, LowOverlapWarning
 from condokit.checks import (
+    _REMOVED,
     Note,
     Sentence,
     check_integer,
@@ -189,3 +191,41 @@ def test_checks_of_numbers_name_the_argument_as_the_reader_does():
             assert str(error.value).startswith("--argument must be a ")
     check_number("argument", np.float32(3), 3, 4)
     check_integer("argument", np.int8(3), 3)
+
+
+REMOVED = {
+    "Blocks": ({"map": "blocks"}, ["affine"], "maps.families"),
+    "Jeffreys": ({"divergence": "jeffreys"}, ["reverse-kl", "forward-kl"], "divergences"),
+    "Procrustes": ({"divergence": "procrustes"}, ["mmd", "energy"], "divergences"),
+    "SlicedWasserstein": ({"divergence": "sliced-wasserstein"}, ["mmd", "energy"], "divergences"),
+    "StochasticMMD": ({"divergence": "mmd-paper"}, ["mmd"], "divergences"),
+    "UniformPrior": ({"prior": "uniform"}, ["product", "overlap"], "compare.priors"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::condokit.IdentifiabilityWarning")
+@pytest.mark.parametrize("name", _REMOVED)
+def test_a_removed_name_says_what_to_use(name):
+    [[argument, word]], instead, home = REMOVED[name][0].items(), *REMOVED[name][1:]
+    data = two_domains(np.random.default_rng(0), n_features=2)
+    use = "Use " + f"{argument}={instead[0]!r}" + "".join(f" or {other!r}" for other in instead[1:])
+    with pytest.raises(ValueError, match=f"^{argument}='{word}' was removed in 1.0. {use}"):
+        ConDoAdapter(**{argument: word}).fit_pair(*data)
+    with pytest.raises(ValueError, match="must be one of"):  # as the name of something else
+        ConDoAdapter(conditional=word).fit_pair(*data)
+    for module in ("condokit", f"condokit.{home}"):
+        with pytest.raises(ImportError, match=f"^{name} was removed from condokit in 1.0. {use}"):
+            exec(f"from {module} import {name}")
+        with pytest.raises(ImportError, match=use):
+            getattr(importlib.import_module(module), name)
+    for other in instead:  # what is advised works
+        others = {} if argument == "map" else {"map": "affine"}
+        adapter = ConDoAdapter(**{argument: other}, **others).fit_pair(*data)
+        assert np.isfinite(adapter.transform(data[0])).all()
+
+
+@pytest.mark.parametrize("module", ["condokit", "condokit.divergences", "condokit.maps.families"])
+def test_a_name_that_never_was_is_no_attribute(module):
+    assert not hasattr(importlib.import_module(module), "Nowhere")
+    with pytest.raises(ImportError, match="cannot import name 'Nowhere'"):
+        exec(f"from {module} import Nowhere")

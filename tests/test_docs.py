@@ -2,8 +2,11 @@
 
 import doctest
 import inspect
+import io
 import re
+import shlex
 import tomllib
+from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import pytest
 import run_pages
 from numpydoc.docscrape import NumpyDocString
 from sphinx.pycode import ModuleAnalyzer
+from stories import run
 
 import condokit
 from condokit.cli import cli
@@ -188,11 +192,25 @@ def test_the_reference_of_commands_is_generated():
 WITH_CODE = [p for p in run_pages.pages() if p.parent in (ROOT, DOCS / "reference")]
 
 
+def typed(command, shell=run_pages.shell):
+    """Run a command in this process, which has loaded all, unless it needs a shell.
+
+    `make docs` runs each in a shell.
+    """
+    if not command.startswith("condokit ") or re.search(r"[|<>$;&`]", command):
+        return shell(command)
+    with redirect_stdout(io.StringIO()) as said, redirect_stderr(said):
+        code = run(*shlex.split(command)[1:])
+    return said.getvalue() + (f"[exit code {code}]\n" if code else "")
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: p.stem)
 def test_code_of_the_readme_and_the_reference_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setattr(run_pages, "shell", typed)
+    for name, value in (("MPLBACKEND", "agg"), ("COLUMNS", "100"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
     assert not [
         f"{page}:{bad.start}: {bad.command}shows\n{bad.want}but prints\n{bad.got}"
         for bad in run_pages.run_page(page)

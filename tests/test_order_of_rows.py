@@ -6,10 +6,10 @@ import pytest
 from condokit import ConDoAdapter
 from condokit.divergences import DIVERGENCES
 from condokit.maps.families import MAPS as NAMED
-from condokit.maps.families import LocationScale
+from condokit.maps.families import Affine, LocationScale
 
 MAPS = ("shift", "location-scale", "affine", "orthogonal", "low-rank", "auto")
-BY_SAMPLES = ("mmd", "energy", "sliced-wasserstein", "procrustes")
+BY_SAMPLES = ("mmd", "energy")
 
 
 def drawn(n, n_features, is_continuous):
@@ -49,9 +49,9 @@ def test_the_order_of_rows_does_not_matter(map, divergence, is_continuous):
     family = LocationScale() if map == "auto" else NAMED[map]()
     if divergence != "auto" and DIVERGENCES[divergence]().supports(family) is not None:
         pytest.skip("refused")
-    d = 12 if map == "low-rank" else 3
+    d = {"low-rank": 12, "auto": 2}.get(map, 3)
     try:
-        moved = change(drawn(100, d, is_continuous), map=map, divergence=divergence)
+        moved = change(drawn(60, d, is_continuous), map=map, divergence=divergence)
     except ValueError as error:
         if "needs standard errors" in str(error):
             pytest.skip("refused")
@@ -69,8 +69,8 @@ def test_the_order_of_many_rows_does_not_matter(map, divergence):
     assert change(drawn(6000, 3, True), map=map, divergence=divergence) < 1e-6
 
 
-@pytest.mark.parametrize("map", ["location-scale", "affine", "auto"])
+@pytest.mark.parametrize("map", ["location-scale", Affine(n_starts=1), "auto"], ids=str)
 def test_threads_do_not_matter(map):
-    data = drawn(300, 4, False)
+    data = drawn(150, 2, False) if map == "auto" else drawn(300, 4, False)
     one, two = (ConDoAdapter(map, n_jobs=n).fit_pair(*data).transform(data[0]) for n in (1, 2))
     np.testing.assert_allclose(one, two, atol=1e-8)

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from condokit.checks import IdentifiabilityWarning as IdentifiabilityWarning
     from condokit.checks import LowOverlapWarning as LowOverlapWarning
     from condokit.checks import MapFileError as MapFileError
+    from condokit.checks import NeedsRows as NeedsRows
     from condokit.checks import NoOverlapError as NoOverlapError
     from condokit.compare.priors import OverlapPrior as OverlapPrior
     from condokit.compare.priors import ProductPrior as ProductPrior
-    from condokit.compare.priors import UniformPrior as UniformPrior
     from condokit.conditionals.base import Stratified as Stratified
     from condokit.conditionals.chained import Chained as Chained
     from condokit.conditionals.kernel import KernelSmoother as KernelSmoother
@@ -22,16 +22,12 @@ if TYPE_CHECKING:
     from condokit.divergences import Energy as Energy
     from condokit.divergences import ForwardKL as ForwardKL
     from condokit.divergences import GaussianOT as GaussianOT
-    from condokit.divergences import Jeffreys as Jeffreys
     from condokit.divergences import PCMatch as PCMatch
     from condokit.divergences import PooledLikelihood as PooledLikelihood
-    from condokit.divergences import Procrustes as Procrustes
     from condokit.divergences import ReverseKL as ReverseKL
-    from condokit.divergences import SlicedWasserstein as SlicedWasserstein
     from condokit.maps import load_map as load_map
     from condokit.maps.affine import AffineMap as AffineMap
     from condokit.maps.families import Affine as Affine
-    from condokit.maps.families import Blocks as Blocks
     from condokit.maps.families import Identity as Identity
     from condokit.maps.families import LocationScale as LocationScale
     from condokit.maps.families import LowRank as LowRank
@@ -52,15 +48,14 @@ __version__ = "1.0.0rc1"
 _NAMES = {
     "adapter": "ConDoAdapter",
     "batches.adapter": "BatchAdapter",
-    "checks": "FileError IdentifiabilityWarning LowOverlapWarning MapFileError NoOverlapError",
-    "compare.priors": "OverlapPrior ProductPrior UniformPrior",
+    "checks": "FileError IdentifiabilityWarning LowOverlapWarning MapFileError NeedsRows "
+    "NoOverlapError",
+    "compare.priors": "OverlapPrior ProductPrior",
     "conditionals": "Chained KernelSmoother Splines Stratified",
-    "divergences": "Energy ForwardKL GaussianOT Jeffreys MMD PCMatch "
-    "PooledLikelihood Procrustes ReverseKL SlicedWasserstein",
+    "divergences": "Energy ForwardKL GaussianOT MMD PCMatch PooledLikelihood ReverseKL",
     "maps": "load_map",
     "maps.affine": "AffineMap",
-    "maps.families": "Affine Blocks Identity LocationScale LowRank Monotone "
-    "Orthogonal Shift Similarity",
+    "maps.families": "Affine Identity LocationScale LowRank Monotone Orthogonal Shift Similarity",
     "maps.monotone": "MonotoneMap",
     "statistics.gather": "Statistics",
     "trust.assess": "assess",
@@ -80,7 +75,9 @@ def __getattr__(name: str) -> Any:
         return import_module(f"condokit.{name}")
     if name in _HOME:
         return getattr(import_module(f"condokit.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'condokit' has no attribute {name!r}")
+    from condokit.checks import no_attribute
+
+    raise no_attribute("condokit", name)
 
 
 def __dir__() -> list[str]:

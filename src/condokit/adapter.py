@@ -16,8 +16,8 @@ from condokit.data.arrays import computing
 from condokit.data.blocks import blocks_of
 from condokit.data.domains import Domains
 from condokit.data.measurements import warn_of_columns
-from condokit.data.roles import column_values, from_pair, is_reference_row
-from condokit.data.streamed import read_table
+from condokit.data.reader import read_pair, read_two
+from condokit.data.roles import Roles, column_values, is_reference_row
 from condokit.divergences.base import Divergence
 from condokit.fit.choose import (
     account,
@@ -60,19 +60,18 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
     map : str or MapFamily, default="location-scale"
         The family of maps to choose from: "identity", "shift", "location-scale", "monotone" (an
         increasing curve for every feature, as far as evidence bends it from a line), "affine",
-        "orthogonal", "similarity", "low-rank", "blocks" (as `Blocks(groups)`). "auto" is
-        "location-scale" with those lines bent that are likely curves (given confounders, up to 300
-        features), and averages it with matrices by how well they predict held-out rows, if there
-        are 8 rows per feature; see `report_`.
+        "orthogonal", "similarity", "low-rank". "auto" is "location-scale" with those lines bent
+        that are likely curves (given confounders, up to 300 features), and averages it with
+        matrices by how well they predict held-out rows, if there are 8 rows per feature; see
+        `report_`.
     divergence : str or Divergence, default="auto"
-        What the map makes small: "reverse-kl", "forward-kl", "jeffreys", "likelihood", "ot",
-        "pc-match", or between samples "mmd", "energy", "sliced-wasserstein", "procrustes".
-        "auto" is "likelihood" with confounders of any kind and for "monotone", "ot" without
-        confounders ("pc-match" for "orthogonal" and "similarity"). Other than that it is
-        "reverse-kl" for "low-rank", and for diagonal maps if a `conditional` is named; "mmd"
-        between different features; and for "affine" given confounders with fewer than 8 rows per
-        feature "ot", or "pc-match" if that is better on held-out rows.
-    prior : {"product", "paper", "uniform", "overlap"} or Prior, default="product"
+        What the map makes small: "reverse-kl", "forward-kl", "likelihood", "ot", "pc-match", or
+        between samples "mmd", "energy". "auto" is "likelihood" with confounders of any kind and
+        for "monotone", "ot" without confounders ("pc-match" for "orthogonal" and "similarity").
+        Other than that it is "reverse-kl" for "low-rank", and for diagonal maps if a `conditional`
+        is named; "mmd" between different features; and for "affine" given confounders with fewer
+        than 8 rows per feature "ot", or "pc-match" if that is better on held-out rows.
+    prior : {"product", "paper", "overlap"} or Prior, default="product"
         The weight of each confounder value in the comparison. Of no effect on maps found by
         "likelihood", in which every row counts.
     conditional : str or Conditional, default="auto"
@@ -117,8 +116,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         Whether to show the progress of long searches on the error stream. Whether or not, Ctrl-C
         ends a search with the best map so far, and a warning.
     random_state : int or None, default=None
-        Seed of what is named and draws at random ("mmd" with many rows, "sliced-wasserstein",
-        "chained"). None is 0: results are the same every time.
+        Seed of what is named and draws at random ("mmd" with many rows, "chained"). None
+        is 0: results are the same every time.
 
     Attributes
     ----------
@@ -139,9 +138,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         `bootstrap` has found them, where resampling would take long or tell little: given
         continuous confounders (but for diagonal maps by "likelihood"); matrices of more than 30
         features (100 in closed form; of rank 2, 66 or two million values); domains with different
-        features; "procrustes"; rows that do not determine the matrix; missing values where there is
-        no formula; matrices and curves after `pairs`.
-    errors_ : DiagonalErrors, DrawnErrors, JoinedErrors, CurveErrors or None
+        features; rows that do not determine the matrix; missing values where there is no formula;
+        matrices and curves after `pairs`.
+    errors_ : DiagonalErrors, DrawnErrors, CurveErrors or None
         What `transform` computes the errors of single values from.
     report_ : FitReport
         Facts of the fit, by name or as items: rows compared, iterations, how much of the plain
@@ -259,9 +258,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
           False   0.738      159          405
            True   0.262      241           95
         """
-        roles = domain, confounders, features, groups, sample_weight
-        settings = self.reference, self.categorical, self.missing, self.reliability
-        domains = read_table(X, *roles, *settings)
+        roles = Roles(domain, confounders, features, groups, sample_weight, **self._how_read())
+        domains = read_two(X, roles, self.reference)
         self.fit_domains(domains, by_place(features, domains))
         self._domain = domain if isinstance(domain, str) else None
         return self
@@ -342,6 +340,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         Z_query: Any = None,
         Z_reference: Any = None,
         *,
+        confounders: Any = None,
         features: Any = None,
         pairs: Any = None,
         groups: Any = None,
@@ -356,10 +355,12 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             map="affine" the domains may have different features, if they share no name. The map
             is then a regression of the reference's stratum means on query rows, whose ridge is
             chosen on held-out rows; with shrinkage=None, or without confounders, the least of a
-            divergence between samples ("mmd", "energy", "sliced-wasserstein"), which matches
-            spreads as well and is farther from the truth.
+            divergence between samples ("mmd", "energy"), which matches spreads as well and is
+            farther from the truth.
         Z_query, Z_reference : array-like, data frame or dict, default=None
             Confounders of each domain.
+        confounders : str, list of str, or pair of array-like, default=None
+            In place of these two: names of columns of both tables, or a pair (query, reference).
         features : list of str or int, default=None
             As in `fit`, of both tables.
         pairs : pair of lists of int, default=None
@@ -367,8 +368,8 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             one or more, which may be all rows. The map is then refined by regression on them, as
             far as they advise; with map="auto" also to a matrix, of low rank if features are many.
             See `report_["pairs"]`. A row may be in several pairs, a pair is listed once.
-        groups, sample_weight : pair of array-like, default=None
-            As in `fit`, as a pair (query, reference).
+        groups, sample_weight : str or pair of array-like, default=None
+            As in `fit`: the name of a column of both tables, or a pair (query, reference).
 
         Returns
         -------
@@ -392,11 +393,17 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 f"'reference' is {self.reference!r}, but fit_pair takes the reference as its "
                 "second table. Leave `reference` out, or use fit with one table."
             )
-        tables = X_query, X_reference, Z_query, Z_reference
-        settings = self.categorical, self.missing, takes_any_features(self.map, self.divergence)
-        domains = from_pair(*tables, groups, sample_weight, *settings, features, self.reliability)
+        Z, settings = (Z_query, Z_reference), {"features": features} | self._how_read()
+        roles = Roles.of_pair(Z, confounders, groups, sample_weight, **settings)
+        any_features = takes_any_features(self.map, self.divergence)
+        domains = read_pair(X_query, X_reference, roles, any_features)
         matched = None if pairs is None else check_pairs(pairs, domains)
         return self.fit_domains(domains, by_place(features, domains), matched)
+
+    def _how_read(self) -> dict[str, Any]:
+        """Return the settings that say how confounders are read."""
+        names = ("categorical", "missing", "reliability")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def map_se_(self) -> dict[str, Array] | None:
@@ -597,4 +604,6 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 mine = unchanged[rows]
                 result[rows][mine] = chunk[mine] if what is affine else 0.0
         names = affine.outputs(table.columns)
-        return result if as_array else table.rebuild(result, names, what is affine)
+        if as_array:
+            return result
+        return table.rebuild(result, names, what is affine, affine.depends)

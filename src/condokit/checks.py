@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 # names that arguments take, so that type checkers find wrong ones
-_Matrix = Literal["affine", "orthogonal", "similarity", "low-rank", "blocks"]
+_Matrix = Literal["affine", "orthogonal", "similarity", "low-rank"]
 MapName = Literal["auto", "identity", "shift", "location-scale", "monotone", _Matrix]
-_Gaussian = Literal["reverse-kl", "forward-kl", "jeffreys", "likelihood", "ot", "pc-match"]
-_Sampled = Literal["mmd", "energy", "sliced-wasserstein", "procrustes"]
-DivergenceName = Literal["auto", _Gaussian, _Sampled]
-PriorName = Literal["product", "paper", "uniform", "overlap"]
+_Gaussian = Literal["reverse-kl", "forward-kl", "likelihood", "ot", "pc-match"]
+DivergenceName = Literal["auto", _Gaussian, "mmd", "energy"]
+PriorName = Literal["product", "paper", "overlap"]
 ConditionalName = Literal["auto", "stratified", "kernel", "splines", "chained"]
 Shrinkage = float | Literal["auto"] | None
 Missing = Literal["raise", "drop", "impute"]
@@ -29,7 +28,16 @@ Missing = Literal["raise", "drop", "impute"]
 # of a constant: fourth powers of values over 2 ** 53 rows, and squares of the ratio of two spreads,
 # are numbers in double precision.
 LARGEST, SMALLEST = 1e50, 1e-50
-_LEAST_WEIGHT = 1e-12  # of a row, below which it counts as left out
+LEAST_WEIGHT = 1e-12  # of a row, below which it counts as left out
+# classes that are gone: how they were asked for by name, and what to use in their place
+_REMOVED = {
+    "Blocks": ("map='blocks'", "{@map='affine'}, one group of {@`features`} at a time"),
+    "Jeffreys": ("divergence='jeffreys'", "{@divergence='reverse-kl'} or 'forward-kl'"),
+    "Procrustes": ("divergence='procrustes'", "{@divergence='mmd'} or 'energy'"),
+    "SlicedWasserstein": ("divergence='sliced-wasserstein'", "{@divergence='mmd'} or 'energy'"),
+    "StochasticMMD": ("divergence='mmd-paper'", "{@divergence='mmd'}"),
+    "UniformPrior": ("prior='uniform'", "{@prior='product'} or 'overlap'"),
+}
 _notes: "ContextVar[list[Note] | None]" = ContextVar("notes", default=None)
 _naming: ContextVar[Callable[[str], str]] = ContextVar("naming", default=str)
 
@@ -76,6 +84,21 @@ class FileError(ValueError):
     ... except FileError as error:
     ...     print(error)
     nowhere.csv does not exist.
+    """
+
+
+class NeedsRows(ValueError):
+    """Single rows are needed, which are not in memory, or which sums do not tell.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, NeedsRows, Statistics
+    >>> parts = [Statistics.of([[1.0], [2.0], [3.0]], label=label) for label in ("new", "old")]
+    >>> try:
+    ...     ConDoAdapter("monotone", reference="old").fit_statistics(parts)
+    ... except NeedsRows as error:
+    ...     print(str(error).partition(".")[0])
+    This needs single rows, which statistics do not tell
     """
 
 
@@ -280,11 +303,23 @@ def pick(argument: str, value: Any, named: Mapping[str, Any], base: type) -> Any
         return value
     if isinstance(value, str) and value in named:
         return named[value]()
+    for setting, instead in _REMOVED.values():
+        if isinstance(value, str) and setting == f"{argument}='{value}'":
+            raise refusal(f"{{@{setting}}} was removed in 1.0. Use {instead}.")
     names = ", ".join(repr(name) for name in named)
     raise ValueError(
         f"'{argument}' must be one of {names} or an instance of {base.__name__}. "
         f"Got {value!r} instead.{did_you_mean(value, named)}"
     )
+
+
+def no_attribute(module: str, name: str) -> Exception:
+    """Return the error for a name that a module lacks; of a removed one, what to use instead."""
+    if name not in _REMOVED:
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    instead = said(f"{name} was removed from condokit in 1.0. Use {_REMOVED[name][1]}.")
+    # an AttributeError would lose its words in `from condokit import ...`
+    return ImportError(instead, name=name)
 
 
 def unknown_columns(
@@ -390,19 +425,6 @@ def refuse_extremes(table: str, labels: Sequence[str], size: Array, largest: flo
         )
 
 
-def check_numbers(name: str, values: Array) -> None:
-    """Refuse a confounder of numbers that cannot be computed with."""
-    if n := int(np.isinf(values).sum()):
-        raise refusal("Confounder {name!r} has {n:rows} infinite values.", name=name, n=n)
-    most = float(sizes(values))
-    if most > LARGEST:
-        text = "Confounder {name!r} has values of up to {most:.3g}, which are too large to compute "
-        text += "with (the limit is {largest:g}). Rescale it, for example to multiples of "
-        text += "{unit:.0e}, or leave rows out where they mark unknown values."
-        unit = 10.0 ** np.floor(np.log10(most))
-        raise refusal(text, name=name, most=most, largest=LARGEST, unit=unit)
-
-
 def check_weights(weights: Any, n_rows: int, table: str) -> Array:
     """Return sample weights as non-negative finite float64, one per row."""
     try:
@@ -421,17 +443,4 @@ def check_weights(weights: Any, n_rows: int, table: str) -> Array:
         raise refusal("{@'sample_weight'} must be finite and not negative.")
     if weights.max(initial=0.0) > 1 << 53 or weights.sum() > 1 << 53:
         raise refusal("{@'sample_weight'} counts rows, but adds up to more than 2 ** 53.")
-    return np.where(weights < _LEAST_WEIGHT, 0.0, weights)
-
-
-def check_total(side: str, total: float) -> None:
-    """Refuse weights of a domain that count no row, or not more than one."""
-    if total == 0:
-        text = (
-            f"{{@'sample_weight'}} is zero for all {side} rows (below {_LEAST_WEIGHT:g} is zero)."
-        )
-        raise refusal(text)
-    if total <= 1:
-        text = f"{{@'sample_weight'}} sums to {total:g} over the {side} rows. Weights count "
-        text += "rows (2 stands for two equal rows): scale them to a mean of about one."
-        raise refusal(text)
+    return np.where(weights < LEAST_WEIGHT, 0.0, weights)

@@ -24,12 +24,10 @@ def test_the_plan_is_better_than_chance(made):
         """Return the error that the same formula expects of other samples."""
         from condokit.batches.graph import RATIO, Graph
         from condokit.batches.plan import covariance
-        from condokit.batches.study import Study
+        from condokit.data.reader import read
+        from condokit.data.roles import Roles
 
-        read = Study.read(
-            study.X, study.code, study.table["group"], None, None, None, None, "raise"
-        )
-        graph = Graph(read, 0.05)
+        graph = Graph(read(study.X, Roles(study.code, study.table["group"])), 0.05)
         L = graph.information_matrix(np.zeros(graph.strata_shape))
         for a, b in moves:
             L[[a, b], [a, b]] += (1 + RATIO) / 2

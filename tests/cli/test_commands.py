@@ -12,9 +12,9 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from stories import call, data, run
+from stories import call, data, piped, run
 
-from condokit import AffineMap, ConDoAdapter
+from condokit import AffineMap, ConDoAdapter, datasets
 from condokit.cli import cli
 
 COMMANDS = sorted(cli.commands)
@@ -51,7 +51,7 @@ def test_check_without_overlap_exits_with_3(files, capsys):
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_fit_and_apply_agree_with_the_library(files, eeg, suffix, capsys):
     target = files / f"adapted.{suffix}"
-    assert run("fit", *data(files, suffix), "-o", files / "map.json") == 0
+    assert run("fit", *data(files, suffix), "-o", files / "map.json", "--quiet") == 0
     assert run("apply", files / "map.json", files / f"new.{suffix}", "-o", target) == 0
     read = pd.read_csv if suffix == "csv" else pd.read_parquet
     new, adapted = read(files / f"new.{suffix}"), read(target)
@@ -69,16 +69,16 @@ def test_fit_and_apply_agree_with_the_library(files, eeg, suffix, capsys):
 
 
 def test_one_table_gives_the_same_map_as_two(files):
-    assert run("fit", *data(files), "-o", files / "two.json") == 0
+    assert run("fit", *data(files), "-o", files / "two.json", "--quiet") == 0
     one = ["--domain", "device", "--reference-label", "v1", "-c", "seizure:cat", "-f", "eeg_*"]
-    assert run("fit", files / "all.csv", *one, "-o", files / "one.json") == 0
+    assert run("fit", files / "all.csv", *one, "-o", files / "one.json", "--quiet") == 0
     two = AffineMap.load(files / "two.json")
     np.testing.assert_allclose(AffineMap.load(files / "one.json").scale, two.scale)
 
 
 def test_identical_inputs_give_identical_files(files):
     for name in ("a", "b"):
-        assert run("fit", *data(files), "-o", files / f"{name}.json") == 0
+        assert run("fit", *data(files), "-o", files / f"{name}.json", "--quiet") == 0
     assert (files / "a.json").read_bytes() == (files / "b.json").read_bytes()
 
 
@@ -106,7 +106,7 @@ def test_the_report_is_written(files, capsys):
 def test_resampled_rows_follow_the_seed(files, capsys):
     def lows(seed):
         arguments = ["--bootstrap", 20, "--seed", seed, "-o", files / "r.html", "--force", "--json"]
-        assert run("report", *data(files), *arguments) == 0
+        assert run("report", *data(files)[:-1], "eeg_delta_F*", *arguments) == 0
         return json.loads(capsys.readouterr().out)["features"]["scale_low"]
 
     first, second = lows(1), lows(2)
@@ -118,12 +118,12 @@ def test_existing_files_are_kept_unless_forced(files, capsys):
     assert run("fit", *data(files), "-o", files / "map.json") == 2
     assert "--force" in capsys.readouterr().err
     assert (files / "map.json").read_text() == "mine"
-    assert run("fit", *data(files), "-o", files / "map.json", "--force") == 0
+    assert run("fit", *data(files), "-o", files / "map.json", "--force", "--quiet") == 0
     assert AffineMap.load(files / "map.json").n_features_in_ == 16
 
 
 def test_show_and_export(files, capsys):
-    assert run("fit", *data(files), "-o", files / "map.json") == 0
+    assert run("fit", *data(files), "-o", files / "map.json", "--quiet") == 0
     capsys.readouterr()
     assert run("show", files / "map.json") == 0
     assert "A diagonal map of 16 features" in capsys.readouterr().out
@@ -138,7 +138,7 @@ def test_show_and_export(files, capsys):
 
 
 def test_drift_is_reported_when_applying(files, capsys):
-    assert run("fit", *data(files), "-o", files / "map.json") == 0
+    assert run("fit", *data(files), "-o", files / "map.json", "--quiet") == 0
     new = pd.read_csv(files / "new.csv")
     new["eeg_alpha_O1"] += 100
     new.to_csv(files / "odd.csv", index=False)
@@ -181,7 +181,7 @@ def test_every_command_explains_itself(command, capsys):
 
 
 def test_standard_streams(files):
-    assert run("fit", *data(files), "-o", files / "map.json") == 0
+    assert run("fit", *data(files), "-o", files / "map.json", "--quiet") == 0
     text = (files / "new.csv").read_bytes()
     done = call("apply", files / "map.json", "-", "-o", "-", input=text)
     assert done.returncode == 0, done.stderr
@@ -190,7 +190,7 @@ def test_standard_streams(files):
 
 
 def test_killed_in_the_middle_leaves_nothing(files):
-    assert run("fit", *data(files), "-o", files / "map.json") == 0
+    assert run("fit", *data(files), "-o", files / "map.json", "--quiet") == 0
     target = files / "out.csv"
     target.write_text("mine")
     command = [sys.executable, "-m", "condokit.cli", "apply", str(files / "map.json"), "-"]
@@ -210,7 +210,7 @@ def test_killed_in_the_middle_leaves_nothing(files):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
 def test_a_full_disk_is_one_line(files):
-    assert run("fit", *data(files), "-o", files / "map.json") == 0
+    assert run("fit", *data(files), "-o", files / "map.json", "--quiet") == 0
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "condokit.cli", "apply", files / "map.json"]
         done = subprocess.run(
@@ -231,6 +231,13 @@ def test_completion_scripts(capsys):
         assert "_CONDOKIT_COMPLETE" in capsys.readouterr().out
 
 
+@pytest.fixture
+def few_people(eeg, monkeypatch):
+    """Make the demo's own data those few of these tests."""
+    monkeypatch.setattr(datasets, "make_eeg", lambda **_: eeg)
+
+
+@pytest.mark.usefixtures("few_people")
 def test_demo(tmp_path, capsys):
     assert run("demo", tmp_path / "demo") == 0
     names = {path.name for path in (tmp_path / "demo").iterdir()}
@@ -247,14 +254,14 @@ def test_other_encodings_and_decimal_marks(files, capsys):
     old = pd.read_csv(files / "old.csv")
     old.to_csv(files / "old.csv", index=False, sep=";", decimal=",", encoding="latin-1")
     options = ["--encoding", "latin-1", "--decimal", ","]
-    assert run("fit", *data(files), *options, "-o", files / "a.json") == 0
-    assert run("fit", *data(files, "parquet"), "-o", files / "b.json") == 0
+    assert run("fit", *data(files), *options, "-o", files / "a.json", "--quiet") == 0
+    assert run("fit", *data(files, "parquet"), "-o", files / "b.json", "--quiet") == 0
     scales = [AffineMap.load(files / f"{name}.json").scale for name in "ab"]
     np.testing.assert_allclose(*scales, rtol=1e-12)
 
 
 def test_text_among_the_features_is_named(files, capsys):
-    assert run("fit", *data(files), "-o", files / "map.json") == 0
+    assert run("fit", *data(files), "-o", files / "map.json", "--quiet") == 0
     new = pd.read_csv(files / "new.csv")
     new["eeg_delta_F3"] = new["eeg_delta_F3"].astype(object)
     new.loc[3, "eeg_delta_F3"] = "broken"
@@ -294,7 +301,7 @@ def identity(folder, *names, scale=2.0):
 
 
 def test_wide_tables_need_no_list_of_features(tmp_path, rng):
-    names = ["sex", *(f"g{j}" for j in range(4000))]
+    names = ["sex", *(f"g{j}" for j in range(2000))]
     for name in ("new", "old"):
         frame = pd.DataFrame(rng.normal(size=(20, len(names))).round(4), columns=names)
         frame["sex"] = list("FM" * 10)
@@ -302,8 +309,8 @@ def test_wide_tables_need_no_list_of_features(tmp_path, rng):
     started = time.process_time()
     files = [tmp_path / "new.csv", "--reference", tmp_path / "old.csv"]
     assert run("fit", *files, "-c", "sex", "-o", tmp_path / "map.json") == 0
-    assert time.process_time() - started < 20
-    assert AffineMap.load(tmp_path / "map.json").n_features_in_ == 4000
+    assert time.process_time() - started < 10
+    assert AffineMap.load(tmp_path / "map.json").n_features_in_ == 2000
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -314,9 +321,9 @@ def test_rows_of_the_reference_stay(files, eeg, suffix, capsys):
     one = ["--domain", "device", "--reference-label", "v1"]
     write = ["-o", files / "map.json", "--adapted", files / f"a.{suffix}"]
     whole = files / f"all.{suffix}"
-    assert run("fit", whole, *one, "-c", "seizure", "-f", "eeg_*", *write) == 0
+    assert run("fit", whole, *one, "-c", "seizure", "-f", "eeg_*", *write, "--quiet") == 0
     assert run("apply", files / "map.json", whole, *one, "-o", files / f"b.{suffix}") == 0
-    assert "500 rows with device = v1" in capsys.readouterr().err
+    assert f"{len(eeg.X_reference)} rows with device = v1" in capsys.readouterr().err
     read = pd.read_csv if suffix == "csv" else pd.read_parquet
     is_old = frame["device"] == "v1"
     for name in "ab":
@@ -338,6 +345,7 @@ def test_rows_of_the_reference_stay_in_anndata(tmp_path):
     np.testing.assert_allclose(anndata.read_h5ad(tmp_path / "out.h5ad").X, X * scale, rtol=1e-6)
 
 
+@pytest.mark.usefixtures("few_people")
 def test_the_demo_keeps_what_is_there(tmp_path, capsys):
     (tmp_path / "old.csv").write_text("mine")
     assert run("demo", tmp_path) == 2
@@ -421,12 +429,12 @@ def test_obs_of_anndata_are_no_features(tmp_path, capsys):
     two = [tmp_path / "new.h5ad", "--reference", tmp_path / "old.h5ad", "-c", "sex"]
     assert run("fit", *two, "-o", tmp_path / "map.json") == 0
     assert list(AffineMap.load(tmp_path / "map.json").feature_names) == ["g0", "g1", "g2"]
-    assert "'age'" in capsys.readouterr().err
+    assert "Features (3): 'g0', 'g1', 'g2'." in capsys.readouterr().err
 
 
 def test_the_recorded_command_runs(files, monkeypatch, capsys):
     monkeypatch.chdir(files)
-    two = ["new.csv", "--reference", "old.csv", "-c", "seizure", "-f", "eeg_delta_*"]
+    two = ["new.csv", "--reference", "old.csv", "-c", "seizure", "-f", "eeg_delta_F*"]
     assert run("fit", *two, "-oout.json", "--report=out.html", "--json") == 0
     record = json.loads(capsys.readouterr().out)
     command = record["report"]["reproduce"]["command"]
@@ -441,21 +449,22 @@ def test_the_recorded_command_runs(files, monkeypatch, capsys):
     assert run(*shlex.split(command)[1:], "--force") == 0
 
 
-def test_maps_go_through_pipes(files, capsys):
-    done = call("fit", *data(files), "-o", "-", cwd=files)
-    assert done.returncode == 0
-    assert b"A diagonal map" in call("show", "-", input=done.stdout).stdout
+def test_maps_go_through_pipes(files, capsys, monkeypatch):
+    monkeypatch.chdir(files)
+    code, made = piped(b"", monkeypatch, "fit", *data(files), "-o", "-")
+    assert code == 0
+    assert b"A diagonal map" in piped(made, monkeypatch, "show", "-")[1]
     text = (files / "new.csv").read_bytes()
     sides = ["--reference", files / "old.csv", "-c", "seizure", "-f", "eeg_*"]
-    done = call("fit", "-", *sides, "-o", "m.json", "--adapted", "a.csv", cwd=files, input=text)
-    assert done.returncode == 2
-    assert b"--adapted" in done.stderr
+    given = ["fit", "-", *sides, "-o", "m.json", "--adapted", "a.csv"]
+    assert piped(text, monkeypatch, *given)[0] == 2
+    assert "--adapted" in capsys.readouterr().err
     assert not (files / "m.json").exists()
     assert not (files / "-").exists()
 
 
 def test_a_reader_may_leave(tmp_path):
-    (tmp_path / "in.csv").write_text("x\n" + "1.5\n" * 2_000_000)
+    (tmp_path / "in.csv").write_text("x\n" + "1.5\n" * 200_000)
     command = [sys.executable, "-m", "condokit.cli", "apply", str(identity(tmp_path, "x"))]
     with subprocess.Popen(
         [*command, str(tmp_path / "in.csv"), "-o", "-"],
@@ -545,7 +554,14 @@ def test_decimals_are_numbers(tmp_path):
         (["-f", "x", "--min-overlap", "7"], "--min-overlap"),
         (["-f", "x", "--bootstrap", "-3"], "x>=0"),
         (["-f", "x", "--map", "low-rank:1e400"], "whole number"),
-        (["-f", "x", "--map", "blocks"], "in Python only"),
+        (
+            ["-f", "x", "--map", "blocks"],
+            "--map blocks was removed in 1.0. Use --map affine, one group",
+        ),
+        (["-f", "x", "--map", "blocks", "--link", "x=log"], "--map blocks was removed"),
+        (["-f", "x", "--map", "zzz:2"], "Got 'zzz' instead"),
+        (["-f", "x", "--map", "auto", "--link", "x=log"], "links and ranks do not go with it"),
+        (["-f", "x", "--divergence", "jeffreys"], "Use --divergence reverse-kl or 'forward-kl'"),
         (["-f", "x", "--reference-label", "a"], "--domain"),
     ],
 )
@@ -554,7 +570,8 @@ def test_messages_help(tmp_path, capsys, arguments, message):
         (tmp_path / f"{name}.csv").write_text("x;t;z\n1;1,5;a\n2;oops;\n3;2,5;b\n")
     two = [tmp_path / "new.csv", "--reference", tmp_path / "old.csv"]
     assert run("fit", *two, *arguments, "-o", tmp_path / "map.json") == 2
-    assert message in capsys.readouterr().err
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "map.json").exists()
 
 
 def test_help_lists_maps_and_divergences(capsys):
@@ -563,7 +580,7 @@ def test_help_lists_maps_and_divergences(capsys):
 
     assert run("fit", "--help") == 0
     words = set(re.split(r"[^\w-]+", re.sub(r"-\n +", "-", capsys.readouterr().out)))
-    assert set(MAPS) - {"blocks"} | set(DIVERGENCES) <= words
+    assert set(MAPS) | set(DIVERGENCES) <= words
 
 
 def test_a_missing_map_is_one_line(tmp_path, capsys):

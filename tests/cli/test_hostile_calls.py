@@ -182,7 +182,8 @@ def hostile_call(rng, tables):
     found = ["fit", new, *(two if rng.random() < 0.7 else one), "-o", "out.json"]
     found += rng.choice([[], ["-c", "sex"], ["-c", "sex,age"], ["-c", rng.choice(CONFOUNDERS)]])
     found += rng.choice([["-f", "x"], ["-f", "x,y"], ["-f", rng.choice(FEATURES)]])
-    return found + some(rng, OPTIONS, 0.04) + rng.choice([[], ["--json"]])
+    quietly = [["--quiet"]] * 6  # a verdict is a hundred times the work of such a fit
+    return found + some(rng, OPTIONS, 0.04) + rng.choice([*quietly, [], ["--json"]])
 
 
 def outcome(arguments, monkeypatch):

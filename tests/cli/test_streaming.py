@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from condokit import AffineMap
-from condokit.cli import main, streaming
+from condokit.cli import main, tables
 
 
 def made(n, seed):
@@ -44,7 +44,7 @@ ROLES = ["--domain", "site", "--reference-label", "1", "-c", "sex", "-f", "eeg_*
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 @pytest.mark.parametrize("limit", [0, 1 << 27])
 def test_many_files_give_the_map_of_one(folder, monkeypatch, ending, limit):
-    monkeypatch.setattr(streaming, "IN_MEMORY", limit)
+    monkeypatch.setattr(tables, "IN_MEMORY", limit)
     pattern = folder / "data" / f"*.{ending}"
     assert run("fit", folder / "whole.parquet", *ROLES, "-o", folder / "one.json", "-q") == 0
     assert run("fit", pattern, *ROLES, "-o", folder / "many.json", "-q") == 0
@@ -63,7 +63,7 @@ def test_two_large_tables_are_compared(folder, monkeypatch):
     command = ["fit", folder / "new.parquet", "--reference", folder / "old.parquet"]
     command += ["-c", "sex", "-f", "eeg_*", "-q"]
     assert run(*command, "-o", folder / "one.json") == 0
-    monkeypatch.setattr(streaming, "IN_MEMORY", 0)
+    monkeypatch.setattr(tables, "IN_MEMORY", 0)
     assert run(*command, "-o", folder / "many.json") == 0
     one, many = (AffineMap.load(folder / name) for name in ("one.json", "many.json"))
     assert np.allclose(one.scale, many.scale, rtol=1e-9)
@@ -71,7 +71,7 @@ def test_two_large_tables_are_compared(folder, monkeypatch):
 
 
 def test_large_tables_without_polars(folder, monkeypatch):
-    monkeypatch.setattr(streaming, "IN_MEMORY", 0)
+    monkeypatch.setattr(tables, "IN_MEMORY", 0)
     frame = pl.read_parquet(folder / "whole.parquet").with_columns(pl.col("site").cast(pl.String))
     frame.write_parquet(folder / "text.parquet")
     monkeypatch.setitem(__import__("sys").modules, "polars", None)
@@ -109,8 +109,8 @@ def test_nothing_is_half_written(folder, capsys):
 
 
 def test_machines_learn_how_many_rows_there_are(folder, monkeypatch, capsys):
-    monkeypatch.setattr(streaming, "IN_MEMORY", 0)
-    monkeypatch.setattr("condokit.data.streamed._SAMPLED", 200)
+    monkeypatch.setattr(tables, "IN_MEMORY", 0)
+    monkeypatch.setattr("condokit.data.reader._SAMPLED", 200)
     command = ["fit", folder / "whole.parquet", *ROLES, "-o", folder / "map.json", "--json"]
     assert run(*command) == 0
     record = json.loads(capsys.readouterr().out)

@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from reading import from_pair, from_table
 
 from condokit import BatchAdapter, ConDoAdapter, assess, bootstrap, evaluate
 from condokit.data.noise import _belongs, expectation, mixture, recalibrated
-from condokit.data.roles import from_pair, from_table
 
 
 def scores(seed=0, n=500, shift=1.0, noise=0.8, n_features=2):
@@ -244,9 +244,9 @@ def test_all_that_looks_at_the_data_sees_the_calibrated_ones():
     adapter = ConDoAdapter(reference="old", reliability=reliability).fit(frame, **roles)
     known = assess(frame, reference="old", reliability=reliability, **roles).overlap.coefficient
     assert known == pytest.approx(adapter.overlap_.coefficient, abs=0.02)
-    found = evaluate(adapter, frame, n_permutations=100, **roles)
+    found = evaluate(adapter, frame, n_permutations=59, **roles)
     assert found.map_known_from == "these rows"
-    assert found.p_value > 0.01
+    assert found.p_value > 0.05  # 0.033 is the least
     before = adapter.map_se_["offset"]
     draws = bootstrap(adapter, frame, n_resamples=20, **roles)
     assert np.all(draws.errors.offset > 0.5 * before)

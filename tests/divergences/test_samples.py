@@ -22,7 +22,6 @@ from condokit import (
     Orthogonal,
     Shift,
     Similarity,
-    SlicedWasserstein,
 )
 from condokit.divergences import samples as module
 from condokit.divergences.samples import SampleObjective, _squared, on_means, with_spread
@@ -30,7 +29,7 @@ from condokit.solvers.lbfgs import descend
 from condokit.solvers.matrices import means_map
 from condokit.summaries.samples import Samples, as_gaussians
 
-DIVERGENCES = [MMD(), MMD(scales=(1.0,)), Energy(), SlicedWasserstein(n_directions=20)]
+DIVERGENCES = [MMD(), MMD(scales=(1.0,)), Energy()]
 
 
 def distance(divergence, Z, Y):
@@ -74,8 +73,6 @@ def test_values_are_those_of_the_definitions():
         expected = mean(f, Z, Z) - 2 * mean(f, Z, Y) + mean(f, Y, Y)
         assert distance(divergence, Z, Y)[0] == pytest.approx(expected, abs=2e-4)
         assert distance(divergence, Z[:1], Z[:1])[0] == pytest.approx(-2 * f(0), abs=2e-4)
-    one = distance(SlicedWasserstein(), Z[:, :1], Y[:6, :1])[0]
-    assert one == pytest.approx(np.mean((np.sort(Z[:, 0]) - np.sort(Y[:6, 0])) ** 2))
     np.testing.assert_allclose(_squared(Z, Y)[2, 3], ((Z[2] - Y[3]) ** 2).sum())
 
 
@@ -159,7 +156,7 @@ def test_skewness_tells_more_than_moments(divergence):
     errors = {}
     for name in (divergence, "reverse-kl"):
         errors[str(name)] = []
-        for seed in range(5):
+        for seed in range(3):
             data = rotations(3, 2, 200, seed, skewed=True)
             adapter = ConDoAdapter("affine", divergence=name).fit_pair(
                 data.X_query, data.X_reference, data.Z_query, data.Z_reference
@@ -176,7 +173,7 @@ def test_the_result_does_not_depend_on_the_order_of_rows():
     moved = (data.X_query[q], data.X_reference[r], data.Z_query[q], data.Z_reference[r])
     groups = (rng.integers(0, 15, len(q)), rng.integers(10, 25, len(r)))
     for kind in ("location-scale", "affine"):
-        for divergence in ("mmd", "energy", "sliced-wasserstein"):
+        for divergence in ("mmd", "energy"):
             adapter = ConDoAdapter(kind, divergence=divergence)
             one = adapter.fit_pair(*rows, groups=groups).map_
             other = adapter.fit_pair(*moved, groups=(groups[0][q], groups[1][r])).map_
@@ -197,16 +194,18 @@ def test_a_continuous_confounder_and_none_at_all():
     assert rmse(alone.transform(X_query), truth) < 0.01
 
 
-def test_procrustes_finds_a_rotation():
-    rng = np.random.default_rng(0)
-    truth, X_reference = (rng.exponential(size=(100, 2)) * [3, 1] for _ in range(2))
-    turn = np.array([[0.6, -0.8], [0.8, 0.6]])
-    for kind, scale in (("orthogonal", 1.0), ("similarity", 2.0)):
-        adapter = ConDoAdapter(kind, divergence="procrustes")
-        adapter.fit_pair(scale * truth @ turn.T, X_reference)
-        np.testing.assert_allclose(adapter.map_.A, turn.T / scale, atol=0.15)
-    with pytest.raises(ValueError, match="'procrustes' finds map='orthogonal' or 'similarity'"):
-        ConDoAdapter("affine", divergence="procrustes").fit_pair(truth, X_reference)
+def test_energy_finds_the_scale_of_whole_numbers():
+    errors = {"auto": [], "mmd": [], "energy": []}
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        level, z = rng.normal(size=(3, 2)), np.repeat([0, 1, 2], 100)
+        truth, scores = (np.round(level[z] + rng.normal(size=(300, 2))) for _ in range(2))
+        data = (truth - 3) / 1.5, scores, z.astype(str), z.astype(str)
+        for name, found in errors.items():
+            mapped = ConDoAdapter(divergence=name).fit_pair(*data).transform(data[0])
+            found.append(rmse(mapped, truth))
+    default, mmd, energy = map(np.mean, errors.values())
+    assert energy < 0.5 * min(default, mmd)
 
 
 @pytest.mark.parametrize("family", [Affine(), LocationScale(), Shift(), Identity()], ids=repr)
@@ -251,14 +250,14 @@ def test_diagonal_maps_need_no_square_arrays(kind, divergence):
     import tracemalloc
 
     rng = np.random.default_rng(0)
-    X_query, X_reference = (rng.exponential(size=(8, 4000)) for _ in range(2))
+    X_query, X_reference = (rng.exponential(size=(8, 1500)) for _ in range(2))
     adapter = ConDoAdapter(kind, divergence=divergence)
     tracemalloc.start()
     adapter.fit_pair(X_query + 1, X_reference)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert adapter.map_.kind == "diagonal"
-    assert peak < 4000**2 * 4  # bytes; half of one square array
+    assert peak < 1500**2 * 4  # bytes; half of one square array
 
 
 def test_starts_and_iterations_of_the_family_are_honoured():
@@ -283,7 +282,7 @@ def test_domains_may_have_different_features(tmp_path):
 
     X, Y, types = different_features(0)
     constant = rmse(Y.mean(axis=0), Y)
-    for divergence in ("mmd", "energy", "sliced-wasserstein"):
+    for divergence in ("mmd", "energy"):
         adapter = ConDoAdapter("affine", divergence=divergence, shrinkage=None)
         adapter.fit_pair(X, Y, types, types)
         assert adapter.map_.A.shape == (3, 5)
@@ -358,7 +357,7 @@ def test_what_samples_cannot_do_is_refused():
         (MMD(scales=()), "'scales' of MMD must be positive"),
         (MMD(scales=(-1.0,)), "'scales' of MMD must be positive"),
         (MMD(max_iter=0), "'max_iter'"),
-        (SlicedWasserstein(n_directions=0), "'n_directions'"),
+        (MMD(n_fourier=0), "'n_fourier'"),
     ):
         with pytest.raises(ValueError, match=message):
             ConDoAdapter(divergence=wrong).fit_pair(*rows)
@@ -378,7 +377,7 @@ def test_what_samples_cannot_do_is_refused():
         ConDoAdapter("affine", divergence="mmd").fit_pair(*frames, types, types)
 
 
-@pytest.mark.parametrize("divergence", ["mmd", "procrustes"])
+@pytest.mark.parametrize("divergence", ["mmd", "energy"])
 def test_shrunk_rotations_stay_rotations(divergence):
     data = rotations(3, 2, 30, 0)
     adapter = ConDoAdapter("orthogonal", divergence=divergence, shrinkage=0.5)
@@ -392,7 +391,7 @@ def test_snareseq_silhouettes_beat_the_published_ones(needs_data):
     data = np.load(data_folder() / "snareseq.npz")
     atac, rna = (X / np.linalg.norm(X, axis=1, keepdims=True) for X in (data["atac"], data["rna"]))
     types = data["cell_type"].astype(str)
-    adapter = ConDoAdapter("affine", divergence="sliced-wasserstein")
+    adapter = ConDoAdapter("affine")
     adapted = adapter.fit_pair(atac, rna, types, types).transform(atac)
     both = np.vstack([adapted, rna])
     assert silhouette_score(both, np.tile(types, 2)) > 0.494
@@ -409,7 +408,7 @@ def test_links_hold_for_samples():
 
 
 @pytest.mark.parametrize(
-    ("family", "divergence"), [(Affine, "mmd"), (Orthogonal, "energy"), (Similarity, "procrustes")]
+    ("family", "divergence"), [(Affine, "mmd"), (Orthogonal, "energy"), (Similarity, "mmd")]
 )
 def test_the_orientation_is_kept_on_request(family, divergence):
     rng = np.random.default_rng(0)

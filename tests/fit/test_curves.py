@@ -177,7 +177,7 @@ def test_evaluate_tells_that_one_line_does_not_fit_all_strata():
     table = pd.DataFrame({"signal": seen, "sex": sex, "device": device})
     roles = {"domain": "device", "confounders": "sex"}
     adapter = ConDoAdapter("monotone", reference="old").fit(table, **roles)
-    found = evaluate(adapter, table, **roles)
+    found = evaluate(adapter, table, **roles, n_permutations=39)
     assert found.verdict in ("cannot tell", "worse")
     assert any("does not fit all strata" in finding.text for finding in found.findings)
     assert {found.specification["lowest"][0], found.specification["highest"][0]} == {
@@ -186,7 +186,7 @@ def test_evaluate_tells_that_one_line_does_not_fit_all_strata():
     }
     right = table.assign(signal=np.where(device == "new", np.arcsinh(y), y))
     adapter = ConDoAdapter("monotone", reference="old").fit(right, **roles)
-    assert evaluate(adapter, right, **roles).verdict == "better"
+    assert evaluate(adapter, right, **roles, n_permutations=39).verdict == "better"
 
 
 def test_many_batches_take_curves_along_paths():

@@ -5,12 +5,13 @@ import warnings
 
 import numpy as np
 import pytest
+from problems import Matching
+from reading import from_pair
 
 import condokit.fit.errors as resampling
-from condokit import Affine, Blocks, ConDoAdapter, bootstrap
+from condokit import Affine, ConDoAdapter, bootstrap
 from condokit.compare.comparison import compare
 from condokit.conditionals import Stratified
-from condokit.data.roles import from_pair
 from condokit.divergences import DIVERGENCES
 from condokit.summaries.gaussians import gaussian_pair
 from condokit.summaries.resampled import ResampledGaussians
@@ -69,8 +70,8 @@ def in_errors(adapter, X, A, b):
         ("affine", "likelihood", "affine", 3, 3),
         ("affine", "ot", "transport", 1, 1),
         ("orthogonal", "likelihood", "rotation", 3, 1),
-        ("affine", "jeffreys", "affine", 3, 1),
-        ("location-scale", "jeffreys", "diagonal", 3, 1),
+        ("affine", "forward-kl", "affine", 3, 1),
+        ("location-scale", Matching(), "diagonal", 3, 1),
         ("location-scale", "energy", "diagonal", 3, 1),
         ("affine", "mmd", "affine", 3, 1),
     ],
@@ -78,31 +79,28 @@ def in_errors(adapter, X, A, b):
 )
 def test_intervals_cover(map_, divergence, kind, n_strata, subject_size):
     found = []
-    for seed in range(25):
+    for seed in range(16):
         data, groups, A, b = problem(seed, 2, 60, n_strata, kind, subject_size)
         groups = groups if subject_size > 1 else None
         adapter = ConDoAdapter(map_, divergence=divergence).fit_pair(*data, groups=groups)
         found.append(in_errors(adapter, data[0][::30], A, b))
-    # 25 data sets, each with about four independent values: five standard errors of 0.95
-    assert 0.88 < np.mean(np.abs(found) < 1.96) <= 0.995
+    # 16 data sets, each with about four independent values: three standard errors of 0.95
+    assert 0.87 < np.mean(np.abs(found) < 1.96) <= 0.995
     assert 0.7 < np.sqrt(np.mean(np.square(found))) < 1.3
 
 
-def test_low_rank_and_blocks_cover():
+def test_low_rank_maps_cover():
     found = []
     for seed in range(8):
         data, _, A, b = problem(seed, 8, 80, 3, "diagonal")
-        for map_ in ("low-rank", Blocks([[0, 1], [2, 3]])):
-            adapter = ConDoAdapter(map_).fit_pair(*data)
-            assert adapter.map_se_["scale"].shape == (8, 8)
-            values, error = adapter.transform(data[0][::40], return_std=True)
-            found.append(np.abs(values - data[0][::40] @ A.T - b) / error)
+        adapter = ConDoAdapter("low-rank").fit_pair(*data)
+        assert adapter.map_se_["scale"].shape == (8, 8)
+        values, error = adapter.transform(data[0][::40], return_std=True)
+        found.append(np.abs(values - data[0][::40] @ A.T - b) / error)
     assert 0.9 < np.mean(np.array(found) < 1.96) <= 0.999
-    off_blocks = adapter.map_se_["scale"][0, 2:]
-    np.testing.assert_array_equal(off_blocks, 0)
 
 
-@pytest.mark.parametrize("divergence", ["likelihood", "reverse-kl", "forward-kl", "jeffreys"])
+@pytest.mark.parametrize("divergence", ["likelihood", "reverse-kl", "forward-kl"])
 def test_one_step_leads_to_where_a_search_does(divergence):
     data, _, _, _ = problem(0, 3, 400)
     domains = from_pair(*data, None, None, None, "raise")
@@ -166,7 +164,7 @@ def test_subjects_and_weights_count_for_what_they_are():
 @pytest.mark.parametrize(
     ("map_", "divergence"),
     [("affine", "likelihood"), ("affine", "ot"), ("location-scale", "energy"),
-     ("location-scale", "jeffreys")],
+     ("location-scale", Matching())],
 )  # fmt: skip
 def test_constant_features_have_no_errors(map_, divergence):
     data, _, _, _ = problem(3, 3, 60)
@@ -182,7 +180,7 @@ def test_constant_features_have_no_errors(map_, divergence):
 
 @pytest.mark.parametrize(
     ("map_", "shrinkage"),
-    [("affine", 0.7), ("orthogonal", 0.7), (Blocks([[0, 1]]), 0.7)],
+    [("affine", 0.7), ("orthogonal", 0.7)],
 )
 def test_a_pull_is_an_error(map_, shrinkage):
     data, _, A, b = problem(4, 2, 400, kind="rotation" if map_ == "orthogonal" else "affine")

@@ -119,12 +119,17 @@ def fitted_errors(pairs):
 
 
 @pytest.mark.filterwarnings("ignore:Scales far from one:condokit.IdentifiabilityWarning")
-@pytest.mark.parametrize(("n", "at_most"), [(10, 0.8), (20, 1.03), (500, 1.02)])
-@pytest.mark.parametrize("seeds", [range(10), range(1000, 1400)], ids=["paper", "fresh"])
-def test_categorical1d_gains_at_small_n_and_loses_nothing_at_large(n, at_most, seeds):
+@pytest.mark.parametrize(
+    ("n", "at_most", "n_fresh"), [(10, 0.8, 100), (20, 1.03, 200), (500, 1.02, 50)]
+)
+@pytest.mark.parametrize("is_fresh", [False, True], ids=["paper", "fresh"])
+def test_categorical1d_gains_at_small_n_and_loses_nothing_at_large(n, at_most, n_fresh, is_fresh):
     """Against the paper's divergence with the exact solver, one feature of true scale .5."""
     exact, default = [], []
-    for pair in (categorical1d(n, s) for s in seeds):
+    # few rows need many draws: parts of 50 have ratios of 0.71 to 0.84, 0.86 to 1.09, 0.98 to 1.01
+    for pair in (
+        categorical1d(n, s) for s in (range(1000, 1000 + n_fresh) if is_fresh else range(10))
+    ):
         for errors, options in (
             (exact, {"divergence": "reverse-kl", "shrinkage": None}),
             (default, {}),
@@ -145,7 +150,7 @@ def test_categorical1d_gains_at_small_n_and_loses_nothing_at_large(n, at_most, s
     ],
 )
 def test_ansur(shift, at_most):
-    plain, default = fitted_errors(ansur(s, shift=shift) for s in range(10))
+    plain, default = fitted_errors(ansur(s, shift=shift) for s in range(4))
     assert default.mean() <= at_most
     assert default.mean() <= (1.02 if shift == "large" else 0.85) * plain.mean()
 
@@ -157,7 +162,7 @@ class TestAuto:
     )
     def test_no_shift_gains_and_small_ones_cost_what_the_default_does(self, scale, offset, at_most):
         for effect in EFFECTS:
-            seeds = range(6000, 6030)
+            seeds = range(6000, 6008)
             pairs = [continuous1d(effect, s, scale=scale, offset=offset) for s in seeds]
             plain, default, auto = (
                 np.mean(heldout_errors(pairs, **parameters))

@@ -354,7 +354,7 @@ def test_a_closed_pipe_says_so():
         try:
             with open_writer("-") as writer:
                 for _ in range(100):
-                    writer.write(pa.table({"a": range(1_000_000)}))
+                    writer.write(pa.table({"a": range(100_000)}))
         except BrokenPipeError:
             import os, sys
             print("closed", file=sys.stderr)
@@ -446,7 +446,7 @@ def test_damaged_text_gives_a_table_or_one_line(tmp_path, monkeypatch, seed):
     content = save(tmp_path / "t.csv", table(20)).read_bytes()
     rng = np.random.default_rng(seed)
     start = time.perf_counter()
-    for trial in range(250):
+    for trial in range(125):
         path = write(tmp_path, mutated(content, rng), "m.csv")
         monkeypatch.setattr(files.text, "_BYTES", 1 << 24 if trial % 2 else 256)
         for read in (read_table, scanned):
@@ -454,7 +454,7 @@ def test_damaged_text_gives_a_table_or_one_line(tmp_path, monkeypatch, seed):
                 assert read(path).num_rows
             except FileError as error:
                 assert "\n" not in str(error)  # noqa: PT017
-    assert time.perf_counter() - start < 60
+    assert time.perf_counter() - start < 30
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow", "csv.gz"])

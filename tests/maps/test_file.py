@@ -13,10 +13,10 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+from reading import from_pair, from_table
 from sklearn.base import clone
 
 from condokit import AffineMap, ConDoAdapter, MapFileError, datasets, load_map
-from condokit.data.roles import from_pair, from_table
 from condokit.maps import file as mapfile
 from condokit.maps.families import LocationScale
 from condokit.maps.profile import Profile
@@ -136,6 +136,21 @@ def test_files_of_schema_1_are_read_for_ever(kind, tmp_path):
     same = {name: written[name] for name in ("condokit", "schema", "sha256")}
     assert {**new, **same} == written
     assert load_map(tmp_path / "map.json") == load_map(path) == loaded
+
+
+@pytest.mark.parametrize("name", ["blocks", "jeffreys", "procrustes", "sliced-wasserstein"])
+def test_maps_of_removed_kinds_are_read_and_map_as_before(name, tmp_path):
+    path = Path(__file__).parent / "removed" / f"{name}.json"  # written by condokit 1.0.0rc1
+    loaded = load_map(path)
+    assert name in (loaded.provenance["map"], loaded.provenance["divergence"])
+    known = json.loads((path.parent / "mapped.json").read_text())
+    np.testing.assert_allclose(loaded(np.array(known["rows"])), known["mapped"][name], rtol=1e-12)
+    loaded.save(tmp_path / "map.json")
+    assert load_map(tmp_path / "map.json").provenance == loaded.provenance
+    if name == "blocks":
+        np.testing.assert_array_equal(loaded.A[2:, :2], 0)
+        np.testing.assert_array_equal(loaded.A[:2, 2:], 0)
+        assert (loaded.A[:2, :2] != 0).all()
 
 
 # provenance

@@ -2,19 +2,19 @@
 
 import json
 import re
+from functools import cache
 
 import numpy as np
 import pytest
-from stories import HOSTILE, read, report, table
+from reading import from_pair, from_table
+from stories import HOSTILE, built, read, report, table
 
 import condokit
 from condokit import ConDoAdapter, LocationScale, bootstrap
 from condokit.checks import naming
 from condokit.cli.outputs import as_option
-from condokit.data.roles import from_pair, from_table
 from condokit.report import build, render
 from condokit.report.render import breakable, number
-from condokit.trust.evaluate import evaluate
 
 
 @pytest.fixture(scope="module")
@@ -148,9 +148,15 @@ def test_very_many_features_stay_small_and_the_most_shifted_have_pictures():
     assert render(found).count("<tr>") < 150
 
 
+@cache
+def report_of(map):
+    """The report of four features mapped so; no test changes it."""
+    return report(table(4), map)
+
+
 @pytest.mark.parametrize("map", ["affine", "low-rank", "shift", "auto"])
 def test_every_kind_of_map_has_a_page(map):
-    found = report(table(4), map)
+    found = report_of(map)
     page = render(found)
     if map in ("affine", "low-rank"):
         assert found["map"]["condition"] >= 1
@@ -176,9 +182,7 @@ def test_continuous_confounders_no_confounders_and_arrays(rng):
     domain = np.repeat(["query", "reference"], 100)
     for confounders in ({"age": age}, None):
         domains = from_table(X, domain, confounders, None, None, None, None, None, "raise")
-        adapter = ConDoAdapter().fit_domains(domains)
-        evaluation = evaluate(adapter, domains, domain=None, n_permutations=39)
-        page = render(build(adapter, domains, evaluation=evaluation))
+        page = render(built(ConDoAdapter().fit_domains(domains), domains))
         assert ("<bdi>age</bdi>" in page) == (confounders is not None)
         assert "Query made comparable with reference" in page
 
@@ -187,10 +191,9 @@ def test_resampled_errors_are_used():
     frame = table(3)
     domains = read(frame)
     adapter = ConDoAdapter(reference="old").fit_domains(domains)
-    before = build(adapter, domains)["features"]
-    errors = bootstrap(adapter, frame, domain="domain", confounders=["sick"], n_resamples=30)
-    evaluation = evaluate(adapter, domains, domain=None, n_permutations=39)
-    found = build(adapter, domains, evaluation=evaluation)
+    before = built(adapter, domains)["features"]
+    errors = bootstrap(adapter, frame, domain="domain", confounders=["sick"], n_resamples=20)
+    found = built(adapter, domains)
     places = [errors.features["feature"].index(n) for n in found["features"]["feature"]]
     scale, se = (np.array(errors.features[name])[places] for name in ("scale", "scale_se"))
     np.testing.assert_allclose(found["features"]["scale_low"], scale - 1.96 * se, rtol=1e-3)
@@ -230,7 +233,7 @@ def test_the_change_at_the_mean_is_in_the_unit_of_the_feature(links):
     frame[["x0", "x1", "x2"]] += 20
     domains = read(frame)
     adapter = ConDoAdapter(LocationScale(links=links), reference="old").fit_domains(domains)
-    features = build(adapter, domains)["features"]
+    features = built(adapter, domains)["features"]
     mean = frame.loc[frame["domain"] == "new", ["x0", "x1", "x2"]].mean()
     image, error = adapter.transform(mean.to_frame().T, return_std=True)
     for k, name in enumerate(features["feature"]):
@@ -255,7 +258,7 @@ def test_rows_left_out_are_told_with_the_reason():
     domains = from_table(frame, *how)
     for map, n_reasons in (("location-scale", 3), ("affine", 4)):
         adapter = ConDoAdapter(map, divergence="ot", reference="old", missing="drop")
-        found = build(adapter.fit_domains(domains), domains)
+        found = built(adapter.fit_domains(domains), domains)
         left = {row["because"]: [*row.values()][1:] for row in found["compared"]["left_out"]}
         assert left["no value of any feature"] == [6, 0]
         assert left["no value of 'sick'"] == [7, "<5"]
@@ -275,7 +278,7 @@ def test_parameters_are_those_that_were_used(small):
     assert used["categorical"] == ["sick"]
     assert used["random_state"] == 0
     assert re.fullmatch(r"auto: \d+% of the estimated shifts and \d+% .* kept", used["shrinkage"])
-    auto = report(table(2), "auto")["reproduce"]["parameters"]
+    auto = report_of("auto")["reproduce"]["parameters"]
     assert auto["map"] == "auto: diagonal"
     assert auto["shrinkage"].startswith("auto: ")
     assert "auto" not in {v for v in {**used, **auto}.values() if isinstance(v, str)}
@@ -311,17 +314,17 @@ def test_there_is_a_paragraph_for_the_methods_section(small):
     ],
 )
 def test_the_paragraph_names_the_map(map, words):
-    assert re.search(words, paragraph(render(report(table(4), map))))
+    assert re.search(words, paragraph(render(report_of(map))))
 
 
 @pytest.mark.filterwarnings("ignore:Not taken as features")
 def test_the_report_speaks_as_its_reader_does():
     frame = table(3).assign(code=np.arange(180))
     domains = read(frame)
-    python = build(ConDoAdapter(reference="old").fit_domains(domains), domains)
+    python = built(ConDoAdapter(reference="old").fit_domains(domains), domains)
     with naming(as_option):
         adapter = ConDoAdapter(reference="old").fit_domains(domains)
-        typed = build(adapter, domains, command="condokit report t.csv")
+        typed = built(adapter, domains, command="condokit report t.csv")
     advice = [[f["advice"] for f in r["findings"] if "code" in f["text"]] for r in (python, typed)]
     assert "`features`" in advice[0][0]
     assert "--features" in advice[1][0]

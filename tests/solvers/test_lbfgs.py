@@ -79,9 +79,9 @@ def test_an_interrupted_fit_is_a_fit(monkeypatch):
 
 def test_threads_and_seeds_are_checked_and_change_nothing_else():
     rng = np.random.default_rng(0)
-    data = rng.normal(size=(60, 3)), rng.normal(size=(60, 3))
+    data = rng.normal(size=(1100, 3)), rng.normal(size=(1100, 3))  # so many are drawn at random
     maps = [
-        ConDoAdapter("affine", divergence="sliced-wasserstein", **parameters).fit_pair(*data).map_
+        ConDoAdapter("affine", divergence="mmd", **parameters).fit_pair(*data).map_
         for parameters in ({}, {"random_state": 0}, {"random_state": 1}, {"n_jobs": -1})
     ]
     assert maps[0] == maps[1]

@@ -8,7 +8,6 @@ from scipy.stats import ortho_group
 from condokit import (
     Affine,
     ForwardKL,
-    Jeffreys,
     Orthogonal,
     PCMatch,
     PooledLikelihood,
@@ -19,7 +18,7 @@ from condokit.solvers.matrices import starts
 from condokit.solvers.units import Units
 from condokit.summaries.gaussians import GaussianPair
 
-SEARCHED = [ReverseKL(), ForwardKL(), Jeffreys(), PooledLikelihood()]
+SEARCHED = [ReverseKL(), ForwardKL(), PooledLikelihood()]
 
 
 @pytest.mark.parametrize("divergence", SEARCHED, ids=repr)

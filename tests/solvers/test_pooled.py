@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from reading import from_pair
 from scipy.optimize import minimize, minimize_scalar
 
 from condokit.compare.comparison import compare
-from condokit.data.roles import from_pair
 from condokit.solvers.pooled.design import best_scale
 from condokit.solvers.pooled.estimate import fit_pooled
 from condokit.solvers.pooled.noise import NoiseModel

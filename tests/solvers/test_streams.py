@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from reading import from_pair
 
 from condokit import ConDoAdapter
 from condokit.compare.comparison import compare
 from condokit.data.covariates import standard_units
 from condokit.data.grouped import GroupedMoments
-from condokit.data.roles import from_pair
 from condokit.data.sums import Sums, Ties
 from condokit.solvers.pooled import estimate
 from condokit.solvers.pooled.estimate import Frame, fit_pooled
@@ -178,7 +178,7 @@ def test_weighted_sums_do_not_depend_on_blocks_and_are_those_written_out():
 @pytest.mark.parametrize("tails", [False, True])
 def test_lazy_tables_in_any_chunks_have_the_map_of_rows(monkeypatch, tails):
     pl = pytest.importorskip("polars")
-    monkeypatch.setattr("condokit.data.streamed._SAMPLED", 2000)
+    monkeypatch.setattr("condokit.data.reader._SAMPLED", 2000)
     x, q, Z, k = draw(n=6000, tails=tails, curve=lambda z: z)
     columns = {"a": x[:, 0], "b": x[:, 1], "c": x[:, 2], "z": Z[:, 0], "k": k.astype(str)}
     frame = pl.DataFrame({**columns, "d": np.where(q, "new", "old")})

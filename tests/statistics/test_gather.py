@@ -57,7 +57,7 @@ def frame():
         {"shrinkage": None},
         {"divergence": "reverse-kl"},
         {"divergence": "ot"},
-        {"prior": "uniform", "divergence": "forward-kl"},
+        {"prior": "overlap", "divergence": "forward-kl"},
         {"map": "shift", "divergence": PooledLikelihood("normal")},
     ],
 )
@@ -204,7 +204,7 @@ def test_matrices_of_few_features_come_from_covariances():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"map": "orthogonal", "divergence": "procrustes"},
+        {"map": "orthogonal", "divergence": "energy"},
         {"map": "monotone"},
         {"divergence": "mmd"},
         {"map": "low-rank"},

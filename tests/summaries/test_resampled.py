@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from reading import from_table
 
 from condokit.compare.comparison import compare
 from condokit.conditionals import Stratified
-from condokit.data.roles import from_table
 from condokit.summaries.gaussians import gaussian_pair
 from condokit.summaries.resampled import Parcels, ResampledGaussians, ResampledMoments
 from condokit.summaries.samples import Samples

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from reading import from_pair
 
 from condokit.compare.comparison import compare
-from condokit.data.roles import from_pair
 from condokit.summaries.rows import Rows
 
 

@@ -5,10 +5,10 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from reading import from_pair
 from stories import ROLES, two_domains
 
 from condokit import ConDoAdapter, bootstrap, datasets, sensitivity
-from condokit.data.roles import from_pair
 from condokit.fit import choose
 from condokit.solvers.lbfgs import lbfgs
 from condokit.trust import bootstrap as uncertainty
@@ -22,9 +22,10 @@ def test_errors_agree_with_the_analytic_ones_for_many_rows():
     frame = two_domains(np.random.default_rng(0), 800, 3)
     adapter = fitted(frame)
     analytic = adapter.map_se_
-    found = bootstrap(adapter, frame, **ROLES, n_resamples=600)
-    np.testing.assert_allclose(found.features["scale_se"], analytic["scale"], rtol=0.12)
-    np.testing.assert_allclose(found.features["offset_se"], analytic["offset"], rtol=0.12)
+    found = bootstrap(adapter, frame, **ROLES, n_resamples=200)
+    # three times the chance error of 200 draws
+    np.testing.assert_allclose(found.features["scale_se"], analytic["scale"], rtol=0.15)
+    np.testing.assert_allclose(found.features["offset_se"], analytic["offset"], rtol=0.15)
     np.testing.assert_array_equal(adapter.map_se_["scale"], found.features["scale_se"])
 
 
@@ -64,10 +65,10 @@ def test_subjects_are_drawn_whole():
     frame = two_domains(rng, 60, 2)
     copies = pd.concat([frame] * 4, ignore_index=True)
     subject = np.tile(np.arange(120), 4)
-    alone = bootstrap(fitted(frame), frame, **ROLES, n_resamples=300)
+    alone = bootstrap(fitted(frame), frame, **ROLES, n_resamples=60)
     adapter = ConDoAdapter(shrinkage=None).fit(copies.assign(s=subject), **ROLES, groups="s")
-    together = bootstrap(adapter, copies.assign(s=subject), **ROLES, groups="s", n_resamples=300)
-    naive = bootstrap(fitted(copies), copies, **ROLES, n_resamples=300)
+    together = bootstrap(adapter, copies.assign(s=subject), **ROLES, groups="s", n_resamples=60)
+    naive = bootstrap(fitted(copies), copies, **ROLES, n_resamples=60)
     ratio = np.array(together.features["offset_se"]) / alone.features["offset_se"]
     assert (ratio > 0.75).all()
     assert (
@@ -100,7 +101,7 @@ def test_continuous_confounders_are_refitted_from_rows():
     adapter = ConDoAdapter(shrinkage=None).fit(frame, **roles)
     analytic = adapter.map_se_["scale"]
     one, two = (
-        bootstrap(adapter, frame, **roles, n_resamples=40, n_jobs=jobs, random_state=3)
+        bootstrap(adapter, frame, **roles, n_resamples=30, n_jobs=jobs, random_state=3)
         for jobs in (None, 2)
     )
     np.testing.assert_array_equal(one.errors.scales, two.errors.scales)
@@ -109,11 +110,11 @@ def test_continuous_confounders_are_refitted_from_rows():
 
 def test_progress_goes_to_the_error_stream(capsys):
     frame = two_domains(np.random.default_rng(0), 40, 2)
-    bootstrap(fitted(frame), frame, **ROLES, verbose=True)
+    bootstrap(fitted(frame), frame, **ROLES, n_resamples=20, verbose=True)
     shown = capsys.readouterr().err
-    assert "/201" in shown
+    assert "/21" in shown
     assert "refits" in shown
-    bootstrap(fitted(frame), frame, **ROLES)
+    bootstrap(fitted(frame), frame, **ROLES, n_resamples=20)
     assert capsys.readouterr().err == ""
 
 
@@ -175,14 +176,17 @@ def test_a_map_refined_by_pairs_is_not_refitted_without_them(rng):
         bootstrap(adapter, domains, domain=None)
 
 
-@pytest.mark.parametrize("look", [bootstrap, sensitivity])
-def test_features_are_found_by_name(look):
-    df = datasets.make_eeg(random_state=0).to_frame()
+@pytest.mark.parametrize(
+    ("look", "how"), [(bootstrap, {"n_resamples": 20}), (sensitivity, {"n_splits": 3})]
+)
+def test_features_are_found_by_name(look, how):
+    df = datasets.make_eeg(100, 120, random_state=0).to_frame()
     names = [name for name in df.columns if name.startswith("eeg_")]
     roles = {"domain": "device", "confounders": ["seizure"]}
     adapter = ConDoAdapter(reference="v1").fit(df, **roles, features=names)
     plain, turned = (
-        look(adapter, df, **roles, features=features).features for features in (None, names[::-1])
+        look(adapter, df, **roles, features=features, **how).features
+        for features in (None, names[::-1])
     )
     assert plain["feature"] == turned["feature"] == names
     error = "scale_se" if look is bootstrap else "shift_errors"

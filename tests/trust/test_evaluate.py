@@ -50,17 +50,17 @@ def test_doing_nothing_is_noticed(frame):
 
 @pytest.mark.parametrize("kind", ["truth", "other rows", "these rows"])
 def test_the_test_keeps_its_size_after_a_correct_map(kind):
-    n_simulations, hits = 40, np.zeros(3)
+    n_simulations, hits = 30, np.zeros(3)
     for seed in range(n_simulations):
         rng = np.random.default_rng(100 + seed)
         fitted_on, seen = two_domains(rng, 80, 3), two_domains(rng, 80, 3)
         adapter = ConDoAdapter(shrinkage=None).fit(fitted_on, **ROLES)
         data = fitted_on if kind == "these rows" else seen
-        found = evaluate(truth(3) if kind == "truth" else adapter, data, **ROLES, n_permutations=59)
+        found = evaluate(truth(3) if kind == "truth" else adapter, data, **ROLES, n_permutations=39)
         assert found.map_known_from == ("elsewhere" if kind == "truth" else kind)
         hits += np.array([found.features["p"][0], found.p_features, found.p_joint]) <= 0.05
-    # 40 draws of a chance of 0.05: more than 6 have a chance of 0.003
-    assert (hits <= 6).all(), hits
+    # 30 draws of a chance of 0.05: more than 5 have a chance of 0.003
+    assert (hits <= 5).all(), hits
 
 
 def test_a_confounder_that_was_left_out_is_noticed():
@@ -68,7 +68,7 @@ def test_a_confounder_that_was_left_out_is_noticed():
     for seed in range(10):
         data = two_domains(np.random.default_rng(seed), 100, 3)
         blind = ConDoAdapter().fit(data, domain="domain", features=["x*"])
-        powers.append(evaluate(blind, data, **ROLES, n_permutations=59).p_features)
+        powers.append(evaluate(blind, data, **ROLES, n_permutations=39).p_features)
     assert np.mean(np.array(powers) <= 0.05) > 0.9
 
 
@@ -223,14 +223,14 @@ def test_missing_values_are_evaluated_as_if_they_were_not_missing(rng, frame):
 @pytest.mark.parametrize("name", ["identity", "shift", "orthogonal"])
 def test_maps_that_fit_less_are_not_blamed_for_following_less_noise(name):
     blamed = 0
-    for seed in range(12):
+    for seed in range(8):
         rng = np.random.default_rng(seed)
         data = pd.DataFrame(rng.normal(size=(160, 3)), columns=["x0", "x1", "x2"])
         data["domain"] = np.repeat(["query", "reference"], 80)
         adapter = ConDoAdapter(name).fit(data, domain="domain")
-        found = evaluate(adapter, data, domain="domain", n_permutations=59)
+        found = evaluate(adapter, data, domain="domain", n_permutations=39)
         blamed += min(found.p_features, found.p_joint) <= 0.025
-    assert blamed <= 3
+    assert blamed <= 2
 
 
 def test_labels_may_be_missing_but_not_strange(frame):
@@ -290,7 +290,8 @@ def test_the_area_within_cells_is_the_share_of_pairs_in_order(rng):
 def test_strata_of_single_rows_tell_nothing_of_spreads(rng):
     frame = two_domains(rng)
     own = frame[frame.domain == "query"].groupby("sick").head(1)  # one row of each stratum
-    found = evaluate(truth(), pd.concat([own, frame[frame.domain == "reference"]]), **ROLES)
+    both = pd.concat([own, frame[frame.domain == "reference"]])
+    found = evaluate(truth(), both, **ROLES, n_permutations=39)
     assert found.verdict == "cannot tell"
     assert found.to_dict()["features"]["sd_ratio_after"] == [None] * 4
     assert found.to_dict()["versions"]["log_sd_ratio"] == [None] * 3

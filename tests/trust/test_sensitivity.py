@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from reading import from_table
 from stories import two_domains
 
 from condokit import ConDoAdapter, sensitivity
-from condokit.data.roles import from_table
 from condokit.trust.sensitivity import (
     _alarms,
     _chances,
@@ -48,14 +48,14 @@ def test_placebo_splits_alarm_at_their_nominal_rate(kind):
     rng, rates = np.random.default_rng(0), []
     is_query = np.arange(200) < 100
     subject = np.arange(200) // (4 if kind == "subjects" else 1)
-    for _ in range(40):
+    for _ in range(20):
         z = rng.normal(size=200)[subject] + is_query
-        effect, noise = np.sin(z), rng.normal(size=(200, 5))
+        effect, noise = np.sin(z), rng.normal(size=(200, 10))
         if kind == "subjects":
-            noise += rng.normal(size=(200, 5))[subject]
+            noise += rng.normal(size=(200, 10))[subject]
         if kind == "skewed":
             z = np.where(z > 0.5, "high", "low")
-            effect, noise = z == "high", rng.exponential(size=(200, 5))
+            effect, noise = z == "high", rng.exponential(size=(200, 10))
         frame = pd.DataFrame(effect[:, None] + noise).add_prefix("x").assign(z=z)
         frame["domain"] = np.where(is_query, "query", "reference")
         groups = subject if kind == "subjects" else None
@@ -66,7 +66,7 @@ def test_placebo_splits_alarm_at_their_nominal_rate(kind):
         for chance in chances.values():
             half = replace(domains, is_query=_draw(domains, chance, rng), keep=~is_query)
             rates.append(_alarms(half, rng))
-    # 40 data sets, 2 kinds of splits, 5 features: 400 tests
+    # 20 data sets, 2 kinds of splits, 10 features: 400 tests
     assert 0.02 < np.mean(rates) < 0.08
 
 
@@ -101,7 +101,7 @@ def test_a_missing_confounder_moves_a_map_at_most_so_far(of_domain, of_feature):
     gap = 2 * np.sqrt(of_domain / (1 - of_domain))
     effect = np.sqrt(of_feature / (1 - of_feature))
     is_query = np.repeat([True, False], n)
-    for _ in range(40):
+    for _ in range(20):
         u = rng.normal(size=2 * n) + gap * is_query
         z = rng.choice(["a", "b"], 2 * n)
         X = (effect * u + (z == "a") + rng.normal(size=2 * n))[:, None]

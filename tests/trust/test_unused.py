@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from reading import from_pair, from_table
 from stories import ROLES, truth, two_domains
 
 from condokit import assess, evaluate
-from condokit.data.roles import from_pair, from_table
 from condokit.trust.unused import unused_that_matter
 
 

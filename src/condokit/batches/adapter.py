@@ -22,18 +22,31 @@ from condokit.batches.estimate import (
 from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
 from condokit.batches.record import BatchFacts, BatchReport, account, plain
-from condokit.batches.study import Study
-from condokit.checks import Array, NoOverlapError, check_word, listing, noting, refusal
+from condokit.checks import (
+    Array,
+    NeedsRows,
+    NoOverlapError,
+    check_word,
+    listing,
+    noting,
+    refusal,
+    said,
+)
 from condokit.data.arrays import computing
+from condokit.data.blocks import blocks_of
 from condokit.data.disclosure import hidden_counts
 from condokit.data.measurements import warn_of_columns
-from condokit.data.roles import batch_of_rows
+from condokit.data.reader import read
+from condokit.data.roles import Roles, batch_of_rows
+from condokit.data.study import Study
+from condokit.data.tables import Table
 from condokit.fit.estimator import by_place, is_array_wanted, keep_features, matched, names_out
 from condokit.maps import file as mapfile
+from condokit.maps.lazily import map_lazily_by
 from condokit.maps.profile import profile
 from condokit.maps.provenance import check_provenance
 from condokit.maps.standard_errors import DiagonalErrors
-from condokit.statistics.domains import hinted, together
+from condokit.statistics.domains import as_study, hinted, together
 
 _PROFILED = 50_000_000  # values times batches up to which maps keep a profile of their data
 
@@ -171,11 +184,12 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         bridge: Any = None,
     ) -> Study:
         """Read a table of many batches, as `fit` does."""
-        one = self.one_adapter()
-        roles = confounders, None if _is_common(features) else features, groups, sample_weight
-        how = one.categorical, one.missing, one.reliability
-        study = Study.read(X, batch, *roles, *how, bridge=bridge)
-        return study.with_known_features(_is_common(features))
+        one, common = self.one_adapter(), _is_common(features)
+        chosen = None if common else features
+        how: dict[str, Any] = {"reliability": one.reliability, "argument": "batch"}
+        how |= {"categorical": one.categorical, "missing": one.missing}
+        roles = Roles(batch, confounders, chosen, groups, sample_weight, bridge, **how)
+        return read(X, roles).compared().with_known_features(common)
 
     def read_as_fitted(self, X: Any, batch: Any, confounders: Any, *roles: Any) -> Study:
         """Read a table with the features of the maps, unless it is read."""
@@ -287,7 +301,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             text = "The statistics have the label {only} alone; there is nothing to compare."
             raise refusal(text, only=listing(merged.labels))
         with hinted(merged):
-            return self.fit_study(Study.of_statistics(merged))
+            return self.fit_study(as_study(merged))
 
     def transform(self, X: Any, *, batch: Any, return_std: bool = False) -> Any:
         """Map the rows of every batch to the reference; no confounders are needed.
@@ -346,9 +360,21 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         return self.fit(X, y, batch=batch, **roles).transform(X, batch=batch)
 
     def _apply(self, X: Any, batch: Any, what: Mapping[Any, Any]) -> Any:
+        if (blocks := blocks_of(X)) is not None:
+            if what is self.errors_:
+                raise NeedsRows(said("{@`return_std`} needs rows in memory. Collect {@`X`} first."))
+            return map_lazily_by(what, blocks, batch)
         everything, table = matched(self, X)
         table.refuse_empty()
         code = batch_of_rows(batch, everything, list(what))
+
+        def depends(marked: Array) -> Array:
+            """Mark the values of rows that depend on marked ones by the map of their batch."""
+            found = marked.copy()
+            for b, one in enumerate(self.maps_.values()):
+                found[code == b] = one.depends(marked[code == b])
+            return found
+
         unknown = [k for b, (k, one) in enumerate(what.items()) if one is None and b in code]
         if unknown:
             text = "The standard errors of {names} are not known; find them with "
@@ -356,7 +382,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         result = map_rows(table, code, list(what.values()), list(self.maps_.values()))
         if is_array_wanted(self):
             return result
-        return table.rebuild(result, table.feature_names, what is not self.errors_)
+        are_mapped = what is not self.errors_
+        return table.rebuild(result, table.feature_names, are_mapped, depends)
 
     def add_batch(
         self,
@@ -364,6 +391,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         *,
         batch: Any,
         confounders: Any = None,
+        features: Any = None,
         groups: Any = None,
         sample_weight: Any = None,
         bridge: Any = None,
@@ -375,7 +403,11 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         X : array or data frame of shape (n_rows, n_columns)
             Rows of the new batch, and of one or more known ones, which their maps move to the
             reference first.
-        batch, confounders, groups, sample_weight, bridge
+        batch, confounders
+            As in `fit`.
+        features : str, or list of str or int, default=None
+            As in `fit`; they must be those of the maps, which are taken by default.
+        groups, sample_weight, bridge
             As in `fit`.
 
         Returns
@@ -394,6 +426,9 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         >>> adapter.add_batch(new, batch=np.repeat(["A", "C"], 100)).paths_["C"]
         ['C', 'A']
         """
+        check_is_fitted(self, "maps_")
+        if features is not None and not isinstance(X, Study):
+            self._refuse_other_features(X, features)
         study = self.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
         new = [b for b, label in enumerate(study.labels) if label not in self.maps_]
         if len(new) != 1 or study.n_batches < 2:
@@ -428,6 +463,18 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         self.report_ = replace(self.report_, batches={**self.report_.batches, label: facts})
         self.provenance_ = {**self.provenance_, "batches": self.report_.plain()}
         return self
+
+    def _refuse_other_features(self, X: Any, features: Any) -> None:
+        """Refuse features that are not those of the maps."""
+        table = Table(X)
+        named = [*self._columns] if self._columns is not None else range(self.n_features_in_)
+        known = list(getattr(self, "feature_names_in_", named))
+        chosen = table.select(None if _is_common(features) else features)
+        found = list(chosen.positions) if table.columns is None else chosen.labels
+        if not _is_common(features) and sorted(found) != sorted(known):
+            text = "{@'features'} are {found}, but the maps are of {known}. Leave it out, or fit "
+            text += "all batches again."
+            raise refusal(text, found=listing(found), known=listing(known))
 
     def against_others(self, study: Study, own: int) -> Study:
         """Return one batch as it is, and all others with a map as one, mapped to the reference."""

@@ -10,12 +10,13 @@ from condokit.adapter import ConDoAdapter
 from condokit.batches.graph import Graph
 from condokit.batches.joint import fit_study
 from condokit.batches.plan import covariance
-from condokit.batches.study import Study
 from condokit.checks import Array, check_word, listing, pick, refusal, warn
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.links import check_links
+from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
+from condokit.fit.fit_map import from_sample
 from condokit.fit.shrinkage import warn_as_normal
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, MapFamily
@@ -131,6 +132,10 @@ def _together(
 ) -> tuple[dict[int, AffineMap], dict[int, StandardErrors | None], dict[str, Any]]:
     family, table = pick("map", one.map, MAPS, MapFamily), study.domains.tables[0]
     links = None if family.links is None else check_links(family.links, table.labels)
+    if links is not None and study.domains.sums is not None:
+        raise study.domains.sums.no_rows()
+    if study.domains.sums is not None and study.domains.continuous:
+        study = replace(study, domains=from_sample(study.domains))
     linked = replace(study, domains=replace(study.domains, links=links))
     study.refuse_unbridged(reference, sorted(paths), 2 + family.has_scale)  # one more than numbers
     shrinks = one.shrinkage == "auto"

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from condokit.batches.study import Study
 from condokit.checks import Array, NoOverlapError, did_you_mean, listing, refusal, said, warn
 from condokit.compare.comparison import compare
+from condokit.data.study import Study
 
 RATIO = 4.0  # of variances between samples and of one sample measured again
 _MOST_PAIRS = 100  # whose overlap is measured though no path asks for it

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from condokit.batches.study import Study
 from condokit.checks import Array
 from condokit.data.arrays import is_constant, ones_for_zeros
 from condokit.data.bins import side_by_side
 from condokit.data.continuous import Continuous
 from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.products import GroupedProducts
+from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.maps.standard_errors import DiagonalErrors
 from condokit.solvers.pooled.batches import Maps, fit_joint, maps_of, towards_each_other
@@ -30,7 +30,8 @@ from condokit.solvers.pooled.stacked import Stacked, nodes, solve
 from condokit.solvers.pooled.weights import fit_weights, shape
 from condokit.summaries.moments import gather
 
-_MOST_VALUES = 4_000_000  # of rows times features at a time
+_MOST_VALUES = 300_000  # of rows times features at a time
+_FEWEST_TOGETHER = 16  # features that are fitted at a time
 _ROW_VALUES = 20_000_000  # beyond which categories alone are fitted from moments of cells
 _MOST_SELECTING = 128
 _FEWEST_TIED = 10  # rows of a batch whose equal values count
@@ -95,7 +96,7 @@ class _Layout:
 
     def blocks(self) -> Iterator[Array]:
         """Yield the numbers of features that are fitted at a time."""
-        step = max(1, _MOST_VALUES // len(self.used))
+        step = max(_FEWEST_TOGETHER, _MOST_VALUES // len(self.used))
         for start in range(0, self.domains.n_features, step):
             yield np.arange(start, min(start + step, self.domains.n_features))
 
@@ -246,7 +247,7 @@ def _cells(layout: _Layout) -> Iterator[_Part]:
 def _with_values(layout: _Layout, features: Array, mean: Array, unit: Array) -> Stacked | None:
     """Return the values of features with heavy tails, None if there are none, or not known."""
     sums, L = layout.domains.sums, layout.at.n_categories
-    known = {} if sums.values is None else sums.values(features)
+    known = {} if sums.values is None or not len(features) else sums.values(features)
     if not len(features) or not {*features.tolist()} <= known.keys():
         return None
     place = np.full(len(sums.label), -1)

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from condokit.batches.graph import RATIO, Graph
-from condokit.batches.study import Study
 from condokit.checks import Array, check_integer
 from condokit.data.domains import cell_names
+from condokit.data.study import Study
 from condokit.data.subsets import subsample
 
 _UNKNOWN = 1e-4  # information on offsets that nothing else tells of: errors of 100 sd

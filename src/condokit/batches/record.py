@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from condokit.batches.study import Study
 from condokit.checks import Note
 from condokit.data.disclosure import told
 from condokit.data.noise import kinds
+from condokit.data.study import Study
 from condokit.maps.provenance import check_provenance, setting, versions
 
 _ERRORS = ("error_before", "error_after")

@@ -134,12 +134,11 @@ def fit(
     In place of NEW, statistics files of sites (see stats): condokit fit a.json b.json -o map.json.
     """
     from condokit.cli.apply_file import apply_batches, apply_to_file
-    from condokit.cli.fit_adapter import Fitted, FittedBatches
-    from condokit.cli.sites import are_statistics, fit_sites
+    from condokit.cli.fit_adapter import Fitted
     from condokit.io import together
     from condokit.report import render, render_study
 
-    table, by_sites = options["table"], are_statistics(options["new"], options["more"])
+    table = options["table"]
     outputs = [path for path in (output, report, table, adapted) if path is not None]
     new, force, as_json = options["new"], options["force"], options["as_json"]
     check_outputs(outputs, force, as_json, inputs=(new, *options["more"], options["reference"]))
@@ -148,10 +147,7 @@ def fit(
     many = options["batch"] is not None
     if many and table is not None:
         raise click.UsageError("--table does not go with --batch: see the report.")
-    if by_sites:
-        fitted = fit_sites(arguments, {**options, "report": report, "adapted": adapted})
-    else:
-        fitted = (FittedBatches if many else Fitted)(arguments, options)
+    fitted = Fitted(arguments, {**options, "report": report, "adapted": adapted})
     affine, content = fitted.map_file()
     made, record = {output: content}, {}
     if report is not None or table is not None:
@@ -279,7 +275,7 @@ def report(
 ) -> None:
     """Fit, and write the report alone: what was compared, changed and left, and how sure we are."""
     from condokit import plots
-    from condokit.cli.fit_adapter import Fitted, FittedBatches
+    from condokit.cli.fit_adapter import Fitted
     from condokit.io import write_files
     from condokit.report import render, render_study
 
@@ -293,7 +289,7 @@ def report(
     many = options["batch"] is not None
     if many and (figures or options["table"]):
         raise click.UsageError("--figures and --table do not go with --batch.")
-    fitted = (FittedBatches if many else Fitted)(arguments, options)
+    fitted = Fitted(arguments, {**options, "report": output})
     record = fitted.account("report.html")
     made = {output: (render_study if many else render)(record).encode()}
     if options["table"] is not None:

@@ -14,9 +14,10 @@ import click
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
+from condokit.checks import quietly
 from condokit.cli.outputs import tell_warnings
-from condokit.cli.streaming import IN_MEMORY
-from condokit.cli.tables import read_data, reliabilities, split
+from condokit.cli.sites import are_statistics, read_sites
+from condokit.cli.tables import IN_MEMORY, read_data, reliabilities, split
 from condokit.data.disclosure import hidden_overlap
 from condokit.data.domains import Domains
 from condokit.data.records import plain
@@ -24,6 +25,7 @@ from condokit.io import files_of, sha256
 from condokit.io.progress import progress
 from condokit.maps.families import MAPS, LowRank
 from condokit.maps.provenance import fingerprint
+from condokit.statistics.domains import as_domains, cells_of, together
 
 _OUTPUTS = ("-o", "--output", "--report", "--adapted", "--table", "--figures", "--figure-format")
 _NO_MATTER = ("--force", "--json", "-v", "--verbose", "-q", "--quiet")
@@ -33,26 +35,29 @@ class Fitted:
     """An adapter as a command fits it, with its data, what was warned of, and how it was made."""
 
     def __init__(self, arguments: list[str], options: dict[str, Any]) -> None:
-        self.arguments, self.column, seed = arguments, options["domain"], options["seed"]
+        self.arguments, seed = arguments, options["seed"]
         self.watched = options["verbose"] or (sys.stderr.isatty() and not options["quiet"])
-        self.data: Any = self.read(options)
-        is_plain = options["shrinkage"].lower() == "none"
-        self.adapter: Any = ConDoAdapter(
-            _family(options["map_"], options["links"]),
-            divergence=options["divergence"],
-            shrinkage=None if is_plain else _number("--shrinkage", options["shrinkage"], "auto"),
-            missing=options["missing"],
-            reliability=reliabilities(options["reliability"]) or None,
-            controls=split("--controls", options["controls"]) or None,
-            warn_overlap=options["warn_overlap"],
-            min_overlap=options["min_overlap"],
-            random_state=seed,
-            verbose=self.watched,
-            n_jobs=-1,
-        )
+        files = [options["new"], *options.get("more", ())]
+        self.has_rows = not are_statistics(files[0], tuple(files[1:]))
+        label = options["reference_label"]
+        if self.has_rows:
+            self.data: Any = read_data(**options)
+            files = [path for path in (options["new"], options["reference"]) if path is not None]
+        else:
+            self.data, label = read_sites(options)
+        self.column = options["domain"] or options["batch"]
+        self.adapter: Any = _adapter(options, self.watched)
+        self.is_study = options["batch"] is not None
+        if not self.has_rows:
+            self.is_study = len({label for part in self.data for label in part.labels}) > 2
+        if self.is_study:
+            unreachable = "keep" if options["keep_unreachable"] else "raise"
+            self.adapter = BatchAdapter(self.adapter, reference=label, unreachable=unreachable)
+        elif not self.has_rows:
+            self.adapter.set_params(reference=label)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self.fit(options)
+            self.domains: Domains = self._fitted(label)
             if n_resamples := options["n_resamples"]:
                 from condokit.trust.bootstrap import bootstrap
 
@@ -60,24 +65,26 @@ class Fitted:
                 bootstrap(self.adapter, self.data, **how)
         self.warnings = tell_warnings(caught)
         self.names: dict[str, str] = {}  # folders are nobody's business
-        for path in self.inputs(options):
-            same = sum(Path(other).name == Path(path).name for other in self.names)
-            name, dot, kind = Path(path).name.partition(".")
-            self.names[path] = f"{name} ({same + 1}){dot}{kind}" if same else Path(path).name
+        for path in files:
+            if path != "-":
+                same = sum(Path(other).name == Path(path).name for other in self.names)
+                name, dot, kind = Path(path).name.partition(".")
+                self.names[path] = f"{name} ({same + 1}){dot}{kind}" if same else Path(path).name
         self.hashes = {self.names[path]: _content(path) for path in self.names}
 
-    def read(self, options: dict[str, Any]) -> Any:
-        """Return the data."""
-        return read_data(**options)
-
-    def inputs(self, options: dict[str, Any]) -> list[str]:
-        """Return the files that are read."""
-        return [path for path in (options["new"], options["reference"]) if path not in (None, "-")]
-
-    def fit(self, options: dict[str, Any]) -> None:
-        """Fit the adapter to the data."""
-        self.domains: Domains = self.data
-        self.adapter.fit_domains(self.domains)
+    def _fitted(self, label: Any) -> Domains:
+        """Fit the adapter to the data, and return these as domains."""
+        if not self.has_rows:
+            stats = together(self.data)
+            self.adapter.fit_statistics(stats)
+            with quietly():
+                return cells_of(stats)[0] if self.is_study else as_domains(stats, label)
+        if self.is_study:
+            self.adapter.fit_study(self.data)
+            found: Domains = self.data.domains
+            return found
+        self.adapter.fit_domains(self.data)
+        return self.data
 
     def command(self, *written: str) -> list[str]:
         """Return the command with plain names for what it writes, which do not change the map."""
@@ -96,10 +103,7 @@ class Fitted:
 
     def origin(self) -> dict[str, Any]:
         """Return the command, files and rows that a map comes from."""
-        sums = self.domains.sums
-        known = (
-            {} if sums is not None and not sums.are_rows else {"data": fingerprint(self.domains)}
-        )
+        known = {"data": fingerprint(self.domains)} if self.has_rows else {}
         return known | {
             "command": self.command("map.json"),
             "files": [
@@ -110,7 +114,13 @@ class Fitted:
 
     def map_file(self) -> tuple[Any, bytes]:
         """Return the map, which knows the command, files and rows it comes from, and its file."""
-        affine, content = self.adapter.map_, io.BytesIO()
+        content = io.BytesIO()
+        if self.is_study:
+            facts = dict(self.adapter.provenance_) | self.origin() | {"column": self.column}
+            self.adapter.provenance_ = facts
+            self.adapter.save(content)
+            return self.adapter, content.getvalue()
+        affine = self.adapter.map_
         facts = dict(affine.provenance or {}) | self.origin()
         facts["domains"] = facts["domains"] | ({"column": self.column} if self.column else {})
         affine = affine.with_origin(affine.fitted_on, facts)
@@ -123,15 +133,23 @@ class Fitted:
         from condokit.report.contents import judged
 
         with progress("", shown=self.watched, doing="Evaluating the map"):
-            return judged(self.adapter, self.domains)
+            if not self.is_study:
+                return judged(self.adapter, self.domains)
+            from condokit.trust.assess import assess
+            from condokit.trust.evaluate import evaluate
+
+            return assess(self.data, adapter=self.adapter), evaluate(self.adapter, self.data)
 
     def account(self, *written: str, made: bytes = b"") -> dict[str, Any]:
         """Return the record of the report, which knows the file of the map that it goes with."""
         from condokit.report.contents import build
+        from condokit.report.study import build_study
 
         found = dict(zip(("assessment", "evaluation"), self.judged))
-        command = shlex.join(self.command(*written))
-        record = build(self.adapter, self.domains, **found, command=command, inputs=self.hashes)
+        found |= {"command": shlex.join(self.command(*written)), "inputs": self.hashes}
+        if self.is_study:
+            return build_study(self.adapter, self.data, **found)
+        record = build(self.adapter, self.domains, **found)
         if made:
             record["reproduce"]["map_sha256"] = hashlib.sha256(made).hexdigest()
         return record
@@ -140,7 +158,11 @@ class Fitted:
         """Say in a line whether the map can be trusted."""
         from condokit.report.contents import verdict
 
+        if not self.has_rows:
+            return "Not evaluated: statistics have no rows on which a map could be judged."
         try:
+            if self.is_study:
+                return repr(self.judged[1])
             found = verdict(*self.judged)
         except (ValueError, ArithmeticError) as error:  # the map is made, and may be used
             return f"Not evaluated: {error}"
@@ -158,6 +180,9 @@ class Fitted:
 
     def record(self) -> dict[str, Any]:
         """Return what was fitted, for machines."""
+        if self.is_study:
+            known = plain(dict(self.adapter.provenance_))
+            return {"features": self.domains.tables[0].labels, **known, "warnings": self.warnings}
         adapter, facts, rows = self.adapter, self.adapter.report_, self.rows()
         kept, is_query, sums = self.domains.kept(), self.domains.is_query, self.domains.sums
         counts = kept if sums is None else kept * sums.weights
@@ -177,6 +202,8 @@ class Fitted:
 
     def summary(self) -> str:
         """Return what was fitted, in a sentence."""
+        if self.is_study:
+            return str(self.adapter.report_)
         affine, facts = self.adapter.map_, self.adapter.report_
         n_rows = {k: n if isinstance(n, str) else f"{n:,.0f}" for k, n in self.rows().items()}
         is_chosen = "chosen_map" in facts
@@ -188,6 +215,24 @@ class Fitted:
         )
 
 
+def _adapter(options: dict[str, Any], watched: bool) -> ConDoAdapter:
+    """Return an adapter with the settings that options give."""
+    is_plain = options["shrinkage"].lower() == "none"
+    return ConDoAdapter(
+        _family(options["map_"], options["links"]),
+        divergence=options["divergence"],
+        shrinkage=None if is_plain else _number("--shrinkage", options["shrinkage"], "auto"),
+        missing=options["missing"],
+        reliability=reliabilities(options["reliability"]) or None,
+        controls=split("--controls", options["controls"]) or None,
+        warn_overlap=options["warn_overlap"],
+        min_overlap=options["min_overlap"],
+        random_state=options["seed"],
+        verbose=watched,
+        n_jobs=-1,
+    )
+
+
 def _content(path: str) -> str:
     """Return the hash of a file; of several, or a large one, how many there are and their size."""
     files = files_of(path)
@@ -197,61 +242,10 @@ def _content(path: str) -> str:
     return f"{len(files)} files, {size} bytes"
 
 
-class FittedBatches(Fitted):
-    """A `BatchAdapter` as a command fits it."""
-
-    def fit(self, options: dict[str, Any]) -> None:  # noqa: D102
-        unreachable = "keep" if options["keep_unreachable"] else "raise"
-        label, self.column, self.domains = (
-            options["reference_label"],
-            options["batch"],
-            self.data.domains,
-        )
-        self.adapter = BatchAdapter(self.adapter, reference=label, unreachable=unreachable)
-        self.adapter.fit_study(self.data)
-
-    def map_file(self) -> tuple[Any, bytes]:  # noqa: D102
-        content, facts = io.BytesIO(), dict(self.adapter.provenance_)
-        self.adapter.provenance_ = facts | self.origin() | {"column": self.column}
-        self.adapter.save(content)
-        return self.adapter, content.getvalue()
-
-    @cached_property
-    def judged(self) -> tuple[Any, Any]:  # noqa: D102
-        from condokit.trust.assess import assess
-        from condokit.trust.evaluate import evaluate
-
-        with progress("", shown=self.watched, doing="Evaluating the maps"):
-            assessment = assess(self.data, adapter=self.adapter)
-            return assessment, evaluate(self.adapter, self.data)
-
-    def account(self, *written: str, made: bytes = b"") -> dict[str, Any]:  # noqa: D102
-        from condokit.report.study import build_study
-
-        found = dict(zip(("assessment", "evaluation"), self.judged))
-        command = shlex.join(self.command(*written))
-        return build_study(self.adapter, self.data, **found, command=command, inputs=self.hashes)
-
-    def verdict(self) -> str:  # noqa: D102
-        try:
-            return repr(self.judged[1])
-        except (ValueError, ArithmeticError) as error:
-            return f"Not evaluated: {error}"
-
-    def record(self) -> dict[str, Any]:  # noqa: D102
-        facts = plain(dict(self.adapter.provenance_))
-        return {"features": self.domains.tables[0].labels, **facts, "warnings": self.warnings}
-
-    def summary(self) -> str:  # noqa: D102
-        return str(self.adapter.report_)
-
-
 def _family(name: str, links: tuple[str, ...]) -> Any:
     """Return a map by name, with its rank or links."""
     name, _, rank = name.partition(":")
-    if name == "blocks":
-        raise click.UsageError("--map blocks: groups of features can be named in Python only.")
-    if not links and not rank:
+    if (not links and not rank) or name not in (*MAPS, "auto"):
         return name
     found: dict[str, Any] = {}
     for link in links:
@@ -263,7 +257,7 @@ def _family(name: str, links: tuple[str, ...]) -> Any:
         if rank and not rank.isdecimal():
             raise click.UsageError(f"--map {name}:{rank}: the rank must be a whole number.")
         return LowRank(int(rank or 2), links=found or None)
-    if rank or name not in MAPS:
+    if rank or name == "auto":
         raise click.UsageError(f"--map {name}: links and ranks do not go with it.")
     return MAPS[name](links=found)
 

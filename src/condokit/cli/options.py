@@ -124,8 +124,7 @@ fitting = _together(
         "--divergence",
         default="auto",
         metavar="NAME",
-        help="auto, reverse-kl, forward-kl, jeffreys, likelihood, ot, pc-match, mmd, "
-        "energy, sliced-wasserstein, or procrustes.",
+        help="auto, reverse-kl, forward-kl, likelihood, ot, pc-match, mmd, or energy.",
     ),
     setting("--shrinkage", default="auto", help="Pull to no change: auto, none, or 0 to 1."),
     several(

@@ -1,35 +1,143 @@
-"""Tables of the command line as domains: which columns are what."""
+"""Files of the command line as the library's reader takes them: tables, blocks of rows, AnnData.
 
-import json
+Which columns are what is for the reader to say. Here text becomes numbers where it was declared so,
+labels become text as they are typed, and what is wrong is told with the file and the row.
+"""
+
+import os
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import click
+import narwhals.stable.v2 as nw
 
-from condokit.batches.study import Study
 from condokit.checks import FileError, did_you_mean, listing
 from condokit.cli.options import READING
 from condokit.cli.outputs import tell
-from condokit.cli.streaming import are_large, columns_of, read_large, scanned
+from condokit.data.blocks import Blocks
+from condokit.data.columns import as_text
 from condokit.data.disclosure import counted
 from condokit.data.domains import Domains
 from condokit.data.measurements import told
-from condokit.data.roles import from_pair, from_table
+from condokit.data.reader import read, read_pair, read_two
+from condokit.data.roles import Roles
+from condokit.data.study import Study
 from condokit.data.tables import Table
-from condokit.io import OBSERVED, is_number, read_table
-from condokit.io.formats import arrow, check_names
+from condokit.io import files_of, is_number, open_h5ad, read_table, scan_table
+from condokit.io.formats import DELIMITERS, arrow, check_names, format_of
 
 pa = arrow()
+IN_MEMORY = 1 << 27  # bytes of files that are read as a whole
+_ALL_ROWS = ("groups", "reliability", "batch", "bridge", "controls")  # what needs these at once
+_WHOLE = {("h5ad", False), *((kind, True) for kind in DELIMITERS)}  # formats not read in blocks
+_DOMAIN = "condokit: domain"
+
+
+@dataclass
+class Source:
+    """A file, and how its rows are prepared for the reader."""
+
+    path: str
+    schema: Any
+    reading: dict[str, Any]
+    label: str | None = None  # the column of labels, which become text
+    only: Sequence[str] | None = None  # rows with other labels are left out
+    types: dict[str, Any] = field(default_factory=dict)  # that confounders are cast to
+    side: str | None = None  # the label of all rows, in a column that is added
+    data: Any = None  # the table, or AnnData; None of a file that is read in blocks
+    n_rows: int | None = None  # where it is known
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all columns."""
+        return list(self.schema.names)
+
+    @property
+    def is_annotated(self) -> bool:
+        """Whether it is AnnData."""
+        return hasattr(self.data, "var_names")
+
+    def table(self, names: Sequence[str]) -> Any:
+        """Return all rows as the reader takes them, with no other columns than these."""
+        if not self.is_annotated:
+            return self.prepared(self.data.select(names))
+        data = self.data
+        if len(some := [name for name in data.var_names if name in set(names)]) < data.n_vars:
+            data = data[:, some].to_memory()
+        if self.label is not None:
+            labels = list(map(as_text, data.obs[self.label]))
+            if self.only is not None:
+                data = data[[label in self.only for label in labels]].to_memory()
+                labels = [label for label in labels if label in self.only]
+            data.obs[self.label] = labels
+        return data
+
+    def prepared(self, table: Any) -> Any:
+        """Return rows of a file as the reader takes them."""
+        table = as_numbers(table)
+        for name, wanted in self.types.items():
+            column = cast_column(self.path, name, table.column(name), wanted)
+            table = table.set_column(table.column_names.index(name), name, column)
+        if self.label is not None:
+            place = table.column_names.index(self.label)
+            labels = _as_texts(table.column(self.label))
+            table = table.set_column(place, self.label, labels)
+            if self.only is not None:
+                table = table.filter(pa.compute.is_in(labels, pa.array(self.only)))
+        if self.side is not None:
+            table = table.append_column(_DOMAIN, pa.array([self.side] * len(table), pa.string()))
+        return table
+
+    def parts(self, names: Sequence[str]) -> Iterator[Any]:
+        """Yield some columns as they are in the file, in parts; of Parquet, others are not read."""
+        if self.data is not None:
+            yield self.data.select(names)
+            return
+        with scan_table(self.path, columns=names, **self.reading) as scan:
+            for part in scan:
+                yield part.select(names)
+
+
+def open_source(
+    path: str,
+    options: dict[str, Any],
+    label: str | None = None,
+    only: Sequence[str] | None = None,
+    large: bool = False,
+    plain: bool = False,
+) -> Source:
+    """Open a file: in blocks if it is large, else as a whole; as a plain table, or AnnData."""
+    reading = {name: options[name] for name in READING}
+    kind = _format(path, options)
+    if kind == "h5ad" and not plain:
+        data = open_h5ad(path)
+        schema = pa.schema(
+            [(name, pa.null()) for name in (*Table(data).described, *data.var_names)]
+        )
+        return Source(path, schema, reading, label, only, data=data)
+    reading["texts"] = [label]
+    if large:
+        with scan_table(path, **reading) as scan:
+            schema, n_rows = scan.schema, scan.n_rows
+        known = {"schema": schema} if kind in DELIMITERS else {}
+        return Source(path, schema, reading | known, label, only, n_rows=n_rows)
+    whole = read_table(path, **reading)
+    return Source(path, whole.schema, reading, label, only, data=whole)
+
+
+def _format(path: str, options: dict[str, Any]) -> str:
+    """Return the format of a file, or of the first of several."""
+    return format_of(path if path == "-" else files_of(path)[0], options["format"])[0]
 
 
 def read_data(
     new: str, reference: str | None, domain: str | None, reference_label: str | None, **options: Any
 ) -> Domains | Study:
-    """Read one table or two, and tell features from the rest; other options are ignored."""
+    """Read one table or two, and say which columns are features; other options are ignored."""
     query_label, batch, bridge = (options[name] for name in ("query_label", "batch", "bridge"))
     if [reference, domain, batch].count(None) != 2:
         text = "Give --reference OLD for two tables, or --domain for one, or --batch for one with "
@@ -40,72 +148,113 @@ def read_data(
         raise click.UsageError("--bridge and --keep-unreachable go with --batch.")
     if new == reference == "-":
         raise click.UsageError("Standard input can be NEW or OLD, but not both.")
-    groups, weights, missing = (options[name] for name in ("groups", "weights", "missing"))
-    paths = [path for path in (new, reference) if path is not None]
-    if are_large(paths, options):
-        return _told(_read_large(paths, domain, (query_label, reference_label), options))
-    reading = {name: options[name] for name in READING}
-    tables = [_table(path, texts=[domain, batch], **reading) for path in paths]
+    paths, label = [path for path in (new, reference) if path is not None], domain or batch
+    only, large = None, are_large(paths, options)
     if query_label is not None:
-        tables = [_pair_of(new, tables[0], str(domain), query_label, reference_label)]
-    reliability = reliabilities(options["reliability"])
-    kinds = confounder_kinds(options["confounders"], tables[0].column_names, reliability)
-    roles = [n for n in (*kinds, domain, batch, bridge, groups, weights) if n is not None]
-    for path, table in zip(paths, tables):
-        check_names(path, table.column_names, roles)
-    known = set(tables[0].column_names)
-    common = batch is not None and options["features"] == ("common",) and "common" not in known
-    options["features"] = () if common else options["features"]
-    chosen, others = feature_columns(options["features"], paths, tables, roles, options["decimal"])
-    whole = [OBSERVED in (table.schema.metadata or {}) for table in tables]  # AnnData
-    named = chosen if options["features"] or all(whole) else None
-    columns = {
-        name: alike(name, kind, paths, [table.column(name) for table in tables])
-        for name, kind in kinds.items()
-    }
-    sides = [{name: columns[name][k] for name in columns} or None for k in range(len(tables))]
-    categorical = [name for name, kind in kinds.items() if kind == "cat"] or None
-    by_row = [None if c is None else [t.column(c) for t in tables] for c in (groups, weights)]
-    shared = known.intersection(*(t.column_names for t in tables))
-    unused = [n for n in tables[0].column_names if n in shared.difference(chosen, roles)]
-    X = [table.select([*chosen, *unused]) for table in tables]
-    how: tuple[Any, ...] = categorical, missing
-    if batch is not None:
-        labels, own = labels_of(tables[0].column(batch)), [each and each[0] for each in by_row]
-        samples = None if bridge is None else labels_of(tables[0].column(bridge))
-        how = *how, reliability
-        study = Study.read(X[0], labels, sides[0], named, *own, *how, bridge=samples)
-        found = study.domains
-    elif domain is not None:
-        labels, own = labels_of(tables[0].column(domain)), [each and each[0] for each in by_row]
-        how = reference_label, *how, reliability
-        found = from_table(X[0], labels, sides[0], named, own[0], own[1], *how)
+        only = [query_label, str(reference_label)]
+    plain = {_format(path, options) for path in paths} != {"h5ad"}
+    sources = [open_source(path, options, label, only, large, plain) for path in paths]
+    roles = roles_of(sources, options, label)
+    if only is not None:
+        _check_labels(sources[0], str(domain), only)
+    shared = set(sources[0].names).intersection(*(source.names for source in sources))
+    names = [name for name in sources[0].names if name in shared]
+    common = batch is not None and roles.features == ["common"] and "common" not in shared
+    roles = replace(roles, features=None) if common else roles
+    if large:
+        found = read_two(*_in_blocks(sources, names, roles, reference_label))
     else:
-        how = *how, False, named, reliability
-        found = from_pair(X[0], X[1], *sides, *by_row, *how)  # type: ignore[arg-type]
-        names = Path(new).name, Path(str(reference)).name
-        if "-" not in names and names[0] != names[1]:
-            found = replace(found, labels=names)
-    found = _told(replace(found, left=others | found.left))
-    return found if batch is None else replace(study, domains=found).with_known_features(common)
-
-
-def _told(found: Domains) -> Domains:
-    """Say which columns are features."""
+        tables = [source.table(names) for source in sources]
+        if batch is not None:
+            study = read(tables[0], replace(roles, argument="batch")).compared()
+            found = study.domains
+        elif domain is not None:
+            found = read_two(tables[0], roles, reference_label)
+        else:
+            found = read_pair(tables[0], tables[1], (roles, roles), False)
+    places = Path(paths[0]).name, Path(paths[-1]).name
+    if label is None and "-" not in places and places[0] != places[1]:
+        found = replace(found, labels=places)
+    if not sources[0].is_annotated and roles.features is None:
+        alone = [n for source in sources for n in source.names if n not in shared]
+        found = replace(found, left=found.left | dict.fromkeys(alone, "in one table only"))
     tell(f"Features ({found.n_features}): {listing(found.tables[0].labels, 10)}.", False)
     if found.left:
         tell(f"Left alone: {told(found.left)}. Choose features with -f.", False)
-    return found
+    return found if batch is None else replace(study, domains=found).with_known_features(common)
 
 
-def _read_large(paths: list[str], domain: str | None, labels: Any, options: Any) -> Domains:
-    """Read files that are larger than memory."""
-    columns = columns_of(scanned(paths[0], options))
-    kinds = confounder_kinds(options["confounders"], columns, {})
-    features = split("--features", options["features"], columns) or None
-    found = read_large(paths, domain, labels, kinds, features, options)
-    names = Path(paths[0]).name, Path(paths[-1]).name
-    return replace(found, labels=names) if names[0] != names[1] else found
+def are_large(paths: Sequence[str], options: dict[str, Any]) -> bool:
+    """Tell whether files are better read in blocks than as a whole, and can be."""
+    if "-" in paths or options["missing"] == "impute" or any(map(options.get, _ALL_ROWS)):
+        return False
+    files = [file for path in paths for file in files_of(path)]
+    kinds = {format_of(file, options["format"]) for file in files}
+    size = sum(os.path.getsize(file) for file in files if os.path.isfile(file))
+    return size > IN_MEMORY and kinds.isdisjoint(_WHOLE)
+
+
+def roles_of(sources: Sequence[Source], options: dict[str, Any], label: str | None) -> Roles:
+    """Return the roles that options give columns; types of confounders go to the sources."""
+    first, reliability = sources[0].names, reliabilities(options.get("reliability", ()))
+    kinds = confounder_kinds(options["confounders"], first, reliability)
+    named = {name: options.get(name) for name in ("bridge", "groups", "weights")}
+    taken = [name for name in (label, *kinds, *named.values()) if name is not None]
+    for source in sources:
+        check_names(source.path, source.names, taken)
+        source.types = {}
+    features = split("--features", options["features"], first) or None
+    if not any(source.is_annotated for source in sources):
+        for name, declared in kinds.items():
+            if (wanted := _common_type(name, declared, sources)) is not None:
+                for source in sources:
+                    source.types[name] = wanted
+        if features is not None and not (options.get("batch") and features == ["common"]):
+            chosen = [first[i] for i in Table(_empty(sources[0])).find(features, set(taken))]
+            for source in sources:
+                check_names(source.path, source.names, chosen)
+                rows = source.parts(chosen)
+                refuse_text(source.path, chosen, source.schema, rows, options["decimal"])
+    return Roles(
+        label,
+        list(kinds) or None,
+        features,
+        groups=named["groups"],
+        sample_weight=named["weights"],
+        bridge=named["bridge"],
+        categorical=[name for name, kind in kinds.items() if kind == "cat"] or None,
+        missing=options["missing"],
+        reliability=reliability or None,
+    )
+
+
+def _in_blocks(
+    sources: Sequence[Source], names: list[str], roles: Roles, reference_label: str | None
+) -> tuple[Blocks, Roles, str | None]:
+    """Return large files as one table in blocks, with roles and the label of the reference."""
+    if len(sources) > 1:
+        for source, side in zip(sources, ("query", "reference")):
+            source.side = side
+        roles, reference_label = replace(roles, label=_DOMAIN), "reference"
+    empty = sources[0].prepared(_empty(sources[0]).select(names))
+    schema = dict(nw.from_native(empty).schema)
+    blocks = Blocks((sources, list(schema)), schema, "file", _rows_of, None, len(schema))
+    return blocks, roles, reference_label
+
+
+def _rows_of(given: tuple[Sequence[Source], list[str]], _: int) -> Iterator[Any]:
+    """Yield the rows of sources with some of their columns."""
+    sources, names = given
+    for source in sources:
+        there = [source.label] if source.label is not None else []
+        read = dict.fromkeys([*(n for n in names if n != _DOMAIN), *source.types, *there])
+        for part in source.parts(list(read)):
+            yield source.prepared(part).select(names)
+
+
+def _empty(source: Source) -> Any:
+    """Return a table with the columns of a source, and no rows."""
+    return source.schema.empty_table()
 
 
 def check_label(domain: str | None, reference_label: str | None, query_label: str | None) -> None:
@@ -116,24 +265,35 @@ def check_label(domain: str | None, reference_label: str | None, query_label: st
         raise click.UsageError("--query-label is one of the labels of --domain, that of NEW.")
 
 
-def _pair_of(path: str, table: Any, domain: str, query_label: str, reference_label: Any) -> Any:
-    """Return the rows of two domains of a table that has more."""
-    check_names(path, table.column_names, [domain])
-    labels = labels_of(table.column(domain))
+def _check_labels(source: Source, domain: str, only: Sequence[str]) -> None:
+    """Refuse labels that no row has; say how many rows have others."""
+    if source.is_annotated:
+        labels = list(map(as_text, source.data.obs[domain]))
+    else:
+        parts = source.parts([domain])
+        labels = [label for part in parts for label in labels_of(part.column(domain))]
     known = sorted({label for label in labels if label is not None})
-    for option, label in (("--query-label", query_label), ("--reference-label", reference_label)):
+    for option, label in zip(("--query-label", "--reference-label"), only):
         if label not in known:
             hint = did_you_mean(label, known)
             raise ValueError(f"{option} {label}: the labels are {listing(known)}.{hint}")
-    mine = [label in (query_label, reference_label) for label in labels]
-    left_out = counted(len(mine) - sum(mine))
+    left_out = counted(len(labels) - sum(label in only for label in labels))
     tell(f"{left_out} rows with other labels of {domain!r} are left out.", False)
-    return table.filter(pa.array(mine))
 
 
 def labels_of(column: Any) -> list[str | None]:
     """Return the labels of domains as text, as they are given on the command line."""
-    return [None if label in (None, "") else str(label) for label in column.to_pylist()]
+    found: list[str | None] = _as_texts(column).to_pylist()
+    return found
+
+
+def _as_texts(column: Any) -> Any:
+    """Return a column of labels as text, of which few are distinct."""
+    column = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    column = pa.concat_arrays(column.chunks) if hasattr(column, "chunks") else column
+    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    texts = pa.array(map(as_text, coded.dictionary.to_pylist()), pa.string())
+    return texts.take(coded.indices)
 
 
 def split(option: str, values: tuple[str, ...], known: Sequence[str] = ()) -> list[str]:
@@ -179,33 +339,34 @@ def reliabilities(values: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def alike(name: str, declared: str, paths: list[str], columns: list[Any]) -> list[Any]:
-    """Return a confounder with one kind of values: text becomes what the other table holds."""
-    kinds = [pa.float64() if is_number(column.type) else kind_of(column.type) for column in columns]
-    for path, kind in zip(paths, kinds):
-        _refuse_nested(path, name, kind)
+def _common_type(name: str, declared: str, sources: Sequence[Source]) -> Any:
+    """Return the type that a confounder has in all tables: of text that of another, if declared."""
+    # None if it stays as it is
+    types = [kind_of(source.schema.field(name).type) for source in sources]
+    kinds = [pa.float64() if is_number(kind) else kind for kind in types]
+    for source, kind in zip(sources, kinds):
+        _refuse_nested(source.path, name, kind)
     others = {kind for kind in kinds if kind not in (pa.string(), pa.null())}
     if declared == "cat":
-        return columns if len(set(kinds)) == 1 else [c.cast(pa.string()) for c in columns]
+        return None if len(set(kinds)) == 1 else pa.string()
     if declared == "num":
-        others = {pa.float64()}
-    elif pa.string() not in kinds or len(others) != 1:
-        return columns
-    wanted, alike = others.pop(), []
-    for path, column, kind in zip(paths, columns, kinds):
-        try:
-            same = kind in (wanted, pa.null())
-            alike.append(column if same else column.cast(pa.string()).cast(wanted))
-            if declared and pa.types.is_integer(column.type):  # not a code
-                alike[-1] = column.cast(wanted)
-        except pa.ArrowInvalid:
-            where = "declared" if declared else f"in {paths[kinds.index(wanted)]}"
-            raise ValueError(
-                f"{path}: confounder {name!r} holds {kind}, not {wanted} as {where}: "
-                f"{_first_other([column], wanted)}. Correct it, name the mark of missing values "
-                f"with --na, or declare categories with -c {name}:cat."
-            ) from None
-    return alike
+        return pa.float64()
+    return others.pop() if pa.string() in kinds and len(others) == 1 else None
+
+
+def cast_column(path: str, name: str, column: Any, wanted: Any) -> Any:
+    """Return a confounder with the type that it has in all tables; name a value that has not."""
+    if kind_of(column.type) in (wanted, pa.null()):
+        return column
+    try:
+        same = is_number(column.type) and is_number(wanted)
+        return column.cast(wanted) if same else column.cast(pa.string()).cast(wanted)
+    except pa.ArrowInvalid:
+        raise ValueError(
+            f"{path}: confounder {name!r} holds {kind_of(column.type)}, not {wanted} as declared "
+            f"or as in the other table: {_first_other([column], wanted)}. Correct it, name the "
+            f"mark of missing values with --na, or declare categories with -c {name}:cat."
+        ) from None
 
 
 def kind_of(kind: Any) -> Any:
@@ -214,45 +375,13 @@ def kind_of(kind: Any) -> Any:
     return pa.string() if pa.types.is_large_string(kind) else kind
 
 
-def feature_columns(
-    values: tuple[str, ...],
-    paths: list[str],
-    tables: list[Any],
-    roles: list[str],
-    decimal: str,
-    rows: list[Any] | None = None,
-) -> tuple[list[str], dict[str, str]]:
-    """Choose the feature columns: by pattern, or all numeric ones that every table has."""
-    # and say why other columns are none, if none are named; `rows` are the tables in batches
-    first = tables[0].column_names
-    free = [name for name in first if name not in roles]
-    if values:
-        wanted = split("--features", values, first)
-        chosen = [first[i] for i in Table(tables[0], paths[0]).find(wanted, set(roles))]
-        for path, table, parts in zip(paths, tables, rows or [[table] for table in tables]):
-            check_names(path, table.column_names, chosen)
-            refuse_text(path, chosen, table.schema, parts, decimal)
-        return chosen, {}
-    numeric = dict.fromkeys(free)
-    for table in tables:
-        observed = set(json.loads((table.schema.metadata or {}).get(OBSERVED, "[]")))
-        numbers = {field.name for field in table.schema if is_number(field.type)} - observed
-        numeric = {name: None for name in numeric if name in numbers}
-    if not numeric:
-        raise ValueError(
-            "No numeric column that every table has is left for features; name them with "
-            f"--features. The columns are {listing(free, 10)}."
-        )
-    why = "text, about rows, or in one table only"
-    return list(numeric), {name: why for name in free if name not in numeric}
-
-
 def refuse_text(
     path: str, names: Iterable[str], schema: Any, tables: Iterable[Any], decimal: str
 ) -> None:
     """Refuse features that hold text, which no map can take; `tables` are the rows of the file."""
     kinds = {field.name: field.type for field in schema}
-    text = [name for name in names if not (is_number(kinds[name]) or kinds[name] == pa.bool_())]
+    taken = (pa.bool_(), pa.null())  # a column without any value is one of missing values
+    text = [name for name in names if not (is_number(kinds[name]) or kinds[name] in taken)]
     if text:
         _refuse_nested(path, text[0], kinds[text[0]])
         found = _first_other((table.column(text[0]) for table in tables), pa.float64(), decimal)
@@ -289,11 +418,6 @@ def _first_other(columns: Iterable[Any], kind: Any, decimal: str = ".") -> str:
             return f"{texts[row].as_py()[:60]!r} in row {n_rows + row + 1:,}"
         n_rows += len(plain)
     return "whole numbers with too many digits, or padded codes"
-
-
-def _table(path: str, **reading: Any) -> Any:
-    """Read a table, with decimals as the numbers that they are."""
-    return as_numbers(read_table(path, **reading))
 
 
 def as_numbers(table: Any) -> Any:

@@ -3,12 +3,12 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from condokit.checks import Array, NoOverlapError, check_word, listing
+from condokit.checks import Array, NoOverlapError, check_word, listing, no_attribute
 from condokit.compare.overlap import calibrated, propensity
 from condokit.data import kernels
 from condokit.data.arrays import ones_for_zeros
@@ -87,8 +87,8 @@ class Prior(BaseEstimator, ABC):
 
     Examples
     --------
-    >>> from condokit import ConDoAdapter, UniformPrior, datasets
-    >>> class AsInTheReference(UniformPrior):
+    >>> from condokit import ConDoAdapter, OverlapPrior, datasets
+    >>> class AsInTheReference(OverlapPrior):
     ...     def weigh(self, share_query, share_reference, share_pooled):
     ...         return share_reference
     >>> eeg = datasets.make_eeg(100, 100, random_state=0)
@@ -228,28 +228,6 @@ class ProductPrior(Prior):
         return self.variant == "paper"
 
 
-class UniformPrior(Prior):
-    """Weight all confounder values seen in both domains equally.
-
-    Examples
-    --------
-    >>> from condokit import ConDoAdapter, UniformPrior, datasets
-    >>> eeg = datasets.make_eeg(100, 100, random_state=0)
-    >>> data = eeg.X_query, eeg.X_reference, eeg.seizure_query, eeg.seizure_reference
-    >>> adapter = ConDoAdapter(divergence="ot", prior=UniformPrior()).fit_pair(*data)
-    >>> adapter.support_.weights.round(3)
-    array([0.5, 0.5])
-    """
-
-    def weigh(self, share_query: Array, share_reference: Array, share_pooled: Array) -> Array:  # noqa: D102
-        return np.ones_like(share_query)
-
-    def points(self, covariates: Covariates, is_query: Array) -> tuple[Array, Array]:  # noqa: D102
-        rows = subsample_sides(is_query, _MOST_POINTS // 2, order=covariates.order())
-        counts = covariates.take(rows).counts
-        return rows, counts / counts.sum()
-
-
 class OverlapPrior(Prior):
     r"""Weight confounder values by what a comparison there can tell.
 
@@ -287,7 +265,6 @@ class OverlapPrior(Prior):
 PRIORS: dict[str, Any] = {
     "product": ProductPrior,
     "paper": partial(ProductPrior, "paper"),
-    "uniform": UniformPrior,
     "overlap": OverlapPrior,
 }
 
@@ -322,3 +299,9 @@ def _columns(
             values = [repr(value) for value in values]
         columns[f"{name} (confounder)" if name in counts else name] = values
     return {**columns, **counts}
+
+
+if not TYPE_CHECKING:  # type checkers know the names that there are
+
+    def __getattr__(name: str) -> NoReturn:
+        raise no_attribute(__name__, name)

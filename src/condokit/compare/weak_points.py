@@ -1,6 +1,6 @@
 """Data on which a map rests too lightly: very few rows, or values far from all others."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,8 +43,8 @@ def weak_points(
             {"least": _FEW_ROWS, "names": listing(table.names_of(rare))},
         )
     compared = support.place(strata) >= 0
-    for name, side in sides(domains.is_query):
-        places = outlying_features(domains, compared & side)
+    names, rows = zip(*((name, compared & side) for name, side in sides(domains.is_query)))
+    for name, places in zip(names, outlying_features(domains, rows)):
         if len(places):
             yield (
                 "far-away",
@@ -55,28 +55,34 @@ def weak_points(
             )
 
 
-def outlying_features(domains: Domains, side: Array) -> Array:
-    """Return the features that have a value very far from the others on one side.
+def outlying_features(domains: Domains, parts: Sequence[Array]) -> list[Array]:
+    """Return the features that have a value very far from the others, for each part of the rows.
 
     Far from the median, in units of the distance that 19 in 20 of some rows keep, over its normal
-    value.
+    value. Rows are read once for all parts.
     """
-    everyone = np.flatnonzero(side)
     unknown = domains.sums is not None and not domains.sums.are_rows
-    if len(everyone) < _FEWEST_OTHERS or unknown:
-        return np.empty(0, dtype=np.intp)
-    sample = np.sort(domains.rows(everyone[subsample(len(everyone), _MOST_ROWS)]), axis=0)
-    n, column = (~np.isnan(sample)).sum(axis=0), np.arange(domains.n_features)  # NaN comes last
-    middle = sample[(n - 1) // 2, column]
-    low = high = middle
-    for rows, chunk in domains.chunks():
-        X = chunk[side[rows]]
-        if len(X):
-            low, high = np.fmin(low, _least(X)), np.fmax(high, -_least(-X))
-    typical = np.sort(np.abs(sample - middle), axis=0)[n - 1 - np.maximum(n // 20, 1), column]
-    farthest = np.maximum(high - middle, middle - low)
-    enough = (n >= _FEWEST_OTHERS) & (typical > 0)
-    return np.flatnonzero(enough & (farthest > _FAR_AWAY / 1.96 * typical))
+    everyone = {k: np.flatnonzero(part) for k, part in enumerate(parts)}
+    looked_at = {k: r for k, r in everyone.items() if len(r) >= _FEWEST_OTHERS and not unknown}
+    samples, ends = dict[int, Array](), dict[int, tuple[Array, Array]]()
+    for k, own in looked_at.items():
+        samples[k] = np.sort(domains.rows(own[subsample(len(own), _MOST_ROWS)]), axis=0)
+        ends[k] = samples[k][0], samples[k][0]
+    for rows, chunk in domains.chunks() if samples else ():
+        for k in samples:
+            X = chunk[parts[k][rows]]
+            if len(X):
+                low, high = ends[k]
+                ends[k] = np.fmin(low, _least(X)), np.fmax(high, -_least(-X))
+    found = [np.empty(0, dtype=np.intp) for _ in parts]
+    for k, sample in samples.items():
+        n, column = (~np.isnan(sample)).sum(axis=0), np.arange(domains.n_features)  # NaN is last
+        middle = sample[(n - 1) // 2, column]
+        typical = np.sort(np.abs(sample - middle), axis=0)[n - 1 - np.maximum(n // 20, 1), column]
+        farthest = np.maximum(ends[k][1] - middle, middle - ends[k][0])
+        enough = (n >= _FEWEST_OTHERS) & (typical > 0)
+        found[k] = np.flatnonzero(enough & (farthest > _FAR_AWAY / 1.96 * typical))
+    return found
 
 
 def _least(X: Array) -> Array:

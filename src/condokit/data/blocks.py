@@ -1,6 +1,8 @@
 """Rows that are not in memory, in blocks: lazy frames, Arrow, Dask; and one way to reduce them."""
 
 import os
+import pickle
+import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
 import narwhals.stable.v2 as nw
@@ -24,6 +26,7 @@ _WORKERS = min(4, os.cpu_count() or 1)  # threads, which have two blocks each in
 _AT_ONCE = 4  # blocks that are read of files
 _INDEXED = ("Parquet SCAN", "IPC SCAN", "DF [")  # plans of polars whose rows are found by number
 _FAN = 8  # results that Dask merges at a time
+_MOST_BATCHES = 1 << 16  # of a partition of Spark
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Blocks:
     def __iter__(self) -> Iterator[Any]:
         """Read all blocks, in order; what goes wrong underneath is told in one line."""
         with worded():
-            blocks = iter(self.open(self.native, max(1, _VALUES // max(self.width, 1))))
+            blocks = iter(self.open(self.native, block_rows(self.width)))
         while True:
             with worded():
                 block = next(blocks, None)
@@ -68,7 +71,7 @@ class Blocks:
         """Return the first block that has rows."""
         with worded():
             if self.lazy is not None:
-                rows = max(1, min(_VALUES // max(self.width, 1), 100_000))
+                rows = min(block_rows(self.width), 100_000)
                 block = self.lazy.head(rows).collect("pyarrow").to_native()
                 if self.engine == "dask" and not len(block):  # of the first partition alone
                     block = next((b for b in self if len(b)), block)
@@ -93,6 +96,11 @@ class Blocks:
         return None
 
 
+def block_rows(width: int) -> int:
+    """Return how many rows of so many columns a block has."""
+    return max(1, _VALUES // max(width, 1))
+
+
 def blocks_of(X: Any) -> Blocks | None:
     """Return a table that is not in memory as blocks; None if it is in memory."""
     if type(X) is Blocks:
@@ -115,7 +123,7 @@ def blocks_of(X: Any) -> Blocks | None:
     with worded():
         schema = dict(lazy.collect_schema())
         plain = engine == "polars" and X.explain(optimized=False).startswith(_INDEXED)
-    opened = _slices if plain else ENGINES.get(engine, _collected)
+    opened = _slices if plain else ENGINES.get(engine, _no_blocks)
     return Blocks(X, schema, engine, opened, lazy, len(schema))
 
 
@@ -178,7 +186,15 @@ def _duckdb(relation: Any, rows: int) -> Iterator[Any]:
 
 
 def _ibis(table: Any, rows: int) -> Iterator[Any]:
-    return _arrow_tables(table.to_pyarrow_batches(chunk_size=rows))
+    batches = iter(table.to_pyarrow_batches(chunk_size=rows))
+    try:
+        first = list(islice(batches, 1))
+    except AttributeError as error:  # the engine is newer than Ibis knows
+        text = "Ibis cannot read from its engine in blocks ({why}): pass the engine's own table, "
+        raise refusal(
+            text + "such as a relation of DuckDB, or {@`X`}.to_pyarrow().", why=error
+        ) from None
+    return _arrow_tables(chain(first, batches))
 
 
 def _dask(frame: Any, rows: int) -> Iterator[Any]:
@@ -190,12 +206,23 @@ def _dataset(given: tuple[Any, list[str]], rows: int) -> Iterator[Any]:
     return _arrow_tables(dataset.to_batches(columns=names, batch_size=rows))
 
 
-def _collected(frame: Any, rows: int) -> Iterator[Any]:
+def _spark(frame: Any, rows: int) -> Iterator[Any]:
+    """Hand out rows one after another, which takes long: reductions go to where they are."""
+    table, names, part = arrow().Table, list(frame.columns), list[Any]()
+    for row in frame.toLocalIterator(prefetchPartitions=True):
+        part.append(tuple(row))
+        if len(part) == rows:
+            yield table.from_pydict(dict(zip(names, zip(*part))))
+            part = []
+    if part:
+        yield table.from_pydict(dict(zip(names, zip(*part))))
+
+
+def _no_blocks(frame: Any, rows: int) -> Iterator[Any]:
     """Refuse an engine that has no way to hand out blocks."""
     raise refusal(
-        "{engine} hands out no blocks of rows, which this fit needs: that of a diagonal map with "
-        "categorical confounders and normal features does not. Write the table to Parquet, and "
-        "scan that with polars.",
+        "{engine} hands out no blocks of rows. Write the table to Parquet, and scan that with "
+        "polars.",
         engine=nw.from_native(frame).implementation.value,
     )
 
@@ -234,7 +261,7 @@ def _reader(once: _Once, rows: int) -> Iterator[Any]:
 
 
 # that hand out blocks
-ENGINES = {"polars": _polars, "duckdb": _duckdb, "ibis": _ibis, "dask": _dask}
+ENGINES = {"polars": _polars, "duckdb": _duckdb, "ibis": _ibis, "dask": _dask, "pyspark": _spark}
 
 
 def _dask_array(X: Any) -> Blocks:
@@ -286,12 +313,14 @@ class Reduction(Protocol[S]):
 def reduce_blocks(blocks: Blocks, reduction: Reduction[S]) -> S | None:
     """Make a result of every block and merge them in order; None if there is no block.
 
-    Blocks are reduced by threads, or where they are: by the scheduler of Dask, which does anew what
-    a lost worker did.
+    Blocks are reduced by threads, or where they are: by the schedulers of Dask and Spark, which do
+    anew what a lost worker did.
     """
     tasks = blocks.tasks()
     if tasks is not None:
         return _by_dask(tasks, reduction)
+    if blocks.engine == "pyspark":
+        return _by_spark(blocks.native, reduction)
     result: S | None = None
     waiting: deque[Future[S]] = deque()
 
@@ -325,6 +354,37 @@ def _by_dask(tasks: list[Any], reduction: Reduction[S]) -> S | None:
         level = [join(reduction.merge, part) for part in parts]
     with worded():
         return dask.compute(*level)[0] if level else None
+
+
+def _by_spark(frame: Any, reduction: Reduction[S]) -> S | None:
+    """Let every partition reduce its rows, and merge what comes back, in the order of partitions.
+
+    Workers need condokit and pyarrow.
+    """
+
+    def reduced(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext, cloudpickle
+
+        pa, result = arrow(), None
+        first = TaskContext.get().partitionId() * _MOST_BATCHES
+        for k, batch in enumerate(batches):
+            part = reduction.of_block(first + k)(pa.Table.from_batches([batch]), result)
+            result = part if result is None else reduction.merge(result, part)
+        if result is not None:
+            columns = [pa.array([first]), pa.array([cloudpickle.dumps(result)], pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, ["place", "result"])
+
+    with worded():
+        try:
+            found = frame.mapInArrow(reduced, "place long, result binary").collect()
+        except Exception as error:
+            if lost := re.search("No module named '(condokit|pyarrow|narwhals)'", str(error)):
+                text = "The workers of Spark have no {module}: install condokit there, or set "
+                text += "PYSPARK_PYTHON to a Python that has it."
+                raise refusal(text, module=lost[1]) from error
+            raise
+    parts = [pickle.loads(row["result"]) for row in sorted(found, key=lambda row: row["place"])]
+    return _merged(reduction.merge, parts) if parts else None
 
 
 def _merged(merge: Callable[[S, S], S], parts: list[S]) -> S:

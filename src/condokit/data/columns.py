@@ -39,6 +39,11 @@ def _parts(column: Any) -> Iterator[list[Any]]:
             yield part if isinstance(part, list) else np.asarray(part).tolist()
 
 
+def as_text(label: Any) -> str | None:
+    """Return a label as it is typed on the command line, None if it is missing."""
+    return None if _is_missing(label) or label == "" else str(label)
+
+
 def factorize(
     columns: Sequence[Any], name: str, allow_missing: bool = False
 ) -> tuple[list[Any], Array]:

@@ -71,14 +71,14 @@ def shares_of_few(shares: dict[str, float], n_rows: float, least: int = MIN_CELL
     return {name for name, share in shares.items() if 0 < share * n_rows <= least - 0.5}
 
 
-def rounded_beside(count: float, total: float, least: int = MIN_CELL) -> Any:
+def rounded_beside(count: float, total: float) -> Any:
     """Return a count; rounded if the total beside it would tell the size of a small cell."""
-    return f"~{least * round(count / least)}" if small_cells(total - count, least) else count
+    return f"~{MIN_CELL * round(count / MIN_CELL)}" if small_cells(total - count) else count
 
 
-def counted(count: int, least: int = MIN_CELL) -> str:
+def counted(count: int) -> str:
     """Return a number of rows for a message, unless it is that of a small cell."""
-    return f"<{least}" if small_cells(count, least) else f"{count:,}"
+    return f"<{MIN_CELL}" if small_cells(count) else f"{count:,}"
 
 
 def hidden_counts(counts: Array, least: int = MIN_CELL) -> list[Any]:

@@ -13,6 +13,7 @@ from condokit.data.tables import Table
 
 PART = 1 << 16  # rows whose metadata are handled at a time
 _MARKS = 3  # features by which rows are told apart
+_FEW = 4  # times fewer rows than there are, which are read one by one
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,6 @@ class Domains:
     weights: Array | None = None
     groups: Array | None = None
     keep: Array | None = None
-    missing: dict[str, int] = field(default_factory=dict)
     links: tuple[Link, ...] | None = None
     gaps: tuple[Array, Array] | None = None  # missing (query, reference) values of each feature
     # columns that are not features, and why, where no features were named
@@ -94,12 +94,7 @@ class Domains:
         start = 0
         for table in self.tables:
             for rows, chunk in table.chunks():
-                if self.links is not None:
-                    with np.errstate(over="ignore"):
-                        chunk = apply_links(self.links, chunk, table.labels, table.name)
-                    linked = f"{table.name} on the scale of its links"
-                    refuse_extremes(linked, table.labels, sizes(chunk), LARGEST)
-                yield slice(start + rows.start, start + rows.stop), chunk
+                yield slice(start + rows.start, start + rows.stop), self._linked(table, chunk)
             start += table.n_rows
 
     def rows(self, used: Array) -> Array:
@@ -109,12 +104,36 @@ class Domains:
         # each domain may have features of its own, and then all these rows are of one domain
         table = self.tables[0 if self.is_query[used[:1]].any() else -1]
         X = np.empty((len(used), table.n_features))
+        if _FEW * len(used) < len(self.is_query) and not any(t.is_slow for t in self.tables):
+            self._read_few(used, X)
+            return X
         for rows, chunk in self.chunks():
             first, last = np.searchsorted(used, [rows.start, rows.stop])
             if first < last:
                 here = used[first:last] - rows.start
                 np.take(chunk, here, axis=0, out=X[first:last], mode="clip")
         return X
+
+    def _read_few(self, used: Array, X: Array) -> None:
+        """Read some rows into an array, and no others."""
+        if self.sums is not None and not self.sums.are_rows:
+            raise self.sums.no_rows()
+        start = 0
+        for table in self.tables:
+            first, last = np.searchsorted(used, [start, start + table.n_rows])
+            if first < last:
+                X[first:last] = self._linked(table, table.read(used[first:last] - start))
+            start += table.n_rows
+
+    def _linked(self, table: Table, rows: Array) -> Array:
+        """Return rows of a table on the scale of links."""
+        if self.links is None:
+            return rows
+        with np.errstate(over="ignore"):
+            linked = apply_links(self.links, rows, table.labels, table.name)
+        where = f"{table.name} on the scale of its links"
+        refuse_extremes(where, table.labels, sizes(linked), LARGEST)
+        return linked
 
     def marks(self) -> Array:
         """Return a few features of every row, by which rows are told apart."""
@@ -139,14 +158,19 @@ class Domains:
 
     @property
     def continuous(self) -> "list[Confounder]":
-        """The confounders that are numbers."""
+        """The confounders that are numbers, and whose values are known of every row."""
         return [c for c in self.confounders if c.values is not None]
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """How many rows lack a confounder, by its name."""
+        return {c.name: c.n_missing for c in self.confounders if c.n_missing}
 
     def strata(self) -> Strata:
         """Cross the categorical confounders into strata; rows that are not kept have code -1."""
         codes = np.zeros(len(self.is_query), dtype=np.int32)
         levels: list[tuple[Any, ...]] = [()]
-        categorical = [c for c in self.confounders if c.values is None]
+        categorical = [c for c in self.confounders if not c.is_number]
         for confounder in categorical:
             n_levels = len(confounder.levels)
             small = len(levels) * n_levels < np.iinfo(np.int32).max
@@ -172,13 +196,21 @@ class Domains:
 
 @dataclass(frozen=True)
 class Confounder:
-    """One confounder: distinct values and the number of each row's, or values if continuous."""
+    """One confounder: levels and the number of each row's if categorical, else numbers."""
 
     name: str
-    levels: list[Any]
-    codes: Array
-    values: Array | None = None
+    is_number: bool = False  # whether it is continuous
+    levels: list[Any] = field(default_factory=list)  # the distinct values of categories
+    codes: Array = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    values: Array | None = None  # of a number: that of every row, None where rows are not known
+    range: tuple[float, float] | None = None  # of a number without rows: where values can lie
+    n_missing: int = 0  # rows that lack it
     may_be_codes: bool = False  # whether values are integers, and few
+
+    @property
+    def kind(self) -> str:
+        """What it is called in records."""
+        return "continuous" if self.is_number else "categorical"
 
     def as_given(self) -> Array:
         """Return the value of every row."""

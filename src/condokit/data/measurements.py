@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from condokit.checks import Array, listing, refusal, warn
-from condokit.data.arrays import sides
 from condokit.data.domains import Domains
 from condokit.data.grouped import sparse_sums
 from condokit.data.subsets import subsample
@@ -38,16 +37,17 @@ _MOSTLY = 0.8  # share of zeros in a batch beyond which a variable of AnnData is
 
 
 def measurements(
-    tables: Sequence[Table], free: Sequence[str], is_query: Array
+    tables: Sequence[Table], free: Sequence[str], site: Array
 ) -> tuple[list[str], dict[str, str]]:
     """Tell features from other columns without a role; return them, and the reason for others."""
+    # `site` is the number of the domain of every row.
     # Refused where it is not clear: where nothing is left, or as many columns look like codes or
     # identifiers by their values alone.
     left = {name: _NO_NUMBER for name in free if not all(t.is_number(name) for t in tables)}
     numbers = [name for name in free if name not in left]
     if numbers:
-        domains = Domains(tuple(table.select(numbers) for table in tables), is_query, [])
-        left |= {numbers[j]: why for j, why in _by_values(domains).items()}
+        domains = Domains(tuple(table.select(numbers) for table in tables), site > 0, [])
+        left |= {numbers[j]: why for j, why in _by_values(domains, site).items()}
         left |= {name: _BY_NAME for name in numbers if looks_like_a_label(name)}
     taken = [name for name in numbers if name not in left]
     doubtful = [name for name, why in left.items() if why in (CODES, _IDENTIFIERS)]
@@ -115,7 +115,7 @@ def words_of(name: str) -> list[str]:
     return [word.lower() for word in _WORDS.split(name) if word and not word.isdecimal()]
 
 
-def _by_values(domains: Domains) -> dict[int, str]:
+def _by_values(domains: Domains, site: Array) -> dict[int, str]:
     """Return the features that are dates, codes or identifiers by their values, and which."""
     whole = np.arange(domains.n_features)
     for _, chunk in domains.chunks():
@@ -127,11 +127,11 @@ def _by_values(domains: Domains) -> dict[int, str]:
     n_rows = len(domains.is_query)
     used = subsample(n_rows, max(_ENOUGH_ROWS, _MOST_VALUES // len(whole)))
     columns = domains.of(whole).rows(used).T
-    found = {int(j): looks_like(x, domains.is_query[used]) for j, x in zip(whole, columns)}
+    found = {int(j): looks_like(x, site[used]) for j, x in zip(whole, columns)}
     return {j: why for j, why in found.items() if why}
 
 
-def looks_like(x: Array, is_query: Array) -> str:
+def looks_like(x: Array, site: Array) -> str:
     """Return what whole numbers look like, nothing if they may be measured."""
     known = np.isfinite(x)
     values = np.unique(x[known])
@@ -145,6 +145,6 @@ def looks_like(x: Array, is_query: Array) -> str:
         return CODES
     if 2 * len(values) < known.sum():
         return ""
-    # of subjects measured in both domains, a number occurs twice
-    distinct = [len(np.unique(x[side & known])) for _, side in sides(is_query)]
-    return _IDENTIFIERS if sum(distinct) == known.sum() else ""
+    # the number of a subject that is in several domains occurs once in each
+    distinct = len(np.unique(np.column_stack([x, site])[known], axis=0))
+    return _IDENTIFIERS if distinct == known.sum() else ""

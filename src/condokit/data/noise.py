@@ -45,7 +45,7 @@ def kinds(domains: Domains) -> dict[str, str]:
     """Say of every confounder whether it is categorical or continuous, and known to be noisy."""
     found = {}
     for c in domains.confounders:
-        found[c.name] = "categorical" if c.values is None else "continuous"
+        found[c.name] = c.kind
         share = None if domains.noise is None else domains.noise.shares.get(c.name)
         if is_number(share):
             found[c.name] += f", calibrated for a reliability of {share:g}"
@@ -71,7 +71,7 @@ def calibrated(
             known = f"The confounders are {listing(names)}." if names else "There are none."
             text = "{@'reliability'} names {got!r}, which is not a confounder. {known}{hint}"
             raise refusal(text, got=key, known=known, hint=did_you_mean(key, names))
-        if domains.confounders[names.index(name)].values is None:
+        if not domains.confounders[names.index(name)].is_number:
             text = "{@'reliability'} names {got!r}, but it is categorical, and only numbers can be "
             raise refusal(text + "calibrated.", got=name)
         shares[name] = share

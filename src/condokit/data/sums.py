@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, refusal
+from condokit.checks import Array, NeedsRows, said
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.bins import Values
 from condokit.data.continuous import Continuous
@@ -160,10 +160,12 @@ class Sums:
 
     def no_rows(self) -> ValueError:
         """Word the error where single rows are needed that are not known."""
-        return refusal(
-            "This needs single rows, which statistics do not tell. From statistics a map "
-            "{@map='location-scale'} or 'shift' is found, by {@divergence='likelihood'} or one "
-            "between moments; a matrix of few features if they are no file and have many rows."
+        return NeedsRows(
+            said(
+                "This needs single rows, which statistics do not tell. From statistics a map "
+                "{@map='location-scale'} or 'shift' is found, by {@divergence='likelihood'} or one "
+                "between moments; a matrix of few features if they are no file and have many rows."
+            )
         )
 
     @property

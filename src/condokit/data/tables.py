@@ -2,7 +2,7 @@
 
 import fnmatch
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any
 
@@ -50,7 +50,7 @@ class Table:
         self._types = [] if frame is None else list(frame.schema.values())
         self.n_rows, self.width = self._data.shape
         self.positions: Sequence[int] = range(self.width)
-        self._is_slow = hasattr(self._data, "chunks")  # in a file, or lazy
+        self.is_slow = hasattr(self._data, "chunks")  # in a file, or lazy
 
     @classmethod
     def named(cls, values: Array, names: Sequence[str] | None) -> "Table":
@@ -114,13 +114,17 @@ class Table:
         text = [
             f"{label} ({dtype})"
             for label, dtype in zip(table.labels, table._dtypes())
-            if not (dtype.is_numeric() or dtype == nw.Boolean)
+            if not (dtype.is_numeric() or dtype == nw.Boolean or self._is_all_null(label))
         ]
         if text:
             raise ValueError(
                 f"{self.name} has columns that are not numeric: {listing(text)}. {_CONVERT}"
             )
         return table
+
+    def _is_all_null(self, label: str) -> bool:
+        """Tell whether a column has no value at all: of any type, it is one of missing values."""
+        return self._is_frame and self.n_rows > 0 and self._data[label].null_count() == self.n_rows
 
     def names_of(self, chosen: Array) -> list[str]:
         """Return what the chosen features are called."""
@@ -157,7 +161,7 @@ class Table:
 
     def chunks(self) -> Iterator[tuple[slice, Array]]:
         """Yield (rows, float64 array) from top to bottom; NaN and infinity pass through."""
-        elements = _CHUNK_ELEMENTS * (_SLOW if self._is_slow else 1)
+        elements = _CHUNK_ELEMENTS * (_SLOW if self.is_slow else 1)
         step = max(_MIN_CHUNK_ROWS, elements // max(self.n_features, 1))
         for start in range(0, self.n_rows, step):
             rows = slice(start, min(start + step, self.n_rows))
@@ -201,15 +205,23 @@ class Table:
         return np.empty((self.n_rows, width), np.float32 if single else np.float64)
 
     def rebuild(
-        self, values: Array, names: Sequence[str] | None = None, are_mapped: bool = True
+        self,
+        values: Array,
+        names: Sequence[str] | None = None,
+        are_mapped: bool = True,
+        depends: Callable[[Array], Array] | None = None,
     ) -> Any:
-        """Put an array into the container that this table came in, keeping its index."""
-        # other variables of AnnData stay, or are zero if values are errors of mapped ones
+        """Put an array into the container that this table came in, keeping its index.
+
+        Null stays null in containers that tell it from NaN; `depends` marks the values that depend
+        on marked ones, by default each on that in its own place. Other variables of AnnData stay,
+        or are zero if values are errors of mapped ones.
+        """
         if self.is_annotated:
             if names is not None and len(names) != self.n_features:
                 return type(self.native.obs)(values, columns=names, index=self.native.obs_names)
             X, data = self._among_all(values, are_mapped), self.native  # before a file is closed
-            new = data.to_memory() if data.isbacked or self._is_slow else data.copy()
+            new = data.to_memory() if data.isbacked or self.is_slow else data.copy()
             new.X = X
             return new
         if not self._is_frame:
@@ -229,10 +241,24 @@ class Table:
             # one block is faster than columns
             block = values.astype(dtypes[0], copy=False) if len(set(dtypes)) == 1 else columns
             frame = type(native)(block, columns=names, index=native.index)
+            if nullable := _nullable_types(native, self.positions, names if same else ()):
+                frame = frame.astype(nullable)
             if self.columns is None and same:
                 frame.columns = self.native.columns[list(self.positions)]
             return frame
-        return nw.from_dict(columns, backend=self._data.implementation).to_native()
+        made = nw.from_dict(columns, backend=self._data.implementation)
+        if (nulls := self._nulls()) is not None:
+            lost = (nulls if depends is None else depends(nulls)) & np.isnan(values)
+            marks = [(name, mark) for name, mark in zip(names, lost.T) if mark.any()]
+            made = made.with_columns(*(_with_nulls(made, name, mark) for name, mark in marks))
+        return made.to_native()
+
+    def _nulls(self) -> Array | None:
+        """Mark the values that are null rather than NaN; None if no value is."""
+        columns = [self._data[:, position] for position in self.positions]
+        if not any(column.null_count() for column in columns):
+            return None
+        return np.column_stack([column.is_null().to_numpy() for column in columns])
 
     def replaced(self, values: Array) -> "Table":
         """Return the table with other values of its features, and all other columns."""
@@ -254,7 +280,7 @@ class Table:
         """Return all variables of AnnData with new values of the selected ones, as sparse as X."""
         kind, turned = getattr(self.native.X, "format", None), np.zeros(2)
         was_negative, parts = False, list[Any]()
-        is_matrix = self._is_slow or sparse.isspmatrix(self._data)
+        is_matrix = self.is_slow or sparse.isspmatrix(self._data)
         rows_of: Any = sparse.csr_matrix if is_matrix else sparse.csr_array
         for rows, block in self._with(range(self.width)).chunks():
             new, old = values[rows], block[:, self.positions]
@@ -336,6 +362,32 @@ class Table:
         return list(chosen)
 
 
+def _floats(column: nw.Series[Any]) -> Array:
+    """Return a column as float64, NaN where it has no value."""
+    values = column.to_numpy()
+    if values.dtype.kind not in "fiub":  # null among whole numbers, decimals, or no value at all
+        values = column.cast(nw.Float64).to_numpy()
+    return np.asarray(values, dtype=np.float64)
+
+
+def _with_nulls(frame: nw.DataFrame[Any], name: str, marked: Array) -> Any:
+    """Return a column with null where it is marked."""
+    mask = nw.new_series("null", marked, backend=frame.implementation)
+    return nw.when(~mask).then(frame[name]).alias(name)
+
+
+def _nullable_types(native: Any, positions: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
+    """Return the types of pandas that know null, by the names of columns that have one."""
+    found = {}
+    for position, name in zip(positions, names):
+        kind = native.dtypes.iloc[position]
+        if hasattr(kind, "pyarrow_dtype"):
+            found[name] = "float[pyarrow]" if str(kind).startswith("float[") else "double[pyarrow]"
+        elif hasattr(kind, "na_value") and hasattr(kind, "numpy_dtype"):
+            found[name] = "Float32" if str(kind) == "Float32" else "Float64"
+    return found
+
+
 def as_narwhals(X: Any, eager_only: bool = True) -> Any:
     """Return a data frame or series as narwhals sees it, None if it is neither."""
     try:
@@ -385,13 +437,6 @@ class _StoredRows:
         some = slice(int(ends[0]), int(ends[-1]))
         parts = self._group["data"][some], self._group["indices"][some], ends - ends[0]
         return sparse.csr_matrix(parts, shape=(len(ends) - 1, self.shape[1]))
-
-
-def _floats(column: nw.Series[Any]) -> Array:
-    """Return a column of numbers as float64, which rounds whole numbers beyond 2 ** 53."""
-    kind = column.dtype  # arrow casts no whole number that is rounded
-    exact = kind == nw.Float64 or kind.is_integer()
-    return np.asarray((column if exact else column.cast(nw.Float64)).to_numpy(), dtype=np.float64)
 
 
 def _as_frame(X: Any, name: str) -> nw.DataFrame[Any] | None:

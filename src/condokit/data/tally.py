@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import LARGEST, Array, are_moderate, check_numbers, check_weights, sizes
+from condokit.checks import LARGEST, Array, are_moderate, check_weights, sizes
 from condokit.data.columns import as_array, number_levels
+from condokit.data.confounders import refuse_extreme_numbers
 from condokit.data.domains import compress
 from condokit.data.grouped import GroupedMoments
 from condokit.data.tables import Table
@@ -25,17 +26,18 @@ _MARKS = 4  # features that tell rows apart
 _LOOKED_AT = 10_000  # rows, whether a feature tells rows apart
 _TELLING = 0.9  # share of distinct values of such a feature
 _LARGEST = np.iinfo(np.uint64).max
-_COLUMNS = ("key", "cell", "X", "Z", "counts")  # of a sample
+_COLUMNS = ("key", "cell", "X", "Z", "counts", "place")  # of a sample
 _LOCATED = ("table", "cells", "cell", "Z", "weights")
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of splitmix64
 
 
 @dataclass
 class Sample:
-    """Distinct rows of least hash: so many of every domain, and some of every cell.
+    """All rows, in their order, while they are few; else the distinct rows of least hash.
 
-    A row's hash is that of its values, so neither the order of rows nor their blocks matter; equal
-    rows are one row that counts for them all. In each cell, the rows taken stand for the others.
+    Of these so many of every domain, and some of every cell. A row's hash is that of its values, so
+    neither the order of rows nor their blocks matter; equal rows are one row that counts for them
+    all. In each cell, the rows taken stand for the others.
     """
 
     key: Array  # (n,): the hash of each row
@@ -43,27 +45,47 @@ class Sample:
     X: Array
     Z: Array  # continuous confounders
     counts: Array  # how many rows each stands for
+    place: Array  # where each row is: by block, then by row
     is_whole: bool = True  # whether all distinct rows are there
 
     @classmethod
-    def joined(cls, parts: "Sequence[Sample]") -> "Sample":
-        """Return the rows of several samples, equal ones together."""
-        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS]
-        key, cell, X, Z, counts = columns
-        rows, counts = distinct(key, cell, counts)
-        whole = all(part.is_whole for part in parts)
-        return cls(key[rows], cell[rows], X[rows], Z[rows], counts, whole)
+    def joined(
+        cls, parts: "Sequence[Sample]", side: Array, most: int
+    ) -> tuple["Sample", Array | None]:
+        """Return the rows of several samples, at most so many of a domain.
 
-    def cut(self, side: Array, most: int) -> tuple["Sample", Array]:
-        """Return so many rows per domain; and the largest hash of each cell that still counts.
-
-        `side` tells the domain of each cell. Rows are ordered by cell, then hash.
+        And the largest hash of each cell that still counts, None if all do. `side` tells the domain
+        of each cell.
         """
-        kept, limits = least(self.key, self.cell, side, most)
-        if kept.all():
-            return self, limits
-        rows: dict[str, Any] = {name: getattr(self, name)[kept] for name in _COLUMNS}
-        return replace(self, **rows, is_whole=False), limits
+        columns = {name: np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS}
+        whole = cls(**columns, is_whole=all(part.is_whole for part in parts))
+        rows, counts, limits = fewer(whole.key, whole.cell, whole.counts, side, most)
+        if rows is None:
+            order = np.argsort(whole.place) if whole.is_whole else np.arange(len(whole.key))
+            return whole.take(order, whole.counts[order], whole.is_whole), None
+        is_whole = whole.is_whole and limits is None
+        order = np.argsort(whole.place[rows]) if is_whole else np.arange(len(rows))
+        return whole.take(rows[order], counts[order], is_whole), limits
+
+    def take(self, rows: Array, counts: Array, is_whole: bool) -> "Sample":
+        """Return some of the rows, which stand for so many."""
+        columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        return Sample(**columns | {"counts": counts}, is_whole=is_whole)
+
+
+def fewer(
+    key: Array, cell: Array, counts: Array, side: Array, most: int
+) -> tuple[Array | None, Array, Array | None]:
+    """Return the rows that are taken, and how many each stands for; None if all are.
+
+    If a domain has too many, equal rows are taken together; if that is not enough, those of least
+    hash are taken, and the largest hash of each cell that still counts is returned as well.
+    """
+    if np.bincount(side[cell], minlength=1).max(initial=0) <= most:
+        return None, counts, None
+    rows, counts = distinct(key, cell, counts)
+    kept, limits = least(key[rows], cell[rows], side, most)
+    return rows[kept], counts[kept], None if kept.all() else limits
 
 
 def distinct(key: Array, cell: Array, counts: Array) -> tuple[Array, Array]:
@@ -120,8 +142,8 @@ class Tally:
         found = [replace(one, cell=place[one.cell]) for one in other.samples]
         samples, side = [*self.samples, *found], domain_of(cells)
         if sum(len(one.key) for one in samples) > _SLACK * most * (side.max(initial=0) + 1):
-            sample, limits = Sample.joined(samples).cut(side, most)
-            samples = [sample]
+            sample, found_limits = Sample.joined(samples, side, most)
+            samples, limits = [sample], limits if found_limits is None else found_limits
         missing = {n: k + other.missing.get(n, 0) for n, k in self.missing.items()}
         n_rows = self.n_rows + other.n_rows
         return Tally(cells, moments, samples, limits, missing, n_rows)
@@ -156,8 +178,8 @@ class Reading:
     weight: Any
     marks: Array  # features that tell rows apart
     most: int  # rows of a domain in the sample
-    is_telling: bool = True  # whether these have nearly distinct values
     starts: Array | None = None  # where every block begins, if roles are arrays of all rows
+    number: int = 0  # of the block
 
     def located(self, block: Any) -> "Located":
         """Return the features of a block, and what is known of its rows."""
@@ -176,7 +198,7 @@ class Reading:
         weights = None
         if self.weight is not None:
             [(_, column)] = self._columns(table, {"sample_weight": self.weight})
-            weights = check_weights(as_array(column), n, table.name)
+            weights = check_weights(as_array(column), n, "X")
             cell[weights == 0] = -1
         return Located(table.select(self.features), cells, cell, Z, weights, missing)
 
@@ -198,12 +220,13 @@ class Reading:
         taken = np.flatnonzero((cell >= 0) & (key <= _limits(cells, so_far)[cell]))
         counts = np.ones(len(taken)) if weights is None else weights[taken]
         is_whole = len(taken) == np.count_nonzero(cell >= 0)
-        first, counts = distinct(key[taken], cell[taken], counts)
-        taken = taken[first]
-        kept, limits = least(key[taken], cell[taken], domain_of(cells), self.most)
-        taken, counts, is_whole = taken[kept], counts[kept], bool(is_whole and kept.all())
+        side = domain_of(cells)
+        some, counts, limits = fewer(key[taken], cell[taken], counts, side, self.most)
+        taken, is_whole = taken if some is None else taken[some], is_whole and limits is None
+        limits = np.full(len(cells), _LARGEST) if limits is None else limits
         X = np.column_stack([column[taken] for column in columns])
-        sample = Sample(key[taken], cell[taken], X, Z[taken], counts, is_whole)
+        place = taken + (np.int64(self.number) << 32)
+        sample = Sample(key[taken], cell[taken], X, Z[taken], counts, place, is_whole)
         return Tally(cells, moments, [sample], limits, found.missing, n)
 
     def merge(self, one: Tally, other: Tally) -> Tally:
@@ -213,18 +236,19 @@ class Reading:
     def of_block(self, number: int) -> "Reading":
         """Return how one block is read, with its own part of values that are given for all rows."""
         if self.starts is None:
-            return self
+            return replace(self, number=number)
         rows = slice(*self.starts[number : number + 2].tolist())
         crossed, others = (
             {name: given[rows] for name, given in part.items()}
             for part in (self.categorical, self.continuous)
         )
         own: dict[str, Any] = {"categorical": crossed, "continuous": others, "starts": None}
+        own["number"] = number
         return replace(self, **own, weight=None if self.weight is None else self.weight[rows])
 
     def _columns(self, table: Table, roles: dict[Any, Any]) -> Any:
         for name, given in roles.items():
-            is_name = type(given) is str
+            is_name = isinstance(given, str)
             yield name, table.column(str(name), given) if is_name else given
 
 
@@ -277,7 +301,7 @@ def _add(
     return cell
 
 
-def marks_of(X: Array) -> tuple[Array, bool]:
+def marks_of(X: Array) -> Array:
     """Return features by which rows are told apart: some of nearly distinct values, or else all."""
     X = X[:_LOOKED_AT]
     telling = list[int]()
@@ -286,8 +310,8 @@ def marks_of(X: Array) -> tuple[Array, bool]:
         if 2 * len(known) > len(x) and len(np.unique(known)) > _TELLING * len(known):
             telling.append(j)
         if len(telling) == _MARKS:
-            return np.array(telling), True
-    return np.arange(X.shape[1]), len(telling) == X.shape[1]
+            return np.array(telling)
+    return np.arange(X.shape[1])
 
 
 def hashes(columns: Sequence[Array], Z: Array, marks: Array) -> Array:
@@ -358,5 +382,5 @@ def _limits(cells: dict[tuple[Any, ...], int], so_far: Tally | None) -> Array:
 
 def _numbers(column: Any, name: str) -> Array:
     values = as_array(column, np.float64)
-    check_numbers(name, values)
+    refuse_extreme_numbers(name, values)
     return values

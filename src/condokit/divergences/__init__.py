@@ -1,30 +1,30 @@
 """What a map makes small: divergences between the domains given the confounders."""
 
+from typing import TYPE_CHECKING, NoReturn
+
+from condokit.checks import no_attribute
 from condokit.divergences.base import Divergence, GaussianDivergence, MomentDivergence
-from condokit.divergences.kl import ForwardKL, Jeffreys, ReverseKL
+from condokit.divergences.kl import ForwardKL, ReverseKL
 from condokit.divergences.likelihood import PooledLikelihood
-from condokit.divergences.samples import (
-    MMD,
-    Energy,
-    Procrustes,
-    SampleDivergence,
-    SlicedWasserstein,
-)
+from condokit.divergences.samples import MMD, Energy, SampleDivergence
 from condokit.divergences.transport import GaussianOT, PCMatch
 
 __all__ = ["DIVERGENCES", "Divergence", "GaussianDivergence", "MomentDivergence"]
-__all__ += ["ForwardKL", "GaussianOT", "Jeffreys", "PCMatch", "PooledLikelihood", "ReverseKL"]
-__all__ += ["MMD", "Energy", "Procrustes", "SampleDivergence", "SlicedWasserstein"]
+__all__ += ["ForwardKL", "GaussianOT", "PCMatch", "PooledLikelihood", "ReverseKL"]
+__all__ += ["MMD", "Energy", "SampleDivergence"]
 
 DIVERGENCES: dict[str, type[Divergence]] = {
     "reverse-kl": ReverseKL,
     "forward-kl": ForwardKL,
-    "jeffreys": Jeffreys,
     "likelihood": PooledLikelihood,
     "ot": GaussianOT,
     "pc-match": PCMatch,
     "mmd": MMD,
     "energy": Energy,
-    "sliced-wasserstein": SlicedWasserstein,
-    "procrustes": Procrustes,
 }
+
+
+if not TYPE_CHECKING:  # type checkers know the names that there are
+
+    def __getattr__(name: str) -> NoReturn:
+        raise no_attribute(__name__, name)

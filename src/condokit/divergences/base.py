@@ -23,10 +23,10 @@ from condokit.summaries.moments import MomentPair
 class Divergence(BaseEstimator, ABC):
     """What a map makes small: the base of all divergences.
 
-    One of your own says in `forms` which forms of maps it finds ("diagonal", "matrix", "blocks",
-    "low-rank"), each with the summary of the data that it needs for them: "moments"
-    (`MomentPair`), "gaussians" (`GaussianPair`), "factors" (`Factors`), "samples" (`Samples`) or
-    "rows" (`Rows`); and has `solve`. Most are simpler as a `MomentDivergence`.
+    One of your own says in `forms` which forms of maps it finds ("diagonal", "matrix", "low-rank"),
+    each with the summary of the data that it needs for them: "moments" (`MomentPair`), "gaussians"
+    (`GaussianPair`), "factors" (`Factors`), "samples" (`Samples`) or "rows" (`Rows`); and has
+    `solve`. Most are simpler as a `MomentDivergence`.
 
     Examples
     --------
@@ -196,7 +196,7 @@ class MomentDivergence(Divergence):
 class GaussianDivergence(MomentDivergence):
     """A divergence that also finds full matrices, from means and covariances."""
 
-    forms = {"diagonal": "moments", "matrix": "gaussians", "blocks": "gaussians"}
+    forms = {"diagonal": "moments", "matrix": "gaussians"}
 
     def solve(self, family: Any, summary: Any) -> Solution:  # noqa: D102
         if family.form == "matrix":

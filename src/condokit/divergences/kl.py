@@ -1,4 +1,4 @@
-"""Gaussian KL divergences: reverse, forward, and their sum."""
+"""Gaussian KL divergences: reverse and forward."""
 
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -15,7 +15,7 @@ from condokit.divergences.base import (
 )
 from condokit.maps.families import DiagonalFamily, LocationScale, MapFamily, MatrixFamily
 from condokit.solvers.gaussian_kl import KLObjective
-from condokit.solvers.lbfgs import Evaluation, Objective, added
+from condokit.solvers.lbfgs import Evaluation, Objective
 from condokit.solvers.low_rank import minimise_low_rank
 from condokit.solvers.matrices import minimise
 from condokit.solvers.solution import Solution, decorrelated, no_change, only_shifted
@@ -187,28 +187,3 @@ class ForwardKL(GaussianDivergence):
 
     def matrix_objective(self, units: Units) -> Objective:  # noqa: D102
         return KLObjective(units, forward=True)
-
-
-class Jeffreys(GaussianDivergence):
-    """The sum of the reverse and the forward KL divergence, which treats both domains alike.
-
-    Examples
-    --------
-    >>> from condokit import ConDoAdapter, Jeffreys, datasets
-    >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
-    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
-    >>> adapter = ConDoAdapter(divergence=Jeffreys()).fit_pair(*data)
-    >>> adapter.map_.scale.round(1)
-    array([0.5])
-    """
-
-    def value_and_grad(self, query: Moments, reference: Moments, weights: Array) -> Evaluation:  # noqa: D102
-        sides = query, reference, weights
-        return added(ReverseKL().value_and_grad(*sides), ForwardKL().value_and_grad(*sides))
-
-    def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:  # noqa: D102
-        return minimise(family, pair, self.matrix_objective)
-
-    def matrix_objective(self, units: Units) -> Objective:  # noqa: D102
-        back, forth = KLObjective(units), KLObjective(units, forward=True)
-        return lambda B, c: added(back(B, c), forth(B, c))

@@ -1,4 +1,4 @@
-"""Divergences between samples: kernels, energy, sliced Wasserstein, and pairings by transport."""
+"""Divergences between samples: kernels of their distances."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -7,21 +7,14 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from condokit.checks import Array, check_integer, said
 from condokit.divergences.base import Divergence
 from condokit.divergences.kl import ReverseKL
 from condokit.maps.coordinates import AllMatrices
-from condokit.maps.families import MapFamily, MatrixFamily
+from condokit.maps.families import MapFamily
 from condokit.solvers.lbfgs import Evaluation, descend, infinite, keeping_orientation
-from condokit.solvers.matrices import (
-    Start,
-    matrix_starts,
-    means_regression,
-    nearest_rigid,
-    rectangular_starts,
-)
+from condokit.solvers.matrices import Start, matrix_starts, means_regression, rectangular_starts
 from condokit.solvers.solution import Solution
 from condokit.solvers.units import FeatureUnits, Units, decoded
 from condokit.summaries.samples import Samples, as_gaussians, as_moments, cut_tails
@@ -371,6 +364,9 @@ class MMD(_KernelDivergence):
 class Energy(_KernelDivergence):
     r"""Energy distance, :math:`2 \overline{|z - y|} - \overline{|z - z'|} - \overline{|y - y'|}`.
 
+    Best where values lie on a grid, such as scores and counts in another unit: its cusp where rows
+    coincide finds the scale that brings one grid onto the other.
+
     Parameters
     ----------
     max_rows : int, default=2000
@@ -399,133 +395,6 @@ class Energy(_KernelDivergence):
             return -(length @ shares), -0.5 / length
 
         return profile
-
-
-class SlicedWasserstein(SampleDivergence):
-    r"""Mean squared Wasserstein distance of the rows' projections on random directions.
-
-    Along a direction the sorted mapped rows are compared with the reference's quantiles, which few
-    rows know badly: scales from many strata with few rows are too small (half with 3 rows each).
-
-    Parameters
-    ----------
-    n_directions : int, default=100
-        Random directions, the same throughout.
-    max_rows : int, default=20000
-        Most rows of a stratum and domain that are used, evenly taken.
-    max_iter : as for `MMD`, default=None
-        Iterations of L-BFGS.
-    random_state : int, default=0
-        Seed of the directions.
-
-    Examples
-    --------
-    >>> from condokit import ConDoAdapter, SlicedWasserstein, datasets
-    >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
-    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
-    >>> adapter = ConDoAdapter(divergence=SlicedWasserstein()).fit_pair(*data)
-    >>> adapter.map_.scale.round(1)
-    array([0.5])
-    """
-
-    def __init__(
-        self,
-        n_directions: int = 100,
-        max_rows: int = 20000,
-        max_iter: int | None = None,
-        random_state: int = 0,
-    ) -> None:
-        self.n_directions, self.max_rows, self.max_iter = n_directions, max_rows, max_iter
-        self.random_state = random_state
-
-    def distances(self, samples: Samples) -> Distance:  # noqa: D102
-        check_integer("n_directions", self.n_directions, 1)
-        rng = np.random.default_rng(self.random_state)
-        d = samples.reference[0].shape[1]
-        directions = rng.normal(size=(d, self.n_directions if d > 1 else 1))
-        directions /= np.linalg.norm(directions, axis=0)
-        shares = [(np.arange(len(X)) + 0.5) / len(X) for X in samples.query]
-        goals = [
-            np.quantile(rows @ directions, share, axis=0, method="hazen")
-            for rows, share in zip(samples.reference, shares)
-        ]
-
-        def distance(k: int, Z: Array) -> tuple[float, Array]:
-            along = Z @ directions
-            order = np.argsort(along, axis=0, kind="stable")
-            error = np.take_along_axis(along, order, axis=0) - goals[k]
-            pull = np.empty_like(along)
-            np.put_along_axis(pull, order, 2 * error / error.size, axis=0)
-            return float((error**2).mean()), pull @ directions.T
-
-        return distance
-
-
-class Procrustes(RowDivergence):
-    r"""Mean squared distance of rows paired by optimal transport within strata; rigid maps only.
-
-    Alternates the pairing, an assignment problem in every stratum, with the best rotation for it,
-    the orthogonal factor of :math:`\sum_k w_k \overline{(y - \bar y)(x - \bar x)'}`.
-
-    Parameters
-    ----------
-    max_rows : int, default=300
-        Most rows of a stratum and domain that are used, evenly taken.
-    max_iter : int, default=50
-        Most alternations.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from condokit import ConDoAdapter, Procrustes
-    >>> rng, turn = np.random.default_rng(0), np.array([[0.8, -0.6], [0.6, 0.8]])
-    >>> new, old = (rng.exponential(size=(100, 2)) * [3, 1] for _ in range(2))
-    >>> adapter = ConDoAdapter("orthogonal", divergence=Procrustes()).fit_pair(new, old @ turn.T)
-    >>> adapter.map_.A.round(1)
-    array([[ 0.8, -0.6],
-           [ 0.6,  0.8]])
-    """
-
-    def __init__(self, max_rows: int = 300, max_iter: int = 50) -> None:
-        self.max_rows, self.max_iter = max_rows, max_iter
-
-    def supports(self, family: MapFamily) -> str | None:  # noqa: D102
-        if family.form in self.forms and not family.is_rigid:
-            return said(
-                "{@divergence='procrustes'} finds {@map='orthogonal'} or 'similarity' only."
-            )
-        return super().supports(family)
-
-    def solve(self, family: MatrixFamily, summary: Samples) -> Solution:  # noqa: D102
-        check_integer("max_iter", self.max_iter, 1)
-        found = {}
-        for name, start in problem(family, summary)[1]:
-            A, b = nearest_rigid(start.scale, family.has_scale), start.offset
-            n_iter, last, value = 0, np.inf, np.inf
-            while n_iter < self.max_iter and (n_iter < 2 or last - value > 1e-9 * value):
-                n_iter, last = n_iter + 1, value
-                A, b, value = _turned(summary, A, b, family)
-            found[name] = Solution.of(A, b, objective=value, n_iter=n_iter)
-        best = min(found.values(), key=lambda solution: solution.objective)
-        return replace(best, starts={name: s.objective for name, s in found.items()})
-
-
-def _turned(samples: Samples, A: Array, b: Array, family: Any) -> tuple[Array, Array, float]:
-    """Pair rows under a map, and return the best rigid map for the pairs and what it leaves."""
-    pairs: list[tuple[Array, Array, Array]] = []
-    for w, X, Y in zip(samples.weights, samples.query, samples.reference):
-        rows, partners = linear_sum_assignment(_squared(X @ A.T + b, Y))
-        pairs.append((np.full(len(rows), w / len(rows)), X[rows], Y[partners]))
-    w, X, Y = (np.concatenate(parts) for parts in zip(*pairs))
-    w = w / w.sum()
-    middle_x, middle_y = w @ X, w @ Y
-    X, Y = X - middle_x, Y - middle_y
-    left, size, right = np.linalg.svd((Y.T * w) @ X)
-    if family.keeps_orientation and np.linalg.slogdet(left @ right)[0] < 0:
-        left[:, -1], size[-1] = -left[:, -1], -size[-1]  # Kabsch
-    scale = float(size.sum() / (w @ X**2).sum()) if family.has_scale else 1.0
-    A = scale * left @ right
-    return A, middle_y - A @ middle_x, float(w @ ((X @ A.T - Y) ** 2).sum(axis=1))
 
 
 def _squared(left: Array, right: Array) -> Array:

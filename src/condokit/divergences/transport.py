@@ -138,7 +138,7 @@ class PCMatch(Divergence):
            [ 0.6,  0.8]])
     """
 
-    forms: ClassVar[dict[str, str]] = {"matrix": "gaussians", "blocks": "gaussians"}
+    forms: ClassVar[dict[str, str]] = {"matrix": "gaussians"}
     in_closed_form = True
 
     def supports(self, family: MapFamily) -> str | None:  # noqa: D102

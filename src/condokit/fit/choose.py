@@ -295,8 +295,8 @@ def after_pairs(
     family = chosen.recipe.family
     if _is_auto(wanted):
         family = Affine()
-    elif fit.map.kind == "low-rank" or family.form == "blocks":
-        raise refusal("'pairs' do not work with {@map='low-rank'} or 'blocks'.")
+    elif fit.map.kind == "low-rank":
+        raise refusal("'pairs' do not work with {@map='low-rank'}. Use {@map='auto'}.")
     if not (family.has_scale or family.has_offset):
         return fit
     own = family.form == "matrix" and not (family.is_free or family.is_rigid)

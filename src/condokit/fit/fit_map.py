@@ -31,6 +31,7 @@ from condokit.data.missing import (
     same_gaps,
     with_gaps,
 )
+from condokit.data.reader import in_blocks
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
 from condokit.divergences.samples import on_means
@@ -42,12 +43,7 @@ from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
 from condokit.maps.families import Affine, Identity, LocationScale, MapFamily, Shift
 from condokit.maps.monotone import MonotoneMap
-from condokit.maps.standard_errors import (
-    CurveErrors,
-    DiagonalErrors,
-    JoinedErrors,
-    StandardErrors,
-)
+from condokit.maps.standard_errors import CurveErrors, DiagonalErrors, StandardErrors
 from condokit.solvers.matrices import nearest_rigid
 from condokit.solvers.solution import Solution, joined, only_shifted
 from condokit.summaries.factors import Factors
@@ -56,8 +52,8 @@ from condokit.summaries.moments import MomentPair, moment_pair
 from condokit.summaries.rows import Rows
 from condokit.summaries.samples import as_moments, sample_rows
 
-_MOST_SQUARE = 5000
 _DETERMINED = 20.0  # curvature times rows; above 70 where maps are found again, below 8 if not
+_MANY_ROWS = 100_000  # that are summed in blocks, given continuous confounders
 _ENOUGH_ROWS = 2  # per feature in every stratum, from which covariances are left as they are
 _FEWEST_COMPLETE = 5  # rows of a domain without missing values, where only these can be used
 _LONE = 1.5  # rows of a domain in every stratum, below which there is no spread
@@ -129,11 +125,13 @@ def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
     recipe = recipe.checked()
     if domains.sums is not None:
         domains = _as_needed(domains, recipe)
+    elif _is_cheaper_in_blocks(domains, recipe):
+        domains = in_blocks(domains)
     links = recipe.family.links
     if links is not None and not domains.is_rectangular:
         domains = replace(domains, links=check_links(links, domains.tables[0].labels))
-    # rows with missing values are left out unless every feature, or block, is fitted by itself
-    alone = recipe.family.form in ("diagonal", "monotone", "blocks") and recipe.needs != "samples"
+    # rows with missing values are left out unless every feature is fitted by itself
+    alone = recipe.family.form in ("diagonal", "monotone") and recipe.needs != "samples"
     usable = domains if domains.gaps is None or alone else _without_gaps(domains)
     with computing("map"):
         comparison = recipe.compare(usable, quiet)
@@ -162,6 +160,13 @@ def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
     return Fit(found_map, errors, support, comparison.overlap, report)
 
 
+def _is_cheaper_in_blocks(domains: Domains, recipe: Recipe) -> bool:
+    """Tell whether rows are many, and all that is needed of them are sums, given numbers."""
+    plain = recipe.family.form == "diagonal" and recipe.family.links is None
+    by_sums = plain and recipe.needs == "rows" and domains.groups is None
+    return by_sums and bool(domains.continuous) and len(domains.is_query) > _MANY_ROWS
+
+
 def _as_needed(domains: Domains, recipe: Recipe) -> Domains:
     """Return domains with sums if these suffice, or the rows that are known, and say so."""
     family, needs = recipe.family, recipe.needs
@@ -173,7 +178,7 @@ def _as_needed(domains: Domains, recipe: Recipe) -> Domains:
         count = domains.sums.moments.count
         many = count[count > 0].min() >= _ENOUGH_ROWS * domains.n_features
         plain = many or recipe.divergence.in_closed_form or recipe.shrinkage != "auto"
-        if family.form == "matrix" and plain:
+        if plain:
             return domains
     return from_sample(domains)
 
@@ -431,39 +436,6 @@ def _embedded(start: tuple[Array, Array], solution: Solution, kept: Array) -> tu
     return A, b
 
 
-def _fit_blocks(domains: Domains, recipe: Recipe, comparison: Comparison) -> Found:
-    """Return a matrix that is full within groups of features and diagonal elsewhere."""
-    d = domains.n_features
-    if d > _MOST_SQUARE:
-        raise refusal(
-            f"{{@map='blocks'}} makes a matrix of {d} x {d}, which is too large (at most "
-            f"{_MOST_SQUARE} features). Use {{@map='low-rank'}}, or fit the groups one by one "
-            "with {@`features`}."
-        )
-    blocks = recipe.family.places(domains.tables[0].labels)
-    diagonal = recipe.diagonal()
-    plain = _solve_diagonal(domains, diagonal, diagonal.compare(domains, quiet=True))[0]
-    A, b, facts = np.diag(plain.scale), plain.offset, []
-    errors: list[tuple[Array, StandardErrors | None]] = [
-        (np.arange(d), DiagonalErrors.of(plain, plain))
-    ]
-    kind = "auto" if recipe.shrinkage == "auto" else None
-    for block in blocks:
-        part = replace(recipe, family=Affine(), shrinkage=kind)
-        own, compared = domains.of(block), comparison
-        if own.gaps is not None:
-            own = _without_gaps(own)
-            compared = part.compare(own, quiet=True)
-        found = _fit_matrix(own, part, compared)
-        if found is not None:
-            A[np.ix_(block, block)], b[block] = found[0].scale, found[0].offset
-            facts.append(found[1])
-            errors.append((block, found[2]))
-    settled = _towards_identity(A, b, recipe)
-    joined = JoinedErrors.of(errors, (settled.scale - A, settled.offset - b))
-    return settled, {"blocks": facts}, joined
-
-
 def _fit_samples(domains: Domains, recipe: Recipe, comparison: Comparison) -> Found:
     """Return the map that brings samples nearest to each other."""
     family: Any = recipe.family
@@ -558,7 +530,6 @@ _FITS: dict[tuple[str, str], Any] = {
     ("monotone", "rows"): _fit_monotone,
     ("matrix", "gaussians"): _fit_matrix,
     ("matrix", "samples"): _fit_samples,
-    ("blocks", "gaussians"): _fit_blocks,
     ("low-rank", "factors"): _fit_low_rank,
 }
 

@@ -41,7 +41,6 @@ class FitReport(Mapping[str, Any]):
     subject_ratio: float | None = None  #: Variance between subjects over that within.
     fallback: str | None = None  #: Fitted instead of a matrix that the rows are too few for.
     covariances: dict[str, Any] | None = None  #: How they were regularised.
-    blocks: list[dict[str, Any]] | None = None  #: Facts of every block.
     ladder: list[dict[str, Any]] | None = None  #: The kinds of maps tried, with scores.
     chosen_map: str | None = None  #: The one of them with the largest weight.
     pairs: dict[str, Any] | None = None  #: How rows that were measured twice were used.

@@ -6,6 +6,7 @@ Text has no types, so they come from the whole file; `condokit.io.text` tells ho
 from condokit.io.formats import is_number as is_number
 from condokit.io.formats import is_text as is_text
 from condokit.io.h5ad import OBSERVED as OBSERVED
+from condokit.io.h5ad import open_h5ad as open_h5ad
 from condokit.io.h5ad import replace_h5ad as replace_h5ad
 from condokit.io.reading import files_of as files_of
 from condokit.io.reading import read_table as read_table

@@ -32,6 +32,7 @@ class Request(NamedTuple):
     batch_rows: int | None  # None: about 16 MB
     is_piped: bool  # whether it is standard input
     is_whole: bool  # whether all is read at once
+    columns: Sequence[str] | None = None  # of Parquet: others are not read
 
     def check(self, names: Sequence[str]) -> None:
         """Refuse names of columns that are there twice."""

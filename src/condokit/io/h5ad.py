@@ -27,12 +27,20 @@ _ANNDATA = ("anndata", "An .h5ad file needs anndata", "anndata")
 _SLACK = 1 << 16  # bytes by which an HDF5 file may be larger than what is in it
 
 
+def open_h5ad(path: PathLike) -> Any:
+    """Return AnnData of which X stays in the file."""
+    read = need(*_ANNDATA).read_h5ad
+    with worded(path):
+        open(path, "rb").close()  # for Python's own errors
+        return read(path, backed="r")
+
+
 def read_h5ad(request: Request) -> Content:
     """Read the names of the observations, obs, and X, which may be sparse, as columns."""
     pa = arrow()
     if request.is_piped:
         raise FileError("An .h5ad file cannot be read from standard input; give its name.")
-    data = need(*_ANNDATA).read_h5ad(request.path, backed="r")
+    data = open_h5ad(request.path)
     request.files.callback(data.file.close)
     needed, memory = 8 * data.n_obs * data.n_vars, _memory()
     if request.is_whole and needed > memory / 2:

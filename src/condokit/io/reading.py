@@ -54,30 +54,41 @@ def read_table(path: PathLike, *, format: str | None = None, **text: Any) -> pa.
 
 
 def scan_table(
-    path: PathLike, *, format: str | None = None, batch_rows: int | None = None, **text: Any
+    path: PathLike,
+    *,
+    format: str | None = None,
+    batch_rows: int | None = None,
+    columns: Sequence[str] | None = None,
+    **text: Any,
 ) -> Scan | Scans:
     """Open a table to be read in batches, in constant memory; parameters as in `read_table`.
 
-    `batch_rows` is the most rows of a batch, by default such that it takes about 16 MB. Parquet
-    from standard input is held in memory, since its index comes last.
+    `batch_rows` is the most rows of a batch, by default such that it takes about 16 MB. Of Parquet,
+    no other `columns` than these are read. From standard input it is held in memory, since its
+    index comes last.
     """
     files = files_of(path)
     if len(files) > 1:
-        return Scans([partial(Scan, file, format, batch_rows, text) for file in files])
-    return Scan(files[0], format, batch_rows, text)
+        return Scans([partial(Scan, file, format, batch_rows, text, columns) for file in files])
+    return Scan(files[0], format, batch_rows, text, columns)
 
 
 class Scan:
     """A table that is read once, from top to bottom: iterate for `pyarrow.Table` batches."""
 
     def __init__(
-        self, path: PathLike, format: str | None, batch_rows: int | None, text: Any
+        self,
+        path: PathLike,
+        format: str | None,
+        batch_rows: int | None,
+        text: Any,
+        columns: Sequence[str] | None = None,
     ) -> None:
         self.path, self.current, self._files = path, path, ExitStack()
         self.format, zipped = format_of(path, format)
         arrow()
         piped, whole = str(path) == "-", batch_rows == sys.maxsize
-        request = Request(path, self._files, batch_rows, piped, whole)
+        request = Request(path, self._files, batch_rows, piped, whole, columns)
         readers = {"parquet": _parquet, "arrow": _ipc, "h5ad": read_h5ad}
         read = readers.get(self.format, Text(self.format, zipped, **text).open)
         try:
@@ -162,7 +173,11 @@ def _parquet(request: Request) -> Content:
     if whole:
         tables = iter([file.read()])
     else:
-        batches = file.iter_batches(request.rows_of_batch(len(schema)))
+        if request.columns is not None:
+            wanted = [field for field in schema if field.name in request.columns]
+            schema = pa.schema(wanted, schema.metadata)
+        rows, names = request.rows_of_batch(len(schema)), request.columns
+        batches = file.iter_batches(rows, columns=None if names is None else list(names))
         tables = (pa.Table.from_batches([batch]) for batch in batches)
     return _content(schema, file.metadata.num_rows, tables)
 

@@ -62,6 +62,7 @@ class Text:
     decimal: str = "."
     numbers: Collection[str] = ()  # columns of numbers, even if they look like codes
     texts: Collection[str | None] | None = ()  # stay as they are written; None: all but `numbers`
+    schema: pa.Schema | None = None  # of a file that was opened before: types are not sought again
 
     def __post_init__(self) -> None:
         self.delimiter = self.delimiter or ("\t" if self.kind == "tsv" else "")
@@ -82,6 +83,10 @@ class Text:
         blocks = self.blocks(request)
         first, second = next(blocks, Block(b"", 1)), next(blocks, None)
         types = self.examine(first.content, request)
+        if self.schema is not None:
+            types = {field.name: field.type for field in self.schema}
+            every = chain([first], [second] if second else [], blocks)
+            return Content(self.schema, None, self.parse_all(every, types))
         table = self.infer(first, types)
         n_rows, again = None, chain([first], [second] if second else [], blocks)
         if second is not None and not request.is_piped and Path(self.path).is_file():

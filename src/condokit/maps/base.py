@@ -251,7 +251,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             return map_lazily(self, blocks)
         owner = f"this {type(self).__name__}"
         table = Table(X).match(self.feature_names, self.n_features_in_, owner)
-        return table.rebuild(self.apply(table), self.outputs(table.columns))
+        return table.rebuild(self.apply(table), self.outputs(table.columns), depends=self.depends)
 
     def outputs(self, columns: Sequence[str] | None) -> Sequence[str] | None:
         """Return the names of what comes out of columns with or without names."""

@@ -1,14 +1,12 @@
 """Families of maps, among which a divergence finds the best."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
-import numpy as np
 from sklearn.base import BaseEstimator
 
-from condokit.checks import Array, check_integer, check_word, did_you_mean
+from condokit.checks import Array, check_integer, check_word, no_attribute
 from condokit.maps.coordinates import AllMatrices, Coordinates, Diagonals, Rotations
 
 
@@ -27,8 +25,8 @@ class MapFamily(BaseEstimator, ABC):
     ('diagonal', 'low-rank')
     """
 
-    # "diagonal", "monotone", "matrix", "low-rank" or "blocks": what its maps look like. A
-    # divergence says for each form what it needs to know of the data.
+    # "diagonal", "monotone", "matrix" or "low-rank": what its maps look like. A divergence says
+    # for each form what it needs to know of the data.
     form: ClassVar[str]
     is_free: ClassVar[bool] = False  # whether all matrices are in it
     is_rigid: ClassVar[bool] = False
@@ -331,71 +329,6 @@ class Similarity(Rigid):
     """
 
 
-class Blocks(MapFamily):
-    """A full matrix within each group of features, found from that group alone.
-
-    Parameters
-    ----------
-    groups : list of lists, or dict of lists, of names or positions, default=()
-        The groups. A feature in none of them has a scale and an offset of its own.
-    links : as for `LocationScale`, default=None
-        The scale on which the map is affine.
-
-    Examples
-    --------
-    >>> from condokit import Blocks, ConDoAdapter, datasets
-    >>> eeg = datasets.make_eeg(100, 100, random_state=0)
-    >>> features = eeg.X_query[:, :3], eeg.X_reference[:, :3]
-    >>> adapter = ConDoAdapter(Blocks([[0, 1]]))
-    >>> A = adapter.fit_pair(*features, eeg.seizure_query, eeg.seizure_reference).map_.A
-    >>> (A != 0).astype(int)
-    array([[1, 1, 0],
-           [1, 1, 0],
-           [0, 0, 1]])
-    """
-
-    form = "blocks"
-
-    def __init__(self, groups: Any = (), links: Any = None) -> None:
-        self.groups, self.links = groups, links
-
-    def places(self, labels: Sequence[str]) -> list[Array]:
-        """Return the positions of each group's features."""
-        groups = self.groups.values() if isinstance(self.groups, dict) else self.groups
-        if _is_single(groups):
-            raise ValueError(
-                f"'groups' of Blocks must be a list of lists of features. Got {groups!r}."
-            )
-        place = {label: j for j, label in enumerate(labels)}
-        blocks, seen = [], set()
-        for group in groups:
-            block = []
-            for feature in [group] if _is_single(group) else group:
-                is_place = isinstance(feature, int | np.integer) and 0 <= feature < len(labels)
-                j = int(feature) if is_place else place.get(feature)
-                if j is None:
-                    raise ValueError(
-                        f"'groups' of Blocks names {feature!r}, which is no feature."
-                        f"{did_you_mean(feature, labels)}"
-                    )
-                if j in seen:
-                    raise ValueError(f"'groups' of Blocks names {labels[j]!r} twice.")
-                seen.add(j)
-                block.append(j)
-            if block:
-                blocks.append(np.array(block))
-        if not blocks:
-            raise ValueError(
-                "'groups' of Blocks is empty: name the features that belong together, for example "
-                "Blocks([['red', 'green', 'blue']])."
-            )
-        return blocks
-
-
-def _is_single(value: Any) -> bool:
-    return isinstance(value, str) or not isinstance(value, Iterable)
-
-
 class LowRank(MapFamily):
     """A scale and an offset for every feature, plus a matrix of low rank; never a square matrix.
 
@@ -432,5 +365,10 @@ MAPS: dict[str, type[MapFamily]] = {
     "low-rank": LowRank,
     "orthogonal": Orthogonal,
     "similarity": Similarity,
-    "blocks": Blocks,
 }
+
+
+if not TYPE_CHECKING:  # type checkers know the names that there are
+
+    def __getattr__(name: str) -> NoReturn:
+        raise no_attribute(__name__, name)

@@ -1,6 +1,6 @@
 """Maps of rows that are not in memory: expressions of engines, blocks of Dask, batches of Arrow."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial, reduce
 from operator import add
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from condokit.checks import Array, refusal, unknown_columns
+from condokit.checks import Array, NeedsRows, refusal, unknown_columns
 from condokit.data.blocks import Blocks
 from condokit.data.links import LEAST_SHARE, MOST_SHARE, Link
 from condokit.data.roles import is_reference_row
@@ -55,7 +55,7 @@ def map_lazily_but(affine: Any, blocks: Blocks, domain: Any, labels: tuple[Any, 
     if domain is None:
         return map_lazily(affine, blocks)
     if blocks.columns is not None:
-        if type(domain) is not str:
+        if not isinstance(domain, str):
             text = "{@'domain'} must name a column of {@`X`}, which is not in memory. Got {got}."
             raise refusal(text, got=type(domain).__name__)
         return map_lazily(affine, blocks, (domain, labels[1]))
@@ -90,11 +90,60 @@ def _mapped_batches(affine: Any, blocks: Blocks, reference: tuple[str, Any] | No
     return pa.RecordBatchReader.from_batches(moved(empty).schema, batches())
 
 
+def map_lazily_by(maps: Mapping[Any, Any], blocks: Blocks, batch: Any) -> Any:
+    """Map the rows of every batch by a map of its own; rows of other batches become null."""
+    names = next(iter(maps.values())).feature_names
+    if blocks.lazy is None or names is None:
+        text = "Maps of batches need rows in memory, or a lazy frame with names of features."
+        raise NeedsRows(text)
+    if not isinstance(batch, str):
+        text = "{@'batch'} must name a column of {@`X`}, which is not in memory. Got {got}."
+        raise refusal(text, got=type(batch).__name__)
+    if missing := [name for name in (*names, batch) if name not in (blocks.columns or ())]:
+        raise unknown_columns(
+            "batch" if missing == [batch] else "feature_names", missing, blocks.columns or ()
+        )
+    lazy, schema, spare = blocks.lazy, blocks.schema or {}, list[str]()
+    made: list[Any] = [nw.lit(None, nw.Float64)] * len(names)
+    for label, affine in maps.items():
+        lazy, mapped, extra = _expressions(affine, lazy, {**schema, **dict.fromkeys(spare)})
+        spare += extra
+        mine = nw.col(batch) == label
+        made = [nw.when(mine).then(y).otherwise(other) for y, other in zip(mapped, made)]
+    kinds = [schema[name] for name in names]
+    lazy = lazy.with_columns(*_named(made, kinds, names))
+    return (lazy.drop(*spare) if spare else lazy).to_native()
+
+
 def _with_expressions(
     affine: Any, blocks: Blocks, reference: tuple[str, Any] | None
 ) -> nw.LazyFrame[Any]:
     """Return the outputs as expressions of the engine; what is missing stays missing."""
-    names, lazy, schema = affine.feature_names, blocks.lazy, blocks.schema or {}
+    names, schema = affine.feature_names, blocks.schema or {}
+    lazy, mapped, spare = _expressions(affine, blocks.lazy, schema)
+    outputs = list(affine.outputs(names) or names)
+    if reference is not None:
+        stays = nw.col(reference[0]) == reference[1]
+        olds = (nw.col(name).cast(nw.Float64) for name in names)
+        mapped = [nw.when(stays).then(x).otherwise(y) for x, y in zip(olds, mapped)]
+    single = nw.Float32 if all(schema[name] == nw.Float32 for name in names) else nw.Float64
+    kinds = [single if affine.has_own_outputs else schema[name] for name in outputs]
+    lazy = lazy.with_columns(*_named(mapped, kinds, outputs))
+    gone = [name for name in names if name not in outputs] + spare
+    return lazy.drop(*gone) if gone else lazy
+
+
+def _named(values: Sequence[Any], kinds: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """Return expressions with names, in single precision where columns have it."""
+    return [
+        (y.cast(nw.Float32) if kind == nw.Float32 else y).alias(name)
+        for y, kind, name in zip(values, kinds, names)
+    ]
+
+
+def _expressions(affine: Any, lazy: Any, schema: Any) -> tuple[Any, list[Any], list[str]]:
+    """Return a lazy table, the outputs of a map as its expressions, and columns made for these."""
+    names = affine.feature_names
     links = affine.links or [None] * len(names)
     columns = [_linked(nw.col(name).cast(nw.Float64), link) for name, link in zip(names, links)]
     spare: list[str] = []
@@ -115,22 +164,9 @@ def _with_expressions(
     else:
         sums = [_sum(_products(row, columns)) for row in affine.scale]
         mapped = [total + b for total, b in zip(sums, affine.offset.tolist())]
-    outputs = list(affine.outputs(names) or names)
     if not affine.has_own_outputs:
         mapped = [_unlinked(y, link) for y, link in zip(mapped, links)]
-    if reference is not None:
-        stays = nw.col(reference[0]) == reference[1]
-        olds = (nw.col(name).cast(nw.Float64) for name in names)
-        mapped = [nw.when(stays).then(x).otherwise(y) for x, y in zip(olds, mapped)]
-    single = nw.Float32 if all(schema[name] == nw.Float32 for name in names) else nw.Float64
-    kinds = [single if affine.has_own_outputs else schema[name] for name in outputs]
-    made = [
-        (y.cast(nw.Float32) if kind == nw.Float32 else y).alias(name)
-        for y, kind, name in zip(mapped, kinds, outputs)
-    ]
-    lazy = lazy.with_columns(*made)
-    gone = [name for name in names if name not in outputs] + spare
-    return lazy.drop(*gone) if gone else lazy
+    return lazy, mapped, spare
 
 
 def _products(weights: Any, columns: Sequence[Any]) -> list[Any]:

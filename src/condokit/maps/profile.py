@@ -9,6 +9,7 @@ import numpy as np
 
 from condokit.checks import LARGEST, Array, listing
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.blocks import blocks_of
 from condokit.data.disclosure import MIN_CELL, small_cells, too_few
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
@@ -205,13 +206,19 @@ def check(
     reach: tuple[Array, Array] | None = None,
 ) -> Check:
     """Compare new query rows with a profile, and the reach of curves; see `AffineMap.check`."""
-    table = Table(X)
-    columns = table.columns if names is not None else None
-    monitor = Monitor(names, n_features, profile, columns, table.n_features, reach)
-    if monitor.can_compare:
-        for _, chunk in table.match(names, n_features, "this map").chunks():
-            monitor.update(chunk)
-    return monitor.result(table.n_rows)
+    blocks, whole, n_rows = blocks_of(X), None, 0
+    if blocks is None:
+        whole = Table(X)
+    columns, width = (whole.columns, whole.width) if whole else (blocks.columns, blocks.width)  # type: ignore[union-attr]
+    monitor = Monitor(names, n_features, profile, columns if names else None, width, reach)
+    if blocks is not None and names is not None and monitor.can_compare:
+        blocks = blocks.select(names) if columns is not None else blocks
+    for table in [whole] if whole else map(Table, blocks):  # type: ignore[arg-type]
+        n_rows += table.n_rows
+        if monitor.can_compare:
+            for _, chunk in table.match(names, n_features, "this map").chunks():
+                monitor.update(chunk)
+    return monitor.result(n_rows)
 
 
 class Monitor:

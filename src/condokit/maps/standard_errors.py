@@ -143,36 +143,6 @@ class DrawnErrors(StandardErrors):
         return out if self.pull is None else np.hypot(out, _times(X, self.pull[0]) + self.pull[1])
 
 
-@dataclass(frozen=True)
-class JoinedErrors(StandardErrors):
-    """Errors of a matrix that is made of blocks."""
-
-    parts: tuple[tuple[Array, StandardErrors], ...]  # of all features, then of those in blocks
-    pull: tuple[Array, Array] | None  # of all of it
-
-    @classmethod
-    def of(cls, parts: Any, pull: tuple[Array, Array]) -> "JoinedErrors | None":
-        """Return the errors of all blocks, if they are known."""
-        if any(errors is None for _, errors in parts):
-            return None
-        return cls(tuple(parts), pull if pull[0].any() or pull[1].any() else None)
-
-    @property
-    def scale(self) -> Array:  # noqa: D102
-        n_features = len(self.parts[0][0])
-        scale = np.zeros((n_features, n_features))
-        for features, errors in self.parts:
-            own = errors.scale
-            scale[np.ix_(features, features)] = np.diag(own) if own.ndim == 1 else own
-        return scale if self.pull is None else np.hypot(scale, self.pull[0])
-
-    def std(self, X: Array) -> Array:  # noqa: D102
-        out = np.zeros(X.shape)
-        for features, errors in self.parts:
-            out[:, features] = errors.std(X[:, features])
-        return out if self.pull is None else np.hypot(out, _times(X, self.pull[0]) + self.pull[1])
-
-
 def _times(X: Array, scale: Array) -> Array:
     """Return rows times scales, or times the transposed matrix."""
     return X * scale if scale.ndim == 1 else X @ scale.T

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from condokit.batches.adapter import BatchAdapter
-from condokit.batches.study import Study
 from condokit.data.disclosure import hidden_counts, size_of
 from condokit.data.records import Sheet, plain
+from condokit.data.study import Study
 from condokit.maps.profile import profile
 from condokit.report.contents import LEVEL_OF, capital, parameters, reproduce, tidy, told_finding
 from condokit.report.render import page

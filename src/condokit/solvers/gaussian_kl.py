@@ -170,7 +170,7 @@ class KLObjective:
         best = minimize(self._on_operator(B), B.ravel(), jac=True, **settings)
         return best.x.reshape(B.shape), int(best.nit)
 
-    def _row_sweeps(self, B: Array, max_iter: int, tolerance: float = 1e-9) -> tuple[Array, int]:
+    def _row_sweeps(self, B: Array, max_iter: int) -> tuple[Array, int]:
         r"""Closed-form updates of one row at a time, for at most two support values.
 
         Two pairs of covariances can be made diagonal at once, :math:`E' P_k E` and
@@ -196,7 +196,7 @@ class KLObjective:
         damp = (tie / (1 + tie * reach))[:, None] * bent
         Mq = (tie * wanted)[:, None] * (bent - reach[:, None] * damp)
         n_iter, moved = 0, np.inf
-        while n_iter < max_iter and moved > tolerance:
+        while n_iter < max_iter and moved > 1e-9:
             n_iter += 1
             inverse = np.asfortranarray(np.linalg.inv(Z))
             before = Z.copy()

@@ -106,11 +106,6 @@ def infinite(A: Array, b: Array) -> Evaluation:
     return np.inf, np.zeros_like(A), np.zeros_like(b)
 
 
-def added(one: Evaluation, other: Evaluation) -> Evaluation:
-    """Return the sum of two objectives, and of their gradients."""
-    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
-
-
 def in_coordinates(
     objective: Objective, near: Coordinates
 ) -> Callable[[Array], tuple[float, Array]]:

@@ -12,6 +12,7 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.columns import in_order
 from condokit.data.domains import Confounder, Domains
 from condokit.data.roles import name_domains
+from condokit.data.study import Study
 from condokit.data.sums import Sums
 from condokit.data.tables import Table
 from condokit.io.formats import arrow
@@ -58,7 +59,9 @@ def cells_of(stats: Statistics) -> tuple[Domains, Array]:
         levels = in_order({cell[j] for cell in cells})
         number = {level: k for k, level in enumerate(levels)}
         codes = np.array([number[cell[j]] for cell in cells], dtype=np.int32)
-        confounders.append(Confounder(name, levels, codes))
+        confounders.append(Confounder(name, False, levels, codes))
+    ranges = stats.ranges
+    confounders += [Confounder(n, True, range=ranges[n]) for n in stats.confounders if n in ranges]
     label = np.array([stats.labels.index(cell[0]) for cell in cells])
     sums = Sums(
         moments,
@@ -76,6 +79,17 @@ def cells_of(stats: Statistics) -> tuple[Domains, Array]:
     is_query = np.zeros(len(cells), dtype=bool)
     weights = moments.count.copy()
     return Domains((Table(table),), is_query, confounders, weights=weights, sums=sums), label
+
+
+def as_study(stats: Statistics) -> Study:
+    """Return the domains of statistics, however many, as a study."""
+    domains, label = cells_of(stats)
+    order = in_order(stats.labels)
+    number = np.array([order.index(name) for name in stats.labels])
+    largest = max(stats.n_rows, key=lambda name: stats.n_rows[name])
+    is_query = label != stats.labels.index(largest)
+    domains = replace(domains, is_query=is_query, labels=("other batches", largest))
+    return Study(domains, number[label], order, np.full(len(label), -1), stats.reference)
 
 
 def _gaps(stats: Statistics, is_query: Array) -> tuple[Array, Array] | None:

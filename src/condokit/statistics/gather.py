@@ -10,11 +10,14 @@ import numpy as np
 from condokit.checks import LARGEST, SMALLEST, Array, is_number, listing, refusal
 from condokit.data.basis import RangeBasis
 from condokit.data.bins import Bins, Values
+from condokit.data.confounders import as_number
 from condokit.data.continuous import Continuous
-from condokit.data.domains import Confounder, Domains
+from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
-from condokit.data.roles import from_site
+from condokit.data.reader import read
+from condokit.data.roles import Roles, are_names
 from condokit.data.sums import Ties
+from condokit.data.tables import Table
 from condokit.maps.file import Place
 from condokit.statistics import file, reveals
 
@@ -79,6 +82,7 @@ class Statistics:
         self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # left out of a file
         self.hashes: list[str] = []  # of the files that these come from
         self.values: dict[int, Values] = {}  # of features with heavy tails, in a second round
+        self.left: dict[str, str] = {}  # columns that are no features, and why, if none were named
         self._roles: dict[str, Any] = {}
 
     @classmethod
@@ -137,10 +141,10 @@ class Statistics:
         new.reference = reference
         new.ranges = _checked_ranges(ranges)
         new._roles = {
-            "domain": domain if type(domain) is str else None,
+            "domain": domain if isinstance(domain, str) else None,
             "label": label,
-            "confounders": confounders if _are_names(confounders) else None,
-            "sample_weight": sample_weight if type(sample_weight) is str else None,
+            "confounders": confounders if are_names(confounders) else None,
+            "sample_weight": sample_weight if isinstance(sample_weight, str) else None,
             "categorical": categorical,
             "missing": missing,
             "features": features,
@@ -408,18 +412,19 @@ class Statistics:
         if self.cells:
             features = self.feature_names or features
             categorical = self.categories
-        how = categorical or None, roles["missing"], None
-        domains, codes, labels, _ = from_site(
-            X, domain, label, confounders, features, None, weights, *how
-        )
-        numbers = [_number(c) if c.name in self.ranges else c for c in domains.confounders]
-        return replace(domains, confounders=numbers), codes, labels
+        if (domain is None) == (label is None):
+            text = "Give either {@'domain'}, the labels of rows, or {@'label'}, one for all."
+            raise refusal(text)
+        given = domain if label is None else [label] * Table(X).n_rows
+        how: dict[str, Any] = {"categorical": categorical or None, "missing": roles["missing"]}
+        found = read(X, Roles(given, confounders, features, None, weights, **how))
+        domains = found.domains
+        numbers = [as_number(c) if c.name in self.ranges else c for c in domains.confounders]
+        return replace(domains, confounders=numbers), found.batch, found.labels
 
     def _check(self, domains: Domains) -> None:
         """Note what the first rows are like; refuse others that differ."""
-        kinds = {
-            c.name: "categorical" if c.values is None else "continuous" for c in domains.confounders
-        }
+        kinds = {c.name: c.kind for c in domains.confounders}
         undeclared = [
             n for n, kind in kinds.items() if kind == "continuous" and n not in self.ranges
         ]
@@ -442,7 +447,7 @@ class Statistics:
                 )
             return
         self.feature_names, self.n_features = names, domains.n_features
-        self.confounders = kinds
+        self.confounders, self.left = kinds, domains.left
         self.moments = GroupedMoments(0, domains.n_features, products=True)
         if domains.continuous:
             ranges = {c.name: self.ranges[c.name] for c in domains.continuous}
@@ -476,21 +481,6 @@ def heavy_features(given: Any, stats: Statistics) -> Array:
     if unknown:
         raise refusal("{@'given'} names {names}, which is no feature.", names=listing(unknown))
     return np.array(sorted(places[name] for name in names), dtype=np.intp)
-
-
-def _are_names(confounders: Any) -> bool:
-    names = [confounders] if type(confounders) is str else confounders
-    return type(names) in (list, tuple) and {type(name) for name in names} == {str}
-
-
-def _number(confounder: Confounder) -> Confounder:
-    """Return a confounder of numbers, also if it has two, which are categories elsewhere."""
-    if confounder.values is not None:
-        return confounder
-    if not all(map(is_number, confounder.levels)):
-        text = "{@'ranges'} has {name!r}, which holds no numbers, or was said to hold categories."
-        raise refusal(text, name=confounder.name)
-    return replace(confounder, values=confounder.as_given().astype(float), levels=[])
 
 
 def _checked_ranges(ranges: Any) -> dict[str, tuple[float, float]]:

@@ -174,7 +174,7 @@ def gaussian_pair(
     if n_values * d * d > _MOST_NUMBERS:
         raise refusal(
             f"A full matrix needs a covariance of {d} x {d} features in each of {n_values} "
-            "strata, which is too much. Use {@map='low-rank'} or 'blocks', or fewer strata."
+            "strata, which is too much. Use {@map='low-rank'}, or fewer strata."
         )
     n_folds, dealt = 1, np.zeros(len(place), dtype=np.intp)
     if regularised:

@@ -9,7 +9,6 @@ import numpy as np
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
 from condokit.batches.plan import make_plan
-from condokit.batches.study import Study
 from condokit.checks import (
     Array,
     Missing,
@@ -34,8 +33,10 @@ from condokit.data.disclosure import (
 )
 from condokit.data.domains import Domains, Strata, cell_names
 from condokit.data.measurements import FEW_LEVELS, told
+from condokit.data.reader import read_two
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
-from condokit.data.streamed import read_table
+from condokit.data.roles import Roles
+from condokit.data.study import Study
 from condokit.data.subsets import subsample_sides
 from condokit.fit.choose import MANY_ROWS
 from condokit.fit.fit_map import determines_matrix
@@ -170,8 +171,11 @@ def assess(
         one = adapter or BatchAdapter(inside, reference=reference)
         given = X, batch, confounders, features, groups, sample_weight, bridge
         return _assessed_batches(one, X if isinstance(X, Study) else one.read(*given))
-    roles = domain, confounders, features, groups, sample_weight, reference, categorical, missing
-    domains = X if isinstance(X, Domains) else read_table(X, *roles, reliability)
+    how: dict[str, Any] = {"categorical": categorical, "missing": missing}
+    roles = Roles(
+        domain, confounders, features, groups, sample_weight, reliability=reliability, **how
+    )
+    domains = X if isinstance(X, Domains) else read_two(X, roles, reference)
     check_number("warn_overlap", warn_overlap, 0, 1)
     check_number("min_overlap", min_overlap, 0, 1)
     check_integer("min_cell", min_cell, 1)

@@ -1,6 +1,6 @@
 """Tables read as a map needs them, and their comparable rows in blocks of equal confounders."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,8 @@ from condokit.data.blocks import blocks_of
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
 from condokit.data.missing import with_gaps
-from condokit.data.streamed import read_table
+from condokit.data.reader import read_two
+from condokit.data.roles import Roles
 from condokit.data.subsets import subsample_sides
 from condokit.data.tables import Table
 from condokit.maps.affine import AffineMap
@@ -30,20 +31,19 @@ def read_as_fitted(adapter: ConDoAdapter, X: Any, *roles: Any) -> Domains:
     """Read a table as a fitted adapter did; `roles` are those of `ConDoAdapter.fit`."""
     if not isinstance(adapter, ConDoAdapter) or not hasattr(adapter, "map_"):
         raise ValueError("'adapter' must be a fitted ConDoAdapter.")
-    settings = adapter.reference, adapter.categorical, adapter.missing, adapter.reliability
-    return read_for_map(adapter.map_, X, *roles, *settings)
+    how: dict[str, Any] = {"categorical": adapter.categorical, "missing": adapter.missing}
+    how["reliability"] = adapter.reliability
+    return read_for_map(adapter.map_, X, Roles(*roles, **how), adapter.reference)
 
 
-def read_for_map(
-    affine: AffineMap, X: Any, domain: Any, confounders: Any, features: Any, *others: Any
-) -> Domains:
-    """Read a table, unless it is read; without `features` those of the map, if it names them."""
+def read_for_map(affine: AffineMap, X: Any, roles: Roles, reference: Any) -> Domains:
+    """Read a table, unless it is read; without features those of the map, if it names them."""
     if isinstance(X, Domains):
         return _in_map_order(X, affine)
-    named = features is None and affine.feature_names is not None
+    named = roles.features is None and affine.feature_names is not None
     if named and (blocks_of(X) or Table(X)).columns is not None:
-        features = list(affine.feature_names or ())
-    return _in_map_order(read_table(X, domain, confounders, features, *others), affine)
+        roles = replace(roles, features=list(affine.feature_names or ()))
+    return _in_map_order(read_two(X, roles, reference), affine)
 
 
 def known_rows(domains: Domains) -> Domains:

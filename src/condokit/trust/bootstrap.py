@@ -11,13 +11,13 @@ from scipy.special import stdtrit
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
 from condokit.batches.estimate import find_maps
-from condokit.batches.study import Study
 from condokit.checks import Array, check_integer, check_seed, quietly, refusal, warn
 from condokit.data.arrays import ones_for_zeros, rms
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
 from condokit.data.noise import recalibrated
 from condokit.data.records import Part, Record, Sheet
+from condokit.data.study import Study
 from condokit.fit.choose import Candidate
 from condokit.fit.fit_map import Recipe, solve_moments
 from condokit.io.progress import progress

@@ -8,13 +8,14 @@ import numpy as np
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
-from condokit.batches.study import Study
 from condokit.checks import Array, Missing, check_integer, check_seed, listing, said
 from condokit.compare.comparison import Comparison, compare
 from condokit.data.arrays import computing, is_constant, ones_for_zeros
 from condokit.data.disclosure import MIN_CELL, hidden_counts, too_few
 from condokit.data.domains import Domains, cell_names
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first, plain
+from condokit.data.roles import Roles
+from condokit.data.study import Study
 from condokit.maps.base import Map
 from condokit.maps.profile import profile
 from condokit.solvers.lbfgs import threads
@@ -216,9 +217,10 @@ def evaluate(
     settings = ConDoAdapter() if adapter is None else adapter
     reference = settings.reference if reference is None else reference
     categorical = settings.categorical if categorical is None else categorical
-    roles = domain, confounders, features, groups, sample_weight, reference, categorical
-    how = missing or settings.missing, reliability or settings.reliability
-    domains = known_rows(read_for_map(affine, X, *roles, *how))
+    how: dict[str, Any] = {"categorical": categorical, "missing": missing or settings.missing}
+    how["reliability"] = reliability or settings.reliability
+    roles = Roles(domain, confounders, features, groups, sample_weight, **how)
+    domains = known_rows(read_for_map(affine, X, roles, reference))
     asked = models, labels, pairs, n_permutations, min_cell, seed
     return _evaluated(domains, affine, adapter, *asked)
 

@@ -201,24 +201,33 @@ def basis_candidates(at: Covariates, basis: RangeBasis) -> list[Block]:
 
 
 def effective_number(residuals: Array, n_rows: float) -> float:
-    """Return as how many independent features these count; see `independent_number`."""
-    return independent_number(residuals.T @ residuals, n_rows)
+    r"""Return as how many independent features these count, given residuals E; see `_independent`.
+
+    The sum of squared correlations is :math:`\|E E'\|_F^2` of columns of length one, so that the
+    smaller of rows x rows and features x features is enough.
+    """
+    size = np.sqrt(np.einsum("nd,nd->d", residuals, residuals))
+    E = residuals[:, size > 0] / size[size > 0]
+    gram = E @ E.T if len(E) < E.shape[1] else E.T @ E
+    return _independent(float(np.einsum("ij,ij->", gram, gram)), E.shape[1], n_rows)
 
 
 def independent_number(products: Array, n_rows: float) -> float:
-    r"""Return as how many independent features these count, :math:`d / (1 + (d - 1) r^2)`.
-
-    :math:`r^2` is the mean squared correlation of residuals beyond the 1/n of independent ones,
-    given sums of their products.
-    """
+    """Return the same, given sums of products of residuals."""
     size = np.sqrt(np.maximum(np.diag(products), 0.0))
     varies = np.flatnonzero(size > 0)
-    d = len(varies)
+    scaled = products[np.ix_(varies, varies)] / np.outer(size[varies], size[varies])
+    return _independent(float((scaled**2).sum()), len(varies), n_rows)
+
+
+def _independent(square: float, d: int, n_rows: float) -> float:
+    r"""Return :math:`d / (1 + (d - 1) r^2)`, given the sum of all squared correlations.
+
+    :math:`r^2` is the mean squared correlation of residuals beyond the 1/n of independent ones.
+    """
     if d < 2:
         return 1.0
-    scaled = products[np.ix_(varies, varies)] / np.outer(size[varies], size[varies])
-    square = (scaled**2).sum() - d
-    r2 = min(max(square / (d * (d - 1)) - 1 / max(n_rows, 1.0), 0.0), 1.0)
+    r2 = min(max((square - d) / (d * (d - 1)) - 1 / max(n_rows, 1.0), 0.0), 1.0)
     return d / (1 + (d - 1) * r2)
 
 

@@ -53,7 +53,9 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
         if tails.any():
             square /= v
             if step in NU_STEPS:
-                last, nu = nu, np.where(tails, degrees_of_freedom(square, counts), np.inf)
+                last, nu, few = nu, np.full(len(tails), np.inf), np.flatnonzero(tails)
+                each = counts if counts.ndim == 1 or counts.shape[1] == 1 else counts[:, few]
+                nu[few] = degrees_of_freedom(square[:, few], each)
                 settled = bool((nu == last).all()) or step == NU_STEPS[-1]
             finite = np.where(np.isinf(nu), 1e8, nu)
             w = (finite + 1) / (finite + square)

@@ -1,4 +1,4 @@
-"""A study as it was read: rows of many batches, and samples that were measured in several."""
+"""A study: rows of any number of domains, and samples that were measured in several."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -6,56 +6,42 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, listing, refusal, warn
-from condokit.data.columns import in_order
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
-from condokit.data.roles import from_batches
-from condokit.statistics.domains import cells_of
-from condokit.statistics.gather import Statistics
 
 
 @dataclass(frozen=True)
 class Study:
-    """Rows of all batches, with confounders, as domains whose reference is the largest batch."""
+    """Rows of all domains (batches), with confounders; the largest is the reference for now."""
 
     domains: Domains
     batch: Array  # (n_rows,): the number of each row's batch
     labels: list[Any]
     bridge: Array  # (n_rows,): the number of a sample that is in several batches, -1 for others
     reference: Any = None  # the batch to map to, if the data say so
+    has_bridges: bool = False  # whether some were named
 
-    @classmethod
-    def read(cls, X: Any, batch: Any, *roles: Any, bridge: Any = None) -> "Study":
-        """Read one table; see `condokit.data.roles.from_batches`."""
-        domains, codes, labels, given = from_batches(X, batch, bridge, *roles)
-        study = cls(domains, codes, labels, np.full(len(codes), -1))
-        if given is None:
-            return study
-        if not (study := study.with_bridges(given)).n_bridges:
+    def compared(self) -> "Study":
+        """Return the study if it has batches to compare; warn of samples that are not as said."""
+        if self.n_batches < 2:
+            text = "{@'batch'} has the label {only} alone; there is nothing to compare."
+            raise refusal(text, only=listing(self.labels))
+        if not self.has_bridges:
+            return self
+        if not self.n_bridges:
             text = "No value of {@'bridge'} is in two batches, so it marks no sample of several."
-            if not domains.confounders:
+            if not self.domains.confounders:
                 raise refusal(text + " Without it and {@`confounders`} nothing can be compared.")
             warn("no-bridges", text, UserWarning)
-        rows = np.column_stack([study.bridge, study.batch, domains.strata().codes])
+        rows = np.column_stack([self.bridge, self.batch, self.domains.strata().codes])
         there = np.unique(rows[(rows >= 0).all(axis=1)], axis=0)[:, :2]
         pairs, kinds = np.unique(there, axis=0, return_counts=True)
         if n := len(np.unique(pairs[kinds > 1, 0])):
             text = "{n} of {all} samples that {@'bridge'} marks differ in confounders within a "
             text += "batch. Each value must stand for one sample; that of other rows is missing."
-            warn("mixed-samples", text, UserWarning, n=n, all=study.n_bridges)
-        return study
-
-    @classmethod
-    def of_statistics(cls, stats: Statistics) -> "Study":
-        """Return the domains of statistics as batches."""
-        domains, label = cells_of(stats)
-        order = in_order(stats.labels)
-        number = np.array([order.index(name) for name in stats.labels])
-        largest = max(stats.n_rows, key=lambda name: stats.n_rows[name])
-        is_query = label != stats.labels.index(largest)
-        domains = replace(domains, is_query=is_query, labels=("other batches", largest))
-        return cls(domains, number[label], order, np.full(len(label), -1), stats.reference)
+            warn("mixed-samples", text, UserWarning, n=n, all=self.n_bridges)
+        return self
 
     def moments(self) -> GroupedMoments:
         """Return the moments of batches, where sums tell them."""
@@ -70,20 +56,20 @@ class Study:
 
     def with_bridges(self, sample: Array) -> "Study":
         """Return the study with samples, of which those count that are in several batches."""
-        kept = self.domains.kept() & (sample >= 0)
-        pairs = np.unique(np.column_stack([sample, self.batch])[kept], axis=0)
-        several = np.flatnonzero(np.bincount(pairs[:, 0], minlength=1) > 1)
-        number = np.full(max(int(sample.max(initial=0)) + 1, 1), -1)
-        number[several] = np.arange(len(several))
-        return replace(self, bridge=np.where(kept, number[np.maximum(sample, 0)], -1))
+        bridge = in_several(sample, self.batch, self.domains.kept())
+        return replace(self, bridge=bridge, has_bridges=True)
 
     def with_known_features(self, common: bool) -> "Study":
         """Refuse features that a batch has no value of, or take those in `common` alone."""
         if self.domains.gaps is None:
             return self
         known = np.zeros((self.n_batches, self.domains.n_features))
-        for rows, chunk in self.domains.chunks():
-            np.add.at(known, self.batch[rows], ~np.isnan(chunk) & self.domains.kept()[rows, None])
+        if self.domains.sums is not None:
+            known = np.broadcast_to(self.moments().n, known.shape)
+        else:
+            kept = self.domains.kept()
+            for rows, chunk in self.domains.chunks():
+                np.add.at(known, self.batch[rows], ~np.isnan(chunk) & kept[rows, None])
         absent = known == 0
         if not absent.any():
             return self
@@ -162,3 +148,13 @@ class Study:
         strata = self.domains.strata()
         codes, category = np.unique(strata.codes[used], return_inverse=True)
         return Covariates.of(self.domains, used, category, len(codes), False)
+
+
+def in_several(sample: Array, batch: Array, kept: Array) -> Array:
+    """Return the number of the sample of each row, -1 if it is not in several batches."""
+    kept = kept & (sample >= 0)
+    pairs = np.unique(np.column_stack([sample, batch])[kept], axis=0)
+    several = np.flatnonzero(np.bincount(pairs[:, 0], minlength=1) > 1)
+    number = np.full(max(int(sample.max(initial=0)) + 1, 1), -1)
+    number[several] = np.arange(len(several))
+    return np.where(kept, number[np.maximum(sample, 0)], -1)

@@ -1,0 +1,182 @@
+"""Confounders as they are read: of what kind each is, its levels, and rows that lack it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import LARGEST, Array, did_you_mean, is_number, listing, refusal, sizes
+from condokit.data.columns import as_array, factorize, kind_of
+from condokit.data.domains import Confounder
+from condokit.data.measurements import CODES, looks_like
+from condokit.data.noise import repeats_of
+
+NamedColumns = list[tuple[str, Any]]  # confounders of one table: name and values
+
+
+def encode(name: str, columns: Sequence[Any], declared: bool = False) -> Confounder:
+    """Return a confounder: of numbers if it has more than two and is not declared otherwise."""
+    kind = refuse_dates(name, columns)
+    if kind.endswith("number") and not declared:
+        values = np.concatenate([as_array(column, np.float64) for column in columns])
+        refuse_extreme_numbers(name, values)
+        known = values[~np.isnan(values)]
+        if len(known) == 0 or not are_two(known):
+            gaps, few = len(values) - len(known), may_be_codes(kind, known)
+            return Confounder(name, True, values=values, n_missing=gaps, may_be_codes=few)
+    levels, codes = factorize(columns, name, allow_missing=True)
+    large = [n for n in levels if type(n) is int and abs(n) >= 1 << 63]
+    if large and kind == "category" and not declared:
+        text = (
+            "Confounder {name!r} holds whole numbers beyond 64 bits. Convert it to float, or, if "
+        )
+        text += "its numbers are categories, {@list it in `categorical`}."
+        raise refusal(text, name=name)
+    return Confounder(name, False, levels, codes, n_missing=int((codes < 0).sum()))
+
+
+def as_number(confounder: Confounder) -> Confounder:
+    """Return a confounder of numbers, also if it has two, which are categories elsewhere."""
+    if confounder.is_number:
+        return confounder
+    if not all(map(is_number, confounder.levels)):
+        text = "{@'ranges'} has {name!r}, which holds no numbers, or was said to hold categories."
+        raise refusal(text, name=confounder.name)
+    values = confounder.as_given().astype(float)
+    return replace(confounder, is_number=True, values=values, levels=[])
+
+
+def refuse_dates(name: str, columns: Sequence[Any]) -> str:
+    """Return what a confounder holds; refuse dates, which are neither numbers nor categories."""
+    # category before datetime before number before whole number
+    kind = min(kind_of(column) for column in columns)
+    if kind == "datetime":
+        raise ValueError(
+            f"Confounder {name!r} holds dates or times. Convert it to a number, for example of "
+            "days, or to categories."
+        )
+    return kind
+
+
+def refuse_extreme_numbers(name: str, values: Array) -> None:
+    """Refuse a confounder of numbers that are infinite, or too large to compute with."""
+    if n := int(np.isinf(values).sum()):
+        raise refusal("Confounder {name!r} has {n:rows} infinite values.", name=name, n=n)
+    most = float(sizes(values))
+    if most > LARGEST:
+        text = "Confounder {name!r} has values of up to {most:.3g}, which are too large to compute "
+        text += "with (the limit is {largest:g}). Rescale it, for example to multiples of "
+        text += "{unit:.0e}, or leave rows out where they mark unknown values."
+        unit = 10.0 ** np.floor(np.log10(most))
+        raise refusal(text, name=name, most=most, largest=LARGEST, unit=unit)
+
+
+def are_two(known: Array) -> bool:
+    """Tell whether numbers have at most two distinct values, and so are categories."""
+    low, high = known.min(initial=np.inf), known.max(initial=-np.inf)
+    return bool(((known == low) | (known == high)).all())
+
+
+def may_be_codes(kind: str, known: Array) -> bool:
+    """Tell whether a confounder of numbers holds whole ones, and few, which may be categories."""
+    return kind == "whole number" and looks_like(known, known == 0) == CODES
+
+
+def declared_categorical(categorical: Any, names: list[str]) -> set[str]:
+    """Return the confounders that are declared categorical by name, position or mask."""
+    if categorical is None:
+        return set()
+    if not np.iterable(categorical) and not isinstance(categorical, int):
+        raise ValueError(
+            f"'categorical' must list names or positions of confounders. Got {categorical!r}."
+        )
+    wanted = [categorical] if isinstance(categorical, str | int) else list(categorical)
+    if wanted and all(isinstance(want, bool | np.bool_) for want in wanted):
+        if len(wanted) != len(names):
+            raise ValueError(
+                f"'categorical' is a mask of {len(wanted)} booleans, but there are {len(names)} "
+                "confounders."
+            )
+        return {name for name, want in zip(names, wanted) if want}
+    known = [*names, *range(-len(names), len(names))]
+    unknown = [want for want in wanted if want not in known]
+    if unknown:
+        confounders = f"The confounders are {listing(names)}." if names else "There are none."
+        raise ValueError(
+            f"'categorical' lists {unknown[0]!r}, which is not a confounder. {confounders}"
+            f"{did_you_mean(unknown[0], names)}"
+        )
+    return {want if want in names else names[int(want)] for want in wanted}
+
+
+def gathered(
+    tables: list[NamedColumns], reliability: Mapping[Any, Any]
+) -> tuple[dict[str, list[Any]], dict[Any, Any]]:
+    """Return the columns of every confounder, the mean of those that measure the same one.
+
+    And reliabilities, with the repeated measurements themselves in place of their names.
+    """
+    columns = {name: [dict(table)[name] for table in tables] for name, _ in tables[0]}
+    measured = dict(reliability)
+    for name, names in repeats_of(reliability).items():
+        if lacking := [one for one in names if one not in columns]:
+            what = (
+                "{@'reliability'} of {name!r} lists {lacking}, which is not among {@`confounders`}."
+            )
+            raise refusal(what, name=name, lacking=listing(lacking))
+        if text := [o for o in names if not all(kind_of(c).endswith("number") for c in columns[o])]:
+            what = "{@'reliability'} of {name!r} lists {text}, which holds no numbers."
+            raise refusal(what, name=name, text=listing(text))
+        parts = [[as_array(c, np.float64) for c in columns.pop(one)] for one in names]
+        values = np.column_stack([np.concatenate(part) for part in parts])
+        for one, column in zip(names, values.T):
+            refuse_extreme_numbers(one, column)
+        known = ~np.isnan(values)
+        n = known.sum(axis=1)
+        mean = np.where(known, values, 0.0).sum(axis=1) / np.where(n, n, np.nan)
+        columns[name], measured[name] = [mean], values
+    return columns, measured
+
+
+def refuse_gaps(name: str, n_missing: int, n_rows: int, missing: str, hint: bool = True) -> None:
+    """Refuse a confounder that some rows lack, unless these are to be left out or filled in.
+
+    The hint that they may be filled in is left out where that takes all rows in memory.
+    """
+    if n_missing and missing == "raise":
+        text = f"Confounder {{name!r}} has {{n:rows}} missing values (of {n_rows}). Use "
+        text += "{@missing='drop'} to leave these rows out"
+        text += " or {@missing='impute'} to fill them in." if hint else "."
+        raise refusal(text, name=name, n=n_missing)
+    if n_missing == n_rows:
+        raise ValueError(f"Confounder {name!r} has no values: all are missing.")
+
+
+def filled(confounder: Confounder, gaps: Array, site: Array, labels: Sequence[Any]) -> Confounder:
+    """Fill gaps with the median or the most frequent level in the row's domain."""
+    values, codes = confounder.values, confounder.codes.copy()
+    values = None if values is None else values.copy()
+    for label in range(len(labels)):
+        lacking, known = (site == label) & gaps, (site == label) & ~gaps
+        if not lacking.any():
+            continue
+        known = known if known.any() else ~gaps
+        if values is None:
+            codes[lacking] = np.bincount(codes[known]).argmax()
+        else:
+            values[lacking] = np.median(values[known])
+    return replace(confounder, codes=codes, values=values)
+
+
+def refuse_unfillable(
+    name: str, gaps: Array, site: Array, labels: Sequence[Any], are_sides: bool
+) -> None:
+    """Refuse to fill in a confounder that is missing in all rows of a domain."""
+    for k, label in enumerate(labels):
+        if (site == k).any() and gaps[site == k].all():
+            where = f"all {label} rows" if are_sides else f"all rows of {label!r}"
+            raise ValueError(
+                f"Confounder {name!r} is missing in {where}, so nothing can be "
+                "filled in. Leave it out, or get its values."
+            )

@@ -1,0 +1,510 @@
+"""The one reader: from a table, or two, of any kind, and the roles of columns, to domains.
+
+A table in memory is read row by row (`read`, `read_pair`); of one that is not, all rows are summed
+in a pass, and some are kept (`read_two`). Roles, kinds of confounders, features, missing values and
+weights are decided by the same functions.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+
+from condokit.checks import Array, NeedsRows, did_you_mean, listing, refusal, require_domain, said
+from condokit.data.arrays import sides
+from condokit.data.bins import Bins, Values
+from condokit.data.blocks import Blocks, block_rows, blocks_of, reduce_blocks
+from condokit.data.columns import as_array, factorize, in_order, number_levels
+from condokit.data.confounders import (
+    are_two,
+    declared_categorical,
+    encode,
+    filled,
+    gathered,
+    may_be_codes,
+    refuse_dates,
+    refuse_gaps,
+    refuse_unfillable,
+)
+from condokit.data.domains import Confounder, Domains
+from condokit.data.grouped import GroupedMoments
+from condokit.data.missing import with_gaps
+from condokit.data.noise import calibrated
+from condokit.data.roles import (
+    Chosen,
+    RoleColumns,
+    Roles,
+    check_total_weight,
+    choose_features,
+    name_domains,
+    row_weights,
+    subjects,
+    unused_columns,
+)
+from condokit.data.study import Study, in_several
+from condokit.data.sums import Sums, Ties
+from condokit.data.tables import Table
+from condokit.data.tally import Pass, Reading, Sample, Tally, domain_of, marks_of
+from condokit.io.formats import arrow
+
+_OF_SAMPLE = ("tables", "is_query", "weights", "gaps", "sums")
+_COLLECTED_VALUES = 1 << 24  # of a lazy table that is read into memory where rows are needed
+_SAMPLED = 20_000  # rows of a domain
+_SAMPLED_VALUES = 1 << 22  # of a domain
+
+
+def read_two(X: Any, roles: Roles, reference: Any) -> Domains:
+    """Read one table of two domains, in memory or not."""
+    require_domain(roles.label)
+    blocks = blocks_of(X)
+    if blocks is not None:
+        return _read_blocks(blocks, roles, reference, True)[0]
+    return _read_table(X, roles, reference, True)[0]
+
+
+def read(X: Any, roles: Roles) -> Study:
+    """Read one table of any number of domains, in memory or not, whose labels are a role."""
+    if roles.label is None:
+        raise ValueError(
+            f"'{roles.argument}' is required: an array with the {roles.argument} of each row, or "
+            "the name of the column that holds it."
+        )
+    blocks = blocks_of(X)
+    found = _read_table(X, roles, None, False) if blocks is None else None
+    domains, site, labels, bridge = found or _read_blocks(blocks, roles, None, False)  # type: ignore[arg-type]
+    study = Study(domains, site, labels, np.full(len(site), -1))
+    return study if bridge is None else study.with_bridges(bridge)
+
+
+def _read_table(
+    X: Any, roles: Roles, reference: Any, two: bool
+) -> tuple[Domains, Array, list[Any], Array | None]:
+    """Read a table in memory, of two domains or of any number."""
+    found = roles.read(Table(X))
+    groups, weights = subjects([found]), row_weights([found])
+    found.table.refuse_empty()
+    labels, site = factorize([found.label], roles.argument)
+    if two:
+        query, old = name_domains(labels, len(site), reference)
+    else:
+        query, old = "other batches", labels[np.bincount(site).argmax()]
+    is_query = site != labels.index(old)
+    chosen = choose_features([found], roles.features, (~is_query).astype(np.intp) if two else site)
+    bridge = None if found.bridge is None else _bridges(found.bridge, site)
+    domains = _assembled([found], chosen, is_query, (query, old), groups, weights)
+    domains = _with_confounders(domains, [found], roles, site, labels, bridge, two)
+    return domains, site, labels, bridge
+
+
+def read_pair(query: Any, reference: Any, roles: Sequence[Roles], any_features: bool) -> Domains:
+    """Read two tables in memory, perhaps of different features, each with its own roles."""
+    tables = Table(query, "X_query"), Table(reference, "X_reference")
+    if (tables[0].columns is None) != (tables[1].columns is None):
+        raise ValueError(
+            "X_query and X_reference must both have column names or both have none; "
+            f"got {type(query).__name__} and {type(reference).__name__}."
+        )
+    found = [own.read(table) for own, table in zip(roles, tables)]
+    groups = subjects(found)
+    for table in tables:
+        table.refuse_empty()
+    is_query = np.repeat([True, False], [table.n_rows for table in tables])
+    site = (~is_query).astype(np.intp)
+    if roles[0].features is None and _may_differ(found, any_features):
+        chosen = Chosen([one.table.select(None, one.taken) for one in found])
+    else:
+        chosen = choose_features(found, roles[0].features, site)
+    names, by_name = [name for name, _ in found[0].confounders], dict(found[1].confounders)
+    if sorted(names) != sorted(by_name):
+        raise ValueError(
+            f"Z_query has the columns {listing(names)} but Z_reference has "
+            f"{listing(by_name)}; they must be the same confounders."
+        )
+    found[1] = replace(found[1], confounders=[(name, by_name[name]) for name in names])
+    labels = "query", "reference"
+    domains = _assembled(found, chosen, is_query, labels, groups, row_weights(found))
+    return _with_confounders(domains, found, roles[0], site, labels, None, True)
+
+
+def _may_differ(found: Sequence[RoleColumns], any_features: bool) -> bool:
+    """Tell whether two tables have features of their own; refuse others that are not alike."""
+    query, reference = (one.table for one in found)
+    if query.columns is None or reference.columns is None:
+        if query.n_features != reference.n_features and not any_features:
+            turned = query.n_rows == reference.n_rows < min(query.n_features, reference.n_features)
+            hint = " The tables look transposed: samples are rows." if turned else ""
+            text = f"X_query has {query.n_features} features and X_reference has "
+            text += f"{reference.n_features}; they must be the same features, or else use "
+            raise refusal(text + "{@map='affine'}." + hint)
+        return True
+    left, right = (
+        [c for c in one.table.labels if one.table.is_annotated or c not in one.taken]
+        for one in found
+    )
+    # tables that share some names are meant to be alike: a typing error, not another assay
+    if any_features and set(left).isdisjoint(right):
+        return True
+    common = set(left).intersection(right)
+    alone = {
+        name: [column for column in columns if column not in common]
+        for name, columns in (("X_query", left), ("X_reference", right))
+    }
+    if any(alone.values()):
+        parts = [f"{name} alone has {listing(own)}" for name, own in alone.items() if own]
+        hints = "".join(did_you_mean(c, alone["X_reference"]) for c in alone["X_query"][:3])
+        raise ValueError(
+            f"X_query and X_reference must have the same columns; {'; '.join(parts)}.{hints}"
+        )
+    return False
+
+
+def _assembled(
+    found: Sequence[RoleColumns],
+    chosen: Chosen,
+    is_query: Array,
+    labels: tuple[Any, Any],
+    groups: Array | None,
+    weights: Array | None,
+) -> Domains:
+    """Return the domains, as yet without confounders."""
+    return Domains(
+        tuple(chosen.tables),
+        is_query,
+        [],
+        labels=labels,
+        weights=weights,
+        groups=groups,
+        left=chosen.left,
+        unused=unused_columns(found, chosen.tables),
+        n_mostly_zero=chosen.n_mostly_zero,
+    )
+
+
+def _bridges(given: Any, site: Array) -> Array:
+    """Return the number of each row's sample among those in several domains, -1 of other rows."""
+    names, sample = factorize([given], "bridge", allow_missing=True)
+    sample[sample == (names.index("") if "" in names else -1)] = -1
+    return in_several(sample, site, sample >= 0)
+
+
+def _with_confounders(
+    domains: Domains,
+    found: Sequence[RoleColumns],
+    roles: Roles,
+    site: Array,
+    labels: Sequence[Any],
+    bridge: Array | None,
+    two: bool,
+) -> Domains:
+    """Encode the confounders of all tables together, and leave out rows that cannot be used.
+
+    Rows of samples that are in several domains may lack confounders: they are compared with
+    themselves.
+    """
+    called = list(labels)
+    if two:
+        called = ["reference" if label == domains.labels[1] else "query" for label in labels]
+    columns, reliability = gathered([one.confounders for one in found], roles.reliability)
+    declared = declared_categorical(roles.categorical, list(columns))
+    confounders, keep = [], np.ones(len(site), dtype=bool)
+    for name, parts in columns.items():
+        confounder = encode(name, parts, name in declared)
+        gaps = np.isnan(confounder.values) if confounder.is_number else confounder.codes < 0  # type: ignore[arg-type]
+        asked = gaps if bridge is None else gaps & (bridge < 0)
+        if gaps.any():
+            refuse_gaps(name, int(asked.sum()), len(gaps), roles.missing)
+            if roles.missing == "impute":
+                refuse_unfillable(name, asked, site, called, two)
+            confounder = filled(confounder, gaps, site, labels)
+            if roles.missing == "drop":
+                keep &= ~asked
+        confounders.append(replace(confounder, n_missing=int(asked.sum())))
+    weights = domains.weights
+    for k, label in enumerate(called):
+        mine = site == k
+        if not mine.any():  # a site may have one of them only
+            continue
+        if not keep[mine].any():
+            text = "No {side} row is left after dropping {n:rows} rows with missing confounders "
+            names = listing(c.name for c in confounders if c.n_missing)
+            raise refusal(text + "({names}).", side=label, n=mine.sum(), names=names)
+        if weights is not None:
+            check_total_weight(float(weights[mine].sum()), str(label))
+    if weights is not None:
+        keep &= weights > 0
+    domains = replace(domains, confounders=confounders, keep=None if keep.all() else keep)
+    domains = with_gaps(domains, by_side=two)
+    return calibrated(domains, reliability, site, labels)
+
+
+def _read_blocks(
+    blocks: Blocks, roles: Roles, reference: Any, two: bool
+) -> tuple[Domains, Array, list[Any], Array | None]:
+    """Read all rows in one pass, or in two if a confounder is not what it seemed."""
+    by_row = {"'groups'": roles.groups, "'reliability'": roles.reliability or None}
+    by_row |= {"'bridge'": roles.bridge}
+    by_row["missing='impute'"] = None if roles.missing != "impute" else roles.missing
+    for argument, given in by_row.items():
+        if given is not None:
+            return _read_table(_collected(blocks, argument), roles, reference, two)
+    head = Table(blocks.first())
+    found, values = _head_roles(blocks, head, roles)
+    [table], left = _features_of(found, roles)
+    columns = dict(found.confounders)
+    kinds = {name: refuse_dates(name, [column]) for name, column in columns.items()}
+    declared = declared_categorical(roles.categorical, list(columns))
+    numbers = [n for n, kind in kinds.items() if kind.endswith("number") and n not in declared]
+    doubtful = {n for n in numbers if are_two(_known(columns[n]))}
+    X = table.read(slice(0, table.n_rows))
+    while True:
+        continuous = [n for n in numbers if n not in doubtful]
+        crossed: dict[str | None, Any] = {None: values[None]}
+        crossed |= {n: values[n] for n in columns if n not in continuous}
+        reading = Reading(
+            [*table.labels] if blocks.columns is not None else [*table.positions],
+            crossed,
+            {name: values[name] for name in continuous},
+            values.get("sample_weight"),
+            *_how_sampled(X),
+            _starts(blocks),
+        )
+        needed = dict.fromkeys([*table.labels, *found.taken])
+        some = blocks.select(list(needed))
+        tally = reduce_blocks(some, reading)
+        assert tally is not None  # there is a head
+        levels = _levels(tally, list(crossed))
+        wrong = {name for name in doubtful if len(levels.get(name, ())) > 2}
+        if not wrong:
+            break
+        doubtful -= wrong
+    _refuse_missing(tally, roles.missing)
+    labels, n_rows = levels[None], dict.fromkeys(levels[None], 0.0)
+    for key, k in tally.cells.items():
+        n_rows[key[0]] += float(tally.moments.count[k])
+    query, old = "other batches", max(labels, key=lambda label: n_rows[label])
+    if two:
+        query, old = name_domains(labels, tally.n_rows, reference)
+    domains, site = _domains(some, tally, reading, table, levels, old, kinds, two)
+    return replace(domains, labels=(query, old), left=left), site, labels, None
+
+
+def _collected(blocks: Blocks, argument: str) -> Any:
+    """Return a table that is not in memory as one that is; refuse one that is too large for it."""
+    most, n_rows, parts = _COLLECTED_VALUES // max(blocks.width, 1), 0, list[Any]()
+    for block in blocks:
+        n_rows += len(block)
+        if n_rows > most:
+            text = "{@" + argument + "} needs all rows in memory, and {@`X`} has more than {most} "
+            text += "rows of {width} columns. Name the columns that are needed, collect these, or "
+            raise NeedsRows(said(text + "take a part of the rows.", most=most, width=blocks.width))
+        parts.append(block if blocks.columns is None else nw.from_native(block).to_arrow())
+    if blocks.columns is None:
+        return np.concatenate(parts)
+    return arrow().concat_tables(parts, promote_options="permissive")
+
+
+def _head_roles(blocks: Blocks, head: Table, roles: Roles) -> tuple[RoleColumns, dict[Any, Any]]:
+    """Return the roles in the first rows; and the name, or the values of all rows, of each.
+
+    Of a table with names, roles are names; beside an array of Dask, they are values.
+    """
+    if blocks.columns is None:
+        whole = roles.read(Table(np.broadcast_to(0.0, (blocks.n_rows or 0, blocks.width))))
+        values: dict[Any, Any] = {None: whole.label, **dict(whole.confounders)}
+        if whole.weights is not None:
+            values["sample_weight"] = whole.weights
+        n = head.n_rows
+        first = [(name, column[:n]) for name, column in whole.confounders]
+        return replace(whole, table=head, label=whole.label[:n], confounders=first), values
+    weight = roles.sample_weight
+    for argument, given in (
+        ("domain", roles.label),
+        ("confounders", roles.confounders or []),
+        ("sample_weight", [] if weight is None else weight),
+    ):
+        names = [given] if isinstance(given, str) else given
+        if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+            text = "{@'" + argument + "'} must name columns of {@`X`}, which is not in memory. Got "
+            raise refusal(text + "{got}.", got=type(given).__name__)
+        head.refuse_unknown(argument, list(names))
+    found = roles.read(head)
+    values = {None: str(roles.label)} | {name: name for name, _ in found.confounders}
+    return found, values if weight is None else values | {"sample_weight": str(weight)}
+
+
+def _features_of(found: RoleColumns, roles: Roles) -> tuple[list[Table], dict[str, str]]:
+    """Select the features, by the first rows where none are named; and say why others are none."""
+    _, site = number_levels(found.label, "domain")
+    chosen = choose_features([found], roles.features, site)
+    return chosen.tables, chosen.left
+
+
+def in_blocks(domains: Domains) -> Domains:
+    """Return domains in memory as if they were not: sums of all rows, and a sample of these.
+
+    Memory is then one block for each thread. The same domains, if no row would be left out of the
+    sample.
+    """
+    width, n = domains.n_features, len(domains.is_query)
+    step = block_rows(width)
+    head = domains.rows(np.arange(min(n, step)))
+    marks, most = _how_sampled(head)
+    if np.bincount(domains.is_query, minlength=2).max() <= most:
+        return domains
+    weights = domains.weights
+    if domains.keep is not None:
+        weights = domains.keep * (1.0 if weights is None else weights)
+    crossed: dict[str | None, Any] = {None: domains.is_query}
+    crossed |= {c.name: c.codes for c in domains.confounders if not c.is_number}
+    numbers = {c.name: c.values for c in domains.continuous}
+    starts = np.append(np.arange(0, n, step), n)
+    reading = Reading([*range(width)], crossed, numbers, weights, marks, most, starts)
+    blocks = Blocks(domains, None, "memory", _parts, None, width, n)
+    tally = reduce_blocks(blocks, reading)
+    assert tally is not None  # there are rows
+    names = domains.tables[0].feature_names
+    table = Table.named(head[:1], names)
+    kinds = {c.name: "whole number" if c.may_be_codes else c.kind for c in domains.confounders}
+    levels = _levels(tally, list(crossed))
+    found, _ = _domains(blocks, tally, reading, table, levels, False, kinds, True)
+    known = {c.name: c for c in domains.confounders}
+    confounders = [
+        replace(known[c.name], codes=c.codes, values=c.values) for c in found.confounders
+    ]
+    return replace(domains, **{n: getattr(found, n) for n in _OF_SAMPLE}, confounders=confounders)
+
+
+def _parts(domains: Domains, rows: int) -> Iterator[Array]:
+    """Yield the rows of domains in memory, so many at a time."""
+    for start in range(0, len(domains.is_query), rows):
+        yield domains.rows(np.arange(start, min(start + rows, len(domains.is_query))))
+
+
+def _known(column: Any) -> Array:
+    """Return the numbers of a column that are known."""
+    values = as_array(column, np.float64)
+    return values[~np.isnan(values)]
+
+
+def _how_sampled(X: Array) -> tuple[Array, int]:
+    """Return features by which rows are told apart, and how many rows of a domain are sampled."""
+    return marks_of(X), max(1, min(_SAMPLED, _SAMPLED_VALUES // X.shape[1]))
+
+
+def _starts(blocks: Blocks) -> Array | None:
+    """Return where the blocks of an array begin, and where the last one ends."""
+    return None if blocks.columns is not None else np.cumsum([0, *blocks.native.chunks[0]])
+
+
+def _levels(tally: Tally, names: list[str | None]) -> dict[str | None, list[Any]]:
+    """Return the levels of the domain and of categorical confounders, sorted."""
+    columns = zip(*tally.cells) if tally.cells else [()] * len(names)
+    return {name: in_order(set(column)) for name, column in zip(names, columns)}
+
+
+def _refuse_missing(tally: Tally, missing: str) -> None:
+    """Refuse missing labels of domains, and missing confounders unless they are to be dropped."""
+    for name, n in tally.missing.items():
+        if name is not None:
+            refuse_gaps(name, n, tally.n_rows, missing, hint=False)
+        elif n:
+            text = f"{{@'domain'}} has {{n:rows}} missing values (of {tally.n_rows}). Drop these "
+            raise refusal(text + "rows, or give them a category of their own.", n=n)
+
+
+def _domains(
+    blocks: Blocks,
+    tally: Tally,
+    reading: Reading,
+    table: Table,
+    levels: dict[str | None, list[Any]],
+    reference: Any,
+    kinds: dict[str, str],
+    two: bool,
+) -> tuple[Domains, Array]:
+    """Return the sampled rows, weighted by how many they stand for, with the sums of all rows.
+
+    And the number of the label of each. `two` if there are two domains, which must have rows.
+    """
+    keys, side = list(tally.cells), domain_of(tally.cells)
+    sample = Sample.joined(tally.samples, side, reading.most)[0]
+    is_query_cell = np.array([key[0] != reference for key in keys], dtype=bool)
+    labels = {label: k for k, label in enumerate(levels[None])}
+    site = np.array([labels[key[0]] for key in keys], dtype=np.intp)[sample.cell]
+    for name, mine in sides(is_query_cell) if two else ():
+        total = tally.moments.count[mine].sum()
+        if reading.weight is not None:
+            check_total_weight(float(total), name)
+        if not total:
+            text = "No {side} row is left after dropping rows with missing confounders."
+            raise refusal(text, side=name)
+    confounders = []
+    for name in kinds:
+        n_missing = tally.missing.get(name, 0)
+        if name in reading.categorical:
+            number = {level: k for k, level in enumerate(levels[name])}
+            place = list(reading.categorical).index(name)
+            codes = np.array([number[key[place]] for key in keys], dtype=np.int32)[sample.cell]
+            own = Confounder(name, False, levels[name], codes, n_missing=n_missing)
+        else:
+            values = sample.Z[:, list(reading.continuous).index(name)]
+            few = may_be_codes(kinds[name], values)
+            own = Confounder(name, True, values=values, n_missing=n_missing, may_be_codes=few)
+        confounders.append(own)
+    counts, sums = sample.counts, None
+    if not sample.is_whole:
+        sums = _sums(blocks, reading, tally, sample, side)
+        counts = sums.weights
+    domains = Domains(
+        (Table.named(sample.X, table.feature_names),),
+        is_query_cell[sample.cell],
+        confounders,
+        weights=None if (counts == 1).all() else counts,
+        gaps=_gaps(tally, is_query_cell, table, two),
+        sums=sums,
+    )
+    return domains, site
+
+
+def _sums(blocks: Blocks, reading: Reading, tally: Tally, sample: Sample, side: Array) -> Sums:
+    """Return the sums of all rows; products of features and equal values are of the sample."""
+    moments, ties = tally.moments, Ties()
+    gaps = np.isnan(sample.X) if moments.known is not None else None
+    of_sample = GroupedMoments(len(side), sample.X.shape[1], products=True)
+    of_sample.update(sample.X, sample.cell, None, gaps)
+    moments.products = of_sample.products
+
+    def again(make: Callable[[], Any], features: Array, has_confounders: bool = True) -> Any:
+        """Read all rows once more."""
+        known = tally.cells, make, features, has_confounders
+        return reduce_blocks(blocks, Pass(reading, *known))
+
+    def values(features: Array) -> dict[int, Values]:
+        """Count the values of features with heavy tails in bins."""
+        empty = partial(Bins, moments.mean[:, features], moments.sd[:, features])
+        bins = again(empty, features, has_confounders=False)
+        return {int(j): bins.values(k) for k, j in enumerate(features)}
+
+    rows: dict[str, Any] = {"are_rows": True, "counts": sample.counts}
+    found = Sums(moments, side, ties, sample.cell, values=values, again=again, **rows)
+    ties.update(sample.X, side[sample.cell], found.weights)
+    return found
+
+
+def _gaps(tally: Tally, is_query: Array, table: Table, refuses: bool) -> tuple[Array, Array] | None:
+    """Return how many values are missing in either domain; refuse features without any if asked."""
+    moments, found = tally.moments, list[Array]()
+    if moments.known is None:
+        return None
+    for name, mine in sides(is_query):
+        known, count = moments.known[mine].sum(axis=0), moments.count[mine].sum()
+        if refuses and not known.all():
+            text = "No value of {names} is known in the {n:rows} {side} rows. Leave features "
+            text += "without values out with {@`features`}."
+            names = listing(table.names_of(known == 0))
+            raise refusal(text, names=names, n=int(count), side=name)
+        found.append((count - known).round().astype(np.intp))
+    return found[0], found[1]
