@@ -32,6 +32,7 @@ from condokit.checks import (
     refusal,
     said,
 )
+from condokit.data.arrays import computing
 from condokit.data.blocks import blocks_of
 from condokit.data.disclosure import hidden_counts
 from condokit.data.measurements import warn_of_columns
@@ -223,7 +224,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
 
     def fit_study(self, study: Study, columns: list[int] | None = None) -> "BatchAdapter":
         """Learn the maps from a study that has been read already."""
-        with noting() as notes:
+        with noting() as notes, computing("map"):
             warn_of_columns(study.domains)
             graph, reference, paths, why = self.graph(study)
             lost = [b for b in range(study.n_batches) if b not in paths]
@@ -239,7 +240,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             centred = self.reference == "consensus" and "consensus" not in study.labels
             if centred:
                 found = towards_centre(found, study, graph)
-        self._keep(study, graph, reference, paths, with_expected(found, study), why)
+            found = with_expected(found, study)
+        self._keep(study, graph, reference, paths, found, why)
         self.reference_ = "consensus" if centred else study.labels[reference]
         self.report_: BatchReport = replace(self.report_, reference=self.reference_, joint=joint)
         settings = self.one_adapter().get_params(deep=False)

@@ -276,7 +276,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             if np.isfinite(result.sum(dtype=np.float64)):
                 return
             if np.isinf(chunk).any():
-                table.refuse_infinity()
+                table.refuse_extremes(np.inf)
             missing = np.isnan(chunk)
             lost = self.depends(missing)
             if not np.array_equal(np.isnan(result), lost):

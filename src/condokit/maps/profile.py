@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, listing
+from condokit.checks import LARGEST, Array, listing
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.blocks import blocks_of
 from condokit.data.disclosure import MIN_CELL, small_cells, too_few
@@ -107,7 +107,8 @@ class Profile:
         gaps = np.isnan(X)
         known = len(X) - gaps.sum(axis=0)
         first = np.nan_to_num(X[0]) if len(X) else np.zeros(X.shape[1])
-        D = X - first
+        with np.errstate(over="ignore"):
+            D = np.clip(X - first, -LARGEST, LARGEST)
         D[gaps] = 0.0
         count = np.maximum(known, 1)
         shift = D.sum(axis=0) / count
@@ -252,7 +253,9 @@ class Monitor:
         """Look at more rows."""
         profile, finite = self.profile, np.isfinite(X)
         assert profile is not None
-        z = np.where(finite, X - profile.mean, 0.0) / ones_for_zeros(profile.sd)
+        with np.errstate(over="ignore"):
+            z = np.where(finite, X - profile.mean, 0.0) / ones_for_zeros(profile.sd)
+        z = np.clip(z, -LARGEST, LARGEST)
         low = -np.inf if profile.low is None else profile.low - profile.sd
         high = np.inf if profile.high is None else profile.high + profile.sd
         self.n_seen += len(X)

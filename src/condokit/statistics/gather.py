@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, is_number, listing, refusal
+from condokit.checks import LARGEST, SMALLEST, Array, is_number, listing, refusal
 from condokit.data.basis import RangeBasis
 from condokit.data.bins import Bins, Values
 from condokit.data.confounders import as_number
@@ -185,9 +185,13 @@ class Statistics:
         self._check(domains)
         values = self._confounders(domains)
         cell = self._cells(domains, codes, labels)
+        if cell.max(initial=-1) < 0:
+            names = listing(domains.tables[0].labels)
+            raise refusal("No value of {names} is known in any row that counts.", names=names)
         if domains.weights is not None:
             self.largest_weight = max(self.largest_weight, float(domains.weights.max()))
-        label = np.array([self.labels.index(name) for name in labels])[codes]
+        number = {name: k for k, name in enumerate(self.labels)}
+        label = np.array([number.get(name, -1) for name in labels])[codes]  # -1: no row counts
         for rows, chunk in domains.chunks():
             weights = None if domains.weights is None else domains.weights[rows]
             gaps = None if domains.gaps is None else np.isnan(chunk)
@@ -484,6 +488,12 @@ def _checked_ranges(ranges: Any) -> dict[str, tuple[float, float]]:
         if len(ends) != 2 or not all(map(is_number, ends)) or not ends[0] < ends[1]:
             text = "{@'ranges'} of {name!r} must be a pair (low, high) of numbers. Got {got!r}."
             raise refusal(text, name=name, got=given)
+        if max(map(abs, ends)) > LARGEST or ends[1] - ends[0] < SMALLEST:
+            text = (
+                "{@'ranges'} of {name!r} must lie within {most:g} of 0 and be at least {least:g} "
+            )
+            text += "wide. Rescale the confounder. Got {got!r}."
+            raise refusal(text, name=name, most=LARGEST, least=SMALLEST, got=given)
         found[str(name)] = float(ends[0]), float(ends[1])
     return found
 

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from condokit.checks import Array, listing, warn
+from condokit.checks import SMALLEST, Array, listing, warn
+from condokit.data.arrays import is_constant
 
 CONCENTRATED = 0.8  # share of the squares of a cell that one row holds
 _SAME = 0.1  # ratio of mean squared differences to what chance makes, for the same rows
@@ -106,7 +107,8 @@ def _pairs(one: Any, other: Any) -> Iterator[_Pair]:
             )
             is_same = bool(counts[0] == counts[1] and same.all() and size.any())
             chance = size * np.sqrt(1 / max(counts[0], 1) + 1 / max(counts[1], 1))
-            distances = ((x - y)[size > 0] / chance[size > 0]) ** 2
+            varies = ~is_constant(size, x)
+            distances = ((x - y)[varies] / chance[varies]) ** 2
             yield _Pair(cell, near, counts, is_same, distances)
 
 
@@ -128,7 +130,7 @@ def _exposed(squares: Array, fourth: Array) -> tuple[Array, Array]:
     With squared deviations :math:`a_i`, the largest share :math:`\max_i a_i / \sum a` is at least
     :math:`\sum a^2 / (\sum a)^2`, which the sums of fourth powers and squares tell.
     """
-    flat = squares == 0
+    flat = squares <= SMALLEST**2
     return ~flat & (fourth >= CONCENTRATED * squares**2), flat
 
 
