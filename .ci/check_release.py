@@ -120,6 +120,11 @@ def check_versions() -> None:
     expect(newest[0] == version(), f"The newest section of CHANGELOG.md is {newest[0]}.")
     expect(cited == version(), f"CITATION.cff has the version {cited}.")
     expect(newest[1] == released, f"The days differ: {newest[1]} and {released}.")
+
+
+def check_all_released() -> None:
+    """Refuse changes that are still under *Unreleased*, where they belong between releases."""
+    changelog = (ROOT / "CHANGELOG.md").read_text()
     unreleased = re.search(r"^## Unreleased\n(.*?)^## ", changelog, re.MULTILINE | re.DOTALL)
     expect(not unreleased or not unreleased[1].strip(), "CHANGELOG.md has unreleased changes.")
 
@@ -306,6 +311,7 @@ def main() -> int:
     if not options.dirty:
         check("everything is committed", check_clean)
     check("one version everywhere", check_versions)
+    check("nothing is unreleased", check_all_released)
     tools = Environment(folder / "tools", sys.executable)
     tools.install(*TOOLS)
     check("citation", check_citation, tools)
