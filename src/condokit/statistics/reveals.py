@@ -11,6 +11,7 @@ CONCENTRATED = 0.8  # share of the squares of a cell that one row holds
 _SAME = 0.1  # ratio of mean squared differences to what chance makes, for the same rows
 _FEWEST_MEANS = 8  # that are compared
 _ROUNDING = 1e-9
+_FAR = 1e9  # standard errors, beyond which means are as different as can be
 
 
 def warn_of_cells(content: dict[str, Any], stats: Any) -> None:
@@ -106,7 +107,8 @@ def _pairs(one: Any, other: Any) -> Iterator[_Pair]:
             )
             is_same = bool(counts[0] == counts[1] and same.all() and size.any())
             chance = size * np.sqrt(1 / max(counts[0], 1) + 1 / max(counts[1], 1))
-            distances = ((x - y)[size > 0] / chance[size > 0]) ** 2
+            away = np.abs(x - y)[size > 0] / chance[size > 0]
+            distances = np.minimum(away, _FAR) ** 2
             yield _Pair(cell, near, counts, is_same, distances)
 
 
