@@ -29,6 +29,7 @@ _DRIFT = 0.5  # standard deviations
 _SPREAD = 1.5  # ratio of standard deviations
 _CERTAIN = 4.0  # standard errors
 _MUCH_MISSING = 0.1  # more than when fitting
+_overflowing = np.errstate(over="ignore", invalid="ignore")  # values may be of any size
 _VERDICTS = {
     "as fitted": "As fitted: the data look like those the map was fitted on.",
     "look": "Look: the data differ from those the map was fitted on.",
@@ -249,6 +250,7 @@ class Monitor:
         """Whether rows can be compared: all features are there, and a profile is known."""
         return self.profile is not None and not any(f.level == "stop" for f in self.findings)
 
+    @_overflowing
     def update(self, X: Array) -> None:
         """Look at more rows."""
         profile, finite = self.profile, np.isfinite(X)
@@ -293,6 +295,7 @@ class Monitor:
         much = (self.beyond > _MUCH_IN_TAILS * self.n_seen).any()
         yield Finding("care" if much else "note", text)
 
+    @_overflowing
     def _sheet(self) -> tuple[Sheet, list[Finding]]:
         """Return what is known of every feature, and what is wrong with some."""
         profile, known = self.profile, self.known

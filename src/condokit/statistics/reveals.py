@@ -12,6 +12,7 @@ CONCENTRATED = 0.8  # share of the squares of a cell that one row holds
 _SAME = 0.1  # ratio of mean squared differences to what chance makes, for the same rows
 _FEWEST_MEANS = 8  # that are compared
 _ROUNDING = 1e-9
+_FAR = 1e9  # standard errors, beyond which means are as different as can be
 
 
 def warn_of_cells(content: dict[str, Any], stats: Any) -> None:
@@ -108,7 +109,8 @@ def _pairs(one: Any, other: Any) -> Iterator[_Pair]:
             is_same = bool(counts[0] == counts[1] and same.all() and size.any())
             chance = size * np.sqrt(1 / max(counts[0], 1) + 1 / max(counts[1], 1))
             varies = ~is_constant(size, x)
-            distances = ((x - y)[varies] / chance[varies]) ** 2
+            away = np.abs(x - y)[varies] / chance[varies]
+            distances = np.minimum(away, _FAR) ** 2
             yield _Pair(cell, near, counts, is_same, distances)
 
 
