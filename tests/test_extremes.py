@@ -231,6 +231,21 @@ def test_statistics_of_rows_without_any_value(frame):
     assert found.labels == ["query"]
 
 
+@pytest.mark.parametrize("size", [2 * SMALLEST, LARGEST])
+def test_statistics_of_all_values_that_are_read_can_be_saved(frame, size):
+    values = frame.assign(**{name: np.clip(frame[name], -1, 1) * size for name in "abc"})
+    values["age"] = np.linspace(0, size, 300)
+    roles = {**ROLES, "confounders": ["age", "sex"]}
+    weights = np.full(300, 2.0**52 / 300)
+    found = Statistics.of(values, **roles, ranges={"age": (0, size)}, sample_weight=weights)
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of equal values
+        found.save(file)
+    file.seek(0)
+    assert Statistics.load(file).labels == found.labels
+
+
 def test_large_values_are_mapped_as_far_as_numbers_go(frame):
     adapter = ConDoAdapter().fit_pair(*both(frame, list("abc")))
     row = pd.DataFrame({"a": [1e200, 1.0], "b": [0.0, np.nan], "c": [-1e307, 0.0]})
