@@ -151,6 +151,23 @@ def test_two_files_of_any_size_give_the_same_map(size, frame, plain, tmp_path, m
     np.testing.assert_allclose([found.scale, found.offset], [one.scale, one.offset], rtol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["three.csv", "three.h5ad"])
+def test_two_of_three_labels_give_the_map_of_their_rows(name, frame, tmp_path):
+    frame = frame.assign(device=np.where(np.arange(len(frame)) % 3 == 0, "v3", frame["device"]))
+    path, out = str(tmp_path / name), str(tmp_path / "map.json")
+    if name.endswith("h5ad"):
+        pytest.importorskip("anndata")
+        annotated(frame, "sparse").write_h5ad(path)
+    else:
+        frame.to_csv(path, index=False)
+    labels = ["--domain", "device", "--query-label", "v2", "--reference-label", "v1"]
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", path, *labels, "-c", "sex,age", "-f", "left,right", "-o", out, "-q"])
+    assert ended.value.code == 0
+    one = fitted(frame[frame["device"] != "v3"], features=["left", "right"])[0].map_
+    np.testing.assert_allclose(load_map(out).scale, one.scale, rtol=1e-9)
+
+
 def test_genes_that_are_mostly_zero_are_left_alone_by_every_door(tmp_path):
     pytest.importorskip("anndata")
     frame, rng = made(), np.random.default_rng(0)

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 import narwhals.stable.v2 as nw
+import numpy as np
 
 from condokit.checks import FileError, did_you_mean, listing
 from condokit.cli.options import READING
@@ -65,15 +66,17 @@ class Source:
         """Return all rows as the reader takes them, with no other columns than these."""
         if not self.is_annotated:
             return self.prepared(self.data.select(names))
-        data = self.data
-        if len(some := [name for name in data.var_names if name in set(names)]) < data.n_vars:
-            data = data[:, some].to_memory()
+        data, labels, mine = self.data, list[str | None](), np.ones(self.data.n_obs, dtype=bool)
         if self.label is not None:
             labels = list(map(as_text, data.obs[self.label]))
-            if self.only is not None:
-                data = data[[label in self.only for label in labels]].to_memory()
-                labels = [label for label in labels if label in self.only]
-            data.obs[self.label] = labels
+        if self.only is not None:
+            mine = np.array([label in self.only for label in labels])
+        some = np.isin(data.var_names, names)
+        if not (mine.all() and some.all()):
+            X = data.X.to_memory() if hasattr(data.X, "to_memory") else data.X[:]
+            data = type(data)(X[mine][:, some], obs=data.obs[mine], var=data.var.loc[some, []])
+        if self.label is not None:
+            data.obs[self.label] = [label for label, keep in zip(labels, mine) if keep]
         return data
 
     def prepared(self, table: Any) -> Any:
