@@ -35,6 +35,8 @@ IN_WHEEL = """
     condokit/py.typed
     condokit/datasets/files.toml
     condokit/export/adapt.py.jinja
+    condokit/io/map-schema.json
+    condokit/io/statistics-schema.json
     condokit/report/templates/report.css
     condokit/report/templates/report.html.jinja
     condokit/report/templates/report.js

@@ -12,6 +12,7 @@ from condokit import checks
 from condokit.checks import Array, Note, check_integer, listing, noting, refusal, warn
 from condokit.compare.priors import Prior
 from condokit.conditionals.base import Conditional
+from condokit.data.arrays import computing
 from condokit.data.blocks import blocks_of
 from condokit.data.domains import Domains
 from condokit.data.measurements import warn_of_columns
@@ -541,7 +542,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         before = list(notes)
         if self.n_jobs is not None and self.n_jobs != -1:
             check_integer("n_jobs", self.n_jobs, 1)
-        with noting() as notes:
+        with noting() as notes, computing("map"):
             warn_of_columns(domains)
             with watched(bool(self.verbose), self.n_jobs) as watch:
                 settings, controls, left = self.get_params(deep=False), None, domains

@@ -24,6 +24,11 @@ PriorName = Literal["product", "paper", "overlap"]
 ConditionalName = Literal["auto", "stratified", "kernel", "splines", "chained"]
 Shrinkage = float | Literal["auto"] | None
 Missing = Literal["raise", "drop", "impute"]
+# The largest size of a value that is fitted, and the smallest spread that is not taken for rounding
+# of a constant: fourth powers of values over 2 ** 53 rows, and squares of the ratio of two spreads,
+# are numbers in double precision.
+LARGEST, SMALLEST = 1e50, 1e-50
+LEAST_WEIGHT = 1e-12  # of a row, below which it counts as left out
 # classes that are gone: how they were asked for by name, and what to use in their place
 _REMOVED = {
     "Blocks": ("map='blocks'", "{@map='affine'}, one group of {@`features`} at a time"),
@@ -227,7 +232,7 @@ class IdentifiabilityWarning(_Coded):
     ...     warnings.simplefilter("always", IdentifiabilityWarning)
     ...     _ = ConDoAdapter().fit_pair(X, X)
     >>> print(caught[0].message)
-    Constant within strata in a domain, so only shifted: 'column 1'.
+    Constant or nearly so within strata in a domain, so only shifted: 'column 1'.
     """
 
 
@@ -387,6 +392,39 @@ def check_length(argument: str, values: Any, n_rows: int, table: str) -> None:
         )
 
 
+def are_moderate(X: Array) -> bool:
+    """Tell whether no value is missing, infinite or too large to compute with."""
+    return X.size == 0 or bool(float(X.min()) >= -LARGEST and float(X.max()) <= LARGEST)
+
+
+def sizes(X: Array) -> Array:
+    """Return the largest absolute value of every column, 0 where no value is known."""
+    return np.fmax.reduce(np.abs(X), axis=0, initial=0.0)
+
+
+def refuse_extremes(table: str, labels: Sequence[str], size: Array, largest: float) -> None:
+    """Refuse columns with infinite values, or with values above the largest that can be used."""
+    infinite = [label for label, n in zip(labels, size) if n == np.inf]
+    if infinite:
+        text = "{table} contains infinity, in {bad}. Correct these values, set them to NaN if "
+        text += "they are unknown, or leave the columns out with {@`features`}."
+        raise refusal(text, table=table, bad=listing(infinite))
+    huge = [label for label, n in zip(labels, size) if n > largest]
+    if huge:
+        text = "{table} has values of up to {most:.3g}, in {bad}, which are too large to compute "
+        text += "with (the limit is {largest:g}). Rescale these columns, for example to multiples "
+        text += "of {unit:.0e}; set values to NaN if they mark unknown ones; or leave the columns "
+        text += "out with {@`features`}."
+        raise refusal(
+            text,
+            table=table,
+            most=float(np.max(size)),
+            bad=listing(huge),
+            largest=largest,
+            unit=10.0 ** np.floor(np.log10(np.max(size))),
+        )
+
+
 def check_weights(weights: Any, n_rows: int, table: str) -> Array:
     """Return sample weights as non-negative finite float64, one per row."""
     try:
@@ -403,6 +441,6 @@ def check_weights(weights: Any, n_rows: int, table: str) -> Array:
     check_length("sample_weight", weights, n_rows, table)
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise refusal("{@'sample_weight'} must be finite and not negative.")
-    if weights.sum() > 1 << 53:
+    if weights.max(initial=0.0) > 1 << 53 or weights.sum() > 1 << 53:
         raise refusal("{@'sample_weight'} counts rows, but adds up to more than 2 ** 53.")
-    return weights
+    return np.where(weights < LEAST_WEIGHT, 0.0, weights)

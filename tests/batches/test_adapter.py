@@ -135,6 +135,49 @@ def with_controls(study, n, seed=0, noise=0.3):
     return pd.concat(parts, ignore_index=True)
 
 
+def bridged(seed, missing=0.0, n_batches=3, n=40):
+    """Twenty samples measured in every batch, others in one, some values missing."""
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=(n, 4))
+    parts = [truth * (1 + 0.2 * k) + k for k in range(n_batches)]
+    X = np.vstack(parts) + 0.05 * rng.normal(size=(n * n_batches, 4))
+    X[rng.random(X.shape) < missing] = np.nan
+    sample = [f"s{i}" if i < n // 2 else None for i in range(n)] * n_batches
+    return X, np.repeat(list("ABCD"[:n_batches]), n), np.array(sample, dtype=object)
+
+
+def test_bridges_alone_tell_each_feature_by_its_known_values():
+    X, batch, sample = bridged(0, missing=0.2)
+    X[:10, 1] = X[50:60, 1] = np.nan  # no sample has it in A and in B, but all in C
+    adapter = BatchAdapter(reference="A").fit(X, batch=batch, bridge=sample)
+    for k, name in enumerate("BC", 1):
+        np.testing.assert_allclose(adapter.maps_[name].scale, 1 / (1 + 0.2 * k), rtol=0.15)
+        np.testing.assert_allclose(adapter.maps_[name].offset, -k / (1 + 0.2 * k), atol=0.15)
+    mapped = adapter.transform(X, batch=batch)
+    np.testing.assert_array_equal(np.isnan(mapped), np.isnan(X))
+    shorter = X.copy()
+    shorter[(sample == None) & (np.arange(len(X)) % 2 == 0)] = np.nan  # noqa: E711
+    other = BatchAdapter(reference="A").fit(shorter, batch=batch, bridge=sample)
+    np.testing.assert_array_equal(other.maps_["B"].scale, adapter.maps_["B"].scale)
+
+
+def test_features_that_bridges_do_not_tell_are_named():
+    X, batch, sample = bridged(0, n_batches=2)
+    lost = X.copy()
+    lost[40:60, 1] = np.nan  # known in B in other rows alone
+    apart = X.copy()
+    apart[:10, 1] = apart[50:60, 1] = np.nan  # known of ten samples in A, of others in B
+    few = X.copy()
+    few[42:60, 1] = np.nan
+    for given in (lost, apart, few):
+        with pytest.raises(ValueError, match="do not tell 'column 1' in the batch 'B': fewer than"):
+            BatchAdapter(reference="A").fit(given, batch=batch, bridge=sample)
+        rest = BatchAdapter(reference="A").fit(given[:, [0, 2]], batch=batch, bridge=sample)
+        assert np.isfinite(rest.maps_["B"].scale).all()
+    shift = BatchAdapter(ConDoAdapter("shift"), reference="A")  # has no scale to learn
+    assert np.isfinite(shift.fit(few, batch=batch, bridge=sample).maps_["B"].offset).all()
+
+
 def test_bridges_reach_what_strata_do_not(made):
     study = made(0, [(0,), (1,), (2,)])
     table = with_controls(study, 8)

@@ -70,6 +70,23 @@ def test_all_features_go_into_a_table(files, command, capsys):
     assert "is read" in capsys.readouterr().err
 
 
+def test_a_table_of_features_computes_nothing_in_a_spreadsheet(tmp_path, capsys):
+    rng, names = np.random.default_rng(0), ["=HYPERLINK(A1)", "+1", "-cmd", "@x", "\tx", "plain"]
+    for name in ("new", "old"):
+        frame = pd.DataFrame(rng.normal(size=(40, 6)), columns=names)
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    sides = [tmp_path / "new.csv", "--reference", tmp_path / "old.csv"]
+    arguments = [*sides, "-o", tmp_path / "m.json", "--table", tmp_path / "t.csv"]
+    assert run("fit", *arguments) == 0
+    written = pd.read_csv(tmp_path / "t.csv")
+    assert sorted(written["feature"]) == sorted([f"'{name}" for name in names[:-1]] + ["plain"])
+    assert written["change"].dtype == float  # negative numbers are no text
+    assert (written["change"] < 0).any()
+    # the columns of whoever applies the map stay as they are
+    assert run("apply", tmp_path / "m.json", sides[0], "-o", tmp_path / "out.csv") == 0
+    assert list(pd.read_csv(tmp_path / "out.csv").columns) == names
+
+
 def test_figures_go_into_a_folder(files, capsys, tmp_path_factory):
     folder = tmp_path_factory.mktemp("out") / "figures"
     three = [part for kind in ("png", "svg", "pdf") for part in ("--figure-format", kind)]

@@ -17,6 +17,7 @@ from stories import run as run_code
 
 from condokit import AffineMap, BatchAdapter, ConDoAdapter, Statistics
 from condokit.batches import joint
+from condokit.io.documents import digest
 
 ROLES = ["-c", "sex,ward", "-f", ",".join(FEATURES)]
 
@@ -216,13 +217,21 @@ def test_a_second_release_with_a_few_more_rows_is_warned_of(sites, capsys):
     assert "Two parts of 'A' look like the same rows at two times" in err
 
 
+def write_forged(path, document):
+    """Write a file as an attacker does, with a hash that fits."""
+    Path(path).write_text(json.dumps({**document, "sha256": digest(document)}))
+
+
 REFUSED = [
     (["A.json", "A.json"], "The same statistics are given twice"),
     (["A.json", "other.json"], "'hb' in one part alone"),
     (["A.json", "gone.json"], "gone.json does not exist"),
     (["A.json", "empty.json"], "empty.json is not a statistics file"),
     (["A.json", "newer.json"], "written by a newer condokit (9.0; schema 2"),
-    (["A.json", "changed.json"], "changed.json is damaged: it was changed"),
+    (["A.json", "changed.json"], "changed.json was changed or damaged"),
+    (["A.json", "knots.json"], "knots.json is damaged: 'continuous.basis' is missing"),
+    (["A.json", "claim.json"], "must be a list of 1000000000, the number of features. Got 4."),
+    (["A.json", "fourth.json"], "'cells[0].fourth' must be at least 0. Got -1."),
     (["A.json", "m.csv"], "or statistics files alone"),
     (["A.csv", "B.csv"], "or statistics files alone"),
     (["A.json", "map.json"], "its 'format' is not 'condokit-statistics'"),
@@ -248,6 +257,11 @@ def test_files_that_cannot_be_fitted_are_refused_and_nothing_is_written(
     newer = written.replace('"schema": 1', '"schema": 2')
     Path("newer.json").write_text(newer.replace('"condokit": "', '"condokit": "9.0", "x": "'))
     Path("changed.json").write_text(written.replace('"count": ', '"count": 1'))
+    forged = json.loads(written)
+    forged["cells"][0]["fourth"][0] = -1.0
+    write_forged("fourth.json", forged)
+    write_forged("claim.json", {**json.loads(written), "n_features": 10**9})
+    write_forged("knots.json", {**json.loads(written), "continuous": {"products": {}}})
     before = sorted(os.listdir())
     if "--reference-label" not in arguments:
         arguments = [*arguments, "--reference-label", "A"]

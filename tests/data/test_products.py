@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from condokit.data.products import GroupedProducts
+from condokit.io.schema import STATISTICS
 
 
 def table(seed=0, n=400, r=3, d=4, groups=3, offset=0.0):
@@ -77,7 +78,10 @@ def test_products_survive_a_file_and_a_new_grouping():
     X, Phi, groups, weights = table()
     X[:30, 2] = np.nan
     found = gathered(X, Phi, groups, weights, (200,))
-    again = GroupedProducts.from_dict(json.loads(json.dumps(found.to_dict())))
+    node = STATISTICS.root["properties"]["continuous"]["properties"]["products"]
+    written = json.loads(json.dumps(found.to_dict()))
+    fields = STATISTICS._read(written, node, "", {"features": X.shape[1]})
+    again = GroupedProducts.from_dict(fields)
     for one, other in ((found, again), (found.own[2], again.own[2])):
         for name in ("count", "mean", "scatter", "squares"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))

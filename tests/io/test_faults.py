@@ -116,7 +116,7 @@ def test_one_of_several_writers_wins(tmp_path, monkeypatch, links):
         with second as two:
             two.write(pa.Table.from_pandas(table))
         one.write(pa.Table.from_pandas(2 * table))
-        with pytest.raises(FileError, match="exists; use --force"):
+        with pytest.raises(FileError, match="exists; set force to True"):
             first.__exit__(None, None, None)
     assert pd.read_csv(path)["x"].tolist() == [1.0]
     assert os.listdir(tmp_path) == ["out.csv"]

@@ -278,7 +278,7 @@ def test_places_that_cannot_be_read(tmp_path, monkeypatch):
 
 def test_places_that_cannot_be_written(tmp_path):
     path = write(tmp_path, "a\n1\n")
-    refused(path, "exists; use --force to replace it", read=open_writer)
+    refused(path, "exists; set force to True to replace it", read=open_writer)
     refused(tmp_path, "", read=open_writer, format="csv")
     refused(tmp_path / "no" / "t.csv", "no folder", read=open_writer)
     refused(tmp_path / "t.h5ad", ".h5ad", read=open_writer)

@@ -11,7 +11,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from condokit import AffineMap, MapFileError, load_map
-from condokit.maps import file as mapfile
 from condokit.maps.base import Map
 from condokit.maps.profile import Profile
 
@@ -19,7 +18,7 @@ from condokit.maps.profile import Profile
 class SinhMap(Map):
     """x -> sinh(power arsinh(x))."""
 
-    kinds = ("sinh",)
+    kinds, fields = ("sinh",), {"power": {"$ref": "#/$defs/vector"}}
 
     def __init__(self, power, feature_names=None, *, links=None, output_names=None):
         power = np.array(power, dtype=float)
@@ -28,10 +27,6 @@ class SinhMap(Map):
 
     def arrays(self):
         return {"power": self.power}
-
-    @classmethod
-    def numbers_from(cls, content):
-        return {"power": mapfile.numbers("power", content, 1)}
 
     def without_links(self, X, out=None):
         return np.sinh(self.power * np.arcsinh(X), out=out)

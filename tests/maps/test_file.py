@@ -1,5 +1,6 @@
 """The map file: exact, described by a schema, and safe to read whoever wrote it."""
 
+import contextlib
 import copy
 import json
 import os
@@ -13,11 +14,12 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+from mutations import mutated_bytes
 from reading import from_pair, from_table
 from sklearn.base import clone
 
-from condokit import AffineMap, ConDoAdapter, MapFileError, datasets, load_map
-from condokit.maps import file as mapfile
+from condokit import AffineMap, BatchAdapter, ConDoAdapter, MapFileError, datasets, load_map
+from condokit.io import documents
 from condokit.maps.families import LocationScale
 from condokit.maps.profile import Profile
 from condokit.maps.provenance import fingerprint
@@ -30,7 +32,9 @@ VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 def write_document(path, document):
     """Write changed content with a hash that fits."""
     document = {key: value for key, value in document.items() if key != "sha256"}
-    document["sha256"] = mapfile.digest(document)
+    document["sha256"] = "0" * 64
+    with contextlib.suppress(ValueError):  # of half a character
+        document["sha256"] = documents.digest(document)
     path.write_text(json.dumps(document).replace("Infinity", "1e999"))
 
 
@@ -151,6 +155,16 @@ def test_maps_of_removed_kinds_are_read_and_map_as_before(name, tmp_path):
         np.testing.assert_array_equal(loaded.A[2:, :2], 0)
         np.testing.assert_array_equal(loaded.A[:2, 2:], 0)
         assert (loaded.A[:2, :2] != 0).all()
+
+
+@pytest.mark.parametrize("name", ["dense", "monotone", "batches", "places"])
+def test_files_of_schema_2_are_read_for_ever(name):
+    path = Path(__file__).parent / "schema2" / f"{name}.json"  # written by condokit 1.0.0rc1
+    written = json.loads(path.read_text())
+    assert (written["schema"], written["condokit"]) == (2, "1.0.0rc1")
+    reader = BatchAdapter.load if written["kind"] == "batches" else load_map
+    content = json.loads(json.dumps(reader(path).to_dict()))
+    assert content == {key: value for key, value in written.items() if key in content}
 
 
 # provenance
@@ -334,29 +348,41 @@ def test_texts_that_are_no_map(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
-        ("diagonal", {"left": [[1.0]] * 3}, "'low-rank' alone"),
-        ("low-rank", {"kind": "diagonal"}, "'low-rank' alone"),
-        ("low-rank", {"left": [[1.0]] * 2}, "3 rows"),
-        ("dense", {"kind": "diagonal"}, "finite numbers"),
-        ("dense", {"scale": [[1.0, 2.0, 3.0], [1.0], [1.0]]}, "no matrix"),
-        ("dense", {"scale": [[], [], []]}, "'scale' must be a vector"),
-        ("diagonal", {"scale": [], "offset": []}, "'scale' must be a vector"),
-        ("diagonal", {"scale": [1.0, 1e999, 1.0]}, "finite numbers"),
-        ("diagonal", {"links": "log"}, "'links' is missing or of the wrong type"),
-        ("diagonal", {"links": {"a": "log"}}, "'links' is missing or of the wrong type"),
-        ("diagonal", {"links": ["log"]}, "one entry per feature: 3"),
-        ("links", {"links": ["log", True, None]}, "A link must be"),
-        ("links", {"links": ["log", -1, None]}, "A link must be"),
+        ("diagonal", {"left": [[1.0]] * 3}, "'left' does not belong to this kind"),
+        ("low-rank", {"kind": "diagonal"}, "'left' does not belong to this kind"),
+        ("low-rank", {"left": [[1.0]] * 2}, "numbers of the shape 3 x 1. Got 2 x 1"),
+        ("dense", {"kind": "diagonal"}, "'scale' must be numbers"),
+        (
+            "dense",
+            {"scale": [[1.0, 2.0, 3.0], [1.0], [1.0]]},
+            "must be numbers of the shape 3 x features",
+        ),
+        ("dense", {"scale": [[], [], []]}, "'scale' must be numbers of the shape 3 x features"),
+        ("diagonal", {"scale": [], "offset": []}, "must be numbers of the shape features. Got .."),
+        ("diagonal", {"scale": [1.0, 1e999, 1.0]}, "finite numbers. Got inf"),
+        ("diagonal", {"links": "log"}, "'links' must be a list. Got 'log'"),
+        ("diagonal", {"links": {"a": "log"}}, "'links' must be a list"),
+        (
+            "diagonal",
+            {"links": ["log"]},
+            "'links' must be a list of 3, the number of features. Got 1",
+        ),
+        (
+            "links",
+            {"links": ["log", True, None]},
+            r"'links\[1\]' must be text or a finite number or null",
+        ),
+        ("links", {"links": ["log", -1, None]}, "must be above 0. Got -1"),
         ("links", {"links": ["log", 10**290, None]}, None),
-        ("links", {"links": ["log", [], None]}, "A link must be"),
-        ("diagonal", {"output_names": "xyz"}, "'output_names' is missing or of the wrong type"),
-        ("diagonal", {"output_names": ["x", "y", 3]}, "different strings"),
-        ("diagonal", {"condokit": 3}, "'condokit' is missing or of the wrong type"),
-        ("diagonal", {"provenance": []}, "'provenance' is missing or of the wrong type"),
+        ("links", {"links": ["log", [], None]}, "must be text or a finite number or null"),
+        ("diagonal", {"output_names": "xyz"}, "'output_names' must be a list"),
+        ("diagonal", {"output_names": ["x", "y", 3]}, r"'output_names\[2\]' must be text. Got 3"),
+        ("diagonal", {"condokit": 3}, "'condokit' must be text. Got 3"),
+        ("diagonal", {"provenance": []}, "'provenance' must be an object"),
         ("diagonal", {"provenance": {"a": 10**100}}, "finite numbers"),
         ("diagonal", {"provenance": {"a": [[[[[[[[]]]]]]]]}}, "too deeply nested"),
-        ("diagonal", {"fitted_on": None}, "'fitted_on' is missing or of the wrong type"),
-        ("diagonal", {"feature_names": ["a", "b", "\ud800" * 10**6]}, None),
+        ("diagonal", {"fitted_on": None}, "'fitted_on' must be an object. Got None"),
+        ("diagonal", {"feature_names": ["a", "b", "\ud800" * 10**6]}, "is no character"),
     ],
 )
 def test_contents_that_are_no_map(tmp_path, kind, change, message):
@@ -392,7 +418,7 @@ def test_profiles_that_are_none(tmp_path, key, value):
     if value == [1.0, 1.0, 10**299]:  # large, but a number
         assert AffineMap.load(path).fitted_on.mean[2] == 1e299
         return
-    with pytest.raises(MapFileError, match=f"'{key}' of 'fitted_on'"):
+    with pytest.raises(MapFileError, match=f"'fitted_on.{key}' must be"):
         AffineMap.load(path)
 
 
@@ -407,10 +433,10 @@ def test_things_that_are_no_files(tmp_path):
 def test_huge_files_are_refused_before_they_are_read(tmp_path, monkeypatch):
     path = tmp_path / "map.json"
     with path.open("wb") as file:
-        file.truncate(mapfile.MOST_BYTES + 1)  # a hole
+        file.truncate(documents.MOST_BYTES + 1)  # a hole
     with pytest.raises(MapFileError, match="more than .* bytes"):
         AffineMap.load(path)
-    monkeypatch.setattr(mapfile, "MOST_VALUES", 1000)
+    monkeypatch.setattr(documents, "MOST_VALUES", 1000)
     path.write_text("[" + "0," * 2000 + "0]")
     with pytest.raises(MapFileError, match="more than 1000 values"):
         AffineMap.load(path)
@@ -426,70 +452,6 @@ def load_or_refuse(path):
         message = str(error)
     assert "\n" not in message
     return None
-
-
-def mutated_bytes(text, chance):
-    """Flip, cut out, repeat or truncate bytes."""
-    text = bytearray(text)
-    kind = chance.choice(["flip", "cut", "truncate", "repeat", "insert"])
-    i, j = sorted(chance.randrange(len(text)) for _ in range(2))
-    if kind == "flip":
-        for _ in range(chance.randint(1, 4)):
-            text[chance.randrange(len(text))] ^= 1 << chance.randrange(8)
-    elif kind == "cut":
-        del text[i : min(j, i + 30)]
-    elif kind == "truncate":
-        del text[i:]
-    elif kind == "repeat":
-        text[i:i] = text[i : min(j, i + 100)]
-    else:
-        text[i:i] = chance.choice(
-            [b"NaN", b"1e999", b"[", b"{", b'"', b"\x00", b"\xff", b"-", b","]
-        )
-    return bytes(text)
-
-
-STRANGE = [
-    None,
-    True,
-    0,
-    -1,
-    1e308,
-    10**290,
-    10**400,
-    "",
-    "x",
-    [],
-    {},
-    [[]],
-    [None],
-    {"a": {}},
-    "log",
-]
-
-
-def mutated_document(document, chance):
-    """Delete, swap or replace something anywhere in the document."""
-    document = copy.deepcopy(document)
-    for _ in range(chance.randint(1, 3)):
-        place = document
-        while True:
-            keys = list(place) if isinstance(place, dict) else list(range(len(place)))
-            if not keys:
-                break
-            key = chance.choice(keys)
-            inner = place[key]
-            if isinstance(inner, dict | list) and inner and chance.random() < 0.6:
-                place = inner
-                continue
-            if chance.random() < 0.3:
-                del place[key]
-            elif chance.random() < 0.3 and isinstance(inner, int | float):
-                place[key] = chance.choice([str(inner), [inner], bool(inner), -inner, inner + 1])
-            else:
-                place[key] = copy.deepcopy(chance.choice(STRANGE))
-            break
-    return document
 
 
 def test_a_thousand_damaged_files_load_to_the_same_map_or_not_at_all(tmp_path):
@@ -509,24 +471,6 @@ def test_a_thousand_damaged_files_load_to_the_same_map_or_not_at_all(tmp_path):
         refused += found is None
         assert found is None or found == affine
     assert refused > 900
-
-
-def test_a_thousand_forged_files_load_as_the_schema_says_or_not_at_all(tmp_path):
-    chance = random.Random(1)
-    path = tmp_path / "map.json"
-    loaded = 0
-    for i in range(1000):
-        make(KINDS[i % len(KINDS)]).save(path)
-        document = mutated_document(json.loads(path.read_text()), chance)
-        write_document(path, document)
-        start = time.perf_counter()
-        affine = load_or_refuse(path)
-        assert time.perf_counter() - start < 1
-        if affine is not None:
-            loaded += 1
-            VALIDATOR.validate(json.loads(path.read_text()))
-            assert len(affine(np.full((2, affine.n_features_in_), np.nan))) == 2
-    assert 20 < loaded < 900
 
 
 @pytest.mark.parametrize("shape", [(22_283,), (300, 300)])

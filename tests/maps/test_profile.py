@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from condokit import AffineMap, ConDoAdapter, MapFileError, datasets
+from condokit.io.documents import digest
 from condokit.maps.profile import Profile
 
 
@@ -80,8 +81,6 @@ def test_the_file_remembers(fitted, tmp_path):
 
 @pytest.mark.parametrize("damage", [3, {"n_rows": 1}, {"mean": ["x"]}, {"n_rows": -1}])
 def test_a_damaged_profile_is_refused(fitted, tmp_path, damage):
-    from condokit.maps import file as mapfile
-
     adapter, _ = fitted
     path = tmp_path / "map.json"
     adapter.map_.save(path)
@@ -94,9 +93,16 @@ def test_a_damaged_profile_is_refused(fitted, tmp_path, damage):
         content["fitted_on"] = profile
     else:
         content["fitted_on"] = damage
-    mapfile.write(path, {k: v for k, v in content.items() if k != "sha256"})
+    path.write_text(json.dumps({**content, "sha256": digest(content)}))
     with pytest.raises(MapFileError, match="fitted_on"):
         AffineMap.load(path)
+
+
+def test_values_far_beyond_a_profile_do_not_overflow():
+    profile = Profile(200, np.array([1e300]), np.array([1e-5]), np.zeros(1))
+    found = AffineMap([1.0], [0.0], fitted_on=profile).check(np.ones((9, 1)))
+    assert found.verdict == "look"
+    assert found.features["note"] == ["values far away"]
 
 
 def test_no_single_row_can_be_read_off_a_profile(rng):

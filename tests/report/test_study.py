@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from condokit import BatchAdapter
+from condokit import BatchAdapter, FileError
 from condokit.report import build_study, render_study, save
 from condokit.trust.evaluate import evaluate
 
@@ -197,6 +197,8 @@ def test_maps_that_were_loaded_or_added_have_a_page(tmp_path):
     adapter.add_batch(frame, batch="site", confounders=["group"])
     roles = {"batch": "site", "confounders": ["group"]}
     record = save(tmp_path / "added.html", adapter, frame, **roles)
+    with pytest.raises(FileError, match="added.html exists; set force to True to replace it"):
+        save(tmp_path / "added.html", adapter, frame, **roles)
     assert [pair["batches"] for pair in record["pairs"] if pair["on_path"]][-1][0] == "C"
     assert len(nodes((tmp_path / "added.html").read_text(encoding="utf-8"))) == 3
     adapter, _ = study_of(frame)

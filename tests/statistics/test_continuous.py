@@ -8,9 +8,10 @@ import pytest
 from scipy.optimize import least_squares
 from sklearn.base import clone
 
-from condokit import BatchAdapter, ConDoAdapter, Statistics
+from condokit import BatchAdapter, ConDoAdapter, FileError, Statistics
 from condokit.data.basis import RangeBasis
 from condokit.data.continuous import Continuous, _coarse
+from condokit.io.documents import digest
 
 FEATURES = [f"f{j}" for j in range(4)]
 ROLES = {"features": FEATURES, "confounders": ["age", "sex"]}
@@ -232,10 +233,11 @@ def test_bad_input_is_refused_by_name(tmp_path):
     with pytest.raises(ValueError, match="'age' is continuous"):
         ConDoAdapter(reference="A", divergence="reverse-kl").fit_statistics(stats)
     stats.save(tmp_path / "a.json")
-    content = json.loads((tmp_path / "a.json").read_text())["continuous"]
-    content["basis"]["n_knots"] = 9
-    with pytest.raises(ValueError, match="do not fit"):
-        Continuous.read(content)
+    document = json.loads((tmp_path / "a.json").read_text())
+    document["continuous"]["basis"]["n_knots"] = 9
+    (tmp_path / "a.json").write_text(json.dumps({**document, "sha256": digest(document)}))
+    with pytest.raises(FileError, match="do not fit"):
+        Statistics.load(tmp_path / "a.json")
     part = Continuous(stats.continuous.basis, 1, 4)
     other = type(part.basis)(("age",), ((18.0, 95.0),), 9)
     with pytest.raises(ValueError, match="Functions of continuous confounders differ"):

@@ -1,11 +1,11 @@
 """The statistics file: what is in it, what is not, and that it is read as it was written."""
 
-import contextlib
 import copy
 import io
 import itertools
 import json
-import random
+import time
+import tracemalloc
 from pathlib import Path
 
 import jsonschema
@@ -15,9 +15,7 @@ import pytest
 from sites_made import FEATURES, hospital, without_few
 
 from condokit import ConDoAdapter, FileError, Statistics
-from condokit.maps.file import digest
-from condokit.statistics.file import content_of
-from condokit.statistics.reveals import facts_of, words
+from condokit.io.documents import digest
 
 ROOT = Path(__file__).parents[2]
 VALIDATOR = jsonschema.Draft202012Validator(
@@ -91,6 +89,17 @@ def test_saved_files_follow_the_schema_and_are_read_back(kind, rng):
     for one, other in zip(document["values"], again["values"], strict=True):
         assert min(one["counts"]) >= 5
         np.testing.assert_allclose(np.mean(one["ends"]), np.mean(other["ends"]), rtol=0.05)
+
+
+@pytest.mark.parametrize("name", ["categories", "gaps", "numbers", "rounds"])
+def test_files_of_schema_1_are_read_for_ever(name):
+    path = Path(__file__).parent / "schema1" / f"{name}.json"  # written by condokit 1.0.0rc1
+    document = json.loads(path.read_text())
+    assert (document["schema"], document["condokit"]) == (1, "1.0.0rc1")
+    again = saved(Statistics.load(path))
+    assert again["cells"][0]["mean"] == document["cells"][0]["mean"]
+    assert again["continuous"] == document["continuous"]
+    assert {len(again[key]) - len(document[key]) for key in ("cells", "values")} == {0}
 
 
 def test_files_merge_in_any_order_and_split(tmp_path):
@@ -274,38 +283,178 @@ def test_numbers_of_equal_values_are_rounded():
     assert all(count % 5 == 0 for _, count in found)
 
 
-def mutated(value, chance):
-    """Return a document with one thing in it changed."""
-    if isinstance(value, dict) and value and ("format" in value or chance.random() < 0.9):
-        key = chance.choice(list(value))
-        if chance.random() < 0.1:
-            return {k: v for k, v in value.items() if k != key}
-        return {**value, key: mutated(value[key], chance)}
-    if isinstance(value, list) and value and chance.random() < 0.9:
-        k = chance.randrange(len(value))
-        if chance.random() < 0.1:
-            return value[:k] + value[k + 1 :]
-        return [*value[:k], mutated(value[k], chance), *value[k + 1 :]]
-    return chance.choice([None, True, -1, 0, 7.5, 1e308, "x", [], {}, [1], {"a": 1}, 10**30])
-
-
-def test_forged_files_are_read_or_refused_and_never_break(rng):
-    table = with_gaps(hospital("A"))
+@pytest.fixture(scope="module")
+def forged():
+    """Return documents with everything that a file can hold."""
+    table = with_gaps(without_few(hospital("A", n=900)))
     table["wbc"] = (table["wbc"] > 1).astype(float)
-    document, chance, n_read = saved(of(table)), random.Random(1), 0
-    other = of(hospital("B"), "B")
-    for _ in range(600):
-        try:
-            forged = mutated(copy.deepcopy(document), chance)
-            found = loaded(forged)
-        except FileError:
-            continue
-        n_read += 1
-        assert "No single row" in words(facts_of({"sha256": "", **forged}, found), 4)
-        assert np.isfinite(found.moments.mean).all()
-        assert np.isfinite(found.moments.fourth).all()
-        with contextlib.suppress(ValueError):
-            found.merge(other)
-        with contextlib.suppress(ValueError):
-            assert content_of(found, 5)["cells"]
-    assert 20 < n_read < 400
+    table["age"] = np.random.default_rng(0).uniform(20, 90, len(table))
+    ages = {"confounders": ["sex", "age"], "ranges": {"age": (18, 95)}}
+    return {
+        "plain": saved(of(table, features=["wbc", "hb", "na"])),
+        "ages": saved(of(table, given=["crp"], features=["crp", "hb"], **ages)),
+    }
+
+
+def change(document, path, value):
+    """Return a document with another value at a path of keys."""
+    document = copy.deepcopy(document)
+    place = document
+    for key in path[:-1]:
+        place = place[key]
+    if value is KeyError:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value(place[path[-1]]) if callable(value) else value
+    return document
+
+
+def negative(value):
+    return -abs(value)
+
+
+@pytest.mark.parametrize("claim", [10**6, 10**9, 2**53, 10**30])
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("plain", ["n_features"]),
+        ("plain", ["equal_values", 0, "feature"]),
+        ("plain", ["equal_values", 0, "marks", 0, 0]),
+        ("ages", ["values", 0, "feature"]),
+        ("ages", ["continuous", "basis", "n_knots"]),
+        ("ages", ["continuous", "products", "n_columns"]),
+        ("ages", ["continuous", "robust", "0", "n_columns"]),
+    ],
+)
+def test_sizes_that_a_file_claims_take_neither_memory_nor_time(forged, kind, path, claim):
+    document = change(forged[kind], path, claim)
+    start = time.process_time()
+    tracemalloc.start()
+    with pytest.raises(FileError, match="features" if path[0] == "n_features" else path[0]):
+        loaded(document)
+    assert tracemalloc.get_traced_memory()[1] < 5e6
+    tracemalloc.stop()
+    assert time.process_time() - start < 1
+
+
+def test_many_knots_are_refused_before_functions_are_made_of_them(forged):
+    document = change(forged["ages"], ["continuous", "basis", "n_knots"], 3000)
+    start = time.process_time()
+    with pytest.raises(FileError, match=r"'continuous.basis.n_knots' must be at most 64. Got 3000"):
+        loaded(document)
+    assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value", "message"),
+    [
+        ("plain", ["cells", 0, "fourth", 0], negative, r"'cells\[0\].fourth' must be at least 0"),
+        ("plain", ["cells", 0, "squares", 0], negative, "must be at least 0"),
+        ("plain", ["cells", 0, "mean", 0], None, "lacks 'mean' of a feature that is known"),
+        ("plain", ["cells", 0, "mean", 0], 1e80, "must be at most 1"),
+        ("plain", ["cells", 0, "mean", 0], True, "must be numbers or null. Got True"),
+        ("plain", ["cells", 0, "mean"], lambda row: row[:2], "of the shape 3. Got 2"),
+        ("plain", ["cells", 0, "known", 0], 10**6, "'known' above its 'count'"),
+        ("plain", ["cells", 0, "count"], 1, "'count' below 5, the fewest rows"),
+        ("plain", ["cells", 0, "count"], 10**30, "must be at most 9007199254740992"),
+        ("plain", ["cells", 0, "levels", 0], ["F"], r"levels\[0\]' must be text or"),
+        ("plain", ["cells", 0, "levels"], ["F"], "a level of each category"),
+        ("plain", ["cells", 1, "levels"], lambda _: ["F", "icu"], "'cells' must be different"),
+        ("plain", ["cells", 0, "domain"], {}, r"'cells\[0\].domain' must be text or a finite"),
+        ("plain", ["cells"], [], "'cells' must be a list of 1 or more"),
+        ("plain", ["equal_values", 0, "marks", 0, 0], -1, "must be at least 0. Got -1"),
+        ("plain", ["equal_values", 0, "marks", 0, 0], 256, "no whole number below 256"),
+        ("plain", ["equal_values", 0, "marks", 0, 0], 0.5, "no whole number below 256"),
+        ("plain", ["equal_values", 0, "marks", 0, 1], -1, "must be at least 0"),
+        ("plain", ["equal_values", 0, "marks", 0, 1], 10**6, "more rows than 'cells'"),
+        ("plain", ["equal_values", 0, "domain"], "B", "'domain' without cells"),
+        ("plain", ["correlations", 0, "matrix", 0, 1], -0.9999, "cannot be those of any rows"),
+        ("plain", ["correlations", 0, "matrix"], lambda rows: rows[:2], "of the shape 2 x 2"),
+        ("plain", ["correlations", 0, "domain"], "B", "twice, or of no cell"),
+        ("plain", ["feature_names", 0], "hb", "must be different. Got 'hb' twice"),
+        ("plain", ["feature_names"], ["a"], "must be a list of 3, the number of features. Got 1"),
+        ("plain", ["confounders", 0, "name"], "ward", "'confounders' has 'ward' twice"),
+        ("plain", ["confounders", 0, "kind"], "odd", "one of 'categorical', 'continuous'"),
+        ("plain", ["confounders", 0, "kind"], "continuous", "must have a 'range' from low to"),
+        ("plain", ["masked", "rows"], -1, "'masked.rows' must be at least 0"),
+        ("plain", ["masked"], KeyError, "'masked' is missing"),
+        ("plain", ["largest_weight"], 0.5, "'largest_weight' must be at least 1"),
+        ("plain", ["min_cell"], 1, "'min_cell' must be at least 3. Got 1"),
+        ("plain", ["reference"], [], "'reference' must be text or"),
+        ("plain", ["continuous"], KeyError, "'continuous' is missing"),
+        ("ages", ["continuous"], None, "'continuous' does not fit the kinds of"),
+        ("ages", ["confounders", 1, "range"], [95, 18], "'age' must have a 'range' from low"),
+        ("ages", ["confounders", 1, "range"], [18, 90], "are not those of 'confounders'"),
+        ("ages", ["values", 0, "counts", 0], 0, "must be above 0"),
+        ("ages", ["values", 0, "counts", 0], 10**6, "'values' has more rows than 'cells'"),
+        ("ages", ["values", 0, "levels"], ["X"], "has a cell twice, or one of no rows"),
+        ("ages", ["values", 0, "ends", 0], [], "of the shape 2 x"),
+        ("ages", ["continuous", "bins", 0, 0, 0], 10**6, "cannot be sums of the rows"),
+        ("ages", ["continuous", "bins", 0, 0, 0], -1, "must be at least 0"),
+        ("ages", ["continuous", "products", "count", 0], 7, "cannot be sums of the rows"),
+        ("ages", ["continuous", "products", "scatter", 0, 1, 1], negative, "cannot be sums"),
+        ("ages", ["continuous", "robust", "0", "scatter", 0, 1, 2], 1e9, "cannot be sums"),
+        ("ages", ["continuous", "robust"], lambda one: {"7": one["0"]}, "numbers below 2. Got '7'"),
+        ("ages", ["continuous", "robust"], lambda one: {"x": one["0"]}, "numbers below 2. Got 'x'"),
+        ("ages", ["continuous", "products", "own"], [], "products.own' must be an object"),
+    ],
+)
+def test_forged_numbers_are_refused_by_name(forged, kind, path, value, message):
+    with pytest.raises(FileError, match=message) as caught:
+        loaded(change(forged[kind], path, value))
+    assert "\n" not in str(caught.value)
+
+
+def odd_columns(rng, n):
+    """Return columns whose sums are hard on rounding."""
+    x = rng.normal(size=n)
+    return {
+        "constant": np.full(n, 0.1) * (1 + 1e-16 * rng.integers(0, 3, n)),
+        "far": 1e9 + 1e-6 * x,
+        "first": np.where(np.arange(n) == 0, 1e7, x),
+        "last": np.where(np.arange(n) == n - 1, 1e6, 7.0),
+        "ties": rng.integers(0, 2, n).astype(float),
+        "tails": rng.standard_t(1.5, n),
+        "small": 1e-30 * x,
+    }
+
+
+@pytest.mark.filterwarnings("ignore:One row holds", "ignore:All rows have the same value")
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_rows_are_like_their_file_is_read(seed):
+    rng = np.random.default_rng(seed)
+    n, by_age = int(rng.integers(700, 900)), seed % 3 > 0
+    table = pd.DataFrame(odd_columns(rng, n))
+    features = list(table)
+    table["age"] = np.full(n, 50.0) if seed % 3 == 1 else rng.uniform(20, 90, n)
+    table["exact"] = 3 * table["age"]
+    table = table.mask(rng.random(table.shape) < [0.0, 0.05][seed % 2]).assign(age=table["age"])
+    table["sex"] = np.where(np.arange(n) % 7 > 2, "F", "M")
+    confounders = ["age", "sex"][: 1 + seed % 2] if by_age else ["sex"]
+    how = {"features": [*features, "exact"], "ranges": {"age": (18, 95)} if by_age else None}
+    weights = rng.choice([0.5, 1.0, 2.0], n) if seed % 4 == 3 else None
+    given = None if seed % 4 == 3 else ["tails", "last"]
+    stats = Statistics.of(
+        table, label="A", confounders=confounders, given=given, sample_weight=weights, **how
+    )
+    again = loaded(saved(stats))
+    assert again.n_rows == stats.n_rows
+    again.hashes = []
+    assert len(loaded(saved(again.merge(stats))).cells) == len(stats.cells)
+
+
+def test_a_file_that_stands_for_very_many_values_is_refused(forged, monkeypatch):
+    from condokit.io import documents
+
+    monkeypatch.setattr(documents, "MOST_VALUES", 300)
+    document = {**forged["plain"], "equal_values": [], "correlations": []}
+    assert loaded(document).labels == ["A"]
+    with pytest.raises(FileError, match="it stands for .* values, which is too much"):
+        loaded({**document, "equal_values": forged["plain"]["equal_values"]})
+
+
+def test_values_that_no_file_can_hold_are_told_when_it_is_written(rng):
+    stats = Statistics.of(rng.normal(size=(40, 2)), label="A")
+    stats.moments.mean *= 1e90
+    with pytest.raises(ValueError, match=r"cannot be written: 'cells\[0\].mean' must be at"):
+        saved(stats)

@@ -21,7 +21,7 @@ from condokit.batches.estimate import (
 )
 from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
-from condokit.batches.record import BatchFacts, BatchReport, account, plain
+from condokit.batches.record import BatchFacts, BatchReport, account, maps_of, plain
 from condokit.checks import (
     Array,
     NeedsRows,
@@ -32,6 +32,7 @@ from condokit.checks import (
     refusal,
     said,
 )
+from condokit.data.arrays import computing
 from condokit.data.blocks import blocks_of
 from condokit.data.disclosure import hidden_counts
 from condokit.data.measurements import warn_of_columns
@@ -40,6 +41,9 @@ from condokit.data.roles import Roles, batch_of_rows
 from condokit.data.study import Study
 from condokit.data.tables import Table
 from condokit.fit.estimator import by_place, is_array_wanted, keep_features, matched, names_out
+from condokit.io import documents
+from condokit.io.documents import Place
+from condokit.io.schema import refuse_if, shown
 from condokit.maps import file as mapfile
 from condokit.maps.lazily import map_lazily_by
 from condokit.maps.profile import profile
@@ -220,7 +224,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
 
     def fit_study(self, study: Study, columns: list[int] | None = None) -> "BatchAdapter":
         """Learn the maps from a study that has been read already."""
-        with noting() as notes:
+        with noting() as notes, computing("map"):
             warn_of_columns(study.domains)
             graph, reference, paths, why = self.graph(study)
             lost = [b for b in range(study.n_batches) if b not in paths]
@@ -236,7 +240,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             centred = self.reference == "consensus" and "consensus" not in study.labels
             if centred:
                 found = towards_centre(found, study, graph)
-        self._keep(study, graph, reference, paths, with_expected(found, study), why)
+            found = with_expected(found, study)
+        self._keep(study, graph, reference, paths, found, why)
         self.reference_ = "consensus" if centred else study.labels[reference]
         self.report_: BatchReport = replace(self.report_, reference=self.reference_, joint=joint)
         settings = self.one_adapter().get_params(deep=False)
@@ -532,7 +537,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
 
     kinds = ("batches",)  # that stand in the files which the class reads
 
-    def save(self, path: mapfile.Place) -> None:
+    def save(self, path: Place) -> None:
         """Write all maps to one readable JSON file.
 
         Parameters
@@ -541,7 +546,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             Where to write, whole or not at all.
         """
         check_is_fitted(self, "maps_")
-        mapfile.write(path, self.to_dict())
+        documents.write(path, self.to_dict(), mapfile.MAPS)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the file."""
@@ -559,7 +564,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         }
 
     @classmethod
-    def load(cls, path: mapfile.Place) -> "BatchAdapter":
+    def load(cls, path: Place) -> "BatchAdapter":
         """Read the maps that `save` wrote; they transform as before, and can be added to.
 
         Parameters
@@ -589,22 +594,17 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "BatchAdapter":
-        """Read what `to_dict` returns; raise a ValueError if it is none."""
-        parts = content.get("batches")
-        if type(parts) is not list or not parts or not all(type(one) is dict for one in parts):
-            raise ValueError("'batches' is missing or of the wrong type.")
-        labels = [one.get("label") for one in parts]
-        if len({(type(label), label) for label in labels}) < len(labels):
-            raise ValueError("two batches have the same label.")
-        self = cls(reference=content.get("reference"))
-        self.maps_ = {
-            label: mapfile.CLASSES[one["kind"]].from_dict(one) for label, one in zip(labels, parts)
-        }
+        """Return the adapter of which a file has these fields; raise a ValueError if none."""
+        self, reference = cls(reference=content["reference"]), content["reference"]
+        self.maps_ = maps_of(content)
+        is_known = reference in (*self.maps_, "consensus")
+        refuse_if(not is_known, f"'reference' is {shown(reference)}, which is no batch.")
         self.provenance_ = check_provenance(content.get("provenance")) or {}
-        self.report_ = BatchReport.told(content.get("reference"), self.provenance_)
-        self.reference_, self.errors_ = content.get("reference"), dict.fromkeys(self.maps_)
-        if self.reference_ in self.maps_:
-            self.errors_[self.reference_] = DiagonalErrors(*np.zeros((3, content["n_features"])))
+        self.report_ = BatchReport.told(reference, self.provenance_, list(self.maps_))
+        self.reference_, self.errors_ = reference, dict.fromkeys(self.maps_)
+        if reference in self.maps_:
+            n_features = self.maps_[reference].n_features_in_
+            self.errors_[reference] = DiagonalErrors(*np.zeros((3, n_features)))
         paths = {label: one.path for label, one in self.report_.batches.items()}
         self.graph_, self.paths_ = [], paths
         self._columns, self.n_features_in_ = content.get("columns"), content["n_features"]

@@ -137,6 +137,7 @@ def _together(
     if study.domains.sums is not None and study.domains.continuous:
         study = replace(study, domains=from_sample(study.domains))
     linked = replace(study, domains=replace(study.domains, links=links))
+    study.refuse_unbridged(reference, sorted(paths), 2 + family.has_scale)  # one more than numbers
     shrinks = one.shrinkage == "auto"
     found = fit_study(linked, sorted(paths), reference, family.has_scale, shrinks)
     if found.flat.any() and family.has_scale:
@@ -172,8 +173,7 @@ def _some_rows(study: Study, batches: list[int]) -> dict[int, Array]:
     """Return some rows of every batch."""
     if study.domains.sums is not None:  # two rows with the same mean and spread
         stats = study.moments()
-        sd = np.sqrt(stats.squares / ones_for_zeros(stats.n))
-        return {b: stats.mean[b] + np.array([[1.0], [-1.0]]) * sd[b] for b in batches}
+        return {b: stats.mean[b] + np.array([[1.0], [-1.0]]) * stats.sd[b] for b in batches}
     n = _MOST_VALUES // (len(batches) * study.domains.n_features)
     n = min(max(n, _FEWEST_ROWS), _MOST_ROWS)
     numbers = {b: np.flatnonzero(study.rows(b)) for b in batches}

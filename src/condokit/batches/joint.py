@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.arrays import is_constant, ones_for_zeros
 from condokit.data.bins import side_by_side
 from condokit.data.continuous import Continuous
 from condokit.data.grouped import GroupedMoments, GroupedScatter
@@ -116,7 +116,7 @@ class _Layout:
             mean[b] = (w * X[mine]).sum(0) / total
             X[mine] -= mean[b]
             unit[b] = np.sqrt((w * X[mine] ** 2).sum(0) / total)
-            unit[b] = np.where(unit[b] > 1e-12 * np.abs(mean[b]), unit[b], 0.0)
+            unit[b] = np.where(is_constant(unit[b], mean[b]), 0.0, unit[b])
             X[mine] /= ones_for_zeros(unit[b])
         return X if known is None else X * known, mean, unit, known
 
@@ -266,7 +266,7 @@ def _units(stats: GroupedMoments, K: int) -> tuple[Array, Array]:
     mean = np.add.reduceat(stats.n * stats.mean, first) / total
     away = stats.mean - np.repeat(mean, len(stats.count) // K, axis=0)
     unit = np.sqrt(np.add.reduceat(stats.squares + stats.n * away**2, first) / total)
-    return mean, np.where(unit > 1e-12 * np.abs(mean), unit, 0.0)
+    return mean, np.where(is_constant(unit, mean), 0.0, unit)
 
 
 def _products(layout: _Layout) -> tuple[Iterable[_Part], dict[str, Any]]:

@@ -1,6 +1,6 @@
 """What is known of the maps of many batches: facts that print, and that go into their file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,8 @@ from condokit.checks import Note
 from condokit.data.disclosure import told
 from condokit.data.noise import kinds
 from condokit.data.study import Study
+from condokit.io.schema import refuse_if, shown
+from condokit.maps import file as mapfile
 from condokit.maps.provenance import check_provenance, setting, versions
 
 _ERRORS = ("error_before", "error_after")
@@ -43,16 +45,27 @@ class BatchReport:
     facts: dict[str, Any]  #: Facts of the fit.
 
     @classmethod
-    def told(cls, reference: Any, provenance: Mapping[str, Any]) -> "BatchReport":
-        """Return what a file tells."""
+    def told(
+        cls, reference: Any, provenance: Mapping[str, Any], labels: Sequence[Any]
+    ) -> "BatchReport":
+        """Return what a file tells of batches with some labels; refuse paths that lead nowhere."""
         names = ("rows", "path", "overlap", "bridges", *_ERRORS)
         facts: dict[Any, Any] = {
             one["label"]: [float("nan") if one[name] is None else one[name] for name in names]
             for one in provenance.get("batches", ())
         }
         facts = {k: BatchFacts(v[0], list(v[1]), *v[2:]) for k, v in facts.items()}
-        lost, why = provenance.get("unreachable", ()), str(provenance.get("reference", ""))
-        return cls(reference, why, bool(provenance.get("joint")), facts, list(lost), {})
+        lost, why = provenance.get("unreachable", ()), provenance.get("reference", "")
+        for label, one in facts.items():
+            rest = one.path[1:]
+            is_known = label in labels and one.path[:1] == [label] and label not in lost
+            if not is_known or (rest and (rest[0] not in facts or facts[rest[0]].path != rest)):
+                raise ValueError(
+                    f"'provenance.batches' has no path from {shown(label)} to the others."
+                )
+        if not set(lost) <= set(labels):
+            raise ValueError("'provenance.unreachable' names what is no batch.")
+        return cls(reference, why, provenance.get("joint", False), facts, list(lost), {})
 
     def plain(self) -> list[dict[str, Any]]:
         """Return what a file may tell of every batch."""
@@ -97,3 +110,24 @@ def account(
         "warnings": list(dict.fromkeys(f"{n.category}: {told(n.sentence)}" for n in notes)),
     }
     return check_provenance(facts) or {}
+
+
+def maps_of(content: dict[str, Any]) -> dict[Any, Any]:
+    """Return the maps in a file, which must be of the same features, by their labels."""
+    names, columns, width = content["feature_names"], content.get("columns"), content["n_features"]
+    if columns is not None:
+        is_wrong = len({*columns}) < len(columns) or max(columns) >= width
+        refuse_if(is_wrong, f"'columns' must be different places among {width} columns")
+    n_features, maps = width if columns is None else len(columns), dict[Any, Any]()
+    for k, one in enumerate(content["batches"]):
+        where, label = f"'batches[{k}]'", one["label"]
+        refuse_if(label in maps, f"{where} has the label {shown(label)}, as another batch")
+        try:
+            maps[label] = found = mapfile.CLASSES[one["kind"]].from_dict(one)
+        except ValueError as error:
+            raise ValueError(f"{where} holds no map: {error}") from None
+        text = f"{where} maps {found.shape[1]} features to {found.shape[0]}, not {n_features}"
+        refuse_if(found.shape != (n_features, n_features), text)
+        text = f"{where} has other 'feature_names' than the file, or in another order"
+        refuse_if(one["feature_names"] != names, text)
+    return maps

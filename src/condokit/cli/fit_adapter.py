@@ -1,6 +1,5 @@
 """The fit of the command line: from options to a map that knows its making, and its report."""
 
-import csv
 import hashlib
 import io
 import shlex
@@ -21,7 +20,7 @@ from condokit.cli.tables import IN_MEMORY, read_data, reliabilities, split
 from condokit.data.disclosure import hidden_overlap
 from condokit.data.domains import Domains
 from condokit.data.records import plain
-from condokit.io import files_of, sha256
+from condokit.io import files_of, sha256, spreadsheet
 from condokit.io.progress import progress
 from condokit.maps.families import MAPS, LowRank
 from condokit.maps.provenance import fingerprint
@@ -170,9 +169,7 @@ class Fitted:
 
     def table(self, record: dict[str, Any]) -> bytes:
         """Return all features as text: changes, parameters and what is left of the shift."""
-        columns, text = record["features"], io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([columns, *zip(*columns.values())])
-        return text.getvalue().encode()
+        return spreadsheet(record["features"])
 
     def rows(self) -> dict[str, Any]:
         """Return the numbers of rows compared, as far as they may be told."""

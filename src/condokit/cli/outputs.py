@@ -25,6 +25,7 @@ _OPTIONS = {name: "--" + name.replace("_", "-") for name in _SAME.split()} | {
     "sample_weight": "--weights",
     "reference": "--reference-label",
     "set unreachable to 'keep'": "leave them as they are with --keep-unreachable",
+    "set force to True": "use --force",
     "BatchAdapter.plan": "condokit plan",
     "links such as 'log'": "--link FEATURE=log",
     "`links` of LocationScale": "--link",

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from condokit.checks import Array
+from condokit.data.arrays import precisions
 from condokit.data.covariates import Covariates
 from condokit.data.grouped import GroupedMoments
 
@@ -133,5 +134,4 @@ def moments_from(count: Array, mean: Array, squares: Array, independent: Array) 
     var = np.maximum(var, VARIANCE_FLOOR * pooled)
     # one subject with many rows still has a variance, if a poor one
     poor = np.where(lone, 0.0, np.maximum(independent - 1, 0.5))
-    with np.errstate(divide="ignore"):
-        return Moments(mean, var, 1 / var, independent, poor)
+    return Moments(mean, var, precisions(var), independent, poor)

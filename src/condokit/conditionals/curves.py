@@ -18,6 +18,7 @@ _MOST_COLUMNS = 60  # of one block that crosses curves with categories
 _ADDITIVE = 4  # up to this many continuous columns each get a curve of their own
 _LEADING = 2  # beyond that, the columns that matter most
 _FEW_PRODUCTS = 1 << 18  # that are cheaper to keep than to compute again
+_LEAST_NOISE = 1e-8  # variance, in standard units, where curves explain a feature exactly
 _INDICES = 3  # and curves of this many linear combinations
 
 
@@ -134,7 +135,9 @@ class CurveRegression:
         self.precision = np.full((len(self.tau2), len(self.block)), 1e-8)
         self.precision[:, 1:] = 1 / self.tau2[:, self.block[1:]]
         H, diagonal = gram.copy(), np.arange(len(self.block))
-        H[:, diagonal, diagonal] += self.precision
+        # what rounding leaves of functions that rows do not tell apart must not be inverted
+        least = 1e-14 * np.trace(gram, axis1=1, axis2=2)[:, None]
+        H[:, diagonal, diagonal] += self.precision + least
         self.cov = np.linalg.inv(H)
         return self.cov
 
@@ -190,7 +193,7 @@ def fit_noise(
     noise: CurveRegression, Psi: Array, weights: Array, square: Array, log_var: Array | None
 ) -> tuple[Array, Array, Array]:
     r"""Regress log-variances :math:`\Psi \gamma` on squares; return gamma, these, their bounds."""
-    typical = np.log(np.maximum(weights @ square / weights.sum(), 1e-300))
+    typical = np.log(np.maximum(weights @ square / weights.sum(), _LEAST_NOISE))
     bounds = typical + np.array([[-7.0], [4.0]])  # no row may rule alone
     log_var = np.broadcast_to(typical, square.shape) if log_var is None else log_var
     weighted = Psi * (0.5 * weights[:, None])

@@ -6,6 +6,7 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.conditionals.base import VARIANCE_FLOOR, Conditional, Moments
+from condokit.data.arrays import precisions
 from condokit.data.covariates import Covariates
 from condokit.data.kernels import Kernel, call, check_kernel, column_widths, rbf_delta
 
@@ -85,8 +86,8 @@ class KernelSmoother(Conditional):
         var = (K @ square + _FAR * square.sum(axis=0)) / total
         var = np.maximum(var, VARIANCE_FLOOR * (share @ X**2))
         count = total[:, 0] ** 2 / ((K * K) @ counts + _FAR**2 * counts.sum())
-        with np.errstate(divide="ignore"):
-            return Moments(means + middle, var, 1 / var, count, np.maximum(count - 1, 0.5))
+        dof = np.maximum(count - 1, 0.5)
+        return Moments(means + middle, var, precisions(var), count, dof)
 
     def _at_rows(self, X: Array, covariates: Covariates, K: Array) -> tuple[Array, Array]:
         """Return the leave-one-out likelihood of every row, and squared residuals."""

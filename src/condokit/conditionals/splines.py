@@ -5,7 +5,7 @@ import numpy as np
 from condokit.checks import Array
 from condokit.conditionals.base import VARIANCE_FLOOR, Conditional, Moments
 from condokit.conditionals.curves import Basis, CurveRegression, Products, curve_bases, fit_noise
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.arrays import is_constant, precisions
 from condokit.data.covariates import Covariates
 
 _FEATURE_BATCH = 256
@@ -35,7 +35,8 @@ class Splines(Conditional):
         counts = covariates.counts
         middle = counts @ X / counts.sum()
         spread = np.sqrt(counts @ (X - middle) ** 2 / counts.sum())
-        unit = ones_for_zeros(spread)
+        constant = is_constant(spread, middle)
+        unit = np.where(constant, np.inf, spread)  # what is rounding becomes 0
         bases = curve_bases(covariates, _KNOTS, (X - middle) / unit)
         products, Psi = Products(bases[0](covariates)), bases[1](covariates)
         means, variances = np.empty((2, len(at.Z), X.shape[1]))
@@ -43,13 +44,13 @@ class Splines(Conditional):
             batch = slice(start, start + _FEATURE_BATCH)
             Y = (X[:, batch] - middle[batch]) / unit[batch]
             beta, gamma, bounds = self._fit(Y, bases, products, Psi, counts)
-            means[:, batch] = bases[0](at) @ beta.T * unit[batch] + middle[batch]
+            size = np.where(constant, 0.0, spread)[batch]
+            means[:, batch] = bases[0](at) @ beta.T * size + middle[batch]
             log_var = np.clip(bases[1](at) @ gamma.T, *bounds)
-            floor = np.where(spread[batch] > 0, VARIANCE_FLOOR, 0.0)
-            variances[:, batch] = np.maximum(np.exp(log_var), floor) * unit[batch] ** 2
+            variances[:, batch] = np.maximum(np.exp(log_var), VARIANCE_FLOOR) * size**2
         count = np.full(len(at.Z), counts.sum() / len(bases[0].block))
-        with np.errstate(divide="ignore"):
-            return Moments(means, variances, 1 / variances, count, np.maximum(count - 1, 0.5))
+        dof = np.maximum(count - 1, 0.5)
+        return Moments(means, variances, precisions(variances), count, dof)
 
     def _fit(
         self, Y: Array, bases: tuple[Basis, Basis], products: Products, Psi: Array, counts: Array

@@ -1,8 +1,25 @@
 """Small arithmetic that several layers share: averages, quantiles, and the two domains."""
 
-import numpy as np
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from condokit.checks import Array
+import numpy as np
+from scipy.sparse.linalg import ArpackError
+
+from condokit.checks import SMALLEST, Array, refusal
+
+
+@contextmanager
+def computing(what: str) -> Iterator[None]:
+    """Word the error of whatever is no number, or has no solution, while this is computed."""
+    try:
+        with np.errstate(over="raise", divide="raise", invalid="raise"):
+            yield
+    except (ArithmeticError, np.linalg.LinAlgError, ArpackError) as error:
+        text = "No {what} could be computed from these features ({why}). Look for values far from "
+        text += "all others, rescale features, or use {@map='location-scale'} or 'shift'."
+        raise refusal(text, what=what, why=str(error).rstrip(".")) from error
 
 
 def sides(is_query: Array) -> tuple[tuple[str, Array], tuple[str, Array]]:
@@ -17,7 +34,24 @@ def rms(values: Array) -> float:
 
 def ones_for_zeros(sizes: Array) -> Array:
     """Return variances or units with ones in place of zeros, as divisors of constant features."""
-    return np.where(sizes > 0, sizes, 1.0)
+    return np.where(sizes > SMALLEST**2, sizes, 1.0)
+
+
+def largest_of(values: Array) -> Array:
+    """Return the largest size in every column, 1 for zeros, over which no square underflows."""
+    size = np.abs(values).max(axis=0, initial=0.0)
+    return np.where(size > 0, size, 1.0)
+
+
+def precisions(variances: Array) -> Array:
+    """Return the inverse of variances, infinity where a feature is constant."""
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.asarray(1 / variances)
+
+
+def is_constant(spread: Any, size: Any, rounding: float = 1e-13) -> Array:
+    """Mark features whose spread is nothing but rounding of values of this size."""
+    return np.asarray(spread <= np.maximum(rounding * np.abs(size), SMALLEST))
 
 
 def independent(D: Array, tolerance: float = 1e-7) -> Array:

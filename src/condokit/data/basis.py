@@ -124,7 +124,7 @@ class RangeBasis:
     def from_dict(cls, record: dict[str, Any]) -> "RangeBasis":
         """Return what `to_dict` has written."""
         found = cls.of(record["ranges"])
-        return cls(found.names, found.ranges, int(record["n_knots"]))
+        return cls(found.names, found.ranges, record["n_knots"])
 
 
 def paired(Z: Array) -> Array:

@@ -1,5 +1,6 @@
 """Values of features with heavy tails in narrow bins, so that single rows are not needed."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,10 +69,16 @@ class Values:
     count: Array  # (n,)
     ends: Array  # (2, n)
 
+    @classmethod
+    def joined(cls, parts: "Iterable[Values]") -> "Values":
+        """Return the values of all parts, of which there may be none."""
+        none = cls(np.zeros(0, dtype=np.intp), np.zeros(0), np.zeros((2, 0)))
+        every = [(one.cell, one.count, one.ends) for one in (none, *parts)]
+        return cls(*(np.concatenate(same, axis=-1) for same in zip(*every)))
+
     def merge(self, other: "Values") -> "Values":
         """Return the values of both."""
-        one, two = (self.cell, self.count, self.ends), (other.cell, other.count, other.ends)
-        return Values(*(np.concatenate(pair, axis=-1) for pair in zip(one, two)))
+        return Values.joined([self, other])
 
     def coarser(self, least: int, mean: Array, sd: Array) -> "Values":
         """Join neighbours until at least so many rows stand behind each, as `Bins` would.
@@ -92,10 +99,7 @@ class Values:
             square = np.bincount(group, count * ((u - middle[group]) ** 2).mean(axis=0)) / n
             ends = mean[k] + unit * np.sinh(middle + _BOTH * np.sqrt(square))
             parts.append(Values(np.full(len(n), k), n, ends))
-        found = Values(np.zeros(0, dtype=np.intp), np.zeros(0), np.zeros((2, 0)))
-        for part in parts:
-            found = found.merge(part)
-        return found
+        return Values.joined(parts)
 
     def placed(self, place: Array) -> "Values":
         """Return the same with other numbers of cells; those that are negative are left out."""

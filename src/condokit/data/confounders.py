@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, did_you_mean, is_number, listing, refusal
+from condokit.checks import LARGEST, Array, did_you_mean, is_number, listing, refusal, sizes
 from condokit.data.columns import as_array, factorize, kind_of
 from condokit.data.domains import Confounder
 from condokit.data.measurements import CODES, looks_like
@@ -20,7 +20,7 @@ def encode(name: str, columns: Sequence[Any], declared: bool = False) -> Confoun
     kind = refuse_dates(name, columns)
     if kind.endswith("number") and not declared:
         values = np.concatenate([as_array(column, np.float64) for column in columns])
-        refuse_infinite(name, values)
+        refuse_extreme_numbers(name, values)
         known = values[~np.isnan(values)]
         if len(known) == 0 or not are_two(known):
             gaps, few = len(values) - len(known), may_be_codes(kind, known)
@@ -59,10 +59,17 @@ def refuse_dates(name: str, columns: Sequence[Any]) -> str:
     return kind
 
 
-def refuse_infinite(name: str, values: Array) -> None:
-    """Refuse a confounder of numbers that are not finite."""
+def refuse_extreme_numbers(name: str, values: Array) -> None:
+    """Refuse a confounder of numbers that are infinite, or too large to compute with."""
     if n := int(np.isinf(values).sum()):
         raise refusal("Confounder {name!r} has {n:rows} infinite values.", name=name, n=n)
+    most = float(sizes(values))
+    if most > LARGEST:
+        text = "Confounder {name!r} has values of up to {most:.3g}, which are too large to compute "
+        text += "with (the limit is {largest:g}). Rescale it, for example to multiples of "
+        text += "{unit:.0e}, or leave rows out where they mark unknown values."
+        unit = 10.0 ** np.floor(np.log10(most))
+        raise refusal(text, name=name, most=most, largest=LARGEST, unit=unit)
 
 
 def are_two(known: Array) -> bool:
@@ -123,7 +130,9 @@ def gathered(
             raise refusal(what, name=name, text=listing(text))
         parts = [[as_array(c, np.float64) for c in columns.pop(one)] for one in names]
         values = np.column_stack([np.concatenate(part) for part in parts])
-        known = np.isfinite(values)
+        for one, column in zip(names, values.T):
+            refuse_extreme_numbers(one, column)
+        known = ~np.isnan(values)
         n = known.sum(axis=1)
         mean = np.where(known, values, 0.0).sum(axis=1) / np.where(n, n, np.nan)
         columns[name], measured[name] = [mean], values

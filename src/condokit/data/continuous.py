@@ -9,6 +9,7 @@ from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.basis import RangeBasis
 from condokit.data.products import GroupedProducts
+from condokit.io.schema import refuse_if
 
 _BINS = 20
 _NU = 4.0  # degrees of freedom of weights
@@ -163,20 +164,16 @@ class Continuous:
         return {**content, "robust": robust}
 
     @classmethod
-    def read(cls, content: dict[str, Any]) -> "Continuous":
-        """Return what was written."""
-        products = GroupedProducts.from_dict(content["products"])
-        basis = RangeBasis.from_dict(content["basis"])
-        found = cls(basis, len(products.count), products.n_features)
-        found.products, bins = products, np.array(content["bins"], dtype=float)
-        found.bins = bins.reshape(found.bins.shape)
-        parts = content["robust"].items()
-        found.robust = {int(j): GroupedProducts.from_dict(one) for j, one in parts}
-        for one in (products, *products.own.values(), *found.robust.values()):
-            if one.scatter.shape[:2] != (len(products.count), basis.n_columns):
-                raise ValueError("'products' do not fit 'basis'")
-            if not all(np.isfinite(table).all() for table in (one.count, one.mean, one.scatter)):
-                raise ValueError("its numbers are impossible")
+    def read(cls, fields: dict[str, Any]) -> "Continuous":
+        """Return what was written; refuse sums that are not of functions of the basis."""
+        basis = RangeBasis.from_dict(fields["basis"])
+        products = GroupedProducts.from_dict(fields["products"])
+        robust = {j: GroupedProducts.from_dict(one) for j, one in fields["robust"].items()}
+        widths = {one.n_columns for one in (products, *products.own.values(), *robust.values())}
+        is_wrong = widths != {basis.n_columns} or fields["bins"].shape[1] != len(basis.names)
+        refuse_if(is_wrong, "'continuous.products' or 'bins' do not fit 'continuous.basis'")
+        found = cls(basis, 0, 0)
+        found.products, found.bins, found.robust = products, fields["bins"], robust
         return found
 
 

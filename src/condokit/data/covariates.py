@@ -7,6 +7,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from condokit.checks import Array
+from condokit.data.arrays import largest_of
 from condokit.data.domains import Confounder, Domains
 from condokit.data.subsets import subsample
 
@@ -73,7 +74,7 @@ class Covariates:
 
 def standard_units(z: Array) -> Callable[[Array], Array]:
     """Return a function to the standard units of z; normal scores of ranks if tails are heavy."""
-    largest = float(np.abs(z).max(initial=0.0)) or 1.0
+    largest = float(largest_of(z))
     middle, spread = float((z / largest).mean()), float((z / largest).std())
     if spread == 0:
         return np.zeros_like
@@ -103,6 +104,7 @@ def design(confounders: list[Confounder], rows: Array, degree: int) -> Array:
             columns.append((codes[:, None] == np.unique(codes)[1:]).astype(float))
         else:
             z = confounder.values[rows]
+            z = z / largest_of(z)
             z = (z - z.mean()) / (z.std() or 1.0)
             columns.append(z[:, None] ** np.arange(1, degree + 1))
     return np.column_stack(columns)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array
+from condokit.checks import LARGEST, Array, refuse_extremes, sizes
 from condokit.data.links import Link
 from condokit.data.links import apply as apply_links
 from condokit.data.tables import Table
@@ -94,9 +94,7 @@ class Domains:
         start = 0
         for table in self.tables:
             for rows, chunk in table.chunks():
-                if self.links is not None:
-                    chunk = apply_links(self.links, chunk, table.labels, table.name)
-                yield slice(start + rows.start, start + rows.stop), chunk
+                yield slice(start + rows.start, start + rows.stop), self._linked(table, chunk)
             start += table.n_rows
 
     def rows(self, used: Array) -> Array:
@@ -124,11 +122,18 @@ class Domains:
         for table in self.tables:
             first, last = np.searchsorted(used, [start, start + table.n_rows])
             if first < last:
-                rows = table.read(used[first:last] - start)
-                if self.links is not None:
-                    rows = apply_links(self.links, rows, table.labels, table.name)
-                X[first:last] = rows
+                X[first:last] = self._linked(table, table.read(used[first:last] - start))
             start += table.n_rows
+
+    def _linked(self, table: Table, rows: Array) -> Array:
+        """Return rows of a table on the scale of links."""
+        if self.links is None:
+            return rows
+        with np.errstate(over="ignore"):
+            linked = apply_links(self.links, rows, table.labels, table.name)
+        where = f"{table.name} on the scale of its links"
+        refuse_extremes(where, table.labels, sizes(linked), LARGEST)
+        return linked
 
     def marks(self) -> Array:
         """Return a few features of every row, by which rows are told apart."""

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from condokit.checks import Array
-from condokit.data.arrays import ones_for_zeros
+from condokit.checks import LARGEST, Array
+from condokit.data.arrays import is_constant, ones_for_zeros
 from condokit.data.subsets import subsample
 
 _ENTRIES = 1 << 17  # of a sparse matrix, at a time
@@ -53,8 +53,9 @@ class GroupedMoments:
 
     @property
     def sd(self) -> Array:
-        """Standard deviations of features in groups, by the number of values."""
-        return np.asarray(np.sqrt(self.squares / np.maximum(self.n, 1)))
+        """Standard deviations of features in groups, by the number of values; 0 of constants."""
+        found = np.sqrt(self.squares / ones_for_zeros(self.n))
+        return np.where(is_constant(found, self.mean), 0.0, found)
 
     def update(
         self, X: Array, groups: Array, weights: Array | None = None, gaps: Array | None = None
@@ -91,7 +92,7 @@ class GroupedMoments:
         self.add_means(present, count, known, origin, *sums)
 
     def update_columns(self, columns: Sequence[Array], groups: Array) -> bool:
-        """Add many rows of few groups, given as columns; return whether nothing is missing."""
+        """Add many rows of few groups, given as columns; not if a value is missing or too large."""
         n_groups, d = len(self.count), len(columns)
         small = groups.astype(np.int16) if n_groups < 1 << 15 else groups  # far faster to sort
         order = np.argsort(small, kind="stable")
@@ -101,15 +102,16 @@ class GroupedMoments:
         ends = list(zip(last - count[at], last))
         sums, origin = np.empty((4, len(at), d)), np.empty((len(at), d))
         one, two = np.empty((2, len(groups)))
-        for j, column in enumerate(columns):
-            np.take(column, order, out=one, mode="clip")
-            for k, (start, stop) in enumerate(ends):
-                x, square = one[start:stop], two[start:stop]
-                origin[k, j] = x[0]
-                x -= x[0]
-                np.multiply(x, x, out=square)
-                sums[:, k, j] = x.sum(), square.sum(), square @ x, square @ square
-        if not np.isfinite(sums).all():
+        with np.errstate(invalid="ignore", over="ignore"):
+            for j, column in enumerate(columns):
+                np.take(column, order, out=one, mode="clip")
+                for k, (start, stop) in enumerate(ends):
+                    x, square = one[start:stop], two[start:stop]
+                    origin[k, j] = x[0]
+                    x -= x[0]
+                    np.multiply(x, x, out=square)
+                    sums[:, k, j] = x.sum(), square.sum(), square @ x, square @ square
+        if not (np.abs(origin) + np.sqrt(sums[1]) <= LARGEST).all():
             return False
         self.add_means(at, count[at] * 1.0, None, origin, *(sums / count[at][:, None]))
         return True

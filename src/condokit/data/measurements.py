@@ -31,6 +31,7 @@ _FEW_VALUES = 10
 _FEW_ROWS = 10  # which tell nothing of codes and identifiers
 _MOST_VALUES = 1_000_000  # that are looked at,
 _ENOUGH_ROWS = 1000  # or these rows
+_LARGEST_CODE = 2.0**64  # no identifier has more bits; all larger numbers are whole
 _FEWEST_CELLS = 20  # of a batch that tells which variables are mostly zero
 _MOSTLY = 0.8  # share of zeros in a batch beyond which a variable of AnnData is left alone
 
@@ -119,7 +120,8 @@ def _by_values(domains: Domains, site: Array) -> dict[int, str]:
     whole = np.arange(domains.n_features)
     for _, chunk in domains.chunks():
         part = chunk[:, whole]
-        whole = whole[((part == np.rint(part)) | ~np.isfinite(part)).all(axis=0)]
+        is_whole = (part == np.rint(part)) & (np.abs(part) <= _LARGEST_CODE)
+        whole = whole[(is_whole | ~np.isfinite(part)).all(axis=0)]
         if not len(whole):
             return {}
     n_rows = len(domains.is_query)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from condokit.checks import Array, listing, refusal
+from condokit.checks import LARGEST, Array, are_moderate, listing, refusal, sizes
 from condokit.data.arrays import sides
 from condokit.data.domains import Domains
 
@@ -14,19 +14,18 @@ SIDES = ("query", "reference")
 
 def with_gaps(domains: Domains, by_side: bool = True) -> Domains:
     """Count the missing values, and leave out rows that have no value at all."""
-    # infinity is refused, and so is a feature that has no value in a domain, if asked
-    if domains.entries is not None and np.isfinite(domains.entries.data.sum(dtype=np.float64)):
+    # extreme values are refused, and so is a feature that has no value in a domain, if asked
+    if domains.entries is not None and are_moderate(domains.entries.data):
         return domains
     empty, kept = np.zeros(len(domains.is_query), dtype=bool), domains.kept()
     tables = domains.tables[0], domains.tables[-1]
     counts = [np.zeros(table.n_features, dtype=np.intp) for table in tables]
     for here, chunk in _as_given(domains):
-        with np.errstate(invalid="ignore", over="ignore"):
-            if np.isfinite(chunk.sum()):
-                continue
-        if np.isinf(chunk).any():
+        if are_moderate(chunk):
+            continue
+        if (sizes(chunk) > LARGEST).any():
             for table in domains.tables:
-                table.refuse_infinity()
+                table.refuse_extremes()
         missing = np.isnan(chunk) & kept[here, None]
         empty[here] = missing.all(axis=1)
         for count, (_, mine) in zip(counts, sides(domains.is_query[here])):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, did_you_mean, is_number, listing, refusal
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.arrays import largest_of, ones_for_zeros
 from condokit.data.covariates import design, fitted
 from condokit.data.domains import Domains, Noise
 from condokit.data.subsets import subsample
@@ -106,8 +106,9 @@ def recalibrated(domains: Domains) -> Domains:
         return domains
     measured = [c for c in noise.confounders if c.values is not None]
     kept, Z = domains.kept(), np.column_stack([np.asarray(c.values) for c in measured])
-    unit = ones_for_zeros(Z[kept].std(axis=0))
-    Z = (Z - Z[kept].mean(axis=0)) / unit
+    size = largest_of(Z[kept])
+    spread = ones_for_zeros((Z[kept] / size).std(axis=0))
+    Z, unit = (Z / size - (Z[kept] / size).mean(axis=0)) / spread, size * spread
     weights = kept * (1.0 if domains.weights is None else domains.weights)
     error = _errors([c.name for c in measured], noise, Z, unit, weights)
     levels = [c for c in noise.confounders if c.values is None]
@@ -138,8 +139,7 @@ def _errors(names: list[str], noise: Noise, Z: Array, unit: Array, weights: Arra
         if name in noise.shares:
             share = noise.shares[name]
             known = is_number(share)
-            error[j] = (1 - share) * pooled[j] if known else _within(name, share, weights)
-            error[j] /= 1.0 if known else unit[j] ** 2
+            error[j] = (1 - share) * pooled[j] if known else _within(name, share / unit[j], weights)
     for label, variance, dof in zip(noise.labels, variances, dofs):
         lost = (error > 0) & (variance <= error) & (dof > 0)
         if lost.any():

@@ -112,13 +112,22 @@ class GroupedProducts:
         without variance but rounding are left out.
         """
         r, n = self.n_columns, ones_for_zeros(self.count)[:, None, None]
-        size = ones_for_zeros(np.sqrt(np.einsum("gii->gi", self.scatter[:, :, :r]) / n[:, 0]))
+        squares = np.einsum("gii->gi", self.scatter[:, :, :r])  # below zero by rounding alone
+        size = ones_for_zeros(np.sqrt(np.maximum(squares, 0.0) / n[:, 0]))
         R = self.scatter[:, :, :r] / (n * size[:, :, None] * size[:, None, :])
         value, vector = np.linalg.eigh((R + np.swapaxes(R, 1, 2)) / 2)
         root = np.sqrt(np.where(value > _RANK * max(r, 1), value, 0.0))[:, None]
         inverse = vector / size[:, :, None] * np.where(root > 0, 1 / ones_for_zeros(root), 0.0)
         c = np.swapaxes(inverse, 1, 2) @ (self.scatter[:, :, r:] / n)
         return size[:, :, None] * vector * root, c, inverse @ c
+
+    def are_possible(self) -> bool:
+        """Tell whether products of columns can be those of rows, up to rounding."""
+        G = self.scatter[:, :, : self.n_columns]
+        squares, rounding = np.einsum("gii->gi", G), 1e-6 * self.count[:, None]
+        size = np.sqrt(np.maximum(squares, 0.0))
+        most = 1.001 * size[:, :, None] * size[:, None] + rounding[:, :, None]
+        return bool((squares >= -rounding).all() and (np.abs(G) <= most).all())
 
     def resized(self, n_groups: int) -> "GroupedProducts":
         """Return the same with more groups, empty ones."""
@@ -167,11 +176,9 @@ class GroupedProducts:
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "GroupedProducts":
-        """Return what `to_dict` has written."""
-        squares = np.array(record["squares"], dtype=float)
-        found = cls(squares.shape[0], record["n_columns"], squares.shape[1])
+        """Return what `to_dict` has written, given as arrays."""
+        found = cls(0, record["n_columns"], record["squares"].shape[1])
         for name in _TABLES:
-            table = np.array(record[name], dtype=float)
-            setattr(found, name, table.reshape(getattr(found, name).shape))
-        found.own = {int(j): cls.from_dict(one) for j, one in record["own"].items()}
+            setattr(found, name, record[name])
+        found.own = {j: cls.from_dict(one) for j, one in record.get("own", {}).items()}
         return found

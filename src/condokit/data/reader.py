@@ -1,8 +1,8 @@
 """The one reader: from a table, or two, of any kind, and the roles of columns, to domains.
 
-A table in memory is read row by row (`read`, `read_pair`); of one that is not, all rows are summed
-in a pass, and some are kept (`read_two`). Roles, kinds of confounders, features, missing values and
-weights are decided by the same functions.
+`read_two` and `read` take one table, of two domains or of any number, `read_pair` two tables. Of a
+table that is not in memory, all rows are summed in a pass, and some are kept. Roles, kinds of
+confounders, features, missing values and weights are decided by the same functions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +50,9 @@ from condokit.data.tables import Table
 from condokit.data.tally import Pass, Reading, Sample, Tally, domain_of, marks_of
 from condokit.io.formats import arrow
 
+# domains, the number of the label of each row, all labels, and the number of each row's sample
+# among those in several domains, if some were named
+_Found = tuple[Domains, Array, list[Any], Array | None]
 _OF_SAMPLE = ("tables", "is_query", "weights", "gaps", "sums")
 _COLLECTED_VALUES = 1 << 24  # of a lazy table that is read into memory where rows are needed
 _SAMPLED = 20_000  # rows of a domain
@@ -59,10 +62,7 @@ _SAMPLED_VALUES = 1 << 22  # of a domain
 def read_two(X: Any, roles: Roles, reference: Any) -> Domains:
     """Read one table of two domains, in memory or not."""
     require_domain(roles.label)
-    blocks = blocks_of(X)
-    if blocks is not None:
-        return _read_blocks(blocks, roles, reference, True)[0]
-    return _read_table(X, roles, reference, True)[0]
+    return _read(X, roles, reference, True)[0]
 
 
 def read(X: Any, roles: Roles) -> Study:
@@ -72,17 +72,21 @@ def read(X: Any, roles: Roles) -> Study:
             f"'{roles.argument}' is required: an array with the {roles.argument} of each row, or "
             "the name of the column that holds it."
         )
-    blocks = blocks_of(X)
-    found = _read_table(X, roles, None, False) if blocks is None else None
-    domains, site, labels, bridge = found or _read_blocks(blocks, roles, None, False)  # type: ignore[arg-type]
+    domains, site, labels, bridge = _read(X, roles, None, False)
     study = Study(domains, site, labels, np.full(len(site), -1))
     return study if bridge is None else study.with_bridges(bridge)
 
 
-def _read_table(
-    X: Any, roles: Roles, reference: Any, two: bool
-) -> tuple[Domains, Array, list[Any], Array | None]:
-    """Read a table in memory, of two domains or of any number."""
+def _read(X: Any, roles: Roles, reference: Any, two: bool) -> _Found:
+    """Read a table of two domains, or of any number, wherever its rows are."""
+    blocks = blocks_of(X)
+    if blocks is None:
+        return _read_table(X, roles, reference, two)
+    return _read_blocks(blocks, roles, reference, two)
+
+
+def _read_table(X: Any, roles: Roles, reference: Any, two: bool) -> _Found:
+    """Read a table in memory."""
     found = roles.read(Table(X))
     groups, weights = subjects([found]), row_weights([found])
     found.table.refuse_empty()
@@ -240,9 +244,7 @@ def _with_confounders(
     return calibrated(domains, reliability, site, labels)
 
 
-def _read_blocks(
-    blocks: Blocks, roles: Roles, reference: Any, two: bool
-) -> tuple[Domains, Array, list[Any], Array | None]:
+def _read_blocks(blocks: Blocks, roles: Roles, reference: Any, two: bool) -> _Found:
     """Read all rows in one pass, or in two if a confounder is not what it seemed."""
     by_row = {"'groups'": roles.groups, "'reliability'": roles.reliability or None}
     by_row |= {"'bridge'": roles.bridge}

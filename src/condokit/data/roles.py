@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import (
+    LEAST_WEIGHT,
     Array,
     check_length,
     check_weights,
@@ -181,7 +182,8 @@ def row_weights(found: Sequence[RoleColumns]) -> Array | None:
 def check_total_weight(total: float, side: str) -> None:
     """Refuse weights of a domain that add up to hardly anything."""
     if total == 0:
-        raise refusal(f"{{@'sample_weight'}} is zero for all {side} rows.")
+        text = f"{{@'sample_weight'}} is zero for all {side} rows (below {LEAST_WEIGHT:g} is zero)."
+        raise refusal(text)
     if total <= 1:
         text = f"{{@'sample_weight'}} sums to {total:g} over the {side} rows. Weights count "
         text += "rows (2 stands for two equal rows): scale them to a mean of about one."

@@ -82,6 +82,31 @@ class Study:
         names = listing(self.domains.tables[0].names_of(absent[b]))
         raise refusal(text, names=names, batch=self.labels[b])
 
+    def refuse_unbridged(self, reference: int, batches: list[int], fewest: int) -> None:
+        """Refuse features of which bridges alone do not tell all batches, as values are missing.
+
+        Two batches are compared by a feature if so many samples have a value of it in both.
+        """
+        if self.domains.confounders or not self.n_bridges or self.domains.gaps is None:
+            return
+        rows = np.flatnonzero(self.bridge >= 0)
+        there = np.zeros((self.n_batches, self.n_bridges, self.domains.n_features), dtype=bool)
+        known = ~np.isnan(self.domains.rows(rows))
+        np.logical_or.at(there, (self.batch[rows], self.bridge[rows]), known)
+        of_feature = np.moveaxis(there, 2, 0).astype(np.float32)
+        compared = of_feature @ np.swapaxes(of_feature, 1, 2) >= fewest
+        reached = np.zeros((len(compared), self.n_batches), dtype=bool)
+        reached[:, reference] = True
+        for _ in batches:  # as many steps as a path can have
+            reached |= (compared & reached[:, None]).any(axis=2)
+        for b in batches:
+            if not reached[:, b].all():
+                text = "Bridges do not tell {names} in the batch {batch!r}: fewer than {fewest} "
+                text += "samples have a value both there and in a batch with a path to the "
+                text += "reference. Leave such features out with {@`features`}."
+                names = listing(self.domains.tables[0].names_of(~reached[:, b]))
+                raise refusal(text, names=names, batch=self.labels[b], fewest=fewest)
+
     def merged(self, new: int, domains: Domains, reference: Any) -> "Study":
         """Return two batches: one of these, and all others as one that has been mapped already."""
         is_new = self.batch == new

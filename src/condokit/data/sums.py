@@ -14,7 +14,7 @@ from condokit.data.continuous import Continuous
 from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.subsets import subsample
 
-_MARKS = 256  # by which values are told apart
+MARKS = 256  # by which values are told apart
 _SCREENED = 64  # rows of a label in which equal values are looked for
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -28,7 +28,7 @@ class Ties:
 
     def __init__(self) -> None:
         self.features = np.empty(0, dtype=np.intp)  # those that are counted, increasing
-        self.counts = np.zeros((0, 0, _MARKS))  # (n_labels, n_counted, 256)
+        self.counts = np.zeros((0, 0, MARKS))  # (n_labels, n_counted, 256)
 
     def update(self, X: Array, label: Array, weights: Array | None = None) -> None:
         """Add rows, with the number of the label of each; NaN is no value."""
@@ -43,7 +43,7 @@ class Ties:
         values = np.ascontiguousarray(X[:, self.features]) + 0.0  # -0.0 is 0.0
         mark = (values.view(np.uint64) * _MIX) >> np.uint64(56)
         n_labels, s, _ = self.counts.shape
-        place = (label[:, None] * s + np.arange(s)) * _MARKS + mark.astype(np.intp)
+        place = (label[:, None] * s + np.arange(s)) * MARKS + mark.astype(np.intp)
         known, each = ~np.isnan(values), None
         if weights is not None:
             each = np.broadcast_to(weights[:, None], values.shape)[known]
@@ -56,7 +56,7 @@ class Ties:
         n_labels = max(n_labels, len(self.counts))
         if len(features) == len(self.features) and n_labels == len(self.counts):
             return
-        counts = np.zeros((n_labels, len(features), _MARKS))
+        counts = np.zeros((n_labels, len(features), MARKS))
         here = np.searchsorted(features, self.features)
         counts[: len(self.counts), here] = self.counts
         self.features, self.counts = features, counts
@@ -81,7 +81,7 @@ class Ties:
         counts = self.counts[labels[labels < len(self.counts)]].sum(axis=0)
         if len(counts):
             most = counts.max(axis=1)
-            others = (counts.sum(axis=1) - most) / (_MARKS - 1)  # that have the same mark
+            others = (counts.sum(axis=1) - most) / (MARKS - 1)  # that have the same mark
             found[self.features] = np.maximum(np.round(most - others), 0.0)
         return found
 

@@ -10,7 +10,17 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from scipy import sparse
 
-from condokit.checks import Array, did_you_mean, listing, refusal, unknown_columns, warn
+from condokit.checks import (
+    LARGEST,
+    Array,
+    did_you_mean,
+    listing,
+    refusal,
+    refuse_extremes,
+    sizes,
+    unknown_columns,
+    warn,
+)
 
 _CHUNK_ELEMENTS = 1 << 17  # a chunk and its square stay in cache
 _MIN_CHUNK_ROWS = 256
@@ -178,13 +188,12 @@ class Table:
                 f"is required: {self.name} is empty."
             )
 
-    def refuse_infinity(self) -> None:
-        """Raise an error that names the columns with infinite values, if there are any."""
-        counts = sum(np.isinf(chunk).sum(axis=0) for _, chunk in self.chunks())
-        if bad := [label for label, n in zip(self.labels, np.atleast_1d(counts)) if n]:
-            text = "{name} contains infinity, in {bad}. Correct these values, set them to NaN if "
-            text += "they are unknown, or leave the columns out with {@`features`}."
-            raise refusal(text, name=self.name, bad=listing(bad))
+    def refuse_extremes(self, largest: float = LARGEST) -> None:
+        """Refuse columns with infinite values, or values above the largest that can be used."""
+        size = np.zeros(self.n_features)
+        for _, chunk in self.chunks():
+            size = np.maximum(size, sizes(chunk))
+        refuse_extremes(self.name, self.labels, size, largest)
 
     def output(self, width: int | None = None) -> Array:
         """Return an empty array for a result with these rows, and these or so many columns."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, check_weights
+from condokit.checks import LARGEST, Array, are_moderate, check_weights, sizes
 from condokit.data.columns import as_array, number_levels
-from condokit.data.confounders import refuse_infinite
+from condokit.data.confounders import refuse_extreme_numbers
 from condokit.data.domains import compress
 from condokit.data.grouped import GroupedMoments
 from condokit.data.tables import Table
@@ -209,8 +209,7 @@ class Reading:
         d, n = chosen.n_features, chosen.n_rows
         columns, moments = chosen.vectors(), GroupedMoments(len(cells), d)
         large = weights is None and n > _LARGE * len(cells)
-        with np.errstate(invalid="ignore", over="ignore"):
-            large = large and moments.update_columns(columns, cell)
+        large = large and moments.update_columns(columns, cell)
         if not large:
             for start in range(0, n, step := max(_FEWEST_ROWS, _ELEMENTS // d)):
                 rows = slice(start, start + step)
@@ -290,16 +289,15 @@ def _add(
 ) -> Array:
     """Add rows to moments, and return their cells, -1 of those without any value."""
     gaps = None
-    with np.errstate(invalid="ignore", over="ignore"):
-        if not np.isfinite(X.sum()):
-            if np.isinf(X).any():
-                table.refuse_infinity()
-            gaps = np.isnan(X)
-            if gaps.any():
-                cell = np.where(gaps.all(axis=1), -1, cell)
-            else:
-                gaps = None
-        moments.update(X, cell, weights, gaps)
+    if not are_moderate(X):
+        if (sizes(X) > LARGEST).any():
+            table.refuse_extremes()
+        gaps = np.isnan(X)
+        if gaps.any():
+            cell = np.where(gaps.all(axis=1), -1, cell)
+        else:
+            gaps = None
+    moments.update(X, cell, weights, gaps)
     return cell
 
 
@@ -384,5 +382,5 @@ def _limits(cells: dict[tuple[Any, ...], int], so_far: Tally | None) -> Array:
 
 def _numbers(column: Any, name: str) -> Array:
     values = as_array(column, np.float64)
-    refuse_infinite(name, values)
+    refuse_extreme_numbers(name, values)
     return values

@@ -1,7 +1,9 @@
 """What every divergence offers, and the general minimiser for those without a closed form."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,6 +11,7 @@ from sklearn.base import BaseEstimator
 
 from condokit.checks import Array, said
 from condokit.conditionals import Moments
+from condokit.data.arrays import ones_for_zeros
 from condokit.maps.families import DiagonalFamily, MapFamily, MatrixFamily
 from condokit.solvers.lbfgs import Evaluation, Objective, descend
 from condokit.solvers.solution import Solution
@@ -207,6 +210,36 @@ class GaussianDivergence(MomentDivergence):
     @abstractmethod
     def solve_matrix(self, family: MatrixFamily, pair: GaussianPair) -> Solution:
         """Find the best full matrix."""
+
+
+Solver = Callable[[Any, DiagonalFamily, MomentPair], Solution]
+
+
+def in_units(solve: Solver) -> Solver:
+    """Let a closed form see features in units of their spread, so that no power overflows.
+
+    Units are powers of two, so that nothing is rounded; the same for both domains if the map has no
+    scale of its own.
+    """
+
+    @wraps(solve)
+    def solved(self: Any, family: DiagonalFamily, pair: MomentPair) -> Solution:
+        to, own = (_powers_of_two(side.unit) for side in (pair, pair.swapped()))
+        own = own if family.has_scale else to
+        found = solve(self, family, pair.in_units(own, to))
+        se_image = None if found.se_image is None else to * found.se_image
+        moved: dict[str, Any] = {
+            "centre": own * found.centre,
+            "image": to * found.image,
+            "se_image": se_image,
+        }
+        return replace(found, scale=found.scale * (to / own), **moved)
+
+    return solved
+
+
+def _powers_of_two(unit: Array) -> Array:
+    return np.asarray(np.exp2(np.round(np.log2(ones_for_zeros(unit)))))
 
 
 def variance_of_mean(moments: Moments) -> Array:

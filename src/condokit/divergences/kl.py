@@ -7,7 +7,12 @@ import numpy as np
 
 from condokit.checks import Array, check_integer, check_word
 from condokit.conditionals import Moments
-from condokit.divergences.base import GaussianDivergence, variance_of_mean, variance_of_variance
+from condokit.divergences.base import (
+    GaussianDivergence,
+    in_units,
+    variance_of_mean,
+    variance_of_variance,
+)
 from condokit.maps.families import DiagonalFamily, LocationScale, MapFamily, MatrixFamily
 from condokit.solvers.gaussian_kl import KLObjective
 from condokit.solvers.lbfgs import Evaluation, Objective
@@ -91,6 +96,7 @@ class ReverseKL(GaussianDivergence):
     def matrix_objective(self, units: Units) -> Objective:  # noqa: D102
         return KLObjective(units)
 
+    @in_units
     def solve_diagonal(self, family: DiagonalFamily, pair: MomentPair) -> Solution:
         """Return the exact minimum; without an offset, with zeros for both weighted means."""
         query, reference, w = pair.query, pair.reference, pair.weights[:, None]
@@ -112,7 +118,8 @@ class ReverseKL(GaussianDivergence):
             P = (v * spread).sum(axis=0)
             Q = (v * from_centre * from_image).sum(axis=0)
             R = 1.0 if exact else (w * reference.var).sum(axis=0)
-            scale = (Q + np.sqrt(Q**2 + 4 * P * R)) / (2 * P)
+            root = np.abs(Q) + np.sqrt(Q**2 + 4 * P * R)
+            scale = np.where(Q < 0, 2 * R / root, root / (2 * P))  # so that nothing cancels
             # P m^2 - Q m - R = 0, differentiated in each moment; a_q and a_r drop out
             pull = w / scale
             if exact:

@@ -9,6 +9,7 @@ from condokit.conditionals import Moments
 from condokit.divergences.base import (
     Divergence,
     GaussianDivergence,
+    in_units,
     variance_of_mean,
     variance_of_variance,
 )
@@ -63,6 +64,7 @@ class GaussianOT(GaussianDivergence):
             )
         return super().supports(family)
 
+    @in_units
     def solve_diagonal(self, family: DiagonalFamily, pair: MomentPair) -> Solution:
         """Return the exact minimum."""
         query, reference, weights = pair.query, pair.reference, pair.weights

@@ -10,7 +10,7 @@ from condokit.checks import Array, Note, check_seed, is_number, pick, quietly, r
 from condokit.compare.comparison import Comparison
 from condokit.compare.priors import PRIORS, Prior
 from condokit.conditionals import CONDITIONALS, Conditional
-from condokit.data.arrays import independent
+from condokit.data.arrays import independent, ones_for_zeros
 from condokit.data.disclosure import hidden_counts, told
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
@@ -256,7 +256,7 @@ def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidat
                 curvature = fits[k].report.curvature or np.nan  # of a search among matrices
                 if k > 0 and curvature * fewest < _DETERMINED:
                     scores[k].failure = "the strata do not tell rotations apart"
-            if not any(scores[k].failure for k in used):
+            if not any(scores[k].failure for k in used if k > 0):
                 break
     if any(used) and domains.gaps is not None and candidates[0].recipe.sparing:
         warn_incomplete(domains)
@@ -454,7 +454,9 @@ class _Trial:
         shared by the N query rows: :math:`2 d^2 / N`, but no more than 0.1 nats per feature.
         """
         weights = np.zeros(len(scores))
-        alive = [k for k, score in enumerate(scores) if not score.failure] or [0]
+        alive = [k for k, score in enumerate(scores) if not score.failure]
+        if not alive:  # the first has been fitted, and stays
+            return np.eye(len(scores))[0]
         best = min(alive, key=lambda k: scores[k].mean)
         d, n_rows = self.domains.n_features, len(self.weights)
         tolerance, left = min(_TOLERANCE * d, 2 * d**2 / n_rows), 1.0
@@ -490,7 +492,8 @@ def _independent(pair: GaussianPair) -> Array:
     kept = np.arange(pair.n_features)
     for side in (pair.query, pair.reference):
         cov = np.tensordot(side.count / side.count.sum(), side.cov, axes=1)[np.ix_(kept, kept)]
-        size, axes = np.linalg.eigh(cov)
+        sd = np.sqrt(ones_for_zeros(np.diag(cov)))
+        size, axes = np.linalg.eigh(cov / np.outer(sd, sd))
         root = np.sqrt(np.maximum(size, 0.0))[:, None] * axes.T
         kept = kept[independent(root, _COLLINEAR)]
     return kept
@@ -526,7 +529,7 @@ class _Judge:
         own = whole.covariates.take(np.searchsorted(whole.used, used[known]))
         moments = recipe.conditional.moments_at(train.rows(used)[known], own, at)
         self._mean, self._spread = moments.mean[is_query], np.sqrt(moments.var[is_query])
-        sd = np.sqrt(law.cov[0].diagonal())
+        sd = np.sqrt(ones_for_zeros(law.cov[0].diagonal()))
         white = np.linalg.inv(np.linalg.cholesky(law.cov[0] / np.outer(sd, sd)))
         self._white = [(np.ones(len(self.X), dtype=bool), white)]
         weights = np.zeros(len(asked))

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import fdtrc
 
 from condokit.checks import Array, is_number, listing, refusal, unknown_columns, warn
-from condokit.data.arrays import ones_for_zeros, sides
+from condokit.data.arrays import is_constant, ones_for_zeros, sides
 from condokit.data.covariates import design, left_of
 from condokit.data.domains import Domains
 from condokit.data.subsets import subsample
@@ -61,7 +61,7 @@ class Controls:
             for d in (D[:, :1], D)
         )
         unit = np.sqrt((R**2).sum(axis=0) / dof)
-        flat = unit <= 1e-9 * np.abs(X).max(axis=0)
+        flat = is_constant(unit, np.abs(X).max(axis=0), 1e-9)
         _refuse(flat, own, "{names} are constant within domains, and tell nothing.")
         rank = parallel_rank(R / unit) if rank is None else rank
         if rank == 0:

@@ -173,7 +173,7 @@ def _around(fitted: Fitted, units: Units | FeatureUnits) -> Coordinates | None:
 
 def low_rank_errors(fitted: Fitted, factors: Factors) -> DrawnErrors | None:
     """Return the errors of a map of low rank, if they are known."""
-    found, rank, kept = fitted.found, fitted.family.rank, np.flatnonzero(fitted.kept)
+    found, rank = fitted.found, fitted.family.rank
     domains, comparison, d = factors.domains, factors.comparison, len(found.scale)
     too_large = d * (2 + 2 * rank) > _MOST_NUMBERS or d * len(domains.is_query) > _MOST_VALUES
     if too_large or factors.conditional.is_smooth:
@@ -200,7 +200,7 @@ def low_rank_errors(fitted: Fitted, factors: Factors) -> DrawnErrors | None:
 
     def refit(some: FactorPair) -> _Map:
         result = after_start(pair, found, step(function(some, 0.0)(theta)[1]), rank).dense()
-        return result.scale[np.ix_(kept, kept)], result.offset[kept]
+        return result.scale, result.offset
 
     maps = map(refit, chain([pair], (drawn() for _ in range(_ROW_DRAWS))))
     whole = replace(fitted, settled=fitted.settled.dense())

@@ -40,10 +40,12 @@ def keep_features(estimator: Any, table: Table, columns: list[int] | None) -> No
 
 def names_out(estimator: Any, input_features: Any) -> Array:
     """Return the names of features that a map does not change."""
-    names = getattr(estimator, "feature_names_in_", None)
+    names, columns = getattr(estimator, "feature_names_in_", None), estimator._columns
+    if names is None and columns is not None and input_features is None:
+        return np.array([f"x{j}" for j in columns], dtype=object)
     if names is None:
         found = OneToOneFeatureMixin.get_feature_names_out(estimator, input_features)
-        return np.asarray(found[estimator._columns or slice(None)])
+        return np.asarray(found[columns or slice(None)])
     if input_features is not None and not set(names) <= set(input_features):
         raise ValueError("input_features is not equal to feature_names_in_.")
     return np.asarray(names, dtype=object)

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.sparse.linalg import ArpackError
 from sklearn.base import clone
 
 from condokit.checks import (
@@ -22,6 +21,7 @@ from condokit.compare.comparison import Comparison, compare
 from condokit.compare.priors import Prior, Support
 from condokit.compare.weak_points import weak_points
 from condokit.conditionals import Conditional
+from condokit.data.arrays import computing
 from condokit.data.domains import Domains
 from condokit.data.links import check_links
 from condokit.data.missing import (
@@ -133,20 +133,14 @@ def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
     # rows with missing values are left out unless every feature is fitted by itself
     alone = recipe.family.form in ("diagonal", "monotone") and recipe.needs != "samples"
     usable = domains if domains.gaps is None or alone else _without_gaps(domains)
-    comparison = recipe.compare(usable, quiet)
-    try:
+    with computing("map"):
+        comparison = recipe.compare(usable, quiet)
         found = _FITS[recipe.family.form, recipe.needs](usable, recipe, comparison)
-    except (ArithmeticError, np.linalg.LinAlgError, ArpackError) as error:
-        raise refusal(
-            "No map could be computed from these features ({why}). Look for values far from all "
-            "others, rescale features, or use {@map='location-scale'} or 'shift'.",
-            why=str(error).rstrip("."),
-        ) from error
-    if found is None:  # too few rows for a matrix
-        recipe, usable, overlap = recipe.diagonal(), domains, comparison.overlap
-        comparison = replace(recipe.compare(usable, quiet=True), overlap=overlap)
-        found = _fit_diagonal(usable, recipe, comparison)
-        found[1].setdefault("fallback", "location-scale")
+        if found is None:  # too few rows for a matrix
+            recipe, usable, overlap = recipe.diagonal(), domains, comparison.overlap
+            comparison = replace(recipe.compare(usable, quiet=True), overlap=overlap)
+            found = _fit_diagonal(usable, recipe, comparison)
+            found[1].setdefault("fallback", "location-scale")
     solution, facts, errors = found
     table, support = usable.tables[0], comparison.support
     if not domains.is_rectangular:
@@ -493,27 +487,38 @@ def _fit_low_rank(domains: Domains, recipe: Recipe, comparison: Comparison) -> F
     """Return a map that is diagonal plus low rank; None if there are too few rows for it."""
     rank, d = recipe.family.rank, domains.n_features
     check_integer("rank of LowRank", rank, 1)
-    fewest = comparison.fewest_rows
-    if fewest < len(comparison.support.weights) + 8 or d <= rank + 1:
+    fewest, moments, kept = comparison.fewest_rows, None, np.ones(d, dtype=bool)
+    if fewest >= len(comparison.support.weights) + 8 and d > rank + 1:
+        moments = _moments(domains, recipe, comparison)
+        kept = ~moments.flat
+        _warn_constant(domains.tables[0], ~kept)
+    if moments is None or kept.sum() <= rank + 1:
         warn(
             "few-rows-for-low-rank",
             "A matrix of rank {rank} cannot be learned from {d} features and {fewest:rows} rows in "
             "a domain; a location-scale map is fitted instead.",
             rank=rank,
-            d=d,
+            d=kept.sum(),
             fewest=fewest,
         )
         return None
-    moments = _moments(domains, recipe, comparison)
-    _warn_constant(domains.tables[0], moments.flat)
-    factors = Factors(moments, domains, comparison, recipe.conditional)
+    some = domains if kept.all() else domains.of(np.flatnonzero(kept))
+    known = moments if kept.all() else _moments(some, recipe, comparison)
+    factors = Factors(known, some, comparison, recipe.conditional)
     solution = recipe.divergence.solve(recipe.family, factors)
     facts = {name: getattr(solution, name) for name in ("objective", "n_iter", "gradient_norm")}
-    settled, errors = _towards_identity(solution.scale, solution.offset, recipe), None
-    kept = 1.0 - recipe.shrinkage if isinstance(recipe.shrinkage, float) else 1.0
-    settled = replace(settled, left=kept * np.asarray(solution.left), right=solution.right)
+    facts["constant_features"] = domains.tables[0].names_of(~kept)
+    shift = moments.weights @ (moments.reference.mean - moments.query.mean)
+    settled, errors = (
+        _towards_identity(*_embedded((np.ones(d), shift), solution, kept), recipe),
+        None,
+    )
+    share = 1.0 - recipe.shrinkage if isinstance(recipe.shrinkage, float) else 1.0
+    left, right = np.zeros((2, d, rank))
+    left[kept], right[kept] = share * np.asarray(solution.left), solution.right
+    settled = replace(settled, left=left, right=right)
     if recipe.finds_errors:
-        fitted = Fitted(recipe.divergence, recipe.family, solution, settled, ~moments.flat)
+        fitted = Fitted(recipe.divergence, recipe.family, solution, settled, kept)
         errors = low_rank_errors(fitted, factors)
     return settled, facts, errors
 
@@ -546,7 +551,7 @@ def _warn_constant(table: Table, flat: Array) -> None:
     if flat.any():
         warn(
             "constant-features",
-            "Constant within strata in a domain, so only shifted: {names}.",
+            "Constant or nearly so within strata in a domain, so only shifted: {names}.",
             names=listing(table.names_of(flat)),
         )
 

@@ -14,5 +14,6 @@ from condokit.io.reading import scan_table as scan_table
 from condokit.io.reading import sha256 as sha256
 from condokit.io.writing import check_target as check_target
 from condokit.io.writing import open_writer as open_writer
+from condokit.io.writing import spreadsheet as spreadsheet
 from condokit.io.writing import together as together
 from condokit.io.writing import write_files as write_files

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from condokit.checks import FileError, did_you_mean, listing
+from condokit.checks import FileError, did_you_mean, listing, said
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,6 +75,11 @@ def shown(path: PathLike, task: str = "read") -> str:
     return stream if str(path) == "-" else str(path) or "An empty name"
 
 
+def exists(name: str) -> FileError:
+    """Return the error that refuses to replace a file."""
+    return FileError(said("{name} exists; {@set force to True} to replace it.", name=name))
+
+
 @contextmanager
 def worded(path: PathLike, task: str = "read") -> Iterator[None]:
     """Turn whatever goes wrong with a file into one line for the user."""
@@ -90,7 +95,7 @@ def worded(path: PathLike, task: str = "read") -> Iterator[None]:
         hint = did_you_mean(Path(path).name, os.listdir(folder))
         raise FileError(f"{name} does not exist.{hint}") from error
     except FileExistsError as error:
-        raise FileError(f"{name} exists; use --force to replace it.") from error
+        raise exists(name) from error
     except IsADirectoryError as error:
         raise FileError(f"{name} is a folder, not a file.") from error
     except (EOFError, zlib.error) as error:
@@ -101,8 +106,8 @@ def worded(path: PathLike, task: str = "read") -> Iterator[None]:
         raise FileError(f"{name} was closed by its reader.") from error
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
-        said = os.strerror(number).lower() if number else str(error) or type(error).__name__
-        line = next(iter(said.splitlines()), "").rstrip(".")[:300]
+        reason = os.strerror(number).lower() if number else str(error) or type(error).__name__
+        line = next(iter(reason.splitlines()), "").rstrip(".")[:300]
         raise FileError(f"{name} cannot be {task}: {line}.") from error
 
 

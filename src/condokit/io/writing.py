@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
+import io
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,12 +16,13 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from condokit.checks import FileError
 from condokit.io.atomic import whole_file
-from condokit.io.formats import DELIMITERS, PathLike, arrow, format_of, shown, worded
+from condokit.io.formats import DELIMITERS, PathLike, arrow, exists, format_of, shown, worded
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROW_GROUP = 1 << 26  # bytes gathered before they are written
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # how cells begin that spreadsheets compute
 
 
 def open_writer(
@@ -82,6 +84,19 @@ def together(contents: Mapping[Any, bytes], force: bool = False) -> Iterator[Non
                 file.write(contents["-"])
 
 
+def spreadsheet(columns: Mapping[str, Any]) -> bytes:
+    """Return a table for people as CSV, in which a spreadsheet computes nothing."""
+    text, rows = io.StringIO(), [columns, *zip(*columns.values())]
+    cells = [[_as_text(cell) for cell in row] for row in rows]
+    csv.writer(text, lineterminator="\n").writerows(cells)
+    return text.getvalue().encode()
+
+
+def _as_text(cell: Any) -> Any:
+    """Put a quote before text that begins as a formula does."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULAS) else cell
+
+
 def check_target(path: PathLike, force: bool) -> None:
     """Refuse a place that cannot be written, before anything is computed."""
     if str(path) == "-":
@@ -94,7 +109,7 @@ def check_target(path: PathLike, force: bool) -> None:
     if not path.parent.is_dir():
         raise FileError(f"{path} cannot be written: there is no folder {path.parent}.")
     if path.is_file() and not force:
-        raise FileError(f"{path} exists; use --force to replace it.")
+        raise exists(str(path))
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise FileError(f"{path} cannot be written: permission denied.")
 

@@ -7,7 +7,6 @@ import numpy as np
 
 from condokit.checks import Array, listing
 from condokit.maps.base import Map
-from condokit.maps.file import numbers
 from condokit.maps.matrices import Matrix, average, checked, matrix_of, refuse_infinity
 from condokit.maps.profile import Profile
 
@@ -95,15 +94,6 @@ class AffineMap(Map):
 
     def arrays(self) -> dict[str, Any]:  # noqa: D102
         return {"scale": self.scale, "offset": self.offset, **self.matrix.arrays()}
-
-    @classmethod
-    def numbers_from(cls, content: dict[str, Any]) -> dict[str, Any]:  # noqa: D102
-        kind = content["kind"]
-        factors = {"left": 2, "right": 2} if kind == "low-rank" else {}
-        if {"left", "right"} & content.keys() != factors.keys():
-            raise ValueError("'left' and 'right' belong to maps of the kind 'low-rank' alone.")
-        dimensions = {"scale": 2 if kind == "dense" else 1, **factors, "offset": 1}
-        return {key: numbers(key, content, n) for key, n in dimensions.items()}
 
     def without_links(self, X: Array, out: Array | None = None) -> Array:  # noqa: D102
         result = self.matrix.product(X, out)

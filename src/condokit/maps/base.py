@@ -13,12 +13,16 @@ from condokit.checks import Array, did_you_mean, listing
 from condokit.data import links as linking
 from condokit.data.blocks import blocks_of
 from condokit.data.tables import Table
+from condokit.io import documents
+from condokit.io.documents import Place
 from condokit.maps import file as mapfile
 from condokit.maps.lazily import map_lazily
 from condokit.maps.profile import Check, Profile, check
 from condokit.maps.provenance import FrozenDict, check_provenance
 
 _MOST_SHOWN = 6  # outputs that are printed
+_NO_ARGUMENTS = {"format", "schema", "condokit", "sha256", "kind", "label"}
+_NO_ARGUMENTS |= {"fitted_on", "provenance"}  # of the constructor
 _IDENTITY = attrgetter("kind", "feature_names", "links", "output_names")  # and the numbers
 
 
@@ -30,6 +34,8 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     """
 
     kinds: ClassVar[tuple[str, ...]] = ()  # that stand in the files which the class reads
+    #: The fields of its numbers, as JSON Schema has it, if the published schema lacks the kinds.
+    fields: ClassVar[Mapping[str, Any]] = {}
     kind: str  # one of them
     shape: tuple[int, int]  # numbers of outputs and features
     n_features_in_: int
@@ -42,7 +48,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        mapfile.CLASSES.update(dict.fromkeys(vars(cls).get("kinds", ()), cls))
+        mapfile.enter(cls, vars(cls).get("kinds", ()), cls.fields)
 
     def __init__(
         self,
@@ -71,11 +77,6 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     @abstractmethod
     def arrays(self) -> dict[str, Any]:
         """Return the numbers of the map by name, as they stand in its file."""
-
-    @classmethod
-    @abstractmethod
-    def numbers_from(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Return arguments of the constructor from a file; raise a ValueError if there are none."""
 
     @abstractmethod
     def without_links(self, X: Array, out: Array | None = None) -> Array:
@@ -275,7 +276,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             if np.isfinite(result.sum(dtype=np.float64)):
                 return
             if np.isinf(chunk).any():
-                table.refuse_infinity()
+                table.refuse_extremes(np.inf)
             missing = np.isnan(chunk)
             lost = self.depends(missing)
             if not np.array_equal(np.isnan(result), lost):
@@ -368,7 +369,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             raise ValueError("The two maps have different links, so they do not make one map.")
         return order, {"feature_names": takes or other.feature_names, "links": self.links}
 
-    def save(self, path: mapfile.Place) -> None:
+    def save(self, path: Place) -> None:
         """Write the map to a small readable JSON file, the same bytes for the same map.
 
         Parameters
@@ -376,7 +377,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         path : path or open file
             Where to write, whole or not at all.
         """
-        mapfile.write(path, self.to_dict())
+        documents.write(path, self.to_dict(), mapfile.MAPS)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the map's file."""
@@ -394,7 +395,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         }
 
     @classmethod
-    def load(cls, path: mapfile.Place) -> Self:
+    def load(cls, path: Place) -> Self:
         """Read a map that `save` wrote; refuse any other file with a `MapFileError`.
 
         Parameters
@@ -411,12 +412,11 @@ class Map(TransformerMixin, BaseEstimator, ABC):
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Self:
-        """Read what `to_dict` returns; raise a ValueError if it is no map."""
-        arguments = cls.numbers_from(content)
-        arguments |= {key: content.get(key) for key in ("feature_names", "links", "output_names")}
-        found, profile = cls(**arguments), content.get("fitted_on")
-        profile = None if profile is None else Profile.from_dict(profile, found.n_features_in_)
-        return found.with_origin(profile, content.get("provenance"))
+        """Return the map of which a file has these fields; raise a ValueError if there is none."""
+        arguments = {name: value for name, value in content.items() if name not in _NO_ARGUMENTS}
+        profile = content.get("fitted_on")
+        profile = None if profile is None else Profile.from_dict(profile)
+        return cls(**arguments).with_origin(profile, content.get("provenance"))
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         n_outputs, n = self.shape

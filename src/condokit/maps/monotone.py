@@ -9,7 +9,6 @@ from condokit.checks import Array
 from condokit.data import links as linking
 from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
-from condokit.maps.file import numbers
 from condokit.maps.matrices import checked
 from condokit.maps.profile import Profile
 
@@ -115,10 +114,6 @@ class MonotoneMap(Map):
     def arrays(self) -> dict[str, Any]:  # noqa: D102
         return {"knots": self.knots, "values": self.values, "slopes": self.slopes}
 
-    @classmethod
-    def numbers_from(cls, content: dict[str, Any]) -> dict[str, Any]:  # noqa: D102
-        return {key: numbers(key, content, 2) for key in ("knots", "values", "slopes")}
-
     def without_links(self, X: Array, out: Array | None = None) -> Array:  # noqa: D102
         result = np.empty(X.shape) if out is None else out
         for j, curve in enumerate(zip(self.knots, self.values, self.slopes)):
@@ -174,7 +169,8 @@ class MonotoneMap(Map):
 
     def reach(self) -> tuple[Array, Array]:
         """Return the first and last knots, beyond which curves are lines that no data support."""
-        low, high = (linking.undo(self.links, self.knots[:, [k]].T)[0] for k in (0, -1))
+        with np.errstate(over="ignore"):
+            low, high = (linking.undo(self.links, self.knots[:, [k]].T)[0] for k in (0, -1))
         return low, high
 
     def formula(self, j: int, names: Sequence[str]) -> str:

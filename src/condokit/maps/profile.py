@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, listing
+from condokit.checks import LARGEST, Array, listing
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.blocks import blocks_of
 from condokit.data.disclosure import MIN_CELL, small_cells, too_few
@@ -17,6 +17,7 @@ from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 
+_UNKNOWN = {"mean": np.nan, "sd": np.nan, "missing": 0.0, "low": -np.inf, "high": np.inf}
 MOST_ROWS = 5000  # that a profile looks at,
 _MANY_VALUES = 2_000_000  # or fewer where features are very many,
 _ENOUGH_ROWS = 1000  # but at least these
@@ -28,6 +29,7 @@ _DRIFT = 0.5  # standard deviations
 _SPREAD = 1.5  # ratio of standard deviations
 _CERTAIN = 4.0  # standard errors
 _MUCH_MISSING = 0.1  # more than when fitting
+_overflowing = np.errstate(over="ignore", invalid="ignore")  # values may be of any size
 _VERDICTS = {
     "as fitted": "As fitted: the data look like those the map was fitted on.",
     "look": "Look: the data differ from those the map was fitted on.",
@@ -106,7 +108,8 @@ class Profile:
         gaps = np.isnan(X)
         known = len(X) - gaps.sum(axis=0)
         first = np.nan_to_num(X[0]) if len(X) else np.zeros(X.shape[1])
-        D = X - first
+        with np.errstate(over="ignore"):
+            D = np.clip(X - first, -LARGEST, LARGEST)
         D[gaps] = 0.0
         count = np.maximum(known, 1)
         shift = D.sum(axis=0) / count
@@ -149,28 +152,17 @@ class Profile:
         }
 
     @classmethod
-    def from_dict(cls, content: Any, n_features: int) -> "Profile":
-        """Read what `to_dict` wrote; raise a ValueError for anything else."""
-        if type(content) is not dict or set(content) != set(cls.__annotations__):
-            raise ValueError("'fitted_on' must hold " + listing(cls.__annotations__, 9) + ".")
-        n_rows = content["n_rows"]
-        if type(n_rows) is not int or not 0 <= n_rows < 1 << 63:
-            raise ValueError("'n_rows' of 'fitted_on' must be a number of rows.")
-        arrays: dict[str, Any] = {}
-        unknown = {"mean": np.nan, "sd": np.nan, "missing": 0.0, "low": -np.inf, "high": np.inf}
-        for name, value in unknown.items():
-            values = content[name]
-            if values is None and name in ("low", "high"):
-                continue
-            is_vector = type(values) is list and len(values) == n_features
-            if not is_vector or not set(map(type, values)) <= {int, float, type(None)}:
-                raise ValueError(f"{name!r} of 'fitted_on' must be {n_features} numbers.")
-            numbers = np.array(values, dtype=np.float64)  # None becomes NaN
-            least = 0.0 if name in ("sd", "missing") else -np.inf
-            if np.isinf(numbers).any() or (numbers < least).any():
-                raise ValueError(f"{name!r} of 'fitted_on' holds impossible numbers.")
-            arrays[name] = np.where(np.isnan(numbers), value, numbers)
-        return cls(n_rows, **arrays)
+    def from_dict(cls, fields: dict[str, Any]) -> "Profile":
+        """Return the profile of which a file has these fields."""
+        arrays: dict[str, Any] = {
+            name: values if values is None else np.where(np.isnan(values), _UNKNOWN[name], values)
+            for name, values in fields.items()
+            if name in _UNKNOWN
+        }
+        found = cls(fields["n_rows"], **arrays)
+        if found.low is not None and found.high is not None and (found.low > found.high).any():
+            raise ValueError("'fitted_on.low' must not be above 'fitted_on.high'.")
+        return found
 
 
 @dataclass(frozen=True, repr=False)
@@ -258,11 +250,14 @@ class Monitor:
         """Whether rows can be compared: all features are there, and a profile is known."""
         return self.profile is not None and not any(f.level == "stop" for f in self.findings)
 
+    @_overflowing
     def update(self, X: Array) -> None:
         """Look at more rows."""
         profile, finite = self.profile, np.isfinite(X)
         assert profile is not None
-        z = np.where(finite, X - profile.mean, 0.0) / ones_for_zeros(profile.sd)
+        with np.errstate(over="ignore"):
+            z = np.where(finite, X - profile.mean, 0.0) / ones_for_zeros(profile.sd)
+        z = np.clip(z, -LARGEST, LARGEST)
         low = -np.inf if profile.low is None else profile.low - profile.sd
         high = np.inf if profile.high is None else profile.high + profile.sd
         self.n_seen += len(X)
@@ -300,6 +295,7 @@ class Monitor:
         much = (self.beyond > _MUCH_IN_TAILS * self.n_seen).any()
         yield Finding("care" if much else "note", text)
 
+    @_overflowing
     def _sheet(self) -> tuple[Sheet, list[Finding]]:
         """Return what is known of every feature, and what is wrong with some."""
         profile, known = self.profile, self.known

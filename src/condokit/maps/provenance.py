@@ -15,6 +15,7 @@ import sklearn
 import condokit
 from condokit.checks import Array
 from condokit.data.domains import Confounder, Domains
+from condokit.io.schema import MAPS
 
 _DEEPEST = 6
 _MOST_ENTRIES = 100_000
@@ -23,13 +24,6 @@ _LARGEST = 1 << 63
 _LONGEST_SETTING = 1000  # characters
 _MOST_NAMES = 1000  # in a setting
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_MAPPINGS = ("versions", "adapter", "domains", "confounders", "rows", "overlap", "data")
-_KINDS: dict[str, Any] = {
-    **dict.fromkeys(_MAPPINGS, Mapping),
-    **dict.fromkeys(("map", "divergence", "conditional"), str),
-    **dict.fromkeys(("warnings", "command", "files"), (list, tuple)),
-    "standard_errors": bool,
-}
 
 
 class FrozenDict(dict[str, Any]):
@@ -49,11 +43,7 @@ def check_provenance(value: Any) -> FrozenDict | None:
     """Return how a map was fitted in a form that cannot be changed; refuse what JSON cannot say."""
     if value is None:
         return None
-    if not isinstance(value, Mapping):
-        raise ValueError(f"'provenance' must be a dict. Got {type(value).__name__}.")
-    for key, kind in _KINDS.items():
-        if key in value and not isinstance(value[key], kind):
-            raise ValueError(f"{key!r} of 'provenance' is of the wrong type.")
+    MAPS.read(value, "provenance", "provenance")
     return _frozen(value, [_MOST_ENTRIES])
 
 

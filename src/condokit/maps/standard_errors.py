@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array
+from condokit.checks import Array, refusal
 from condokit.data import links
+from condokit.data.arrays import ones_for_zeros
 from condokit.maps.base import Map
 from condokit.maps.monotone import interpolated
 
@@ -42,12 +43,20 @@ class StandardErrors(ABC):
 
     def of_mapped(self, X: Array, map: Map) -> Array:
         """Return the standard errors of mapped rows; with links, half the change that they make."""
-        if map.links is None:
-            return self.std(X)
-        linked = links.apply(map.links, X, [f"column {j}" for j in range(X.shape[1])], "X")
-        mapped, error = map.without_links(linked), self.std(linked)
-        above, below = (links.undo(map.links, mapped + sign * error) for sign in (1, -1))
-        return np.abs(above - below) / 2
+        with np.errstate(over="ignore", invalid="ignore"):
+            if map.links is None:
+                found = self.std(X)
+            else:
+                linked = links.apply(map.links, X, [f"column {j}" for j in range(X.shape[1])], "X")
+                mapped, error = map.without_links(linked), self.std(linked)
+                above, below = (links.undo(map.links, mapped + sign * error) for sign in (1, -1))
+                found = np.abs(above - below) / 2
+        if not (np.isfinite(found) | np.isnan(X).any(axis=1, keepdims=True)).all():
+            raise refusal(
+                "The standard errors of mapped values are too large for double precision; pass "
+                "{@`X`} in other units."
+            )
+        return found
 
 
 @dataclass(frozen=True)
@@ -83,8 +92,9 @@ class DiagonalErrors(StandardErrors):
 
     def std(self, X: Array) -> Array:  # noqa: D102
         away = X - self.centre
-        square = self.of_image**2 + (away * self.of_scale) ** 2 + 2 * away * self.covariance
-        return np.sqrt(np.maximum(square, 0.0))
+        both = np.hypot(self.of_image, away * self.of_scale)
+        unit = ones_for_zeros(both)  # so that squares of large values do not overflow
+        return both * np.sqrt(np.maximum(1 + 2 * (away / unit) * (self.covariance / unit), 0.0))
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,8 @@ def lbfgs(
 
     def finite(v: Array) -> tuple[float, Array]:
         nonlocal worst, best, n_evaluations
-        value, gradient = function(v)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # of a step too far
+            value, gradient = function(v)
         n_evaluations += 1
         if watch is not None:
             watch.n_evaluations += 1

@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 from scipy import linalg
-from scipy.stats import skew
 
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
@@ -88,7 +87,10 @@ def best_of(
 
     found: dict[str, Solution] = {}
     for name, start in starts:
-        solution = solved(solve, start)
+        try:
+            solution = solved(solve, start)
+        except (ArithmeticError, np.linalg.LinAlgError):
+            continue
         if np.isfinite(solution.objective) and np.isfinite(solution.scale).all():
             found[name] = solution
             if solution.objective < enough and not solution.is_reflection:
@@ -245,7 +247,7 @@ def match_axes(pair: GaussianPair, kept: bool = False) -> tuple[Array, Array]:
     if pair.scores is not None:
         along = (rows @ axes for rows, axes in zip(pair.scores, (axes_q, axes_r)))
         cut = (np.clip(a / ones_for_zeros(a.std(axis=0)), -3, 3) for a in along)
-        skew_q, skew_r = (skew(scores) for scores in cut)
+        skew_q, skew_r = map(_skewness, cut)
         evidence += 2 * skew_q * skew_r / sum(6 / len(rows) for rows in pair.scores)
     sign = np.where(evidence < 0, -1.0, 1.0)
     orientation = np.linalg.slogdet(axes_r)[0] * np.linalg.slogdet(axes_q)[0] * sign.prod()
@@ -254,6 +256,12 @@ def match_axes(pair: GaussianPair, kept: bool = False) -> tuple[Array, Array]:
         sign[least] *= -1
     A = (axes_r * (sign * size_r / size_q)) @ axes_q.T
     return A, mean_r - A @ mean_q
+
+
+def _skewness(scores: Array) -> Array:
+    """Return the skewness of columns, 0 of constant ones."""
+    away = scores - scores.mean(axis=0)
+    return np.asarray((away**3).mean(axis=0) / ones_for_zeros((away**2).mean(axis=0)) ** 1.5)
 
 
 def nearest_rigid(A: Array, has_scale: bool) -> Array:

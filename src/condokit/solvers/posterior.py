@@ -208,7 +208,7 @@ def _independent(estimate: Array, error: Array, n_effective: float) -> float:
     d = len(estimate)
     if d == 1 or n_effective >= d:
         return float(d)
-    typical = float(np.median((estimate / error) ** 2))
+    typical = max(float(np.median((estimate / error) ** 2)), 1e-300)  # 0 for equal domains
     share = min(1.0, float(chdtri(n_effective, 0.01)) / n_effective * _MEDIAN / typical)
     return d / (1 + (d / n_effective - 1) * share**2)
 

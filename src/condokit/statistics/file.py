@@ -9,23 +9,29 @@ from condokit.checks import Array, FileError, check_integer
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.bins import Values
 from condokit.data.continuous import Continuous
-from condokit.maps import file as mapfile
+from condokit.data.sums import MARKS
+from condokit.io import documents
+from condokit.io.documents import Place
+from condokit.io.schema import STATISTICS as SCHEMA
+from condokit.io.schema import refuse_if, shown
 from condokit.statistics import reveals
 
-STATISTICS = mapfile.Format("condokit-statistics", 1, "statistics file", FileError)
 MIN_POWERS = 4  # times the fewest rows, from which sums of third and fourth powers are written
 FEWEST = 3  # rows of a cell: mean and spread of two rows tell both
 _TIES = 0.1  # share of rows from which equal values are written
 _TABLES = ("mean", "squares", "third", "fourth")
+_ROUNDED = 1 + 1e-9  # times a count that sums of its parts may reach
+_POSSIBLE = 1.001  # the largest correlation, up to rounding
+STATISTICS = documents.Format("condokit-statistics", 1, "statistics file", FileError, SCHEMA)
 
 
-def write(path: mapfile.Place, stats: Any, min_cell: int) -> None:
+def write(path: Place, stats: Any, min_cell: int) -> None:
     """Write statistics, without cells of fewer than `min_cell` rows."""
     content = content_of(stats, min_cell)
     reveals.warn_of_cells(content, stats)
     if isinstance(path, str | os.PathLike) and os.path.isfile(path):
         warn_of_release(path, stats, min_cell)
-    mapfile.write(path, content, STATISTICS)
+    documents.write(path, content, STATISTICS)
 
 
 def warn_of_release(path: str | os.PathLike[str], stats: Any, min_cell: int) -> None:
@@ -99,6 +105,7 @@ def _cell(cell: tuple[Any, ...], stats: Any, k: int, least: int) -> dict[str, An
         shown = n >= least * (1 if power < 3 else MIN_POWERS)
         if power < 3 or shown.any():
             values = getattr(moments, name)[k]
+            values = values if power % 2 else np.maximum(values, 0.0)  # not below by rounding
             found[name] = [float(v) if show else None for v, show in zip(values, shown)]
     return found
 
@@ -153,156 +160,164 @@ def _values(stats: Any, least: int, kept: list[int]) -> list[dict[str, Any]]:
     return found
 
 
-def read(place: mapfile.Place, cls: Any) -> Any:
+def read(place: Place, cls: Any) -> Any:
     """Return the statistics in a file; a `FileError` says what is wrong with it."""
     return document_of(place, cls)[1]
 
 
-def document_of(place: mapfile.Place, cls: Any) -> tuple[dict[str, Any], Any]:
+def document_of(place: Place, cls: Any) -> tuple[dict[str, Any], Any]:
     """Return what is written in a file, and the statistics that it stands for."""
-    path = getattr(place, "name", place)
-    document = mapfile.parse(place, path, STATISTICS)
-    try:
-        if document.get("sha256") != mapfile.digest(document):
-            raise ValueError("it was changed: its content does not fit its hash.")
-        stats = _from(document, cls())
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
-        why = f"{error.args[0]!r} is missing" if type(error) is KeyError else error
-        raise FileError(f"{path} is damaged: {str(why).rstrip('.')}.") from None
+    document, stats = documents.read(
+        place, STATISTICS, lambda document, fields: (document, _from(fields, cls()))
+    )
     stats.hashes = [document["sha256"]]
     return document, stats
 
 
-def _from(document: dict[str, Any], stats: Any) -> Any:
-    """Fill statistics from what was written."""
-    d = _fill_head(document, stats)
-    cells = document["cells"]
-    keys = [(one["domain"], *one["levels"]) for one in cells]
-    n_categories = len(stats.categories)
-    if len(set(keys)) < len(keys) or {len(key) for key in keys} != {n_categories + 1}:
-        raise ValueError("'cells' must be different, with a level of each confounder")
-    stats._places(keys)
-    part = stats.moments
-    part.count[:] = [_number(one["count"]) for one in cells]
-    known = np.array([one.get("known", [one["count"]] * d) for one in cells], dtype=float)
-    part.known = known if any("known" in one for one in cells) else None
-    for name in _TABLES[:2]:
-        getattr(part, name)[:] = _table(name, cells, d, known > 0)
-    _fill_powers(cells, stats, known)
-    _spread_correlations(document["correlations"], stats)
-    for one in [*document["equal_values"], *document["values"]]:
-        if type(one["feature"]) is not int or not 0 <= one["feature"] < d:
-            raise ValueError("'feature' must be the place of a feature")
-    for one in document["equal_values"]:
-        _add_ties(one, stats)
-    if not ((part.squares >= 0).all() and (part.count > 0).all() and known.shape[1:] == (d,)):
-        raise ValueError("its numbers are impossible")
-    if not ((known >= 0) & (known <= part.count[:, None])).all():
-        raise ValueError("'known' must be between 0 and 'count'")
-    _fill_rounds(document, stats)
+def _from(content: dict[str, Any], stats: Any) -> Any:
+    """Fill statistics from the fields of a file; refuse numbers that cannot be those of rows."""
+    _fill_head(content, stats)
+    _fill_cells(content, stats)
+    _spread_correlations(content["correlations"], stats)
+    _fill_ties(content["equal_values"], stats)
+    _fill_values(content["values"], stats)
+    if content["continuous"] is not None:
+        stats.continuous = Continuous.read(content["continuous"])
+        _check_continuous(stats.continuous, stats)
     stats._roles = dict.fromkeys(("domain", "label", "confounders", "sample_weight", "features"))
     stats._roles |= {"categorical": None, "missing": "raise"}
     return stats
 
 
-def _fill_head(document: dict[str, Any], stats: Any) -> int:
-    """Read what is said of all cells, and return the number of features."""
-    names, d = document["feature_names"], document["n_features"]
-    if type(d) is not int or d < 1 or (names is not None and len(names) != d):
-        raise ValueError("'n_features' does not fit 'feature_names'")
-    if names is not None and (set(map(type, names)) != {str} or len(set(names)) < d):
-        raise ValueError("'feature_names' must be different strings")
-    stats.feature_names, stats.n_features = names, d
-    for one in document["confounders"]:
-        if one["kind"] not in ("categorical", "continuous") or type(one["name"]) is not str:
-            raise ValueError("'confounders' must have a name and a kind")
-        stats.confounders[one["name"]] = one["kind"]
-        if "range" in one:
-            low, high = map(_number, one["range"])
-            stats.ranges[one["name"]] = low, high
-    stats.reference = plain(document["reference"])
-    stats.masked = {key: int(_number(document["masked"][key])) for key in ("cells", "rows")}
-    for key in ("min_cell", "fewest_rows"):
-        if type(document[key]) is not int or document[key] < FEWEST:
-            raise ValueError(f"{key!r} must be a whole number of at least {FEWEST}")
-    stats.largest_weight = _number(document["largest_weight"])
-    if not 1 <= stats.largest_weight <= 1 << 53:
-        raise ValueError("'largest_weight' is impossible")
+def _fill_head(content: dict[str, Any], stats: Any) -> None:
+    """Read what is said of all cells."""
+    stats.feature_names, stats.n_features = content["feature_names"], content["n_features"]
+    for one in content["confounders"]:
+        name, kind, span = one["name"], one["kind"], one.get("range")
+        refuse_if(name in stats.confounders, f"'confounders' has {shown(name)} twice")
+        stats.confounders[name] = kind
+        if kind == "continuous":
+            is_range = span is not None and span[0] < span[1]
+            refuse_if(not is_range, f"{shown(name)} must have a 'range' from low to high")
+            stats.ranges[name] = float(span[0]), float(span[1])
+    is_there = content["continuous"] is not None
+    refuse_if(
+        is_there != bool(stats.ranges), "'continuous' does not fit the kinds of 'confounders'"
+    )
+    stats.reference, stats.masked = content["reference"], content["masked"]
+    stats.largest_weight = float(content["largest_weight"])
     stats.by_cell = False
-    stats.moments = type(stats.moments)(0, d, products=True)
-    return d
+    stats.moments = type(stats.moments)(0, stats.n_features, products=True)
 
 
-def _fill_rounds(document: dict[str, Any], stats: Any) -> None:
-    """Read the values of features with heavy tails, and sums of continuous confounders."""
-    for one in document["values"]:
-        k = stats.cells[(one["domain"], *one["levels"])]
-        count = np.array(one["counts"], dtype=float)
-        ends = np.array(one["ends"], dtype=float).reshape(2, len(count))
-        found = Values(np.full(len(count), k), count, ends)
-        known = stats.values.get(one["feature"])
-        stats.values[one["feature"]] = found if known is None else known.merge(found)
-    if document["continuous"] is not None:
-        stats.continuous = Continuous.read(document["continuous"])
+def _fill_cells(content: dict[str, Any], stats: Any) -> None:
+    """Read counts and sums of powers."""
+    cells, d, part = content["cells"], stats.n_features, stats.moments
+    keys, unknown = [(one["domain"], *one["levels"]) for one in cells], np.full(d, np.nan)
+    is_wrong = len(set(keys)) < len(keys) or {len(key) - 1 for key in keys} != {
+        len(stats.categories)
+    }
+    refuse_if(is_wrong, "'cells' must be different, with a level of each category")
+    n_marks = len({key[0] for key in keys}) * MARKS
+    n_values = len(cells) * (6 * d + len(part.few) ** 2)
+    n_values += n_marks * len({one["feature"] for one in content["equal_values"]})
+    refuse_if(
+        n_values > documents.MOST_VALUES, f"it stands for {n_values} values, which is too much"
+    )
+    stats._places(keys)
+    part = stats.moments
+    part.count[:] = count = np.array([one["count"] for one in cells], dtype=float)
+    least = content["fewest_rows"] * stats.largest_weight
+    refuse_if(count < least, f"'cells' has a 'count' below {least:g}, the fewest rows")
+    known = np.stack([one.get("known", np.full(d, one["count"])) for one in cells])
+    refuse_if(known > count[:, None], "'cells' has a 'known' above its 'count'")
+    part.known = known if any("known" in one for one in cells) else None
+    tables = {}
+    for name in _TABLES:
+        rows = [one.get(name, unknown) for one in cells]
+        tables[name] = np.where(known > 0, rows, np.nan)
+    for name in _TABLES[:2]:
+        lacking = np.isnan(tables[name]) & (known > 0)
+        refuse_if(lacking, f"'cells' lacks {name!r} of a feature that is known")
+        getattr(part, name)[:] = np.nan_to_num(tables[name])
+    _fill_powers(tables["third"], tables["fourth"], part, known)
 
 
-def _number(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise ValueError(f"{value!r} is no number")
-    return float(value)
-
-
-def _table(name: str, cells: list[dict[str, Any]], d: int, known: Array) -> Array:
-    """Return numbers of cells and features; those of features that are not known are zero."""
-    rows = [one.get(name) or [None] * d for one in cells]
-    if not all(set(map(type, row)) <= {int, float, type(None)} for row in rows):
-        raise ValueError(f"{name!r} must hold numbers")
-    values = np.array(rows, dtype=float)
-    if values.shape != (len(cells), d) or np.isnan(values[known]).any():
-        raise ValueError(f"{name!r} lacks numbers of features that are known")
-    return np.where(known, values, 0.0)
-
-
-def _fill_powers(cells: list[dict[str, Any]], stats: Any, n: Array) -> None:
+def _fill_powers(third: Array, fourth: Array, part: Any, n: Array) -> None:
     """Read sums of third and fourth powers; where there are none, they are those of the others.
 
     In units of its standard deviation, a small cell has the skewness and kurtosis that larger
     cells have on average, or those of the normal distribution.
     """
-    part, d = stats.moments, stats.n_features
-    for j, (name, normal) in enumerate((("third", 0.0), ("fourth", 3.0))):
-        has = np.array([[v is not None for v in one.get(name) or [None] * d] for one in cells])
-        table, unit = _table(name, cells, d, has), np.sqrt(part.squares / np.maximum(n, 1))
-        sizes = n * unit ** (3 + j)
-        expected = np.where(has, sizes, 0.0).sum(axis=0)
-        shape = np.where(expected > 0, table.sum(axis=0) / ones_for_zeros(expected), normal)
-        getattr(part, name)[:] = np.where(has, table, shape * sizes)
+    unit = np.sqrt(part.squares / np.maximum(n, 1))
+    for power, table, normal in ((3, third, 0.0), (4, fourth, 3.0)):
+        has, sizes = ~np.isnan(table), n * unit**power
+        total, expected = np.nansum(table, axis=0), np.where(has, sizes, 0.0).sum(axis=0)
+        shape = np.where(expected > 0, total / ones_for_zeros(expected), normal)
+        getattr(part, _TABLES[power - 1])[:] = np.where(has, table, shape * sizes)
 
 
 def _spread_correlations(content: list[dict[str, Any]], stats: Any) -> None:
     """Give every cell its share of the products of its label."""
-    products, few = stats.moments.products, stats.moments.few
-    assert products is not None
+    products, few, cells = stats.moments.products, stats.moments.few, dict[Any, list[int]]()
+    for cell, k in stats.cells.items():
+        cells.setdefault(cell[0], []).append(k)
     for one in content:
-        mine = np.array([k for cell, k in stats.cells.items() if cell[0] == one["domain"]])
+        mine, matrix = cells.pop(one["domain"], None), one["matrix"]
+        where = f"'correlations' of {shown(one['domain'])}"
+        refuse_if(mine is None, f"{where} are there twice, or of no cell")
+        refuse_if(matrix.shape != (len(few),) * 2, f"{where} must be of {len(few)} features")
+        is_wrong = np.abs(matrix - matrix.T).max() > _POSSIBLE - 1
+        is_wrong = is_wrong or np.linalg.eigvalsh(matrix)[0] < 1 - _POSSIBLE
+        refuse_if(is_wrong, f"{where} cannot be those of any rows")
         products.count[mine] = stats.moments.count[mine]
         products.mean[mine] = stats.moments.mean[mine][:, few]
         size = np.sqrt(stats.moments.squares[mine][:, few].sum(axis=0))
-        matrix = np.array(one["matrix"], dtype=float)
-        if matrix.shape != (len(few), len(few)) or not (np.abs(matrix) < 1.001).all():
-            raise ValueError("'correlations' must be between -1 and 1, of all features")
         sums = matrix * np.outer(size, size)
         share: Array = products.count[mine] / products.count[mine].sum()
         products.scatter[mine] = share[:, None, None] * sums
 
 
-def _add_ties(one: dict[str, Any], stats: Any) -> None:
-    feature, label = one["feature"], stats.labels.index(one["domain"])
-    ties = stats.ties
-    ties.make_room(np.array([feature]), label + 1)
-    here = int(np.searchsorted(ties.features, feature))
-    for mark, count in one["marks"]:
-        ties.counts[label, here, mark] += count
+def _fill_ties(content: list[dict[str, Any]], stats: Any) -> None:
+    """Read how many rows share a mark."""
+    ties, rows = stats.ties, stats.n_rows
+    ties.make_room(np.array([one["feature"] for one in content], dtype=np.intp), len(rows))
+    label = {name: k for k, name in enumerate(rows)}
+    for one in content:
+        refuse_if(one["domain"] not in rows, "'equal_values' are of a 'domain' without cells")
+        here = label[one["domain"]], int(np.searchsorted(ties.features, one["feature"]))
+        mark, count = one["marks"].T
+        is_mark = (mark < MARKS) & (mark % 1 == 0)
+        refuse_if(~is_mark, f"'equal_values' has a mark that is no whole number below {MARKS}")
+        np.add.at(ties.counts[here], mark.astype(np.intp), count)
+        most = rows[one["domain"]] * _ROUNDED
+        refuse_if(ties.counts[here] > most, "'equal_values' has more rows than 'cells'")
+
+
+def _fill_values(content: list[dict[str, Any]], stats: Any) -> None:
+    """Read the values of features with heavy tails."""
+    parts: dict[int, dict[int, Values]] = {}
+    for one in content:
+        j, k = one["feature"], stats.cells.get((one["domain"], *one["levels"]))
+        refuse_if(
+            k is None or k in parts.get(j, ()), "'values' has a cell twice, or one of no rows"
+        )
+        most = stats.moments.count[k] * _ROUNDED
+        refuse_if(one["counts"].sum() > most, "'values' has more rows than 'cells'")
+        found = Values(np.full(len(one["counts"]), k), one["counts"], one["ends"])
+        parts.setdefault(j, {})[k] = found
+    stats.values = {j: Values.joined(every.values()) for j, every in parts.items()}
+
+
+def _check_continuous(found: Continuous, stats: Any) -> None:
+    """Refuse sums with confounders of numbers that are not of these cells."""
+    count, text = stats.moments.count, "cannot be sums of the rows of 'cells'"
+    ranges = dict(zip(found.basis.names, found.basis.ranges))
+    refuse_if(ranges != stats.ranges, "'continuous.basis.ranges' are not those of 'confounders'")
+    rows = np.column_stack([found.products.count, *found.bins.sum(axis=2).T])
+    refuse_if(np.abs(rows - count[:, None]) > 1e-6 * count[:, None], f"'continuous.bins' {text}")
+    for one in (found.products, *found.products.own.values(), *found.robust.values()):
+        refuse_if(not one.are_possible(), f"'continuous.products' or 'robust' {text}")
 
 
 def plain(value: Any) -> Any:

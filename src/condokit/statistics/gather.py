@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, is_number, listing, refusal
+from condokit.checks import LARGEST, SMALLEST, Array, is_number, listing, refusal
 from condokit.data.basis import RangeBasis
 from condokit.data.bins import Bins, Values
 from condokit.data.confounders import as_number
@@ -18,7 +18,7 @@ from condokit.data.reader import read
 from condokit.data.roles import Roles, are_names
 from condokit.data.sums import Ties
 from condokit.data.tables import Table
-from condokit.maps.file import Place
+from condokit.io.documents import Place
 from condokit.statistics import file, reveals
 
 _REWEIGHED = 8  # times, that lines of cells are found with weights
@@ -185,9 +185,13 @@ class Statistics:
         self._check(domains)
         values = self._confounders(domains)
         cell = self._cells(domains, codes, labels)
+        if cell.max(initial=-1) < 0:
+            names = listing(domains.tables[0].labels)
+            raise refusal("No value of {names} is known in any row that counts.", names=names)
         if domains.weights is not None:
             self.largest_weight = max(self.largest_weight, float(domains.weights.max()))
-        label = np.array([self.labels.index(name) for name in labels])[codes]
+        number = {name: k for k, name in enumerate(self.labels)}
+        label = np.array([number.get(name, -1) for name in labels])[codes]  # -1: no row counts
         for rows, chunk in domains.chunks():
             weights = None if domains.weights is None else domains.weights[rows]
             gaps = None if domains.gaps is None else np.isnan(chunk)
@@ -453,10 +457,8 @@ class Statistics:
     def _places(self, cells: Sequence[Cell]) -> list[int]:
         """Return the numbers of cells, new ones if they are not there yet."""
         for cell in cells:
-            if cell not in self.cells:
-                self.cells[cell] = len(self.cells)
-            if cell[0] not in self.labels:
-                self.labels.append(cell[0])
+            self.cells.setdefault(cell, len(self.cells))
+        self.labels = list(dict.fromkeys([*self.labels, *(cell[0] for cell in cells)]))
         if len(self.cells) > len(self.moments.count):
             self.moments = self.moments.resized(len(self.cells))
             if self.continuous is not None:
@@ -486,6 +488,12 @@ def _checked_ranges(ranges: Any) -> dict[str, tuple[float, float]]:
         if len(ends) != 2 or not all(map(is_number, ends)) or not ends[0] < ends[1]:
             text = "{@'ranges'} of {name!r} must be a pair (low, high) of numbers. Got {got!r}."
             raise refusal(text, name=name, got=given)
+        if max(map(abs, ends)) > LARGEST or ends[1] - ends[0] < SMALLEST:
+            text = (
+                "{@'ranges'} of {name!r} must lie within {most:g} of 0 and be at least {least:g} "
+            )
+            text += "wide. Rescale the confounder. Got {got!r}."
+            raise refusal(text, name=name, most=LARGEST, least=SMALLEST, got=given)
         found[str(name)] = float(ends[0]), float(ends[1])
     return found
 

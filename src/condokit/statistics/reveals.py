@@ -5,12 +5,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from condokit.checks import Array, listing, warn
+from condokit.checks import SMALLEST, Array, listing, warn
+from condokit.data.arrays import is_constant
 
 CONCENTRATED = 0.8  # share of the squares of a cell that one row holds
 _SAME = 0.1  # ratio of mean squared differences to what chance makes, for the same rows
 _FEWEST_MEANS = 8  # that are compared
 _ROUNDING = 1e-9
+_FAR = 1e9  # standard errors, beyond which means are as different as can be
 
 
 def warn_of_cells(content: dict[str, Any], stats: Any) -> None:
@@ -106,7 +108,9 @@ def _pairs(one: Any, other: Any) -> Iterator[_Pair]:
             )
             is_same = bool(counts[0] == counts[1] and same.all() and size.any())
             chance = size * np.sqrt(1 / max(counts[0], 1) + 1 / max(counts[1], 1))
-            distances = ((x - y)[size > 0] / chance[size > 0]) ** 2
+            varies = ~is_constant(size, x)
+            away = np.abs(x - y)[varies] / chance[varies]
+            distances = np.minimum(away, _FAR) ** 2
             yield _Pair(cell, near, counts, is_same, distances)
 
 
@@ -128,7 +132,7 @@ def _exposed(squares: Array, fourth: Array) -> tuple[Array, Array]:
     With squared deviations :math:`a_i`, the largest share :math:`\max_i a_i / \sum a` is at least
     :math:`\sum a^2 / (\sum a)^2`, which the sums of fourth powers and squares tell.
     """
-    flat = squares == 0
+    flat = squares <= SMALLEST**2
     return ~flat & (fourth >= CONCENTRATED * squares**2), flat
 
 

@@ -14,7 +14,7 @@ from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedScatter
 from condokit.data.kernels import spread_points
 from condokit.data.subsets import folds, subsample
-from condokit.summaries.moments import gather, is_flat, refuse_continuous, refuse_huge
+from condokit.summaries.moments import gather, is_flat, refuse_continuous
 
 _POOLED: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 _DIAGONAL: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -223,9 +223,7 @@ def _along_curves(
     sides, scores, shares = [], [], []
     for side in (comparison.is_query, ~comparison.is_query):
         own = covariates.take(side)
-        with np.errstate(invalid="ignore", over="ignore"):
-            residual, here, there = residuals(conditional, X[side], own, at)
-        refuse_huge(there.var)
+        residual, here, there = residuals(conditional, X[side], own, at)
         scores.append(X[side] - here.mean)
         fold = np.zeros(len(residual), dtype=np.intp)
         if regularised:

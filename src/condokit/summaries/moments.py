@@ -10,11 +10,9 @@ from condokit.checks import Array, listing, refusal
 from condokit.compare.comparison import Comparison
 from condokit.conditionals import Conditional, Moments
 from condokit.conditionals.base import moments_from
+from condokit.data.arrays import is_constant
 from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments, effective_counts
-
-_LARGEST = 1e150
-_ROUNDING = 1e-13  # relative spread below which a feature is constant
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,15 @@ class MomentPair:
     def unit(self) -> Array:
         """The reference's spread given the confounders."""
         return np.sqrt(self.weights @ self.reference.var)
+
+    def in_units(self, query: Array, reference: Array) -> "MomentPair":
+        """Return the pair with the features of each domain divided by their units."""
+        both = ((self.query, query), (self.reference, reference))
+        one, other = (
+            replace(m, mean=m.mean / u, var=m.var / u**2, precision=m.precision * u**2)
+            for m, u in both
+        )
+        return replace(self, query=one, reference=other)
 
     def swapped(self) -> "MomentPair":
         """Return the pair with query and reference exchanged."""
@@ -114,19 +121,8 @@ def gather(domains: Domains, groups: Array, n_groups: int, kind: Any = GroupedMo
     stats = kind(n_groups, domains.n_features)
     for rows, chunk in domains.chunks():
         weights = None if domains.weights is None else domains.weights[rows]
-        with np.errstate(invalid="ignore", over="ignore"):
-            stats.update(chunk, groups[rows], weights)
-    refuse_huge(stats.squares)
+        stats.update(chunk, groups[rows], weights)
     return stats
-
-
-def refuse_huge(squares: Array) -> None:
-    """Refuse features whose squares are too large to compute with."""
-    if not squares.max(initial=0.0) < _LARGEST:
-        raise ValueError(
-            "The features are too large for double precision (their squares exceed 1e150). "
-            "Rescale them."
-        )
 
 
 def refuse_continuous(domains: Domains) -> None:
@@ -145,7 +141,7 @@ def refuse_continuous(domains: Domains) -> None:
 
 def is_flat(mean: Array, var: Array) -> Array:
     """Mark features whose spread within strata is nothing but rounding."""
-    return var.max(axis=0) <= (_ROUNDING * np.abs(mean).max(axis=0)) ** 2
+    return is_constant(np.sqrt(var.max(axis=0)), np.abs(mean).max(axis=0))
 
 
 def without_flat(

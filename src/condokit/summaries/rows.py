@@ -9,7 +9,7 @@ import numpy as np
 from condokit.checks import Array
 from condokit.compare.comparison import Comparison
 from condokit.conditionals.base import moments_from
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.arrays import is_constant, ones_for_zeros
 from condokit.data.bins import Bins, side_by_side
 from condokit.data.continuous import Continuous
 from condokit.data.covariates import Covariates
@@ -67,7 +67,8 @@ class Rows:
             "sk,skd->sd", count, (mean - middle[:, None]) ** 2
         )
         unit = np.sqrt(squares / total)
-        unit = np.where(unit <= 1e-12 * np.abs(middle), unit[::-1], unit)
+        constant = is_constant(unit, middle)
+        unit = np.where(constant, np.where(constant, 1.0, unit)[::-1], unit)
         is_query = comparison.is_query
         order = np.argsort(~is_query, kind="stable")
         groups = None
@@ -82,7 +83,7 @@ class Rows:
             comparison.covariates.take(order),
             stats,
             middle,
-            ones_for_zeros(unit),
+            unit,
             flat,
             np.sqrt(comparison.support.weights @ reference.var),
             groups,
@@ -160,10 +161,8 @@ class Rows:
         """Return the values of features in narrow bins: fewer than rows, and as good."""
         at, stats, L = self.covariates, self.strata, len(self.strata.count) // 2
         where = np.arange(2 * L)[:, None] // L, features
-        sd = np.sqrt(stats.squares[:, features] / ones_for_zeros(stats.n))
-        bins = Bins(
-            (stats.mean[:, features] - self.mean[where]) / self.unit[where], sd / self.unit[where]
-        )
+        centres = (stats.mean[:, features] - self.mean[where]) / self.unit[where]
+        bins = Bins(centres, stats.sd[:, features] / self.unit[where])
         group = at.category + L * (np.arange(len(self.order)) >= self.n_query)
         bins.update(self.values(features), group, at.weights)
         cell, X, counts = side_by_side([bins.values(k) for k in range(len(features))])

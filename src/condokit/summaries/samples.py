@@ -146,9 +146,8 @@ def _in_strata(domains: Domains, comparison: Comparison, max_rows: int) -> Sampl
         X = domains.side(query, used)
         mine = used[domains.is_query[used] == query]
         strata = [np.flatnonzero(place[mine] == k) for k in range(len(weights))]
-        strata = [np.repeat(rows, counts[mine[rows]]) for rows in strata]
-        who = np.zeros(len(mine)) if groups is None else groups[mine]
-        strata = [rows[_sorted(X[rows], who[rows], max_rows)] for rows in strata]
+        who, often = np.zeros(len(mine)) if groups is None else groups[mine], counts[mine]
+        strata = [rows[_sorted(X[rows], who[rows], max_rows, often[rows])] for rows in strata]
         return [X[rows] for rows in strata], [who[rows] for rows in strata]
 
     samples = _both(side, weights)
@@ -197,10 +196,14 @@ def _both(side: Callable[[bool], Sides], weights: Array) -> Samples:
     return Samples(query, reference, weights, (who_query, who_reference))
 
 
-def _sorted(rows: Array, subjects: Array, most: int) -> Array:
-    """Return the numbers of rows in an order of their own, at most so many, evenly taken."""
+def _sorted(rows: Array, subjects: Array, most: int, counts: Array | None = None) -> Array:
+    """Return the numbers of rows in an order of their own, at most so many, evenly taken.
+
+    Each is there as often as it counts.
+    """
     order = np.lexsort([subjects, *rows.T[::-1]])
-    return order[subsample(len(order), most)]
+    upto = np.arange(1, len(order) + 1) if counts is None else np.cumsum(counts[order])
+    return order[np.searchsorted(upto, subsample(int(upto[-1:].sum()), most), "right")]
 
 
 def cut_tails(rows: list[Array]) -> list[Array]:

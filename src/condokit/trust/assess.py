@@ -21,6 +21,7 @@ from condokit.checks import (
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.overlap import Overlap
 from condokit.conditionals import Stratified
+from condokit.data.arrays import computing, largest_of
 from condokit.data.disclosure import (
     MIN_CELL,
     hidden_counts,
@@ -48,6 +49,7 @@ _FEW_SUBJECTS = 5
 _MUCH_DROPPED = 0.05
 _MUCH_OUTSIDE = 0.1
 _N_BINS = 5
+_MOST_DIGITS = 300  # behind the point, of edges of bins
 _PLANNED = 8  # samples that are proposed to be measured again
 _FAR = 0.7  # sd
 _MOST_WANTED = 5
@@ -113,6 +115,7 @@ class Assessment(Record):
         ]
 
 
+@computing("assessment")
 def assess(
     X: Any,
     *,
@@ -372,8 +375,10 @@ def share_difference(counts: Array) -> float:
 def _mean_difference(domains: Domains, values: Array) -> float:
     r"""Return :math:`(\bar z_q - \bar z_r) / \sqrt{(s_q^2 + s_r^2) / 2}`."""
     weights, moments = _weights(domains), []
+    values = np.nan_to_num(values)
+    values = values / largest_of(values)
     for side in (domains.is_query, ~domains.is_query):
-        z, w = np.nan_to_num(values[side]), weights[side] / weights[side].sum()
+        z, w = values[side], weights[side] / weights[side].sum()
         moments.append((w @ z, w @ (z - w @ z) ** 2))
     means, variances = zip(*moments)
     difference, spread = means[0] - means[1], np.sqrt((variances[0] + variances[1]) / 2)
@@ -414,7 +419,7 @@ def _bins(name: str, values: Array) -> tuple[list[str], Array]:
     lowest, highest = float(values.min()), float(values.max())
     inner = np.quantile(values, np.linspace(0, 1, _N_BINS + 1)[1:-1])
     digits = 2 - int(np.floor(np.log10(highest - lowest))) if highest > lowest else 0
-    edges = np.unique(np.round(inner, digits))
+    edges = np.unique(np.round(inner, min(digits, _MOST_DIGITS)))
     edges = edges[(edges > lowest) & (edges <= highest)]
     if len(edges) == 0:
         return [name], edges

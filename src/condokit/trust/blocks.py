@@ -11,6 +11,7 @@ from condokit.checks import Array, listing
 from condokit.compare.comparison import Comparison
 from condokit.compare.overlap import propensity
 from condokit.conditionals.splines import Splines
+from condokit.data.arrays import ones_for_zeros
 from condokit.data.blocks import blocks_of
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains
@@ -108,7 +109,7 @@ class ComparableRows:
         if self.covariates is None:
             return X
         at = Splines().moments_at(X, self.covariates, self.covariates)
-        return (X - at.mean) * np.sqrt(at.var.mean(axis=0) / at.var)
+        return (X - at.mean) * np.sqrt(at.var.mean(axis=0) / ones_for_zeros(at.var))
 
     @cached_property
     def expected(self) -> Array:

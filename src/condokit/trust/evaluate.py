@@ -10,7 +10,7 @@ from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
 from condokit.checks import Array, Missing, check_integer, check_seed, listing, said
 from condokit.compare.comparison import Comparison, compare
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.arrays import computing, is_constant, ones_for_zeros
 from condokit.data.disclosure import MIN_CELL, hidden_counts, too_few
 from condokit.data.domains import Domains, cell_names
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first, plain
@@ -135,6 +135,7 @@ class Evaluation(Record):
 
 
 @threads(1)  # the matrices are small: threads would only wait for each other
+@computing("evaluation")
 def evaluate(
     adapter_or_map: ConDoAdapter | BatchAdapter | Map,
     X: Any,
@@ -536,7 +537,8 @@ def _grid(lowest: Array, highest: Array) -> Array:
     lowest, highest = (np.sort(values[np.isfinite(values)]) for values in (lowest, highest))
     k = min(MIN_CELL - 1, max(len(lowest) - 1, 0) // 2)
     low, high = (lowest[k], highest[-1 - k]) if len(lowest) else (0.0, 1.0)
-    margin = 0.1 * (high - low) or 0.5
+    constant = is_constant(high - low, max(abs(low), abs(high)))
+    margin = max(0.5, 1e-3 * abs(low)) if constant else 0.1 * (high - low)
     return np.linspace(low - margin, high + margin, _N_POINTS)
 
 

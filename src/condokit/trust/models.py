@@ -50,7 +50,8 @@ def model_sheets(
 
 def _outputs(name: str, model: Any, labels: Any, rows: ComparableRows, table: Table) -> _Outputs:
     taken = (_as_trained(model, X, table) for X in (rows.before, rows.after))
-    (before, kind), (after, _) = (_predictions(name, model, X) for X in taken)
+    with np.errstate(over="warn", divide="warn", invalid="warn"):  # not ours to refuse
+        (before, kind), (after, _) = (_predictions(name, model, X) for X in taken)
     truth = np.full(len(before), np.nan)
     if labels is not None:
         values = np.asarray(column_values(table, "labels", labels))[rows.row_number]

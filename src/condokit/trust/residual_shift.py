@@ -186,7 +186,7 @@ class ShiftTests:
     @property
     def told_apart(self) -> float:
         """How well the domain can be told: 0.5 is chance or less, 1 is certain."""
-        return 0.5 + 0.5 * max(self.auc - self.chance, 0.0) / (1 - self.chance)
+        return 0.5 + 0.5 * max(self.auc - self.chance, 0.0) / max(1 - self.chance, 1e-12)
 
     def told(self, digits: str) -> str:
         """Word the p-values."""

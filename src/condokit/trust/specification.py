@@ -40,7 +40,8 @@ def specification(rows: ComparableRows, R: Array, names: list[str], strata: list
     parts = [[R[b][side] for side in (rows.is_query[b], ~rows.is_query[b])] for b in blocks]
     n = np.array([[len(x) for x in pair] for pair in parts])[:, :, None]
     mean, var = (np.array([[f(x) for x in pair] for pair in parts]) for f in (_mean, _var))
-    unit = ones_for_zeros(np.sqrt((n[:, 1] * var[:, 1]).sum(axis=0) / n[:, 1].sum(axis=0)))
+    within = (n[:, 1] * var[:, 1]).sum(axis=0) / n[:, 1].sum(axis=0)
+    unit = np.sqrt(ones_for_zeros(within))
     least, each = 1e-12 * unit**2, rows.rows_per_subject
     p_mean, off, v = _welch(mean, np.maximum(var, least), n, each)
     far = [[np.abs(x - np.median(x, axis=0)) for x in pair] for pair in parts]

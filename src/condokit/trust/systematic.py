@@ -51,11 +51,10 @@ class SystematicError:
     def rms(self, which: int) -> tuple[float, tuple[float, float]]:
         """Return the root of the mean square over features (0 before, 1 after), its interval."""
         square = float((self.before, self.after)[which].mean())
-        variance = self._of_mean(self.variances[which])
-        size = np.sqrt(square)
-        if variance <= 1e-12 * square**2:
+        size, sd = np.sqrt(square), np.sqrt(self._of_mean(self.variances[which]))
+        if sd <= 1e-6 * square:
             return size, (size, size)
-        half = square**2 / variance  # of the degrees of freedom of chi-squared
+        half = (square / sd) ** 2  # of the degrees of freedom of chi-squared
         low, high = np.sqrt(square / half * gammaincinv(half, [0.025, 0.975]))
         return float(size), (float(low), float(high))
 
@@ -87,7 +86,7 @@ def systematic_error(
         labels = domains.tables[0].labels
         x, reference = (apply_links(affine.links, part, labels, "X") for part in (x, reference))
     h = affine.without_links(x)
-    unit = ones_for_zeros(reference.std(axis=0))
+    unit = np.sqrt(ones_for_zeros(reference.var(axis=0)))
     try:
         believed = _posterior(domains)
         p, s = _believed(believed, x)

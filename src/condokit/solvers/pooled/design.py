@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from condokit.checks import Array
+from condokit.checks import LARGEST, SMALLEST, Array
 from condokit.conditionals.curves import cross
 from condokit.data.arrays import independent, quantiles
 from condokit.data.basis import KNOTS, MOST_PAIRED, Cubic, RangeBasis, paired
@@ -245,5 +245,6 @@ def best_scale(G: Array, n_eff: Array | float, dof: Array | float) -> Array:
     half = (dof - 2 * n) * G01 / 2
     c = n * np.maximum(G00, 0.0)
     root = np.sqrt(half**2 + a * c)
-    m = np.where(half < 0, (root - half) / a, c / np.maximum(root + half, 1e-300))
-    return np.clip(m, 1e-150, 1e150)
+    with np.errstate(over="ignore"):
+        m = np.where(half < 0, (root - half) / a, c / np.maximum(root + half, 1e-300))
+    return np.clip(m, SMALLEST, LARGEST)

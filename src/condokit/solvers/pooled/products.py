@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import helmert
 
-from condokit.checks import Array
+from condokit.checks import SMALLEST, Array
 from condokit.data.continuous import Continuous
 from condokit.data.grouped import GroupedMoments
 from condokit.data.products import GroupedProducts
@@ -76,12 +76,12 @@ def residual_kurtosis(stats: GroupedMoments, continuous: Continuous) -> tuple[Ar
     about :math:`24 (v / s)^4 / n`: it must be five standard errors and a half.
     """
     left, second, fourth = continuous.cumulants()
-    n, least = np.maximum(stats.n, 1.0), np.maximum(left, 1e-300)
-    excess = (stats.fourth / n - 3 * (stats.squares / n) ** 2 - fourth) / least**2
-    weight = np.where((second < left) & (left > 0), n, 0.0)
+    n, used = np.maximum(stats.n, 1.0), (second < left) & (left > SMALLEST**2)
+    least, weight = np.where(used, left, 1.0), np.where(used, n, 0.0)
+    excess = (stats.fourth / n - 3 * (stats.squares / n) ** 2 - fourth) / least / least
     total = np.maximum(weight.sum(axis=0), 1e-300)
     excess = np.where(weight > 0, excess * weight, 0.0).sum(axis=0) / total
-    error = (np.where(weight > 0, n * (1 + second / least) ** 4, 0.0)).sum(axis=0)
+    error = (weight * (1 + np.where(used, second, 0.0) / least) ** 4).sum(axis=0)
     heavy = excess > 5 * np.sqrt(24 * error) / total + 0.5
     return np.where(heavy, 3 + excess, 3.0), heavy
 

@@ -106,12 +106,13 @@ class Selector:
         left = self.gram[np.ix_(own, own)] - link @ self.gram[np.ix_(at, own)]
         cross = y[0][own] - link @ y[0][at]
         square = y[1] - (y[0][at] * (inverse @ y[0][at])).sum(0)
+        square = np.maximum(square, np.maximum(1e-14 * y[1], 1e-300))  # no less than rounding
         value, vector = np.linalg.eigh((left + left.T) / 2)
         value = np.maximum(value, 0.0)
         turned = (vector.T @ cross) ** 2
         gain, dof = np.empty(len(self.grid)), float(self.start.dof[0])
         for i, theta in enumerate(self.grid):
-            explained = (theta / (1 + theta * value)) @ turned / np.maximum(square, 1e-300)
+            explained = (theta / (1 + theta * value)) @ turned / square
             log = np.log1p(-np.minimum(explained, 1 - 1e-12)).mean()
             gain[i] = -0.5 * dof * log - 0.5 * np.log1p(theta * value).sum()
         best = int(gain.argmax())

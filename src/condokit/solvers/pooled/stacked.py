@@ -130,8 +130,7 @@ def nodes(stats: GroupedMoments, middle: Array, unit: Array) -> tuple[Array, Arr
     with shares :math:`1 - 1 / (k - g^2)` and :math:`\pm 1 / (t_\pm (t_+ - t_-))`: sums of
     polynomials up to the fourth degree are exact.
     """
-    n = ones_for_zeros(stats.n)
-    sd = np.sqrt(stats.squares / n)
+    n, sd = ones_for_zeros(stats.n), stats.sd
     own = ones_for_zeros(sd)
     g = stats.third / n / own**3
     left = np.maximum(stats.fourth / n / own**4 - g**2, 1.0)
