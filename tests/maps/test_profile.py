@@ -102,7 +102,7 @@ def test_values_far_beyond_a_profile_do_not_overflow():
     profile = Profile(200, np.array([1e300]), np.array([1e-5]), np.zeros(1))
     found = AffineMap([1.0], [0.0], fitted_on=profile).check(np.ones((9, 1)))
     assert found.verdict == "look"
-    assert found.features["note"] == ["values far away"]
+    assert found.features["note"][0].startswith("values far away")
 
 
 def test_no_single_row_can_be_read_off_a_profile(rng):
