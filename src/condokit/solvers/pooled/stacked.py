@@ -40,6 +40,7 @@ FLOOR = 1e-8  # of a variance, relative to the feature's
 LARGEST_LEVERAGE = 0.8
 _NEWTON_STEPS = 60
 _GRAM_VALUES = 1 << 24  # of products of columns that are kept at a time
+_SMALLEST = 1e-75  # standard deviation whose fourth power is a number
 
 
 @dataclass
@@ -132,7 +133,7 @@ def nodes(stats: GroupedMoments, middle: Array, unit: Array) -> tuple[Array, Arr
     """
     n = ones_for_zeros(stats.n)
     sd = np.sqrt(stats.squares / n)
-    own = ones_for_zeros(sd)
+    own = np.where(sd > _SMALLEST, sd, 1.0)
     g = stats.third / n / own**3
     left = np.maximum(stats.fourth / n / own**4 - g**2, 1.0)
     high = np.abs(g) / 2 + np.sqrt(g**2 / 4 + left)
