@@ -40,6 +40,7 @@ FLOOR = 1e-8  # of a variance, relative to the feature's
 LARGEST_LEVERAGE = 0.8
 _NEWTON_STEPS = 60
 _GRAM_VALUES = 1 << 24  # of products of columns that are kept at a time
+_SMALLEST = 1e-75  # standard deviation whose fourth power is a number
 
 
 @dataclass
