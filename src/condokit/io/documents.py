@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 import condokit
+from condokit.checks import is_number
 from condokit.io.atomic import write_bytes
 from condokit.io.schema import Schema, shown
 
@@ -94,8 +95,8 @@ def _parsed(text: str, path: str, kind: Format) -> dict[str, Any]:
         ) from None
     if not isinstance(document, dict) or document.get("format") != kind.name:
         raise kind.error(f"{path} is not a {kind.what}: its 'format' is not {kind.name!r}.")
-    schema = document.get("schema")
-    if type(schema) is not int or schema < 1:
+    schema: Any = document.get("schema")
+    if not is_number(schema, int) or schema < 1:
         raise kind.error(f"{path} is damaged: its 'schema' is {shown(schema)}.")
     if schema > kind.newest:
         version = shown(document.get("condokit")).strip("'")
