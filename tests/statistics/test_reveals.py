@@ -8,7 +8,8 @@ import pytest
 from sites_made import FEATURES, hospital, without_few
 
 from condokit import ConDoAdapter, Statistics
-from condokit.statistics.reveals import _exposed
+from condokit.statistics.file import MIN_POWERS, document_of
+from condokit.statistics.reveals import _exposed, facts_of, words
 
 ROLES = {"confounders": ["sex", "ward"], "features": FEATURES}
 
@@ -132,3 +133,10 @@ def test_numbers_and_text_are_two_spellings():
     said = "'1' and 1"
     with pytest.warns(UserWarning, match=said), pytest.raises(ValueError, match=said):
         ConDoAdapter(reference="A").fit_statistics([one, other])
+
+
+def test_a_reference_whose_label_is_zero_is_said(tmp_path):
+    X, label = np.random.default_rng(0).normal(size=(40, 1)), np.repeat([0, 1], 20)
+    Statistics.of(X, domain=label, reference=0).save(tmp_path / "site.json")
+    facts = facts_of(*document_of(tmp_path / "site.json", Statistics))
+    assert "Reference: 0." in words(facts, MIN_POWERS)

@@ -210,7 +210,7 @@ def words(facts: dict[str, Any], powers: int) -> str:
             f"Confounders: {', '.join(kinds) or 'none'}.",
             f"Cells: {facts['n_cells']}, each a domain with one level of every category. The "
             f"smallest has {facts['smallest_cell']} rows.",
-            f"Reference: {facts['reference'] or 'not said'}.",
+            f"Reference: {'not said' if facts['reference'] is None else facts['reference']}.",
             "",
             *_told(facts, powers),
             "",
