@@ -403,3 +403,19 @@ def test_rows_of_many_batches_are_mapped_where_they_are(map, door, frame):
     np.testing.assert_allclose(found[["left", "right"]], expected, rtol=1e-9)
     with pytest.raises(ValueError, match="'batch' names 'place'"):
         adapter.transform(DOORS[door](frame), batch="place")
+
+
+def test_a_table_that_was_made_of_anndata_has_its_variables_as_features(frame, tmp_path):
+    pytest.importorskip("anndata")
+    cells, table, out = (str(tmp_path / name) for name in ("c.h5ad", "c.parquet", "map.json"))
+    data = annotated(frame, "dense")
+    data.obs["depth"] = np.random.default_rng(0).normal(size=len(frame))
+    data.write_h5ad(cells)
+    AffineMap(np.ones(3), np.zeros(3), FEATURES).save(tmp_path / "same.json")
+    with pytest.raises(SystemExit):
+        main(["apply", str(tmp_path / "same.json"), cells, "-o", table])
+    how = ["--domain", "device", "--reference-label", "v1", "-c", "sex,age", "-o", out, "-q"]
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", table, *how])
+    assert ended.value.code == 0
+    assert list(load_map(out).feature_names) == FEATURES

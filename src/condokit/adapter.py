@@ -28,7 +28,14 @@ from condokit.fit.choose import (
     takes_any_features,
 )
 from condokit.fit.controls import Controls, find_controls
-from condokit.fit.estimator import by_place, is_array_wanted, keep_features, matched, names_out
+from condokit.fit.estimator import (
+    by_place,
+    how_read,
+    is_array_wanted,
+    keep_features,
+    matched,
+    names_out,
+)
 from condokit.fit.fit_map import from_sample
 from condokit.fit.pairs import check_pairs
 from condokit.fit.record import FitReport
@@ -258,7 +265,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
           False   0.738      159          405
            True   0.262      241           95
         """
-        roles = Roles(domain, confounders, features, groups, sample_weight, **self._how_read())
+        roles = Roles(domain, confounders, features, groups, sample_weight, **how_read(self))
         domains = read_two(X, roles, self.reference)
         self.fit_domains(domains, by_place(features, domains))
         self._domain = domain if isinstance(domain, str) else None
@@ -393,17 +400,12 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 f"'reference' is {self.reference!r}, but fit_pair takes the reference as its "
                 "second table. Leave `reference` out, or use fit with one table."
             )
-        Z, settings = (Z_query, Z_reference), {"features": features} | self._how_read()
+        Z, settings = (Z_query, Z_reference), {"features": features} | how_read(self)
         roles = Roles.of_pair(Z, confounders, groups, sample_weight, **settings)
         any_features = takes_any_features(self.map, self.divergence)
         domains = read_pair(X_query, X_reference, roles, any_features)
         matched = None if pairs is None else check_pairs(pairs, domains)
         return self.fit_domains(domains, by_place(features, domains), matched)
-
-    def _how_read(self) -> dict[str, Any]:
-        """Return the settings that say how confounders are read."""
-        names = ("categorical", "missing", "reliability")
-        return {name: getattr(self, name) for name in names}
 
     @property
     def map_se_(self) -> dict[str, Array] | None:

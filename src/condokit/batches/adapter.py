@@ -40,7 +40,14 @@ from condokit.data.reader import read
 from condokit.data.roles import Roles, batch_of_rows
 from condokit.data.study import Study
 from condokit.data.tables import Table
-from condokit.fit.estimator import by_place, is_array_wanted, keep_features, matched, names_out
+from condokit.fit.estimator import (
+    by_place,
+    how_read,
+    is_array_wanted,
+    keep_features,
+    matched,
+    names_out,
+)
 from condokit.io import documents
 from condokit.io.documents import Place
 from condokit.io.schema import refuse_if, shown
@@ -189,8 +196,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         """Read a table of many batches, as `fit` does."""
         one, common = self.one_adapter(), _is_common(features)
         chosen = None if common else features
-        how: dict[str, Any] = {"reliability": one.reliability, "argument": "batch"}
-        how |= {"categorical": one.categorical, "missing": one.missing}
+        how = how_read(one) | {"argument": "batch"}
         roles = Roles(batch, confounders, chosen, groups, sample_weight, bridge, **how)
         return read(X, roles).compared().with_known_features(common)
 

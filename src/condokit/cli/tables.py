@@ -4,6 +4,7 @@ Which columns are what is for the reader to say. Here text becomes numbers where
 labels become text as they are typed, and what is wrong is told with the file and the row.
 """
 
+import json
 import os
 import re
 from bisect import bisect_left
@@ -28,7 +29,7 @@ from condokit.data.reader import read, read_pair, read_two
 from condokit.data.roles import Roles
 from condokit.data.study import Study
 from condokit.data.tables import Table
-from condokit.io import files_of, is_number, open_h5ad, read_table, scan_table
+from condokit.io import OBSERVED, files_of, is_number, open_h5ad, read_table, scan_table
 from condokit.io.formats import DELIMITERS, arrow, check_names, format_of
 
 pa = arrow()
@@ -206,7 +207,7 @@ def roles_of(sources: Sequence[Source], options: dict[str, Any], label: str | No
     for source in sources:
         check_names(source.path, source.names, taken)
         source.types = {}
-    features = split("--features", options["features"], first) or None
+    features = split("--features", options["features"], first) or _variables(sources, taken)
     if not any(source.is_annotated for source in sources):
         for name, declared in kinds.items():
             if (wanted := _common_type(name, declared, sources)) is not None:
@@ -229,6 +230,16 @@ def roles_of(sources: Sequence[Source], options: dict[str, Any], label: str | No
         missing=options["missing"],
         reliability=reliability or None,
     )
+
+
+def _variables(sources: Sequence[Source], taken: Sequence[str]) -> list[str] | None:
+    """Return the variables of tables that were made of AnnData, which say what describes rows."""
+    about = [(source.schema.metadata or {}).get(OBSERVED) for source in sources]
+    if None in about:
+        return None
+    others = {*taken}.union(*map(json.loads, about))  # type: ignore[arg-type]
+    numbers = (field.name for field in sources[0].schema if is_number(field.type))
+    return [name for name in numbers if name not in others] or None
 
 
 def _in_blocks(

@@ -161,12 +161,6 @@ def _polars(frame: Any, rows: int) -> Iterator[Any]:
     return iter(frame.collect_batches(chunk_size=rows, maintain_order=True, engine="streaming"))
 
 
-def in_slices(frame: Any) -> Blocks | None:
-    """Return a frame of polars whose rows have the places of those in its files, as blocks."""
-    found = blocks_of(frame)
-    return None if found is None else replace(found, open=_slices)
-
-
 def _slices(frame: Any, rows: int) -> Iterator[Any]:
     """Read several blocks at a time: batches of all rows would hold far more in memory."""
     n = nw.from_native(frame).select(nw.len()).collect().item()

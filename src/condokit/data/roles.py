@@ -36,7 +36,6 @@ class Roles:
     categorical: Any = None  # confounders of numbers that are codes of categories
     missing: str = "raise"  # what becomes of rows that lack a confounder
     reliability: Any = None  # of confounders that were measured with error
-    ranges: Mapping[str, Any] = field(default_factory=dict)  # confounders declared as numbers
     argument: str = "domain"  # what the user calls the label
     confounders_argument: str = "confounders"
 

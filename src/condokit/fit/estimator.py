@@ -28,6 +28,11 @@ def matched(estimator: Any, X: Any) -> tuple[Table, Table]:
     return everything, table if columns is None else everything.select(columns)
 
 
+def how_read(adapter: Any) -> dict[str, Any]:
+    """Return the settings of an adapter that say how confounders are read; see `Roles`."""
+    return {name: getattr(adapter, name) for name in ("categorical", "missing", "reliability")}
+
+
 def keep_features(estimator: Any, table: Table, columns: list[int] | None) -> None:
     """Note the features that an estimator was fitted with, as scikit-learn does."""
     estimator._columns = columns

@@ -197,14 +197,13 @@ def check(
     reach: tuple[Array, Array] | None = None,
 ) -> Check:
     """Compare new query rows with a profile, and the reach of curves; see `AffineMap.check`."""
-    blocks, whole, n_rows = blocks_of(X), None, 0
-    if blocks is None:
-        whole = Table(X)
-    columns, width = (whole.columns, whole.width) if whole else (blocks.columns, blocks.width)  # type: ignore[union-attr]
-    monitor = Monitor(names, n_features, profile, columns if names else None, width, reach)
-    if blocks is not None and names is not None and monitor.can_compare:
-        blocks = blocks.select(names) if columns is not None else blocks
-    for table in [whole] if whole else map(Table, blocks):  # type: ignore[arg-type]
+    blocks, n_rows = blocks_of(X), 0
+    given = Table(X) if blocks is None else blocks
+    columns = given.columns if names is not None else None
+    monitor = Monitor(names, n_features, profile, columns, given.width, reach)
+    if blocks is not None and columns is not None and monitor.can_compare:
+        blocks = blocks.select(list(names or ()))
+    for table in [given] if isinstance(given, Table) else map(Table, blocks or ()):
         n_rows += table.n_rows
         if monitor.can_compare:
             for _, chunk in table.match(names, n_features, "this map").chunks():

@@ -20,6 +20,7 @@ from condokit.data.reader import read_two
 from condokit.data.roles import Roles
 from condokit.data.subsets import subsample_sides
 from condokit.data.tables import Table
+from condokit.fit.estimator import how_read
 from condokit.maps.affine import AffineMap
 
 _MOST_ROWS = 5000  # of a domain that are looked at
@@ -31,9 +32,7 @@ def read_as_fitted(adapter: ConDoAdapter, X: Any, *roles: Any) -> Domains:
     """Read a table as a fitted adapter did; `roles` are those of `ConDoAdapter.fit`."""
     if not isinstance(adapter, ConDoAdapter) or not hasattr(adapter, "map_"):
         raise ValueError("'adapter' must be a fitted ConDoAdapter.")
-    how: dict[str, Any] = {"categorical": adapter.categorical, "missing": adapter.missing}
-    how["reliability"] = adapter.reliability
-    return read_for_map(adapter.map_, X, Roles(*roles, **how), adapter.reference)
+    return read_for_map(adapter.map_, X, Roles(*roles, **how_read(adapter)), adapter.reference)
 
 
 def read_for_map(affine: AffineMap, X: Any, roles: Roles, reference: Any) -> Domains:
