@@ -9,7 +9,7 @@ from condokit.checks import LARGEST, Array, are_moderate, listing, refusal, size
 from condokit.data.arrays import sides
 from condokit.data.grouped import GroupedMoments
 from condokit.data.study import Study
-from condokit.data.sums import Sums, Ties
+from condokit.data.sums import CellSums, Sums
 
 SIDES = ("query", "reference")
 _FEWEST_OF_CELL = 8  # rows on average, so that sums are far smaller than the table
@@ -43,7 +43,8 @@ def with_gaps(domains: Study, by_side: bool = True) -> Study:
     if moments is not None:
         made_of = domains.tables, domains.weights, domains.links
         label = np.repeat(np.arange(domains.n_domains), len(moments.count) // domains.n_domains)
-        sums = Sums(moments, label, Ties(), cell, are_rows=True, is_whole=True, made_of=made_of)
+        cells = CellSums(moments)
+        sums = Sums(cells, label, cell, are_rows=True, is_whole=True, made_of=made_of)
         domains = replace(domains, sums=sums)
     if not any(count.any() for count in counts):
         return domains

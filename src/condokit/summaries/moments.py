@@ -159,9 +159,7 @@ def without_flat(
     return query, reference, flat
 
 
-def _with_spread(
-    query: Moments, reference: Moments, single: list[str]
-) -> tuple[Moments, Moments]:
+def _with_spread(query: Moments, reference: Moments, single: list[str]) -> tuple[Moments, Moments]:
     """Give a domain with one row in every stratum the variances of the other.
 
     If both are such, that which differences between them have around their mean, over two.
@@ -175,7 +173,9 @@ def _with_spread(
         precision = 1 / ones_for_zeros(var)
     dof = np.maximum(known.dof, 0.5 if len(single) == 2 else 0.0)
     query, reference = (
-        replace(m, var=var, precision=precision, dof=dof) if name in single or len(single) == 2 else m
+        replace(m, var=var, precision=precision, dof=dof)
+        if name in single or len(single) == 2
+        else m
         for name, m in (("query", query), ("reference", reference))
     )
     return query, reference
