@@ -62,9 +62,9 @@ def profile(domains: Study, hidden: bool = False) -> "Profile":
         _of_rows(domains.of(every[k : k + step]), rows, len(query), hidden)
         for k in range(0, len(every), step)
     ]
-    tables = {name: [getattr(part, name) for part in parts] for name in _TABLES}
-    known = {name: None if own[0] is None else np.concatenate(own) for name, own in tables.items()}
-    return replace(parts[0], **known)
+    tables: list[Any] = [[getattr(part, name) for part in parts] for name in _TABLES]
+    known = (None if own[0] is None else np.concatenate(own) for own in tables)
+    return Profile(len(query), *known)
 
 
 def _of_rows(domains: Study, rows: Array, n_rows: int, hidden: bool) -> "Profile":
