@@ -1,5 +1,6 @@
-"""What the two domains have in common: refused, or warned of, where it is little."""
+"""What the two domains have in common: refused, or warned of, where it is little or weak."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,9 +19,15 @@ from condokit.checks import (
 from condokit.compare.overlap import Overlap, measure_overlap
 from condokit.compare.priors import Prior, ProductPrior, Support
 from condokit.conditionals.base import Conditional, Stratified
+from condokit.data.arrays import sides
 from condokit.data.covariates import Covariates
 from condokit.data.domains import Domains, Strata
 from condokit.data.subsets import subsample
+
+_FEW_ROWS = 5
+_FEWEST_OTHERS = 20  # rows that it takes to call one of them an outlier
+_MOST_ROWS = 500  # that tell how far most values are
+_FAR_AWAY = 50.0  # robust standard deviations
 
 
 @dataclass(frozen=True)
@@ -134,3 +141,80 @@ def _check_overlap(overlap: Overlap, warn_below: float, refuse_below: float) -> 
             reference=round(overlap.effective_reference),
             **facts,
         )
+
+
+def warn_weak_points(domains: Domains, comparison: Comparison) -> None:
+    """Warn of data on which a map rests too lightly: very few rows, or values far from others."""
+    table, support = domains.tables[0], comparison.support
+    for name, counts in (("query", support.count_query), ("reference", support.count_reference)):
+        if counts.sum() < _FEW_ROWS:
+            warn(
+                "few-rows",
+                "Only {n:rows} of the {side} rows can be compared, so the map and its errors are "
+                "guesses.",
+                n=counts.sum(),
+                side=name,
+            )
+    kept = domains.kept()
+    each = np.ones(len(kept)) if domains.sums is None else domains.sums.weights
+    both = sides(domains.is_query)
+    known = [each[kept & side].sum() - gap for gap, (_, side) in zip(domains.gaps or (), both)]
+    if known and (rare := np.minimum(*known) < _FEW_ROWS).any():
+        warn(
+            "mostly-missing",
+            "Mostly missing, with fewer than {least} values of a domain to compare: {names}. "
+            "Their maps are guesses.",
+            least=_FEW_ROWS,
+            names=listing(table.names_of(rare)),
+        )
+    compared = comparison.place >= 0
+    found = outlying_features(domains, [compared & side for _, side in both])
+    for (name, _), places in zip(both, found):
+        if len(places):
+            warn(
+                "far-away",
+                "Values of {names} in the {side} rows are more than {far:g} robust standard "
+                "deviations away from the others, and decide the map alone. Correct or leave out "
+                "these rows, or transform the feature.",
+                names=listing(table.take(places).labels),
+                side=name,
+                far=_FAR_AWAY,
+            )
+
+
+def outlying_features(domains: Domains, parts: Sequence[Array]) -> list[Array]:
+    """Return the features that have a value very far from the others, for each part of the rows.
+
+    Far from the median, in units of the distance that 19 in 20 of some rows keep, over its normal
+    value. Rows are read once for all parts.
+    """
+    unknown = domains.sums is not None and not domains.sums.are_rows
+    everyone = {k: np.flatnonzero(part) for k, part in enumerate(parts)}
+    samples = {
+        k: np.sort(domains.rows(rows[subsample(len(rows), _MOST_ROWS)]), axis=0)
+        for k, rows in everyone.items()
+        if len(rows) >= _FEWEST_OTHERS and not unknown
+    }
+    ends = {k: (sample[0], sample[0]) for k, sample in samples.items()}
+    for rows, chunk in domains.chunks() if samples else ():
+        for k, (low, high) in ends.items():
+            lowest, highest = extremes(chunk[parts[k][rows]])
+            ends[k] = np.fmin(low, lowest), np.fmax(high, highest)
+    found = [np.empty(0, dtype=np.intp) for _ in parts]
+    for k, sample in samples.items():
+        n, column = (~np.isnan(sample)).sum(axis=0), np.arange(domains.n_features)  # NaN is last
+        middle = sample[(n - 1) // 2, column]
+        typical = np.sort(np.abs(sample - middle), axis=0)[n - 1 - np.maximum(n // 20, 1), column]
+        farthest = np.maximum(ends[k][1] - middle, middle - ends[k][0])
+        enough = (n >= _FEWEST_OTHERS) & (typical > 0)
+        found[k] = np.flatnonzero(enough & (farthest > _FAR_AWAY / 1.96 * typical))
+    return found
+
+
+def extremes(X: Array) -> tuple[Array, Array]:
+    """Return the lowest and highest known value of every column; low > high where there is none."""
+    low, high = X.min(axis=0, initial=np.inf), X.max(axis=0, initial=-np.inf)
+    if np.isnan(low).any():  # rare, and slower
+        low = np.fmin.reduce(X, axis=0, initial=np.inf)
+        high = np.fmax.reduce(X, axis=0, initial=-np.inf)
+    return low, high

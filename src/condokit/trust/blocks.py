@@ -10,7 +10,7 @@ from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, listing
 from condokit.compare.comparison import Comparison
 from condokit.compare.overlap import propensity
-from condokit.conditionals.splines import Splines
+from condokit.conditionals.curves import Splines
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.blocks import blocks_of
 from condokit.data.covariates import Covariates
