@@ -40,8 +40,7 @@ from condokit.data.study import Study
 from condokit.data.subsets import subsample_sides
 from condokit.fit.choose import MANY_ROWS
 from condokit.fit.fit_map import determines_matrix
-from condokit.trust.features import ADVICE, describe_features
-from condokit.trust.unused import unused_that_matter
+from condokit.trust.columns import ADVICE, describe_features, unused_that_matter
 
 _FEW_ROWS = MIN_CELL  # of a cell; rows are asked for in multiples of it
 _FEW_EFFECTIVE = 10.0
