@@ -97,25 +97,19 @@ def _user_kernel(prior: Prior, conditional: Conditional) -> Any:
     """Return the user's kernel on confounders; both ingredients need the same one."""
     kernels = [getattr(ingredient, "kernel", None) for ingredient in (prior, conditional)]
     if (kernels[0] is None) != (kernels[1] is None):
+        text = "A kernel on confounders must be given to both prior and conditional: "
         raise ValueError(
-            "A kernel on confounders must be given to both prior and conditional: "
-            "prior=ProductPrior(kernel=k), conditional=KernelSmoother(kernel=k)."
+            f"{text}prior=ProductPrior(kernel=k), conditional=KernelSmoother(kernel=k)."
         )
     return kernels[0]
 
 
 def _warn_dropped(support: Support) -> None:
     what = "{n_values} confounder value(s) occur in one domain only and are not compared"
-    warn(
-        "one-domain-only",
-        what + ": {values} ({n_query:rows} query and {n_reference:rows} reference rows).",
-        LowOverlapWarning,
-        noted=f"{what}.",
-        n_values=len(support.dropped),
-        values=listing(support.left_out()),
-        n_query=sum(row["n_query"] for row in support.dropped),
-        n_reference=sum(row["n_reference"] for row in support.dropped),
-    )
+    text = what + ": {values} ({n_query:rows} query and {n_reference:rows} reference rows)."
+    rows = {n: sum(row[n] for row in support.dropped) for n in ("n_query", "n_reference")}
+    known = {"n_values": len(support.dropped), "values": listing(support.left_out()), **rows}
+    warn("one-domain-only", text, LowOverlapWarning, noted=f"{what}.", **known)
 
 
 def _check_overlap(overlap: Overlap, warn_below: float, refuse_below: float) -> None:
@@ -125,22 +119,15 @@ def _check_overlap(overlap: Overlap, warn_below: float, refuse_below: float) -> 
     facts = dict[str, Any](coefficient=overlap.coefficient, blame=blame, least=refuse_below)
     text = "the overlap coefficient of the confounders is {coefficient:.2f}{blame}"
     if overlap.coefficient < refuse_below:
-        text += (
-            ", below {@min_overlap=}{least}. Adaptation compares like with like: add samples of "
-        )
-        text += "one domain with values that the other has, or lower {@min_overlap}. Without a "
+        text += ", below {@min_overlap=}{least}. Adaptation compares like with like: add samples "
+        text += "of one domain with values that the other has, or lower {@min_overlap}. Without a "
         text += "confounder, its difference would be removed as if it were technical."
         raise NoOverlapError(said(text, **facts))
     if overlap.coefficient < warn_below:
-        warn(
-            "low-overlap",
-            text + ": the comparison rests on about {query:rows} query and {reference:rows} "
-            "reference rows, and standard errors do not show how far the rest is extrapolated.",
-            LowOverlapWarning,
-            query=round(overlap.effective_query),
-            reference=round(overlap.effective_reference),
-            **facts,
-        )
+        text += ": the comparison rests on about {query:rows} query and {reference:rows} reference "
+        text += "rows, and standard errors do not show how far the rest is extrapolated."
+        facts |= {s: round(getattr(overlap, f"effective_{s}")) for s in ("query", "reference")}
+        warn("low-overlap", text, LowOverlapWarning, **facts)
 
 
 def warn_weak_points(domains: Domains, comparison: Comparison) -> None:
@@ -148,38 +135,25 @@ def warn_weak_points(domains: Domains, comparison: Comparison) -> None:
     table, support = domains.tables[0], comparison.support
     for name, counts in (("query", support.count_query), ("reference", support.count_reference)):
         if counts.sum() < _FEW_ROWS:
-            warn(
-                "few-rows",
-                "Only {n:rows} of the {side} rows can be compared, so the map and its errors are "
-                "guesses.",
-                n=counts.sum(),
-                side=name,
-            )
+            text = "Only {n:rows} of the {side} rows can be compared, so the map and its errors "
+            warn("few-rows", text + "are guesses.", n=counts.sum(), side=name)
     kept = domains.kept()
     each = np.ones(len(kept)) if domains.sums is None else domains.sums.weights
     both = sides(domains.is_query)
     known = [each[kept & side].sum() - gap for gap, (_, side) in zip(domains.gaps or (), both)]
     if known and (rare := np.minimum(*known) < _FEW_ROWS).any():
-        warn(
-            "mostly-missing",
-            "Mostly missing, with fewer than {least} values of a domain to compare: {names}. "
-            "Their maps are guesses.",
-            least=_FEW_ROWS,
-            names=listing(table.names_of(rare)),
-        )
+        text = "Mostly missing, with fewer than {least} values of a domain to compare: {names}. "
+        names = listing(table.names_of(rare))
+        warn("mostly-missing", text + "Their maps are guesses.", least=_FEW_ROWS, names=names)
     compared = comparison.place >= 0
     found = outlying_features(domains, [compared & side for _, side in both])
     for (name, _), places in zip(both, found):
         if len(places):
-            warn(
-                "far-away",
-                "Values of {names} in the {side} rows are more than {far:g} robust standard "
-                "deviations away from the others, and decide the map alone. Correct or leave out "
-                "these rows, or transform the feature.",
-                names=listing(table.take(places).labels),
-                side=name,
-                far=_FAR_AWAY,
-            )
+            text = "Values of {names} in the {side} rows are more than {far:g} robust standard "
+            text += "deviations away from the others, and decide the map alone. Correct or leave "
+            text += "out these rows, or transform the feature."
+            names = listing(table.take(places).labels)
+            warn("far-away", text, names=names, side=name, far=_FAR_AWAY)
 
 
 def outlying_features(domains: Domains, parts: Sequence[Array]) -> list[Array]:
