@@ -127,18 +127,6 @@ def bootstrap(
         study = adapter.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
         return _of_batches(adapter, study, n_resamples, seed, verbose)
     domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
-    return _of_domains(adapter, domains, n_resamples, seed, n_jobs, verbose)
-
-
-def _of_domains(
-    adapter: ConDoAdapter,
-    domains: Domains,
-    n_resamples: int,
-    seed: int,
-    n_jobs: int | None,
-    verbose: bool,
-) -> Bootstrap:
-    """Refit the map of two domains, and keep its errors."""
     if domains.sums is not None:
         raise refusal(
             "bootstrap resamples rows, which must all be in memory. Collect {@`X`} first."
@@ -164,8 +152,7 @@ def _of_domains(
         errors, figures, moved = _errors_of_curves(curves, first, second)
     else:
         pull = (fitted.scale - first[0], fitted.offset - second[0]) if is_diagonal else None
-        errors = DrawnErrors(first[1:], second[1:], pull)
-        figures, moved = _figures(adapter, errors)
+        errors, figures, moved = _errors_of_lines(adapter, first[1:], second[1:], pull)
     is_matrix = fitted.kind not in ("diagonal", "monotone")
     other_modes = float(np.mean(moved > _OTHER_MODE)) if is_matrix else 0.0
     adapter.errors_ = errors
@@ -175,7 +162,7 @@ def _of_domains(
 
 def _errors_of_curves(
     curves: Any, values: Array, slopes: Array
-) -> tuple[CurveErrors, dict[str, Array], Array]:
+) -> tuple[StandardErrors, dict[str, Array], Array]:
     """Return errors at the knots, figures of features, and changes of values over their range."""
     error = np.hypot(values[1:].std(axis=0, ddof=1), curves.values - values[0])
     growth = np.hypot(slopes[1:].std(axis=0, ddof=1), curves.slopes - slopes[0])
@@ -313,9 +300,11 @@ def _reweighted(domains: Domains, used: Array, times: Array | float) -> Domains:
     return recalibrated(replace(domains, weights=weights, keep=weights > 0))
 
 
-def _figures(adapter: ConDoAdapter, errors: DrawnErrors) -> tuple[dict[str, Array], Array]:
-    """Return figures of features, and by how much of their size all entries change in each draw."""
-    affine, n_draws = adapter.map_, len(errors.offsets)
+def _errors_of_lines(
+    adapter: ConDoAdapter, scales: Array, offsets: Array, pull: Any
+) -> tuple[StandardErrors, dict[str, Array], Array]:
+    """Return errors, figures of features, and by how much of their size entries change in draws."""
+    affine, errors = adapter.map_, DrawnErrors(scales, offsets, pull)
     mean, sd = affine.fitted_on.mean[None], ones_for_zeros(affine.fitted_on.sd)
     if affine.kind == "diagonal":
         figures, entries, unit = _intervals(adapter, errors), affine.scale, np.ones(len(sd))
@@ -323,10 +312,10 @@ def _figures(adapter: ConDoAdapter, errors: DrawnErrors) -> tuple[dict[str, Arra
         figures = {"image_of_mean": affine.without_links(mean)[0], "se": errors.std(mean)[0]}
         # in units that make every feature's spread one
         entries, unit = affine.A, sd / sd[:, None]
-    change = (errors.scales - errors.scales.mean(axis=0)) * unit
+    change = (scales - scales.mean(axis=0)) * unit
     size = np.sqrt(np.sum((entries * unit) ** 2))
-    moved = np.sqrt(np.sum(change.reshape(n_draws, -1) ** 2, axis=1)) / max(size, 1e-300)
-    return figures, moved
+    moved = np.sqrt(np.sum(change.reshape(len(scales), -1) ** 2, axis=1)) / max(size, 1e-300)
+    return errors, figures, moved
 
 
 def _intervals(adapter: ConDoAdapter, errors: DrawnErrors) -> dict[str, Array]:
