@@ -164,14 +164,12 @@ def unused_that_matter(domains: Domains) -> list[Finding]:
 def _columns(domains: Domains, rows: Array) -> dict[str, Array]:
     """Return the columns that may be confounders, as numbers."""
     found: dict[str, Array] = {}
-    measured = []
+    measured, is_query = [], domains.is_query[rows]
     for name in domains.unused[:_MOST_COLUMNS]:
         values = np.concatenate([column_values(t, "X", name) for t in domains.tables])[rows]
-        is_number = values.dtype.kind in "iufb"
-        if is_number and len(np.unique(values)) > 2:
+        if values.dtype.kind in "iufb" and len(np.unique(values)) > 2:
             u = values.astype(np.float64)
             known = np.isfinite(u)
-            is_query = domains.is_query[rows]
             whole = (u[known] == np.rint(u[known])).all()
             kind = looks_like(u, is_query) if whole else ""
             by_side = [u[side & known] for _, side in sides(is_query)]
@@ -181,7 +179,7 @@ def _columns(domains: Domains, rows: Array) -> dict[str, Array]:
                 continue
             measured += [] if looks_like_a_label(name) or kind else [name]
             found[name] = np.where(known, u, u[known].mean())[:, None]
-        elif (levels := _levels(values, domains.is_query[rows])) is not None:
+        elif (levels := _levels(values, is_query)) is not None:
             found[name] = levels
     features = {_stem(name) for name in domains.tables[0].labels}
     for name in measured:

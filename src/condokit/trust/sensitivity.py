@@ -247,10 +247,10 @@ class _Fitted:
         with quietly():
             return clone(self.adapter).set_params(min_overlap=0.0).fit_domains(domains)
 
-    def moved(self, other: ConDoAdapter) -> tuple[float, float, float | None, str]:
-        """Return how far another map is from this one, as `Sensitivity` says."""
-        images = (adapter.map_.without_links(self.mean)[0] for adapter in (self.adapter, other))
-        moved = np.abs(np.subtract(*images))
+    def moved(self, domains: Domains) -> tuple[float, float, float | None, str]:
+        """Return how far the map of other domains is from this one, as `Sensitivity` says."""
+        both = self.adapter, self.refit(domains)
+        moved = np.abs(np.subtract(*(one.map_.without_links(self.mean)[0] for one in both)))
         moved_sd, largest_sd = rms(moved / self.unit), float((moved / self.unit).max())
         moved_errors = None if self.errors is None else rms(moved / self.errors)
         note = "matters" if moved_sd > _MUCH else "hardly matters"
@@ -262,11 +262,9 @@ def _left_out(fitted: _Fitted) -> Iterator[Any]:
     for confounder in fitted.domains.confounders:
         others = [other for other in fitted.domains.confounders if other is not confounder]
         try:
-            other = fitted.refit(replace(fitted.domains, confounders=others))
+            yield confounder.name, *fitted.moved(replace(fitted.domains, confounders=others))
         except NoOverlapError as error:
             yield confounder.name, None, None, None, str(error).split("\n")[0]
-            continue
-        yield confounder.name, *fitted.moved(other)
 
 
 def _other_reliabilities(fitted: _Fitted) -> Iterator[Any]:
@@ -275,8 +273,8 @@ def _other_reliabilities(fitted: _Fitted) -> Iterator[Any]:
     for confounder in several:
         for share in _RELIABILITIES if len(several) <= _MOST_SHOWN else (1.0, 0.8):
             try:
-                other = fitted.refit(at_reliability(fitted.domains, confounder.name, share))
-                yield confounder.name, share, *fitted.moved(other)
+                domains = at_reliability(fitted.domains, confounder.name, share)
+                yield confounder.name, share, *fitted.moved(domains)
             except ValueError as error:
                 yield confounder.name, share, None, None, None, str(error).split("\n")[0]
 
