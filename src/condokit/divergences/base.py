@@ -137,7 +137,20 @@ class MomentDivergence(Divergence):
         return self.value_and_grad(pair.query, pair.reference, pair.weights)[0]
 
     def by_descent(self, family: DiagonalFamily, summary: MomentPair) -> Solution:
-        """Find the best map of a family by L-BFGS, in units of the reference's spread."""
+        """Find the best map of a family by L-BFGS, in units of the reference's spread.
+
+        Parameters
+        ----------
+        family : DiagonalFamily
+            Scales, offsets, or both.
+        summary : MomentPair
+            Moments of both domains, and the weights of confounder values.
+
+        Returns
+        -------
+        Solution
+            The map.
+        """
         units = FeatureUnits(summary, family.has_offset)
         start = family.around(np.ones(len(summary.flat)), np.zeros(len(summary.flat)))
         found = descend(self.moment_objective(summary, units), start, 1000, 1e-14, 1e-9)
