@@ -63,7 +63,7 @@ def profile(domains: Study, hidden: bool = False) -> "Profile":
         for k in range(0, len(every), step)
     ]
     tables: list[Any] = [[getattr(part, name) for part in parts] for name in _TABLES]
-    known = (None if own[0] is None else np.concatenate(own) for own in tables)
+    known: list[Any] = [None if own[0] is None else np.concatenate(own) for own in tables]
     return Profile(len(query), *known)
 
 
