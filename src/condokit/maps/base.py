@@ -319,7 +319,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         >>> map_.check(eeg.X_query).verdict, map_.check(1000 * eeg.X_query).verdict
         ('as fitted', 'look')
         """
-        return check(X, self.feature_names, self.n_features_in_, self.fitted_on, self.reach())
+        return check(self, X)
 
     def turned_names(self) -> dict[str, Any]:
         """Return the names of a map that goes the other way, as arguments of its constructor."""

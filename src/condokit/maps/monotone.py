@@ -9,6 +9,7 @@ from condokit.checks import Array
 from condokit.data import links as linking
 from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
+from condokit.maps.formula import lines_of
 from condokit.maps.matrices import checked
 from condokit.maps.profile import Profile
 
@@ -123,8 +124,8 @@ class MonotoneMap(Map):
     def log_slopes(self, X: Array) -> Array:
         """Return the sum over features of the logarithms of slopes at every row."""
         total = np.zeros(len(X))
-        for x, knots, values, ends in zip(X.T, self.knots, self.values, self.slopes):
-            steep = np.concatenate([ends[:1], np.diff(values) / np.diff(knots), ends[1:]])
+        slopes = lines_of(*self.arrays().values())[2]
+        for x, knots, steep in zip(X.T, self.knots, slopes):
             total += np.log(steep)[np.searchsorted(knots, x, side="right")]
         return total
 
