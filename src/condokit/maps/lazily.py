@@ -54,20 +54,21 @@ def map_lazily_but(affine: Any, blocks: Blocks, domain: Any, labels: tuple[Any, 
     if domain is None:
         return map_lazily(affine, blocks)
     if blocks.columns is not None:
-        if not isinstance(domain, str):
-            text = "{@'domain'} must name a column of {@`X`}, which is not in memory. Got {got}."
-            raise refusal(text, got=type(domain).__name__)
+        _check_column("domain", domain)
         return map_lazily(affine, blocks, (domain, labels[1]))
-    shape = Table(np.broadcast_to(0.0, (blocks.n_rows or 0, blocks.width)))
-    unchanged = is_reference_row(domain, shape, labels)
-    return _keep_rows(blocks.native, map_lazily(affine, blocks), unchanged)
-
-
-def _keep_rows(old: Any, new: Any, unchanged: Array) -> Any:
-    """Return a mapped array of Dask in which some rows are as they were."""
     from dask import array
 
-    return array.where(array.from_array(unchanged[:, None], chunks=(old.chunks[0], 1)), old, new)
+    shape = Table(np.broadcast_to(0.0, (blocks.n_rows or 0, blocks.width)))
+    unchanged, old = is_reference_row(domain, shape, labels), blocks.native
+    stays = array.from_array(unchanged[:, None], chunks=(old.chunks[0], 1))
+    return array.where(stays, old, map_lazily(affine, blocks))
+
+
+def _check_column(argument: str, value: Any) -> None:
+    """Refuse labels of rows that are not in memory, unless a column has them."""
+    if not isinstance(value, str):
+        text = f"{{@'{argument}'}} must name a column of {{@`X`}}, which is not in memory. "
+        raise refusal(text + "Got {got}.", got=type(value).__name__)
 
 
 def _mapped_batches(affine: Any, blocks: Blocks, reference: tuple[str, Any] | None) -> Any:
@@ -95,9 +96,7 @@ def map_lazily_by(maps: Mapping[Any, Any], blocks: Blocks, batch: Any) -> Any:
     if blocks.lazy is None or names is None:
         text = "Maps of batches need rows in memory, or a lazy frame with names of features."
         raise NeedsRows(text)
-    if not isinstance(batch, str):
-        text = "{@'batch'} must name a column of {@`X`}, which is not in memory. Got {got}."
-        raise refusal(text, got=type(batch).__name__)
+    _check_column("batch", batch)
     if missing := [name for name in (*names, batch) if name not in (blocks.columns or ())]:
         raise unknown_columns(
             "batch" if missing == [batch] else "feature_names", missing, blocks.columns or ()

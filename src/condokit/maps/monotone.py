@@ -7,7 +7,6 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.data import links as linking
-from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
 from condokit.maps.formula import lines_of
 from condokit.maps.matrices import checked
@@ -108,9 +107,10 @@ class MonotoneMap(Map):
             low, high = profile.mean - profile.sd, profile.mean + profile.sd
         knots = np.column_stack([low, high])
         values = affine.scale[:, None] * knots + affine.offset[:, None]
-        told: dict[str, Any] = {"links": affine.links, "output_names": affine.output_names}
-        slopes = np.repeat(affine.scale[:, None], 2, axis=1)
-        return cls(knots, values, slopes, affine.feature_names, **told)
+        slopes, told = np.repeat(affine.scale[:, None], 2, axis=1), affine.output_names
+        return cls(
+            knots, values, slopes, affine.feature_names, links=affine.links, output_names=told
+        )
 
     def arrays(self) -> dict[str, Any]:  # noqa: D102
         return {"knots": self.knots, "values": self.values, "slopes": self.slopes}
@@ -134,21 +134,7 @@ class MonotoneMap(Map):
             slopes = 1 / self.slopes
         return MonotoneMap(self.values, self.knots, slopes, links=self.links, **self.turned_names())
 
-    def compose(self, other: Map) -> "MonotoneMap":
-        """Return the map that applies `other` first and then this one.
-
-        Features are matched by name when both maps have names.
-
-        Parameters
-        ----------
-        other : AffineMap or MonotoneMap
-            The map that comes first: one with curves as well, or a diagonal affine one.
-
-        Returns
-        -------
-        MonotoneMap
-            Both in one.
-        """
+    def compose(self, other: Map) -> "MonotoneMap":  # noqa: D102
         order, names = self.joined(other)
         first: Any = other if other.kind == "monotone" else MonotoneMap.of_line(other)
         if names.get("output_names") is None and not other.has_own_outputs:
@@ -163,10 +149,6 @@ class MonotoneMap(Map):
         middle = np.stack([interpolated(*row) for row in zip(x, knots, values, slopes)])
         y = self.without_links(middle.T).T
         return MonotoneMap(x, _spread(y), slopes * self.slopes, **names)
-
-    def followed_by(self, affine: AffineMap) -> "MonotoneMap":
-        """Return the map that applies this one first and then an affine one."""
-        return MonotoneMap.of_line(affine).compose(self)
 
     def reach(self) -> tuple[Array, Array]:
         """Return the first and last knots, beyond which curves are lines that no data support."""
