@@ -288,10 +288,8 @@ class Orthogonal(Rigid):
 
     Parameters
     ----------
-    links : as for `LocationScale`, default=None
-        The scale on which the map is one.
-    orientation : as for `Affine`, default="any"
-        Whether reflections are searched as well.
+    links, orientation
+        As for `Affine`.
 
     Examples
     --------
@@ -312,10 +310,8 @@ class Similarity(Rigid):
 
     Parameters
     ----------
-    links : as for `LocationScale`, default=None
-        The scale on which the map is one.
-    orientation : as for `Affine`, default="any"
-        Whether reflections are searched as well.
+    links, orientation
+        As for `Affine`.
 
     Examples
     --------

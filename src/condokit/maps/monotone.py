@@ -29,16 +29,8 @@ class MonotoneMap(Map):
         What these are mapped to, increasing as well.
     slopes : array-like of shape (n_features, 2) or None, default=None
         Slopes below the first and above the last knot; None goes on as the first and last lines.
-    feature_names : sequence of str or None, default=None
-        Names of the features; data frames are then matched by name.
-    links : str, float, sequence, dict or None, default=None
-        "log", "logit" or a power for all features or some, as for `AffineMap`.
-    output_names : sequence of str or None, default=None
-        Names of what comes out, if they are not those of the features.
-    fitted_on : Profile or None, default=None
-        Range and moments of the data that the map was fitted on, for `check`.
-    provenance : dict or None, default=None
-        How the map was fitted, in plain text and numbers; a fitted adapter fills it in.
+    feature_names, links, output_names, fitted_on, provenance
+        As for `AffineMap`, each None by default.
 
     Examples
     --------
