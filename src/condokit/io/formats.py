@@ -34,6 +34,10 @@ class Request(NamedTuple):
     is_whole: bool  # whether all is read at once
     columns: Sequence[str] | None = None  # of Parquet: others are not read
 
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse names of columns that are there twice."""
+        check_names(self.path, names)
+
     def rows_of_batch(self, n_columns: int) -> int:
         """Return the most rows of a batch."""
         return self.batch_rows or max(_VALUES // max(n_columns, 1), 1)

@@ -13,16 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from condokit.checks import FileError
-from condokit.io.formats import (
-    Content,
-    PathLike,
-    Request,
-    arrow,
-    check_names,
-    format_of,
-    shown,
-    worded,
-)
+from condokit.io.formats import Content, PathLike, Request, arrow, format_of, shown, worded
 from condokit.io.h5ad import read_h5ad
 from condokit.io.text import Text
 
@@ -106,7 +97,7 @@ class Scan:
                     open(path, "rb").close()  # for Python's own errors
                 self.schema, self.n_rows, self._tables = read(request)
                 self.names = list(self.schema.names)
-                check_names(path, self.names)
+                request.check(self.names)
                 if self.n_rows == 0:  # None: not known before the end
                     raise FileError(f"{shown(path)} has no rows.")
         except BaseException:

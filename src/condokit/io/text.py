@@ -26,16 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from condokit.checks import FileError, refusal
-from condokit.io.formats import (
-    DELIMITERS,
-    Content,
-    PathLike,
-    Request,
-    arrow,
-    check_names,
-    is_number,
-    shown,
-)
+from condokit.io.formats import DELIMITERS, Content, PathLike, Request, arrow, is_number, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +82,7 @@ class Text:
         self.path = request.path
         blocks = self.blocks(request)
         first, second = next(blocks, Block(b"", 1)), next(blocks, None)
-        types = self.examine(first.content)
+        types = self.examine(first.content, request)
         if self.schema is not None:
             types = {field.name: field.type for field in self.schema}
             every = chain([first], [second] if second else [], blocks)
@@ -135,7 +126,7 @@ class Text:
                 yield Block(content, line)
                 position, line = position + end, line + content.count(b"\n")
 
-    def examine(self, content: bytes) -> _Types:
+    def examine(self, content: bytes, request: Request) -> _Types:
         """Learn delimiter and names, the types that were declared, and a guess at others."""
         pa = arrow()
         end = content.rfind(b"\n", 0, _SAMPLE) + 1
@@ -146,7 +137,7 @@ class Text:
         lines = io.StringIO(sample.decode("utf-8-sig"), newline="")
         rows = filter(None, csv.reader(lines, delimiter=self.delimiter))
         self.names, first = next(rows), []
-        check_names(self.path, self.names)
+        request.check(self.names)
         with suppress(csv.Error):  # a field of more than 128 kB
             first = next(rows, [])
         number = re.compile(rf"[-+]?[0-9]*{re.escape(self.decimal)}[0-9]+(?:[eE][-+]?[0-9]+)?")

@@ -129,8 +129,6 @@ class MonotoneMap(Map):
     def compose(self, other: Map) -> "MonotoneMap":  # noqa: D102
         order, names = self.joined(other)
         first: Any = other if other.kind == "monotone" else MonotoneMap.of_line(other)
-        if names.get("output_names") is None and not other.has_own_outputs:
-            names["feature_names"] = names["feature_names"] or other.feature_names
         knots, values, slopes = (part[order] for part in first.arrays().values())
         back = first.inverse()
         x = np.empty((len(knots), knots.shape[1] + self.knots.shape[1]))
