@@ -27,6 +27,7 @@ from condokit.solvers.pooled.estimate import Discrete, Frame, choose_law, law_of
 from condokit.solvers.pooled.noise import NoiseModel
 from condokit.solvers.pooled.products import residual_kurtosis, unexplained
 from condokit.solvers.pooled.stacked import Stacked, nodes, solve
+from condokit.solvers.pooled.subjects import Subjects
 from condokit.solvers.pooled.weights import fit_weights, shape
 from condokit.summaries.moments import gather
 
@@ -82,7 +83,9 @@ class _Layout:
         self.features: list[Array] = []  # in the order of fits, if it is not theirs
         self.single: list[bool] = []  # whether values are known, fit by fit
         self.normal: list[int] = []  # features with heavy tails whose values are not known
-        self.frame = Frame(self.at, self.batch, self.K, self.reference, bridge=bridge)
+        groups = None if self.domains.groups is None else self.domains.groups[self.used]
+        self.subjects = Subjects.of(groups, bridge, self.batch, self.K)
+        self.frame = Frame(self.at, self.batch, self.K, self.reference, self.subjects)
 
     def cells(self) -> Array:
         """Return the (batch, level) of every row, -1 of those that are not used."""
@@ -183,7 +186,7 @@ def _rows(layout: _Layout, design: Design, noise: NoiseModel) -> Iterator[_Part]
         flat = (unit == 0).any(axis=0) | Discrete.of(read, d, rows).rare
         discrete = Discrete.of(read, d, [own for own in rows if len(own) >= _FEWEST_TIED])
         where = layout.batch, layout.K, layout.reference, layout.counts_of(known), noise
-        yield Stacked(X, D, penalty, *where), mean, unit, flat, discrete
+        yield Stacked(X, D, penalty, *where, layout.subjects), mean, unit, flat, discrete
 
 
 def _values(X: Array, features: Array | None, rows: Array) -> Array:
@@ -191,7 +194,7 @@ def _values(X: Array, features: Array | None, rows: Array) -> Array:
 
 
 def _law(layout: _Layout, few: Array) -> tuple[Design, NoiseModel, dict[str, Any]]:
-    """Choose on some features what their mean and variance depend on, and weigh subjects."""
+    """Choose on some features what mean and variance depend on, and how alike subjects are."""
     X, mean, unit, known = layout.values(few)
     at, usable = layout.at, (unit != 0).all(axis=0)
     if not usable.any():
@@ -200,25 +203,8 @@ def _law(layout: _Layout, few: Array) -> tuple[Design, NoiseModel, dict[str, Any
     X, known = X[:, usable], None if known is None else known[:, usable]
     fixed, every = np.full((X.shape[1], layout.K), np.nan), np.ones(X.shape[1], dtype=bool)
     law = choose_law(X, layout.frame, fixed, every, X.shape[1], known)
-    if layout.domains.groups is not None:
-        e = solve(law.stacked(X, known), fixed).e
-        _weigh_subjects(layout, e if known is None else e * known)
+    layout.subjects = law.subjects
     return law.design, law.noise, law.facts
-
-
-def _weigh_subjects(layout: _Layout, e: Array) -> None:
-    r"""Let rows of a subject count :math:`1 / (1 + (m - 1) \rho)` each, rho their correlation."""
-    subject = np.unique(layout.domains.groups[layout.used], return_inverse=True)[1]  # type: ignore[index]
-    m = np.bincount(subject)
-    if len(m) == len(e) or len(m) < 2:
-        return
-    sums = np.zeros((len(m), e.shape[1]))
-    np.add.at(sums, subject, e)
-    total = (e**2).sum(0)
-    pairs = (sums**2).sum(0) - total  # over pairs of rows of one subject
-    rho = float(np.clip(np.mean(pairs / (m * (m - 1)).sum() / (total / len(e))), 0.0, 1.0))
-    layout.counts = layout.at.counts / (1 + (m[subject] - 1) * rho)
-    layout.at = replace(layout.at, weights=layout.counts)
 
 
 def _cells(layout: _Layout) -> Iterator[_Part]:
