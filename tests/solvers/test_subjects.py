@@ -22,14 +22,18 @@ def rows(seed, n=40, K=3, d=2, rho=2.5):
     D = np.column_stack([U, batch[:, None] == np.arange(1, K)])
     penalty = np.r_[0, 0, 2.0, 3.0, np.zeros(K - 1)]
     noise = NoiseModel.of_levels(np.zeros(n, dtype=int), 1, False)
-    who = replace(Subjects.of(groups, bridge, batch, K), rho=rho)
-    at = Stacked(rng.normal(size=(n, d)), D, penalty, batch, K, 0, np.ones((n, 1)), noise, who)
+    who = Subjects.of(groups, bridge, batch, K), np.atleast_1d(rho)
+    at = Stacked(rng.normal(size=(n, d)), D, penalty, batch, K, 0, np.ones((n, 1)), noise, *who)
     return at, groups, bridge, rng
 
 
 def dense(at, groups, bridge, w, j):
     """Return Q, n and B of feature j from matrices of rows by rows, free levels as columns."""
-    rho, K, unknown = at.subjects.rho, at.n_batches, at.counts[:, -1 if j else 0] == 0
+    rho, K, unknown = (
+        at.rho[min(j, len(at.rho) - 1)],
+        at.n_batches,
+        at.counts[:, -1 if j else 0] == 0,
+    )
     here, random = ~unknown, bridge < 0
     V = np.diag(1 / np.where(here, w, 1.0))
     for g in np.unique(groups[random]):
@@ -49,11 +53,15 @@ def dense(at, groups, bridge, w, j):
     return Q, n, B[-K + 1 :, -K + 1 :]
 
 
-@pytest.mark.parametrize("kind", ["equal", "shared", "each", "missing"])
+@pytest.mark.parametrize("kind", ["equal", "shared", "each", "missing", "ratios"])
 def test_sums_over_subjects_are_those_of_the_whole_covariance(kind):
-    at, groups, bridge, rng = rows(0)
+    at, groups, bridge, rng = rows(0, rho=[0.4, 9.0] if kind == "ratios" else 2.5)
     n = len(groups)
-    precision = None if kind == "equal" else rng.uniform(0.3, 3, (n, 1 if kind == "shared" else 2))
+    precision = (
+        None
+        if kind in ("equal", "ratios")
+        else rng.uniform(0.3, 3, (n, 1 if kind == "shared" else 2))
+    )
     if kind == "missing":
         counts = np.ones((n, 2))
         counts[[3, 9, 17, 25], 1] = 0
@@ -72,12 +80,12 @@ def test_residuals_are_independent_once_subjects_are_taken_off():
     rng = np.random.default_rng(0)
     n = 90
     batch, groups = np.arange(n) % 2, np.r_[np.arange(60) // 3, 100 + np.arange(30)]
-    who = replace(Subjects.of(groups, None, batch, 2), rho=4.0)
+    who = Subjects.of(groups, None, batch, 2), np.array([4.0])
     noise = NoiseModel.of_levels(np.zeros(n, dtype=int), 1, False)
     D = np.column_stack([np.ones(n), batch == 0])
     level = 2 * rng.normal(size=(130, 3000))[groups]
     X = level + rng.normal(size=(n, 3000))
-    at = Stacked(X, D, np.zeros(2), batch, 2, 1, np.ones((n, 1)), noise, who)
+    at = Stacked(X, D, np.zeros(2), batch, 2, 1, np.ones((n, 1)), noise, *who)
     found = solve(at, np.ones((3000, 2)))
     assert found.sigma2.mean() == pytest.approx(1, abs=0.01)
     products = found.e @ found.e.T / 3000

@@ -22,8 +22,8 @@ from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.maps.standard_errors import DiagonalErrors
 from condokit.solvers.pooled.batches import Maps, fit_joint, maps_of, towards_each_other
-from condokit.solvers.pooled.design import Design, free_columns, independent_number
-from condokit.solvers.pooled.estimate import Discrete, Frame, choose_law, law_of_products
+from condokit.solvers.pooled.design import independent_number
+from condokit.solvers.pooled.estimate import Discrete, Frame, Law, choose_law, law_of_products
 from condokit.solvers.pooled.noise import NoiseModel
 from condokit.solvers.pooled.products import residual_kurtosis, unexplained
 from condokit.solvers.pooled.stacked import Stacked, nodes, solve
@@ -84,8 +84,8 @@ class _Layout:
         self.single: list[bool] = []  # whether values are known, fit by fit
         self.normal: list[int] = []  # features with heavy tails whose values are not known
         groups = None if self.domains.groups is None else self.domains.groups[self.used]
-        self.subjects = Subjects.of(groups, bridge, self.batch, self.K)
-        self.frame = Frame(self.at, self.batch, self.K, self.reference, self.subjects)
+        subjects = Subjects.of(groups, bridge, self.batch, self.K)
+        self.frame = Frame(self.at, self.batch, self.K, self.reference, subjects)
 
     def cells(self) -> Array:
         """Return the (batch, level) of every row, -1 of those that are not used."""
@@ -136,8 +136,8 @@ def fit_study(
         stacks, facts = _cells(layout), {"variance": ["levels"]}
     else:
         few = np.arange(study.domains.n_features)
-        design, noise, facts = _law(layout, few[subsample(len(few), _MOST_SELECTING)])
-        stacks = _rows(layout, design, noise)
+        law = _law(layout, few[subsample(len(few), _MOST_SELECTING)])
+        stacks, facts = _rows(layout, law), law.facts
     found, flat, normal = list[Maps](), list[Array](), list[int]()
     for at, mean, unit, constant, discrete in stacks:
         shifted = constant | (not has_scale)
@@ -175,9 +175,9 @@ def fit_study(
     return JointFit(others, *_settled(maps, shrinks), np.concatenate(flat)[order], facts)
 
 
-def _rows(layout: _Layout, design: Design, noise: NoiseModel) -> Iterator[_Part]:
+def _rows(layout: _Layout, law: Law) -> Iterator[_Part]:
     """Yield rows of some features, the means and units of batches, and which are constant."""
-    D, penalty = layout.frame.columns(design)
+    empty = law.stacked(np.zeros((len(layout.used), 0)))
     for features in layout.blocks():
         X, mean, unit, known = layout.values(features)
         table = X if known is None else np.where(known, X, np.nan)
@@ -185,26 +185,24 @@ def _rows(layout: _Layout, design: Design, noise: NoiseModel) -> Iterator[_Part]
         rows = [np.flatnonzero(layout.batch == b) for b in range(layout.K)]
         flat = (unit == 0).any(axis=0) | Discrete.of(read, d, rows).rare
         discrete = Discrete.of(read, d, [own for own in rows if len(own) >= _FEWEST_TIED])
-        where = layout.batch, layout.K, layout.reference, layout.counts_of(known), noise
-        yield Stacked(X, D, penalty, *where, layout.subjects), mean, unit, flat, discrete
+        at = replace(empty, X=X, counts=layout.counts_of(known))
+        free = np.where(flat[:, None], np.ones(layout.K), np.nan)
+        yield law.with_ratios(at, free), mean, unit, flat, discrete
 
 
 def _values(X: Array, features: Array | None, rows: Array) -> Array:
     return X[rows] if features is None else X[np.ix_(rows, features)]
 
 
-def _law(layout: _Layout, few: Array) -> tuple[Design, NoiseModel, dict[str, Any]]:
+def _law(layout: _Layout, few: Array) -> Law:
     """Choose on some features what mean and variance depend on, and how alike subjects are."""
     X, mean, unit, known = layout.values(few)
-    at, usable = layout.at, (unit != 0).all(axis=0)
+    usable = (unit != 0).all(axis=0)
     if not usable.any():
-        nothing = NoiseModel.of_levels(at.category, at.n_categories, False)
-        return free_columns(at)[0], nothing, {}
+        return Law(X, layout.frame, np.ones((len(usable), layout.K)), usable, known)
     X, known = X[:, usable], None if known is None else known[:, usable]
     fixed, every = np.full((X.shape[1], layout.K), np.nan), np.ones(X.shape[1], dtype=bool)
-    law = choose_law(X, layout.frame, fixed, every, X.shape[1], known)
-    layout.subjects = law.subjects
-    return law.design, law.noise, law.facts
+    return choose_law(X, layout.frame, fixed, every, X.shape[1], known)
 
 
 def _cells(layout: _Layout) -> Iterator[_Part]:

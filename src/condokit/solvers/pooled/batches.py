@@ -102,8 +102,15 @@ def maps_of(at: Stacked, found: Found, shifted: Array | bool = False) -> Maps:
     cov_image = given[:, None, None] * np.moveaxis(red.B, 2, 0)
     cov_image = cov_image + J @ cov @ np.swapaxes(J, 1, 2)
     image = s[:, others] * centre - theta
-    total = found.sigma2 * (1.0 if at.subjects is None else 1 + at.subjects.rho)
-    return Maps(s[:, others], centre, image, cov, cov_image, np.sqrt(total), found.n_effective)
+    return Maps(
+        s[:, others],
+        centre,
+        image,
+        cov,
+        cov_image,
+        np.sqrt(found.sigma2 * (1 + at.rho)),
+        found.n_effective,
+    )
 
 
 def _together(at: Stacked, found: Found) -> Array:

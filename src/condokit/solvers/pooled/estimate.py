@@ -25,8 +25,14 @@ from condokit.solvers.pooled.products import (
     unexplained,
     value_rows,
 )
+from condokit.solvers.pooled.ratios import (
+    common_ratio,
+    own_ratios,
+    ratio_likelihoods,
+    ratio_shares,
+)
 from condokit.solvers.pooled.select import select
-from condokit.solvers.pooled.stacked import Found, Stacked, nodes, reduce, solve
+from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
 from condokit.solvers.pooled.streams import WEIGHTED_VALUES, Columns, PlainProducts, State, settle
 from condokit.solvers.pooled.subjects import Subjects
 from condokit.solvers.pooled.weights import errors, fit_weights, shape
@@ -40,8 +46,7 @@ _CHOOSING_ROWS = 4000  # rows that choose it
 MANY_ROWS = 20_000  # rows that tell whether the variance depends on anything
 _SCREENED = 64  # rows of a domain in which equal values are looked for
 LEVEL_ROWS = 10  # of a level whose variance is its own, among other confounders
-_RATIOS = np.geomspace(0.03, 3000.0, 11)  # of variances between and within subjects
-_RATIO_STEPS = 3  # in which it is chosen at the scales of the last one
+_RATIO_STEPS = 3  # in which the ratio of subjects is chosen at the scales of the last one
 _FEWEST_SUBJECTS = 4
 TIED = 0.2
 MODAL = 0.5
@@ -214,9 +219,10 @@ def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     law = law_of(rows, X, fixed, discrete)
     may_tail, may_vary = ~discrete.tied & ~rows.flat, ~discrete.modal
     own = fixed, may_tail, may_vary, law.n_effective
-    table, _ = _estimates(law.stacked(X), *own)
-    facts = {**law.facts, "subjects": law.rho}
-    return _assemble(table, rows, fixed, discrete, law.n_effective, facts)
+    at = law.with_ratios(law.stacked(X), fixed)
+    table, _ = _estimates(at, *own)
+    facts = {**law.facts, "subjects": float(np.median(at.rho))}
+    return _assemble(table, rows, fixed, discrete, law.n_effective, facts, at.rho)
 
 
 def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
@@ -392,6 +398,7 @@ class Law:
     ) -> None:
         self.frame, self.fixed, self.usable, self.known = frame, fixed, usable, known
         self.design, self.rho, self.n_effective = free_columns(frame.at, frame.basis)[0], 0.0, 1.0
+        self.shares: Array | None = None  # of features with each ratio of variances of subjects
         self.noise = NoiseModel.of_levels(frame.at.category, frame.at.n_categories, False)
         self.precision = np.ones(len(X))
         self.X = _winsorised(self.stacked(X, known), fixed)
@@ -424,13 +431,8 @@ class Law:
         if noise.empty:
             noise = NoiseModel.of_levels(at.category, at.n_categories, False)
         where = frame.batch, frame.n_batches, frame.reference
-        return Stacked(X, U, penalty, *where, counts, noise, self.subjects)
-
-    @property
-    def subjects(self) -> Subjects | None:
-        """Subjects of rows, with the ratio of variances."""
-        known = self.frame.subjects
-        return None if known is None else replace(known, rho=self.rho)
+        who = frame.subjects, np.array([self.rho])
+        return Stacked(X, U, penalty, *where, counts, noise, *who)
 
     def with_kurtosis(
         self, known: Continuous, units: tuple[Array, Array], kurtosis: Array
@@ -459,48 +461,34 @@ class Law:
         sample = self.frame.sample(_CHOOSING_ROWS)
         part = self.frame.take(sample)
         where = part.batch, part.n_batches, part.reference, part.at, part.at.counts
-        subjects = None if part.subjects is None else replace(part.subjects, rho=self.rho)
-        known = subjects, part.basis, part.n_effective
+        known = part.subjects, self.rho, part.basis, part.n_effective
         chosen = select(self.X[sample], *where, self.precision[sample], self.fixed, *known)
         self.design, self.n_effective = chosen
-        if part.subjects is not None:
-            self.rho = self._ratio()
-
-    def _ratio(self) -> float:
-        r"""Return the variance between subjects over that within, by restricted likelihood.
-
-        At given scales, up to constants, it is
-        :math:`-\tfrac{dof}{2} \log s'Qs + \tfrac12 \log|B| - \tfrac12 \log|V|`.
-        """
         who = self.frame.subjects
-        assert who is not None
-        random = ~who.is_free
-        if not len(who.rows) or random.sum() < _FEWEST_SUBJECTS:
-            return 0.0
-        ratio, grid = self.rho, np.concatenate([[0.0], _RATIOS])
-        for _ in range(_RATIO_STEPS):
-            before, at = ratio, replace(self.stacked(self.X, self.known), kept={})
-            at = replace(at, subjects=replace(who, rho=ratio))
-            s = solve(at, self.fixed, self.precision[:, None]).s
-            value = np.array([self._likelihood(at, s, rho) for rho in grid])
-            best = int(value.argmax())
-            ratio = float(grid[best])
-            if 1 < best < len(grid) - 1:  # the top of a parabola in log rho
-                left, top, right = value[best - 1 : best + 2]
-                step = 0.5 * (left - right) / min(left - 2 * top + right, -1e-12)
-                ratio *= float(_RATIOS[1] / _RATIOS[0]) ** step
-            if abs(np.log((ratio + 0.01) / (before + 0.01))) < 0.1:
-                break
-        return ratio
+        if who is not None and (~who.is_free).sum() >= _FEWEST_SUBJECTS:
+            self._choose_ratio()
 
-    def _likelihood(self, at: Stacked, s: Array, rho: float) -> float:
-        """Return the mean over features of the restricted likelihood of a ratio."""
-        assert at.subjects is not None
-        who = replace(at.subjects, rho=rho)
-        found = reduce(replace(at, subjects=who, kept={}), self.precision[:, None])
-        square = np.maximum(np.einsum("db,dbc,dc->d", s, found.Q, s), 1e-300)
-        value = -found.dof * np.log(square) + found.log_det - who.log_det(at.counts)
-        return float(np.mean(value)) / 2
+    def _choose_ratio(self) -> None:
+        """Choose the ratio of variances that features have in common, and how far theirs differ."""
+        for _ in range(_RATIO_STEPS):
+            before, at = self.rho, self.stacked(self.X, self.known)
+            value = ratio_likelihoods(at, self.fixed, self.precision[:, None])
+            self.rho = common_ratio(value)
+            if abs(np.log((self.rho + 0.01) / (before + 0.01))) < 0.1:
+                break
+        self.shares = ratio_shares(value, self.n_effective)
+
+    def with_ratios(self, at: Stacked, fixed: Array) -> Stacked:
+        """Return rows with the ratio of variances of subjects of each feature."""
+        if at.subjects is None or self.shares is None:
+            return at
+        w = self.precision[:, None] if len(self.precision) == len(at.X) else None
+        rho = np.zeros(at.X.shape[1])
+        for some in _parts(np.arange(len(rho)), len(at.X)):
+            part = at.of(some)
+            part = replace(part, X=_winsorised(part, fixed[some]))
+            rho[some] = own_ratios(ratio_likelihoods(part, fixed[some], w), self.shares)
+        return replace(at, rho=rho, kept={})
 
     def _choose_noise(self) -> bool:
         """Choose what the variance depends on; return whether it depends on anything."""
@@ -547,13 +535,14 @@ def _assemble(
     discrete: Discrete,
     n_effective: float,
     facts: dict[str, Any],
+    rho: Array | float = 0.0,
 ) -> Solution:
-    """Return the solution in the user's units."""
+    """Return the solution in the user's units; `rho` is the ratio of variances of subjects."""
     V, V_image, cov, nu, s2, dof, n_eff, m, *G, at, image = table
     uq, ur = rows.unit
     free = np.isnan(fixed[:, 0])
     evidence = Evidence(
-        residual_sd=np.sqrt(s2 * (1 + facts.get("subjects", 0.0))) * ur,
+        residual_sd=np.sqrt(s2 * (1 + rho)) * ur,
         n_effective=n_effective,
         dof=dof,
         n_eff=n_eff,

@@ -129,6 +129,7 @@ def select(
     precision: Array,
     fixed: Array,
     subjects: Subjects | None = None,
+    rho: float = 0.0,
     basis: RangeBasis | None = None,
     n_effective: float | None = None,
 ) -> tuple[Design, float]:
@@ -145,7 +146,7 @@ def select(
     D, W = np.column_stack([free * design.unpenalised(at), dummies]), precision[:, None]
     noise = NoiseModel.of_levels(at.category, at.n_categories, False)
     where = np.zeros(D.shape[1]), batch, n_batches, reference, weights[:, None]
-    rows = Stacked(X, D, *where, noise, subjects)
+    rows = Stacked(X, D, *where, noise, subjects, np.array([rho]))
     start, root = solve(rows, fixed, W), np.sqrt(weights * precision)[:, None]
     if n_effective is None:
         n_effective = effective_number(start.e * root, float(weights.sum()))

@@ -110,12 +110,14 @@ class Stacked:
     counts: Array  # (n_rows, 1 or n_features): how many rows each counts for, 0 if it is not known
     noise: NoiseModel  # what the variance depends on
     subjects: Subjects | None = None
+    rho: Array = field(default_factory=lambda: np.zeros(1))  # (1 or n_features,): of subjects
     kept: dict[str, Any] = field(default_factory=dict)  # what all features share
 
     def of(self, features: Any) -> "Stacked":
         """Return some of the features."""
         counts = self.counts if self.counts.shape[1] == 1 else self.counts[:, features]
-        return replace(self, X=self.X[:, features], counts=counts)
+        rho = self.rho if len(self.rho) == 1 else self.rho[features]
+        return replace(self, X=self.X[:, features], counts=counts, rho=rho)
 
     @cached_property
     def others(self) -> Array:
@@ -133,18 +135,19 @@ class Stacked:
     def weights(self, precision: Array | None) -> Array:
         """Return weights of rows whose variances are 1 / `precision`, or equal."""
         w = self.counts if precision is None else self.counts * precision
-        return w if self.subjects is None else self.subjects.lighter(w)
+        return w if self.subjects is None else self.subjects.lighter(w, self.rho)
 
     @cached_property
     def kappa(self) -> Array:
         """What share of their mean is taken off subjects' products, (n_subjects, 1 or d)."""
-        return np.zeros((0, 1)) if self.subjects is None else self.subjects.kappa(self.counts)
+        assert self.subjects is not None
+        return self.subjects.kappa(self.counts, self.rho)
 
     def apart(self, values: Array, precision: Array | None) -> Array:
         """Return values of rows made independent of others of their subjects."""
         if self.subjects is None:
             return values
-        return self.subjects.apart(values, self.weights(precision), self.kappa)
+        return self.subjects.apart(values, self.weights(precision), self.kappa, self.rho)
 
     def weighed(self, values: Array, precision: Array | None) -> Array:
         """Return the inverse covariance of rows, which features share, times values."""
@@ -153,7 +156,7 @@ class Stacked:
 
     def inverses(self, precision: Array | None) -> tuple[Array, Array]:
         """Return B, shape (1 or n_features, n_columns, n_columns), and N_b - n_b of batches."""
-        plain = precision is None and self.counts.shape[1] == 1
+        plain = precision is None and self.counts.shape[1] == len(self.rho) == 1
         if "plain" in self.kept and plain:
             return self.kept["plain"]
         if "products" not in self.kept:
@@ -308,12 +311,12 @@ def _leverage(at: Stacked, precision: Array | None) -> Array:
         return at.kept["leverage"] * share
     level = np.zeros(1)
     if (who := at.subjects) is not None and len(who.rows):
-        kappa = at.kappa.mean(axis=1, keepdims=True)
-        D = who.apart(D, counts[:, None], kappa)
+        rho = np.median(at.rho, keepdims=True)
+        D = who.apart(D, counts[:, None], who.kappa(counts[:, None], rho), rho)
         level = _share_of_level(at, counts)
     B = _inverse((D.T * counts) @ D, at.penalty)
     h = (np.einsum("nr,nr->n", D @ B, D) + level)[:, None]
-    if precision is None and at.counts.shape[1] == 1:
+    if precision is None and at.counts.shape[1] == len(at.rho) == 1:
         at.kept["leverage"] = h
     return h * share
 

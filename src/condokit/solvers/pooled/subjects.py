@@ -35,7 +35,6 @@ class Subjects:
     is_free: Array  # (n_subjects,): whether its level may be any
     batch: Array  # (n_rows,)
     n_batches: int
-    rho: float = 0.0  # variance of levels over that of rows
 
     @classmethod
     def of(
@@ -139,17 +138,15 @@ class Subjects:
         first, second = (self.sums(self.pair_sums(c)) for c in (c, c**2))
         return first**2 / np.maximum(second, 1e-300)
 
-    def kappa(self, counts: Array) -> Array:
+    def kappa(self, counts: Array, rho: Array) -> Array:
         """Return what share of their mean is taken off the products of subjects."""
-        m = self.sizes(counts) * self.rho
+        m = self.sizes(counts) * rho
         return np.where(self.free[:, None], 1.0, m / (1 + m))
 
-    def lighter(self, w: Array) -> Array:
+    def lighter(self, w: Array, rho: Array) -> Array:
         """Return weights of rows, those of rows alone less by their subjects' variance."""
-        if not self.rho or not len(self.alone):
-            return w
-        w = w.copy()
-        w[self.alone] /= 1 + self.rho
+        w = np.repeat(w, len(rho), axis=1) if w.shape[1] == 1 else w.copy()
+        w[self.alone] /= 1 + rho
         return w
 
     def means(self, values: Array, w: Array) -> Array:
@@ -158,12 +155,12 @@ class Subjects:
         total = np.maximum(self.sums(self.pair_sums(w)), 1e-300)
         return self.sums(self.pair_sums(w * values[self.rows])) / total
 
-    def apart(self, values: Array, w: Array, kappa: Array) -> Array:
+    def apart(self, values: Array, w: Array, kappa: Array, rho: Array) -> Array:
         """Return values that are independent over rows, of weights w."""
         part = 1 - np.sqrt(1 - kappa)
         values = values.copy()
         values[self.rows] -= (part * self.means(values, w))[self.number]
-        values[self.alone] /= np.sqrt(1 + self.rho)
+        values[self.alone] /= np.sqrt(1 + rho)
         return values
 
     def inverse(self, values: Array, w: Array, kappa: Array) -> Array:
@@ -172,12 +169,12 @@ class Subjects:
         out[self.rows] -= w[self.rows] * (kappa * self.means(values, w))[self.number]
         return out
 
-    def log_det(self, counts: Array) -> Array:
+    def log_det(self, counts: Array, rho: float) -> Array:
         """Return log |V| less that of rows alone, for every column of counts."""
         m, total = self.sizes(counts), self.sums(self.pair_sums(counts[self.rows]))
         each = np.where(self.free[:, None], 0.0, total / np.maximum(m, 1e-300))
-        alone = counts[self.alone].sum(0) * np.log1p(self.rho)
-        return np.asarray((each * np.log1p(m * self.rho)).sum(0) + alone)
+        alone = counts[self.alone].sum(0) * np.log1p(rho)
+        return np.asarray((each * np.log1p(m * rho)).sum(0) + alone)
 
 
 def subject_means(at: Covariates, batch: Array) -> Block | None:
@@ -207,17 +204,11 @@ def _means(at: Covariates) -> Array:
 
 def _varies(at: Covariates, batch: Array) -> Array:
     """Mark columns whose slopes between and within subjects may be told apart."""
-    columns, mean, code = (
-        _columns(at),
-        _means(at),
-        np.unique(np.asarray(at.groups), return_inverse=True)[1],
-    )
-    size = np.bincount(code)
-    total = np.maximum(columns.var(0), 1e-300)
-    between = mean.var(0) / total
+    columns, mean, n_subjects = _columns(at), _means(at), len(np.unique(np.asarray(at.groups)))
+    between = mean.var(0) / np.maximum(columns.var(0), 1e-300)
     # the mean of n independent rows varies by 1 / n even if subjects are alike
-    varies = (between < 0.98) & (between > 0.02 + 1.5 * len(size) / len(code))
-    if not varies.any() or len(size) < 8 * (1 + varies.sum()):
+    varies = (between < 0.98) & (between > 0.02 + 1.5 * n_subjects / len(columns))
+    if not varies.any() or n_subjects < 8 * (1 + varies.sum()):
         return varies & False
     dummies = (batch[:, None] == np.unique(batch)[1:]).astype(float)
     own = replace(at, Z=dummies, n_categories=1, category=np.zeros(len(batch), dtype=np.intp))
