@@ -545,7 +545,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         if self.n_jobs is not None and self.n_jobs != -1:
             check_integer("n_jobs", self.n_jobs, 1)
         with noting() as notes, computing("map"):
-            warn_of_columns(domains)
+            warn_of_columns(domains, domains.is_query * 1)
             with watched(bool(self.verbose), self.n_jobs) as watch:
                 settings, controls, left = self.get_params(deep=False), None, domains
                 if self.controls is not None:

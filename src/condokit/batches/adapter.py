@@ -231,7 +231,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
     def fit_study(self, study: Study, columns: list[int] | None = None) -> "BatchAdapter":
         """Learn the maps from a study that has been read already."""
         with noting() as notes, computing("map"):
-            warn_of_columns(study.domains)
+            warn_of_columns(study.domains, study.batch, study.bridge < 0)
             graph, reference, paths, why = self.graph(study)
             lost = [b for b in range(study.n_batches) if b not in paths]
             if lost:

@@ -32,7 +32,7 @@ from condokit.data.disclosure import (
     shown_names,
 )
 from condokit.data.domains import Domains, Strata, cell_names
-from condokit.data.measurements import FEW_LEVELS, told
+from condokit.data.measurements import FEW_LEVELS, REPEATED, repeated_subjects, told
 from condokit.data.reader import read_two
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.roles import Roles
@@ -201,6 +201,7 @@ def _assessed(
     each = np.ones(len(kept)) if domains.sums is None else domains.sums.weights
     remarkable = describe_features(domains)
     findings += [*unused_that_matter(domains), *_of_columns(domains, remarkable, min_cell)]
+    findings += _of_subjects(domains, domains.is_query * 1)
     findings = gravest_first(findings)
     gravest = findings[0].level if findings else "note"
     goal = 0.0 if gravest == "note" else max(warn_overlap, 0.5)
@@ -262,7 +263,8 @@ def _assessed_batches(adapter: BatchAdapter, study: Study) -> BatchAssessment:
     if far:
         text = f"values of {listing(far)} will be off by more than {_FAR} sd."
         findings.append(Finding("care", text, "Add rows of shared strata, or bridges."))
-    verdict = "not possible" if lost else "go with care" if far else "go"
+    findings += _of_subjects(study.domains, study.batch, study.bridge < 0)
+    verdict = "not possible" if lost else "go with care" if findings else "go"
     edges = [{**edge, "batches": " - ".join(map(str, edge["batches"]))} for edge in graph.edges()]
     wanted = str(plan).splitlines()[1:]
     return BatchAssessment(
@@ -314,6 +316,11 @@ def _of_rows(domains: Domains, comparison: Comparison) -> Iterator[Finding]:
                 yield Finding(
                     "care", f"the {name} rows are of fewer than {_FEW_SUBJECTS} subjects."
                 )
+
+
+def _of_subjects(domains: Domains, site: Array, alone: Array | None = None) -> list[Finding]:
+    names = repeated_subjects(domains, site, alone)
+    return [Finding("care", said(REPEATED, names=listing(names)))] if names else []
 
 
 def _of_columns(domains: Domains, remarkable: Sheet, min_cell: int) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from condokit.solvers.pooled.subjects import Subjects
 
 RATIOS = np.concatenate([[0.0], np.geomspace(0.03, 3000.0, 11)])
 _NEAR_ZERO = 0.01  # added to ratios whose logarithms are averaged
-_FINE = np.linspace(*np.log(RATIOS[[0, -1]] + _NEAR_ZERO), 60)
+_FINE = np.linspace(np.log(_NEAR_ZERO), np.log(RATIOS[-1] + _NEAR_ZERO), 60)
 _SPREADS = np.array([0.2, 0.4, 0.8, 1.6])  # of the log of ratios of features
 
 
