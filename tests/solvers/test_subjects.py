@@ -174,6 +174,19 @@ def test_subjects_with_a_row_each_change_nothing():
     np.testing.assert_allclose(alone.offset, plain.offset, atol=1e-10)
 
 
+def test_weights_count_rows_of_a_subject():
+    X, domain, z, who = unbalanced(0, 2.0)
+    twice = np.repeat(np.arange(len(X)), 2)
+    adapter = ConDoAdapter(warn_overlap=0, shrinkage=None)
+    roles = {"domain": domain, "confounders": z, "groups": who}
+    weighted = adapter.fit(X, **roles, sample_weight=np.full(len(X), 2.0))
+    a, se = weighted.map_, weighted.map_se_
+    b = adapter.fit(X[twice], **{name: given[twice] for name, given in roles.items()})
+    np.testing.assert_allclose(a.scale, b.map_.scale, rtol=1e-6)
+    np.testing.assert_allclose(a.offset, b.map_.offset, atol=1e-6)
+    np.testing.assert_allclose(se["offset"], b.map_se_["offset"], rtol=0.02)
+
+
 def travelling(seed, reliability=0.3, n=90, n_travel=10, d=12):
     """Ninety people, ten of whom were scanned by all three scanners; others by one."""
     rng = np.random.default_rng(seed)

@@ -135,7 +135,7 @@ class Stacked:
     def weights(self, precision: Array | None) -> Array:
         """Return weights of rows whose variances are 1 / `precision`, or equal."""
         w = self.counts if precision is None else self.counts * precision
-        return w if self.subjects is None else self.subjects.lighter(w, self.rho)
+        return w if self.subjects is None else self.subjects.lighter(w, self.counts, self.rho)
 
     @cached_property
     def kappa(self) -> Array:
@@ -147,7 +147,7 @@ class Stacked:
         """Return values of rows made independent of others of their subjects."""
         if self.subjects is None:
             return values
-        return self.subjects.apart(values, self.weights(precision), self.kappa, self.rho)
+        return self.subjects.apart(values, self.weights(precision), self.counts, self.rho)
 
     def weighed(self, values: Array, precision: Array | None) -> Array:
         """Return the inverse covariance of rows, which features share, times values."""
@@ -312,7 +312,7 @@ def _leverage(at: Stacked, precision: Array | None) -> Array:
     level = np.zeros(1)
     if (who := at.subjects) is not None and len(who.rows):
         rho = np.median(at.rho, keepdims=True)
-        D = who.apart(D, counts[:, None], who.kappa(counts[:, None], rho), rho)
+        D = who.apart(D, counts[:, None], at.counts.mean(axis=1, keepdims=True), rho)
         level = _share_of_level(at, counts)
     B = _inverse((D.T * counts) @ D, at.penalty)
     h = (np.einsum("nr,nr->n", D @ B, D) + level)[:, None]

@@ -1,14 +1,14 @@
 r"""Rows of one subject, wherever they are: a level of its own, random or free.
 
-A subject g with m rows of weights w has a level with the variance :math:`\rho \sigma^2` times the
-mean variance of its rows, so that the covariance V of rows has, by Woodbury,
+The level of a subject g with m rows of weights w, :math:`w_g` where they are and zero elsewhere, has
+the variance :math:`\rho \sigma^2` times the mean variance of its rows, so that the covariance V of
+rows has, by Woodbury,
 
 .. math::
-    V^{-1} = W - \sum_g \kappa_g \frac{w_g w_g'}{1'w_g}, \quad \kappa_g = \frac{m \rho}{1 + m \rho}
+    V^{-1} = W - \sum_g \kappa_g \frac{w_g w_g'}{1'w_g}, \quad \kappa_g = \frac{m \rho}{1 + m \rho}.
 
-with :math:`w_g` the weights of its rows and zero elsewhere: sums over subjects are all that is
-needed. A sample that was measured in several batches (a bridge) has any level, :math:`\kappa = 1`.
-A row whose subject has no other weighs :math:`1 / (1 + \rho)`. Rows less
+Sums over subjects are all that is needed. A sample that was measured in several batches (a bridge)
+has any level, :math:`\kappa = 1`. A row whose subject has no other weighs 1 / (1 + rho). Rows less
 :math:`1 - \sqrt{1 - \kappa}` of the mean of their subject are independent.
 """
 
@@ -132,21 +132,15 @@ class Subjects:
         total = sparse.csr_matrix((np.ones(n), (self.code, np.arange(n))))
         return np.asarray(total @ values)
 
-    def sizes(self, counts: Array) -> Array:
-        """Return how many rows subjects have, (sum of counts)^2 / sum of squared counts."""
-        c = counts[self.rows]
-        first, second = (self.sums(self.pair_sums(c)) for c in (c, c**2))
-        return first**2 / np.maximum(second, 1e-300)
-
     def kappa(self, counts: Array, rho: Array) -> Array:
         """Return what share of their mean is taken off the products of subjects."""
-        m = self.sizes(counts) * rho
+        m = self.sums(self.pair_sums(counts[self.rows])) * rho
         return np.where(self.free[:, None], 1.0, m / (1 + m))
 
-    def lighter(self, w: Array, rho: Array) -> Array:
+    def lighter(self, w: Array, counts: Array, rho: Array) -> Array:
         """Return weights of rows, those of rows alone less by their subjects' variance."""
         w = np.repeat(w, len(rho), axis=1) if w.shape[1] == 1 else w.copy()
-        w[self.alone] /= 1 + rho
+        w[self.alone] /= 1 + rho * counts[self.alone]
         return w
 
     def means(self, values: Array, w: Array) -> Array:
@@ -155,12 +149,12 @@ class Subjects:
         total = np.maximum(self.sums(self.pair_sums(w)), 1e-300)
         return self.sums(self.pair_sums(w * values[self.rows])) / total
 
-    def apart(self, values: Array, w: Array, kappa: Array, rho: Array) -> Array:
+    def apart(self, values: Array, w: Array, counts: Array, rho: Array) -> Array:
         """Return values that are independent over rows, of weights w."""
-        part = 1 - np.sqrt(1 - kappa)
+        part = 1 - np.sqrt(1 - self.kappa(counts, rho))
         values = values.copy()
         values[self.rows] -= (part * self.means(values, w))[self.number]
-        values[self.alone] /= np.sqrt(1 + rho)
+        values[self.alone] /= np.sqrt(1 + rho * counts[self.alone])
         return values
 
     def inverse(self, values: Array, w: Array, kappa: Array) -> Array:
@@ -171,10 +165,8 @@ class Subjects:
 
     def log_det(self, counts: Array, rho: float) -> Array:
         """Return log |V| less that of rows alone, for every column of counts."""
-        m, total = self.sizes(counts), self.sums(self.pair_sums(counts[self.rows]))
-        each = np.where(self.free[:, None], 0.0, total / np.maximum(m, 1e-300))
-        alone = counts[self.alone].sum(0) * np.log1p(rho)
-        return np.asarray((each * np.log1p(m * rho)).sum(0) + alone)
+        m = self.sums(self.pair_sums(counts[self.rows]))[~self.free]
+        return np.asarray(np.log1p(m * rho).sum(0) + np.log1p(counts[self.alone] * rho).sum(0))
 
 
 def subject_means(at: Covariates, batch: Array) -> Block | None:

@@ -201,7 +201,7 @@ def rows_together(excess: Array, image: Array, counts: Array, subjects: Subjects
     """
     most, ratios = float(counts.sum(0).mean()) / subjects.n_subjects, []
     for values in (excess, image):
-        alone = np.maximum(weighted(counts**2, values**2), 1e-300)
+        alone = np.maximum(weighted(counts, values**2), 1e-300)
         joint = (subjects.cluster_sums(counts * values) ** 2).sum(0)
         ratios.append(np.clip(joint / alone, 1.0, max(most, 1.0)))
     return np.stack(ratios)
