@@ -40,6 +40,7 @@ from condokit.data.study import Study
 from condokit.data.subsets import subsample_sides
 from condokit.fit.choose import MANY_ROWS
 from condokit.fit.fit_map import determines_matrix
+from condokit.solvers.pooled.subjects import tied_to_batches
 from condokit.trust.features import ADVICE, describe_features
 from condokit.trust.unused import unused_that_matter
 
@@ -310,6 +311,10 @@ def _of_rows(domains: Domains, comparison: Comparison) -> Iterator[Finding]:
         if few and total >= _FEW_ROWS:
             yield Finding("care", f"fewer than {_FEW_ROWS} {name} rows with {listing(few)}.")
     if domains.groups is not None:
+        tied = tied_to_batches(comparison.covariates, comparison.is_query)
+        if names := [c.name for c, one in zip(domains.continuous, tied) if one]:
+            text = f"{listing(names)} changes within subjects with the domain alone. Its effect "
+            yield Finding("note", text + "within them is taken to be that between them.")
         compared = support.place(comparison.strata) >= 0
         for name, mine in (("query", domains.is_query), ("reference", ~domains.is_query)):
             if len(np.unique(domains.groups[mine & compared])) < _FEW_SUBJECTS:

@@ -1,8 +1,8 @@
 r"""Rows of one subject, wherever they are: a level of its own, random or free.
 
-The level of a subject g with m rows of weights w, :math:`w_g` where they are and zero elsewhere, has
-the variance :math:`\rho \sigma^2` times the mean variance of its rows, so that the covariance V of
-rows has, by Woodbury,
+The level of a subject g with m rows of weights :math:`w_g`, zero elsewhere, has the variance
+:math:`\rho \sigma^2` times the mean variance of its rows, so that the covariance V of rows has, by
+Woodbury,
 
 .. math::
     V^{-1} = W - \sum_g \kappa_g \frac{w_g w_g'}{1'w_g}, \quad \kappa_g = \frac{m \rho}{1 + m \rho}.
@@ -177,10 +177,21 @@ def subject_means(at: Covariates, batch: Array) -> Block | None:
     """
     if at.groups is None:
         return None
-    varying = np.flatnonzero(_varies(at, batch))
+    varies, tied = _within(at, batch)
+    varying = np.flatnonzero(varies & ~tied)
     if not len(varying):
         return None
     return Block("subject means", lambda rows: _means(rows)[:, varying])
+
+
+def tied_to_batches(at: Covariates, batch: Array) -> Array:
+    """Mark numbers that change within subjects from batch to batch alone, for all by about as much.
+
+    Their slope within subjects is taken to be that between.
+    """
+    if at.groups is None or not at.Z.shape[1]:
+        return np.zeros(at.Z.shape[1], dtype=np.bool_)
+    return _within(at, batch)[1][: at.Z.shape[1]]
 
 
 def _columns(at: Covariates) -> Array:
@@ -194,17 +205,17 @@ def _means(at: Covariates) -> Array:
     return np.asarray((sums @ columns / np.bincount(code)[:, None])[code])
 
 
-def _varies(at: Covariates, batch: Array) -> Array:
-    """Mark columns whose slopes between and within subjects may be told apart."""
+def _within(at: Covariates, batch: Array) -> tuple[Array, Array]:
+    """Mark columns that vary between and within subjects, and there with the batch alone."""
     columns, mean, n_subjects = _columns(at), _means(at), len(np.unique(np.asarray(at.groups)))
     between = mean.var(0) / np.maximum(columns.var(0), 1e-300)
     # the mean of n independent rows varies by 1 / n even if subjects are alike
     varies = (between < 0.98) & (between > 0.02 + 1.5 * n_subjects / len(columns))
-    if not varies.any() or n_subjects < 8 * (1 + varies.sum()):
-        return varies & False
+    varies &= n_subjects >= 8 * (1 + varies.sum())
     dummies = (batch[:, None] == np.unique(batch)[1:]).astype(float)
     own = replace(at, Z=dummies, n_categories=1, category=np.zeros(len(batch), dtype=np.intp))
     moved, within = dummies - _means(own), columns - mean
     slope = np.linalg.lstsq(moved, within, rcond=None)[0]
-    tied = ((moved @ slope) ** 2).sum(0) / np.maximum((within**2).sum(0), 1e-300)
-    return np.asarray(varies & (tied < _TIED))
+    total = (within**2).sum(0)
+    changes = total > 1e-9 * np.maximum((columns**2).sum(0), 1e-300)
+    return varies, changes & (((moved @ slope) ** 2).sum(0) > _TIED * total)
