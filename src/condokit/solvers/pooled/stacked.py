@@ -56,11 +56,6 @@ class _Levels:
     w: Array  # (n_pairs, n_features)
     wD: Array  # (n_pairs, n_columns, n_features)
 
-    @property
-    def free(self) -> Array:
-        """Which levels may be any."""
-        return self.subjects.free
-
     @cached_property
     def mean(self) -> Array:
         """The mean of columns by subject."""
@@ -69,7 +64,7 @@ class _Levels:
 
     @cached_property
     def gram(self) -> Array:
-        """What D_b' (V^-1 D)_b is less than D_b' W D_b, shape (K, n_features, c, c)."""
+        """By how much D_b' (V^-1 D)_b is less than D_b' W D_b, shape (K, n_features, c, c)."""
         part = (self.kappa[:, None] * self.mean)[self.subjects.of_pair]
         found = []
         for own in self.subjects.by_batch:
@@ -169,13 +164,13 @@ class Stacked:
         step = max(1, _GRAM_VALUES // n_values)
         for few in (slice(i, i + step) for i in range(0, w.shape[1], step)):
             gram = np.stack([products.gram(w[rows, few]) for products, rows in own])
-            levels = None if self.subjects is None else self._levels(w[:, few], few)
-            if levels is not None:
+            if self.subjects is not None:
+                levels = self._levels(w[:, few], few)
                 gram -= levels.gram
             B.append(_inverse(gram.sum(0), self.penalty))
             leverage = np.einsum("bdrs,dsr->dbr", gram, B[-1])
             taken.append(leverage[:, :, self.penalty == 0].sum(2))
-            if levels is not None and levels.free.any():
+            if self.subjects is not None and self.subjects.free.any():
                 taken[-1] = taken[-1] + levels.taken(B[-1])
         found = np.concatenate(B), np.concatenate(taken)
         if plain:
