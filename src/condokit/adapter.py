@@ -14,10 +14,10 @@ from condokit.compare.priors import Prior
 from condokit.conditionals.base import Conditional
 from condokit.data.arrays import computing
 from condokit.data.blocks import blocks_of
-from condokit.data.domains import Domains
 from condokit.data.measurements import warn_of_columns
 from condokit.data.reader import read_pair, read_two
 from condokit.data.roles import Roles, column_values, is_reference_row
+from condokit.data.study import Study
 from condokit.divergences.base import Divergence
 from condokit.fit.choose import (
     account,
@@ -537,7 +537,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
 
     def fit_domains(
         self,
-        domains: Domains,
+        domains: Study,
         columns: list[int] | None = None,
         pairs: tuple[Array, Array] | None = None,
         notes: Sequence[Note] = (),
@@ -547,11 +547,11 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         if self.n_jobs is not None and self.n_jobs != -1:
             check_integer("n_jobs", self.n_jobs, 1)
         with noting() as notes, computing("map"):
-            warn_of_columns(domains, domains.is_query * 1)
+            warn_of_columns(domains)
             with watched(bool(self.verbose), self.n_jobs) as watch:
                 settings, controls, left = self.get_params(deep=False), None, domains
                 if self.controls is not None:
-                    domains = domains if domains.sums is None else from_sample(domains)
+                    domains = domains if domains.is_whole else from_sample(domains)
                     places = find_controls(self.controls, domains, self.map)
                     controls = Controls.of(domains, places)
                     left = controls.others(domains)

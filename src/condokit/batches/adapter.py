@@ -178,7 +178,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             The fitted adapter itself.
         """
         study = self.read(X, batch, confounders, features, groups, sample_weight, bridge)
-        self.fit_study(study, by_place(features, study.domains))
+        self.fit_study(study, by_place(features, study))
         if isinstance(batch, str):
             self.provenance_ = {**self.provenance_, "column": batch}
         return self
@@ -231,9 +231,9 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
     def fit_study(self, study: Study, columns: list[int] | None = None) -> "BatchAdapter":
         """Learn the maps from a study that has been read already."""
         with noting() as notes, computing("map"):
-            warn_of_columns(study.domains, study.batch, study.bridge < 0)
+            warn_of_columns(study)
             graph, reference, paths, why = self.graph(study)
-            lost = [b for b in range(study.n_batches) if b not in paths]
+            lost = [b for b in range(study.n_domains) if b not in paths]
             if lost:
                 graph.refuse(lost, self.unreachable == "keep")
             if len(paths) == 1:
@@ -252,7 +252,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         self.report_: BatchReport = replace(self.report_, reference=self.reference_, joint=joint)
         settings = self.one_adapter().get_params(deep=False)
         self.provenance_ = account(self.report_, settings, study, list(notes))
-        keep_features(self, study.domains.tables[0], columns)
+        keep_features(self, study.tables[0], columns)
         return self
 
     def _keep(
@@ -265,15 +265,15 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         why: str,
     ) -> None:
         """Keep maps, errors and facts by label."""
-        labels, domains = study.labels, study.domains
-        small = len(domains.is_query) * domains.n_features * len(labels) <= _PROFILED
+        labels = study.labels
+        small = len(study.code) * study.n_features * len(labels) <= _PROFILED
         self.maps_, self.errors_, facts = {}, {}, {}
         for b, label in enumerate(labels):
             one = found.maps.get(b)
             if one is None:
                 one = identity(study)
             if small:
-                mine = replace(domains, is_query=study.batch == b)
+                mine = study.divided(study.code == b)
                 one = one.with_origin(profile(mine, hidden=True))
             self.maps_[label] = one
             self.errors_[label] = found.errors.get(b)
@@ -440,7 +440,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             self._refuse_other_features(X, features)
         study = self.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
         new = [b for b, label in enumerate(study.labels) if label not in self.maps_]
-        if len(new) != 1 or study.n_batches < 2:
+        if len(new) != 1 or study.n_domains < 2:
             text = "{@'batch'} must have one label that is new, beside known ones. New: {new}; "
             known = listing(list(self.maps_), 12)
             names = listing([study.labels[b] for b in new]) or "none"
@@ -455,7 +455,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         carried = float(np.sqrt(np.mean(np.square(errors)))) if errors else 0.0
         own = other.report_.batches[label]
         moved = [b for b, k in enumerate(study.labels) if k in self.report_.batches]
-        near = study.labels[max(moved, key=lambda b: study.rows(b).sum())]
+        near = study.labels[max(moved, key=lambda b: study.among(b).sum())]
         facts = replace(
             own,
             path=[label, *self.paths_.get(near, [near])],
@@ -487,17 +487,16 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
 
     def against_others(self, study: Study, own: int) -> Study:
         """Return one batch as it is, and all others with a map as one, mapped to the reference."""
-        table, known = study.domains.tables[0], list(self.maps_)
+        table, known = study.tables[0], list(self.maps_)
         there = [n in known and n != study.labels[own] for n in study.labels]
         code = [known.index(n) if here else len(known) for n, here in zip(study.labels, there)]
         maps = [*self.maps_.values(), identity(study)]
-        moved = map_rows(table, np.array(code)[study.batch], maps, maps)
-        values = table.replaced(moved)
+        values = table.replaced(map_rows(table, np.array(code)[study.code], maps, maps))
         lost = [study.labels.index(n) for n in self.report_.unreachable if n in study.labels]
-        keep = study.domains.kept() & ~np.isin(study.batch, lost)
-        unused = study.domains.unused if values.columns else ()
-        domains = replace(study.domains, tables=(values,), keep=keep, unused=unused)
-        return study.merged(own, domains, self.reference_)
+        keep = study.kept() & ~np.isin(study.code, lost)
+        unused = study.unused if values.columns else ()
+        moved = replace(study, tables=(values,), keep=keep, unused=unused)
+        return moved.merged(own, self.reference_)
 
     def plan(
         self, X: Any, *, batch: Any, confounders: Any = None, n: int = 8, **roles: Any

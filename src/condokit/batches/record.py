@@ -101,7 +101,7 @@ def account(
     facts = {
         "versions": versions(),
         "adapter": {name: setting(value) for name, value in settings.items()},
-        "confounders": kinds(study.domains),
+        "confounders": kinds(study),
         "joint": report.joint,
         "reference": report.why,
         "batches": report.plain(),

@@ -23,7 +23,6 @@ from condokit.cli.outputs import tell
 from condokit.data.blocks import Blocks
 from condokit.data.columns import as_text
 from condokit.data.disclosure import counted
-from condokit.data.domains import Domains
 from condokit.data.measurements import told
 from condokit.data.reader import read, read_pair, read_two
 from condokit.data.roles import Roles
@@ -63,13 +62,19 @@ class Source:
         """Whether it is AnnData."""
         return hasattr(self.data, "var_names")
 
+    def labels(self) -> list[str | None]:
+        """Return the labels of all rows as text."""
+        if self.is_annotated:
+            return list(map(as_text, self.data.obs[self.label]))
+        parts = self.parts([str(self.label)])
+        return [label for part in parts for label in labels_of(part.column(self.label))]
+
     def table(self, names: Sequence[str]) -> Any:
         """Return all rows as the reader takes them, with no other columns than these."""
         if not self.is_annotated:
             return self.prepared(self.data.select(names))
-        data, labels, mine = self.data, list[str | None](), np.ones(self.data.n_obs, dtype=bool)
-        if self.label is not None:
-            labels = list(map(as_text, data.obs[self.label]))
+        data, mine = self.data, np.ones(self.data.n_obs, dtype=bool)
+        labels = [] if self.label is None else self.labels()
         if self.only is not None:
             mine = np.array([label in self.only for label in labels])
         some = np.isin(data.var_names, names)
@@ -140,7 +145,7 @@ def _format(path: str, options: dict[str, Any]) -> str:
 
 def read_data(
     new: str, reference: str | None, domain: str | None, reference_label: str | None, **options: Any
-) -> Domains | Study:
+) -> Study:
     """Read one table or two, and say which columns are features; other options are ignored."""
     query_label, batch, bridge = (options[name] for name in ("query_label", "batch", "bridge"))
     if [reference, domain, batch].count(None) != 2:
@@ -160,7 +165,7 @@ def read_data(
     sources = [open_source(path, options, label, only, large, plain) for path in paths]
     roles = roles_of(sources, options, label)
     if only is not None:
-        _check_labels(sources[0], str(domain), only)
+        _check_labels(sources[0], only)
     shared = set(sources[0].names).intersection(*(source.names for source in sources))
     names = [name for name in sources[0].names if name in shared]
     common = batch is not None and roles.features == ["common"] and "common" not in shared
@@ -170,8 +175,7 @@ def read_data(
     else:
         tables = [source.table(names) for source in sources]
         if batch is not None:
-            study = read(tables[0], replace(roles, argument="batch")).compared()
-            found = study.domains
+            found = read(tables[0], replace(roles, argument="batch")).compared()
         elif domain is not None:
             found = read_two(tables[0], roles, reference_label)
         else:
@@ -185,7 +189,7 @@ def read_data(
     tell(f"Features ({found.n_features}): {listing(found.tables[0].labels, 10)}.", False)
     if found.left:
         tell(f"Left alone: {told(found.left)}. Choose features with -f.", False)
-    return found if batch is None else replace(study, domains=found).with_known_features(common)
+    return found if batch is None else found.with_known_features(common)
 
 
 def are_large(paths: Sequence[str], options: dict[str, Any]) -> bool:
@@ -279,20 +283,16 @@ def check_label(domain: str | None, reference_label: str | None, query_label: st
         raise click.UsageError("--query-label is one of the labels of --domain, that of NEW.")
 
 
-def _check_labels(source: Source, domain: str, only: Sequence[str]) -> None:
+def _check_labels(source: Source, only: Sequence[str]) -> None:
     """Refuse labels that no row has; say how many rows have others."""
-    if source.is_annotated:
-        labels = list(map(as_text, source.data.obs[domain]))
-    else:
-        parts = source.parts([domain])
-        labels = [label for part in parts for label in labels_of(part.column(domain))]
+    labels = source.labels()
     known = sorted({label for label in labels if label is not None})
     for option, label in zip(("--query-label", "--reference-label"), only):
         if label not in known:
             hint = did_you_mean(label, known)
             raise ValueError(f"{option} {label}: the labels are {listing(known)}.{hint}")
     left_out = counted(len(labels) - sum(label in only for label in labels))
-    tell(f"{left_out} rows with other labels of {domain!r} are left out.", False)
+    tell(f"{left_out} rows with other labels of {source.label!r} are left out.", False)
 
 
 def labels_of(column: Any) -> list[str | None]:

@@ -8,8 +8,8 @@ import numpy as np
 
 from condokit.checks import Array, listing, refusal, warn
 from condokit.data.columns import factorize
-from condokit.data.domains import Domains
 from condokit.data.grouped import sparse_sums
+from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 
@@ -61,7 +61,7 @@ def measurements(
     left = {name: _NO_NUMBER for name in free if not all(t.is_number(name) for t in tables)}
     numbers = [name for name in free if name not in left]
     if numbers:
-        domains = Domains(tuple(table.select(numbers) for table in tables), site > 0, [])
+        domains = Study(tuple(table.select(numbers) for table in tables), site, [])
         left |= {numbers[j]: why for j, why in _by_values(domains, site).items()}
         left |= {name: _BY_NAME for name in numbers if looks_like_a_label(name)}
     taken = [name for name in numbers if name not in left]
@@ -98,24 +98,24 @@ def mostly_zero(tables: Sequence[Table], codes: Array) -> tuple[int, list[int] |
     return int(found.sum()), rest if found.any() and rest else None
 
 
-def repeated_subjects(domains: Domains, site: Array, alone: Array | None = None) -> list[str]:
+def repeated_subjects(study: Study) -> list[str]:
     """Return columns without a role that look like subjects, some of which have several rows.
 
-    Told by name, or by text that is at most once in a domain (`site`) and often in several. Only
-    rows that stand `alone` count.
+    Told by name, or by text that is at most once in a domain and often in several. Samples that are
+    bridges do not count.
     """
-    if domains.groups is not None or domains.sums is not None:
+    if study.groups is not None or not study.is_whole:
         return []
-    rows, found = np.flatnonzero(domains.kept() if alone is None else domains.kept() & alone), []
+    rows, found = np.flatnonzero(study.kept() & (study.bridge < 0)), []
     rows = rows[subsample(len(rows), _MOST_NAMED)]
-    for name in domains.unused:
+    for name in study.unused:
         words = {*words_of(name)}
         by_name = words & {*_WHO.split()} and words <= {*_WHO.split(), *_WHOSE.split()}
-        columns = [table.column("X", name) for table in domains.tables]
+        columns = [table.column("X", name) for table in study.tables]
         if not by_name and (len(rows) > _MOST_UNNAMED or columns[0].dtype.is_numeric()):
             continue
         values, code = factorize(columns, name, allow_missing=True)
-        code, where = code[rows], site[rows]
+        code, where = code[rows], study.code[rows]
         size = np.bincount(code[code >= 0], minlength=len(values))
         often = size > 1
         if (size > 0).sum() < _FEWEST_SUBJECTS or often.sum() < _REPEATED * (size > 0).sum():
@@ -145,9 +145,9 @@ def _starts_again(values: Sequence[Any], code: Array, site: Array) -> bool:
     return len(set(starts)) == 1 and len(set(lasts)) > 1
 
 
-def warn_of_columns(domains: Domains, site: Array, alone: Array | None = None) -> None:
+def warn_of_columns(domains: Study) -> None:
     """Tell which columns are not taken as features, and which may be codes or subjects."""
-    if names := repeated_subjects(domains, site, alone):
+    if names := repeated_subjects(domains):
         warn("repeated-subjects", REPEATED, names=listing(names))
     if n := domains.n_mostly_zero:
         text = "Left as they are, since more than 80% of their values in a batch are zero: {n} of "
@@ -179,7 +179,7 @@ def words_of(name: str) -> list[str]:
     return [word.lower() for word in _WORDS.split(name) if word and not word.isdecimal()]
 
 
-def _by_values(domains: Domains, site: Array) -> dict[int, str]:
+def _by_values(domains: Study, site: Array) -> dict[int, str]:
     """Return the features that are dates, codes or identifiers by their values, and which."""
     whole = np.arange(domains.n_features)
     for _, chunk in domains.chunks():

@@ -7,7 +7,7 @@ from sklearn import get_config
 from sklearn.base import OneToOneFeatureMixin
 
 from condokit.checks import Array, warn
-from condokit.data.domains import Domains
+from condokit.data.study import Study
 from condokit.data.tables import Table
 
 
@@ -62,7 +62,7 @@ def is_array_wanted(estimator: Any) -> bool:
     return (configured or get_config()["transform_output"]) != "default"
 
 
-def by_place(features: Any, domains: Domains) -> list[int] | None:
+def by_place(features: Any, domains: Study) -> list[int] | None:
     """Return the columns of an array that were chosen as features, None if that is all or names."""
     table = domains.tables[0]
     return None if features is None or table.columns is not None else list(table.positions)

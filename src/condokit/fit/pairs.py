@@ -10,7 +10,7 @@ from scipy import sparse
 
 from condokit.checks import Array, listing, warn
 from condokit.data.arrays import ones_for_zeros
-from condokit.data.domains import Domains
+from condokit.data.study import Study
 from condokit.data.tables import Table
 from condokit.fit.record import Fit
 from condokit.maps.affine import AffineMap
@@ -61,7 +61,7 @@ def row_numbers(pairs: Any, tables: Sequence[tuple[str, int]]) -> tuple[Array, A
     return query, reference
 
 
-def check_pairs(pairs: Any, domains: Domains) -> tuple[Array, Array]:
+def check_pairs(pairs: Any, domains: Study) -> tuple[Array, Array]:
     """Return the positions of paired rows in the query's and the reference's table."""
     tables = [(table.name, table.n_rows) for table in domains.tables]
     query, reference = row_numbers(pairs, tables)
@@ -90,7 +90,7 @@ class Paired:
     subject: Array
 
     @classmethod
-    def read(cls, domains: Domains, pairs: tuple[Array, Array]) -> tuple["Paired", Array]:
+    def read(cls, domains: Study, pairs: tuple[Array, Array]) -> tuple["Paired", Array]:
         """Return the pairs whose values are known, and mark the rows of their subjects."""
         n_query = domains.tables[0].n_rows
         everyone = domains.side(True, np.arange(n_query))
@@ -141,7 +141,7 @@ class Paired:
 def refine(
     fitted: Known,
     family: MapFamily,
-    domains: Domains,
+    domains: Study,
     pairs: tuple[Array, Array],
     refit: Callable[[Array], Known],
 ) -> tuple[AffineMap, StandardErrors | None, dict[str, Any]]:
@@ -277,11 +277,7 @@ class _Averages:
 
     def _assembled(self, found: Correction, weights: Array) -> AffineMap:
         """Return the average of base maps and its correction as one map."""
-        maps, unit, like = (
-            [one[0] for one in self.bases.values()],
-            self.paired.unit,
-            self.like,
-        )
+        maps, unit, like = [one[0] for one in self.bases.values()], self.paired.unit, self.like
         slope = found.slope * unit / self.sd if self.has_scale else None
         matrix = average([affine.matrix for affine in maps], weights)
         offset = weights @ [affine.offset for affine in maps] + unit * found.shift
@@ -298,9 +294,7 @@ class _Averages:
             scale = np.maximum(matrix.scale, _LEAST * unit / self.sd)
             offset += (matrix.scale - scale) * self.centre
             matrix = DiagonalPlusLowRank(scale)
-        names, outputs = like.feature_names, like.output_names
-        told: dict[str, Any] = {"feature_names": names, "output_names": outputs}
-        return AffineMap(offset=offset, **matrix.arrays(), **told, links=like.links)
+        return AffineMap(offset=offset, **matrix.arrays(), **_named_like(like))
 
     def held_out_error(self) -> float:
         """Return the root mean squared error of pairs whose subjects were left out."""
@@ -368,8 +362,12 @@ def _rotation(
     B = turn @ back
     if family.has_scale:
         B *= size.sum() / ((left**2).sum() + lift * (np.trace(cov) + far @ far))
-    offset, names, outputs = middle_y - B @ middle_x, first.feature_names, first.output_names
-    return AffineMap(B, offset, names, links=first.links, output_names=outputs)
+    return AffineMap(B, middle_y - B @ middle_x, **_named_like(first))
+
+
+def _named_like(map: AffineMap) -> dict[str, Any]:
+    """Return the names and links of a map as arguments for another."""
+    return {name: getattr(map, name) for name in ("feature_names", "output_names", "links")}
 
 
 def _folds(query: Array, reference: Array, values: Array) -> tuple[Array, Array]:
@@ -386,7 +384,7 @@ def _folds(query: Array, reference: Array, values: Array) -> tuple[Array, Array]
     return place % _FOLDS, place
 
 
-def line_after_curves(fit: Fit, domains: Domains, pairs: tuple[Array, Array]) -> Fit:
+def line_after_curves(fit: Fit, domains: Study, pairs: tuple[Array, Array]) -> Fit:
     """Correct what curves give by a line that pairs ask for; errors are not known then."""
     curves, table = fit.map, domains.tables[0]
     if curves.links is not None:

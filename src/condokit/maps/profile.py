@@ -11,9 +11,8 @@ from condokit.checks import LARGEST, Array, listing
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.blocks import blocks_of
 from condokit.data.disclosure import MIN_CELL, small_cells, too_few
-from condokit.data.domains import Domains
-from condokit.data.grouped import GroupedMoments
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
+from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 
@@ -27,6 +26,8 @@ _MUCH_OUTSIDE = 0.01  # share of rows
 _MUCH_IN_TAILS = 0.05  # share of rows of a feature
 _DRIFT = 0.5  # standard deviations
 _SPREAD = 1.5  # ratio of standard deviations
+_BLOCK_VALUES = 1 << 22  # of rows that are described at a time
+_TABLES = ("mean", "sd", "missing", "low", "high")
 _CERTAIN = 4.0  # standard errors
 _MUCH_MISSING = 0.1  # more than when fitting
 _overflowing = np.errstate(over="ignore", invalid="ignore")  # values may be of any size
@@ -43,18 +44,33 @@ _ADVICE = {
 }
 
 
-def profile(domains: Domains, hidden: bool = False) -> "Profile":
+def profile(domains: Study, hidden: bool = False) -> "Profile":
     """Return range and moments of the query's features, from at most 5000 of the rows.
 
     What tells of fewer than five rows, or subjects if they are known, is `hidden` if asked.
     """
     query = np.flatnonzero(domains.kept() & domains.is_query)
-    if domains.sums is not None:
+    if not domains.is_whole:
         return _of_sums(domains, query)
     most = max(_ENOUGH_ROWS, min(MOST_ROWS, _MANY_VALUES // max(domains.n_features, 1)))
     rows = query[subsample(len(query), most)]
+    step = max(1, _BLOCK_VALUES // max(len(rows), 1))
+    if step >= domains.n_features:
+        return _of_rows(domains, rows, len(query), hidden)
+    every = np.arange(domains.n_features)
+    parts = [
+        _of_rows(domains.of(every[k : k + step]), rows, len(query), hidden)
+        for k in range(0, len(every), step)
+    ]
+    tables: list[Any] = [[getattr(part, name) for part in parts] for name in _TABLES]
+    known: list[Any] = [None if own[0] is None else np.concatenate(own) for own in tables]
+    return Profile(len(query), *known)
+
+
+def _of_rows(domains: Study, rows: Array, n_rows: int, hidden: bool) -> "Profile":
+    """Describe the features of some rows of the query that stand for `n_rows`."""
     X, groups = domains.side(True, rows), None if domains.groups is None else domains.groups[rows]
-    found = Profile.of(X, len(query), groups=groups)
+    found = Profile.of(X, n_rows, groups=groups)
     if not hidden:
         return found
     known, gaps = (_with_some(mark, groups) for mark in (~np.isnan(X), np.isnan(X)))
@@ -65,11 +81,11 @@ def profile(domains: Domains, hidden: bool = False) -> "Profile":
     return replace(found, mean=mean, sd=sd, missing=missing)
 
 
-def _of_sums(domains: Domains, query: Array) -> "Profile":
+def _of_sums(domains: Study, query: Array) -> "Profile":
     """Return moments of the query's features from sums over all rows, without a range."""
     group = np.full(len(domains.is_query), -1)
     group[query] = 0
-    stats = domains.sums.gather(group, 1, GroupedMoments)
+    stats = domains.gather(group, 1)
     n = np.broadcast_to(stats.n[0], stats.mean.shape[1])
     few, sd = too_few(n), np.sqrt(stats.squares[0] / np.maximum(n - 1, 1))
     mean, sd = (np.where(few, np.nan, values) for values in (stats.mean[0], sd))
@@ -189,41 +205,27 @@ class Check(Record):
         return parts
 
 
-def check(
-    X: Any,
-    names: Sequence[str] | None,
-    n_features: int,
-    profile: Profile | None,
-    reach: tuple[Array, Array] | None = None,
-) -> Check:
-    """Compare new query rows with a profile, and the reach of curves; see `AffineMap.check`."""
-    blocks, n_rows = blocks_of(X), 0
+def check(map: Any, X: Any) -> Check:
+    """Compare new query rows with what a map was fitted on; see `AffineMap.check`."""
+    blocks, names, n_rows = blocks_of(X), map.feature_names, 0
     given = Table(X) if blocks is None else blocks
     columns = given.columns if names is not None else None
-    monitor = Monitor(names, n_features, profile, columns, given.width, reach)
+    monitor = Monitor(map, columns, given.width)
     if blocks is not None and columns is not None and monitor.can_compare:
         blocks = blocks.select(list(names or ()))
-    for table in [given] if isinstance(given, Table) else map(Table, blocks or ()):
+    for table in [given] if isinstance(given, Table) else (Table(block) for block in blocks or ()):
         n_rows += table.n_rows
         if monitor.can_compare:
-            for _, chunk in table.match(names, n_features, "this map").chunks():
-                monitor.update(chunk)
+            monitor.watch(table.match(names, map.n_features_in_, "this map"))
     return monitor.result(n_rows)
 
 
 class Monitor:
-    """Compares rows with a profile as they pass by, a chunk at a time."""
+    """Compares the rows of a table with what a map was fitted on, as they pass by."""
 
-    def __init__(
-        self,
-        names: Sequence[str] | None,  # of the map's features
-        n_features: int,
-        profile: Profile | None,
-        columns: Sequence[str] | None,  # of the new table
-        n_columns: int,
-        reach: tuple[Array, Array] | None = None,  # of the map's curves
-    ) -> None:
-        self.profile, self.reach, self.n_beyond = profile, reach, 0
+    def __init__(self, map: Any, columns: Sequence[str] | None, n_columns: int) -> None:
+        self.profile, self.reach, self.n_beyond = map.fitted_on, map.reach(), 0
+        names, n_features = map.feature_names, map.n_features_in_
         self.beyond = np.zeros(n_features)
         self.names = list(names or [f"column {j}" for j in range(n_features)])
         known, there = set(names or ()), set(columns or ())
@@ -249,9 +251,13 @@ class Monitor:
         """Whether rows can be compared: all features are there, and a profile is known."""
         return self.profile is not None and not any(f.level == "stop" for f in self.findings)
 
+    def watch(self, table: Table) -> None:
+        """Look at the rows of a table that has the features in order."""
+        for _, chunk in table.chunks():
+            self._update(chunk)
+
     @_overflowing
-    def update(self, X: Array) -> None:
-        """Look at more rows."""
+    def _update(self, X: Array) -> None:
         profile, finite = self.profile, np.isfinite(X)
         assert profile is not None
         with np.errstate(over="ignore"):

@@ -21,7 +21,7 @@ from condokit.checks import (
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.overlap import Overlap
 from condokit.conditionals import Stratified
-from condokit.data.arrays import computing, largest_of
+from condokit.data.arrays import computing, largest_of, sides
 from condokit.data.disclosure import (
     MIN_CELL,
     hidden_counts,
@@ -31,18 +31,16 @@ from condokit.data.disclosure import (
     shares_of_few,
     shown_names,
 )
-from condokit.data.domains import Domains, Strata, cell_names
 from condokit.data.measurements import FEW_LEVELS, REPEATED, repeated_subjects, told
 from condokit.data.reader import read_two
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.roles import Roles
-from condokit.data.study import Study
+from condokit.data.study import Strata, Study, cell_names
 from condokit.data.subsets import subsample_sides
 from condokit.fit.choose import MANY_ROWS
 from condokit.fit.fit_map import determines_matrix
 from condokit.solvers.pooled.subjects import tied_to_batches
-from condokit.trust.features import ADVICE, describe_features
-from condokit.trust.unused import unused_that_matter
+from condokit.trust.columns import ADVICE, describe_features, unused_that_matter
 
 _FEW_ROWS = MIN_CELL  # of a cell; rows are asked for in multiples of it
 _FEW_EFFECTIVE = 10.0
@@ -101,8 +99,8 @@ class Assessment(Record):
         text = f"{_VERDICTS[self.verdict]} {rows}, {self.n_features} features."
         if self.overlap is not None:
             worths = hidden_overlap(vars(self.overlap), self.n_query, self.n_reference)
-            sides = (worths[f"effective_{side}"] for side in ("query", "reference"))
-            worth = " and ".join(n if isinstance(n, str) else f"{n:.0f}" for n in sides)
+            both = (worths[f"effective_{side}"] for side in ("query", "reference"))
+            worth = " and ".join(n if isinstance(n, str) else f"{n:.0f}" for n in both)
             coefficient = f"{self.overlap.coefficient:.2f}"
             text += f" Overlap of the confounders: {coefficient}, worth {worth} rows."
         return [
@@ -141,7 +139,7 @@ def assess(
     Parameters
     ----------
     X, domain
-        Rows of both domains, as in `ConDoAdapter.fit`; or `Domains`, which hold all of it, as X.
+        Rows of both domains, as in `ConDoAdapter.fit`; or `Study`, which hold all of it, as X.
     batch, bridge, adapter
         Of many batches, in place of `domain`: as in `BatchAdapter.fit`; a `BatchAdapter`, fitted or
         not, has other settings.
@@ -166,26 +164,19 @@ def assess(
     >>> found.verdict, round(found.overlap.coefficient, 2)
     ('go', 0.59)
     """
-    if batch is not None or isinstance(X, Study):
+    if batch is not None or adapter is not None:
         limits = {"missing": missing, "categorical": categorical, "min_overlap": min_overlap}
         inside = ConDoAdapter(**limits, reliability=reliability)
         one = adapter or BatchAdapter(inside, reference=reference)
         given = X, batch, confounders, features, groups, sample_weight, bridge
         return _assessed_batches(one, X if isinstance(X, Study) else one.read(*given))
     how: dict[str, Any] = {"categorical": categorical, "missing": missing}
-    roles = Roles(
-        domain, confounders, features, groups, sample_weight, reliability=reliability, **how
-    )
-    domains = X if isinstance(X, Domains) else read_two(X, roles, reference)
+    how["reliability"] = reliability
+    roles = Roles(domain, confounders, features, groups, sample_weight, **how)
+    domains = X if isinstance(X, Study) else read_two(X, roles, reference)
     check_number("warn_overlap", warn_overlap, 0, 1)
     check_number("min_overlap", min_overlap, 0, 1)
     check_integer("min_cell", min_cell, 1)
-    return _assessed(domains, warn_overlap, min_overlap, min_cell)
-
-
-def _assessed(
-    domains: Domains, warn_overlap: float, min_overlap: float, min_cell: int
-) -> Assessment:
     strata, kept = domains.strata(), domains.kept()
     comparison, overlap = None, None
     try:
@@ -199,10 +190,10 @@ def _assessed(
         few = shares_of_few(overlap.outside, n_query, min_cell)
         shown = {name: share for name, share in overlap.outside.items() if name not in few}
         overlap = replace(overlap, outside=shown)
-    each = np.ones(len(kept)) if domains.sums is None else domains.sums.weights
+    each = domains.rows_behind
     remarkable = describe_features(domains)
     findings += [*unused_that_matter(domains), *_of_columns(domains, remarkable, min_cell)]
-    findings += _of_subjects(domains, domains.is_query * 1)
+    findings += _of_subjects(domains)
     findings = gravest_first(findings)
     gravest = findings[0].level if findings else "note"
     goal = 0.0 if gravest == "note" else max(warn_overlap, 0.5)
@@ -264,7 +255,7 @@ def _assessed_batches(adapter: BatchAdapter, study: Study) -> BatchAssessment:
     if far:
         text = f"values of {listing(far)} will be off by more than {_FAR} sd."
         findings.append(Finding("care", text, "Add rows of shared strata, or bridges."))
-    findings += _of_subjects(study.domains, study.batch, study.bridge < 0)
+    findings += _of_subjects(study)
     verdict = "not possible" if lost else "go with care" if findings else "go"
     edges = [{**edge, "batches": " - ".join(map(str, edge["batches"]))} for edge in graph.edges()]
     wanted = str(plan).splitlines()[1:]
@@ -293,7 +284,7 @@ def _of_overlap(
             yield Finding("care", f"{much} of the query rows have {name} unseen in the reference.")
 
 
-def _of_rows(domains: Domains, comparison: Comparison) -> Iterator[Finding]:
+def _of_rows(domains: Study, comparison: Comparison) -> Iterator[Finding]:
     support = comparison.support
     total = support.count_query + support.count_reference
     names = shown_names(cell_names(support.names, support.levels), total)
@@ -315,20 +306,18 @@ def _of_rows(domains: Domains, comparison: Comparison) -> Iterator[Finding]:
         if names := [c.name for c, one in zip(domains.continuous, tied) if one]:
             text = f"{listing(names)} changes within subjects with the domain alone. Its effect "
             yield Finding("note", text + "within them is taken to be that between them.")
-        compared = support.place(comparison.strata) >= 0
-        for name, mine in (("query", domains.is_query), ("reference", ~domains.is_query)):
-            if len(np.unique(domains.groups[mine & compared])) < _FEW_SUBJECTS:
-                yield Finding(
-                    "care", f"the {name} rows are of fewer than {_FEW_SUBJECTS} subjects."
-                )
+        for name, mine in sides(domains.is_query):
+            if len(np.unique(domains.groups[mine & (comparison.place >= 0)])) < _FEW_SUBJECTS:
+                text = f"the {name} rows are of fewer than {_FEW_SUBJECTS} subjects."
+                yield Finding("care", text)
 
 
-def _of_subjects(domains: Domains, site: Array, alone: Array | None = None) -> list[Finding]:
-    names = repeated_subjects(domains, site, alone)
+def _of_subjects(study: Study) -> list[Finding]:
+    names = repeated_subjects(study)
     return [Finding("care", said(REPEATED, names=listing(names)))] if names else []
 
 
-def _of_columns(domains: Domains, remarkable: Sheet, min_cell: int) -> Iterator[Finding]:
+def _of_columns(domains: Study, remarkable: Sheet, min_cell: int) -> Iterator[Finding]:
     for kind, advice in ADVICE.items():
         names = [row["feature"] for row in remarkable.rows() if row["kind"] == kind]
         if names:
@@ -344,7 +333,7 @@ def _of_columns(domains: Domains, remarkable: Sheet, min_cell: int) -> Iterator[
             yield Finding("note", f"{name} is missing in {number_of(count, min_cell)} rows.")
 
 
-def _associations(domains: Domains, overlap: Overlap | None, min_cell: int) -> Iterator[Any]:
+def _associations(domains: Study, overlap: Overlap | None, min_cell: int) -> Iterator[Any]:
     """Tell how strongly every confounder is associated with the domain."""
     for confounder in domains.confounders:
         name = confounder.name
@@ -384,12 +373,12 @@ def share_difference(counts: Array) -> float:
     return float(np.sqrt(max(delta @ np.linalg.pinv(S, hermitian=True) @ delta, 0.0)))
 
 
-def _mean_difference(domains: Domains, values: Array) -> float:
+def _mean_difference(domains: Study, values: Array) -> float:
     r"""Return :math:`(\bar z_q - \bar z_r) / \sqrt{(s_q^2 + s_r^2) / 2}`."""
     weights, moments = _weights(domains), []
     values = np.nan_to_num(values)
     values = values / largest_of(values)
-    for side in (domains.is_query, ~domains.is_query):
+    for _, side in sides(domains.is_query):
         z, w = values[side], weights[side] / weights[side].sum()
         moments.append((w @ z, w @ (z - w @ z) ** 2))
     means, variances = zip(*moments)
@@ -399,20 +388,20 @@ def _mean_difference(domains: Domains, values: Array) -> float:
     return float(difference / spread)
 
 
-def _weights(domains: Domains) -> Array:
+def _weights(domains: Study) -> Array:
     """Return how much every row counts, those left out nothing."""
     return np.where(domains.kept(), 1.0 if domains.weights is None else domains.weights, 0.0)
 
 
-def _by_side(domains: Domains, cell: Array, n_cells: int) -> Array:
+def _by_side(domains: Study, cell: Array, n_cells: int) -> Array:
     """Count rows of (query, reference) by cell; those of cell -1 are left out."""
     weights = _weights(domains)
-    sides = ((cell >= 0) & side for side in (domains.is_query, ~domains.is_query))
-    return np.stack([np.bincount(cell[side], weights[side], n_cells) for side in sides])
+    rows = [(cell >= 0) & side for _, side in sides(domains.is_query)]
+    return np.stack([np.bincount(cell[side], weights[side], n_cells) for side in rows])
 
 
 def _cells(
-    domains: Domains, strata: Strata, least: int = MIN_CELL
+    domains: Study, strata: Strata, least: int = MIN_CELL
 ) -> Iterator[tuple[list[str], Array]]:
     """Yield the ways to look at the rows: names of cells, and counts of query and reference."""
     if strata.names:
@@ -440,8 +429,8 @@ def _bins(name: str, values: Array) -> tuple[list[str], Array]:
     return [f"{name} below {shown[0]}", *between, f"{name} from {shown[-1]}"], edges
 
 
-def _strata_sheet(domains: Domains, strata: Strata, min_cell: int) -> Sheet:
-    if domains.weights is not None and domains.sums is None:  # a heavy row is one row
+def _strata_sheet(domains: Study, strata: Strata, min_cell: int) -> Sheet:
+    if domains.weights is not None and domains.is_whole:  # a heavy row is one row
         domains = replace(domains, weights=None)
         strata = domains.strata()
     rows: list[Any] = []
@@ -450,15 +439,15 @@ def _strata_sheet(domains: Domains, strata: Strata, min_cell: int) -> Sheet:
     return Sheet.of_rows(rows, ("rows with", "n_query", "n_reference"))
 
 
-def _wanted(domains: Domains, strata: Strata, goal: float) -> list[str]:
+def _wanted(domains: Study, strata: Strata, goal: float) -> list[str]:
     """Name the rows that would bring the overlap of every confounder to a goal."""
     asked: list[tuple[float, str]] = []
-    sides = [f"{domains.labels[0]!r} (query)", f"{domains.labels[1]!r} (reference)"]
+    where = [f"{domains.labels[0]!r} (query)", f"{domains.labels[1]!r} (reference)"]
     if domains.labels == ("query", "reference"):
-        sides = ["the query", "the reference"]
+        where = ["the query", "the reference"]
     for names, counts in _cells(domains, strata) if goal else ():
         more = _additions(counts, goal)
-        asked += [(more[s, k], f"{names[k]} in {sides[s]}") for s, k in np.argwhere(more)]
+        asked += [(more[s, k], f"{names[k]} in {where[s]}") for s, k in np.argwhere(more)]
     largest = sorted(asked, key=lambda item: -item[0])[:_MOST_WANTED]
     return [f"about {n:.0f} more rows with {cell}" for n, cell in largest]
 
@@ -488,7 +477,7 @@ def _coefficient(counts: Array) -> float:
     return float(shares.min(axis=0).sum())
 
 
-def _identifies_matrix(domains: Domains, comparison: Comparison | None) -> tuple[bool | None, str]:
+def _identifies_matrix(domains: Study, comparison: Comparison | None) -> tuple[bool | None, str]:
     """Tell whether these rows and strata determine a full matrix, and why."""
     if comparison is None:
         return False, "Nothing can be compared."
@@ -502,7 +491,7 @@ def _identifies_matrix(domains: Domains, comparison: Comparison | None) -> tuple
         return False, said(_FEW_FOR_MATRIX, rows=rows, d=d, wanted=MANY_ROWS * d)
     if d > _MOST_FEATURES or domains.continuous or domains.gaps is not None:
         return None, said("There are rows enough; {@map='auto'} decides on held-out rows.")
-    domains = domains if domains.sums is None else domains.sampled()
+    domains = domains if domains.is_whole else domains.sampled()
     keep = np.zeros(len(domains.is_query), dtype=bool)
     keep[subsample_sides(domains.is_query, _MOST_ROWS, domains.kept())] = True
     part = replace(domains, keep=keep)
