@@ -246,7 +246,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             domain; of a data frame those other columns of numbers that do not look like
             identifiers, dates, ages, codes or labels, with a warning that lists what is left alone.
         groups : array-like of shape (n_rows,) or str, default=None
-            The subject of each row. Rows of one subject count as less evidence than rows of many.
+            The subject of each row, in one domain or in both. Rows of one subject have a level in
+            common: they count as less evidence than rows of many, and what differs between the
+            domains within a subject tells of the domains.
         sample_weight : array-like of shape (n_rows,) or str, default=None
             Weights that count rows: 2 stands for two equal rows.
 

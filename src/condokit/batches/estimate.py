@@ -162,7 +162,8 @@ def _along_paths(
         if b == reference:
             continue
         step = paths[b][1]
-        own = clone(one).fit_domains(study.pair(b, step))
+        # columns that are not used were spoken of
+        own = clone(one).fit_domains(replace(study.pair(b, step), unused=()))
         maps[b], errors[b] = own.map_, own.errors_
         if step != reference:
             first, second = own.errors_, errors[step]

@@ -23,11 +23,12 @@ from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.maps.standard_errors import DiagonalErrors
 from condokit.solvers.pooled.batches import Maps, fit_joint, maps_of, towards_each_other
-from condokit.solvers.pooled.design import Design, free_columns, independent_number
-from condokit.solvers.pooled.estimate import Discrete, Frame, choose_law, law_of_products
+from condokit.solvers.pooled.design import independent_number
+from condokit.solvers.pooled.estimate import Discrete, Frame, Law, choose_law, law_of_products
 from condokit.solvers.pooled.noise import NoiseModel
 from condokit.solvers.pooled.products import residual_kurtosis, unexplained
 from condokit.solvers.pooled.stacked import Stacked, nodes, solve
+from condokit.solvers.pooled.subjects import Subjects
 from condokit.solvers.pooled.weights import fit_weights, shape
 
 _MOST_VALUES = 300_000  # of rows times features at a time
@@ -82,7 +83,9 @@ class _Layout:
         self.features: list[Array] = []  # in the order of fits, if it is not theirs
         self.single: list[bool] = []  # whether values are known, fit by fit
         self.normal: list[int] = []  # features with heavy tails whose values are not known
-        self.frame = Frame(self.at, self.batch, self.K, self.reference, bridge=bridge)
+        groups = None if study.groups is None else study.groups[self.used]
+        subjects = Subjects.of(groups, bridge, self.batch, self.K)
+        self.frame = Frame(self.at, self.batch, self.K, self.reference, subjects)
 
     def cells(self) -> Array:
         """Return the (batch, level) of every row, -1 of those that are not used."""
@@ -133,8 +136,8 @@ def fit_study(
         stacks, facts = _cells(layout), {"variance": ["levels"]}
     else:
         few = np.arange(study.n_features)
-        design, noise, facts = _law(layout, few[subsample(len(few), _MOST_SELECTING)])
-        stacks = _rows(layout, design, noise)
+        law = _law(layout, few[subsample(len(few), _MOST_SELECTING)])
+        stacks, facts = _rows(layout, law), law.facts
     found, flat, normal = list[Maps](), list[Array](), list[int]()
     for at, mean, unit, constant, discrete in stacks:
         shifted = constant | (not has_scale)
@@ -172,9 +175,9 @@ def fit_study(
     return JointFit(others, *_settled(maps, shrinks), np.concatenate(flat)[order], facts)
 
 
-def _rows(layout: _Layout, design: Design, noise: NoiseModel) -> Iterator[_Part]:
+def _rows(layout: _Layout, law: Law) -> Iterator[_Part]:
     """Yield rows of some features, the means and units of batches, and which are constant."""
-    D, penalty = layout.frame.columns(design)
+    empty = law.stacked(np.zeros((len(layout.used), 0)))
     for features in layout.blocks():
         X, mean, unit, known = layout.values(features)
         table = X if known is None else np.where(known, X, np.nan)
@@ -182,43 +185,24 @@ def _rows(layout: _Layout, design: Design, noise: NoiseModel) -> Iterator[_Part]
         rows = [np.flatnonzero(layout.batch == b) for b in range(layout.K)]
         flat = (unit == 0).any(axis=0) | Discrete.of(read, d, rows).rare
         discrete = Discrete.of(read, d, [own for own in rows if len(own) >= _FEWEST_TIED])
-        where = layout.batch, layout.K, layout.reference, layout.counts_of(known), noise
-        yield Stacked(X, D, penalty, *where), mean, unit, flat, discrete
+        at = replace(empty, X=X, counts=layout.counts_of(known))
+        free = np.where(flat[:, None], np.ones(layout.K), np.nan)
+        yield law.with_ratios(at, free), mean, unit, flat, discrete
 
 
 def _values(X: Array, features: Array | None, rows: Array) -> Array:
     return X[rows] if features is None else X[np.ix_(rows, features)]
 
 
-def _law(layout: _Layout, few: Array) -> tuple[Design, NoiseModel, dict[str, Any]]:
-    """Choose on some features what their mean and variance depend on, and weigh subjects."""
+def _law(layout: _Layout, few: Array) -> Law:
+    """Choose on some features what mean and variance depend on, and how alike subjects are."""
     X, mean, unit, known = layout.values(few)
-    at, usable = layout.at, (unit != 0).all(axis=0)
+    usable = (unit != 0).all(axis=0)
     if not usable.any():
-        nothing = NoiseModel.of_levels(at.category, at.n_categories, False)
-        return free_columns(at)[0], nothing, {}
+        return Law(X, layout.frame, np.ones((len(usable), layout.K)), usable, known)
     X, known = X[:, usable], None if known is None else known[:, usable]
     fixed, every = np.full((X.shape[1], layout.K), np.nan), np.ones(X.shape[1], dtype=bool)
-    law = choose_law(X, layout.frame, fixed, every, X.shape[1], known)
-    if layout.study.groups is not None:
-        e = solve(law.stacked(X, known), fixed).e
-        _weigh_subjects(layout, e if known is None else e * known)
-    return law.design, law.noise, law.facts
-
-
-def _weigh_subjects(layout: _Layout, e: Array) -> None:
-    r"""Let rows of a subject count :math:`1 / (1 + (m - 1) \rho)` each, rho their correlation."""
-    subject = np.unique(layout.study.groups[layout.used], return_inverse=True)[1]  # type: ignore[index]
-    m = np.bincount(subject)
-    if len(m) == len(e) or len(m) < 2:
-        return
-    sums = np.zeros((len(m), e.shape[1]))
-    np.add.at(sums, subject, e)
-    total = (e**2).sum(0)
-    pairs = (sums**2).sum(0) - total  # over pairs of rows of one subject
-    rho = float(np.clip(np.mean(pairs / (m * (m - 1)).sum() / (total / len(e))), 0.0, 1.0))
-    layout.counts = layout.at.counts / (1 + (m[subject] - 1) * rho)
-    layout.at = replace(layout.at, weights=layout.counts)
+    return choose_law(X, layout.frame, fixed, every, X.shape[1], known)
 
 
 def _cells(layout: _Layout) -> Iterator[_Part]:

@@ -13,7 +13,7 @@ from condokit.checks import Array
 from condokit.data.subsets import subsample
 from condokit.solvers.pooled.design import effective_number
 from condokit.solvers.pooled.stacked import Found, Stacked, solve
-from condokit.solvers.pooled.weights import SANDWICH_ROWS, fit_weights, shape
+from condokit.solvers.pooled.weights import SANDWICH_ROWS, fit_weights, rows_together, shape
 
 _TAIL = 4.0  # degrees of freedom of priors
 _PSEUDO = 2.0  # features' worth of the mean of all batches, in the prior of each
@@ -82,8 +82,9 @@ def maps_of(at: Stacked, found: Found, shifted: Array | bool = False) -> Maps:
     free = np.ix_(np.arange(len(s)), others, others)
     heavy = np.maximum((shape(at, found)[0] - 1) / 2, 1.0) ** (dof / (dof + SANDWICH_ROWS))
     nu = np.where(np.isinf(found.nu), 1e8, found.nu)
-    widen = dof / np.maximum(dof - 2, 0.5)
+    widen, together = dof / np.maximum(dof - 2, 0.5), _together(at, found)
     factor = np.where(np.isinf(found.nu), heavy, (nu + 3) / nu) * widen
+    factor, widen_image = factor * together[0], widen * together[1]
     cov = np.linalg.inv(H[free] + 1e-9 * n.min() * np.eye(K - 1)) * factor[:, None, None]
     own = np.arange(K - 1)
     # too few rows for a curvature: as of scales that are estimated alone
@@ -97,13 +98,29 @@ def maps_of(at: Stacked, found: Found, shifted: Array | bool = False) -> Maps:
     both = np.einsum("dbc,dcb->db", J, cov)
     centre = -both / (s[:, others] * np.where(variance > 0, variance, 1.0))
     J[:, own, own] += s[:, others] * centre
-    given = found.sigma2 * (nu + 3) / (nu + 1) * widen
+    given = found.sigma2 * (nu + 3) / (nu + 1) * widen_image
     cov_image = given[:, None, None] * np.moveaxis(red.B, 2, 0)
     cov_image = cov_image + J @ cov @ np.swapaxes(J, 1, 2)
     image = s[:, others] * centre - theta
     return Maps(
-        s[:, others], centre, image, cov, cov_image, np.sqrt(found.sigma2), found.n_effective
+        s[:, others],
+        centre,
+        image,
+        cov,
+        cov_image,
+        np.sqrt(found.sigma2 * (1 + at.rho)),
+        found.n_effective,
     )
+
+
+def _together(at: Stacked, found: Found) -> Array:
+    """Return by how much variances of log-scales and images are larger for rows of subjects."""
+    if at.subjects is None:
+        return np.ones((2, len(found.s)))
+    root = np.sqrt(found.sigma2 if found.log_v is None else found.sigma2 * np.exp(found.log_v))
+    r = found.e / root
+    psi = r if found.t_weights is None else found.t_weights * r
+    return rows_together(psi * r - found.dof / at.total.sum(1), psi, at.counts, at.subjects)
 
 
 def towards_each_other(d: Array, S: Array, n_effective: float, usual: float) -> tuple[Array, Array]:
