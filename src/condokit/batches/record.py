@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from condokit.batches.graph import Graph
 from condokit.checks import Note
-from condokit.data.disclosure import told
-from condokit.data.noise import kinds
-from condokit.data.study import Study
+from condokit.data.disclosure import hidden_counts
+from condokit.data.domains import Domains
+from condokit.fit.record import account
 from condokit.io.schema import refuse_if, shown
 from condokit.maps import file as mapfile
-from condokit.maps.provenance import check_provenance, setting, versions
 
 _ERRORS = ("error_before", "error_after")
 
@@ -94,22 +94,33 @@ class BatchReport:
         return "\n".join([*lines, f"reference: {self.why}; errors in sd of the reference"])
 
 
-def account(
-    report: BatchReport, settings: Mapping[str, Any], study: Study, notes: list[Note]
+def facts_of(
+    graph: Graph, paths: dict[int, list[int]], expected: Mapping[int, tuple[float, float]]
+) -> dict[Any, BatchFacts]:
+    """Return what is known of every batch that has a path, by label."""
+    facts, labels = {}, graph.study.labels
+    for b, path in sorted(paths.items()):
+        with_next = 1.0, 0
+        if path[1:]:
+            with_next = graph.overlap(b, path[1]), int(graph.bridges[b, path[1]])
+        rows, names = hidden_counts(graph.rows[[b]])[0], [labels[k] for k in path]
+        errors = expected.get(b, (float("nan"), float("nan")))
+        facts[labels[b]] = BatchFacts(rows, names, *with_next, *errors)
+    return facts
+
+
+def account_of_batches(
+    report: BatchReport, settings: Mapping[str, Any], domains: Domains, notes: list[Note]
 ) -> Mapping[str, Any]:
     """Tell how the maps came about, without anything that a file may not give away."""
     facts = {
-        "versions": versions(),
-        "adapter": {name: setting(value) for name, value in settings.items()},
-        "confounders": kinds(study.domains),
         "joint": report.joint,
         "reference": report.why,
         "batches": report.plain(),
         "unreachable": [plain(label) for label in report.unreachable],
-        **{name: value for name, value in report.facts.items() if name == "fitted_as_normal"},
-        "warnings": list(dict.fromkeys(f"{n.category}: {told(n.sentence)}" for n in notes)),
+        "fitted_as_normal": report.facts.get("fitted_as_normal"),
     }
-    return check_provenance(facts) or {}
+    return account(settings, domains, notes, facts)
 
 
 def maps_of(content: dict[str, Any]) -> dict[Any, Any]:

@@ -11,13 +11,13 @@ import click
 import numpy as np
 
 from condokit.batches.adapter import BatchAdapter
-from condokit.batches.estimate import map_rows
 from condokit.checks import Array, FileError, listing
 from condokit.cli.outputs import tell
 from condokit.cli.tables import check_label, labels_of, refuse_text
 from condokit.data.disclosure import counted
 from condokit.data.roles import batch_of_rows
 from condokit.data.tables import Table
+from condokit.fit.estimator import map_rows
 from condokit.io import files_of, is_text, open_writer, read_table, replace_h5ad, scan_table
 from condokit.io.formats import arrow, check_names
 from condokit.io.progress import progress
@@ -107,7 +107,7 @@ def apply_batches(
         labels = [known.get(str(x), x) for x in labels_of(part.column(column))]
         code = batch_of_rows(labels, Table(part), list(maps))
         table = Table(part).match(names, adapter.n_features_in_, "the map")
-        values = map_rows(table, code, list(maps.values()), list(maps.values()))
+        values = map_rows(table, code, list(maps.values()))
         mapped = [pa.array(one, from_pandas=True) for one in values.T]
         return with_columns(part, list(names or part.column_names), mapped)
 
