@@ -317,7 +317,7 @@ class BatchAdapter(Adapter):
         ['C', 'A']
         """
         check_is_fitted(self)
-        if features is not None and not isinstance(X, Study):
+        if features is not None and not (isinstance(X, Study) or _is_common(features)):
             self._refuse_other_features(X, features)
         study = self.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
         new = [b for b, label in enumerate(study.labels) if label not in self.maps_]
@@ -332,8 +332,8 @@ class BatchAdapter(Adapter):
         other.fit_study(joined)
         facts, before = other.report_.batches[label], self.report_.batches
         mapped = [b for b, k in enumerate(study.labels) if k in before]
-        carried = rms(np.array([before[study.labels[b]].error_after for b in mapped]))
         near = study.labels[max(mapped, key=lambda b: study.rows(b).sum())]
+        carried = rms(np.array([before[study.labels[b]].error_after for b in mapped]))
         facts = replace(
             facts,
             path=[label, *self.paths_.get(near, [near])],
@@ -352,12 +352,13 @@ class BatchAdapter(Adapter):
 
     def _refuse_other_features(self, X: Any, features: Any) -> None:
         """Refuse features that are not those of the maps."""
-        table = Table(X)
-        named = [*self._columns] if self._columns is not None else range(self.n_features_in_)
-        known = list(getattr(self, "feature_names_in_", named))
-        chosen = table.select(None if _is_common(features) else features)
-        found = list(chosen.positions) if table.columns is None else chosen.labels
-        if not _is_common(features) and sorted(found) != sorted(known):
+        by_place = range(self.n_features_in_) if self._columns is None else self._columns
+        known, chosen = (
+            list(getattr(self, "feature_names_in_", by_place)),
+            Table(X).select(features),
+        )
+        found = chosen.feature_names or list(chosen.positions)
+        if sorted(found) != sorted(known):
             text = "{@'features'} are {found}, but the maps are of {known}. Leave it out, or fit "
             text += "all batches again."
             raise refusal(text, found=listing(found), known=listing(known))

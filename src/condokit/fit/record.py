@@ -56,9 +56,10 @@ class FitReport(Mapping[str, Any]):
     control_share: float | None = None  #: Of the controls' variance within domains.
 
     def __getitem__(self, name: str) -> Any:
-        if name not in list(self):
+        value = getattr(self, name) if name in self.__dataclass_fields__ else None
+        if value is None:
             raise KeyError(name)
-        return getattr(self, name)
+        return value
 
     def __iter__(self) -> Iterator[str]:
         return (f.name for f in fields(self) if getattr(self, f.name) is not None)
