@@ -353,11 +353,8 @@ class BatchAdapter(Adapter):
     def _refuse_other_features(self, X: Any, features: Any) -> None:
         """Refuse features that are not those of the maps."""
         by_place = range(self.n_features_in_) if self._columns is None else self._columns
-        known, chosen = (
-            list(getattr(self, "feature_names_in_", by_place)),
-            Table(X).select(features),
-        )
-        found = chosen.feature_names or list(chosen.positions)
+        known, chosen = getattr(self, "feature_names_in_", by_place), Table(X).select(features)
+        found: list[Any] = chosen.feature_names or [*chosen.positions]
         if sorted(found) != sorted(known):
             text = "{@'features'} are {found}, but the maps are of {known}. Leave it out, or fit "
             text += "all batches again."
