@@ -1,4 +1,4 @@
-"""Domains of small tables, as `fit` and `fit_pair` read them."""
+"""Study of small tables, as `fit` and `fit_pair` read them."""
 
 from condokit.data.reader import read_pair, read_two
 from condokit.data.roles import Roles

@@ -14,10 +14,10 @@ from condokit.compare.priors import Prior
 from condokit.conditionals.base import Conditional
 from condokit.data.arrays import computing
 from condokit.data.blocks import Blocks
-from condokit.data.domains import Domains
 from condokit.data.measurements import warn_of_columns
 from condokit.data.reader import read_pair, read_two
 from condokit.data.roles import Roles, column_values, is_reference_row
+from condokit.data.study import Study
 from condokit.data.tables import Table
 from condokit.divergences.base import Divergence
 from condokit.fit.choose import find, takes_any_features
@@ -464,7 +464,7 @@ class ConDoAdapter(Adapter):
 
     def fit_domains(
         self,
-        domains: Domains,
+        domains: Study,
         pairs: tuple[Array, Array] | None = None,
         notes: list[Note] | None = None,
     ) -> "ConDoAdapter":
@@ -475,7 +475,7 @@ class ConDoAdapter(Adapter):
         with noting(notes) as notes, computing("map"):
             warn_of_columns(domains)
             with watched(bool(self.verbose), self.n_jobs) as watch:
-                if self.controls is not None and domains.sums is not None:
+                if self.controls is not None and not domains.is_whole:
                     domains = from_sample(domains)
                 fit, chosen = find(settings, domains, pairs)
             if watch.stopped:

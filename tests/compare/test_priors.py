@@ -4,8 +4,8 @@ from problems import points
 
 from condokit import ConDoAdapter, NoOverlapError, OverlapPrior, ProductPrior
 from condokit.compare.priors import PRIORS
-from condokit.data.domains import Strata
 from condokit.data.kernels import column_widths
+from condokit.data.study import Strata
 
 QUERY, REFERENCE = np.array([10, 30, 0, 5]), np.array([60, 20, 7, 0])
 

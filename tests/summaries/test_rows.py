@@ -20,9 +20,7 @@ def read(X_query, X_reference, weights, swapped=False):
     Z = np.repeat(["a", "b"], 20), np.repeat(["a", "b"], 30)
     domains = from_pair(X_query, X_reference, *Z, None, weights, None, "raise")
     if swapped:  # as in a table where the reference comes first
-        from dataclasses import replace
-
-        domains = replace(domains, is_query=~domains.is_query)
+        domains = domains.divided(~domains.is_query)
     return Rows.read(domains, compare(domains, by_rows=True), True)
 
 

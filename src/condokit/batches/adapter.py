@@ -202,7 +202,7 @@ class BatchAdapter(Adapter):
     def fit_study(self, study: Study, notes: list[Note] | None = None) -> "BatchAdapter":
         """Learn the maps from a study that has been read already."""
         with noting(notes) as notes, computing("map"):
-            warn_of_columns(study.domains)
+            warn_of_columns(study)
             graph, reference, paths, why = self.graph(study)
             graph.refuse(paths, reference, self.unreachable == "keep")
             one = self.one_adapter()
@@ -212,13 +212,12 @@ class BatchAdapter(Adapter):
             if centred:
                 found = towards_centre(found, study, graph)
             found = with_expected(found, study)
-        small = len(study.batch) * study.domains.n_features * study.n_batches <= _PROFILED
+        small = len(study.code) * study.n_features * study.n_domains <= _PROFILED
         self.maps_, self.errors_ = {}, {}
         for b, label in enumerate(study.labels):
             own = found.maps[b] if b in found.maps else identity(study)
             if small:
-                mine = replace(study.domains, is_query=study.batch == b)
-                own = own.with_origin(profile(mine, hidden=True))
+                own = own.with_origin(profile(study.divided(study.code == b), hidden=True))
             self.maps_[label], self.errors_[label] = own, found.errors.get(b)
         facts = facts_of(graph, paths, found.expected)
         lost = [label for label in study.labels if label not in facts]
@@ -226,9 +225,9 @@ class BatchAdapter(Adapter):
         self.reference_ = "consensus" if centred else study.labels[reference]
         self.report_ = BatchReport(self.reference_, why, joint, facts, lost, found.facts)
         self.provenance_ = account_of_batches(
-            self.report_, one.get_params(deep=False), study.domains, notes
+            self.report_, one.get_params(deep=False), study, notes
         )
-        self._keep_features(study.domains.tables[0])
+        self._keep_features(study.tables[0])
         return self
 
     def transform(self, X: Any, *, batch: Any, return_std: bool = False) -> Any:
@@ -321,7 +320,7 @@ class BatchAdapter(Adapter):
             self._refuse_other_features(X, features)
         study = self.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
         new = [b for b, label in enumerate(study.labels) if label not in self.maps_]
-        if len(new) != 1 or study.n_batches < 2:
+        if len(new) != 1 or study.n_domains < 2:
             text = "{@'batch'} must have one label that is new, beside known ones. New: {new}; "
             known = listing(list(self.maps_), 12)
             names = listing([study.labels[b] for b in new]) or "none"
@@ -332,7 +331,7 @@ class BatchAdapter(Adapter):
         other.fit_study(joined)
         facts, before = other.report_.batches[label], self.report_.batches
         mapped = [b for b, k in enumerate(study.labels) if k in before]
-        near = study.labels[max(mapped, key=lambda b: study.rows(b).sum())]
+        near = study.labels[max(mapped, key=lambda b: study.among(b).sum())]
         carried = rms(np.array([before[study.labels[b]].error_after for b in mapped]))
         facts = replace(
             facts,
@@ -362,16 +361,16 @@ class BatchAdapter(Adapter):
 
     def against_others(self, study: Study, own: int) -> Study:
         """Return one batch as it is, and all others with a map as one, mapped to the reference."""
-        table, known = study.domains.tables[0], list(self.maps_)
+        table, known = study.tables[0], list(self.maps_)
         there = [n in known and n != study.labels[own] for n in study.labels]
         code = [known.index(n) if here else len(known) for n, here in zip(study.labels, there)]
         maps = [*self.maps_.values(), identity(study)]
-        values = table.replaced(map_rows(table, np.array(code)[study.batch], maps))
+        values = table.replaced(map_rows(table, np.array(code)[study.code], maps))
         lost = [study.labels.index(n) for n in self.report_.unreachable if n in study.labels]
-        keep = study.domains.kept() & ~np.isin(study.batch, lost)
-        unused = study.domains.unused if values.columns else ()
-        domains = replace(study.domains, tables=(values,), keep=keep, unused=unused)
-        return study.merged(own, domains, self.reference_)
+        keep = study.kept() & ~np.isin(study.code, lost)
+        unused = study.unused if values.columns else ()
+        moved = replace(study, tables=(values,), keep=keep, unused=unused)
+        return moved.merged(own, self.reference_)
 
     def plan(
         self, X: Any, *, batch: Any, confounders: Any = None, n: int = 8, **roles: Any

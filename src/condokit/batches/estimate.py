@@ -15,6 +15,7 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.links import check_links
 from condokit.data.study import Study
 from condokit.data.subsets import subsample
+from condokit.data.sums import no_rows
 from condokit.fit.fit_map import from_sample
 from condokit.fit.shrinkage import warn_as_normal
 from condokit.maps.affine import AffineMap
@@ -87,7 +88,7 @@ def is_joint(joint: Any, one: ConDoAdapter, study: Study) -> bool:
     return (
         not why
         and joint is not False
-        and (joint is True or study.n_batches > 2 or study.n_bridges > 0)
+        and (joint is True or study.n_domains > 2 or study.n_bridges > 0)
     )
 
 
@@ -113,8 +114,8 @@ def estimate(
 ) -> Estimate:
     """Find the maps of all batches that have a path to the reference; see also `with_expected`."""
     maps, errors, facts = find_maps(study, one, reference, paths, joint)
-    facts["left_alone"] = study.domains.n_mostly_zero
-    links, d = next((one.links for one in maps.values()), None), study.domains.n_features
+    facts["left_alone"] = study.n_mostly_zero
+    links, d = next((one.links for one in maps.values()), None), study.n_features
     maps[reference] = identity(study, links)
     errors[reference] = DiagonalErrors(np.zeros(d), np.zeros(d), np.zeros(d))
     return Estimate(maps, errors, {}, reference, facts)
@@ -122,7 +123,7 @@ def estimate(
 
 def identity(study: Study, links: Any = None) -> AffineMap:
     """Return the map that changes nothing."""
-    d, names = study.domains.n_features, study.domains.tables[0].feature_names
+    d, names = study.n_features, study.tables[0].feature_names
     return AffineMap(np.ones(d), np.zeros(d), names, links=links)
 
 
@@ -130,7 +131,7 @@ def find_maps(
     study: Study, one: ConDoAdapter, reference: int, paths: dict[int, list[int]], joint: bool
 ) -> tuple[dict[int, AffineMap], dict[int, StandardErrors | None], dict[str, Any]]:
     """Return the maps of all batches but the reference, their errors, and facts."""
-    if study.domains.is_mostly_zero:  # no feature can be mapped
+    if study.is_mostly_zero:  # no feature can be mapped
         return {}, {}, {}
     return (_together if joint else _along_paths)(study, one, reference, paths)
 
@@ -138,13 +139,13 @@ def find_maps(
 def _together(
     study: Study, one: ConDoAdapter, reference: int, paths: dict[int, list[int]]
 ) -> tuple[dict[int, AffineMap], dict[int, StandardErrors | None], dict[str, Any]]:
-    family, table = pick("map", one.map, MAPS, MapFamily), study.domains.tables[0]
+    family, table = pick("map", one.map, MAPS, MapFamily), study.tables[0]
     links = None if family.links is None else check_links(family.links, table.labels)
-    if links is not None and study.domains.sums is not None:
-        raise study.domains.sums.no_rows()
-    if study.domains.sums is not None and study.domains.continuous:
-        study = replace(study, domains=from_sample(study.domains))
-    linked = replace(study, domains=replace(study.domains, links=links))
+    if links is not None and not study.is_whole:
+        raise no_rows()
+    if not study.is_whole and study.continuous:
+        study = from_sample(study)
+    linked = replace(study, links=links)
     study.refuse_unbridged(reference, sorted(paths), 2 + family.has_scale)  # one more than numbers
     shrinks = one.shrinkage == "auto"
     found = fit_study(linked, sorted(paths), reference, family.has_scale, shrinks)
@@ -177,15 +178,15 @@ def _along_paths(
 
 def _some_rows(study: Study, batches: list[int]) -> dict[int, Array]:
     """Return some rows of every batch."""
-    if study.domains.sums is not None:  # two rows with the same mean and spread
+    if not study.is_whole:  # two rows with the same mean and spread
         stats = study.moments()
         return {b: stats.mean[b] + np.array([[1.0], [-1.0]]) * stats.sd[b] for b in batches}
-    n = _MOST_VALUES // (len(batches) * study.domains.n_features)
+    n = _MOST_VALUES // (len(batches) * study.n_features)
     n = min(max(n, _FEWEST_ROWS), _MOST_ROWS)
-    numbers = {b: np.flatnonzero(study.rows(b)) for b in batches}
+    numbers = {b: np.flatnonzero(study.among(b)) for b in batches}
     chosen = {b: rows[subsample(len(rows), n)] for b, rows in numbers.items()}
     used = np.sort(np.concatenate(list(chosen.values())))
-    X, batch = study.domains.rows(used), study.batch[used]
+    X, batch = study.rows(used), study.code[used]
     return {b: X[batch == b] for b in batches}
 
 
@@ -195,7 +196,7 @@ def with_expected(found: Estimate, study: Study) -> Estimate:
     With :math:`h` the map and s its standard error, :math:`before^2 = E (h - x)^2 + E s^2` and
     :math:`after^2 = E s^2`, over rows and features.
     """
-    linked = replace(study, domains=replace(study.domains, links=found.maps[found.reference].links))
+    linked = replace(study, links=found.maps[found.reference].links)
     rows = _some_rows(linked, list(found.maps))
     unit = ones_for_zeros(np.nan_to_num(np.nanstd(rows[found.reference], axis=0)))
     expected = {}
@@ -219,7 +220,7 @@ def towards_centre(found: Estimate, study: Study, graph: Graph) -> Estimate:
     """
     if any(one.kind != "diagonal" for one in found.maps.values()):
         raise refusal("{@reference='consensus'} needs diagonal maps. Name a reference.")
-    linked = replace(study, domains=replace(study.domains, links=found.maps[found.reference].links))
+    linked = replace(study, links=found.maps[found.reference].links)
     rows = _some_rows(linked, list(found.maps))
     size = {b: study.size(b) for b in found.maps}
     share = {b: n / sum(size.values()) for b, n in size.items()}
@@ -229,9 +230,7 @@ def towards_centre(found: Estimate, study: Study, graph: Graph) -> Estimate:
         share[b] * (middle[b] - a * (one.scale * middle[b] + one.offset))
         for b, one in found.maps.items()
     )
-    last = AffineMap(
-        a, c, study.domains.tables[0].feature_names, links=found.maps[found.reference].links
-    )
+    last = AffineMap(a, c, study.tables[0].feature_names, links=found.maps[found.reference].links)
     maps = {b: last.compose(one) for b, one in found.maps.items()}
     errors: dict[int, StandardErrors | None] = dict.fromkeys(maps)
     own = [one for one in found.errors.values() if isinstance(one, DiagonalErrors)]

@@ -19,6 +19,7 @@ import numpy as np
 
 from condokit.checks import Array, NoOverlapError, did_you_mean, listing, refusal, said, warn
 from condokit.compare.comparison import compare
+from condokit.data.covariates import crossed
 from condokit.data.study import Study
 
 RATIO = 4.0  # of variances between samples and of one sample measured again
@@ -37,15 +38,15 @@ class Graph:
     overlaps: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        used = np.flatnonzero(self.study.domains.kept())
-        at, self.batch = self.study.covariates(used), self.study.batch[used]
-        K = self.study.n_batches
-        self.has_confounders = bool(self.study.domains.confounders)
+        used = np.flatnonzero(self.study.kept())
+        at, self.batch = crossed(self.study, used), self.study.code[used]
+        K = self.study.n_domains
+        self.has_confounders = bool(self.study.confounders)
         self.size = np.bincount(self.batch, at.counts, K)
         self.rows = np.bincount(self.batch, minlength=K)
-        if self.study.domains.sums is not None:
+        if not self.study.is_whole:
             self.rows = self.size  # each row stands for many
-        strata = self.study.domains.strata()
+        strata = self.study.strata()
         self.levels = self.study.counts(strata.codes, len(strata.levels))
         D = np.column_stack([np.ones(len(used)), at.Z])
         if at.Z.shape[1] and 1 < at.n_categories <= _MOST_LEVELS:
@@ -56,7 +57,7 @@ class Graph:
         self.gram = np.stack([part.T @ part for part in parts])
         bridge = self.study.bridge
         self.samples = np.zeros((K, self.study.n_bridges))
-        self.samples[self.study.batch[bridge >= 0], bridge[bridge >= 0]] = 1.0
+        self.samples[self.study.code[bridge >= 0], bridge[bridge >= 0]] = 1.0
         self.bridges = self.samples @ self.samples.T
         self.error = np.full((K, K), np.inf)
         for a in range(K):
@@ -116,7 +117,7 @@ class Graph:
         return self.overlaps[pair]
 
     def _measured(self, a: int, b: int) -> float:
-        sums = self.study.domains.sums
+        sums = self.study.sums_only
         if self.is_counted and (sums is None or sums.continuous is None):
             shares = self.levels[[a, b]] / np.maximum(self.size[[a, b]], 1e-300)[:, None]
             return float(shares.min(axis=0).sum())
@@ -143,7 +144,7 @@ class Graph:
         while open_ := [b for b in cost if b not in settled]:
             here = min(open_, key=lambda b: cost[b])
             settled.append(here)
-            for b in range(self.study.n_batches):
+            for b in range(self.study.n_domains):
                 there = cost[here] + self.error[here, b] ** 2
                 if b not in settled and there < cost.get(b, np.inf) and self.is_edge(here, b):
                     cost[b], before[b] = there, here
@@ -158,7 +159,7 @@ class Graph:
     def best_reference(self) -> int:
         """Return the batch to which all others have the best paths, weighted by their rows."""
         best, found = (-np.inf, -np.inf), 0
-        for r in range(self.study.n_batches):
+        for r in range(self.study.n_domains):
             paths = self.paths(r)
             reached = float(self.size[list(paths)].sum())
             error = sum(self.size[b] * self.path_error(path) ** 2 for b, path in paths.items())
@@ -169,7 +170,7 @@ class Graph:
     def reference(self, wanted: Any) -> tuple[int, str]:
         """Return the batch to map to, and how it came about; see `BatchAdapter`."""
         labels = self.study.labels
-        wanted = self.study.reference if wanted is None else wanted
+        wanted = self.study.wanted if wanted is None else wanted
         if wanted is None and "reference" in labels:
             wanted = "reference"
         if isinstance(wanted, str) and wanted in ("auto", "consensus") and wanted not in labels:
@@ -188,7 +189,7 @@ class Graph:
 
     def refuse(self, paths: dict[int, list[int]], reference: int, keep: bool) -> None:
         """Refuse batches that no path reaches, or warn that they stay as they are."""
-        lost = [b for b in range(self.study.n_batches) if b not in paths]
+        lost = [b for b in range(self.study.n_domains) if b not in paths]
         if lost:
             self._refuse(lost, keep)
         if len(paths) == 1:

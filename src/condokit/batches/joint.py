@@ -16,6 +16,7 @@ from condokit.checks import Array
 from condokit.data.arrays import is_constant, ones_for_zeros
 from condokit.data.bins import side_by_side
 from condokit.data.continuous import Continuous
+from condokit.data.covariates import crossed
 from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.products import GroupedProducts
 from condokit.data.study import Study
@@ -28,7 +29,6 @@ from condokit.solvers.pooled.noise import NoiseModel
 from condokit.solvers.pooled.products import residual_kurtosis, unexplained
 from condokit.solvers.pooled.stacked import Stacked, nodes, solve
 from condokit.solvers.pooled.weights import fit_weights, shape
-from condokit.summaries.moments import gather
 
 _MOST_VALUES = 300_000  # of rows times features at a time
 _FEWEST_TOGETHER = 16  # features that are fitted at a time
@@ -59,21 +59,21 @@ class _Layout:
 
     def __init__(self, study: Study, batches: list[int], reference: int) -> None:
         self.study, self.reference = study, batches.index(reference)
-        self.K, self.domains = len(batches), study.domains
-        chosen = study.rows(*batches)
-        if study.n_bridges and not study.domains.confounders:
+        self.K = len(batches)
+        chosen = study.among(*batches)
+        if study.n_bridges and not study.confounders:
             chosen &= study.bridge >= 0  # other rows tell nothing without confounders
         self.used = np.flatnonzero(chosen)
-        number = np.full(study.n_batches, -1)
+        number = np.full(study.n_domains, -1)
         number[batches] = np.arange(self.K)
-        self.batch, self.bridge = number[study.batch[self.used]], study.bridge[self.used]
-        self.at = study.covariates(self.used)
+        self.batch, self.bridge = number[study.code[self.used]], study.bridge[self.used]
+        self.at = crossed(study, self.used)
         self.counts = self.at.counts
-        table = self.domains.tables[0]
+        table = self.study.tables[0]
         n_values = len(self.used) * (table.width if table.is_annotated else table.n_features)
-        simple = not (self.at.Z.shape[1] or study.n_bridges or self.domains.gaps)
-        self.by_cells = simple and self.domains.groups is None and n_values > _ROW_VALUES
-        self.by_cells |= self.domains.sums is not None
+        simple = not (self.at.Z.shape[1] or study.n_bridges or self.study.gaps)
+        self.by_cells = simple and self.study.groups is None and n_values > _ROW_VALUES
+        self.by_cells |= not self.study.is_whole
 
         bridge = self.bridge if (self.bridge >= 0).any() else None
         self.number: float | None = (
@@ -86,7 +86,7 @@ class _Layout:
 
     def cells(self) -> Array:
         """Return the (batch, level) of every row, -1 of those that are not used."""
-        code = np.full(len(self.domains.is_query), -1, dtype=np.intp)
+        code = np.full(len(self.study.code), -1, dtype=np.intp)
         code[self.used] = self.batch * self.at.n_categories + self.at.category
         return code
 
@@ -97,13 +97,13 @@ class _Layout:
     def blocks(self) -> Iterator[Array]:
         """Yield the numbers of features that are fitted at a time."""
         step = max(_FEWEST_TOGETHER, _MOST_VALUES // len(self.used))
-        for start in range(0, self.domains.n_features, step):
-            yield np.arange(start, min(start + step, self.domains.n_features))
+        for start in range(0, self.study.n_features, step):
+            yield np.arange(start, min(start + step, self.study.n_features))
 
     def values(self, features: Array) -> tuple[Array, Array, Array, Array | None]:
         """Return features in units of their batch, the units, and where values are known."""
-        whole = len(features) == self.domains.n_features
-        X = (self.domains if whole else self.domains.of(features)).rows(self.used)
+        whole = len(features) == self.study.n_features
+        X = (self.study if whole else self.study.of(features)).rows(self.used)
         known = None
         if np.isnan(X).any():
             known = (~np.isnan(X)).astype(float)
@@ -127,12 +127,12 @@ def fit_study(
     """Fit all batches together, one block of features after another."""
     layout = _Layout(study, batches, reference)
     others = [b for b in batches if b != reference]
-    if study.domains.sums is not None and study.domains.sums.continuous is not None:
+    if study.products is not None:
         stacks, facts = _products(layout)
     elif layout.by_cells:
         stacks, facts = _cells(layout), {"variance": ["levels"]}
     else:
-        few = np.arange(study.domains.n_features)
+        few = np.arange(study.n_features)
         design, noise, facts = _law(layout, few[subsample(len(few), _MOST_SELECTING)])
         stacks = _rows(layout, design, noise)
     found, flat, normal = list[Maps](), list[Array](), list[int]()
@@ -152,7 +152,7 @@ def fit_study(
             alone = replace(at.of(most), noise=equal)
             again = fit_joint(alone, fixed[most], number, most < 0)
             maps = maps.put(most, maps_of(alone, again, shifted[most]))
-        if layout.domains.sums is not None and layout.domains.sums.continuous is None:
+        if not layout.study.is_whole and layout.study.products is None:
             before = sum(map(len, flat))
             heavy = np.flatnonzero(shape(at, joint)[1] & ~shifted)
             single = _with_values(layout, before + heavy, mean[:, heavy], unit[:, heavy])
@@ -166,7 +166,7 @@ def fit_study(
         found.append(_in_units(maps, mean, unit, at, shifted))
         flat.append(constant)
     if normal := normal + layout.normal:
-        facts["fitted_as_normal"] = [study.domains.tables[0].labels[j] for j in normal]
+        facts["fitted_as_normal"] = [study.tables[0].labels[j] for j in normal]
     order = np.argsort(np.concatenate(layout.features)) if layout.features else slice(None)
     maps = _side_by_side(found, order)
     return JointFit(others, *_settled(maps, shrinks), np.concatenate(flat)[order], facts)
@@ -200,7 +200,7 @@ def _law(layout: _Layout, few: Array) -> tuple[Design, NoiseModel, dict[str, Any
     X, known = X[:, usable], None if known is None else known[:, usable]
     fixed, every = np.full((X.shape[1], layout.K), np.nan), np.ones(X.shape[1], dtype=bool)
     law = choose_law(X, layout.frame, fixed, every, X.shape[1], known)
-    if layout.domains.groups is not None:
+    if layout.study.groups is not None:
         e = solve(law.stacked(X, known), fixed).e
         _weigh_subjects(layout, e if known is None else e * known)
     return law.design, law.noise, law.facts
@@ -208,7 +208,7 @@ def _law(layout: _Layout, few: Array) -> tuple[Design, NoiseModel, dict[str, Any
 
 def _weigh_subjects(layout: _Layout, e: Array) -> None:
     r"""Let rows of a subject count :math:`1 / (1 + (m - 1) \rho)` each, rho their correlation."""
-    subject = np.unique(layout.domains.groups[layout.used], return_inverse=True)[1]  # type: ignore[index]
+    subject = np.unique(layout.study.groups[layout.used], return_inverse=True)[1]  # type: ignore[index]
     m = np.bincount(subject)
     if len(m) == len(e) or len(m) < 2:
         return
@@ -223,13 +223,13 @@ def _weigh_subjects(layout: _Layout, e: Array) -> None:
 
 def _cells(layout: _Layout) -> Iterator[_Part]:
     """Yield moments of (batch, level) cells in place of many rows with categories alone."""
-    domains, L, code = layout.domains, layout.at.n_categories, layout.cells()
-    if domains.entries is not None:
-        stats = GroupedMoments(layout.K * L, domains.n_features)
-        stats.update_sparse(domains.entries, domains.tables[0].positions, code, domains.weights)
-        stats.products = gather(domains.of(stats.few), code, layout.K * L, GroupedScatter)
+    study, L, code = layout.study, layout.at.n_categories, layout.cells()
+    if study.entries is not None:
+        stats = GroupedMoments(layout.K * L, study.n_features)
+        stats.update_sparse(study.entries, study.tables[0].positions, code, study.weights)
+        stats.products = study.of(stats.few).gather(code, layout.K * L, GroupedScatter)
     else:
-        stats = gather(domains, code, layout.K * L, partial(GroupedMoments, products=True))
+        stats = study.gather(code, layout.K * L, partial(GroupedMoments, products=True))
     batch, level = np.divmod(np.arange(layout.K * L), L)
     mean, unit = _units(stats, layout.K)
     layout.number = _independent_share(stats, ones_for_zeros(unit))
@@ -238,7 +238,7 @@ def _cells(layout: _Layout) -> Iterator[_Part]:
     where = np.zeros(0), batch[cell], layout.K, layout.reference
     stacked = Stacked(X, None, *where, counts, noise)
     step = max(1, _MOST_VALUES // (len(X) + 4 * layout.K**2))
-    for start in range(0, domains.n_features, step):
+    for start in range(0, study.n_features, step):
         few = slice(start, start + step)
         flat = (unit[:, few] == 0).any(axis=0)
         yield stacked.of(few), mean[:, few], unit[:, few], flat, Discrete(*[flat & False] * 3)
@@ -246,7 +246,7 @@ def _cells(layout: _Layout) -> Iterator[_Part]:
 
 def _with_values(layout: _Layout, features: Array, mean: Array, unit: Array) -> Stacked | None:
     """Return the values of features with heavy tails, None if there are none, or not known."""
-    sums, L = layout.domains.sums, layout.at.n_categories
+    sums, L = layout.study.sums_only, layout.at.n_categories
     known = {} if sums.values is None or not len(features) else sums.values(features)
     if not len(features) or not {*features.tolist()} <= known.keys():
         return None
@@ -271,12 +271,12 @@ def _units(stats: GroupedMoments, K: int) -> tuple[Array, Array]:
 
 def _products(layout: _Layout) -> tuple[Iterable[_Part], dict[str, Any]]:
     """Return rows that stand for products with functions of continuous confounders."""
-    K, L, sums, code = layout.K, layout.at.n_categories, layout.domains.sums, layout.cells()
-    stats = gather(layout.domains, code, K * L, partial(GroupedMoments, products=True))
+    K, L, sums, code = layout.K, layout.at.n_categories, layout.study.sums_only, layout.cells()
+    stats = layout.study.gather(code, K * L, partial(GroupedMoments, products=True))
     mean, unit = _units(stats, K)
     place = np.full(len(sums.label), -1)
     place[sums.cell] = code
-    whole = Continuous(sums.continuous.basis, K * L, layout.domains.n_features)
+    whole = Continuous(sums.continuous.basis, K * L, layout.study.n_features)
     whole.merge(sums.continuous, place)
     stacks: list[_Part] = []
     facts: dict[str, Any] = {}

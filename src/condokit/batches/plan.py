@@ -19,8 +19,7 @@ import numpy as np
 
 from condokit.batches.graph import RATIO, Graph
 from condokit.checks import Array, check_integer
-from condokit.data.domains import cell_names
-from condokit.data.study import Study
+from condokit.data.study import Study, cell_names
 from condokit.data.subsets import subsample
 
 _UNKNOWN = 1e-4  # information on offsets that nothing else tells of: errors of 100 sd
@@ -104,15 +103,15 @@ def covariance(L: Array, reference: int) -> Array:
 
 def _samples(study: Study, moves: list[tuple[int, int]]) -> list[dict[str, Any]]:
     """Choose samples for the moves, evenly along what varies most in their batch."""
-    native = study.domains.tables[0].native
+    native = study.tables[0].native
     index = getattr(native, "index", None)
     found: list[dict[str, Any]] = []
     for a in sorted({a for a, _ in moves}):
         there = sorted(b for one, b in moves if one == a)
-        free = study.rows(a) & (study.bridge < 0)
-        rows = np.flatnonzero(free if free.any() else study.rows(a))
+        free = study.among(a) & (study.bridge < 0)
+        rows = np.flatnonzero(free if free.any() else study.among(a))
         rows = rows[subsample(len(rows), _MOST_ROWS)]
-        X = np.nan_to_num(study.domains.rows(rows))
+        X = np.nan_to_num(study.rows(rows))
         X = (X - X.mean(0)) / np.maximum(X.std(0), 1e-300)
         axis = np.linalg.svd(X, full_matrices=False)[2][0]
         order = np.argsort(X @ axis * np.sign(axis[np.abs(axis).argmax()]), kind="stable")
@@ -129,7 +128,7 @@ def _samples(study: Study, moves: list[tuple[int, int]]) -> list[dict[str, Any]]
 def _subjects(study: Study, graph: Graph, error: Any, n: int) -> tuple[list[dict[str, Any]], Array]:
     """Choose new subjects of known strata for batches, one after another."""
     extra = np.zeros(graph.strata_shape)
-    strata = study.domains.strata()
+    strata = study.strata()
     if not graph.is_counted or not strata.names:
         return [], extra
     chosen: dict[tuple[int, int], int] = {}

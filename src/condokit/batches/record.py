@@ -7,7 +7,7 @@ from typing import Any
 from condokit.batches.graph import Graph
 from condokit.checks import Note
 from condokit.data.disclosure import hidden_counts
-from condokit.data.domains import Domains
+from condokit.data.study import Study
 from condokit.fit.record import account
 from condokit.io.schema import refuse_if, shown
 from condokit.maps import file as mapfile
@@ -110,7 +110,7 @@ def facts_of(
 
 
 def account_of_batches(
-    report: BatchReport, settings: Mapping[str, Any], domains: Domains, notes: list[Note]
+    report: BatchReport, settings: Mapping[str, Any], study: Study, notes: list[Note]
 ) -> Mapping[str, Any]:
     """Tell how the maps came about, without anything that a file may not give away."""
     facts = {
@@ -120,7 +120,7 @@ def account_of_batches(
         "unreachable": [plain(label) for label in report.unreachable],
         "fitted_as_normal": report.facts.get("fitted_as_normal"),
     }
-    return account(settings, domains, notes, facts)
+    return account(settings, study, notes, facts)
 
 
 def maps_of(content: dict[str, Any]) -> dict[Any, Any]:

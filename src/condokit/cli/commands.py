@@ -91,7 +91,9 @@ def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -
     from condokit.trust.assess import assess
 
     limits: dict[str, Any] = {"warn_overlap": warn_overlap, "min_overlap": min_overlap}
-    found = assess(read_data(**data), reference=data["reference_label"], **limits)
+    found = assess(
+        read_data(**data), reference=data["reference_label"], batch=data["batch"], **limits
+    )
     show_result(found.to_dict() if as_json else repr(found))
     if found.verdict == "not possible":
         raise SystemExit(3)

@@ -18,8 +18,8 @@ from condokit.cli.outputs import tell_warnings
 from condokit.cli.sites import are_statistics, read_sites
 from condokit.cli.tables import IN_MEMORY, read_data, reliabilities, split
 from condokit.data.disclosure import hidden_overlap
-from condokit.data.domains import Domains
 from condokit.data.records import plain
+from condokit.data.study import Study
 from condokit.io import files_of, sha256, spreadsheet
 from condokit.io.progress import progress
 from condokit.maps.families import MAPS, LowRank
@@ -56,7 +56,7 @@ class Fitted:
             self.adapter.set_params(reference=label)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self.domains: Domains = self._fitted(label)
+            self.domains: Study = self._fitted(label)
             if n_resamples := options["n_resamples"]:
                 from condokit.trust.bootstrap import bootstrap
 
@@ -71,18 +71,17 @@ class Fitted:
                 self.names[path] = f"{name} ({same + 1}){dot}{kind}" if same else Path(path).name
         self.hashes = {self.names[path]: _content(path) for path in self.names}
 
-    def _fitted(self, label: Any) -> Domains:
+    def _fitted(self, label: Any) -> Study:
         """Fit the adapter to the data, and return these as domains."""
         if not self.has_rows:
             stats = together(self.data)
             self.adapter.fit_statistics(stats)
             with quietly():
-                return cells_of(stats)[0] if self.is_study else as_domains(stats, label)
+                return cells_of(stats) if self.is_study else as_domains(stats, label)
         if self.is_study:
             self.adapter.fit_study(self.data)
-            found: Domains = self.data.domains
-            return found
-        self.adapter.fit_domains(self.data)
+        else:
+            self.adapter.fit_domains(self.data)
         return self.data
 
     def command(self, *written: str) -> list[str]:
@@ -181,8 +180,7 @@ class Fitted:
             known = plain(dict(self.adapter.provenance_))
             return {"features": self.domains.tables[0].labels, **known, "warnings": self.warnings}
         adapter, facts, rows = self.adapter, self.adapter.report_, self.rows()
-        kept, is_query, sums = self.domains.kept(), self.domains.is_query, self.domains.sums
-        counts = kept if sums is None else kept * sums.weights
+        is_query, counts = self.domains.is_query, self.domains.kept() * self.domains.rows_behind
         totals = [float(counts[side].sum()) for side in (is_query, ~is_query)]
         return {
             "kind": adapter.map_.kind,

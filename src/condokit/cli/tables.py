@@ -23,7 +23,6 @@ from condokit.cli.outputs import tell
 from condokit.data.blocks import Blocks
 from condokit.data.columns import as_text
 from condokit.data.disclosure import counted
-from condokit.data.domains import Domains
 from condokit.data.measurements import told
 from condokit.data.reader import read, read_pair, read_two
 from condokit.data.roles import Roles
@@ -140,7 +139,7 @@ def _format(path: str, options: dict[str, Any]) -> str:
 
 def read_data(
     new: str, reference: str | None, domain: str | None, reference_label: str | None, **options: Any
-) -> Domains | Study:
+) -> Study:
     """Read one table or two, and say which columns are features; other options are ignored."""
     query_label, batch, bridge = (options[name] for name in ("query_label", "batch", "bridge"))
     if [reference, domain, batch].count(None) != 2:
@@ -170,8 +169,7 @@ def read_data(
     else:
         tables = [source.table(names) for source in sources]
         if batch is not None:
-            study = read(tables[0], replace(roles, argument="batch")).compared()
-            found = study.domains
+            found = read(tables[0], replace(roles, argument="batch")).compared()
         elif domain is not None:
             found = read_two(tables[0], roles, reference_label)
         else:
@@ -185,7 +183,7 @@ def read_data(
     tell(f"Features ({found.n_features}): {listing(found.tables[0].labels, 10)}.", False)
     if found.left:
         tell(f"Left alone: {told(found.left)}. Choose features with -f.", False)
-    return found if batch is None else replace(study, domains=found).with_known_features(common)
+    return found if batch is None else found.with_known_features(common)
 
 
 def are_large(paths: Sequence[str], options: dict[str, Any]) -> bool:

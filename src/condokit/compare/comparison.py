@@ -19,7 +19,7 @@ from condokit.compare.overlap import Overlap, measure_overlap
 from condokit.compare.priors import Prior, ProductPrior, Support
 from condokit.conditionals.base import Conditional, Stratified
 from condokit.data.covariates import Covariates
-from condokit.data.domains import Domains, Strata
+from condokit.data.study import Strata, Study
 from condokit.data.subsets import subsample
 
 
@@ -52,7 +52,7 @@ class Comparison:
 
 
 def compare(
-    domains: Domains,
+    domains: Study,
     prior: Prior | None = None,
     conditional: Conditional | None = None,
     *,

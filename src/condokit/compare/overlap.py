@@ -12,7 +12,7 @@ from condokit.checks import Array
 from condokit.conditionals.curves import Basis, Products, directions
 from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.covariates import Covariates
-from condokit.data.domains import Domains, Strata
+from condokit.data.study import Strata, Study
 from condokit.data.subsets import folds
 
 _MOST_ROWS = 20_000
@@ -51,7 +51,7 @@ class Overlap:
 
 
 def measure_overlap(
-    domains: Domains, strata: Strata, covariates: Covariates, is_query: Array
+    domains: Study, strata: Strata, covariates: Covariates, is_query: Array
 ) -> Overlap:
     """Measure the overlap of all confounders together and of each alone."""
     # For categories, the sum of the smaller of both shares. With continuous columns, the mean over
@@ -77,7 +77,7 @@ def measure_overlap(
         used = np.array([is_query.sum() / kept.sum(), (~is_query).sum() / (~kept).sum()])
         used = np.minimum(used + unseen, 1.0)
         coefficient, effective = _from_propensity(covariates, is_query, used)
-    if domains.sums is not None and domains.sums.continuous is not None:
+    if domains.products is not None:
         for name, joint, single in _in_bins(domains, strata):
             found, _ = overlap_of_counts(joint[:, joint.any(axis=0)])
             if found < coefficient:
@@ -96,12 +96,12 @@ def measure_overlap(
     return Overlap(coefficient, by_confounder, effective[0], effective[1], outside)
 
 
-def _in_bins(domains: Domains, strata: Strata) -> Iterator[tuple[str, Array, Array]]:
+def _in_bins(domains: Study, strata: Strata) -> Iterator[tuple[str, Array, Array]]:
     """Yield continuous confounders with rows of both domains by level and bin, and by bin alone.
 
     What domains have in common in bins of each is no less than what they have in all together.
     """
-    sums = domains.sums
+    sums = domains.sums_only
     for j, name in enumerate(sums.continuous.basis.names):
         counts = sums.continuous.bins[:, j]
         joint = np.zeros((2, len(strata.levels), counts.shape[1]))
@@ -166,7 +166,7 @@ def _binomial(k: Array, n: Array, pi: Array) -> Array:
     return np.where(k < 0, 0.0, np.where(k >= n, 1.0, inside))
 
 
-def _rows_per_subject(domains: Domains, code: Array) -> Array | float:
+def _rows_per_subject(domains: Study, code: Array) -> Array | float:
     """Return how many rows of a stratum come as one, by domain: those of the same subject."""
     if domains.groups is None:
         return 1.0

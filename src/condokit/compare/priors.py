@@ -14,8 +14,8 @@ from condokit.data import kernels
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
 from condokit.data.disclosure import MIN_CELL, hidden_counts, shown_names, small_cells
-from condokit.data.domains import Domains, Strata
 from condokit.data.records import Sheet
+from condokit.data.study import Strata, Study
 from condokit.data.subsets import subsample_sides
 
 _MOST_POINTS = 1000  # support points of continuous confounders
@@ -130,7 +130,7 @@ class Prior(BaseEstimator, ABC):
             Row numbers, and their weights, which sum to one.
         """
 
-    def support(self, domains: Domains, strata: Strata) -> Support:
+    def support(self, domains: Study, strata: Strata) -> Support:
         """Return the strata seen in both domains with weights that sum to one."""
         n_query, n_reference = strata.count_query, strata.count_reference
         n_rows = n_query + n_reference

@@ -8,7 +8,8 @@ import numpy as np
 from condokit.checks import Array, listing
 from condokit.compare.priors import Support
 from condokit.data.arrays import sides
-from condokit.data.domains import Domains, Strata
+from condokit.data.grouped import GroupedMoments
+from condokit.data.study import Strata, Study
 from condokit.data.subsets import subsample
 
 _FEW_ROWS = 5
@@ -18,7 +19,7 @@ _FAR_AWAY = 50.0  # robust standard deviations
 
 
 def weak_points(
-    domains: Domains, strata: Strata, support: Support
+    domains: Study, strata: Strata, support: Support
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield code, template and fields of what makes the map unreliable, if anything."""
     table, both = domains.tables[0], (domains.is_query, ~domains.is_query)
@@ -31,9 +32,7 @@ def weak_points(
                 {"n": counts.sum(), "side": name},
             )
     kept = domains.kept()
-    each = np.ones(len(kept))
-    if domains.sums is not None:
-        each = domains.sums.weights
+    each = domains.rows_behind
     known = [each[kept & side].sum() - gap for gap, side in zip(domains.gaps or (), both)]
     if known and (rare := np.minimum(*known) < _FEW_ROWS).any():
         yield (
@@ -55,37 +54,47 @@ def weak_points(
             )
 
 
-def outlying_features(domains: Domains, parts: Sequence[Array]) -> list[Array]:
+def outlying_features(domains: Study, parts: Sequence[Array]) -> list[Array]:
     """Return the features that have a value very far from the others, for each part of the rows.
 
     Far from the median, in units of the distance that 19 in 20 of some rows keep, over its normal
-    value. Rows are read once for all parts.
+    value. Rows are read where moments do not rule such a value out.
     """
-    unknown = domains.sums is not None and not domains.sums.are_rows
-    everyone = {k: np.flatnonzero(part) for k, part in enumerate(parts)}
-    looked_at = {k: r for k, r in everyone.items() if len(r) >= _FEWEST_OTHERS and not unknown}
-    samples, ends = dict[int, Array](), dict[int, tuple[Array, Array]]()
-    for k, own in looked_at.items():
-        samples[k] = np.sort(domains.rows(own[subsample(len(own), _MOST_ROWS)]), axis=0)
-        ends[k] = samples[k][0], samples[k][0]
-    for rows, chunk in domains.chunks() if samples else ():
-        for k in samples:
-            X = chunk[parts[k][rows]]
-            if len(X):
-                low, high = ends[k]
-                ends[k] = np.fmin(low, _least(X)), np.fmax(high, -_least(-X))
-    found = [np.empty(0, dtype=np.intp) for _ in parts]
-    for k, sample in samples.items():
+    if not domains.has_rows:
+        return [np.empty(0, dtype=np.intp) for _ in parts]
+    found = []
+    for part, stats in zip(parts, _moments(domains, parts)):
+        own = np.flatnonzero(part)
+        if len(own) < _FEWEST_OTHERS:
+            found.append(np.empty(0, dtype=np.intp))
+            continue
+        sample = np.sort(domains.rows(own[subsample(len(own), _MOST_ROWS)]), axis=0)
         n, column = (~np.isnan(sample)).sum(axis=0), np.arange(domains.n_features)  # NaN is last
         middle = sample[(n - 1) // 2, column]
         typical = np.sort(np.abs(sample - middle), axis=0)[n - 1 - np.maximum(n // 20, 1), column]
-        farthest = np.maximum(ends[k][1] - middle, middle - ends[k][0])
-        enough = (n >= _FEWEST_OTHERS) & (typical > 0)
-        found[k] = np.flatnonzero(enough & (farthest > _FAR_AWAY / 1.96 * typical))
+        limit = np.where((n >= _FEWEST_OTHERS) & (typical > 0), _FAR_AWAY / 1.96 * typical, np.inf)
+        # no value is farther from the mean than the fourth root of the sum of fourth powers
+        suspect = np.abs(stats.mean[0] - middle) + stats.fourth[0] ** 0.25 > limit
+        places = np.flatnonzero(suspect)
+        far = _farthest(domains.of(places), part, middle[places]) if len(places) else np.zeros(0)
+        found.append(places[far > limit[places]])
     return found
 
 
-def _least(X: Array) -> Array:
-    """Return the least known value of every column."""
-    least = X.min(axis=0)
-    return np.fmin.reduce(X, axis=0) if np.isnan(least).any() else least
+def _moments(domains: Study, parts: Sequence[Array]) -> Iterator[GroupedMoments]:
+    """Yield the moments of parts of the rows."""
+    number = np.select(list(parts), range(len(parts)), -1)
+    whole = domains.gather(number, len(parts))
+    for k in range(len(parts)):
+        part = GroupedMoments(1, domains.n_features)
+        part.merge(whole, np.where(np.arange(len(parts)) == k, 0, -1))
+        yield part
+
+
+def _farthest(domains: Study, part: Array, middle: Array) -> Array:
+    """Return how far the farthest value of every feature is from its middle."""
+    far = np.zeros(len(middle))
+    for rows, chunk in domains.chunks():
+        away = np.abs(chunk[part[rows]] - middle)
+        far = np.fmax(far, np.fmax.reduce(away, axis=0, initial=0.0))
+    return far

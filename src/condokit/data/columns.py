@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, refusal
-from condokit.data.domains import PART
 
+PART = 1 << 16  # rows whose metadata are handled at a time
 _FEW_LEVELS = 16  # found one after another
 
 
@@ -107,3 +107,16 @@ def _is_missing(value: Any) -> bool:
     if value is None or type(value).__name__ in {"NAType", "NaTType"}:
         return True
     return bool(value != value)  # only NaN is not equal to itself
+
+
+def compress(values: Array) -> tuple[Array, Array]:
+    """Return the distinct non-negative integers and each row's number among them."""
+    if values.max() > 4 * len(values) + 1_000_000:
+        distinct, codes = np.unique(values, return_inverse=True)
+        return distinct, codes.astype(np.int32)
+    seen = np.zeros(int(values.max()) + 1, dtype=bool)
+    seen[values] = True
+    distinct = np.flatnonzero(seen)
+    number = np.zeros(len(seen), dtype=np.int32)
+    number[distinct] = np.arange(len(distinct))
+    return distinct, number[values]

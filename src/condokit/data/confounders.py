@@ -8,9 +8,9 @@ import numpy as np
 
 from condokit.checks import LARGEST, Array, did_you_mean, is_number, listing, refusal, sizes
 from condokit.data.columns import as_array, factorize, kind_of
-from condokit.data.domains import Confounder
 from condokit.data.measurements import CODES, looks_like
 from condokit.data.noise import repeats_of
+from condokit.data.study import Confounder
 
 NamedColumns = list[tuple[str, Any]]  # confounders of one table: name and values
 

@@ -8,7 +8,7 @@ from scipy.special import ndtri
 
 from condokit.checks import Array
 from condokit.data.arrays import largest_of
-from condokit.data.domains import Confounder, Domains
+from condokit.data.study import Confounder, Study
 from condokit.data.subsets import subsample
 
 _HEAVY_TAILS = 30.0  # fourth moment in standard units; 3 is normal, 9 exponential
@@ -57,7 +57,7 @@ class Covariates:
 
     @classmethod
     def of(
-        cls, domains: Domains, used: Array, category: Array, n_categories: int, as_given: bool
+        cls, domains: Study, used: Array, category: Array, n_categories: int, as_given: bool
     ) -> "Covariates":
         """Return the confounders of some rows, or also as they were given, for a user's kernel."""
         Z, objects = np.empty((len(used), 0)), None
@@ -70,6 +70,12 @@ class Covariates:
         weights = None if domains.weights is None else domains.weights[used]
         groups = None if domains.groups is None else domains.groups[used]
         return cls(Z, category, n_categories, objects, weights, groups)
+
+
+def crossed(study: Study, used: Array) -> Covariates:
+    """Return the confounders of some rows as numbers, the categories crossed into one."""
+    codes, category = np.unique(study.strata().codes[used], return_inverse=True)
+    return Covariates.of(study, used, category, len(codes), False)
 
 
 def standard_units(z: Array) -> Callable[[Array], Array]:

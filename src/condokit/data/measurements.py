@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from condokit.checks import Array, listing, refusal, warn
-from condokit.data.domains import Domains
 from condokit.data.grouped import sparse_sums
+from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 
@@ -46,7 +46,7 @@ def measurements(
     left = {name: _NO_NUMBER for name in free if not all(t.is_number(name) for t in tables)}
     numbers = [name for name in free if name not in left]
     if numbers:
-        domains = Domains(tuple(table.select(numbers) for table in tables), site > 0, [])
+        domains = Study(tuple(table.select(numbers) for table in tables), site, [])
         left |= {numbers[j]: why for j, why in _by_values(domains, site).items()}
         left |= {name: _BY_NAME for name in numbers if looks_like_a_label(name)}
     taken = [name for name in numbers if name not in left]
@@ -83,7 +83,7 @@ def mostly_zero(tables: Sequence[Table], codes: Array) -> tuple[int, list[int] |
     return int(found.sum()), rest if found.any() and rest else None
 
 
-def warn_of_columns(domains: Domains) -> None:
+def warn_of_columns(domains: Study) -> None:
     """Tell which columns are not taken as features, and which confounders may be codes."""
     if n := domains.n_mostly_zero:
         text = "Left as they are, since more than 80% of their values in a batch are zero: {n} of "
@@ -115,7 +115,7 @@ def words_of(name: str) -> list[str]:
     return [word.lower() for word in _WORDS.split(name) if word and not word.isdecimal()]
 
 
-def _by_values(domains: Domains, site: Array) -> dict[int, str]:
+def _by_values(domains: Study, site: Array) -> dict[int, str]:
     """Return the features that are dates, codes or identifiers by their values, and which."""
     whole = np.arange(domains.n_features)
     for _, chunk in domains.chunks():

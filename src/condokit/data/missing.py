@@ -7,45 +7,72 @@ import numpy as np
 
 from condokit.checks import LARGEST, Array, are_moderate, listing, refusal, sizes
 from condokit.data.arrays import sides
-from condokit.data.domains import Domains
+from condokit.data.grouped import GroupedMoments
+from condokit.data.study import Study
+from condokit.data.sums import Sums, Ties
 
 SIDES = ("query", "reference")
+_FEWEST_OF_CELL = 8  # rows on average, so that sums are far smaller than the table
 
 
-def with_gaps(domains: Domains, by_side: bool = True) -> Domains:
+def with_gaps(domains: Study, by_side: bool = True) -> Study:
     """Count the missing values, and leave out rows that have no value at all."""
     # extreme values are refused, and so is a feature that has no value in a domain, if asked
     if domains.entries is not None and are_moderate(domains.entries.data):
         return domains
     empty, kept = np.zeros(len(domains.is_query), dtype=bool), domains.kept()
-    tables = domains.tables[0], domains.tables[-1]
+    cell, moments = _cells(domains)
+    tables = [domains.tables[0]] * (domains.n_domains - 1) + [domains.tables[-1]]
     counts = [np.zeros(table.n_features, dtype=np.intp) for table in tables]
     for here, chunk in _as_given(domains):
+        weights = None if domains.weights is None else domains.weights[here]
         if are_moderate(chunk):
+            if moments is not None:
+                moments.update(chunk, cell[here], weights)
             continue
         if (sizes(chunk) > LARGEST).any():
             for table in domains.tables:
                 table.refuse_extremes()
         missing = np.isnan(chunk) & kept[here, None]
         empty[here] = missing.all(axis=1)
-        for count, (_, mine) in zip(counts, sides(domains.is_query[here])):
-            if mine.any():
-                count += missing[mine].sum(axis=0)
+        cell[here][empty[here]] = -1
+        if moments is not None:
+            moments.update(chunk, cell[here], weights, np.isnan(chunk))
+        for k in np.unique(domains.code[here]):
+            counts[k] += missing[domains.code[here] == k].sum(axis=0)
+    if moments is not None:
+        made_of = domains.tables, domains.weights, domains.links
+        label = np.repeat(np.arange(domains.n_domains), len(moments.count) // domains.n_domains)
+        sums = Sums(moments, label, Ties(), cell, are_rows=True, is_whole=True, made_of=made_of)
+        domains = replace(domains, sums=sums)
     if not any(count.any() for count in counts):
         return domains
-    for table, count, (name, mine) in zip(tables, counts, sides(domains.is_query)):
+    for table, count, (name, mine) in zip(tables, counts, sides(domains.is_query) * by_side):
         n_rows = int((mine & kept).sum())
         nothing = np.asarray(table.labels, dtype=object)[count == n_rows]
-        if len(nothing) and by_side:
+        if len(nothing):
             text = "No value of {names} is known in the {n:rows} {side} rows. Leave features "
             text += "without values out with {@`features`}."
             raise refusal(text, names=listing(nothing), n=n_rows, side=name)
     if empty.any():
         domains = replace(domains, keep=kept & ~empty)
-    return replace(domains, gaps=(counts[0], counts[1]))
+    return replace(domains, gaps=tuple(counts))
 
 
-def missing_features(domains: Domains) -> dict[str, dict[str, int]]:
+def _cells(domains: Study) -> tuple[Array, GroupedMoments | None]:
+    """Return the cell of every row, and moments of no rows yet, unless cells are too many.
+
+    A cell is a domain and a level of each category.
+    """
+    strata = domains.strata()
+    cell = np.where(strata.codes < 0, -1, domains.code * len(strata.levels) + strata.codes)
+    n_cells = domains.n_domains * len(strata.levels)
+    if _FEWEST_OF_CELL * n_cells > len(cell) or domains.is_rectangular or domains.links:
+        return cell, None
+    return cell, GroupedMoments(n_cells, domains.n_features, products=True)
+
+
+def missing_features(domains: Study) -> dict[str, dict[str, int]]:
     """Return how many values of each feature are missing in each domain, if any are."""
     found: dict[str, dict[str, int]] = {}
     tables = domains.tables[0], domains.tables[-1]
@@ -56,7 +83,7 @@ def missing_features(domains: Domains) -> dict[str, dict[str, int]]:
     return found
 
 
-def complete_rows(domains: Domains) -> Array:
+def complete_rows(domains: Study) -> Array:
     """Mark the rows that are kept and lack no value."""
     complete = domains.kept()
     for here, chunk in _as_given(domains):
@@ -64,19 +91,19 @@ def complete_rows(domains: Domains) -> Array:
     return complete
 
 
-def complete_counts(domains: Domains) -> dict[str, int] | None:
+def complete_counts(domains: Study) -> dict[str, int] | None:
     """Return how many rows of each domain lack no value, None if nothing is missing or known."""
-    if domains.gaps is None or (domains.sums is not None and not domains.sums.are_rows):
+    if domains.gaps is None or (not domains.has_rows):
         return None
     complete = complete_rows(domains)
     return {name: int((complete & mine).sum()) for name, mine in sides(domains.is_query)}
 
 
-def same_gaps(domains: Domains) -> Iterator[tuple[Array, Array]]:
+def same_gaps(domains: Study) -> Iterator[tuple[Array, Array]]:
     """Yield the features that are missing in the same rows, and the rows where they are not."""
     kept = domains.kept()
-    if domains.sums is not None:
-        for features, known in domains.sums.alike():
+    if (sums := domains.sums_only) is not None:
+        for features, known in sums.alike():
             yield features, kept & known
         return
     bits = [np.packbits(np.isnan(chunk), axis=0) for _, chunk in _as_given(domains)]
@@ -88,6 +115,6 @@ def same_gaps(domains: Domains) -> Iterator[tuple[Array, Array]]:
         yield features, kept & np.concatenate(seen)
 
 
-def _as_given(domains: Domains) -> Iterator[tuple[slice, Array]]:
+def _as_given(domains: Study) -> Iterator[tuple[slice, Array]]:
     """Return (stacked row numbers, rows) without links, from top to bottom."""
     return replace(domains, links=None).chunks()

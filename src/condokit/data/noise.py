@@ -9,7 +9,7 @@ import numpy as np
 from condokit.checks import Array, did_you_mean, is_number, listing, refusal
 from condokit.data.arrays import largest_of, ones_for_zeros
 from condokit.data.covariates import design, fitted
-from condokit.data.domains import Domains, Noise
+from condokit.data.study import Noise, Study
 from condokit.data.subsets import subsample
 
 _SMALLEST = 1e-6  # true variance in any direction, in standard units
@@ -41,7 +41,7 @@ def repeats_of(reliability: Mapping[Any, Any]) -> dict[str, list[str]]:
     return {name: list(v) for name, v in reliability.items() if not is_number(v)}
 
 
-def kinds(domains: Domains) -> dict[str, str]:
+def kinds(domains: Study) -> dict[str, str]:
     """Say of every confounder whether it is categorical or continuous, and known to be noisy."""
     found = {}
     for c in domains.confounders:
@@ -54,13 +54,10 @@ def kinds(domains: Domains) -> dict[str, str]:
     return found
 
 
-def calibrated(
-    domains: Domains, reliability: Mapping[Any, Any], site: Array | None = None, labels: Any = None
-) -> Domains:
+def calibrated(domains: Study, reliability: Mapping[Any, Any]) -> Study:
     """Replace confounders that were measured with error by what they lead one to expect.
 
-    `reliability` has shares, or repeated measurements of shape (n_rows, n_repeats). `site` are the
-    domains to calibrate in, if they are not query and reference, and `labels` what they are called.
+    `reliability` has shares, or repeated measurements of shape (n_rows, n_repeats).
     """
     names = [c.name for c in domains.confounders]
     shares = {}
@@ -77,12 +74,11 @@ def calibrated(
         shares[name] = share
     if not shares:
         return domains
-    site = (~domains.is_query).astype(np.intp) if site is None else site
-    noise = Noise(domains.confounders, shares, site, labels or domains.labels)
+    noise = Noise(domains.confounders, shares, domains.code, domains.labels)
     return recalibrated(replace(domains, noise=noise))
 
 
-def at_reliability(domains: Domains, name: str, share: float) -> Domains:
+def at_reliability(domains: Study, name: str, share: float) -> Study:
     """Return the domains with another reliability of a confounder."""
     noise = domains.noise
     if noise is None:
@@ -90,7 +86,7 @@ def at_reliability(domains: Domains, name: str, share: float) -> Domains:
     return recalibrated(replace(domains, noise=replace(noise, shares=noise.shares | {name: share})))
 
 
-def recalibrated(domains: Domains) -> Domains:
+def recalibrated(domains: Study) -> Study:
     r"""Calibrate anew, from the rows that are kept and as often as they count.
 
     With error variances E of the continuous confounders, M their mean within domain d given the

@@ -29,7 +29,6 @@ from condokit.data.confounders import (
     refuse_gaps,
     refuse_unfillable,
 )
-from condokit.data.domains import Confounder, Domains
 from condokit.data.grouped import GroupedMoments
 from condokit.data.missing import with_gaps
 from condokit.data.noise import calibrated
@@ -44,25 +43,22 @@ from condokit.data.roles import (
     subjects,
     unused_columns,
 )
-from condokit.data.study import Study, in_several
+from condokit.data.study import Confounder, Study, in_several
 from condokit.data.sums import Sums, Ties
 from condokit.data.tables import Table
 from condokit.data.tally import Pass, Reading, Sample, Tally, domain_of, marks_of
 from condokit.io.formats import arrow
 
-# domains, the number of the label of each row, all labels, and the number of each row's sample
-# among those in several domains, if some were named
-_Found = tuple[Domains, Array, list[Any], Array | None]
-_OF_SAMPLE = ("tables", "is_query", "weights", "gaps", "sums")
+_OF_SAMPLE = ("tables", "code", "weights", "gaps", "sums")
 _COLLECTED_VALUES = 1 << 24  # of a lazy table that is read into memory where rows are needed
 _SAMPLED = 20_000  # rows of a domain
 _SAMPLED_VALUES = 1 << 22  # of a domain
 
 
-def read_two(X: Any, roles: Roles, reference: Any) -> Domains:
+def read_two(X: Any, roles: Roles, reference: Any) -> Study:
     """Read one table of two domains, in memory or not."""
     require_domain(roles.label)
-    return _read(X, roles, reference, True)[0]
+    return _read(X, roles, reference, True)
 
 
 def read(X: Any, roles: Roles) -> Study:
@@ -72,12 +68,11 @@ def read(X: Any, roles: Roles) -> Study:
             f"'{roles.argument}' is required: an array with the {roles.argument} of each row, or "
             "the name of the column that holds it."
         )
-    domains, site, labels, bridge = _read(X, roles, None, False)
-    study = Study(domains, site, labels, np.full(len(site), -1))
-    return study if bridge is None else study.with_bridges(bridge)
+    study = _read(X, roles, None, False)
+    return study if study.samples is None else study.with_bridges(study.samples)
 
 
-def _read(X: Any, roles: Roles, reference: Any, two: bool) -> _Found:
+def _read(X: Any, roles: Roles, reference: Any, two: bool) -> Study:
     """Read a table of two domains, or of any number, wherever its rows are."""
     blocks = blocks_of(X)
     if blocks is None:
@@ -85,25 +80,23 @@ def _read(X: Any, roles: Roles, reference: Any, two: bool) -> _Found:
     return _read_blocks(blocks, roles, reference, two)
 
 
-def _read_table(X: Any, roles: Roles, reference: Any, two: bool) -> _Found:
+def _read_table(X: Any, roles: Roles, reference: Any, two: bool) -> Study:
     """Read a table in memory."""
     found = roles.read(Table(X))
     groups, weights = subjects([found]), row_weights([found])
     found.table.refuse_empty()
-    labels, site = factorize([found.label], roles.argument)
+    labels, code = factorize([found.label], roles.argument)
+    old = int(np.bincount(code).argmax())
     if two:
-        query, old = name_domains(labels, len(site), reference)
-    else:
-        query, old = "other batches", labels[np.bincount(site).argmax()]
-    is_query = site != labels.index(old)
-    chosen = choose_features([found], roles.features, (~is_query).astype(np.intp) if two else site)
-    bridge = None if found.bridge is None else _bridges(found.bridge, site)
-    domains = _assembled([found], chosen, is_query, (query, old), groups, weights)
-    domains = _with_confounders(domains, [found], roles, site, labels, bridge, two)
-    return domains, site, labels, bridge
+        both = name_domains(labels, len(code), reference)
+        code, labels, old = (code == labels.index(both[1])).astype(np.intp), [*both], 1
+    chosen = choose_features([found], roles.features, code)
+    bridge = None if found.bridge is None else _bridges(found.bridge, code)
+    study = _assembled([found], chosen, code, labels, groups, weights)
+    return _with_confounders(replace(study, reference=old, samples=bridge), [found], roles, two)
 
 
-def read_pair(query: Any, reference: Any, roles: Sequence[Roles], any_features: bool) -> Domains:
+def read_pair(query: Any, reference: Any, roles: Sequence[Roles], any_features: bool) -> Study:
     """Read two tables in memory, perhaps of different features, each with its own roles."""
     tables = Table(query, "X_query"), Table(reference, "X_reference")
     if (tables[0].columns is None) != (tables[1].columns is None):
@@ -115,12 +108,11 @@ def read_pair(query: Any, reference: Any, roles: Sequence[Roles], any_features: 
     groups = subjects(found)
     for table in tables:
         table.refuse_empty()
-    is_query = np.repeat([True, False], [table.n_rows for table in tables])
-    site = (~is_query).astype(np.intp)
+    code = np.repeat([0, 1], [table.n_rows for table in tables])
     if roles[0].features is None and _may_differ(found, any_features):
         chosen = Chosen([one.table.select(None, one.taken) for one in found])
     else:
-        chosen = choose_features(found, roles[0].features, site)
+        chosen = choose_features(found, roles[0].features, code)
     names, by_name = [name for name, _ in found[0].confounders], dict(found[1].confounders)
     if sorted(names) != sorted(by_name):
         raise ValueError(
@@ -128,9 +120,8 @@ def read_pair(query: Any, reference: Any, roles: Sequence[Roles], any_features: 
             f"{listing(by_name)}; they must be the same confounders."
         )
     found[1] = replace(found[1], confounders=[(name, by_name[name]) for name in names])
-    labels = "query", "reference"
-    domains = _assembled(found, chosen, is_query, labels, groups, row_weights(found))
-    return _with_confounders(domains, found, roles[0], site, labels, None, True)
+    study = _assembled(found, chosen, code, ["query", "reference"], groups, row_weights(found))
+    return _with_confounders(study, found, roles[0], True)
 
 
 def _may_differ(found: Sequence[RoleColumns], any_features: bool) -> bool:
@@ -168,17 +159,17 @@ def _may_differ(found: Sequence[RoleColumns], any_features: bool) -> bool:
 def _assembled(
     found: Sequence[RoleColumns],
     chosen: Chosen,
-    is_query: Array,
-    labels: tuple[Any, Any],
+    code: Array,
+    labels: list[Any],
     groups: Array | None,
     weights: Array | None,
-) -> Domains:
-    """Return the domains, as yet without confounders."""
-    return Domains(
+) -> Study:
+    """Return the study, as yet without confounders."""
+    return Study(
         tuple(chosen.tables),
-        is_query,
+        code,
         [],
-        labels=labels,
+        labels=tuple(labels),
         weights=weights,
         groups=groups,
         left=chosen.left,
@@ -194,26 +185,17 @@ def _bridges(given: Any, site: Array) -> Array:
     return in_several(sample, site, sample >= 0)
 
 
-def _with_confounders(
-    domains: Domains,
-    found: Sequence[RoleColumns],
-    roles: Roles,
-    site: Array,
-    labels: Sequence[Any],
-    bridge: Array | None,
-    two: bool,
-) -> Domains:
+def _with_confounders(study: Study, found: Sequence[RoleColumns], roles: Roles, two: bool) -> Study:
     """Encode the confounders of all tables together, and leave out rows that cannot be used.
 
     Rows of samples that are in several domains may lack confounders: they are compared with
     themselves.
     """
-    called = list(labels)
-    if two:
-        called = ["reference" if label == domains.labels[1] else "query" for label in labels]
+    code, labels, bridge = study.code, study.labels, study.samples
+    called = ("query", "reference") if two else labels
     columns, reliability = gathered([one.confounders for one in found], roles.reliability)
     declared = declared_categorical(roles.categorical, list(columns))
-    confounders, keep = [], np.ones(len(site), dtype=bool)
+    confounders, keep = [], np.ones(len(code), dtype=bool)
     for name, parts in columns.items():
         confounder = encode(name, parts, name in declared)
         gaps = np.isnan(confounder.values) if confounder.is_number else confounder.codes < 0  # type: ignore[arg-type]
@@ -221,14 +203,14 @@ def _with_confounders(
         if gaps.any():
             refuse_gaps(name, int(asked.sum()), len(gaps), roles.missing)
             if roles.missing == "impute":
-                refuse_unfillable(name, asked, site, called, two)
-            confounder = filled(confounder, gaps, site, labels)
+                refuse_unfillable(name, asked, code, called, two)
+            confounder = filled(confounder, gaps, code, labels)
             if roles.missing == "drop":
                 keep &= ~asked
         confounders.append(replace(confounder, n_missing=int(asked.sum())))
-    weights = domains.weights
+    weights = study.weights
     for k, label in enumerate(called):
-        mine = site == k
+        mine = code == k
         if not mine.any():  # a site may have one of them only
             continue
         if not keep[mine].any():
@@ -239,12 +221,12 @@ def _with_confounders(
             check_total_weight(float(weights[mine].sum()), str(label))
     if weights is not None:
         keep &= weights > 0
-    domains = replace(domains, confounders=confounders, keep=None if keep.all() else keep)
-    domains = with_gaps(domains, by_side=two)
-    return calibrated(domains, reliability, site, labels)
+    study = replace(study, confounders=confounders, keep=None if keep.all() else keep)
+    study = with_gaps(study, by_side=two)
+    return calibrated(study, reliability) if reliability else study
 
 
-def _read_blocks(blocks: Blocks, roles: Roles, reference: Any, two: bool) -> _Found:
+def _read_blocks(blocks: Blocks, roles: Roles, reference: Any, two: bool) -> Study:
     """Read all rows in one pass, or in two if a confounder is not what it seemed."""
     by_row = {"'groups'": roles.groups, "'reliability'": roles.reliability or None}
     by_row |= {"'bridge'": roles.bridge}
@@ -286,11 +268,13 @@ def _read_blocks(blocks: Blocks, roles: Roles, reference: Any, two: bool) -> _Fo
     labels, n_rows = levels[None], dict.fromkeys(levels[None], 0.0)
     for key, k in tally.cells.items():
         n_rows[key[0]] += float(tally.moments.count[k])
-    query, old = "other batches", max(labels, key=lambda label: n_rows[label])
+    old = max(labels, key=lambda label: n_rows[label])
     if two:
-        query, old = name_domains(labels, tally.n_rows, reference)
-    domains, site = _domains(some, tally, reading, table, levels, old, kinds, two)
-    return replace(domains, labels=(query, old), left=left), site, labels, None
+        labels = [*name_domains(labels, tally.n_rows, reference)]
+        old = labels[1]
+    levels[None] = labels
+    study = _domains(some, tally, reading, table, levels, kinds, two)
+    return replace(study, reference=labels.index(old), left=left)
 
 
 def _collected(blocks: Blocks, argument: str) -> Any:
@@ -344,7 +328,7 @@ def _features_of(found: RoleColumns, roles: Roles) -> tuple[list[Table], dict[st
     return chosen.tables, chosen.left
 
 
-def in_blocks(domains: Domains) -> Domains:
+def in_blocks(domains: Study) -> Study:
     """Return domains in memory as if they were not: sums of all rows, and a sample of these.
 
     Memory is then one block for each thread. The same domains, if no row would be left out of the
@@ -359,7 +343,7 @@ def in_blocks(domains: Domains) -> Domains:
     weights = domains.weights
     if domains.keep is not None:
         weights = domains.keep * (1.0 if weights is None else weights)
-    crossed: dict[str | None, Any] = {None: domains.is_query}
+    crossed: dict[str | None, Any] = {None: domains.code}
     crossed |= {c.name: c.codes for c in domains.confounders if not c.is_number}
     numbers = {c.name: c.values for c in domains.continuous}
     starts = np.append(np.arange(0, n, step), n)
@@ -371,7 +355,7 @@ def in_blocks(domains: Domains) -> Domains:
     table = Table.named(head[:1], names)
     kinds = {c.name: "whole number" if c.may_be_codes else c.kind for c in domains.confounders}
     levels = _levels(tally, list(crossed))
-    found, _ = _domains(blocks, tally, reading, table, levels, False, kinds, True)
+    found = _domains(blocks, tally, reading, table, levels, kinds, True)
     known = {c.name: c for c in domains.confounders}
     confounders = [
         replace(known[c.name], codes=c.codes, values=c.values) for c in found.confounders
@@ -379,7 +363,7 @@ def in_blocks(domains: Domains) -> Domains:
     return replace(domains, **{n: getattr(found, n) for n in _OF_SAMPLE}, confounders=confounders)
 
 
-def _parts(domains: Domains, rows: int) -> Iterator[Array]:
+def _parts(domains: Study, rows: int) -> Iterator[Array]:
     """Yield the rows of domains in memory, so many at a time."""
     for start in range(0, len(domains.is_query), rows):
         yield domains.rows(np.arange(start, min(start + rows, len(domains.is_query))))
@@ -423,20 +407,18 @@ def _domains(
     reading: Reading,
     table: Table,
     levels: dict[str | None, list[Any]],
-    reference: Any,
     kinds: dict[str, str],
     two: bool,
-) -> tuple[Domains, Array]:
+) -> Study:
     """Return the sampled rows, weighted by how many they stand for, with the sums of all rows.
 
-    And the number of the label of each. `two` if there are two domains, which must have rows.
+    `two` if there are two domains, query and reference in that order, which must have rows.
     """
     keys, side = list(tally.cells), domain_of(tally.cells)
     sample = Sample.joined(tally.samples, side, reading.most)[0]
-    is_query_cell = np.array([key[0] != reference for key in keys], dtype=bool)
-    labels = {label: k for k, label in enumerate(levels[None])}
-    site = np.array([labels[key[0]] for key in keys], dtype=np.intp)[sample.cell]
-    for name, mine in sides(is_query_cell) if two else ():
+    number = {label: k for k, label in enumerate(levels[None])}
+    code = np.array([number[key[0]] for key in keys], dtype=np.intp)
+    for name, mine in sides(code == 0) if two else ():
         total = tally.moments.count[mine].sum()
         if reading.weight is not None:
             check_total_weight(float(total), name)
@@ -460,15 +442,15 @@ def _domains(
     if not sample.is_whole:
         sums = _sums(blocks, reading, tally, sample, side)
         counts = sums.weights
-    domains = Domains(
+    return Study(
         (Table.named(sample.X, table.feature_names),),
-        is_query_cell[sample.cell],
+        code[sample.cell],
         confounders,
+        labels=tuple(levels[None]),
         weights=None if (counts == 1).all() else counts,
-        gaps=_gaps(tally, is_query_cell, table, two),
+        gaps=_gaps(tally, code, table, two),
         sums=sums,
     )
-    return domains, site
 
 
 def _sums(blocks: Blocks, reading: Reading, tally: Tally, sample: Sample, side: Array) -> Sums:
@@ -496,12 +478,13 @@ def _sums(blocks: Blocks, reading: Reading, tally: Tally, sample: Sample, side: 
     return found
 
 
-def _gaps(tally: Tally, is_query: Array, table: Table, refuses: bool) -> tuple[Array, Array] | None:
-    """Return how many values are missing in either domain; refuse features without any if asked."""
+def _gaps(tally: Tally, code: Array, table: Table, refuses: bool) -> tuple[Array, ...] | None:
+    """Return how many values are missing by domain; refuse features without any if asked."""
     moments, found = tally.moments, list[Array]()
     if moments.known is None:
         return None
-    for name, mine in sides(is_query):
+    for k in range(int(code.max()) + 1):
+        mine, name = code == k, ("query", "reference")[min(k, 1)]
         known, count = moments.known[mine].sum(axis=0), moments.count[mine].sum()
         if refuses and not known.all():
             text = "No value of {names} is known in the {n:rows} {side} rows. Leave features "
@@ -509,4 +492,4 @@ def _gaps(tally: Tally, is_query: Array, table: Table, refuses: bool) -> tuple[A
             names = listing(table.names_of(known == 0))
             raise refusal(text, names=names, n=int(count), side=name)
         found.append((count - known).round().astype(np.intp))
-    return found[0], found[1]
+    return tuple(found)

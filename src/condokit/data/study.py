@@ -1,40 +1,333 @@
-"""A study: rows of any number of domains, and samples that were measured in several."""
+"""A study: rows of any number of domains, their confounders, and what is known of them."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, listing, refusal, warn
-from condokit.data.covariates import Covariates
-from condokit.data.domains import Domains
+from condokit.checks import LARGEST, Array, listing, refusal, refuse_extremes, sizes, warn
+from condokit.data.columns import PART, compress
+from condokit.data.continuous import Continuous
 from condokit.data.grouped import GroupedMoments
+from condokit.data.links import Link
+from condokit.data.links import apply as apply_links
+from condokit.data.sums import Sums, no_rows
+from condokit.data.tables import Table
+
+_MARKS = 3  # features by which rows are told apart
+_FEW = 4  # times fewer rows than there are, which are read one by one
+
+
+@dataclass(frozen=True)
+class Strata:
+    """Rows grouped by their confounder values."""
+
+    names: list[str]  # the confounders
+    levels: list[tuple[Any, ...]]  # one combination of confounder values per stratum
+    codes: Array  # (n_rows,): the stratum of each row
+    # (n_strata,): rows (or weights) of each domain
+    count_query: Array
+    count_reference: Array
+
+
+@dataclass(frozen=True)
+class Confounder:
+    """One confounder: levels and the number of each row's if categorical, else numbers."""
+
+    name: str
+    is_number: bool = False  # whether it is continuous
+    levels: list[Any] = field(default_factory=list)  # the distinct values of categories
+    codes: Array = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    values: Array | None = None  # of a number: that of every row, None where rows are not known
+    range: tuple[float, float] | None = None  # of a number without rows: where values can lie
+    n_missing: int = 0  # rows that lack it
+    may_be_codes: bool = False  # whether values are integers, and few
+
+    @property
+    def kind(self) -> str:
+        """What it is called in records."""
+        return "continuous" if self.is_number else "categorical"
+
+    def as_given(self) -> Array:
+        """Return the value of every row."""
+        if self.values is not None:
+            return self.values
+        levels = np.empty(len(self.levels), dtype=object)
+        levels[:] = self.levels
+        return levels[self.codes]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Confounders as they were measured, and how much of them is error."""
+
+    confounders: list[Confounder]
+    # by name: the share of the variance that is signal, or repeated measurements, one row each
+    shares: dict[str, Any]
+    site: Array  # (n_rows,): the number of the domain of each row, within which they vary
+    labels: Any  # of these domains
 
 
 @dataclass(frozen=True)
 class Study:
-    """Rows of all domains (batches), with confounders; the largest is the reference for now."""
+    """Rows of all domains, of one table or two stacked in that order, and what is known of them.
 
-    domains: Domains
-    batch: Array  # (n_rows,): the number of each row's batch
-    labels: list[Any]
-    bridge: Array  # (n_rows,): the number of a sample that is in several batches, -1 for others
-    reference: Any = None  # the batch to map to, if the data say so
-    has_bridges: bool = False  # whether some were named
+    A label names a domain; `code` has the number of each row's. Of two domains, 0 is the query and
+    1 the reference. Of more, the reference is the largest until a fit names another.
+    """
+
+    tables: tuple[Table, ...]
+    code: Array
+    confounders: list[Confounder]
+    labels: tuple[Any, ...] = ("query", "reference")
+    reference: int = 1
+    weights: Array | None = None
+    groups: Array | None = None
+    samples: Array | None = None  # that are in several domains: the number of each row's, or -1
+    keep: Array | None = None
+    links: tuple[Link, ...] | None = None
+    gaps: tuple[Array, ...] | None = None  # how many values of features are missing, by domain
+    # columns that are not features, and why, where no features were named
+    left: dict[str, str] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()  # columns that are neither features nor have another role
+    n_mostly_zero: int = 0  # variables of AnnData that are no features, unless all are so
+    noise: Noise | None = None  # of confounders that were calibrated
+    sums: Sums | None = None  # by cells; the tables may then hold some of the rows, or none
+    wanted: Any = None  # the label to map to, if the data say so
+
+    @cached_property
+    def is_query(self) -> Array:
+        """Mark the rows that are not of the reference."""
+        return self.code != self.reference
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the tables hold all rows."""
+        return self.sums is None or self.sums.is_whole
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the tables hold rows, all or some; otherwise one row stands for each cell."""
+        return self.sums is None or self.sums.are_rows
+
+    @property
+    def sums_only(self) -> Any:
+        """The sums of all rows, where the tables do not hold these; None where they do."""
+        return None if self.is_whole else self.sums
+
+    @property
+    def products(self) -> Continuous | None:
+        """Sums with functions of continuous confounders, where these are all that is known."""
+        return None if self.sums is None else self.sums.continuous
+
+    @property
+    def rows_behind(self) -> Array:
+        """How many rows each row of the tables stands for; a weight that was given is no row."""
+        if self.sums is None or self.is_whole:
+            return np.ones(len(self.code))
+        return self.sums.weights
+
+    def gather(self, groups: Array, n_groups: int, kind: Any = GroupedMoments) -> Any:
+        """Return the moments of groups of rows: from the sums of cells, or in a scan.
+
+        `groups` has the group of each row, -1 for none; `kind` is what is gathered.
+        """
+        found = kind(n_groups, self.n_features)
+        has_powers = hasattr(found, "third")
+        is_summed = not self.is_whole or (has_powers and self._is_summed(groups))
+        if self.sums is not None and is_summed:
+            return self.sums.gather(groups, found)
+        for rows, chunk in self.chunks():
+            weights = None if self.weights is None else self.weights[rows]
+            gaps = (np.isnan(chunk),) if has_powers and self.gaps is not None else ()
+            found.update(chunk, groups[rows], weights, *gaps)
+        return found
+
+    def _is_summed(self, groups: Array) -> bool:
+        """Tell whether groups of rows are made of whole cells, as they were summed."""
+        if self.sums is None:
+            return False
+        same = zip(self.sums.made_of, (self.tables, self.weights, self.links))
+        return all(one is other for one, other in same) and self.sums.are_whole_cells(groups)
+
+    @property
+    def n_domains(self) -> int:
+        """How many domains there are."""
+        return len(self.labels)
+
+    def divided(self, is_query: Array, labels: Any = None, **changes: Any) -> "Study":
+        """Return the rows as two domains, query and reference."""
+        code, gaps = (~is_query).astype(np.intp), None
+        if self.gaps is not None and not self.is_rectangular:
+            sides = (np.unique(self.code[code == k]) for k in range(2))
+            gaps = tuple(np.sum([self.gaps[k] for k in side], axis=0) for side in sides)
+        own: dict[str, Any] = {"labels": labels or self.labels, "reference": 1, "gaps": gaps}
+        return replace(self, code=code, **own | changes)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return self.tables[0].n_features
+
+    @property
+    def entries(self) -> Any:
+        """All columns of the one table as a sparse matrix, None if they are not one."""
+        return self.tables[0].entries if len(self.tables) == 1 and self.links is None else None
+
+    @property
+    def is_mostly_zero(self) -> bool:
+        """Whether all features are, so that nothing is to be mapped."""
+        return self.n_mostly_zero > 0 and self.n_features == self.tables[0].width
+
+    def of(self, places: Array) -> "Study":
+        """Return the domains with some of the features."""
+        links, gaps = None, None
+        if self.links is not None:
+            links = tuple(self.links[j] for j in places)
+        if self.gaps is not None and any(count[places].any() for count in self.gaps):
+            gaps = tuple(count[places] for count in self.gaps)
+        tables = tuple(table.take(places) for table in self.tables)
+        sums, weights = self.sums and self.sums.of(places), self.weights
+        if sums is not None and not self.is_whole:
+            weights = sums.weights
+        elif sums is not None:  # the sums of these features, if of all they are those of the rows
+            before = (self.tables, self.weights, self.links)
+            still = all(one is other for one, other in zip(sums.made_of, before))
+            sums = replace(sums, made_of=(tables, weights, links)) if still else None
+        return replace(self, tables=tables, links=links, gaps=gaps, sums=sums, weights=weights)
+
+    def sampled(self) -> "Study":
+        """Return the rows of the tables alone, for what cannot be found from sums of all rows."""
+        # taken in proportion to what they stand for, so that all count alike, but for a few twice
+        counts, weights = np.ones(len(self.is_query)), self.weights
+        for side in (self.is_query, ~self.is_query):
+            if weights is not None:
+                upto = np.cumsum(weights[side] / weights[side].mean())
+                counts[side] = np.diff(np.floor(upto + 0.5), prepend=0.0)
+        keep, same = self.kept() & (counts > 0), (counts == 1).all()
+        return replace(self, sums=None, weights=None if same else counts, keep=keep, gaps=None)
+
+    def chunks(self) -> Iterator[tuple[slice, Array]]:
+        """Yield (stacked row numbers, float64 rows on the scale of links) from top to bottom."""
+        if not self.has_rows:
+            raise no_rows()
+        start = 0
+        for table in self.tables:
+            for rows, chunk in table.chunks():
+                yield slice(start + rows.start, start + rows.stop), self._linked(table, chunk)
+            start += table.n_rows
+
+    def rows(self, used: Array) -> Array:
+        """Return the features of the rows with these increasing numbers, as a new array."""
+        if self.entries is not None:
+            return self.tables[0].read(used)
+        # each domain may have features of its own, and then all these rows are of one domain
+        table = self.tables[0 if self.is_query[used[:1]].any() else -1]
+        X = np.empty((len(used), table.n_features))
+        if _FEW * len(used) < len(self.is_query) and not any(t.is_slow for t in self.tables):
+            self._read_few(used, X)
+            return X
+        for rows, chunk in self.chunks():
+            first, last = np.searchsorted(used, [rows.start, rows.stop])
+            if first < last:
+                here = used[first:last] - rows.start
+                np.take(chunk, here, axis=0, out=X[first:last], mode="clip")
+        return X
+
+    def _read_few(self, used: Array, X: Array) -> None:
+        """Read some rows into an array, and no others."""
+        if not self.has_rows:
+            raise no_rows()
+        start = 0
+        for table in self.tables:
+            first, last = np.searchsorted(used, [start, start + table.n_rows])
+            if first < last:
+                X[first:last] = self._linked(table, table.read(used[first:last] - start))
+            start += table.n_rows
+
+    def _linked(self, table: Table, rows: Array) -> Array:
+        """Return rows of a table on the scale of links."""
+        if self.links is None:
+            return rows
+        with np.errstate(over="ignore"):
+            linked = apply_links(self.links, rows, table.labels, table.name)
+        where = f"{table.name} on the scale of its links"
+        refuse_extremes(where, table.labels, sizes(linked), LARGEST)
+        return linked
+
+    def marks(self) -> Array:
+        """Return a few features of every row, by which rows are told apart."""
+        few = self.of(np.arange(min(_MARKS, self.n_features)))
+        return few.rows(np.arange(len(self.is_query)))
+
+    def kept(self) -> Array:
+        """Mark the rows that are not left out, as a new array."""
+        return np.ones(len(self.is_query), bool) if self.keep is None else self.keep.copy()
+
+    def side(self, query: bool, used: Array) -> Array:
+        """Return the features of those rows that are of one domain, which may have its own."""
+        return self.rows(used[self.is_query[used] == query])
+
+    @property
+    def is_rectangular(self) -> bool:
+        """Whether the two domains have different features."""
+        one, other = self.tables[0], self.tables[-1]
+        if one is other or one.columns is None or other.columns is None:
+            return one.n_features != other.n_features
+        return one.labels != other.labels
+
+    @property
+    def continuous(self) -> list[Confounder]:
+        """The confounders that are numbers, and whose values are known of every row."""
+        return [c for c in self.confounders if c.values is not None]
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """How many rows lack a confounder, by its name."""
+        return {c.name: c.n_missing for c in self.confounders if c.n_missing}
+
+    def strata(self) -> Strata:
+        """Cross the categorical confounders into strata; rows that are not kept have code -1."""
+        codes = np.zeros(len(self.is_query), dtype=np.int32)
+        levels: list[tuple[Any, ...]] = [()]
+        categorical = [c for c in self.confounders if not c.is_number]
+        for confounder in categorical:
+            n_levels = len(confounder.levels)
+            small = len(levels) * n_levels < np.iinfo(np.int32).max
+            crossed = codes * n_levels if small else codes.astype(np.int64) * n_levels
+            crossed += confounder.codes
+            distinct, codes = compress(crossed)
+            pairs = [divmod(int(value), n_levels) for value in distinct]
+            levels = [(*levels[left], confounder.levels[right]) for left, right in pairs]
+        counts = np.zeros((2, len(levels)), dtype=np.int64 if self.weights is None else float)
+        for start in range(0, len(codes), PART):
+            rows = slice(start, start + PART)
+            weights = None if self.weights is None else self.weights[rows]
+            cells = 2 * codes[rows] + ~self.is_query[rows]
+            if self.keep is not None:
+                cells = cells[self.keep[rows]]
+                weights = None if weights is None else weights[self.keep[rows]]
+            counts += np.bincount(cells, weights, 2 * len(levels)).reshape(-1, 2).T
+        if self.keep is not None:
+            codes[~self.keep] = -1
+        counts = counts if self.is_whole else counts.round(6)  # whole numbers, but for rounding
+        return Strata([c.name for c in categorical], levels, codes, counts[0], counts[1])
 
     def compared(self) -> "Study":
         """Return the study if it has batches to compare; warn of samples that are not as said."""
-        if self.n_batches < 2:
+        if self.n_domains < 2:
             text = "{@'batch'} has the label {only} alone; there is nothing to compare."
             raise refusal(text, only=listing(self.labels))
-        if not self.has_bridges:
+        if self.samples is None:
             return self
         if not self.n_bridges:
             text = "No value of {@'bridge'} is in two batches, so it marks no sample of several."
-            if not self.domains.confounders:
+            if not self.confounders:
                 raise refusal(text + " Without it and {@`confounders`} nothing can be compared.")
             warn("no-bridges", text, UserWarning)
-        rows = np.column_stack([self.bridge, self.batch, self.domains.strata().codes])
+        rows = np.column_stack([self.bridge, self.code, self.strata().codes])
         there = np.unique(rows[(rows >= 0).all(axis=1)], axis=0)[:, :2]
         pairs, kinds = np.unique(there, axis=0, return_counts=True)
         if n := len(np.unique(pairs[kinds > 1, 0])):
@@ -44,42 +337,34 @@ class Study:
         return self
 
     def moments(self) -> GroupedMoments:
-        """Return the moments of batches, where sums tell them."""
-        group = np.where(self.domains.kept(), self.batch, -1)
-        found: GroupedMoments = self.domains.sums.gather(group, self.n_batches, GroupedMoments)
+        """Return the moments of domains."""
+        found: GroupedMoments = self.gather(np.where(self.kept(), self.code, -1), self.n_domains)
         return found
 
     def size(self, b: int) -> float:
         """Return how many rows, or weights, a batch has."""
-        rows, weights = self.rows(b), self.domains.weights
+        rows, weights = self.among(b), self.weights
         return float(rows.sum() if weights is None else weights[rows].sum())
 
     def with_bridges(self, sample: Array) -> "Study":
         """Return the study with samples, of which those count that are in several batches."""
-        bridge = in_several(sample, self.batch, self.domains.kept())
-        return replace(self, bridge=bridge, has_bridges=True)
+        bridge = in_several(sample, self.code, self.kept())
+        return replace(self, samples=bridge)
 
     def with_known_features(self, common: bool) -> "Study":
         """Refuse features that a batch has no value of, or take those in `common` alone."""
-        if self.domains.gaps is None:
+        if self.gaps is None:
             return self
-        known = np.zeros((self.n_batches, self.domains.n_features))
-        if self.domains.sums is not None:
-            known = np.broadcast_to(self.moments().n, known.shape)
-        else:
-            kept = self.domains.kept()
-            for rows, chunk in self.domains.chunks():
-                np.add.at(known, self.batch[rows], ~np.isnan(chunk) & kept[rows, None])
-        absent = known == 0
+        absent = np.broadcast_to(self.moments().n, (self.n_domains, self.n_features)) == 0
         if not absent.any():
             return self
         if common and not absent.any(axis=0).all():
             places = np.flatnonzero(~absent.any(axis=0))
-            return replace(self, domains=self.domains.of(places))
+            return self.of(places)
         b = int(absent.any(axis=1).argmax())
         text = "No value of {names} is known in the batch {batch!r}. Leave features that a batch "
         text += "lacks out with {@`features`}, all of them with {@features='common'}."
-        names = listing(self.domains.tables[0].names_of(absent[b]))
+        names = listing(self.tables[0].names_of(absent[b]))
         raise refusal(text, names=names, batch=self.labels[b])
 
     def refuse_unbridged(self, reference: int, batches: list[int], fewest: int) -> None:
@@ -87,15 +372,15 @@ class Study:
 
         Two batches are compared by a feature if so many samples have a value of it in both.
         """
-        if self.domains.confounders or not self.n_bridges or self.domains.gaps is None:
+        if self.confounders or not self.n_bridges or self.gaps is None:
             return
         rows = np.flatnonzero(self.bridge >= 0)
-        there = np.zeros((self.n_batches, self.n_bridges, self.domains.n_features), dtype=bool)
-        known = ~np.isnan(self.domains.rows(rows))
-        np.logical_or.at(there, (self.batch[rows], self.bridge[rows]), known)
+        there = np.zeros((self.n_domains, self.n_bridges, self.n_features), dtype=bool)
+        known = ~np.isnan(self.rows(rows))
+        np.logical_or.at(there, (self.code[rows], self.bridge[rows]), known)
         of_feature = np.moveaxis(there, 2, 0).astype(np.float32)
         compared = of_feature @ np.swapaxes(of_feature, 1, 2) >= fewest
-        reached = np.zeros((len(compared), self.n_batches), dtype=bool)
+        reached = np.zeros((len(compared), self.n_domains), dtype=bool)
         reached[:, reference] = True
         for _ in batches:  # as many steps as a path can have
             reached |= (compared & reached[:, None]).any(axis=2)
@@ -104,50 +389,51 @@ class Study:
                 text = "Bridges do not tell {names} in the batch {batch!r}: fewer than {fewest} "
                 text += "samples have a value both there and in a batch with a path to the "
                 text += "reference. Leave such features out with {@`features`}."
-                names = listing(self.domains.tables[0].names_of(~reached[:, b]))
+                names = listing(self.tables[0].names_of(~reached[:, b]))
                 raise refusal(text, names=names, batch=self.labels[b], fewest=fewest)
 
-    def merged(self, new: int, domains: Domains, reference: Any) -> "Study":
-        """Return two batches: one of these, and all others as one that has been mapped already."""
-        is_new = self.batch == new
-        own = self.labels[new]
-        domains = replace(domains, is_query=is_new, labels=(own, reference))
-        both = Study(domains, (~is_new).astype(np.intp), [own, reference], np.full(len(is_new), -1))
+    def merged(self, new: int, reference: Any) -> "Study":
+        """Return two domains: one of these, and all others as one that has been mapped already."""
+        both = self.divided(self.code == new, (self.labels[new], reference))
         return both.with_bridges(self.bridge)
 
     @property
-    def n_batches(self) -> int:
-        """How many batches there are."""
-        return len(self.labels)
+    def bridge(self) -> Array:
+        """The number of a sample that is in several domains, -1 of rows of others."""
+        return np.full(len(self.code), -1) if self.samples is None else self.samples
 
     @property
     def n_bridges(self) -> int:
-        """How many samples are in several batches."""
+        """How many samples are in several domains."""
         return int(self.bridge.max(initial=-1)) + 1
 
-    def rows(self, *batches: int) -> Array:
-        """Mark the rows of some batches that are not left out."""
-        return self.domains.kept() & np.isin(self.batch, batches)
+    def among(self, *domains: int) -> Array:
+        """Mark the rows of some domains that are not left out."""
+        return self.kept() & np.isin(self.code, domains)
 
     def counts(self, codes: Array, n_levels: int) -> Array:
         """Return the rows, or weights, of every batch and level; negative codes are left out."""
-        kept = self.domains.kept() & (codes >= 0)
-        weights = None if self.domains.weights is None else self.domains.weights[kept]
-        cells = self.batch[kept] * n_levels + codes[kept]
-        size = self.n_batches * n_levels
+        kept = self.kept() & (codes >= 0)
+        weights = None if self.weights is None else self.weights[kept]
+        cells = self.code[kept] * n_levels + codes[kept]
+        size = self.n_domains * n_levels
         return np.bincount(cells, weights, size).reshape(-1, n_levels).astype(float)
 
-    def pair(self, query: int, reference: int) -> Domains:
-        """Return two of the batches as domains."""
-        labels = self.labels[query], self.labels[reference]
-        keep = self.rows(query, reference)
-        return replace(self.domains, is_query=self.batch == query, keep=keep, labels=labels)
+    def pair(self, query: int, reference: int) -> "Study":
+        """Return two of the domains; the rows of others are left out."""
+        labels, keep = (self.labels[query], self.labels[reference]), self.among(query, reference)
+        gaps = None
+        if self.gaps is not None and (self.gaps[query].any() or self.gaps[reference].any()):
+            gaps = self.gaps[query], self.gaps[reference]
+        return self.divided(self.code == query, labels, keep=keep, gaps=gaps)
 
-    def covariates(self, used: Array) -> Covariates:
-        """Return the confounders of some rows as numbers."""
-        strata = self.domains.strata()
-        codes, category = np.unique(strata.codes[used], return_inverse=True)
-        return Covariates.of(self.domains, used, category, len(codes), False)
+
+def cell_names(names: list[str], levels: list[tuple[Any, ...]]) -> list[str]:
+    """Return what combinations of categories are called; "all" without any."""
+    return [
+        " and ".join(f"{name} = {value}" for name, value in zip(names, level)) or "all"
+        for level in levels
+    ]
 
 
 def in_several(sample: Array, batch: Array, kept: Array) -> Array:

@@ -118,6 +118,8 @@ class Sums:
     # read all rows again, given something empty with `update` (of features, continuous confounders
     # as given, cells, weights or None) and `merge`, and the numbers of features it is told
     again: Callable[..., Any] | None = None  # (make, features)
+    is_whole: bool = False  # whether the tables hold all rows
+    made_of: tuple[Any, ...] = ()  # the tables, weights and links of these rows
 
     def of(self, places: Array) -> "Sums":
         """Return what is known of some of the features."""
@@ -135,15 +137,23 @@ class Sums:
         more = None if again is None else partial(_again, again, places)
         return replace(self, moments=moments, ties=ties, values=some, continuous=own, again=more)
 
-    def gather(self, groups: Array, n_groups: int, kind: Any) -> Any:
-        """Return the moments of groups of cells, given by the group of each row."""
-        of_cell = np.full(len(self.label), -1)
-        of_cell[self.cell] = groups
-        found = kind(n_groups, self.moments.mean.shape[1])
+    def groups_of_cells(self, groups: Array) -> Array:
+        """Return the group of each cell, given that of each row; -1 is none."""
+        of_cell, used = np.full(len(self.label), -1), self.cell >= 0
+        of_cell[self.cell[used]] = groups[used]
+        return of_cell
+
+    def are_whole_cells(self, groups: Array) -> bool:
+        """Tell whether all rows of a cell have the same group."""
+        return bool((np.append(self.groups_of_cells(groups), -1)[self.cell] == groups).all())
+
+    def gather(self, groups: Array, found: Any) -> Any:
+        """Add the moments of groups of cells, given by the group of each row."""
+        of_cell = self.groups_of_cells(groups)
         whole: Any = self.moments
         if not hasattr(found, "third"):
             if not self.has_covariances:
-                raise self.no_rows()
+                raise no_rows()
             whole = whole.products
             if self.again is not None:  # in another pass
                 n, d = self.moments.mean.shape
@@ -157,16 +167,6 @@ class Sums:
         moments = self.moments
         whole = moments.products is not None and len(moments.few) == moments.mean.shape[1]
         return moments.known is None and (self.again is not None or (self.by_cell and whole))
-
-    def no_rows(self) -> ValueError:
-        """Word the error where single rows are needed that are not known."""
-        return NeedsRows(
-            said(
-                "This needs single rows, which statistics do not tell. From statistics a map "
-                "{@map='location-scale'} or 'shift' is found, by {@divergence='likelihood'} or one "
-                "between moments; a matrix of few features if they are no file and have many rows."
-            )
-        )
 
     @property
     def weights(self) -> Array:
@@ -191,6 +191,17 @@ class Sums:
         d = self.moments.mean.shape[1]
         found = self.ties.largest(np.unique(self.label[cells]), d)
         return np.minimum(found, n), np.broadcast_to(n, d)
+
+
+def no_rows() -> ValueError:
+    """Word the error where single rows are needed that are not known."""
+    return NeedsRows(
+        said(
+            "This needs single rows, which statistics do not tell. From statistics a map "
+            "{@map='location-scale'} or 'shift' is found, by {@divergence='likelihood'} or one "
+            "between moments; a matrix of few features if they are no file and have many rows."
+        )
+    )
 
 
 def _again(again: Any, places: Array, make: Any, features: Array) -> Any:

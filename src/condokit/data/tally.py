@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import LARGEST, Array, are_moderate, check_weights, sizes
-from condokit.data.columns import as_array, number_levels
+from condokit.data.columns import as_array, compress, number_levels
 from condokit.data.confounders import refuse_extreme_numbers
-from condokit.data.domains import compress
 from condokit.data.grouped import GroupedMoments
 from condokit.data.tables import Table
 

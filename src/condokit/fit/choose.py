@@ -11,9 +11,9 @@ from condokit.compare.comparison import Comparison
 from condokit.compare.priors import PRIORS, Prior
 from condokit.conditionals import CONDITIONALS, Conditional
 from condokit.data.arrays import independent, ones_for_zeros
-from condokit.data.domains import Domains
 from condokit.data.links import check_links
 from condokit.data.missing import complete_rows
+from condokit.data.study import Study
 from condokit.data.subsets import folds, mixed_order
 from condokit.divergences import DIVERGENCES, Divergence, PCMatch
 from condokit.fit.controls import Controls, find_controls
@@ -73,7 +73,7 @@ class Candidate:
     parts: tuple[tuple[float, Recipe], ...] = ()  # of an average: weights, and all that is fitted
     controls: Controls | None = None  # what is taken off before
 
-    def refit(self, domains: Domains) -> Any:
+    def refit(self, domains: Study) -> Any:
         """Fit other rows in the same way, without weighing candidates again."""
         if self.controls is not None:
             controls = Controls.of(domains, self.controls.places, self.controls.rank)
@@ -96,12 +96,12 @@ class Candidate:
         return next((name for name, known in MAPS.items() if kind is known), kind.__name__)
 
 
-def candidates(settings: Mapping[str, Any], domains: Domains) -> list[Candidate]:
+def candidates(settings: Mapping[str, Any], domains: Study) -> list[Candidate]:
     """Return what is to be fitted: one kind of map, or several to choose from."""
     divergence, named = settings["divergence"], not _is_auto(settings["divergence"])
     if not _is_auto(settings["map"]):
         family = pick("map", settings["map"], MAPS, MapFamily)
-        each = np.ones(len(domains.is_query)) if domains.sums is None else domains.sums.weights
+        each = domains.rows_behind
         fewest = min(each[domains.is_query].sum(), each[~domains.is_query].sum())
         few = fewest < MANY_ROWS * domains.n_features
         square = not domains.is_rectangular
@@ -111,7 +111,7 @@ def candidates(settings: Mapping[str, Any], domains: Domains) -> list[Candidate]
     bends = domains.confounders and not named and domains.n_features <= _MOST_FEATURES
     bends = (
         bool(bends)
-        and domains.sums is None
+        and domains.is_whole
         and _is_auto(settings["conditional"])
         and settings["controls"] is None
     )
@@ -120,7 +120,7 @@ def candidates(settings: Mapping[str, Any], domains: Domains) -> list[Candidate]
     matrices: Sequence[tuple[Any, MapFamily]] = _MATRICES if domains.confounders else _MATRICES[:1]
     if named:  # a divergence that was asked for is the only one to be tried
         matrices = [(divergence, Affine())]
-    if not 2 <= domains.n_features <= _MOST_FEATURES or domains.sums is not None:
+    if not 2 <= domains.n_features <= _MOST_FEATURES or not domains.is_whole:
         matrices = []
     others = [_candidate(settings, family, name, domains) for name, family in matrices]
     others = [replace(one, recipe=replace(one.recipe, in_units=True)) for one in others]
@@ -133,7 +133,7 @@ def _candidate(
     settings: Mapping[str, Any],
     family: MapFamily,
     divergence: Any,
-    domains: Domains,
+    domains: Study,
     sparing: bool = False,
 ) -> Candidate:
     """Make a recipe of the ingredients, with what "auto" stands for."""
@@ -157,7 +157,7 @@ def _candidate(
     return Candidate(divergence, conditional, recipe)
 
 
-def _rule(family: MapFamily, domains: Domains, by_any_conditional: bool) -> str:
+def _rule(family: MapFamily, domains: Study, by_any_conditional: bool) -> str:
     """Return the divergence that "auto" stands for."""
     forms = {"any", "rectangular" if domains.is_rectangular else family.form}
     if family.form == "matrix" and not family.is_free:
@@ -205,7 +205,7 @@ def takes_any_features(map: Any, divergence: Any) -> bool:
 
 
 def find(
-    settings: Mapping[str, Any], domains: Domains, pairs: tuple[Array, Array] | None = None
+    settings: Mapping[str, Any], domains: Study, pairs: tuple[Array, Array] | None = None
 ) -> tuple[Fit, Candidate]:
     """Fit the map that is asked for: take off what controls share, choose, refine by pairs."""
     controls, left, wanted = None, domains, settings["map"]
@@ -220,7 +220,7 @@ def find(
     return (fit, chosen) if controls is None else after_controls(controls, fit, chosen)
 
 
-def choose(domains: Domains, candidates: list[Candidate]) -> tuple[Fit, Candidate]:
+def choose(domains: Study, candidates: list[Candidate]) -> tuple[Fit, Candidate]:
     """Average the candidates by their scores on held-out rows, the simpler first."""
     # The score of a candidate is the mean over held-out query rows of
     # `-log p_r(A x + b | z) - log|det A|`: their likelihood under the reference's conditional law,
@@ -296,7 +296,7 @@ def after_controls(controls: Controls, fit: Fit, chosen: Candidate) -> tuple[Fit
 
 
 def after_pairs(
-    fit: Fit, chosen: Candidate, domains: Domains, pairs: tuple[Array, Array], wanted: Any
+    fit: Fit, chosen: Candidate, domains: Study, pairs: tuple[Array, Array], wanted: Any
 ) -> Fit:
     """Refine a fitted map by pairs; standard errors are known of diagonal maps alone."""
     family = chosen.recipe.family
@@ -364,7 +364,7 @@ class _Score:
 class _Trial:
     """Held-out scores of all candidates."""
 
-    def __init__(self, domains: Domains, candidates: list[Candidate]) -> None:
+    def __init__(self, domains: Study, candidates: list[Candidate]) -> None:
         self.candidates = candidates
         self.recipes = [candidate.recipe for candidate in candidates]
         self.recipe = recipe = replace(candidates[-1].recipe, min_overlap=0.0)
@@ -510,7 +510,7 @@ class _Judge:
     """Scores maps on held-out query rows by the law of the reference, learned from other rows."""
 
     def __init__(
-        self, domains: Domains, train: Domains, recipe: Recipe, asked: Array, whole: Comparison
+        self, domains: Study, train: Study, recipe: Recipe, asked: Array, whole: Comparison
     ) -> None:
         comparison = recipe.compare(train)
         pair = gaussian_pair(train, comparison, recipe.conditional, True)
@@ -555,7 +555,7 @@ class _Judge:
         return nats
 
 
-def _some_rows(domains: Domains, marks: Array, most: int) -> Array:
+def _some_rows(domains: Study, marks: Array, most: int) -> Array:
     """Mark the rows that the choice looks at: all, or the first of each domain in mixed order."""
     order, taken = mixed_order(marks), domains.kept()
     for side in (domains.is_query, ~domains.is_query):

@@ -10,7 +10,7 @@ from scipy.special import fdtrc
 from condokit.checks import Array, is_number, listing, refusal, unknown_columns, warn
 from condokit.data.arrays import is_constant, ones_for_zeros, sides
 from condokit.data.covariates import design, left_of
-from condokit.data.domains import Domains
+from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.maps.affine import AffineMap
 
@@ -36,7 +36,7 @@ class Controls:
     reference_map: AffineMap
 
     @classmethod
-    def of(cls, domains: Domains, places: tuple[int, ...], rank: int | None = None) -> "Controls":
+    def of(cls, domains: Study, places: tuple[int, ...], rank: int | None = None) -> "Controls":
         r"""Learn the map that takes off what controls have in common.
 
         With R the controls off their means and confounders within domains, in standard units,
@@ -84,7 +84,7 @@ class Controls:
             maps.append(AffineMap(ones, offset, names, left=-alpha, right=right))
         return cls(places, rank, float(1 - noise.mean()), *maps)
 
-    def others(self, domains: Domains) -> Domains:
+    def others(self, domains: Study) -> Study:
         """Return the domains with all features but controls, freed of what these share."""
         rest = np.setdiff1d(np.arange(domains.n_features), self.places)
         tables, start = [], 0
@@ -107,14 +107,14 @@ class Controls:
         return AffineMap(**grown, feature_names=self.map.feature_names).compose(self.map)
 
 
-def _refuse(wrong: Any, controls: Domains, why: str) -> None:
+def _refuse(wrong: Any, controls: Study, why: str) -> None:
     """Refuse controls that are marked."""
     if wrong.any():
         names = listing(controls.tables[0].names_of(wrong))
         raise refusal("{@'controls'} " + why, names=names)
 
 
-def find_controls(controls: Any, domains: Domains, map: Any) -> tuple[int, ...]:
+def find_controls(controls: Any, domains: Study, map: Any) -> tuple[int, ...]:
     """Return which features are controls, given by names, patterns or positions."""
     labels, places = domains.tables[0].labels, set[int]()
     if getattr(map, "links", None) is not None:
@@ -164,7 +164,7 @@ def factor(correlation: Array, rank: int) -> tuple[Array, Array]:
 
 
 def _loadings(
-    domains: Domains, used: Array, scores: Array, counts: Array, error: Array
+    domains: Study, used: Array, scores: Array, counts: Array, error: Array
 ) -> list[Array]:
     r"""Return how all features follow scores, apart from their error, in query and reference.
 
@@ -194,7 +194,7 @@ def _loadings(
     return [pooled + kept * (alpha - pooled) for alpha in (own, other)]
 
 
-def _warn_if_moved(before: Array, after: Array, k: int, dof: float, domains: Domains) -> None:
+def _warn_if_moved(before: Array, after: Array, k: int, dof: float, domains: Study) -> None:
     """Say if confounders explain controls within domains, by F tests."""
     total, left = (before**2).sum(axis=0), (after**2).sum(axis=0)
     share = 1 - left / ones_for_zeros(total)

@@ -17,7 +17,7 @@ from scipy.special import ndtri, stdtrit
 
 from condokit.checks import Array
 from condokit.compare.comparison import Comparison
-from condokit.data.domains import Domains
+from condokit.data.study import Study
 from condokit.divergences.samples import EXPLORED_ROWS, SampleObjective, sample_units, with_spread
 from condokit.maps.coordinates import Coordinates
 from condokit.maps.standard_errors import DrawnErrors
@@ -62,7 +62,7 @@ class Fitted:
 
 
 def matrix_errors(
-    fitted: Fitted, domains: Domains, comparison: Comparison, pair: GaussianPair
+    fitted: Fitted, domains: Study, comparison: Comparison, pair: GaussianPair
 ) -> DrawnErrors | None:
     """Return the errors of a matrix that was found from Gaussians of strata, if they are known."""
     d, n_values, closed = domains.n_features, len(pair.weights), fitted.divergence.in_closed_form
@@ -145,7 +145,7 @@ def sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
 
 
 def moment_errors(
-    fitted: Fitted, domains: Domains, comparison: Comparison, shared: bool
+    fitted: Fitted, domains: Study, comparison: Comparison, shared: bool
 ) -> DrawnErrors | None:
     """Return the errors of a diagonal map that was found from moments of strata, if possible."""
     family, kept, rng = fitted.family, fitted.kept, np.random.default_rng(0)

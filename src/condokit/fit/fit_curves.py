@@ -9,8 +9,8 @@ import numpy as np
 from condokit.checks import Array, refusal
 from condokit.compare.comparison import Comparison
 from condokit.compare.overlap import overlap_weights
-from condokit.data.domains import Domains
 from condokit.data.missing import same_gaps
+from condokit.data.study import Study
 from condokit.data.subsets import subsample_sides
 from condokit.maps.standard_errors import StandardErrors
 from condokit.solvers.curves import STRAIGHT, Bends, Sample, average, bends
@@ -30,8 +30,8 @@ _UNLIKELY, _LIKELY = 0.5, 0.75  # probabilities of a curve: a line would do; it 
 
 
 def fit_curves(
-    domains: Domains,
-    compare: Callable[[Domains], Comparison],
+    domains: Study,
+    compare: Callable[[Study], Comparison],
     comparison: Comparison,
     line: Solution,
     errors: StandardErrors | None,
@@ -72,8 +72,8 @@ def _spared(weights: Array) -> Array:
 
 
 def _by_gaps(
-    domains: Domains, compare: Callable[[Domains], Comparison]
-) -> Iterator[tuple[Array, Domains, Comparison]]:
+    domains: Study, compare: Callable[[Study], Comparison]
+) -> Iterator[tuple[Array, Study, Comparison]]:
     """Yield features that are known in the same rows, with these rows."""
     for features, known in same_gaps(domains):
         part = replace(domains.of(features), keep=known, gaps=None)

@@ -22,7 +22,6 @@ from condokit.compare.priors import Prior, Support
 from condokit.compare.weak_points import weak_points
 from condokit.conditionals import Conditional
 from condokit.data.arrays import computing
-from condokit.data.domains import Domains
 from condokit.data.links import check_links
 from condokit.data.missing import (
     complete_counts,
@@ -32,6 +31,8 @@ from condokit.data.missing import (
     with_gaps,
 )
 from condokit.data.reader import in_blocks
+from condokit.data.study import Study
+from condokit.data.sums import no_rows
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
 from condokit.divergences.samples import on_means
@@ -98,7 +99,7 @@ class Recipe:
         names = ("family", "prior", "conditional", "divergence")
         return replace(self, **{name: deepcopy(getattr(self, name)) for name in names})
 
-    def compare(self, domains: Domains, quiet: bool = False) -> Comparison:
+    def compare(self, domains: Study, quiet: bool = False) -> Comparison:
         """Find what the domains have in common; see `condokit.compare.comparison.compare`."""
         return compare(
             domains,
@@ -120,10 +121,10 @@ class Recipe:
 Found = tuple[Solution, dict[str, Any], StandardErrors | None]
 
 
-def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
+def fit_map(domains: Study, recipe: Recipe, quiet: bool = False) -> Fit:
     """Compare the two domains given the confounders, and find the best map of the family."""
     recipe = recipe.checked()
-    if domains.sums is not None:
+    if not domains.is_whole:
         domains = _as_needed(domains, recipe)
     elif _is_cheaper_in_blocks(domains, recipe):
         domains = in_blocks(domains)
@@ -160,22 +161,22 @@ def fit_map(domains: Domains, recipe: Recipe, quiet: bool = False) -> Fit:
     return Fit(found_map, errors, support, comparison.overlap, report)
 
 
-def _is_cheaper_in_blocks(domains: Domains, recipe: Recipe) -> bool:
+def _is_cheaper_in_blocks(domains: Study, recipe: Recipe) -> bool:
     """Tell whether rows are many, and all that is needed of them are sums, given numbers."""
     plain = recipe.family.form == "diagonal" and recipe.family.links is None
     by_sums = plain and recipe.needs == "rows" and domains.groups is None
     return by_sums and bool(domains.continuous) and len(domains.is_query) > _MANY_ROWS
 
 
-def _as_needed(domains: Domains, recipe: Recipe) -> Domains:
+def _as_needed(domains: Study, recipe: Recipe) -> Study:
     """Return domains with sums if these suffice, or the rows that are known, and say so."""
     family, needs = recipe.family, recipe.needs
     by_strata = not recipe.conditional.is_smooth and not domains.continuous
     if family.form == "diagonal" and family.links is None:
         if needs == "rows" or (needs == "moments" and by_strata):
             return domains
-    elif needs == "gaussians" and by_strata and domains.sums.has_covariances:
-        count = domains.sums.moments.count
+    elif needs == "gaussians" and by_strata and domains.sums_only.has_covariances:
+        count = domains.sums_only.moments.count
         many = count[count > 0].min() >= _ENOUGH_ROWS * domains.n_features
         plain = many or recipe.divergence.in_closed_form or recipe.shrinkage != "auto"
         if plain:
@@ -183,10 +184,10 @@ def _as_needed(domains: Domains, recipe: Recipe) -> Domains:
     return from_sample(domains)
 
 
-def from_sample(domains: Domains) -> Domains:
+def from_sample(domains: Study) -> Study:
     """Return the rows that are known of all, and say so."""
-    if not domains.sums.are_rows:
-        raise domains.sums.no_rows()
+    if not domains.has_rows:
+        raise no_rows()
     text = "A map of this kind is not found from sums over all rows, but from a sample: {n} rows."
     warn("sample", text, UserWarning, n=len(domains.is_query))
     return with_gaps(domains.sampled())
@@ -201,22 +202,22 @@ def _map_of(solution: Solution, table: Table, links: Any, outputs: Any) -> Map:
     return AffineMap(solution.scale, solution.offset, **factors, **told)
 
 
-def fit_quietly(domains: Domains, recipe: Recipe) -> Fit:
+def fit_quietly(domains: Study, recipe: Recipe) -> Fit:
     """Fit a part of the data again, without repeating what was said of all of it."""
     with quietly():
         return fit_map(domains, replace(recipe, finds_errors=False), quiet=True)
 
 
-def fit_solution(domains: Domains, recipe: Recipe) -> Solution:
+def fit_solution(domains: Study, recipe: Recipe) -> Solution:
     """Return a diagonal map with the standard deviations that its divergence knows."""
     recipe = recipe.checked()
     return _fit_diagonal(domains, recipe, recipe.compare(domains, quiet=True))[0]
 
 
-def _without_gaps(domains: Domains) -> Domains:
+def _without_gaps(domains: Study) -> Study:
     """Leave out rows with missing values, and say so."""
     if (n_rows := complete_counts(domains)) is None:
-        raise domains.sums.no_rows()
+        raise no_rows()
     if min(n_rows.values()) < _FEWEST_COMPLETE:
         counts = {name: sum(n.values()) for name, n in missing_features(domains).items()}
         worst = sorted(counts, key=counts.__getitem__, reverse=True)
@@ -231,7 +232,7 @@ def _without_gaps(domains: Domains) -> Domains:
     return replace(domains, keep=complete_rows(domains), gaps=None)
 
 
-def warn_incomplete(domains: Domains) -> None:
+def warn_incomplete(domains: Study) -> None:
     """Say how much is missing, and how many rows are used."""
     sides = zip(domains.gaps or (), (domains.is_query, ~domains.is_query))
     query, reference = (count.mean() / side.sum() for count, side in sides)
@@ -262,7 +263,7 @@ def _refuse_failure(solution: Solution, table: Table, support: Support) -> None:
         )
 
 
-def _fit_diagonal(domains: Domains, recipe: Recipe, comparison: Comparison) -> Found:
+def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Found:
     """Return a diagonal map, shrunk as asked, with its errors."""
     table = domains.tables[0]
     plain, unit, flat = _solve_diagonal(domains, recipe, comparison)
@@ -270,7 +271,7 @@ def _fit_diagonal(domains: Domains, recipe: Recipe, comparison: Comparison) -> F
     solution = settled.solution
     facts = {"constant_features": table.names_of(flat), **settled.facts(plain, table)}
     errors: StandardErrors | None = DiagonalErrors.of(plain, solution)
-    resamples = recipe.finds_errors and domains.sums is None
+    resamples = recipe.finds_errors and domains.is_whole
     if errors is None and resamples and recipe.needs == "moments":
         fitted = Fitted(recipe.divergence, recipe.family, plain, solution, ~flat)
         errors = moment_errors(fitted, domains, comparison, recipe.shrinkage == "auto")
@@ -278,7 +279,7 @@ def _fit_diagonal(domains: Domains, recipe: Recipe, comparison: Comparison) -> F
 
 
 def _solve_diagonal(
-    domains: Domains, recipe: Recipe, comparison: Comparison
+    domains: Study, recipe: Recipe, comparison: Comparison
 ) -> tuple[Solution, Array, Array]:
     """Return the best map, the reference's spread, and which features are constant."""
     if domains.gaps is None:
@@ -291,7 +292,7 @@ def _solve_diagonal(
 
 
 def _solve_together(
-    domains: Domains, recipe: Recipe, comparison: Comparison
+    domains: Study, recipe: Recipe, comparison: Comparison
 ) -> tuple[Solution, Array, Array]:
     """Return what `_solve_diagonal` does, of features in one go."""
     family, divergence = recipe.family, recipe.divergence
@@ -302,7 +303,7 @@ def _solve_together(
     return solve_moments(family, divergence, pair), pair.unit, pair.flat
 
 
-def _moments(domains: Domains, recipe: Recipe, comparison: Comparison) -> MomentPair:
+def _moments(domains: Study, recipe: Recipe, comparison: Comparison) -> MomentPair:
     shared, scaled = recipe.shrinkage == "auto", recipe.family.has_scale
     return moment_pair(domains, comparison, recipe.conditional, shared, scaled)
 
@@ -315,7 +316,7 @@ def solve_moments(family: MapFamily, divergence: Divergence, pair: MomentPair) -
     return only_shifted(solution, pair.flat)
 
 
-def _solve_by_gaps(domains: Domains, recipe: Recipe) -> tuple[Solution, Array, Array]:
+def _solve_by_gaps(domains: Study, recipe: Recipe) -> tuple[Solution, Array, Array]:
     """Fit features that are known in the same rows together, on these rows alone."""
     results, unit, flat = [], np.empty(domains.n_features), np.zeros(domains.n_features, bool)
     only_offset = Shift() if recipe.family.has_offset else Identity()
@@ -336,7 +337,7 @@ def _solve_by_gaps(domains: Domains, recipe: Recipe) -> tuple[Solution, Array, A
     return joined(results), unit, flat
 
 
-def _fit_monotone(domains: Domains, recipe: Recipe, comparison: Comparison) -> Found:
+def _fit_monotone(domains: Study, recipe: Recipe, comparison: Comparison) -> Found:
     """Return increasing curves, or lines where the rows are too few for curves."""
     straight = replace(recipe, family=LocationScale())
     plain = replace(straight, shrinkage="auto" if recipe.shrinkage == "auto" else None)
@@ -360,7 +361,7 @@ def _fit_monotone(domains: Domains, recipe: Recipe, comparison: Comparison) -> F
     return replace(line, curves=curves), facts, errors
 
 
-def _fit_matrix(domains: Domains, recipe: Recipe, comparison: Comparison) -> Found | None:
+def _fit_matrix(domains: Study, recipe: Recipe, comparison: Comparison) -> Found | None:
     """Return a full matrix; None if there are too few rows for it."""
     divergence, support, d = recipe.divergence, comparison.support, domains.n_features
     n_strata = len(support.weights)
@@ -406,13 +407,13 @@ def _fit_matrix(domains: Domains, recipe: Recipe, comparison: Comparison) -> Fou
     facts["covariances"] = {name: asdict(share) for name, share in pair.shares.items()}
     facts["constant_features"] = domains.tables[0].names_of(~kept)
     settled, errors = _towards_identity(*start, recipe), None
-    if recipe.finds_errors and kept.any() and domains.sums is None:
+    if recipe.finds_errors and kept.any() and domains.is_whole:
         fitted = Fitted(divergence, recipe.family, solution, settled, kept)
         errors = matrix_errors(fitted, domains, comparison, pair)
     return settled, facts, errors
 
 
-def _gaussians(domains: Domains, recipe: Recipe, comparison: Comparison) -> GaussianPair:
+def _gaussians(domains: Study, recipe: Recipe, comparison: Comparison) -> GaussianPair:
     """Return both domains as Gaussians, regularised where strata are small or singular."""
     support, closed = comparison.support, recipe.divergence.in_closed_form
     smallest = min(support.count_query.min(), support.count_reference.min())
@@ -436,7 +437,7 @@ def _embedded(start: tuple[Array, Array], solution: Solution, kept: Array) -> tu
     return A, b
 
 
-def _fit_samples(domains: Domains, recipe: Recipe, comparison: Comparison) -> Found:
+def _fit_samples(domains: Study, recipe: Recipe, comparison: Comparison) -> Found:
     """Return the map that brings samples nearest to each other."""
     family: Any = recipe.family
     divergence: Any = recipe.divergence
@@ -483,7 +484,7 @@ def _check_rectangular(recipe: Recipe) -> None:
         )
 
 
-def _fit_low_rank(domains: Domains, recipe: Recipe, comparison: Comparison) -> Found | None:
+def _fit_low_rank(domains: Study, recipe: Recipe, comparison: Comparison) -> Found | None:
     """Return a map that is diagonal plus low rank; None if there are too few rows for it."""
     rank, d = recipe.family.rank, domains.n_features
     check_integer("rank of LowRank", rank, 1)
@@ -534,7 +535,7 @@ _FITS: dict[tuple[str, str], Any] = {
 }
 
 
-def determines_matrix(domains: Domains, comparison: Comparison, conditional: Conditional) -> bool:
+def determines_matrix(domains: Study, comparison: Comparison, conditional: Conditional) -> bool:
     """Tell whether strata differ enough to determine a full matrix, by trying two starts."""
     pair = gaussian_pair(domains, comparison, conditional, False)
     if is_singular(pair):

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from condokit.checks import Array, listing, warn
 from condokit.data.arrays import ones_for_zeros
-from condokit.data.domains import Domains
+from condokit.data.study import Study
 from condokit.data.tables import Table
 from condokit.fit.record import Fit
 from condokit.maps.affine import AffineMap
@@ -61,7 +61,7 @@ def row_numbers(pairs: Any, tables: Sequence[tuple[str, int]]) -> tuple[Array, A
     return query, reference
 
 
-def check_pairs(pairs: Any, domains: Domains) -> tuple[Array, Array]:
+def check_pairs(pairs: Any, domains: Study) -> tuple[Array, Array]:
     """Return the positions of paired rows in the query's and the reference's table."""
     tables = [(table.name, table.n_rows) for table in domains.tables]
     query, reference = row_numbers(pairs, tables)
@@ -90,7 +90,7 @@ class Paired:
     subject: Array
 
     @classmethod
-    def read(cls, domains: Domains, pairs: tuple[Array, Array]) -> tuple["Paired", Array]:
+    def read(cls, domains: Study, pairs: tuple[Array, Array]) -> tuple["Paired", Array]:
         """Return the pairs whose values are known, and mark the rows of their subjects."""
         n_query = domains.tables[0].n_rows
         everyone = domains.side(True, np.arange(n_query))
@@ -141,7 +141,7 @@ class Paired:
 def refine(
     fitted: Known,
     family: MapFamily,
-    domains: Domains,
+    domains: Study,
     pairs: tuple[Array, Array],
     refit: Callable[[Array], Known],
 ) -> tuple[AffineMap, StandardErrors | None, dict[str, Any]]:
@@ -386,7 +386,7 @@ def _folds(query: Array, reference: Array, values: Array) -> tuple[Array, Array]
     return place % _FOLDS, place
 
 
-def line_after_curves(fit: Fit, domains: Domains, pairs: tuple[Array, Array]) -> Fit:
+def line_after_curves(fit: Fit, domains: Study, pairs: tuple[Array, Array]) -> Fit:
     """Correct what curves give by a line that pairs ask for; errors are not known then."""
     curves, table = fit.map, domains.tables[0]
     if curves.links is not None:

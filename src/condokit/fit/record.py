@@ -10,8 +10,8 @@ from condokit.checks import Array, Note
 from condokit.compare.overlap import Overlap
 from condokit.compare.priors import Support
 from condokit.data.disclosure import hidden_counts, told
-from condokit.data.domains import Domains
 from condokit.data.noise import kinds
+from condokit.data.study import Study
 from condokit.maps.provenance import FrozenDict, frozen, setting, versions
 from condokit.maps.standard_errors import StandardErrors
 
@@ -86,7 +86,7 @@ def called(ingredient: Any) -> str:
 
 def account(
     settings: Mapping[str, Any],
-    domains: Domains,
+    domains: Study,
     notes: Sequence[Note],
     facts: Mapping[str, Any],
 ) -> FrozenDict:
@@ -105,7 +105,7 @@ def account(
 
 def account_of_map(
     settings: Mapping[str, Any],
-    domains: Domains,
+    domains: Study,
     fit: Fit,
     chosen: Any,  # a `Candidate`
     notes: Sequence[Note],
@@ -129,7 +129,7 @@ def account_of_map(
     return account(settings, domains, notes, facts)
 
 
-def _rows(domains: Domains, fit: Fit, side: str) -> Any:
+def _rows(domains: Study, fit: Fit, side: str) -> Any:
     """Return how many rows were compared, or how many at most if that tells of too few."""
     compared = fit.report[f"rows_{side}"]
     mine = domains.kept() & (domains.is_query == (side == "query"))

@@ -11,9 +11,8 @@ from condokit.checks import LARGEST, Array, listing
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.blocks import blocks_of
 from condokit.data.disclosure import MIN_CELL, small_cells, too_few
-from condokit.data.domains import Domains
-from condokit.data.grouped import GroupedMoments
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
+from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 
@@ -43,13 +42,13 @@ _ADVICE = {
 }
 
 
-def profile(domains: Domains, hidden: bool = False) -> "Profile":
+def profile(domains: Study, hidden: bool = False) -> "Profile":
     """Return range and moments of the query's features, from at most 5000 of the rows.
 
     What tells of fewer than five rows, or subjects if they are known, is `hidden` if asked.
     """
     query = np.flatnonzero(domains.kept() & domains.is_query)
-    if domains.sums is not None:
+    if not domains.is_whole:
         return _of_sums(domains, query)
     most = max(_ENOUGH_ROWS, min(MOST_ROWS, _MANY_VALUES // max(domains.n_features, 1)))
     rows = query[subsample(len(query), most)]
@@ -65,11 +64,11 @@ def profile(domains: Domains, hidden: bool = False) -> "Profile":
     return replace(found, mean=mean, sd=sd, missing=missing)
 
 
-def _of_sums(domains: Domains, query: Array) -> "Profile":
+def _of_sums(domains: Study, query: Array) -> "Profile":
     """Return moments of the query's features from sums over all rows, without a range."""
     group = np.full(len(domains.is_query), -1)
     group[query] = 0
-    stats = domains.sums.gather(group, 1, GroupedMoments)
+    stats = domains.gather(group, 1)
     n = np.broadcast_to(stats.n[0], stats.mean.shape[1])
     few, sd = too_few(n), np.sqrt(stats.squares[0] / np.maximum(n - 1, 1))
     mean, sd = (np.where(few, np.nan, values) for values in (stats.mean[0], sd))

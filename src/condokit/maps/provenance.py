@@ -14,7 +14,7 @@ import sklearn
 
 import condokit
 from condokit.checks import Array
-from condokit.data.domains import Confounder, Domains
+from condokit.data.study import Confounder, Study
 from condokit.io.schema import MAPS
 
 _DEEPEST = 6
@@ -94,7 +94,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def fingerprint(domains: Domains) -> dict[str, str]:
+def fingerprint(domains: Study) -> dict[str, str]:
     """Return SHA-256 of the rows of "query" and "reference": features and confounders, in order."""
     # It tells whether a map was fitted on the same data, whatever file, container or precision they
     # came in. Names of features are not part of it. One hash covers both, since that of a few

@@ -10,8 +10,8 @@ from condokit.adapter import ConDoAdapter
 from condokit.checks import listing, said
 from condokit.data.arrays import sides
 from condokit.data.disclosure import hidden_counts, hidden_overlap, rounded_beside, shares_of_few
-from condokit.data.domains import Domains
 from condokit.data.records import LEVELS, Finding, Sheet, plain
+from condokit.data.study import Study
 from condokit.maps.affine import AffineMap
 from condokit.maps.monotone import drawn_curves
 from condokit.maps.provenance import setting, versions
@@ -56,7 +56,7 @@ _EXACT = {
 
 def build(
     adapter: ConDoAdapter,
-    domains: Domains,
+    domains: Study,
     *,
     assessment: Assessment | None = None,
     evaluation: Evaluation | None = None,
@@ -69,7 +69,7 @@ def build(
     ----------
     adapter : ConDoAdapter
         A fitted adapter.
-    domains : Domains
+    domains : Study
         The data that it was fitted on.
     assessment, evaluation : Assessment, Evaluation or None, default=None
         Computed if they are not given. Neither exists for a map between different features.
@@ -113,7 +113,7 @@ def build(
 
 
 def judged(
-    adapter: ConDoAdapter, domains: Domains, before: Any = None, after: Any = None
+    adapter: ConDoAdapter, domains: Study, before: Any = None, after: Any = None
 ) -> tuple[Assessment | None, Evaluation | None]:
     """Return what is known before and after the map; nothing of one between different features."""
     if adapter.map_.is_rectangular or domains.is_rectangular:
@@ -124,7 +124,7 @@ def judged(
         return before, after or evaluate(adapter, domains, domain=None)
 
 
-def _names(affine: AffineMap, domains: Domains) -> tuple[list[str], list[str]]:
+def _names(affine: AffineMap, domains: Study) -> tuple[list[str], list[str]]:
     """Return the names of the features, and of what comes out."""
     inward = [str(name) for name in affine.feature_names or domains.tables[0].labels]
     if not affine.is_rectangular:
@@ -157,7 +157,7 @@ def reproduce(used: dict[str, Any], command: Any, inputs: Any) -> dict[str, Any]
     }
 
 
-def _used(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
+def _used(adapter: ConDoAdapter, domains: Study) -> dict[str, Any]:
     """Return the parameters with what "auto" and None stood for."""
     facts, recipe = adapter.report_, adapter.chosen_.recipe
     used = {
@@ -202,7 +202,7 @@ def verdict(assessment: Assessment | None, evaluation: Evaluation | None) -> dic
     return {"level": LEVEL_OF[word], "word": capital(word), "sentence": sentence}
 
 
-def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
+def _compared(adapter: ConDoAdapter, domains: Study) -> dict[str, Any]:
     totals = {s: int((mine & domains.kept()).sum()) for s, mine in sides(domains.is_query)}
     compared = {side: adapter.report_.get(f"rows_{side}", total) for side, total in totals.items()}
     return {
@@ -219,7 +219,7 @@ def _compared(adapter: ConDoAdapter, domains: Domains) -> dict[str, Any]:
     }
 
 
-def _left_out(adapter: ConDoAdapter, domains: Domains, totals: dict[str, int]) -> Iterator[Any]:
+def _left_out(adapter: ConDoAdapter, domains: Study, totals: dict[str, int]) -> Iterator[Any]:
     """Yield why rows were left out, and how many of each domain as far as that may be told."""
     out, weights, support = ~domains.kept(), domains.weights, adapter.support_
     empty = np.zeros(len(out), dtype=bool)

@@ -42,7 +42,7 @@ def build_study(
         "verdict": {"level": LEVEL_OF[word], "word": capital(word), "sentence": capital(sentence)},
         "reference": {"label": str(adapter.reference_), "why": report.why},
         "confounders": account.get("confounders", {}),
-        "n_features": study.domains.n_features,
+        "n_features": study.n_features,
         "joint": report.joint,
         "bridges_used": study.n_bridges > 0,
         "has_errors": all(adapter.errors_[label] for label in evaluation.evaluations),
@@ -106,7 +106,7 @@ def _batches(
 ) -> Iterator[dict[str, Any]]:
     """Yield what is known of every batch; one that no path reaches has an empty path."""
     judged = {str(row["batch"]): row for row in evaluation.batches.rows()}
-    counts = np.array([float(study.rows(b).sum()) for b in range(study.n_batches)])
+    counts = np.array([float(study.among(b).sum()) for b in range(study.n_domains)])
     rows = dict(zip(map(str, study.labels), hidden_counts(counts)))
     for label in adapter.maps_:
         name, one = str(label), evaluation.evaluations.get(label)
@@ -129,7 +129,7 @@ def _changed(adapter: BatchAdapter, study: Study, label: Any) -> list[dict[str, 
     own, errors = study.labels.index(label), adapter.errors_[label]
     mine = profile(study.pair(own, own), hidden=True)  # nothing of too few rows
     affine = adapter.maps_[label].with_origin(mine)
-    columns = {"feature": study.domains.tables[0].labels, **parameters(affine, errors)}
+    columns = {"feature": study.tables[0].labels, **parameters(affine, errors)}
     if errors is not None:
         columns["change_sd_error"] = errors.of_mapped(mine.mean[None], affine)[0] / mine.sd
     size = np.abs(columns["change_sd"])

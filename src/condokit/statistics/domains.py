@@ -10,9 +10,8 @@ import numpy as np
 from condokit.checks import Array, NoOverlapError, listing, refusal, said, warn
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.columns import in_order
-from condokit.data.domains import Confounder, Domains
 from condokit.data.roles import name_domains
-from condokit.data.study import Study
+from condokit.data.study import Confounder, Study
 from condokit.data.sums import Sums
 from condokit.data.tables import Table
 from condokit.io.formats import arrow
@@ -37,19 +36,19 @@ def together(parts: Any) -> Statistics:
     return merged
 
 
-def as_domains(stats: Statistics, reference: Any) -> Domains:
+def as_domains(stats: Statistics, reference: Any) -> Study:
     """Return the two domains of statistics, of which one is the reference."""
     reference = stats.reference if reference is None else reference
     n_rows = int(sum(stats.n_rows.values()))
     query_label, reference_label = name_domains(stats.labels, n_rows, reference)
-    domains, label = cells_of(stats)
-    is_query = label != stats.labels.index(reference_label)
-    labels, gaps = (query_label, reference_label), _gaps(stats, is_query)
-    return replace(domains, is_query=is_query, labels=labels, gaps=gaps)
+    study = cells_of(stats)
+    is_query = study.code != stats.labels.index(reference_label)
+    gaps = _gaps(stats, is_query)
+    return study.divided(is_query, (query_label, reference_label), gaps=gaps)
 
 
-def cells_of(stats: Statistics) -> tuple[Domains, Array]:
-    """Return the cells as rows, all of the reference, and the number of the label of each."""
+def cells_of(stats: Statistics) -> Study:
+    """Return the cells as rows; the largest domain is the reference."""
     _warn_of_units(stats)
     _warn_of_spellings(stats)
     cells, moments = list(stats.cells), stats.moments
@@ -76,20 +75,24 @@ def cells_of(stats: Statistics) -> tuple[Domains, Array]:
     if stats.feature_names is not None:
         pa = arrow()
         table = pa.table(dict(zip(stats.feature_names, np.ascontiguousarray(moments.mean.T))))
-    is_query = np.zeros(len(cells), dtype=bool)
-    weights = moments.count.copy()
-    return Domains((Table(table),), is_query, confounders, weights=weights, sums=sums), label
+    return Study(
+        (Table(table),),
+        label,
+        confounders,
+        labels=tuple(stats.labels),
+        reference=int(np.argmax([*stats.n_rows.values()])),
+        weights=moments.count.copy(),
+        sums=sums,
+        wanted=stats.reference,
+    )
 
 
 def as_study(stats: Statistics) -> Study:
     """Return the domains of statistics, however many, as a study."""
-    domains, label = cells_of(stats)
-    order = in_order(stats.labels)
+    study, order = cells_of(stats), in_order(stats.labels)
     number = np.array([order.index(name) for name in stats.labels])
-    largest = max(stats.n_rows, key=lambda name: stats.n_rows[name])
-    is_query = label != stats.labels.index(largest)
-    domains = replace(domains, is_query=is_query, labels=("other batches", largest))
-    return Study(domains, number[label], order, np.full(len(label), -1), stats.reference)
+    reference = int(number[study.reference])
+    return replace(study, code=number[study.code], labels=tuple(order), reference=reference)
 
 
 def _gaps(stats: Statistics, is_query: Array) -> tuple[Array, Array] | None:

@@ -12,10 +12,10 @@ from condokit.data.basis import RangeBasis
 from condokit.data.bins import Bins, Values
 from condokit.data.confounders import as_number
 from condokit.data.continuous import Continuous
-from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
 from condokit.data.reader import read
 from condokit.data.roles import Roles, are_names
+from condokit.data.study import Study
 from condokit.data.sums import Ties
 from condokit.data.tables import Table
 from condokit.io.documents import Place
@@ -181,17 +181,18 @@ class Statistics:
             return self
         if self.values:
             raise ValueError("Rows come first, then the values of features with heavy tails.")
-        domains, codes, labels = self._read(X, domain, confounders, sample_weight)
+        domains = self._read(X, domain, confounders, sample_weight)
         self._check(domains)
         values = self._confounders(domains)
-        cell = self._cells(domains, codes, labels)
+        cell = self._cells(domains)
         if cell.max(initial=-1) < 0:
             names = listing(domains.tables[0].labels)
             raise refusal("No value of {names} is known in any row that counts.", names=names)
         if domains.weights is not None:
             self.largest_weight = max(self.largest_weight, float(domains.weights.max()))
         number = {name: k for k, name in enumerate(self.labels)}
-        label = np.array([number.get(name, -1) for name in labels])[codes]  # -1: no row counts
+        label = np.array([number.get(name, -1) for name in domains.labels])  # -1: no row counts
+        label = label[domains.code]
         for rows, chunk in domains.chunks():
             weights = None if domains.weights is None else domains.weights[rows]
             gaps = None if domains.gaps is None else np.isnan(chunk)
@@ -202,7 +203,7 @@ class Statistics:
             self.ties.update(chunk[mine], label[rows][mine])
         return self
 
-    def _confounders(self, domains: Domains) -> Array:
+    def _confounders(self, domains: Study) -> Array:
         """Return continuous confounders, in the order of the basis; refuse those out of range."""
         by_name = {c.name: c.values for c in domains.continuous}
         names = () if self.continuous is None else self.continuous.basis.names
@@ -217,8 +218,8 @@ class Statistics:
 
     def fill(self, bins: Bins, features: Array, X: Any, **roles: Any) -> None:
         """Count the values of rows, which have been added before, in bins."""
-        domains, codes, labels = self._read(X, *map(roles.get, _GIVEN))
-        cell, part = self._cells(domains, codes, labels), domains.of(features)
+        domains = self._read(X, *map(roles.get, _GIVEN))
+        cell, part = self._cells(domains), domains.of(features)
         confounders = self._confounders(domains)
         for rows, chunk in part.chunks():
             weights = None if domains.weights is None else domains.weights[rows]
@@ -232,8 +233,8 @@ class Statistics:
     def _reweigh(self, features: Array, X: Any, **roles: Any) -> None:
         """Find the curves of cells that heavy tails do not bend."""
         assert self.continuous is not None
-        domains, codes, labels = self._read(X, *map(roles.get, _GIVEN))
-        cell, values = self._cells(domains, codes, labels), self._confounders(domains)
+        domains = self._read(X, *map(roles.get, _GIVEN))
+        cell, values = self._cells(domains), self._confounders(domains)
         kept = np.flatnonzero(cell >= 0)
         X, weights = domains.of(features).rows(kept), domains.weights
         known = values[kept], cell[kept], None if weights is None else weights[kept]
@@ -251,9 +252,9 @@ class Statistics:
         self.values = {int(j): bins.values(k) for k, j in enumerate(features)}
         return self
 
-    def _cells(self, domains: Domains, codes: Array, labels: list[Any]) -> Array:
+    def _cells(self, domains: Study) -> Array:
         """Return the cell of every row, -1 for those that are left out."""
-        strata = domains.strata()
+        strata, codes, labels = domains.strata(), domains.code, domains.labels
         kept, n_levels = strata.codes >= 0, len(strata.levels)
         both = np.where(kept, codes * n_levels + strata.codes, -1)
         distinct = np.unique(both[kept])
@@ -400,9 +401,7 @@ class Statistics:
         rows = ", ".join(f"{name!r}: {n:g}" for name, n in self.n_rows.items())
         return f"<Statistics of {self.n_features} features, rows {{{rows}}}>"
 
-    def _read(
-        self, X: Any, domain: Any, confounders: Any, sample_weight: Any
-    ) -> tuple[Domains, Array, list[Any]]:
+    def _read(self, X: Any, domain: Any, confounders: Any, sample_weight: Any) -> Study:
         roles = self._roles
         domain = roles["domain"] if domain is None else domain
         confounders = roles["confounders"] if confounders is None else confounders
@@ -418,11 +417,10 @@ class Statistics:
         given = domain if label is None else [label] * Table(X).n_rows
         how: dict[str, Any] = {"categorical": categorical or None, "missing": roles["missing"]}
         found = read(X, Roles(given, confounders, features, None, weights, **how))
-        domains = found.domains
-        numbers = [as_number(c) if c.name in self.ranges else c for c in domains.confounders]
-        return replace(domains, confounders=numbers), found.batch, found.labels
+        numbers = [as_number(c) if c.name in self.ranges else c for c in found.confounders]
+        return replace(found, confounders=numbers)
 
-    def _check(self, domains: Domains) -> None:
+    def _check(self, domains: Study) -> None:
         """Note what the first rows are like; refuse others that differ."""
         kinds = {c.name: c.kind for c in domains.confounders}
         undeclared = [

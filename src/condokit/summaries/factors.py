@@ -9,8 +9,8 @@ from condokit.checks import Array
 from condokit.compare.comparison import Comparison
 from condokit.conditionals import Conditional
 from condokit.data.arrays import ones_for_zeros
-from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
+from condokit.data.study import Study
 from condokit.maps.matrices import DiagonalPlusLowRank
 from condokit.summaries.gaussians import few_points, residuals
 from condokit.summaries.moments import MomentPair
@@ -80,7 +80,7 @@ class Factors:
     """What a search of low rank needs: moments for its start, then Gaussians with few factors."""
 
     moments: MomentPair
-    domains: Domains
+    domains: Study
     comparison: Comparison
     conditional: Conditional
 

@@ -10,11 +10,11 @@ from condokit.compare.comparison import Comparison
 from condokit.conditionals import Conditional, Moments
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
-from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedScatter
 from condokit.data.kernels import spread_points
+from condokit.data.study import Study
 from condokit.data.subsets import folds, subsample
-from condokit.summaries.moments import gather, is_flat, refuse_continuous
+from condokit.summaries.moments import is_flat, refuse_continuous
 
 _POOLED: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 _DIAGONAL: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -163,7 +163,7 @@ def _learned(scatter: GroupedScatter, n_folds: int) -> tuple[Gaussians, Shares |
 
 
 def gaussian_pair(
-    domains: Domains, comparison: Comparison, conditional: Conditional, regularised: bool
+    domains: Study, comparison: Comparison, conditional: Conditional, regularised: bool
 ) -> GaussianPair:
     """Return both domains as Gaussians at the support values: within strata, or along curves."""
     if conditional.is_smooth:
@@ -184,7 +184,7 @@ def gaussian_pair(
         )
     # of a cell the domain is the slow index, then the fold
     cell = np.where(place < 0, -1, place + n_values * (dealt + n_folds * ~domains.is_query))
-    both = gather(domains, cell, 2 * n_folds * n_values, GroupedScatter)
+    both = domains.gather(cell, 2 * n_folds * n_values, GroupedScatter)
     sides, shares = zip(*(_learned(both.fold(k, 2), n_folds) for k in range(2)))
     scores = _scores(domains, place, sides)
     return GaussianPair(sides[0], sides[1], support.weights, scores, _by_domain(shares))
@@ -195,11 +195,9 @@ def _by_domain(shares: Sequence[Shares | None]) -> dict[str, Shares]:
     return {name: share for name, share in zip(("query", "reference"), shares) if share is not None}
 
 
-def _scores(
-    domains: Domains, place: Array, sides: Sequence[Gaussians]
-) -> tuple[Array, Array] | None:
+def _scores(domains: Study, place: Array, sides: Sequence[Gaussians]) -> tuple[Array, Array] | None:
     """Return residuals of rows of both domains, of weighted ones in proportion."""
-    if domains.sums is not None and not domains.sums.are_rows:
+    if not domains.has_rows:
         return None
     found, most = [], max(_FEW_SCORES, _MOST_SCORES // domains.n_features)
     for is_query, side in zip((True, False), sides):
@@ -214,7 +212,7 @@ def _scores(
 
 
 def _along_curves(
-    domains: Domains, comparison: Comparison, conditional: Conditional, regularised: bool
+    domains: Study, comparison: Comparison, conditional: Conditional, regularised: bool
 ) -> GaussianPair:
     r"""Return means and :math:`D(z) R D(z)` at a few points; R is the correlation of residuals."""
     used, covariates = comparison.used, comparison.covariates

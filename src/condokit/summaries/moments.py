@@ -11,8 +11,8 @@ from condokit.compare.comparison import Comparison
 from condokit.conditionals import Conditional, Moments
 from condokit.conditionals.base import moments_from
 from condokit.data.arrays import is_constant
-from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments, effective_counts
+from condokit.data.study import Study
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class MomentPair:
 
 
 def moment_pair(
-    domains: Domains, comparison: Comparison, conditional: Conditional, shared: bool, scaled: bool
+    domains: Study, comparison: Comparison, conditional: Conditional, shared: bool, scaled: bool
 ) -> MomentPair:
     """Gather the moments; `shared` across strata and features, `scaled` if spreads are needed."""
     if not conditional.is_smooth:
@@ -85,51 +85,40 @@ def paired(
     return MomentPair(query, reference, weights, flat, widening)
 
 
-def moments_in_strata(domains: Domains, comparison: Comparison) -> tuple[Moments, Moments]:
+def moments_in_strata(domains: Study, comparison: Comparison) -> tuple[Moments, Moments]:
     """Return the moments of (query, reference) within strata, in one pass over the rows."""
     n_values = len(comparison.support.levels)
     cell = cells(domains, comparison)
-    stats = gather(domains, cell, 2 * n_values)
+    stats = domains.gather(cell, 2 * n_values)
     counts = stats.count if domains.groups is None else _independent(domains, cell, stats)
     tables = (stats.count, stats.mean, stats.squares, counts)
     query, reference = (moments_from(*half) for half in zip(*(np.split(t, 2) for t in tables)))
     return query, reference
 
 
-def cells(domains: Domains, comparison: Comparison) -> Array:
+def cells(domains: Study, comparison: Comparison) -> Array:
     """Return the cell of every row: query's support values, then the reference's; -1 for none."""
     cell = comparison.place.copy()
     cell[(cell >= 0) & ~domains.is_query] += len(comparison.support.levels)
     return cell
 
 
-def _independent(domains: Domains, cell: Array, stats: GroupedMoments) -> Array:
+def _independent(domains: Study, cell: Array, stats: GroupedMoments) -> Array:
     """Return the number of independent rows in each cell."""
     groups, used = np.asarray(domains.groups), cell >= 0
     n_subjects = int(groups.max()) + 1
     pairs = cell.astype(np.int64) * n_subjects + groups
     cluster = np.full(len(cell), -1, dtype=np.int64)
     distinct, cluster[used] = np.unique(pairs[used], return_inverse=True)
-    clusters, stratum = gather(domains, cluster, len(distinct)), distinct // n_subjects
+    clusters, stratum = domains.gather(cluster, len(distinct)), distinct // n_subjects
     return effective_counts(stats.count, stats.squares, clusters, stratum)
 
 
-def gather(domains: Domains, groups: Array, n_groups: int, kind: Any = GroupedMoments) -> Any:
-    """Read all rows once, and return the moments of groups of them."""
-    if domains.sums is not None:
-        return domains.sums.gather(groups, n_groups, kind)
-    stats = kind(n_groups, domains.n_features)
-    for rows, chunk in domains.chunks():
-        weights = None if domains.weights is None else domains.weights[rows]
-        stats.update(chunk, groups[rows], weights)
-    return stats
-
-
-def refuse_continuous(domains: Domains) -> None:
+def refuse_continuous(domains: Study) -> None:
     """Refuse continuous confounders where strata are compared."""
     names = [c.name for c in domains.continuous]
-    if domains.sums is not None and domains.sums.continuous is not None:
-        names += domains.sums.continuous.basis.names
+    if domains.products is not None:
+        names += domains.products.basis.names
     if names:
         raise refusal(
             "This divergence with conditional='stratified' needs categorical confounders, but "

@@ -9,10 +9,10 @@ from condokit.checks import Array
 from condokit.compare.comparison import Comparison
 from condokit.conditionals.base import moments_from
 from condokit.data.arrays import ones_for_zeros
-from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments, GroupedScatter
+from condokit.data.study import Study
 from condokit.summaries.gaussians import GaussianPair, gaussians_of, regularise
-from condokit.summaries.moments import MomentPair, cells, gather, paired
+from condokit.summaries.moments import MomentPair, cells, paired
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Parcels:
 
 
 def parcels(
-    domains: Domains, cell: Array, n_values: int, rng: np.random.Generator, most: int
+    domains: Study, cell: Array, n_values: int, rng: np.random.Generator, most: int
 ) -> tuple[Array, Parcels]:
     """Deal the rows of a cell, or subjects, to at most so many; return each row's, and all."""
     used = np.flatnonzero(cell >= 0)
@@ -87,7 +87,7 @@ def parcels(
     return parcel, Parcels(number, cell_of_parcel, n_values, False, np.maximum(rows, 1.0))
 
 
-def _marks(domains: Domains) -> Array:
+def _marks(domains: Study) -> Array:
     """Return a number that depends on a row's values alone, so that the order of rows is none."""
     way = np.random.default_rng(0).normal(size=domains.n_features)
     return np.concatenate([np.nan_to_num(X) @ way for _, X in domains.chunks()])
@@ -98,7 +98,7 @@ class ResampledMoments:
 
     def __init__(
         self,
-        domains: Domains,
+        domains: Study,
         comparison: Comparison,
         shared: bool,  # as in `moment_pair`
         scaled: bool,
@@ -108,7 +108,7 @@ class ResampledMoments:
         self.weights, self.sharing = comparison.support.weights, (shared, scaled)
         self.n_values, cell = len(comparison.support.levels), cells(domains, comparison)
         parcel, self.parcels = parcels(domains, cell, self.n_values, rng, most)
-        self.stats = gather(domains, parcel, len(self.parcels.cell))
+        self.stats = domains.gather(parcel, len(self.parcels.cell))
         self.count = self._merged(np.ones(len(self.parcels.cell)))[0]
 
     def pair(self, drawn: Array) -> MomentPair:
@@ -140,12 +140,12 @@ class ResampledGaussians:
     """Both domains as Gaussians of reweighted rows, from parcels of them; rows are read once."""
 
     def __init__(
-        self, domains: Domains, comparison: Comparison, pair: GaussianPair, most: int
+        self, domains: Study, comparison: Comparison, pair: GaussianPair, most: int
     ) -> None:
         self.pair, self.rng = pair, np.random.default_rng(0)
         n_values, cell = len(comparison.support.levels), cells(domains, comparison)
         parcel, self.parcels = parcels(domains, cell, n_values, self.rng, most)
-        stats = gather(domains, parcel, len(self.parcels.cell), GroupedScatter)
+        stats = domains.gather(parcel, len(self.parcels.cell), GroupedScatter)
         sides = pair.query, pair.reference
         self.middle = np.concatenate([side.mean for side in sides])
         self.count = np.concatenate([side.count for side in sides])

@@ -13,9 +13,9 @@ from condokit.data.arrays import is_constant, ones_for_zeros
 from condokit.data.bins import Bins, side_by_side
 from condokit.data.continuous import Continuous
 from condokit.data.covariates import Covariates
-from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments
-from condokit.summaries.moments import cells, gather, without_flat
+from condokit.data.study import Study
+from condokit.summaries.moments import cells, without_flat
 
 MANY_ROWS = 20_000  # from which single values of features with heavy tails are counted in bins
 
@@ -38,7 +38,7 @@ class Rows:
     reads rows, of the features that are asked for.
     """
 
-    domains: Domains
+    domains: Study
     used: Array  # the numbers of the rows that are compared, increasing
     order: Array  # that puts the query's first
     n_query: int
@@ -51,11 +51,11 @@ class Rows:
     groups: Array | None = None  # subjects; one that is in both domains is two
 
     @classmethod
-    def read(cls, domains: Domains, comparison: Comparison, scaled: bool) -> "Rows":
+    def read(cls, domains: Study, comparison: Comparison, scaled: bool) -> "Rows":
         """Gather what is known of the compared rows in one pass; `scaled` if spreads are needed."""
         n_values = len(comparison.support.levels)
         kind = partial(GroupedMoments, products=True)
-        stats = gather(domains, cells(domains, comparison), 2 * n_values, kind)
+        stats = domains.gather(cells(domains, comparison), 2 * n_values, kind)
         tables = (stats.count, stats.mean, stats.squares, stats.count)
         query, reference = (moments_from(*half) for half in zip(*(np.split(t, 2) for t in tables)))
         _, reference, flat = without_flat(query, reference, scaled)
@@ -105,14 +105,14 @@ class Rows:
 
     def continuous(self) -> Continuous:
         """Return what is known of continuous confounders, by the query's strata first."""
-        known = self.domains.sums.continuous
+        known = self.domains.sums_only.continuous
         found = Continuous(known.basis, len(self.strata.count), len(self.flat))
         found.merge(known, self.place())
         return found
 
     def place(self) -> Array:
         """Return the stratum of every cell of sums, the query's first, -1 if it is not compared."""
-        sums, L = self.domains.sums, len(self.strata.count) // 2
+        sums, L = self.domains.sums_only, len(self.strata.count) // 2
         place, side = np.full(len(sums.label), -1), np.arange(len(self.order)) >= self.n_query
         place[sums.cell[self.used[self.order]]] = self.covariates.category + L * side
         return place
@@ -138,7 +138,7 @@ class Rows:
     def single(self, features: Array) -> "Callable[[Array], Single | None]":
         """Return how to read the values of some of these features, in standard units."""
         at, side = self.covariates, (np.arange(len(self.order)) >= self.n_query) * 1
-        sums = self.domains.sums
+        sums = self.domains.sums_only
         if sums is None and len(self.order) > MANY_ROWS:
             return self._binned
         if sums is None:

@@ -10,8 +10,8 @@ from condokit.checks import Array, refusal
 from condokit.compare.comparison import Comparison
 from condokit.conditionals import Conditional, Moments
 from condokit.data.arrays import ones_for_zeros
-from condokit.data.domains import Domains
 from condokit.data.grouped import GroupedMoments, GroupedScatter
+from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.summaries.gaussians import (
     GaussianPair,
@@ -118,7 +118,7 @@ class Samples:
 
 
 def sample_rows(
-    domains: Domains, comparison: Comparison, conditional: Conditional, max_rows: int
+    domains: Study, comparison: Comparison, conditional: Conditional, max_rows: int
 ) -> Samples:
     """Return rows of both domains: those of strata, or drawn along curves."""
     if not conditional.is_smooth:
@@ -129,7 +129,7 @@ def sample_rows(
     return replace(draw(domains, comparison, conditional), n_rows=n_rows)
 
 
-def _in_strata(domains: Domains, comparison: Comparison, max_rows: int) -> Samples:
+def _in_strata(domains: Study, comparison: Comparison, max_rows: int) -> Samples:
     """Return the rows of every stratum, at most so many of each domain."""
     place, weights, groups = comparison.place, comparison.support.weights, domains.groups
     used = np.flatnonzero(place >= 0)
@@ -154,7 +154,7 @@ def _in_strata(domains: Domains, comparison: Comparison, max_rows: int) -> Sampl
     return samples if groups is not None else replace(samples, subjects=None)
 
 
-def _along_curves(domains: Domains, comparison: Comparison, conditional: Conditional) -> Samples:
+def _along_curves(domains: Study, comparison: Comparison, conditional: Conditional) -> Samples:
     r"""Return whole rows :math:`\mu(z) + \sigma(z) \epsilon_i` at a bounded number of points."""
     used, groups = comparison.used, domains.groups
     at, weights, _ = few_points(comparison)
@@ -174,7 +174,7 @@ def _along_curves(domains: Domains, comparison: Comparison, conditional: Conditi
     return _both(side, weights)
 
 
-def _imputed(domains: Domains, comparison: Comparison, conditional: Any) -> Samples:
+def _imputed(domains: Study, comparison: Comparison, conditional: Any) -> Samples:
     """Return the rows that an estimator imputes at the support points; draws are subjects."""
     rows, weights = comparison.points
     some = subsample(len(rows), _MOST_IMPUTED)

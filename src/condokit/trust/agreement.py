@@ -9,8 +9,8 @@ from scipy.special import stdtrit
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.disclosure import too_few
-from condokit.data.domains import Domains
 from condokit.data.records import Part, Record, Sheet
+from condokit.data.study import Study
 from condokit.fit.pairs import row_numbers
 from condokit.maps.affine import AffineMap
 
@@ -51,7 +51,7 @@ class Agreement(Record):
         return [("", self.sentence), ("By feature", self.features)]
 
 
-def agreement(pairs: Any, domains: Domains, affine: AffineMap, min_cell: int) -> Agreement:
+def agreement(pairs: Any, domains: Study, affine: AffineMap, min_cell: int) -> Agreement:
     """Compare query rows with reference rows of the same subjects; features of few pairs hide."""
     tables = []
     numbered = _paired_rows(pairs, domains.is_query, min_cell)

@@ -31,12 +31,11 @@ from condokit.data.disclosure import (
     shares_of_few,
     shown_names,
 )
-from condokit.data.domains import Domains, Strata, cell_names
 from condokit.data.measurements import FEW_LEVELS, told
 from condokit.data.reader import read_two
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.roles import Roles
-from condokit.data.study import Study
+from condokit.data.study import Strata, Study, cell_names
 from condokit.data.subsets import subsample_sides
 from condokit.fit.choose import MANY_ROWS
 from condokit.fit.fit_map import determines_matrix
@@ -140,7 +139,7 @@ def assess(
     Parameters
     ----------
     X, domain
-        Rows of both domains, as in `ConDoAdapter.fit`; or `Domains`, which hold all of it, as X.
+        Rows of both domains, as in `ConDoAdapter.fit`; or `Study`, which hold all of it, as X.
     batch, bridge, adapter
         Of many batches, in place of `domain`: as in `BatchAdapter.fit`; a `BatchAdapter`, fitted or
         not, has other settings.
@@ -165,7 +164,7 @@ def assess(
     >>> found.verdict, round(found.overlap.coefficient, 2)
     ('go', 0.59)
     """
-    if batch is not None or isinstance(X, Study):
+    if batch is not None or adapter is not None:
         limits = {"missing": missing, "categorical": categorical, "min_overlap": min_overlap}
         inside = ConDoAdapter(**limits, reliability=reliability)
         one = adapter or BatchAdapter(inside, reference=reference)
@@ -175,16 +174,14 @@ def assess(
     roles = Roles(
         domain, confounders, features, groups, sample_weight, reliability=reliability, **how
     )
-    domains = X if isinstance(X, Domains) else read_two(X, roles, reference)
+    domains = X if isinstance(X, Study) else read_two(X, roles, reference)
     check_number("warn_overlap", warn_overlap, 0, 1)
     check_number("min_overlap", min_overlap, 0, 1)
     check_integer("min_cell", min_cell, 1)
     return _assessed(domains, warn_overlap, min_overlap, min_cell)
 
 
-def _assessed(
-    domains: Domains, warn_overlap: float, min_overlap: float, min_cell: int
-) -> Assessment:
+def _assessed(domains: Study, warn_overlap: float, min_overlap: float, min_cell: int) -> Assessment:
     strata, kept = domains.strata(), domains.kept()
     comparison, overlap = None, None
     try:
@@ -198,7 +195,7 @@ def _assessed(
         few = shares_of_few(overlap.outside, n_query, min_cell)
         shown = {name: share for name, share in overlap.outside.items() if name not in few}
         overlap = replace(overlap, outside=shown)
-    each = np.ones(len(kept)) if domains.sums is None else domains.sums.weights
+    each = domains.rows_behind
     remarkable = describe_features(domains)
     findings += [*unused_that_matter(domains), *_of_columns(domains, remarkable, min_cell)]
     findings = gravest_first(findings)
@@ -290,7 +287,7 @@ def _of_overlap(
             yield Finding("care", f"{much} of the query rows have {name} unseen in the reference.")
 
 
-def _of_rows(domains: Domains, comparison: Comparison) -> Iterator[Finding]:
+def _of_rows(domains: Study, comparison: Comparison) -> Iterator[Finding]:
     support = comparison.support
     total = support.count_query + support.count_reference
     names = shown_names(cell_names(support.names, support.levels), total)
@@ -316,7 +313,7 @@ def _of_rows(domains: Domains, comparison: Comparison) -> Iterator[Finding]:
                 )
 
 
-def _of_columns(domains: Domains, remarkable: Sheet, min_cell: int) -> Iterator[Finding]:
+def _of_columns(domains: Study, remarkable: Sheet, min_cell: int) -> Iterator[Finding]:
     for kind, advice in ADVICE.items():
         names = [row["feature"] for row in remarkable.rows() if row["kind"] == kind]
         if names:
@@ -332,7 +329,7 @@ def _of_columns(domains: Domains, remarkable: Sheet, min_cell: int) -> Iterator[
             yield Finding("note", f"{name} is missing in {number_of(count, min_cell)} rows.")
 
 
-def _associations(domains: Domains, overlap: Overlap | None, min_cell: int) -> Iterator[Any]:
+def _associations(domains: Study, overlap: Overlap | None, min_cell: int) -> Iterator[Any]:
     """Tell how strongly every confounder is associated with the domain."""
     for confounder in domains.confounders:
         name = confounder.name
@@ -372,7 +369,7 @@ def share_difference(counts: Array) -> float:
     return float(np.sqrt(max(delta @ np.linalg.pinv(S, hermitian=True) @ delta, 0.0)))
 
 
-def _mean_difference(domains: Domains, values: Array) -> float:
+def _mean_difference(domains: Study, values: Array) -> float:
     r"""Return :math:`(\bar z_q - \bar z_r) / \sqrt{(s_q^2 + s_r^2) / 2}`."""
     weights, moments = _weights(domains), []
     values = np.nan_to_num(values)
@@ -387,12 +384,12 @@ def _mean_difference(domains: Domains, values: Array) -> float:
     return float(difference / spread)
 
 
-def _weights(domains: Domains) -> Array:
+def _weights(domains: Study) -> Array:
     """Return how much every row counts, those left out nothing."""
     return np.where(domains.kept(), 1.0 if domains.weights is None else domains.weights, 0.0)
 
 
-def _by_side(domains: Domains, cell: Array, n_cells: int) -> Array:
+def _by_side(domains: Study, cell: Array, n_cells: int) -> Array:
     """Count rows of (query, reference) by cell; those of cell -1 are left out."""
     weights = _weights(domains)
     sides = ((cell >= 0) & side for side in (domains.is_query, ~domains.is_query))
@@ -400,7 +397,7 @@ def _by_side(domains: Domains, cell: Array, n_cells: int) -> Array:
 
 
 def _cells(
-    domains: Domains, strata: Strata, least: int = MIN_CELL
+    domains: Study, strata: Strata, least: int = MIN_CELL
 ) -> Iterator[tuple[list[str], Array]]:
     """Yield the ways to look at the rows: names of cells, and counts of query and reference."""
     if strata.names:
@@ -428,8 +425,8 @@ def _bins(name: str, values: Array) -> tuple[list[str], Array]:
     return [f"{name} below {shown[0]}", *between, f"{name} from {shown[-1]}"], edges
 
 
-def _strata_sheet(domains: Domains, strata: Strata, min_cell: int) -> Sheet:
-    if domains.weights is not None and domains.sums is None:  # a heavy row is one row
+def _strata_sheet(domains: Study, strata: Strata, min_cell: int) -> Sheet:
+    if domains.weights is not None and domains.is_whole:  # a heavy row is one row
         domains = replace(domains, weights=None)
         strata = domains.strata()
     rows: list[Any] = []
@@ -438,7 +435,7 @@ def _strata_sheet(domains: Domains, strata: Strata, min_cell: int) -> Sheet:
     return Sheet.of_rows(rows, ("rows with", "n_query", "n_reference"))
 
 
-def _wanted(domains: Domains, strata: Strata, goal: float) -> list[str]:
+def _wanted(domains: Study, strata: Strata, goal: float) -> list[str]:
     """Name the rows that would bring the overlap of every confounder to a goal."""
     asked: list[tuple[float, str]] = []
     sides = [f"{domains.labels[0]!r} (query)", f"{domains.labels[1]!r} (reference)"]
@@ -476,7 +473,7 @@ def _coefficient(counts: Array) -> float:
     return float(shares.min(axis=0).sum())
 
 
-def _identifies_matrix(domains: Domains, comparison: Comparison | None) -> tuple[bool | None, str]:
+def _identifies_matrix(domains: Study, comparison: Comparison | None) -> tuple[bool | None, str]:
     """Tell whether these rows and strata determine a full matrix, and why."""
     if comparison is None:
         return False, "Nothing can be compared."
@@ -490,7 +487,7 @@ def _identifies_matrix(domains: Domains, comparison: Comparison | None) -> tuple
         return False, said(_FEW_FOR_MATRIX, rows=rows, d=d, wanted=MANY_ROWS * d)
     if d > _MOST_FEATURES or domains.continuous or domains.gaps is not None:
         return None, said("There are rows enough; {@map='auto'} decides on held-out rows.")
-    domains = domains if domains.sums is None else domains.sampled()
+    domains = domains if domains.is_whole else domains.sampled()
     keep = np.zeros(len(domains.is_query), dtype=bool)
     keep[subsample_sides(domains.is_query, _MOST_ROWS, domains.kept())] = True
     part = replace(domains, keep=keep)

@@ -14,11 +14,12 @@ from condokit.conditionals.splines import Splines
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.blocks import blocks_of
 from condokit.data.covariates import Covariates
-from condokit.data.domains import Domains
 from condokit.data.missing import with_gaps
 from condokit.data.reader import read_two
 from condokit.data.roles import Roles
+from condokit.data.study import Study
 from condokit.data.subsets import subsample_sides
+from condokit.data.sums import no_rows
 from condokit.data.tables import Table
 from condokit.fit.estimator import how_read
 from condokit.maps.affine import AffineMap
@@ -28,16 +29,16 @@ _ROWS_PER_BLOCK = 40
 _MOST_BINS = 10
 
 
-def read_as_fitted(adapter: ConDoAdapter, X: Any, *roles: Any) -> Domains:
+def read_as_fitted(adapter: ConDoAdapter, X: Any, *roles: Any) -> Study:
     """Read a table as a fitted adapter did; `roles` are those of `ConDoAdapter.fit`."""
     if not isinstance(adapter, ConDoAdapter) or not hasattr(adapter, "map_"):
         raise ValueError("'adapter' must be a fitted ConDoAdapter.")
     return read_for_map(adapter.map_, X, Roles(*roles, **how_read(adapter)), adapter.reference)
 
 
-def read_for_map(affine: AffineMap, X: Any, roles: Roles, reference: Any) -> Domains:
+def read_for_map(affine: AffineMap, X: Any, roles: Roles, reference: Any) -> Study:
     """Read a table, unless it is read; without features those of the map, if it names them."""
-    if isinstance(X, Domains):
+    if isinstance(X, Study):
         return _in_map_order(X, affine)
     named = roles.features is None and affine.feature_names is not None
     if named and (blocks_of(X) or Table(X)).columns is not None:
@@ -45,16 +46,16 @@ def read_for_map(affine: AffineMap, X: Any, roles: Roles, reference: Any) -> Dom
     return _in_map_order(read_two(X, roles, reference), affine)
 
 
-def known_rows(domains: Domains) -> Domains:
+def known_rows(domains: Study) -> Study:
     """Return the rows that are known, as a sample of all, if there are sums of all rows."""
-    if domains.sums is None:
+    if domains.is_whole:
         return domains
-    if not domains.sums.are_rows:
-        raise domains.sums.no_rows()
+    if not domains.has_rows:
+        raise no_rows()
     return with_gaps(domains.sampled())
 
 
-def _in_map_order(domains: Domains, affine: AffineMap) -> Domains:
+def _in_map_order(domains: Study, affine: AffineMap) -> Study:
     """Return the domains with the features of a map, in its order."""
     table = domains.tables[0]
     if affine.feature_names is not None and table.columns is not None:
@@ -83,7 +84,7 @@ class ComparableRows:
     row_number: Array  # in the table
 
     @classmethod
-    def of(cls, domains: Domains, comparison: Comparison, affine: AffineMap) -> "ComparableRows":
+    def of(cls, domains: Study, comparison: Comparison, affine: AffineMap) -> "ComparableRows":
         """Gather at most 5000 rows of each domain, evenly taken by weight, and map the query's."""
         place = comparison.support.place(comparison.strata)
         row_number = _evenly_taken(domains, place >= 0)
@@ -145,7 +146,7 @@ class ComparableRows:
         return turned[subject] ^ (both[subject] & self.is_query)[:, None]
 
 
-def _evenly_taken(domains: Domains, compared: Array) -> Array:
+def _evenly_taken(domains: Study, compared: Array) -> Array:
     """Return at most 5000 of the rows of each domain; one that counts twice is taken twice."""
     if domains.weights is None:
         return np.sort(subsample_sides(domains.is_query, _MOST_ROWS, compared))

@@ -13,7 +13,6 @@ from condokit.batches.adapter import BatchAdapter
 from condokit.batches.estimate import find_maps
 from condokit.checks import Array, check_integer, check_seed, quietly, refusal, warn
 from condokit.data.arrays import ones_for_zeros, rms
-from condokit.data.domains import Domains
 from condokit.data.links import check_links
 from condokit.data.noise import recalibrated
 from condokit.data.records import Part, Record, Sheet
@@ -91,7 +90,7 @@ def bootstrap(
     adapter : ConDoAdapter or BatchAdapter
         A fitted adapter; the map that it chose is refitted, the choice is not repeated.
     X, domain
-        The table that it was fitted on, as in `ConDoAdapter.fit`; or its `Domains` as X.
+        The table that it was fitted on, as in `ConDoAdapter.fit`; or its `Study` as X.
     batch, bridge : array-like of shape (n_rows,) or str, default=None
         With a `BatchAdapter`, in place of `domain`; as in `BatchAdapter.fit`.
     confounders, features, groups, sample_weight
@@ -132,14 +131,14 @@ def bootstrap(
 
 def _of_domains(
     adapter: ConDoAdapter,
-    domains: Domains,
+    domains: Study,
     n_resamples: int,
     seed: int,
     n_jobs: int | None,
     verbose: bool,
 ) -> Bootstrap:
     """Refit the map of two domains, and keep its errors."""
-    if domains.sums is not None:
+    if not domains.is_whole:
         raise refusal(
             "bootstrap resamples rows, which must all be in memory. Collect {@`X`} first."
         )
@@ -169,7 +168,7 @@ def _of_domains(
 
 def _of_curves(
     adapter: ConDoAdapter,
-    domains: Domains,
+    domains: Study,
     n_resamples: int,
     seed: int,
     n_jobs: int | None,
@@ -204,11 +203,11 @@ def _of_batches(
     if any(one.kind == "monotone" for one in adapter.maps_.values()):
         raise ValueError("Curves of many batches cannot be refitted; `errors_` come with the fit.")
     plain = adapter.one_adapter().set_params(shrinkage=None)
-    strata, domains, rng = study.domains.strata(), study.domains, np.random.default_rng(seed)
-    cell = np.where(strata.codes < 0, -1, study.batch * len(strata.levels) + strata.codes)
+    strata, rng = study.strata(), np.random.default_rng(seed)
+    cell = np.where(strata.codes < 0, -1, study.code * len(strata.levels) + strata.codes)
     used = np.flatnonzero(cell >= 0)
     # samples of several batches, and subjects, are drawn as a whole
-    unit = used if domains.groups is None else domains.groups[used]
+    unit = used if study.groups is None else study.groups[used]
     unit = np.where(study.bridge[used] >= 0, unit.max() + 1 + study.bridge[used], unit)
     parcels = Parcels(unit, cell[used], int(cell.max()) + 1, len(np.unique(unit)) < len(unit))
     others = [b for b in paths if b != reference]
@@ -217,11 +216,11 @@ def _of_batches(
         for k in range(n_resamples + 1):
             weights = np.zeros(len(cell))
             weights[used] = parcels.draw(rng) if k > 0 else 1.0
-            weights *= 1.0 if domains.weights is None else domains.weights
-            drawn = replace(domains, weights=weights, keep=weights > 0)
+            weights *= 1.0 if study.weights is None else study.weights
+            drawn = replace(study, weights=weights, keep=weights > 0)
             try:
                 with quietly():
-                    again = replace(study, domains=recalibrated(drawn))
+                    again = recalibrated(drawn)
                     maps, _, _ = find_maps(again, plain, reference, paths, adapter.report_.joint)
             except (ValueError, FloatingPointError, np.linalg.LinAlgError):
                 yield None
@@ -259,7 +258,7 @@ def _gathered(draws: _Draws, n_resamples: int, verbose: bool) -> tuple[list[_Dra
     return found, n_tried - len(found)
 
 
-def _by_moments(domains: Domains, recipe: Recipe, n_resamples: int, seed: int) -> _Draws:
+def _by_moments(domains: Study, recipe: Recipe, n_resamples: int, seed: int) -> _Draws:
     """Refit from moments of parcels of rows: all of them first, then reweighted."""
     domains = replace(domains, links=check_links(recipe.family.links, domains.tables[0].labels))
     comparison, rng = recipe.compare(domains, quiet=True), np.random.default_rng(seed)
@@ -277,7 +276,7 @@ def _by_moments(domains: Domains, recipe: Recipe, n_resamples: int, seed: int) -
 
 
 def _by_rows(
-    domains: Domains,
+    domains: Study,
     chosen: Candidate,
     n_resamples: int,
     seed: int,
@@ -296,7 +295,7 @@ def _by_rows(
 
 
 def _refit_rows(
-    domains: Domains, chosen: Candidate, used: Array, units: Parcels, seed: Any, curves: Any
+    domains: Study, chosen: Candidate, used: Array, units: Parcels, seed: Any, curves: Any
 ) -> _Draw | None:
     """Refit to the rows used as often as they are drawn; once each without a seed.
 
@@ -320,7 +319,7 @@ def _refit_rows(
 
 
 def _summary(
-    adapter: ConDoAdapter, domains: Domains, errors: DrawnErrors, n_failed: int
+    adapter: ConDoAdapter, domains: Study, errors: DrawnErrors, n_failed: int
 ) -> Bootstrap:
     affine, n_draws = adapter.map_, len(errors.offsets)
     mean, sd = affine.fitted_on.mean[None], ones_for_zeros(affine.fitted_on.sd)

@@ -12,10 +12,9 @@ from condokit.checks import Array, Missing, check_integer, check_seed, listing, 
 from condokit.compare.comparison import Comparison, compare
 from condokit.data.arrays import computing, is_constant, ones_for_zeros
 from condokit.data.disclosure import MIN_CELL, hidden_counts, too_few
-from condokit.data.domains import Domains, cell_names
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first, plain
 from condokit.data.roles import Roles
-from condokit.data.study import Study
+from condokit.data.study import Study, cell_names
 from condokit.maps.base import Map
 from condokit.maps.profile import profile
 from condokit.solvers.lbfgs import threads
@@ -166,7 +165,7 @@ def evaluate(
         A fitted adapter, or any map from the query's to the reference's features.
     X, domain
         As in `ConDoAdapter.fit`: rows of both domains as recorded, which are mapped here. Or
-        `Domains` as X.
+        `Study` as X.
     batch, bridge : array-like of shape (n_rows,) or str, default=None
         With a `BatchAdapter`, in place of `domain`: as in `BatchAdapter.fit`.
     confounders, features, groups, sample_weight
@@ -226,7 +225,7 @@ def evaluate(
 
 
 def _evaluated(
-    domains: Domains,
+    domains: Study,
     affine: Map,
     adapter: ConDoAdapter | None,
     models: Any,
@@ -319,7 +318,7 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, *asked: Any) -> Batc
         if label not in study.labels or len(facts.path) == 1 and label == adapter.reference_:
             continue
         own = study.labels.index(label)
-        domains = adapter.against_others(study, own).domains
+        domains = adapter.against_others(study, own)
         try:
             one = _evaluated(domains, adapter.maps_[label], None, None, None, None, *asked)
             verdict, doubts, found[label] = one.verdict, list(one.doubts), one
@@ -328,7 +327,7 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, *asked: Any) -> Batc
         if verdict == "better" and not facts.error_after < _CLEARLY * facts.error_before:
             verdict = "cannot tell"
             doubts.append("the path to the reference leaves about as much error as there was")
-        count = hidden_counts(np.array([float(study.rows(own).sum())]))[0]
+        count = hidden_counts(np.array([float(study.among(own).sum())]))[0]
         errors = {"error_before": facts.error_before, "error_after": facts.error_after}
         told = {"path": " > ".join(map(str, facts.path)), "doubts": "; ".join(doubts)}
         rows.append({"batch": label, "verdict": verdict, "rows": count, **errors, **told})
@@ -354,7 +353,7 @@ def _map_of(adapter_or_map: Any) -> Any:
 
 
 def _errors(
-    affine: Any, adapter: ConDoAdapter | None, domains: Domains
+    affine: Any, adapter: ConDoAdapter | None, domains: Study
 ) -> tuple[MapErrors | None, str]:
     """Return what is known of the map's errors, and where the map was learned."""
     now = profile(domains)
@@ -462,7 +461,7 @@ def _findings(
 
 
 def _doubts(
-    domains: Domains,
+    domains: Study,
     comparison: Comparison,
     error: SystematicError | None,
     before: ShiftTests,

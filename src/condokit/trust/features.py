@@ -6,8 +6,8 @@ import numpy as np
 
 from condokit.checks import Array, said
 from condokit.data.disclosure import too_few
-from condokit.data.domains import Domains
 from condokit.data.records import Sheet
+from condokit.data.study import Study
 from condokit.data.subsets import subsample_sides
 
 _MOST_ROWS = 4000  # of a domain that are looked at
@@ -31,7 +31,7 @@ ADVICE = {
 }
 
 
-def describe_features(domains: Domains) -> Sheet:
+def describe_features(domains: Study) -> Sheet:
     """Return what is remarkable about features in at most 4000 rows of a domain, and why."""
     kept, labels = domains.kept(), domains.tables[0].labels
     rows = np.sort(subsample_sides(domains.is_query, _MOST_ROWS, kept))
@@ -52,7 +52,7 @@ def describe_features(domains: Domains) -> Sheet:
     return Sheet.of_rows(notes, ("feature", "kind", "because"))
 
 
-def _constant(domains: Domains, side: Array, part: Array) -> Array:
+def _constant(domains: Study, side: Array, part: Array) -> Array:
     """Return the features that are constant in all rows of one side, of which we have a part."""
     low, high = _extremes(part)
     suspects = np.flatnonzero(low == high)

@@ -13,9 +13,9 @@ from condokit.compare.comparison import compare
 from condokit.compare.overlap import propensity
 from condokit.data.arrays import ones_for_zeros, rms, sides
 from condokit.data.covariates import design, left_of
-from condokit.data.domains import Confounder, Domains
 from condokit.data.noise import at_reliability
 from condokit.data.records import Part, Record, Sheet, plain
+from condokit.data.study import Confounder, Study
 from condokit.data.subsets import subsample
 from condokit.maps.affine import AffineMap
 from condokit.maps.profile import profile
@@ -188,7 +188,7 @@ def robustness_value(t: Any, dof: float) -> Any:
     return value if value.ndim else float(value)
 
 
-def hidden_bounds(domains: Domains, affine: AffineMap) -> tuple[Sheet, str]:
+def hidden_bounds(domains: Study, affine: AffineMap) -> tuple[Sheet, str]:
     r"""Return how far the map of every feature is off at most, and the strongest confounder.
 
     One that was missed and explains shares :math:`R_D^2` and :math:`R_Y^2` of what the recorded
@@ -214,7 +214,7 @@ def hidden_bounds(domains: Domains, affine: AffineMap) -> tuple[Sheet, str]:
     return Sheet({"feature": domains.tables[0].labels, **bounds}), strongest
 
 
-def _rows(domains: Domains) -> tuple[Array, Array]:
+def _rows(domains: Study) -> tuple[Array, Array]:
     """Return the numbers of some rows, and their features."""
     kept = np.flatnonzero(domains.kept())
     rows = kept[subsample(len(kept), _MOST_ROWS)]
@@ -233,21 +233,21 @@ class _Fitted:
     """A map beside the rows it was fitted on, seen at the query's mean."""
 
     adapter: ConDoAdapter
-    domains: Domains
+    domains: Study
     mean: Array  # of the query, in one row
     shift: Array  # by which its mean moves
     unit: Array  # standard deviations of the reference
     errors: Array | None  # standard errors of the image of the mean
 
     @classmethod
-    def of(cls, adapter: ConDoAdapter, domains: Domains) -> "_Fitted":
+    def of(cls, adapter: ConDoAdapter, domains: Study) -> "_Fitted":
         mean = profile(domains).mean[None]
-        turned = profile(replace(domains, is_query=~domains.is_query))
+        turned = profile(domains.divided(~domains.is_query))
         shift = (adapter.map_.without_links(mean) - mean)[0]
         errors = None if adapter.errors_ is None else ones_for_zeros(adapter.errors_.std(mean)[0])
         return cls(adapter, domains, mean, shift, ones_for_zeros(turned.sd), errors)
 
-    def refit(self, domains: Domains) -> ConDoAdapter:
+    def refit(self, domains: Study) -> ConDoAdapter:
         """Fit such an adapter to other domains, however small their overlap."""
         with quietly():
             return clone(self.adapter).set_params(min_overlap=0.0).fit_domains(domains)
@@ -286,7 +286,7 @@ def _other_reliabilities(fitted: _Fitted) -> Iterator[Any]:
                 yield confounder.name, share, None, None, None, str(error).split("\n")[0]
 
 
-def _recorded(domains: Domains, dof: float) -> Iterator[dict[str, Any]]:
+def _recorded(domains: Study, dof: float) -> Iterator[dict[str, Any]]:
     """Measure how much of the domain and of the features every confounder explains, alone."""
     rows, X = _rows(domains)
     is_query = domains.is_query[rows]
@@ -325,7 +325,7 @@ def _placebo(fitted: _Fitted, n_splits: int, rng: np.random.Generator) -> Sheet:
         for split, probability in _chances(domains, name).items():
             found = []
             for _ in range(n_splits):
-                half = replace(domains, is_query=_draw(domains, probability, rng), keep=mine)
+                half = domains.divided(_draw(domains, probability, rng), keep=mine)
                 try:
                     found.append((*_distance(fitted.refit(half), half), _alarms(half, rng)))
                 except (ValueError, np.linalg.LinAlgError):
@@ -338,7 +338,7 @@ def _placebo(fitted: _Fitted, n_splits: int, rng: np.random.Generator) -> Sheet:
     return Sheet.of_rows(rows, columns)
 
 
-def _distance(adapter: ConDoAdapter, domains: Domains) -> tuple[float, float, float]:
+def _distance(adapter: ConDoAdapter, domains: Study) -> tuple[float, float, float]:
     """Return how far a map is from the identity: shift, log-scale, and significant features."""
     fitted, affine = _Fitted.of(adapter, domains), adapter.map_
     scale = beyond = np.nan
@@ -349,7 +349,7 @@ def _distance(adapter: ConDoAdapter, domains: Domains) -> tuple[float, float, fl
     return rms(fitted.shift / fitted.unit), scale, beyond
 
 
-def _alarms(domains: Domains, rng: np.random.Generator) -> float:
+def _alarms(domains: Study, rng: np.random.Generator) -> float:
     """Return the share of features that differ between two parts of a domain, at a level of 5%."""
     identity = AffineMap(np.ones(domains.n_features), np.zeros(domains.n_features))
     rows = ComparableRows.of(domains, compare(domains, quiet=True), identity)
@@ -357,7 +357,7 @@ def _alarms(domains: Domains, rng: np.random.Generator) -> float:
     return float((tests.p <= _LEVEL).mean())
 
 
-def _chances(domains: Domains, name: str) -> dict[str, Array]:
+def _chances(domains: Study, name: str) -> dict[str, Array]:
     """Return how likely every row plays the query: alike, or as confounders of domains differ."""
     chances = {"at random": np.full(len(domains.is_query), 0.5)}
     strata = domains.strata()
@@ -384,7 +384,7 @@ def _chances(domains: Domains, name: str) -> dict[str, Array]:
     return chances
 
 
-def _draw(domains: Domains, probability: Array, rng: np.random.Generator) -> Array:
+def _draw(domains: Study, probability: Array, rng: np.random.Generator) -> Array:
     """Draw which rows play the query; rows of a subject go together."""
     coin = rng.random(len(probability))
     if domains.groups is not None:

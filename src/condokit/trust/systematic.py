@@ -20,8 +20,8 @@ from scipy.special import gammaincinv
 from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, quietly
 from condokit.data.arrays import ones_for_zeros
-from condokit.data.domains import Domains
 from condokit.data.links import apply as apply_links
+from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 from condokit.fit.choose import candidates
@@ -72,7 +72,7 @@ class SystematicError:
 def systematic_error(
     affine: AffineMap,
     adapter: ConDoAdapter | None,
-    domains: Domains,
+    domains: Study,
     rows: ComparableRows,
     is_learned_here: bool,
 ) -> SystematicError | None:
@@ -128,7 +128,7 @@ def _square(error: Array, sd: Array) -> tuple[Array, Array]:
     return square + noise, 4 * square * noise + 2 * noise**2
 
 
-def _posterior(domains: Domains) -> Solution:
+def _posterior(domains: Study) -> Solution:
     """Return the default map of these domains, with the standard deviations of its posterior."""
     settings = ConDoAdapter(divergence="likelihood").get_params(deep=False)
     [default] = candidates(settings, domains)
@@ -136,7 +136,7 @@ def _posterior(domains: Domains) -> Solution:
         return fit_solution(domains, default.recipe)
 
 
-def _mapped(domains: Domains, rows: ComparableRows) -> Domains:
+def _mapped(domains: Study, rows: ComparableRows) -> Study:
     """Return the comparable rows as domains, those of the query mapped."""
     taken = rows.row_number
     confounders = [
@@ -144,10 +144,11 @@ def _mapped(domains: Domains, rows: ComparableRows) -> Domains:
         for c in domains.confounders
     ]
     groups = None if domains.groups is None else domains.groups[taken]
-    return Domains((Table(rows.after),), rows.is_query, confounders, groups=groups)
+    code = (~rows.is_query).astype(np.intp)
+    return Study((Table(rows.after),), code, confounders, groups=groups)
 
 
-def _sampling_error(adapter: ConDoAdapter | None, domains: Domains, x: Array) -> Array:
+def _sampling_error(adapter: ConDoAdapter | None, domains: Study, x: Array) -> Array:
     """Return the standard error of mapped rows, of resampled ones if no other is known."""
     if adapter is None:
         raise ValueError("A map alone does not tell its errors.")

@@ -6,10 +6,10 @@ from scipy.special import fdtrc
 from condokit.checks import Array, listing, said
 from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.covariates import design, fitted, left_of
-from condokit.data.domains import Domains
 from condokit.data.measurements import looks_like, looks_like_a_label, words_of
 from condokit.data.records import Finding
 from condokit.data.roles import column_values
+from condokit.data.study import Study
 from condokit.data.subsets import subsample, subsample_sides
 
 _MOST_ROWS = 2000  # of a domain
@@ -27,7 +27,7 @@ _ADVICE = (
 )
 
 
-def unused_that_matter(domains: Domains) -> list[Finding]:
+def unused_that_matter(domains: Study) -> list[Finding]:
     r"""Name columns that were not used, differ between the domains, and go with the features.
 
     Both given the confounders Z: with and without the column U, the coefficient of the query in the
@@ -70,7 +70,7 @@ def unused_that_matter(domains: Domains) -> list[Finding]:
     return [Finding("care", text.format(listing(names), *verbs[:3]), advice)]
 
 
-def _columns(domains: Domains, rows: Array) -> dict[str, Array]:
+def _columns(domains: Study, rows: Array) -> dict[str, Array]:
     """Return the columns that may be confounders, as numbers."""
     found: dict[str, Array] = {}
     measured = []

@@ -87,7 +87,7 @@ class Discrete:
 def fit_pooled(rows: Rows, has_scale: bool, has_tails: bool = True) -> Solution:
     """Estimate the plain map of every feature; `has_tails` if residuals may have heavy ones."""
     sides = np.split(np.arange(len(rows.order)), [rows.n_query])
-    sums = rows.domains.sums
+    sums = rows.domains.sums_only
     places = sides if sums is None else [rows.used[rows.order[own]] for own in sides]
     discrete = Discrete.of(rows.values, len(rows.flat), places, sums)
     one = rows.unit[0] / rows.unit[1]  # the scale that changes nothing
@@ -117,7 +117,7 @@ def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     table, tails = _estimates(stacked, *own)
     heavy, unknown = tails & ~discrete.tied & ~rows.flat, np.zeros(d, dtype=np.bool_)
     read, n_rows = rows.single(np.flatnonzero(heavy)), len(rows.order)
-    if rows.domains.sums is not None:
+    if not rows.domains.is_whole:
         n_rows = round(float(rows.strata.count.sum()))
     for part in _parts(np.flatnonzero(heavy), n_rows):
         if (single := read(part)) is None:
@@ -223,7 +223,7 @@ def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     X = rows.values()
     if np.isnan(X).any():
         rows, X = rows.complete(X)
-    sums, at = rows.domains.sums, rows.covariates
+    sums, at = rows.domains.sums_only, rows.covariates
     law = law_of(replace(rows, covariates=replace(at, weights=None)), X, fixed, discrete)
     plain = law.frame.at
     may_tail, may_vary = ~discrete.tied & ~rows.flat, ~discrete.modal
