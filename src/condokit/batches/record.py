@@ -13,6 +13,7 @@ from condokit.io.schema import refuse_if, shown
 from condokit.maps import file as mapfile
 
 _ERRORS = ("error_before", "error_after")
+_FIGURES = ("overlap", "bridges", *_ERRORS)
 
 
 def plain(label: Any) -> Any:
@@ -49,22 +50,18 @@ class BatchReport:
         cls, reference: Any, provenance: Mapping[str, Any], labels: Sequence[Any]
     ) -> "BatchReport":
         """Return what a file tells of batches with some labels; refuse paths that lead nowhere."""
-        names = ("rows", "path", "overlap", "bridges", *_ERRORS)
-        facts: dict[Any, Any] = {
-            one["label"]: [float("nan") if one[name] is None else one[name] for name in names]
-            for one in provenance.get("batches", ())
-        }
-        facts = {k: BatchFacts(v[0], list(v[1]), *v[2:]) for k, v in facts.items()}
+        facts: dict[Any, BatchFacts] = {}
+        for one in provenance.get("batches", ()):
+            rest = (float("nan") if one[name] is None else one[name] for name in _FIGURES)
+            facts[one["label"]] = BatchFacts(one["rows"], list(one["path"]), *rest)
         lost, why = provenance.get("unreachable", ()), provenance.get("reference", "")
-        for label, one in facts.items():
-            rest = one.path[1:]
-            is_known = label in labels and one.path[:1] == [label] and label not in lost
-            if not is_known or (rest and (rest[0] not in facts or facts[rest[0]].path != rest)):
-                raise ValueError(
-                    f"'provenance.batches' has no path from {shown(label)} to the others."
-                )
-        if not set(lost) <= set(labels):
-            raise ValueError("'provenance.unreachable' names what is no batch.")
+        for label, known in facts.items():
+            on = known.path[1:]
+            is_known = label in labels and known.path[:1] == [label] and label not in lost
+            nowhere = on and (on[0] not in facts or facts[on[0]].path != on)
+            text = f"'provenance.batches' has no path from {shown(label)} to the others."
+            refuse_if(nowhere or not is_known, text)
+        refuse_if(set(lost) - set(labels), "'provenance.unreachable' names what is no batch.")
         return cls(reference, why, provenance.get("joint", False), facts, list(lost), {})
 
     def plain(self) -> list[dict[str, Any]]:
