@@ -52,7 +52,7 @@ class BatchReport:
         """Return what a file tells of batches with some labels; refuse paths that lead nowhere."""
         facts: dict[Any, BatchFacts] = {}
         for one in provenance.get("batches", ()):
-            rest = (float("nan") if one[name] is None else one[name] for name in _FIGURES)
+            rest: Any = (float("nan") if one[name] is None else one[name] for name in _FIGURES)
             facts[one["label"]] = BatchFacts(one["rows"], list(one["path"]), *rest)
         lost, why = provenance.get("unreachable", ()), provenance.get("reference", "")
         for label, known in facts.items():
