@@ -127,7 +127,7 @@ def test_a_file_tells_of_no_cell_with_fewer_rows_than_sums(tmp_path):
     few = frame[frame.hospital == "B"].index[:25]
     frame.loc[few, "sex"] = "X"
     stats = of_parts(frame)
-    assert stats.continuous.fewest_rows == 68
+    assert stats.sums.continuous.fewest_rows == 68
     stats.save(tmp_path / "a.json")
     again = Statistics.load(tmp_path / "a.json")
     assert ("B", "X") in stats.cells
@@ -195,7 +195,7 @@ def test_the_few_rows_that_lack_a_feature_stay_hidden(tmp_path):
     frame.loc[gone, "f2"] = np.nan
     stats = of_parts(frame)
     stats.save(tmp_path / "a.json")
-    products = Statistics.load(tmp_path / "a.json").continuous.products
+    products = Statistics.load(tmp_path / "a.json").sums.continuous.products
     r, own = products.n_columns, products.own[2]
     cell = list(Statistics.load(tmp_path / "a.json").cells).index(("B", "F"))
     assert own.count[cell] == products.count[cell] - 2
@@ -238,7 +238,7 @@ def test_bad_input_is_refused_by_name(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps({**document, "sha256": digest(document)}))
     with pytest.raises(FileError, match="do not fit"):
         Statistics.load(tmp_path / "a.json")
-    part = Continuous(stats.continuous.basis, 1, 4)
+    part = Continuous(stats.sums.continuous.basis, 1, 4)
     other = type(part.basis)(("age",), ((18.0, 95.0),), 9)
     with pytest.raises(ValueError, match="Functions of continuous confounders differ"):
         part.merge(Continuous(other, 1, 4))

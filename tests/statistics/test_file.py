@@ -233,7 +233,7 @@ def test_a_row_that_lacks_a_value_cannot_be_found_by_subtraction():
     document = saved(stats)
     [one], [own] = document["cells"], document["correlations"]
     # products of complete rows would give (n - 1) / n (x - m)^2, and x with the mean of all
-    inside = stats.moments.products.scatter[0]
+    inside = stats.sums.moments.products.scatter[0]
     n, j = len(table), 2
     guess = one["mean"][j] + np.sqrt((one["squares"][j] - inside[j, j]) * (n - 1) / n)
     other = 2 * one["mean"][j] - guess
@@ -250,7 +250,7 @@ def test_rows_before_the_first_gap_cannot_be_told_from_the_others(rng):
     rest = table.drop(index=table.index[m])
     rest.loc[rest.index[-9:], "crp"] = np.nan  # and one row came before
     stats.update(rest, confounders=rest[["sex", "age"]])
-    inside = stats.continuous.products
+    inside = stats.sums.continuous.products
     k, r = stats.cells[("A", "F")], inside.n_columns
     first = table["crp"].iloc[m]
     assert abs(inside.count[k] * inside.mean[k, r] - first) < 1e-9  # its value
@@ -455,6 +455,6 @@ def test_a_file_that_stands_for_very_many_values_is_refused(forged, monkeypatch)
 
 def test_values_that_no_file_can_hold_are_told_when_it_is_written(rng):
     stats = Statistics.of(rng.normal(size=(40, 2)), label="A")
-    stats.moments.mean *= 1e90
+    stats.sums.moments.mean *= 1e90
     with pytest.raises(ValueError, match=r"cannot be written: 'cells\[0\].mean' must be at"):
         saved(stats)

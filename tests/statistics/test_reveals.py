@@ -94,7 +94,7 @@ def test_what_two_releases_tell_about_one_row():
     last = table.iloc[-1]
     cell = ("A", last["sex"], last["ward"])
     (n, x), (m, y) = (
-        (part.moments.count[part.cells[cell]], part.moments.mean[part.cells[cell]])
+        (part.sums.moments.count[part.cells[cell]], part.sums.moments.mean[part.cells[cell]])
         for part in (one, other)
     )
     np.testing.assert_allclose(n * x - m * y, last[FEATURES].astype(float), atol=1e-9)

@@ -247,7 +247,7 @@ def _cells(layout: _Layout) -> Iterator[_Part]:
 def _with_values(layout: _Layout, features: Array, mean: Array, unit: Array) -> Stacked | None:
     """Return the values of features with heavy tails, None if there are none, or not known."""
     sums, L = layout.study.sums_only, layout.at.n_categories
-    known = {} if sums.values is None or not len(features) else sums.values(features)
+    known = sums.values(features)
     if not len(features) or not {*features.tolist()} <= known.keys():
         return None
     place = np.full(len(sums.label), -1)
@@ -290,7 +290,7 @@ def _products(layout: _Layout) -> tuple[Iterable[_Part], dict[str, Any]]:
         kurtosis, heavy = residual_kurtosis(stats.of(features), known)
         at = law.stacked(X) if not heavy.any() else law.with_kurtosis(known, units, kurtosis)
         tailed = np.flatnonzero(heavy & usable)
-        values = sums.values(features[tailed]) if sums.values is not None and len(tailed) else {}
+        values = sums.values(features[tailed])
         single = [j for j in tailed.tolist() if int(features[j]) in values and j in known.robust]
         layout.normal += [int(features[j]) for j in tailed if j not in single]
         rest = np.setdiff1d(np.arange(len(features)), single)

@@ -50,7 +50,11 @@ def factorize(
     """Return the distinct values of all columns, sorted, and each row's number (-1: missing)."""
     number: dict[Any, int] = {}  # of every distinct value, in order of appearance
     numbers = [np.empty(0, dtype=np.int32)]
-    for part in (part for column in columns for part in _parts(column)):
+    few = _few_levels(columns[0]) if len(columns) == 1 and len(columns[0]) > PART else None
+    if few is not None:
+        number, numbers = {value: k for k, value in enumerate((*few[0], None))}, [few[1]]
+        numbers[0][few[1] < 0] = len(few[0])
+    for part in (part for column in columns if few is None for part in _parts(column)):
         try:
             new = set(part).difference(number)
         except TypeError:
@@ -81,10 +85,19 @@ def in_order(levels: Iterable[Any]) -> list[Any]:
 
 
 def number_levels(column: Any, name: str) -> tuple[list[Any], Array]:
-    """Do as `factorize` does, without order; faster if there are few distinct values."""
+    """Do as `factorize` does, without order."""
+    found = _few_levels(column)
+    return factorize([column], name, allow_missing=True) if found is None else found
+
+
+def _few_levels(column: Any) -> tuple[list[Any], Array] | None:
+    """Return distinct values and each row's number (-1: missing), if these are few."""
     codes, levels = np.full(len(column), -2, dtype=np.int32), list[Any]()
     is_series = hasattr(column, "to_native")
-    column = column if is_series else np.asarray(column)
+    if not is_series:
+        column = np.asarray(column)
+        if column.dtype == object or column.ndim != 1:  # values may compare as they like
+            return None
     has_gaps = is_series and column.null_count() > 0
     if has_gaps:
         codes[column.is_null().to_numpy()] = -1
@@ -100,7 +113,7 @@ def number_levels(column: Any, name: str) -> tuple[list[Any], Array]:
         same = as_array(same.fill_null(False) if has_gaps else same, bool)
         np.copyto(codes, np.int32(len(levels)), where=same)
         levels.append(value)
-    return factorize([column], name, allow_missing=True)
+    return None
 
 
 def _is_missing(value: Any) -> bool:

@@ -7,11 +7,13 @@ import numpy as np
 
 from condokit.checks import LARGEST, Array, are_moderate, listing, refusal, sizes
 from condokit.data.arrays import sides
-from condokit.data.grouped import GroupedMoments
+from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.study import Study
-from condokit.data.sums import Sums, Ties
+from condokit.data.subsets import subsample
+from condokit.data.sums import CellSums, Sums
 
 SIDES = ("query", "reference")
+_PRODUCT_ROWS = 50_000  # that tell how features go together
 _FEWEST_OF_CELL = 8  # rows on average, so that sums are far smaller than the table
 
 
@@ -41,9 +43,12 @@ def with_gaps(domains: Study, by_side: bool = True) -> Study:
         for k in np.unique(domains.code[here]):
             counts[k] += missing[domains.code[here] == k].sum(axis=0)
     if moments is not None:
+        if moments.products is None:
+            moments.products = _products(domains, cell, moments)
         made_of = domains.tables, domains.weights, domains.links
         label = np.repeat(np.arange(domains.n_domains), len(moments.count) // domains.n_domains)
-        sums = Sums(moments, label, Ties(), cell, are_rows=True, is_whole=True, made_of=made_of)
+        cells = CellSums(moments)
+        sums = Sums(cells, label, cell, are_rows=True, is_whole=True, made_of=made_of)
         domains = replace(domains, sums=sums)
     if not any(count.any() for count in counts):
         return domains
@@ -69,7 +74,20 @@ def _cells(domains: Study) -> tuple[Array, GroupedMoments | None]:
     n_cells = domains.n_domains * len(strata.levels)
     if _FEWEST_OF_CELL * n_cells > len(cell) or domains.is_rectangular or domains.links:
         return cell, None
-    return cell, GroupedMoments(n_cells, domains.n_features, products=True)
+    return cell, GroupedMoments(n_cells, domains.n_features, len(cell) <= _PRODUCT_ROWS)
+
+
+def _products(domains: Study, cell: Array, moments: GroupedMoments) -> GroupedScatter:
+    """Return how a few features go together in cells, from some of many rows."""
+    used = np.flatnonzero(cell >= 0)
+    rows = used[subsample(len(used), _PRODUCT_ROWS)]
+    X = domains.of(moments.few).rows(rows)
+    complete = np.where(np.isnan(X).any(axis=1), -1, cell[rows])
+    found = GroupedScatter(len(moments.count), len(moments.few))
+    found.update(
+        np.nan_to_num(X), complete, None if domains.weights is None else domains.weights[rows]
+    )
+    return found
 
 
 def missing_features(domains: Study) -> dict[str, dict[str, int]]:

@@ -7,7 +7,6 @@ confounders, features, missing values and weights are decided by the same functi
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -15,7 +14,6 @@ import numpy as np
 
 from condokit.checks import Array, NeedsRows, did_you_mean, listing, refusal, require_domain, said
 from condokit.data.arrays import sides
-from condokit.data.bins import Bins, Values
 from condokit.data.blocks import Blocks, block_rows, blocks_of, reduce_blocks
 from condokit.data.columns import as_array, factorize, in_order, number_levels
 from condokit.data.confounders import (
@@ -44,7 +42,7 @@ from condokit.data.roles import (
     unused_columns,
 )
 from condokit.data.study import Confounder, Study, in_several
-from condokit.data.sums import Sums, Ties
+from condokit.data.sums import CellSums, Sums
 from condokit.data.tables import Table
 from condokit.data.tally import Pass, Reading, Sample, Tally, domain_of, marks_of
 from condokit.io.formats import arrow
@@ -455,7 +453,7 @@ def _domains(
 
 def _sums(blocks: Blocks, reading: Reading, tally: Tally, sample: Sample, side: Array) -> Sums:
     """Return the sums of all rows; products of features and equal values are of the sample."""
-    moments, ties = tally.moments, Ties()
+    moments = tally.moments
     gaps = np.isnan(sample.X) if moments.known is not None else None
     of_sample = GroupedMoments(len(side), sample.X.shape[1], products=True)
     of_sample.update(sample.X, sample.cell, None, gaps)
@@ -466,15 +464,9 @@ def _sums(blocks: Blocks, reading: Reading, tally: Tally, sample: Sample, side: 
         known = tally.cells, make, features, has_confounders
         return reduce_blocks(blocks, Pass(reading, *known))
 
-    def values(features: Array) -> dict[int, Values]:
-        """Count the values of features with heavy tails in bins."""
-        empty = partial(Bins, moments.mean[:, features], moments.sd[:, features])
-        bins = again(empty, features, has_confounders=False)
-        return {int(j): bins.values(k) for k, j in enumerate(features)}
-
-    rows: dict[str, Any] = {"are_rows": True, "counts": sample.counts}
-    found = Sums(moments, side, ties, sample.cell, values=values, again=again, **rows)
-    ties.update(sample.X, side[sample.cell], found.weights)
+    cells = CellSums(moments)
+    found = Sums(cells, side, sample.cell, again=again, are_rows=True, counts=sample.counts)
+    cells.ties.update(sample.X, side[sample.cell], found.weights)
     return found
 
 

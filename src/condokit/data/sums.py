@@ -1,7 +1,7 @@
 """Statistics of all rows of the domains, of which the tables hold some rows, or none."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -9,7 +9,8 @@ import numpy as np
 
 from condokit.checks import Array, NeedsRows, said
 from condokit.data.arrays import ones_for_zeros
-from condokit.data.bins import Values
+from condokit.data.basis import RangeBasis
+from condokit.data.bins import Bins, Values
 from condokit.data.continuous import Continuous
 from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.subsets import subsample
@@ -86,56 +87,104 @@ class Ties:
         return found
 
 
-class CellScatter:
-    """Covariances of cells, for `Sums.again`."""
+@dataclass
+class CellSums:
+    """Everything that adds up over the rows of cells; parts merge in any order.
 
-    def __init__(self, n_cells: int, n_features: int) -> None:
-        self.scatter = GroupedScatter(n_cells, n_features)
+    A cell is a domain and a level of each category. Files of statistics hold this and nothing else.
+    """
 
-    def update(self, X: Array, _: Array, cell: Array, weights: Array | None = None) -> None:
-        """Add rows."""
-        self.scatter.update(X, cell, weights)
+    moments: GroupedMoments  # counts, missing values, powers, products of a few features
+    ties: Ties = field(default_factory=Ties)  # equal values, by domain
+    continuous: Continuous | None = None  # products with functions of continuous confounders
+    # in a second round: the values of features with heavy tails, by number
+    values: dict[int, Values] = field(default_factory=dict)
 
-    def merge(self, other: "CellScatter") -> None:
-        """Add what another object has gathered."""
-        self.scatter.merge(other.scatter)
+    @classmethod
+    def empty(cls, n_features: int, basis: RangeBasis | None = None) -> "CellSums":
+        """Return the sums of no rows."""
+        own = None if basis is None else Continuous(basis, 0, n_features)
+        return cls(GroupedMoments(0, n_features, products=True), continuous=own)
+
+    def update(
+        self,
+        X: Array,
+        Z: Array,
+        cell: Array,
+        label: Array,
+        weights: Array | None = None,
+        gaps: Array | None = None,
+    ) -> None:
+        """Add rows of features and continuous confounders; negative cells are left out."""
+        self.moments.update(X, cell, weights, gaps)
+        if self.continuous is not None:
+            self.continuous.update(X, Z, cell, weights)
+        mine = cell >= 0
+        self.ties.update(X[mine], label[mine])
+
+    def resize(self, n_cells: int) -> None:
+        """Make room for more cells."""
+        if n_cells > len(self.moments.count):
+            self.moments = self.moments.resized(n_cells)
+            self.continuous = self.continuous and self.continuous.resized(n_cells)
+
+    def merge(self, other: "CellSums", place: Array, labels: Array) -> None:
+        """Add what another object has gathered; its cells and labels have a place each here."""
+        self.moments.merge(other.moments, place)
+        self.ties.merge(other.ties, labels)
+        if self.continuous is not None and other.continuous is not None:
+            self.continuous.merge(other.continuous, place)
+        for j, values in other.values.items():
+            values = values.placed(place)
+            self.values[j] = self.values[j].merge(values) if j in self.values else values
+
+    def of(self, features: Array) -> "CellSums":
+        """Return some of the features."""
+        own = None if self.continuous is None else self.continuous.of(features)
+        number = {int(j): k for k, j in enumerate(features)}
+        values = {number[j]: one for j, one in self.values.items() if j in number}
+        return CellSums(self.moments.of(features), self.ties.of(features), own, values)
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What is known of all rows by cells, a cell being a label and a level of each category."""
+    """The sums of all rows of a study, and which cells the rows of its tables are of."""
 
-    moments: GroupedMoments  # of cells
+    cells: CellSums
     label: Array  # (n_cells,): the number of the label of each
-    ties: Ties
     cell: Array  # (n_rows,): the cell of each row of the tables
     by_cell: bool = True  # whether products of features are those of their cell
     are_rows: bool = False  # whether these are rows of their cell; if not, each stands for it
-    # the values of features with heavy tails, as far as they are known, by number
-    values: Callable[[Array], dict[int, Values]] | None = None
     counts: Array | None = None  # (n_rows,): how often each row is there, where it is once for many
-    continuous: Continuous | None = None  # of continuous confounders
     # read all rows again, given something empty with `update` (of features, continuous confounders
     # as given, cells, weights or None) and `merge`, and the numbers of features it is told
     again: Callable[..., Any] | None = None  # (make, features)
     is_whole: bool = False  # whether the tables hold all rows
     made_of: tuple[Any, ...] = ()  # the tables, weights and links of these rows
 
+    @property
+    def moments(self) -> GroupedMoments:
+        """The moments of cells."""
+        return self.cells.moments
+
+    @property
+    def continuous(self) -> Continuous | None:
+        """What is known of continuous confounders by cells alone."""
+        return self.cells.continuous
+
+    def values(self, features: Array) -> dict[int, Values]:
+        """Return the values of features with heavy tails in bins, of those that are known."""
+        if self.again is None or not len(features):
+            return self.cells.values
+        moments = self.cells.moments
+        empty = partial(Bins, moments.mean[:, features], moments.sd[:, features])
+        bins = self.again(empty, features, has_confounders=False)
+        return {int(j): bins.values(k) for k, j in enumerate(features)}
+
     def of(self, places: Array) -> "Sums":
         """Return what is known of some of the features."""
-        whole, some = self.values, None
-        if whole is not None:
-            number = {int(place): j for j, place in enumerate(places)}
-
-            def some(features: Array) -> dict[int, Values]:
-                found = whole(places[features])
-                return {number[k]: v for k, v in found.items() if k in number}
-
-        moments, ties = self.moments.of(places), self.ties.of(places)
-        own = None if self.continuous is None else self.continuous.of(places)
-        again = self.again
-        more = None if again is None else partial(_again, again, places)
-        return replace(self, moments=moments, ties=ties, values=some, continuous=own, again=more)
+        more = None if self.again is None else partial(_again, self.again, places)
+        return replace(self, cells=self.cells.of(places), again=more)
 
     def groups_of_cells(self, groups: Array) -> Array:
         """Return the group of each cell, given that of each row; -1 is none."""
@@ -157,7 +206,8 @@ class Sums:
             whole = whole.products
             if self.again is not None:  # in another pass
                 n, d = self.moments.mean.shape
-                whole = self.again(partial(CellScatter, n, d), np.arange(d)).scatter
+                empty = partial(GroupedScatter, n, d)
+                whole = self.again(empty, np.arange(d), has_confounders=False)
         found.merge(whole, of_cell)
         return found
 
@@ -189,7 +239,7 @@ class Sums:
         cells = np.unique(self.cell[rows])
         n = self.moments.n[cells].sum(axis=0)
         d = self.moments.mean.shape[1]
-        found = self.ties.largest(np.unique(self.label[cells]), d)
+        found = self.cells.ties.largest(np.unique(self.label[cells]), d)
         return np.minimum(found, n), np.broadcast_to(n, d)
 
 
@@ -204,5 +254,5 @@ def no_rows() -> ValueError:
     )
 
 
-def _again(again: Any, places: Array, make: Any, features: Array) -> Any:
-    return again(make, features=places[features])
+def _again(again: Any, places: Array, make: Any, features: Array, **how: Any) -> Any:
+    return again(make, features=places[features], **how)

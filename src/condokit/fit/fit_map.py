@@ -265,11 +265,23 @@ def _refuse_failure(solution: Solution, table: Table, support: Support) -> None:
 
 def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Found:
     """Return a diagonal map, shrunk as asked, with its errors."""
-    table = domains.tables[0]
-    plain, unit, flat = _solve_diagonal(domains, recipe, comparison)
+    table, fallback = domains.tables[0], dict[str, Any]()
+    if domains.gaps is not None:
+        plain, unit, flat = _solve_by_gaps(domains, recipe)
+    else:
+        if _has_no_spread(recipe, comparison):
+            warn(
+                "no-spread",
+                "A domain has one row in each stratum compared, so a scale cannot be learned: "
+                "features are only shifted. Add rows or merge strata to learn one.",
+            )
+            recipe, fallback = _without_scale(recipe), {"fallback": "shift"}
+        plain, unit, flat = _solve_together(domains, recipe, comparison)
+    if recipe.family.has_scale:
+        _warn_constant(table, flat)
     settled = settle(plain, unit, recipe.shrinkage)
     solution = settled.solution
-    facts = {"constant_features": table.names_of(flat), **settled.facts(plain, table)}
+    facts = {"constant_features": table.names_of(flat), **settled.facts(plain, table), **fallback}
     errors: StandardErrors | None = DiagonalErrors.of(plain, solution)
     resamples = recipe.finds_errors and domains.is_whole
     if errors is None and resamples and recipe.needs == "moments":
@@ -278,23 +290,23 @@ def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
     return solution, facts, errors
 
 
-def _solve_diagonal(
-    domains: Study, recipe: Recipe, comparison: Comparison
-) -> tuple[Solution, Array, Array]:
-    """Return the best map, the reference's spread, and which features are constant."""
-    if domains.gaps is None:
-        solution, unit, flat = _solve_together(domains, recipe, comparison)
-    else:
-        solution, unit, flat = _solve_by_gaps(domains, recipe)
-    if recipe.family.has_scale:
-        _warn_constant(domains.tables[0], flat)
-    return solution, unit, flat
+def _has_no_spread(recipe: Recipe, comparison: Comparison) -> bool:
+    """Tell whether a scale is asked for, but a domain has a single row in every stratum."""
+    counts = comparison.support.count_query.max(), comparison.support.count_reference.max()
+    by_strata = recipe.needs == "rows" or not recipe.conditional.is_smooth
+    return by_strata and recipe.family.has_scale and min(counts) < _LONE
+
+
+def _without_scale(recipe: Recipe) -> Recipe:
+    """Return the recipe of a map that has an offset alone, if it has one."""
+    kind = Shift if recipe.family.has_offset else Identity
+    return replace(recipe, family=kind(recipe.family.links))
 
 
 def _solve_together(
     domains: Study, recipe: Recipe, comparison: Comparison
 ) -> tuple[Solution, Array, Array]:
-    """Return what `_solve_diagonal` does, of features in one go."""
+    """Return the best map, the reference's spread, and which features are constant."""
     family, divergence = recipe.family, recipe.divergence
     if recipe.needs == "rows":
         rows = Rows.read(domains, comparison, family.has_scale)
@@ -319,15 +331,12 @@ def solve_moments(family: MapFamily, divergence: Divergence, pair: MomentPair) -
 def _solve_by_gaps(domains: Study, recipe: Recipe) -> tuple[Solution, Array, Array]:
     """Fit features that are known in the same rows together, on these rows alone."""
     results, unit, flat = [], np.empty(domains.n_features), np.zeros(domains.n_features, bool)
-    only_offset = Shift() if recipe.family.has_offset else Identity()
     for features, known in same_gaps(domains):
         part = replace(domains.of(features), keep=known, gaps=None)
         try:
             compared = recipe.compare(part, quiet=True)
-            counts = compared.support.count_query.max(), compared.support.count_reference.max()
-            lone = recipe.family.has_scale and min(counts) < _LONE
-            own = replace(recipe, family=only_offset) if lone else recipe
-            found = _solve_together(part, own, compared)
+            lone = _has_no_spread(recipe, compared)
+            found = _solve_together(part, _without_scale(recipe) if lone else recipe, compared)
         except ValueError as error:
             names = listing(part.tables[0].labels)
             raise type(error)(f"{names}, where values are known: {error}") from None
@@ -342,6 +351,8 @@ def _fit_monotone(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
     straight = replace(recipe, family=LocationScale())
     plain = replace(straight, shrinkage="auto" if recipe.shrinkage == "auto" else None)
     line, facts, errors = _fit_diagonal(domains, plain, comparison)
+    if "fallback" in facts:  # not even a scale can be learned
+        return line, facts, errors
     again, how = partial(straight.compare, quiet=True), (recipe.shrinkage, recipe.sparing)
     curves = fit_curves(domains, again, comparison, line, errors, *how)
     if curves is None:

@@ -26,6 +26,8 @@ _MUCH_OUTSIDE = 0.01  # share of rows
 _MUCH_IN_TAILS = 0.05  # share of rows of a feature
 _DRIFT = 0.5  # standard deviations
 _SPREAD = 1.5  # ratio of standard deviations
+_BLOCK_VALUES = 1 << 22  # of rows that are described at a time
+_TABLES = ("mean", "sd", "missing", "low", "high")
 _CERTAIN = 4.0  # standard errors
 _MUCH_MISSING = 0.1  # more than when fitting
 _overflowing = np.errstate(over="ignore", invalid="ignore")  # values may be of any size
@@ -52,8 +54,23 @@ def profile(domains: Study, hidden: bool = False) -> "Profile":
         return _of_sums(domains, query)
     most = max(_ENOUGH_ROWS, min(MOST_ROWS, _MANY_VALUES // max(domains.n_features, 1)))
     rows = query[subsample(len(query), most)]
+    step = max(1, _BLOCK_VALUES // max(len(rows), 1))
+    if step >= domains.n_features:
+        return _of_rows(domains, rows, len(query), hidden)
+    every = np.arange(domains.n_features)
+    parts = [
+        _of_rows(domains.of(every[k : k + step]), rows, len(query), hidden)
+        for k in range(0, len(every), step)
+    ]
+    tables: list[Any] = [[getattr(part, name) for part in parts] for name in _TABLES]
+    known = (None if own[0] is None else np.concatenate(own) for own in tables)
+    return Profile(len(query), *known)
+
+
+def _of_rows(domains: Study, rows: Array, n_rows: int, hidden: bool) -> "Profile":
+    """Describe the features of some rows of the query that stand for `n_rows`."""
     X, groups = domains.side(True, rows), None if domains.groups is None else domains.groups[rows]
-    found = Profile.of(X, len(query), groups=groups)
+    found = Profile.of(X, n_rows, groups=groups)
     if not hidden:
         return found
     known, gaps = (_with_some(mark, groups) for mark in (~np.isnan(X), np.isnan(X)))

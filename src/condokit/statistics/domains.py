@@ -51,7 +51,7 @@ def cells_of(stats: Statistics) -> Study:
     """Return the cells as rows; the largest domain is the reference."""
     _warn_of_units(stats)
     _warn_of_spellings(stats)
-    cells, moments = list(stats.cells), stats.moments
+    cells, moments = list(stats.cells), stats.sums.moments
     names = stats.categories
     confounders = []
     for j, name in enumerate(names, 1):
@@ -62,15 +62,7 @@ def cells_of(stats: Statistics) -> Study:
     ranges = stats.ranges
     confounders += [Confounder(n, True, range=ranges[n]) for n in stats.confounders if n in ranges]
     label = np.array([stats.labels.index(cell[0]) for cell in cells])
-    sums = Sums(
-        moments,
-        label,
-        stats.ties,
-        np.arange(len(cells)),
-        by_cell=stats.by_cell,
-        values=lambda _: stats.values,
-        continuous=stats.continuous,
-    )
+    sums = Sums(stats.sums, label, np.arange(len(cells)), by_cell=stats.by_cell)
     table: Any = moments.mean
     if stats.feature_names is not None:
         pa = arrow()
@@ -97,7 +89,7 @@ def as_study(stats: Statistics) -> Study:
 
 def _gaps(stats: Statistics, is_query: Array) -> tuple[Array, Array] | None:
     """Return how many values of features are missing in query and reference."""
-    moments = stats.moments
+    moments = stats.sums.moments
     if moments.known is None or (moments.known == moments.count[:, None]).all():
         return None
     lacking = moments.count[:, None] - moments.known
@@ -114,7 +106,7 @@ def _gaps(stats: Statistics, is_query: Array) -> tuple[Array, Array] | None:
 
 def _typical(stats: Statistics) -> Array:
     """Return the root mean square of every feature by label, shape (n_labels, n_features)."""
-    moments = stats.moments
+    moments = stats.sums.moments
     n = np.broadcast_to(moments.n, moments.mean.shape)
     found = []
     for name in stats.labels:

@@ -48,12 +48,12 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
     check_integer("min_cell", min_cell, FEWEST)
     # so much weight has `min_cell` rows behind it at least
     weight = int(np.ceil(stats.largest_weight))
-    own = 0 if stats.continuous is None else stats.continuous.fewest_rows
+    own = 0 if stats.sums.continuous is None else stats.sums.continuous.fewest_rows
     fewest = max(min_cell, own)
     few, least = min_cell * weight, fewest * weight
     cells, kept, masked, gone = [], [], dict(stats.masked), 0.0
     for cell, k in sorted(stats.cells.items(), key=lambda item: [str(x) for x in item[0]]):
-        n = stats.moments.count[k]
+        n = stats.sums.moments.count[k]
         if 0 < n < least:
             masked["cells"] += 1
             gone += n
@@ -82,7 +82,7 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
         "correlations": _correlations(stats, kept, least, weight),
         "equal_values": _ties(stats, kept, few),
         "values": _values(stats, few, kept),
-        "continuous": stats.continuous and stats.continuous.written(kept, few, least),
+        "continuous": stats.sums.continuous and stats.sums.continuous.written(kept, few, least),
     }
 
 
@@ -92,7 +92,7 @@ def _range(stats: Any, name: str) -> dict[str, Any]:
 
 def _cell(cell: tuple[Any, ...], stats: Any, k: int, least: int) -> dict[str, Any]:
     """Return what is written of a cell."""
-    moments = stats.moments
+    moments = stats.sums.moments
     n, count = np.broadcast_to(moments.n[k], stats.n_features), moments.count[k]
     found: dict[str, Any] = {
         "domain": plain(cell[0]),
@@ -116,7 +116,7 @@ def _correlations(stats: Any, kept: list[int], least: int, weight: int) -> list[
     Not their products, since these are of rows that lack no feature: beside the squares of all
     rows they would tell about the others.
     """
-    products, cells = stats.moments.products, list(stats.cells)
+    products, cells = stats.sums.moments.products, list(stats.cells)
     assert products is not None
     enough, found = max(MIN_POWERS * least, 2 * weight * (products.mean.shape[1] + 1)), []
     for label in stats.labels:
@@ -135,10 +135,10 @@ def _ties(stats: Any, kept: list[int], least: int) -> list[dict[str, Any]]:
     that are left out.
     """
     found, cells = [], list(stats.cells)
-    for label, counts in zip(stats.labels, stats.ties.counts):
-        rows = sum(stats.moments.count[k] for k in kept if cells[k][0] == label)
+    for label, counts in zip(stats.labels, stats.sums.ties.counts):
+        rows = sum(stats.sums.moments.count[k] for k in kept if cells[k][0] == label)
         step = max(least, round(rows / 100))
-        for feature, marks in zip(stats.ties.features.tolist(), counts if rows else ()):
+        for feature, marks in zip(stats.sums.ties.features.tolist(), counts if rows else ()):
             many = np.flatnonzero(marks >= max(least, _TIES * rows))
             if len(many):
                 pairs = [[int(m), whole(min(step * round(marks[m] / step), rows))] for m in many]
@@ -148,9 +148,9 @@ def _ties(stats: Any, kept: list[int], least: int) -> list[dict[str, Any]]:
 
 def _values(stats: Any, least: int, kept: list[int]) -> list[dict[str, Any]]:
     """Return the values of features with heavy tails, at least so many rows behind each pair."""
-    found, moments, cells = [], stats.moments, list(stats.cells)
+    found, moments, cells = [], stats.sums.moments, list(stats.cells)
     sd = moments.sd
-    for feature, every in stats.values.items():
+    for feature, every in stats.sums.values.items():
         values = every.coarser(least, moments.mean[:, feature], sd[:, feature])
         for k in kept:
             mine = values.cell == k
@@ -182,8 +182,8 @@ def _from(content: dict[str, Any], stats: Any) -> Any:
     _fill_ties(content["equal_values"], stats)
     _fill_values(content["values"], stats)
     if content["continuous"] is not None:
-        stats.continuous = Continuous.read(content["continuous"])
-        _check_continuous(stats.continuous, stats)
+        stats.sums.continuous = Continuous.read(content["continuous"])
+        _check_continuous(stats.sums.continuous, stats)
     stats._roles = dict.fromkeys(("domain", "label", "confounders", "sample_weight", "features"))
     stats._roles |= {"categorical": None, "missing": "raise"}
     return stats
@@ -207,12 +207,12 @@ def _fill_head(content: dict[str, Any], stats: Any) -> None:
     stats.reference, stats.masked = content["reference"], content["masked"]
     stats.largest_weight = float(content["largest_weight"])
     stats.by_cell = False
-    stats.moments = type(stats.moments)(0, stats.n_features, products=True)
+    stats.sums = type(stats.sums).empty(stats.n_features)
 
 
 def _fill_cells(content: dict[str, Any], stats: Any) -> None:
     """Read counts and sums of powers."""
-    cells, d, part = content["cells"], stats.n_features, stats.moments
+    cells, d, part = content["cells"], stats.n_features, stats.sums.moments
     keys, unknown = [(one["domain"], *one["levels"]) for one in cells], np.full(d, np.nan)
     is_wrong = len(set(keys)) < len(keys) or {len(key) - 1 for key in keys} != {
         len(stats.categories)
@@ -225,7 +225,7 @@ def _fill_cells(content: dict[str, Any], stats: Any) -> None:
         n_values > documents.MOST_VALUES, f"it stands for {n_values} values, which is too much"
     )
     stats._places(keys)
-    part = stats.moments
+    part = stats.sums.moments
     part.count[:] = count = np.array([one["count"] for one in cells], dtype=float)
     least = content["fewest_rows"] * stats.largest_weight
     refuse_if(count < least, f"'cells' has a 'count' below {least:g}, the fewest rows")
@@ -259,7 +259,8 @@ def _fill_powers(third: Array, fourth: Array, part: Any, n: Array) -> None:
 
 def _spread_correlations(content: list[dict[str, Any]], stats: Any) -> None:
     """Give every cell its share of the products of its label."""
-    products, few, cells = stats.moments.products, stats.moments.few, dict[Any, list[int]]()
+    moments, cells = stats.sums.moments, dict[Any, list[int]]()
+    products, few = moments.products, moments.few
     for cell, k in stats.cells.items():
         cells.setdefault(cell[0], []).append(k)
     for one in content:
@@ -270,9 +271,9 @@ def _spread_correlations(content: list[dict[str, Any]], stats: Any) -> None:
         is_wrong = np.abs(matrix - matrix.T).max() > _POSSIBLE - 1
         is_wrong = is_wrong or np.linalg.eigvalsh(matrix)[0] < 1 - _POSSIBLE
         refuse_if(is_wrong, f"{where} cannot be those of any rows")
-        products.count[mine] = stats.moments.count[mine]
-        products.mean[mine] = stats.moments.mean[mine][:, few]
-        size = np.sqrt(stats.moments.squares[mine][:, few].sum(axis=0))
+        products.count[mine] = moments.count[mine]
+        products.mean[mine] = moments.mean[mine][:, few]
+        size = np.sqrt(moments.squares[mine][:, few].sum(axis=0))
         sums = matrix * np.outer(size, size)
         share: Array = products.count[mine] / products.count[mine].sum()
         products.scatter[mine] = share[:, None, None] * sums
@@ -280,7 +281,7 @@ def _spread_correlations(content: list[dict[str, Any]], stats: Any) -> None:
 
 def _fill_ties(content: list[dict[str, Any]], stats: Any) -> None:
     """Read how many rows share a mark."""
-    ties, rows = stats.ties, stats.n_rows
+    ties, rows = stats.sums.ties, stats.n_rows
     ties.make_room(np.array([one["feature"] for one in content], dtype=np.intp), len(rows))
     label = {name: k for k, name in enumerate(rows)}
     for one in content:
@@ -302,16 +303,16 @@ def _fill_values(content: list[dict[str, Any]], stats: Any) -> None:
         refuse_if(
             k is None or k in parts.get(j, ()), "'values' has a cell twice, or one of no rows"
         )
-        most = stats.moments.count[k] * _ROUNDED
+        most = stats.sums.moments.count[k] * _ROUNDED
         refuse_if(one["counts"].sum() > most, "'values' has more rows than 'cells'")
         found = Values(np.full(len(one["counts"]), k), one["counts"], one["ends"])
         parts.setdefault(j, {})[k] = found
-    stats.values = {j: Values.joined(every.values()) for j, every in parts.items()}
+    stats.sums.values = {j: Values.joined(every.values()) for j, every in parts.items()}
 
 
 def _check_continuous(found: Continuous, stats: Any) -> None:
     """Refuse sums with confounders of numbers that are not of these cells."""
-    count, text = stats.moments.count, "cannot be sums of the rows of 'cells'"
+    count, text = stats.sums.moments.count, "cannot be sums of the rows of 'cells'"
     ranges = dict(zip(found.basis.names, found.basis.ranges))
     refuse_if(ranges != stats.ranges, "'continuous.basis.ranges' are not those of 'confounders'")
     rows = np.column_stack([found.products.count, *found.bins.sum(axis=2).T])

@@ -9,14 +9,12 @@ import numpy as np
 
 from condokit.checks import LARGEST, SMALLEST, Array, is_number, listing, refusal
 from condokit.data.basis import RangeBasis
-from condokit.data.bins import Bins, Values
+from condokit.data.bins import Bins
 from condokit.data.confounders import as_number
-from condokit.data.continuous import Continuous
-from condokit.data.grouped import GroupedMoments
 from condokit.data.reader import read
 from condokit.data.roles import Roles, are_names
 from condokit.data.study import Study
-from condokit.data.sums import Ties
+from condokit.data.sums import CellSums
 from condokit.data.tables import Table
 from condokit.io.documents import Place
 from condokit.statistics import file, reveals
@@ -74,14 +72,11 @@ class Statistics:
         self.ranges: dict[str, tuple[float, float]] = {}
         self.labels: list[Any] = []
         self.cells: dict[Cell, int] = {}
-        self.moments = GroupedMoments(0, 0, products=True)
-        self.continuous: Continuous | None = None
-        self.ties = Ties()
+        self.sums = CellSums.empty(0)
         self.by_cell = True  # whether products of features are known of every cell: not in files
         self.largest_weight = 1.0  # of a row
         self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # left out of a file
         self.hashes: list[str] = []  # of the files that these come from
-        self.values: dict[int, Values] = {}  # of features with heavy tails, in a second round
         self.left: dict[str, str] = {}  # columns that are no features, and why, if none were named
         self._roles: dict[str, Any] = {}
 
@@ -179,7 +174,7 @@ class Statistics:
         """
         if getattr(X, "shape", (1,))[0] == 0 and self.cells:
             return self
-        if self.values:
+        if self.sums.values:
             raise ValueError("Rows come first, then the values of features with heavy tails.")
         domains = self._read(X, domain, confounders, sample_weight)
         self._check(domains)
@@ -196,25 +191,21 @@ class Statistics:
         for rows, chunk in domains.chunks():
             weights = None if domains.weights is None else domains.weights[rows]
             gaps = None if domains.gaps is None else np.isnan(chunk)
-            self.moments.update(chunk, cell[rows], weights, gaps)
-            if self.continuous is not None:
-                self.continuous.update(chunk, values[rows], cell[rows], weights)
-            mine = cell[rows] >= 0
-            self.ties.update(chunk[mine], label[rows][mine])
+            self.sums.update(chunk, values[rows], cell[rows], label[rows], weights, gaps)
         return self
 
     def _confounders(self, domains: Study) -> Array:
         """Return continuous confounders, in the order of the basis; refuse those out of range."""
         by_name = {c.name: c.values for c in domains.continuous}
-        names = () if self.continuous is None else self.continuous.basis.names
+        names = () if self.sums.continuous is None else self.sums.continuous.basis.names
         values = np.array([by_name[name] for name in names], dtype=float).T
-        if self.continuous is not None:
-            self.continuous.basis.check(values[domains.kept()])
+        if self.sums.continuous is not None:
+            self.sums.continuous.basis.check(values[domains.kept()])
         return values
 
     def bins(self, features: Array) -> Bins:
         """Return empty bins for the values of some features, around the means of cells."""
-        return Bins(self.moments.mean[:, features], self.moments.sd[:, features])
+        return Bins(self.sums.moments.mean[:, features], self.sums.moments.sd[:, features])
 
     def fill(self, bins: Bins, features: Array, X: Any, **roles: Any) -> None:
         """Count the values of rows, which have been added before, in bins."""
@@ -223,33 +214,33 @@ class Statistics:
         confounders = self._confounders(domains)
         for rows, chunk in part.chunks():
             weights = None if domains.weights is None else domains.weights[rows]
-            if self.continuous is not None:  # without the curves of cells
+            if self.sums.continuous is not None:  # without the curves of cells
                 used, chunk = np.flatnonzero(cell[rows] >= 0), np.array(chunk)
                 at = confounders[rows][used], cell[rows][used]
                 for k, j in enumerate(features.tolist()):
-                    chunk[used, k] -= self.continuous.curves(*at, j)
+                    chunk[used, k] -= self.sums.continuous.curves(*at, j)
             bins.update(chunk, cell[rows], weights)
 
     def _reweigh(self, features: Array, X: Any, **roles: Any) -> None:
         """Find the curves of cells that heavy tails do not bend."""
-        assert self.continuous is not None
+        assert self.sums.continuous is not None
         domains = self._read(X, *map(roles.get, _GIVEN))
         cell, values = self._cells(domains), self._confounders(domains)
         kept = np.flatnonzero(cell >= 0)
         X, weights = domains.of(features).rows(kept), domains.weights
         known = values[kept], cell[kept], None if weights is None else weights[kept]
-        products = self.continuous.products
-        self.continuous.robust = {j: products.of(np.array([j])) for j in features.tolist()}
+        products = self.sums.continuous.products
+        self.sums.continuous.robust = {j: products.of(np.array([j])) for j in features.tolist()}
         for _ in range(_REWEIGHED):
-            self.continuous.reweighted(X, *known)
+            self.sums.continuous.reweighted(X, *known)
 
     def with_values(self, X: Any, features: Array, **roles: Any) -> "Statistics":
         """Count the values of some features in bins; X are all rows that were added."""
         bins = self.bins(features)
-        if self.continuous is not None:
+        if self.sums.continuous is not None:
             self._reweigh(features, X, **roles)
         self.fill(bins, features, X, **roles)
-        self.values = {int(j): bins.values(k) for k, j in enumerate(features)}
+        self.sums.values = {int(j): bins.values(k) for k, j in enumerate(features)}
         return self
 
     def _cells(self, domains: Study) -> Array:
@@ -294,15 +285,11 @@ class Statistics:
         new.reference = self.reference if other.reference is None else other.reference
         for part in (self, other):
             place = np.array(new._places(list(part.cells)))
-            new.moments.merge(part.moments, place)
-            if new.continuous is not None and part.continuous is not None:
-                new.continuous.merge(part.continuous, place)
-            new.ties.merge(part.ties, np.array([new.labels.index(n) for n in part.labels]))
+            labels = np.array([new.labels.index(name) for name in part.labels])
+            new.sums.merge(part.sums, place, labels)
             new.masked = {key: n + part.masked[key] for key, n in new.masked.items()}
-            for j, values in part.values.items():
-                values = values.placed(place)
-                new.values[j] = new.values[j].merge(values) if j in new.values else values
-        new.values = {j: new.values[j] for j in {*self.values}.intersection(other.values)}
+        both = {*self.sums.values}.intersection(other.sums.values)
+        new.sums.values = {j: new.sums.values[j] for j in both}
         new.hashes = [*self.hashes, *other.hashes]
         new.by_cell = self.by_cell and other.by_cell
         new.largest_weight = max(self.largest_weight, other.largest_weight)
@@ -319,10 +306,7 @@ class Statistics:
             own = {name: j for j, name in enumerate(self.feature_names)}
             places = np.array([own[name] for name in other.feature_names])
             new.feature_names = other.feature_names
-            new.moments, new.ties = self.moments.of(places), self.ties.of(places)
-            place = {int(k): j for j, k in enumerate(places)}
-            new.values = {place[k]: values for k, values in self.values.items()}
-            new.continuous = self.continuous and self.continuous.of(places)
+            new.sums = self.sums.of(places)
         new.confounders = other.confounders
         mine, wanted = self.categories, other.categories
         turn = [0, *(1 + mine.index(name) for name in wanted)]
@@ -332,10 +316,9 @@ class Statistics:
     def empty(self) -> "Statistics":
         """Return statistics of no rows, to which rows of the same kind can be added."""
         new = copy(self)
-        new.labels, new.cells, new.ties, new.hashes, new.values = [], {}, Ties(), [], {}
-        new.moments = GroupedMoments(0, self.n_features, products=True)
-        if self.continuous is not None:
-            new.continuous = Continuous(self.continuous.basis, 0, self.n_features)
+        new.labels, new.cells, new.hashes = [], {}, []
+        basis = None if self.sums.continuous is None else self.sums.continuous.basis
+        new.sums = CellSums.empty(self.n_features, basis)
         new.masked = dict.fromkeys(self.masked, 0)
         return new
 
@@ -349,7 +332,7 @@ class Statistics:
         """How many rows each domain has."""
         total = dict.fromkeys(self.labels, 0.0)
         for cell, k in self.cells.items():
-            total[cell[0]] += float(self.moments.count[k])
+            total[cell[0]] += float(self.sums.moments.count[k])
         return total
 
     def save(self, path: Place, *, min_cell: int = 5) -> None:
@@ -446,21 +429,16 @@ class Statistics:
             return
         self.feature_names, self.n_features = names, domains.n_features
         self.confounders, self.left = kinds, domains.left
-        self.moments = GroupedMoments(0, domains.n_features, products=True)
-        if domains.continuous:
-            ranges = {c.name: self.ranges[c.name] for c in domains.continuous}
-            basis = RangeBasis.of(dict(sorted(ranges.items())))
-            self.continuous = Continuous(basis, 0, domains.n_features)
+        ranges = {c.name: self.ranges[c.name] for c in domains.continuous}
+        basis = RangeBasis.of(dict(sorted(ranges.items()))) if ranges else None
+        self.sums = CellSums.empty(domains.n_features, basis)
 
     def _places(self, cells: Sequence[Cell]) -> list[int]:
         """Return the numbers of cells, new ones if they are not there yet."""
         for cell in cells:
             self.cells.setdefault(cell, len(self.cells))
         self.labels = list(dict.fromkeys([*self.labels, *(cell[0] for cell in cells)]))
-        if len(self.cells) > len(self.moments.count):
-            self.moments = self.moments.resized(len(self.cells))
-            if self.continuous is not None:
-                self.continuous = self.continuous.resized(len(self.cells))
+        self.sums.resize(len(self.cells))
         return [self.cells[cell] for cell in cells]
 
 

@@ -18,7 +18,7 @@ _FAR = 1e9  # standard errors, beyond which means are as different as can be
 def warn_of_cells(content: dict[str, Any], stats: Any) -> None:
     """Warn of cells that are written in which a row stands out, or in which all are equal."""
     cells = [(one["domain"], *one["levels"]) for one in content["cells"]]
-    fourth = stats.moments.fourth[[stats.cells[cell] for cell in cells]]
+    fourth = stats.sums.moments.fourth[[stats.cells[cell] for cell in cells]]
     names, (single, flat) = _names(stats), _exposed(_written(content, "squares"), fourth)
     if single.any():
         text = "One row holds {share:.0%} or more of the squared deviations of {where}: its value "
@@ -96,12 +96,12 @@ def _pairs(one: Any, other: Any) -> Iterator[_Pair]:
     for cell, k in one.cells.items():
         for near in by_levels.get(_levels(one, cell), ()):
             m = other.cells[near]
-            parts = (one.moments, k, a), (other.moments, m, b)
+            parts = (one.sums.moments, k, a), (other.sums.moments, m, b)
             (x, y), (s, t) = (
                 [getattr(moments, name)[at, some] for moments, at, some in parts]
                 for name in ("mean", "squares")
             )
-            counts = float(one.moments.count[k]), float(other.moments.count[m])
+            counts = float(one.sums.moments.count[k]), float(other.sums.moments.count[m])
             size = np.sqrt(s / max(counts[0] - 1, 1))
             same = (np.abs(x - y) <= _ROUNDING * (size + np.abs(x))) & (
                 np.abs(s - t) <= 1e3 * _ROUNDING * s
@@ -175,7 +175,9 @@ def facts_of(document: dict[str, Any], stats: Any) -> dict[str, Any]:
         "min_cell": document["min_cell"],
         "fewest_rows": document["fewest_rows"],
         "masked": dict(document["masked"]),
-        "incomplete": [names[j] for j in range(d) if (known[:, j] < stats.moments.count).any()],
+        "incomplete": [
+            names[j] for j in range(d) if (known[:, j] < stats.sums.moments.count).any()
+        ],
         "with_powers": int((~np.isnan(fourth)).any(axis=1).sum()),
         "correlations_of": [one["domain"] for one in document["correlations"]],
         "few_values": sorted({str(names[one["feature"]]) for one in document["equal_values"]}),

@@ -10,7 +10,7 @@ from condokit.checks import Array, listing, refusal
 from condokit.compare.comparison import Comparison
 from condokit.conditionals import Conditional, Moments
 from condokit.conditionals.base import moments_from
-from condokit.data.arrays import is_constant
+from condokit.data.arrays import is_constant, ones_for_zeros
 from condokit.data.grouped import GroupedMoments, effective_counts
 from condokit.data.study import Study
 
@@ -136,15 +136,20 @@ def is_flat(mean: Array, var: Array) -> Array:
 def without_flat(
     query: Moments, reference: Moments, scaled: bool
 ) -> tuple[Moments, Moments, Array]:
-    """Mark features that are constant within strata in a domain, and give them unit variances."""
+    """Mark features that are constant within strata in a domain, and give them unit variances.
+
+    A domain with one row in every stratum does not tell: it has the spread of the other.
+    """
     sides = {"query": query, "reference": reference}
     single = [name for name, moments in sides.items() if not (moments.dof > 0).any()]
-    if single and scaled:
+    if single and (scaled or len(query.count) == len(single) - 1):
+        text = "The {names} only 1 sample in each stratum compared, so {what} cannot be learned. "
         raise refusal(
-            "The {names} only 1 sample in each stratum compared, so a scale cannot be learned. "
-            "Add rows, merge strata, or use {@map='shift'}.",
+            text + ("Add rows, merge strata, or use {@map='shift'}." if scaled else "Add rows."),
             names=f"{single[0]} domain has" if len(single) == 1 else "two domains have",
+            what="a scale" if scaled else "how sure a shift is",
         )
+    query, reference = _with_spread(query, reference, single)
     flat = is_flat(query.mean, query.var) | is_flat(reference.mean, reference.var)
     if flat.any():
         query, reference = (
@@ -152,6 +157,28 @@ def without_flat(
             for m in (query, reference)
         )
     return query, reference, flat
+
+
+def _with_spread(query: Moments, reference: Moments, single: list[str]) -> tuple[Moments, Moments]:
+    """Give a domain with one row in every stratum the variances of the other.
+
+    If both are such, that which differences between them have around their mean, over two.
+    """
+    if not single:
+        return query, reference
+    known = reference if single == ["query"] else query
+    var, precision = known.var, known.precision
+    if len(single) == 2:
+        var = (reference.mean - query.mean).var(axis=0, ddof=1) / 2 + 0 * known.var
+        precision = 1 / ones_for_zeros(var)
+    dof = np.maximum(known.dof, 0.5 if len(single) == 2 else 0.0)
+    query, reference = (
+        replace(m, var=var, precision=precision, dof=dof)
+        if name in single or len(single) == 2
+        else m
+        for name, m in (("query", query), ("reference", reference))
+    )
+    return query, reference
 
 
 def _widening(query: Moments, reference: Moments, shared: bool) -> Any:

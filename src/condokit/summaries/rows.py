@@ -143,7 +143,7 @@ class Rows:
             return self._binned
         if sums is None:
             return lambda part: Single(self.values(part), at.counts[:, None], side, at.category)
-        known = {} if sums.values is None or not len(features) else sums.values(features)
+        known = sums.values(features)
         row = np.full(len(sums.label), -1)
         row[sums.cell[self.used[self.order]]] = np.arange(len(self.order))
 
