@@ -19,7 +19,8 @@ def visits():
     """Return the modules that a second, equal fit visits, and frames of ours at the formula."""
     rng = np.random.default_rng(0)
     X, label = rng.normal(size=(400, 5)), np.repeat(["query", "reference"], 200)
-    roles = {"domain": label, "confounders": {"sex": np.array(["f", "m"])[rng.integers(2, size=400)]}}
+    sex = np.array(["f", "m"])[rng.integers(2, size=400)]
+    roles = {"domain": label, "confounders": {"sex": sex}}
     adapter = ConDoAdapter().fit(X, **roles)  # imports are no visits
     modules, depths = dict[str, int](), list[int]()
 
@@ -46,6 +47,5 @@ def visits():
 
 if __name__ == "__main__":
     found, depth = visits()
-    for module, calls in sorted(found.items()):
-        print(f"{calls:6} {module}")
-    print(f"{len(found)} modules; {depth} frames at the formula")
+    lines = [f"{calls:6} {module}" for module, calls in sorted(found.items())]
+    sys.stdout.write("\n".join([*lines, f"{len(found)} modules; {depth} frames at the formula\n"]))

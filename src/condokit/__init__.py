@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from condokit.compare.priors import ProductPrior as ProductPrior
     from condokit.conditionals.base import Stratified as Stratified
     from condokit.conditionals.chained import Chained as Chained
+    from condokit.conditionals.curves import Splines as Splines
     from condokit.conditionals.kernel import KernelSmoother as KernelSmoother
-    from condokit.conditionals.splines import Splines as Splines
     from condokit.divergences import MMD as MMD
     from condokit.divergences import Energy as Energy
     from condokit.divergences import ForwardKL as ForwardKL

@@ -61,6 +61,13 @@ def test_all_engines_map_as_memory_does(kind):
         assert [found[name].dtype for name in wanted] == list(wanted.dtypes)
 
 
+def test_links_are_undone_where_outputs_have_names_of_their_own():
+    mapping = AffineMap([1.0, 2.0], [0.5, 0.0], ["a", "b"], links="log", output_names=["u", "v"])
+    frame = pl.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+    found = mapping(frame.lazy()).collect()
+    assert np.allclose(found.to_numpy(), mapping(frame).to_numpy())
+
+
 @pytest.mark.parametrize("link", ["log", "logit", 0.5])
 def test_links_are_applied_and_undone(link):
     frame = made()

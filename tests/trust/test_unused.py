@@ -7,7 +7,7 @@ from reading import from_pair, from_table
 from stories import ROLES, truth, two_domains
 
 from condokit import assess, evaluate
-from condokit.trust.unused import unused_that_matter
+from condokit.trust.columns import unused_that_matter
 
 
 def read(frame, **changes):

@@ -1,8 +1,9 @@
 """A map applied to a file, in batches, and column by column where the map allows it."""
 
 import os
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,15 @@ from typing import Any
 import click
 import numpy as np
 
-from condokit.batches.adapter import BatchAdapter
 from condokit.checks import Array, FileError, listing
 from condokit.cli.outputs import tell
 from condokit.cli.tables import check_label, labels_of, refuse_text
 from condokit.data.disclosure import counted
 from condokit.data.roles import batch_of_rows
 from condokit.data.tables import Table
-from condokit.fit.estimator import map_rows
-from condokit.io import files_of, is_text, open_writer, read_table, replace_h5ad, scan_table
+from condokit.io import files_of, is_text, open_writer, replace_h5ad, scan_table
 from condokit.io.formats import arrow, check_names
-from condokit.io.progress import progress
+from condokit.io.progress import watched
 from condokit.maps.affine import AffineMap
 from condokit.maps.lazily import map_batch, matched, with_columns
 from condokit.maps.profile import Monitor
@@ -47,6 +46,7 @@ def apply_to_file(
     check_label(domain, reference_label, query_label)
     fitted = dict(affine.provenance or {}).get("domains", {})
     column, old, seen = fitted.get("column"), fitted.get("reference"), set[Any]()
+    n_rows = n_mapped = 0
 
     def split(table: Any) -> tuple[Array | None, Any]:
         """Return a mark for every row that stays, and the other rows."""
@@ -59,17 +59,19 @@ def apply_to_file(
         stays = np.array([(x == named) == (query_label is None) for x in labels], dtype=bool)
         return stays, table.filter(~stays)
 
-    if output.endswith(".h5ad"):
-        n_rows, found = _apply_to_h5ad(affine, incoming, output, force, split)
-    else:
-        reading |= _text_columns(
-            incoming, output, reading, output_format, affine.feature_names, domain
-        )
-        with (
-            scan_table(incoming, **reading) as scan,
-            _writer(scan, output, output_format, force) as writer,
-        ):
-            n_rows, found = _apply_in_batches(affine, scan, writer, split, reading["decimal"])
+    names, place = affine.feature_names, (incoming, output, output_format, force)
+    with _opened(*place, names, domain, reading) as (scan, write):
+        monitor = Monitor(affine, scan.names, len(scan.names))
+        if stops := [finding.text for finding in monitor.findings if finding.level == "stop"]:
+            raise FileError(f"{scan.path}: {stops[0]}")
+        refuse_text(scan.path, names or scan.names, scan.schema, scan, reading["decimal"])
+        for part in watched(scan, scan.n_rows):
+            stays, moved = split(part)
+            write(map_batch(affine, part, stays))
+            if monitor.can_compare:
+                some = moved if n_rows < _MOST_WATCHED else moved.take(np.arange(0, len(moved), 10))
+                monitor.watch(matched(affine, some))
+            n_rows, n_mapped = n_rows + len(part), n_mapped + len(moved)
     if column and old in seen:
         text = (
             f"warning: rows with {column} = {old} are of the reference, and were mapped as well. "
@@ -78,12 +80,12 @@ def apply_to_file(
     if domain is not None:
         which = f"with {domain} = {reference_label} are of the reference, and"
         which = which if query_label is None else f"without {domain} = {query_label}"
-        tell(f"{counted(n_rows - found.n_rows)} rows {which} stay as they are.")
-    return found
+        tell(f"{counted(n_rows - n_mapped)} rows {which} stay as they are.")
+    return monitor.result(n_mapped)
 
 
 def apply_batches(
-    adapter: BatchAdapter,
+    adapter: Any,
     incoming: str,
     output: str,
     inverse: bool,
@@ -94,6 +96,8 @@ def apply_batches(
     **reading: Any,
 ) -> int:
     """Map a file by the maps of its rows' batches, and return its number of rows."""
+    from condokit.fit.estimator import map_rows
+
     column = batch or dict(adapter.provenance_).get("column")
     if column is None:
         raise click.UsageError("Name the column of the batches with --batch.")
@@ -111,23 +115,42 @@ def apply_batches(
         mapped = [pa.array(one, from_pandas=True) for one in values.T]
         return with_columns(part, list(names or part.column_names), mapped)
 
-    if output.endswith(".h5ad"):
-        whole = _h5ad(incoming, output)
-        check_names(incoming, whole.column_names, [column, *(names or ())])
-        replace_h5ad(incoming, output, moved(whole), force)
-        return len(whole)
-    reading |= _text_columns(incoming, output, reading, output_format, names, column)
-    with (
-        scan_table(incoming, **reading) as scan,
-        _writer(scan, output, output_format, force) as writer,
-        progress("rows", scan.n_rows) as advance,
-    ):
+    place = incoming, output, output_format, force
+    with _opened(*place, names, column, reading) as (scan, write):
         check_names(incoming, scan.names, [column, *(names or ())])
         refuse_text(incoming, names or scan.names, scan.schema, scan, reading["decimal"])
-        for part in scan:
-            writer.write(moved(part))
-            advance(n_rows := n_rows + part.num_rows)
+        for part in watched(scan, scan.n_rows):
+            write(moved(part))
+            n_rows += len(part)
     return n_rows
+
+
+@contextmanager
+def _opened(
+    incoming: str,
+    output: str,
+    format: str | None,
+    force: bool,
+    names: Sequence[str] | None,
+    column: str | None,
+    reading: dict[str, Any],
+) -> Iterator[tuple[Any, Any]]:
+    """Open what is read, and yield it with what writes a part of it in its place."""
+    if output.endswith(".h5ad"):  # all else that is in it stays
+        if not incoming.endswith(".h5ad"):
+            raise FileError(f"{output}: .h5ad can only be written from .h5ad; choose .parquet.")
+        whole: list[Any] = []
+        with scan_table(incoming, batch_rows=sys.maxsize) as scan:
+            yield scan, whole.append
+        replace_h5ad(incoming, output, whole[0], force)
+        return
+    reading = reading | _text_columns(incoming, output, reading, format, names, column)
+    with scan_table(incoming, **reading) as scan, ExitStack() as stack:
+        if is_folder(output):  # files take their names together, at the end
+            yield scan, _Folder(scan, Path(output), format, force, stack).write
+        else:
+            writer = open_writer(output, format=format, force=force)
+            yield scan, stack.enter_context(writer).write
 
 
 def _text_columns(
@@ -156,17 +179,6 @@ def targets(incoming: str, output: str) -> list[str]:
     return [str(Path(output) / name) for name in names]
 
 
-@contextmanager
-def _writer(scan: Any, output: str, format: str | None, force: bool) -> Iterator[Any]:
-    """Open what is written to: a file, or one in a folder for every file that is read."""
-    if not is_folder(output):
-        with open_writer(output, format=format, force=force) as writer:
-            yield writer
-        return
-    with ExitStack() as stack:  # they take their names together, at the end
-        yield _Folder(scan, Path(output), format, force, stack)
-
-
 class _Folder:
     """Writes the batches of every file into one of the same name."""
 
@@ -186,52 +198,3 @@ class _Folder:
             target = self.folder / Path(self.path).name
             self.writer = self.stack.enter_context(open_writer(target, format=format, force=force))
         self.writer.write(table)
-
-
-def _apply_in_batches(
-    affine: AffineMap, scan: Any, writer: Any, split: Any, decimal: str
-) -> tuple[int, Any]:
-    """Map the batches of a file; return its number of rows, and what was noticed."""
-    names, profile = affine.feature_names, affine.fitted_on
-    where = scan.names, len(scan.names), affine.reach()
-    monitor = Monitor(names, affine.n_features_in_, profile, *where)
-    if stops := [finding.text for finding in monitor.findings if finding.level == "stop"]:
-        raise FileError(f"{scan.path}: {stops[0]}")
-    refuse_text(scan.path, names or scan.names, scan.schema, scan, decimal)
-    n_rows = n_mapped = 0
-    with progress("rows", scan.n_rows) as advance:
-        for batch in scan:
-            stays, moved = split(batch)
-            writer.write(map_batch(affine, batch, stays))
-            if monitor.can_compare:
-                monitor.update(some_rows(affine, moved, 1 if n_rows < _MOST_WATCHED else 10))
-            n_rows, n_mapped = n_rows + batch.num_rows, n_mapped + moved.num_rows
-            advance(n_rows)
-    return n_rows, monitor.result(n_mapped)
-
-
-def _apply_to_h5ad(
-    affine: AffineMap, incoming: str, output: str, force: bool, split: Any
-) -> tuple[int, Any]:
-    """Map the features of an AnnData file, and keep all else that is in it."""
-    table = _h5ad(incoming, output)
-    stays, moved = split(table)
-    found = affine.check(moved)
-    if found.verdict == "stop":
-        raise FileError(f"{incoming}: {found.findings[0].text}")
-    replace_h5ad(incoming, output, map_batch(affine, table, stays), force)
-    return len(table), found
-
-
-def _h5ad(incoming: str, output: str) -> Any:
-    """Return what is in an AnnData file."""
-    if not incoming.endswith(".h5ad"):
-        raise FileError(f"{output}: .h5ad can only be written from .h5ad; choose .parquet.")
-    return read_table(incoming)
-
-
-def some_rows(affine: AffineMap, batch: Any, step: int) -> Array:
-    """Return the features of every row, or of one row per `step`, for a look at drift."""
-    part = batch if step == 1 else batch.take(np.arange(0, batch.num_rows, step))
-    chunks = [chunk for _, chunk in matched(affine, part).chunks()]
-    return np.concatenate(chunks) if chunks else np.empty((0, affine.n_features_in_))

@@ -138,7 +138,6 @@ def fit(
     from condokit.cli.apply_file import apply_batches, apply_to_file
     from condokit.cli.fit_adapter import Fitted
     from condokit.io import together
-    from condokit.report import render, render_study
 
     table = options["table"]
     outputs = [path for path in (output, report, table, adapted) if path is not None]
@@ -154,10 +153,7 @@ def fit(
     made, record = {output: content}, {}
     if report is not None or table is not None:
         record = fitted.account("map.json", "--report", "report.html", made=content)
-    if report is not None:
-        made[report] = (render_study if many else render)(record).encode()
-    if table is not None:
-        made[table] = fitted.table(record)
+        made |= fitted.pages(record, report, table)
     with together(made, force):
         if adapted is not None:
             reading = {name: options[name] for name in shared.APPLIED}
@@ -279,7 +275,6 @@ def report(
     from condokit import plots
     from condokit.cli.fit_adapter import Fitted
     from condokit.io import write_files
-    from condokit.report import render, render_study
 
     folder, force, drawn = Path(figures or ""), options["force"], []
     if figures:
@@ -288,14 +283,11 @@ def report(
     drawn = drawn if folder.is_dir() else []
     outputs, inputs = [output, options["table"], *drawn], (options["new"], options["reference"])
     check_outputs(outputs, force, options["as_json"], inputs)
-    many = options["batch"] is not None
-    if many and (figures or options["table"]):
+    if options["batch"] is not None and (figures or options["table"]):
         raise click.UsageError("--figures and --table do not go with --batch.")
     fitted = Fitted(arguments, {**options, "report": output})
     record = fitted.account("report.html")
-    made = {output: (render_study if many else render)(record).encode()}
-    if options["table"] is not None:
-        made[options["table"]] = fitted.table(record)
+    made = fitted.pages(record, output, options["table"])
     for name, content in plots.files(fitted.adapter, *fitted.judged, formats) if figures else ():
         made[str(folder / name)] = content
     folder.mkdir(parents=True, exist_ok=True)

@@ -166,9 +166,18 @@ class Fitted:
             return f"Not evaluated: {error}"
         return f"{found['word']}: {found['sentence'][:1].lower()}{found['sentence'][1:]}"
 
-    def table(self, record: dict[str, Any]) -> bytes:
-        """Return all features as text: changes, parameters and what is left of the shift."""
-        return spreadsheet(record["features"])
+    def pages(
+        self, record: dict[str, Any], report: str | None, table: str | None
+    ) -> dict[str, bytes]:
+        """Return the report of a record, and the table of all its features, by path."""
+        from condokit.report import render, render_study
+
+        made = {}
+        if report is not None:
+            made[report] = (render_study if self.is_study else render)(record).encode()
+        if table is not None:
+            made[table] = spreadsheet(record["features"])
+        return made
 
     def rows(self) -> dict[str, Any]:
         """Return the numbers of rows compared, as far as they may be told."""

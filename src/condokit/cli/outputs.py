@@ -117,9 +117,13 @@ def holds_statistics(path: str) -> bool:
 
 def load_map(path: str, of_batches: bool = False) -> Any:
     """Read a map, or those of many batches as well; "-" is standard input."""
-    from condokit.batches.adapter import BatchAdapter  # which enters the kind that it reads
     from condokit.maps import file
     from condokit.maps.base import Map
 
-    wanted: Any = (Map, BatchAdapter) if of_batches else Map
-    return file.read(sys.stdin.buffer if path == "-" else path, wanted)
+    def adapter() -> Any:  # which takes long to import
+        from condokit.batches.adapter import BatchAdapter
+
+        return BatchAdapter
+
+    place = sys.stdin.buffer if path == "-" else path
+    return file.read(place, Map, adapter if of_batches else None)

@@ -11,7 +11,7 @@ from condokit.cli.outputs import load_map, tell
 from condokit.cli.tables import kind_of, open_source, roles_of
 from condokit.data.measurements import told
 from condokit.io.formats import arrow, check_names, is_number
-from condokit.io.progress import progress
+from condokit.io.progress import watched
 from condokit.statistics.domains import together
 from condokit.statistics.file import MIN_POWERS, document_of
 from condokit.statistics.gather import Statistics, heavy_features
@@ -83,10 +83,9 @@ def _rows(
     undeclared = set(confounders) - declared - set(source.types)
     numbers.update(n for n in undeclared if is_number(kind_of(source.schema.field(n).type)))
     n_rows = 0
-    with progress("rows", source.n_rows) as step:
-        for part in source.parts(source.names):
-            yield source.prepared(part), how
-            step(n_rows := n_rows + len(part))
+    for part in watched(source.parts(source.names), source.n_rows):
+        n_rows += len(part)
+        yield source.prepared(part), how
     if not n_rows:
         raise ValueError(f"{path} has no rows.")
 

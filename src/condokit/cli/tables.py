@@ -62,13 +62,19 @@ class Source:
         """Whether it is AnnData."""
         return hasattr(self.data, "var_names")
 
+    def labels(self) -> list[str | None]:
+        """Return the labels of all rows as text."""
+        if self.is_annotated:
+            return list(map(as_text, self.data.obs[self.label]))
+        parts = self.parts([str(self.label)])
+        return [label for part in parts for label in labels_of(part.column(self.label))]
+
     def table(self, names: Sequence[str]) -> Any:
         """Return all rows as the reader takes them, with no other columns than these."""
         if not self.is_annotated:
             return self.prepared(self.data.select(names))
-        data, labels, mine = self.data, list[str | None](), np.ones(self.data.n_obs, dtype=bool)
-        if self.label is not None:
-            labels = list(map(as_text, data.obs[self.label]))
+        data, mine = self.data, np.ones(self.data.n_obs, dtype=bool)
+        labels = [] if self.label is None else self.labels()
         if self.only is not None:
             mine = np.array([label in self.only for label in labels])
         some = np.isin(data.var_names, names)
@@ -159,7 +165,7 @@ def read_data(
     sources = [open_source(path, options, label, only, large, plain) for path in paths]
     roles = roles_of(sources, options, label)
     if only is not None:
-        _check_labels(sources[0], str(domain), only)
+        _check_labels(sources[0], only)
     shared = set(sources[0].names).intersection(*(source.names for source in sources))
     names = [name for name in sources[0].names if name in shared]
     common = batch is not None and roles.features == ["common"] and "common" not in shared
@@ -277,20 +283,16 @@ def check_label(domain: str | None, reference_label: str | None, query_label: st
         raise click.UsageError("--query-label is one of the labels of --domain, that of NEW.")
 
 
-def _check_labels(source: Source, domain: str, only: Sequence[str]) -> None:
+def _check_labels(source: Source, only: Sequence[str]) -> None:
     """Refuse labels that no row has; say how many rows have others."""
-    if source.is_annotated:
-        labels = list(map(as_text, source.data.obs[domain]))
-    else:
-        parts = source.parts([domain])
-        labels = [label for part in parts for label in labels_of(part.column(domain))]
+    labels = source.labels()
     known = sorted({label for label in labels if label is not None})
     for option, label in zip(("--query-label", "--reference-label"), only):
         if label not in known:
             hint = did_you_mean(label, known)
             raise ValueError(f"{option} {label}: the labels are {listing(known)}.{hint}")
     left_out = counted(len(labels) - sum(label in only for label in labels))
-    tell(f"{left_out} rows with other labels of {domain!r} are left out.", False)
+    tell(f"{left_out} rows with other labels of {source.label!r} are left out.", False)
 
 
 def labels_of(column: Any) -> list[str | None]:

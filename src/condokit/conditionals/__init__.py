@@ -4,8 +4,8 @@ from condokit.conditionals.base import Conditional as Conditional
 from condokit.conditionals.base import Moments as Moments
 from condokit.conditionals.base import Stratified as Stratified
 from condokit.conditionals.chained import Chained
+from condokit.conditionals.curves import Splines
 from condokit.conditionals.kernel import KernelSmoother
-from condokit.conditionals.splines import Splines
 
 CONDITIONALS: dict[str, type[Conditional]] = {
     "stratified": Stratified,

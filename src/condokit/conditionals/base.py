@@ -1,7 +1,7 @@
 """What an estimator of features given confounders offers and finds; that of strata."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -43,7 +43,7 @@ class Moments:
     count: Array
     dof: Array
 
-    def of(self, values: slice) -> "Moments":
+    def of(self, values: slice | Array) -> "Moments":
         """Return the moments at some of the values."""
         return Moments(*(part[values] for part in vars(self).values()))
 
@@ -121,8 +121,7 @@ class Stratified(Conditional):
     def moments_at(self, X: Array, covariates: Covariates, at: Covariates) -> Moments:  # noqa: D102
         stats = GroupedMoments(covariates.n_categories, X.shape[1])
         stats.update(X, covariates.category, covariates.weights)
-        found = moments_from(stats.count, stats.mean, stats.squares, stats.count)
-        return replace(found, **{name: part[at.category] for name, part in vars(found).items()})
+        return moments_from(stats.count, stats.mean, stats.squares, stats.count).of(at.category)
 
 
 def moments_from(count: Array, mean: Array, squares: Array, independent: Array) -> Moments:

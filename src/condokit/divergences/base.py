@@ -61,19 +61,15 @@ class Divergence(BaseEstimator, ABC):
 
     def refusal(self, family: MapFamily) -> str:
         """Say which maps it finds, or what finds such maps, instead."""
-        template = "{mine} finds diagonal maps only, not {family}."
+        text = "{mine} finds diagonal maps only, not {family}."
         if family.form == "diagonal":
-            template = (
-                "{mine} finds full matrices, not {family}. Use {@map='affine'}, or another "
-                "divergence."
-            )
+            text = "{mine} finds full matrices, not {family}. Use {@map='affine'}, or another "
+            text += "divergence."
         if family.form == "low-rank":
-            template = (
-                "{@map='low-rank'} is found by {@divergence='reverse-kl'} in its exact variant, "
-                "not by {divergence!r}."
-            )
+            text = "{@map='low-rank'} is found by {@divergence='reverse-kl'} in its exact variant, "
+            text += "not by {divergence!r}."
         names = {"mine": type(self).__name__, "family": type(family).__name__}
-        return said(template, divergence=self, **names)
+        return said(text, divergence=self, **names)
 
     @abstractmethod
     def solve(self, family: Any, summary: Any) -> Solution:
@@ -164,26 +160,18 @@ class MomentDivergence(Divergence):
 
     def moment_objective(self, pair: MomentPair, units: FeatureUnits) -> Objective:
         """Return the value as a function of a diagonal map, in units of features."""
-        query, reference = (
-            replace(
-                moments,
-                mean=place(moments.mean),
-                var=moments.var / units.size**2,
-                precision=moments.precision * units.size**2,
-            )
-            for moments, place in (
-                (pair.query, units.of_query),
-                (pair.reference, units.of_reference),
-            )
-        )
+        square = units.size**2
+
+        def scaled(side: Moments, mean: Array) -> Moments:
+            precision = side.precision * square
+            return replace(side, mean=mean, var=side.var / square, precision=precision)
+
+        query = scaled(pair.query, units.of_query(pair.query.mean))
+        reference = scaled(pair.reference, units.of_reference(pair.reference.mean))
 
         def objective(scale: Array, offset: Array) -> Evaluation:
-            mapped = replace(
-                query,
-                mean=query.mean * scale + offset,
-                var=query.var * scale**2,
-                precision=query.precision / scale**2,
-            )
+            mean, var = query.mean * scale + offset, query.var * scale**2
+            mapped = replace(query, mean=mean, var=var, precision=query.precision / scale**2)
             value, d_mean, d_var = self.value_and_grad(mapped, reference, pair.weights)
             per_value = d_mean * query.mean + 2 * d_var * query.var * scale
             return value, per_value.sum(axis=0), d_mean.sum(axis=0)
@@ -224,22 +212,15 @@ def in_units(solve: Solver) -> Solver:
 
     @wraps(solve)
     def solved(self: Any, family: DiagonalFamily, pair: MomentPair) -> Solution:
-        to, own = (_powers_of_two(side.unit) for side in (pair, pair.swapped()))
+        spreads = (ones_for_zeros(side.unit) for side in (pair, pair.swapped()))
+        to, own = (np.exp2(np.round(np.log2(spread))) for spread in spreads)
         own = own if family.has_scale else to
         found = solve(self, family, pair.in_units(own, to))
         se_image = None if found.se_image is None else to * found.se_image
-        moved: dict[str, Any] = {
-            "centre": own * found.centre,
-            "image": to * found.image,
-            "se_image": se_image,
-        }
-        return replace(found, scale=found.scale * (to / own), **moved)
+        centre, scale = own * found.centre, found.scale * (to / own)
+        return replace(found, centre=centre, image=to * found.image, scale=scale, se_image=se_image)
 
     return solved
-
-
-def _powers_of_two(unit: Array) -> Array:
-    return np.asarray(np.exp2(np.round(np.log2(ones_for_zeros(unit)))))
 
 
 def variance_of_mean(moments: Moments) -> Array:

@@ -37,12 +37,9 @@ class RowDivergence(Divergence):
     max_rows: int
 
     def refusal(self, family: MapFamily) -> str:  # noqa: D102
-        return said(
-            "{mine} does not find {family} maps; use {@map='location-scale'}, 'affine', "
-            "'orthogonal' or 'similarity'.",
-            mine=type(self).__name__,
-            family=type(family).__name__,
-        )
+        text = "{mine} does not find {family} maps; use {@map='location-scale'}, 'affine', "
+        text += "'orthogonal' or 'similarity'."
+        return said(text, mine=type(self).__name__, family=type(family).__name__)
 
 
 class SampleDivergence(RowDivergence):

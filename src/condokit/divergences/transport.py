@@ -58,10 +58,8 @@ class GaussianOT(GaussianDivergence):
 
     def supports(self, family: MapFamily) -> str | None:  # noqa: D102
         if family.form == "matrix" and not family.is_free:
-            return said(
-                "{@divergence='ot'} finds diagonal maps and {@map='affine'}. Use another "
-                "divergence, such as 'likelihood', for this map."
-            )
+            text = "{@divergence='ot'} finds diagonal maps and {@map='affine'}. Use another "
+            return said(text + "divergence, such as 'likelihood', for this map.")
         return super().supports(family)
 
     @in_units
@@ -143,11 +141,8 @@ class PCMatch(Divergence):
 
     def supports(self, family: MapFamily) -> str | None:  # noqa: D102
         if family.form == "matrix" and not (family.is_free or family.is_rigid):
-            return said(
-                "{@divergence='pc-match'} finds {@map='affine'}, 'orthogonal' and 'similarity', "
-                "not {family}.",
-                family=type(family).__name__,
-            )
+            text = "{@divergence='pc-match'} finds {@map='affine'}, 'orthogonal' and 'similarity', "
+            return said(text + "not {family}.", family=type(family).__name__)
         return super().supports(family)
 
     def solve(self, family: MatrixFamily, summary: GaussianPair) -> Solution:

@@ -12,6 +12,7 @@ from condokit.checks import Array
 from condokit.data.links import LEAST_SHARE, MOST_SHARE
 from condokit.io.formats import need
 from condokit.maps.affine import AffineMap
+from condokit.maps.formula import lines_of
 
 _OPSET = 13
 _IR_VERSION = 8
@@ -114,11 +115,7 @@ class _Graph:
 
     def curves(self, x: str, curves: Any) -> str:
         """Map every column by its lines: from the knot below, with the slope that begins there."""
-        knots, values, ends = curves.arrays().values()
-        steep = np.diff(values) / np.diff(knots)
-        slopes = np.column_stack([ends[:, :1], steep, ends[:, 1:]])
-        first = np.column_stack([knots[:, :1], knots])
-        images = np.column_stack([values[:, :1], values])
+        knots, (first, images, slopes) = curves.knots, lines_of(*curves.arrays().values())
         wide = self.node("Unsqueeze", x, self.constant(np.array([2])))
         above = self.node("Cast", self.node("Less", wide, self.constant(knots)), to=7)  # int64
         n_above = self.node("ReduceSum", above, self.constant(np.array([2])), keepdims=0)

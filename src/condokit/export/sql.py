@@ -8,8 +8,7 @@ from typing import Any
 from condokit.checks import listing
 from condokit.data.links import LEAST_SHARE, MOST_SHARE, Link
 from condokit.maps.affine import AffineMap
-
-_MOST_TERMS = 30  # in a row, since databases bound the depth of an expression
+from condokit.maps.formula import in_groups, write_outputs
 
 
 def to_sql(
@@ -55,51 +54,54 @@ def to_sql(
     """
     inputs, outputs = _sql_names(affine, keep, names)
     rows = ".".join(map(_quoted, [table] if isinstance(table, str) else table))
-    kept, columns = [_quoted(name) for name in keep], [_quoted(name) for name in inputs]
-    if affine.links is not None or affine.kind == "low-rank":
-        # in steps, with names of their own that nothing can clash with
-        links = affine.links or [None] * len(columns)
-        linked = [_sql_link(x, link) for x, link in zip(columns, links)]
-        columns = [f"x{j}" for j in range(len(columns))]
-        rows, kept = _nested(rows, kept, dict(zip(columns, linked)))
-    if affine.kind == "monotone":
-        mapped = [_curve(*curve) for curve in zip(columns, *affine.arrays().values())]
-    else:
-        rows, kept, mapped = _affine(affine, rows, kept, columns)
-    if affine.links is not None:
-        values = [f"y{j}" for j in range(len(mapped))]
-        rows, kept = _nested(rows, kept, dict(zip(values, mapped)))
-        mapped = [_sql_link(y, link, undo=True) for y, link in zip(values, affine.links)]
+    query = _Query(rows, [_quoted(name) for name in keep])
+    mapped = write_outputs(affine, [_quoted(name) for name in inputs], query)
     made = [_quoted(name) for name in (*keep, *outputs)]
-    return _select(rows, dict(zip(made, [*kept, *mapped]))) + "\n"
+    return query.select(dict(zip(made, [*query.kept, *mapped]))) + "\n"
 
 
-def _affine(
-    affine: AffineMap, rows: str, kept: list[str], columns: list[str]
-) -> tuple[str, list[str], list[str]]:
-    """Return what to select from, and the outputs of an affine map."""
-    factors: list[str] = []
-    if affine.right is not None:
-        sums = [_sum(_products(w, columns)) or _number(0.0) for w in affine.right.T]
-        factors = [f"t{k}" for k in range(len(sums))]
-        rows, kept = _nested(rows, kept, dict(zip(columns, columns)) | dict(zip(factors, sums)))
-    mapped = [
-        _sum([*_terms(affine, j, columns, factors), _number(offset)])
-        for j, offset in enumerate(affine.offset)
-    ]
-    return rows, kept, mapped
+class _Query:
+    """What is selected from: a table, or the step before in brackets; and columns taken along."""
 
+    def __init__(self, rows: str, kept: list[str]) -> None:
+        self.rows, self.kept = rows, kept
 
-def _curve(x: str, knots: Any, values: Any, ends: Any) -> str:
-    """Return lines between knots, each from the knot where it begins; NULL stays NULL."""
-    steep = [(b - a) / (t - s) for a, b, s, t in zip(values, values[1:], knots, knots[1:])]
-    slopes, cases = [ends[0], *steep, ends[1]], []
-    for upto, knot, value, slope in zip(
-        [*knots, None], [knots[0], *knots], [values[0], *values], slopes
-    ):
-        line = f"{_number(value)} + {_number(slope)} * ({x} - {_number(knot)})"
-        cases.append(f"ELSE {line}" if upto is None else f"WHEN {x} < {_number(upto)} THEN {line}")
-    return f"CASE {' '.join(cases)} END"
+    def select(self, columns: dict[str, str]) -> str:
+        """Return a SELECT of values by name."""
+        listed = [v if v == name else f"{v} AS {name}" for name, v in columns.items()]
+        return "SELECT\n  " + ",\n  ".join(listed) + f"\nFROM {self.rows}"
+
+    def step(self, letter: str, values: list[str], beside: Sequence[str] = ()) -> list[str]:
+        """Return names of their own for values, that nothing can clash with."""
+        names = [f"{letter}{j}" for j in range(len(values))]
+        kept = [f"k{j}" for j in range(len(self.kept))]
+        columns = dict(zip(kept, self.kept)) | dict(zip(beside, beside)) | dict(zip(names, values))
+        self.rows, self.kept = f"(\n{self.select(columns)}\n) AS step", kept
+        return names
+
+    def product(self, weight: float, x: str) -> str:
+        return f"{_number(weight)} * {x}"
+
+    def sum(self, terms: list[str], offset: float | None = None) -> str:
+        terms = terms if offset is None else [*terms, _number(offset)]
+        return " + ".join(in_groups(terms, lambda group: f"({' + '.join(group)})")) or _number(0.0)
+
+    def curve(self, x: str, knots: Any, lines: list[tuple[float, float, float]]) -> str:
+        """Return one case per line, the last for NULL as well, which stays NULL."""
+        cases = [f"WHEN {x} < {_number(knot)} THEN" for knot in knots] + ["ELSE"]
+        made = [f"{_number(y)} + {_number(m)} * ({x} - {_number(t)})" for t, y, m in lines]
+        return f"CASE {' '.join(f'{case} {line}' for case, line in zip(cases, made))} END"
+
+    def nothing(self, _: str) -> list[str]:
+        return []
+
+    def link(self, x: str, link: Link, undo: bool = False) -> str:
+        if isinstance(link, float):
+            return _LINKS["power"][undo].format(x=x, power=_number(1 / link if undo else link))
+        return _LINKS[link][undo].format(x=x)
+
+    def unlink(self, y: str, link: Link) -> str:
+        return self.link(y, link, undo=True)
 
 
 def _sql_names(affine: AffineMap, keep: Sequence[str], names: Any) -> Any:
@@ -123,17 +125,6 @@ def _sql_names(affine: AffineMap, keep: Sequence[str], names: Any) -> Any:
     return inputs, outputs
 
 
-def _select(rows: str, columns: dict[str, str]) -> str:
-    listed = [v if v == name else f"{v} AS {name}" for name, v in columns.items()]
-    return "SELECT\n  " + ",\n  ".join(listed) + f"\nFROM {rows}"
-
-
-def _nested(rows: str, kept: list[str], columns: dict[str, str]) -> tuple[str, list[str]]:
-    """Return a query in brackets to select from, and the names of the columns taken along."""
-    names = [f"k{j}" for j in range(len(kept))]
-    return f"(\n{_select(rows, dict(zip(names, kept)) | columns)}\n) AS step", names
-
-
 def _quoted(name: str) -> str:
     if not name or "\0" in name:
         raise ValueError(f"{name!r} cannot be the name of a column or table in SQL.")
@@ -144,33 +135,6 @@ def _number(value: float) -> str:
     """Write a number so that nothing is lost; without an exponent it might be read as decimal."""
     text = repr(float(value))
     return text if "e" in text else f"{text}e0"
-
-
-def _sum(terms: list[str]) -> str:
-    while len(terms) > _MOST_TERMS:
-        groups = [terms[i : i + _MOST_TERMS] for i in range(0, len(terms), _MOST_TERMS)]
-        terms = [f"({' + '.join(group)})" for group in groups]
-    return " + ".join(terms)
-
-
-def _terms(affine: AffineMap, j: int, columns: list[str], factors: list[str]) -> list[str]:
-    """Return the terms of an output; a scale of zero counts only where it is all there is."""
-    if affine.scale.ndim == 2:
-        return _products(affine.scale[j], columns)
-    if affine.left is None:
-        return [f"{_number(affine.scale[j])} * {columns[j]}"]
-    return _products([affine.scale[j], *affine.left[j]], [columns[j], *factors])
-
-
-def _products(weights: Any, columns: list[str]) -> list[str]:
-    return [f"{_number(w)} * {x}" for w, x in zip(weights, columns) if w != 0]
-
-
-def _sql_link(x: str, link: Link, undo: bool = False) -> str:
-    """Return a column on the scale of its link, NULL where it does not admit a value, or back."""
-    if isinstance(link, float):
-        return _LINKS["power"][undo].format(x=x, power=_number(1 / link if undo else link))
-    return _LINKS[link][undo].format(x=x)
 
 
 _LOW, _HIGH = (_number(math.log(p) - math.log1p(-p)) for p in (LEAST_SHARE, MOST_SHARE))

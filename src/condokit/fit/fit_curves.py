@@ -43,14 +43,15 @@ def fit_curves(
     With `sparing`, lines that are more likely than not stay straight.
     """
     found: list[Bends | None] = [None] * domains.n_features
-    if domains.gaps is None:
-        parts = iter([(np.arange(domains.n_features), domains, comparison)])
-    else:
-        parts = _by_gaps(domains, compare)
-    for features, part, compared in parts:
+    fewest = _FEWEST_SPARING if sparing else FEWEST_ROWS
+    every = [(np.arange(domains.n_features), domains.keep)]
+    for features, known in every if domains.gaps is None else same_gaps(domains):
+        part, compared = domains, comparison
+        if domains.gaps is not None:  # features that are known in the same rows, with these rows
+            part = replace(domains.of(features), keep=known, gaps=None)
+            compared = compare(part)
         own = replace(line, scale=line.scale[features], centre=line.centre[features])
         own = replace(own, image=line.image[features])
-        fewest = _FEWEST_SPARING if sparing else FEWEST_ROWS
         for j, one in zip(features, _bends(Rows.read(part, compared, True), own, fewest)):
             found[j] = one
     if all(one is None for one in found):
@@ -69,15 +70,6 @@ def _spared(weights: Array) -> Array:
     """Return weights with a line where a curve is not likely, and all of the curve where it is."""
     share = np.clip((1 - weights[0] - _UNLIKELY) / (_LIKELY - _UNLIKELY), 0.0, 1.0)
     return (1 - share) * np.eye(len(weights))[0] + share * weights
-
-
-def _by_gaps(
-    domains: Study, compare: Callable[[Study], Comparison]
-) -> Iterator[tuple[Array, Study, Comparison]]:
-    """Yield features that are known in the same rows, with these rows."""
-    for features, known in same_gaps(domains):
-        part = replace(domains.of(features), keep=known, gaps=None)
-        yield features, part, compare(part)
 
 
 def _bends(rows: Rows, line: Solution, fewest: float) -> Iterator[Bends | None]:
@@ -104,19 +96,7 @@ def _bends(rows: Rows, line: Solution, fewest: float) -> Iterator[Bends | None]:
         X[: law.n_query] *= (line.scale * uq / ur)[some]
         X[: law.n_query] += offset[some]
         for j, values, v in zip(some, X.T, precision.T):
-            yield None if stays[j] else _in_units(law.bends(values, v), rows, int(j))
-
-
-def _in_units(found: Bends, rows: Rows, j: int) -> Bends:
-    """Return the curves in the units of the reference."""
-    place, unit = rows.mean[1, j], rows.unit[1, j]
-    return Bends(
-        place + unit * found.knots,
-        place + unit * found.curves,
-        unit**2 * found.variances,
-        found.evidence,
-        (place + unit * found.tails[0], place + unit * found.tails[1]),
-    )
+            yield None if stays[j] else law.bends(values, v).in_units(rows.mean[1, j], ur[j])
 
 
 def _worth(weights: Array, is_query: Array, groups: Array | None) -> Array:

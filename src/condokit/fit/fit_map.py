@@ -17,9 +17,8 @@ from condokit.checks import (
     said,
     warn,
 )
-from condokit.compare.comparison import Comparison, compare
+from condokit.compare.comparison import Comparison, compare, warn_weak_points
 from condokit.compare.priors import Prior, Support
-from condokit.compare.weak_points import weak_points
 from condokit.conditionals import Conditional
 from condokit.data.arrays import computing
 from condokit.data.links import check_links
@@ -145,8 +144,7 @@ def fit_map(domains: Study, recipe: Recipe, quiet: bool = False) -> Fit:
     solution, facts, errors = found
     table, support = usable.tables[0], comparison.support
     if not domains.is_rectangular:
-        for code, template, said_of in weak_points(usable, comparison.strata, support):
-            warn(code, template, **said_of)
+        warn_weak_points(usable, comparison)
         _refuse_failure(solution, table, support)
     outputs = usable.tables[1].feature_names if domains.is_rectangular else None
     found_map = _map_of(solution, table, usable.links, outputs)

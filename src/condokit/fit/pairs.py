@@ -277,11 +277,7 @@ class _Averages:
 
     def _assembled(self, found: Correction, weights: Array) -> AffineMap:
         """Return the average of base maps and its correction as one map."""
-        maps, unit, like = (
-            [one[0] for one in self.bases.values()],
-            self.paired.unit,
-            self.like,
-        )
+        maps, unit, like = [one[0] for one in self.bases.values()], self.paired.unit, self.like
         slope = found.slope * unit / self.sd if self.has_scale else None
         matrix = average([affine.matrix for affine in maps], weights)
         offset = weights @ [affine.offset for affine in maps] + unit * found.shift
@@ -298,9 +294,7 @@ class _Averages:
             scale = np.maximum(matrix.scale, _LEAST * unit / self.sd)
             offset += (matrix.scale - scale) * self.centre
             matrix = DiagonalPlusLowRank(scale)
-        names, outputs = like.feature_names, like.output_names
-        told: dict[str, Any] = {"feature_names": names, "output_names": outputs}
-        return AffineMap(offset=offset, **matrix.arrays(), **told, links=like.links)
+        return AffineMap(offset=offset, **matrix.arrays(), **_named_like(like))
 
     def held_out_error(self) -> float:
         """Return the root mean squared error of pairs whose subjects were left out."""
@@ -368,8 +362,12 @@ def _rotation(
     B = turn @ back
     if family.has_scale:
         B *= size.sum() / ((left**2).sum() + lift * (np.trace(cov) + far @ far))
-    offset, names, outputs = middle_y - B @ middle_x, first.feature_names, first.output_names
-    return AffineMap(B, offset, names, links=first.links, output_names=outputs)
+    return AffineMap(B, middle_y - B @ middle_x, **_named_like(first))
+
+
+def _named_like(map: AffineMap) -> dict[str, Any]:
+    """Return the names and links of a map as arguments for another."""
+    return {name: getattr(map, name) for name in ("feature_names", "output_names", "links")}
 
 
 def _folds(query: Array, reference: Array, values: Array) -> tuple[Array, Array]:

@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OBSERVED = b"condokit.observed"  # in a schema's metadata: columns that describe rows, as JSON
-_ANNDATA = ("anndata", "An .h5ad file needs anndata", "anndata")
 _SLACK = 1 << 16  # bytes by which an HDF5 file may be larger than what is in it
 
 
 def open_h5ad(path: PathLike) -> Any:
     """Return AnnData of which X stays in the file."""
-    read = need(*_ANNDATA).read_h5ad
+    read = need("anndata", "An .h5ad file needs anndata", "anndata").read_h5ad
     with worded(path):
         open(path, "rb").close()  # for Python's own errors
         return read(path, backed="r")
@@ -76,13 +75,12 @@ def replace_h5ad(
     """Copy an .h5ad file with new values in X; obs, var, uns and all else stay."""
     # The table has one row per observation, in order, and one column per variable; others are
     # ignored. With `force`, an existing file is replaced, which may be the one that is read.
-    read = need(*_ANNDATA).read_h5ad
+    data = open_h5ad(path_in)
     import h5py  # which anndata brings
     from anndata.io import write_elem
 
     check_target(path_out, force)
     with worded(path_in):
-        data = read(path_in, backed="r")
         names, shape, single = list(data.var_names), data.shape, data.X.dtype == np.float32
         data.file.close()
     check_names(path_out, table.column_names, names)

@@ -1,7 +1,7 @@
 """The one progress line: on the error stream, a few times a second, gone when done."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,3 +27,12 @@ def progress(
             bar.update(done - bar.n)
 
         yield advance
+
+
+def watched(tables: Iterable[Any], n_rows: int | None) -> Iterator[Any]:
+    """Yield tables, and show how many of the rows are done."""
+    done = 0
+    with progress("rows", n_rows) as advance:
+        for table in tables:
+            yield table
+            advance(done := done + len(table))

@@ -149,31 +149,9 @@ class AffineMap(Map):
     def inverse_transform(self, X: Any) -> Any:  # noqa: D102
         return (self.pseudo_inverse() if self.is_rectangular else self.inverse())(X)
 
-    def compose(self, other: Any) -> Any:
-        """Return the map that applies `other` first and then this one.
-
-        Features are matched by name when both maps have names. After a map with curves, a diagonal
-        map makes one with curves; a matrix is refused.
-
-        Parameters
-        ----------
-        other : AffineMap or MonotoneMap
-            The map that comes first.
-
-        Returns
-        -------
-        AffineMap or MonotoneMap
-            Both in one.
-
-        Examples
-        --------
-        >>> from condokit import AffineMap
-        >>> AffineMap([2.0], [1.0]).compose(AffineMap([3.0], [0.0]))
-        AffineMap of 1 feature (diagonal)
-          x0 -> 6 * x0 + 1
-        """
+    def compose(self, other: Any) -> Any:  # noqa: D102
         if other.kind == "monotone":
-            return other.followed_by(self)
+            return other.of_line(self).compose(other)
         order, names = self.joined(other)
         if not (self.has_own_outputs or other.has_own_outputs):
             first = other.matrix.take(order)

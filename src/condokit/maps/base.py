@@ -69,8 +69,8 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         rectangular = shape[0] != shape[1]
         if rectangular and checked is not None:
             raise ValueError("'links' need a map with as many outputs as features.")
-        self.__dict__.update(own, kind=kind, shape=shape)
-        self.__dict__.update(n_features_in_=shape[1], is_rectangular=rectangular)
+        self.__dict__.update(own, kind=kind, shape=shape, is_rectangular=rectangular)
+        self.__dict__["n_features_in_"] = shape[1]
         self.__dict__.update(feature_names=names, output_names=outputs, links=checked)
         self.__dict__.update(fitted_on=fitted_on, provenance=check_provenance(provenance))
 
@@ -104,6 +104,9 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     def compose(self, other: Any) -> "Map":
         """Return the map that applies `other` first and then this one.
 
+        Features are matched by name when both maps have names. With a map of curves, the other must
+        be diagonal or one of curves as well; a matrix is refused.
+
         Parameters
         ----------
         other : AffineMap or MonotoneMap
@@ -113,6 +116,13 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         -------
         AffineMap or MonotoneMap
             Both in one.
+
+        Examples
+        --------
+        >>> from condokit import AffineMap
+        >>> AffineMap([2.0], [1.0]).compose(AffineMap([3.0], [0.0]))
+        AffineMap of 1 feature (diagonal)
+          x0 -> 6 * x0 + 1
         """
 
     @abstractmethod
@@ -188,6 +198,9 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     def transform(self, X: Any) -> Any:
         """Map every row, as calling the map does.
 
+        Of lazy frames, Dask collections and Arrow datasets the result is lazy as well, with all
+        other columns as they are.
+
         Parameters
         ----------
         X : array or data frame of shape (n_rows, n_columns)
@@ -233,21 +246,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         return np.array([f"x{j}" for j in places] if names is None else list(names), dtype=object)
 
     def __call__(self, X: Any) -> Any:
-        """Map every row; the result is the same kind of table as X.
-
-        Of lazy frames, Dask collections and Arrow datasets it is lazy as well, with all other
-        columns as they are.
-
-        Parameters
-        ----------
-        X : array or data frame of shape (n_rows, n_columns)
-            Query rows. Features are found by name if the map has names.
-
-        Returns
-        -------
-        array or data frame of shape (n_rows, n_features)
-            The mapped features, in the container of X.
-        """
+        """Map every row; see `transform`."""
         if (blocks := blocks_of(X)) is not None:
             return map_lazily(self, blocks)
         owner = f"this {type(self).__name__}"
@@ -319,7 +318,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         >>> map_.check(eeg.X_query).verdict, map_.check(1000 * eeg.X_query).verdict
         ('as fitted', 'look')
         """
-        return check(X, self.feature_names, self.n_features_in_, self.fitted_on, self.reach())
+        return check(self, X)
 
     def turned_names(self) -> dict[str, Any]:
         """Return the names of a map that goes the other way, as arguments of its constructor."""

@@ -288,10 +288,8 @@ class Orthogonal(Rigid):
 
     Parameters
     ----------
-    links : as for `LocationScale`, default=None
-        The scale on which the map is one.
-    orientation : as for `Affine`, default="any"
-        Whether reflections are searched as well.
+    links, orientation
+        As for `Affine`.
 
     Examples
     --------
@@ -312,20 +310,14 @@ class Similarity(Rigid):
 
     Parameters
     ----------
-    links : as for `LocationScale`, default=None
-        The scale on which the map is one.
-    orientation : as for `Affine`, default="any"
-        Whether reflections are searched as well.
+    links, orientation
+        As for `Affine`.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from condokit import ConDoAdapter, Similarity
-    >>> rng, turn = np.random.default_rng(0), np.array([[0.8, -0.6], [0.6, 0.8]])
-    >>> new, old = (rng.exponential(size=(300, 2)) * [3, 1] for _ in range(2))
-    >>> ConDoAdapter(Similarity()).fit_pair(new, 2 * old @ turn.T).map_.A.round(1)
-    array([[ 1.5, -1.2],
-           [ 1.2,  1.5]])
+    >>> from condokit import Orthogonal, Similarity
+    >>> Orthogonal.has_scale, Similarity.has_scale
+    (False, True)
     """
 
 

@@ -1,6 +1,6 @@
 """The map file, and the class that each kind of map is read by."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from condokit.checks import MapFileError
@@ -27,19 +27,24 @@ def enter(reader: Any, kinds: Sequence[str], fields: Mapping[str, Any]) -> None:
             SCHEMA.refresh()
 
 
-def read(place: Place, wanted: Any) -> Any:
-    """Return the map in a file, of the class that is wanted, or the one that reads its kind."""
+def read(place: Place, wanted: Any, of_batches: Callable[[], Any] | None = None) -> Any:
+    """Return the map in a file, of the class that is wanted, or the one that reads its kind.
+
+    Maps of batches are wanted as well if `of_batches` imports their class.
+    """
 
     def make(_: Any, content: dict[str, Any]) -> Any:
         kind = content["kind"]
-        reader = wanted if kind in getattr(wanted, "kinds", ()) else CLASSES.get(kind)
-        return kind, None if reader is None else reader.from_dict(content)
+        if kind == "batches" and of_batches is not None:
+            return kind, of_batches().from_dict(content), True
+        reader = wanted if kind in wanted.kinds else CLASSES.get(kind)
+        found = None if reader is None else reader.from_dict(content)
+        return kind, found, isinstance(found, wanted)
 
-    kind, found = documents.read(place, MAPS, make)
-    if not isinstance(found, wanted):
-        other = getattr(wanted, "__name__", "map")
+    kind, found, is_wanted = documents.read(place, MAPS, make)
+    if not is_wanted:
         raise MapFileError(
-            f"{MAPS.call(place)} holds a map of the kind {kind!r}, which is no {other}. "
+            f"{MAPS.call(place)} holds a map of the kind {kind!r}, which is no {wanted.__name__}. "
             f"Read it with condokit.{'BatchAdapter.load' if kind == 'batches' else 'load_map'}."
         )
     return found

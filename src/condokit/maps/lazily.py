@@ -14,8 +14,7 @@ from condokit.data.links import LEAST_SHARE, MOST_SHARE, Link
 from condokit.data.roles import is_reference_row
 from condokit.data.tables import Table
 from condokit.io.formats import arrow
-
-_MOST_TERMS = 30  # of a sum that is not split, since engines bound the depth of expressions
+from condokit.maps.formula import in_groups, write_outputs
 
 
 def map_lazily(affine: Any, blocks: Blocks, reference: tuple[str, Any] | None = None) -> Any:
@@ -55,20 +54,21 @@ def map_lazily_but(affine: Any, blocks: Blocks, domain: Any, labels: tuple[Any, 
     if domain is None:
         return map_lazily(affine, blocks)
     if blocks.columns is not None:
-        if not isinstance(domain, str):
-            text = "{@'domain'} must name a column of {@`X`}, which is not in memory. Got {got}."
-            raise refusal(text, got=type(domain).__name__)
+        _check_column("domain", domain)
         return map_lazily(affine, blocks, (domain, labels[1]))
-    shape = Table(np.broadcast_to(0.0, (blocks.n_rows or 0, blocks.width)))
-    unchanged = is_reference_row(domain, shape, labels)
-    return _keep_rows(blocks.native, map_lazily(affine, blocks), unchanged)
-
-
-def _keep_rows(old: Any, new: Any, unchanged: Array) -> Any:
-    """Return a mapped array of Dask in which some rows are as they were."""
     from dask import array
 
-    return array.where(array.from_array(unchanged[:, None], chunks=(old.chunks[0], 1)), old, new)
+    shape = Table(np.broadcast_to(0.0, (blocks.n_rows or 0, blocks.width)))
+    unchanged, old = is_reference_row(domain, shape, labels), blocks.native
+    stays = array.from_array(unchanged[:, None], chunks=(old.chunks[0], 1))
+    return array.where(stays, old, map_lazily(affine, blocks))
+
+
+def _check_column(argument: str, value: Any) -> None:
+    """Refuse labels of rows that are not in memory, unless a column has them."""
+    if not isinstance(value, str):
+        text = f"{{@'{argument}'}} must name a column of {{@`X`}}, which is not in memory. "
+        raise refusal(text + "Got {got}.", got=type(value).__name__)
 
 
 def _mapped_batches(affine: Any, blocks: Blocks, reference: tuple[str, Any] | None) -> Any:
@@ -96,23 +96,17 @@ def map_lazily_by(maps: Mapping[Any, Any], blocks: Blocks, batch: Any) -> Any:
     if blocks.lazy is None or names is None:
         text = "Maps of batches need rows in memory, or a lazy frame with names of features."
         raise NeedsRows(text)
-    if not isinstance(batch, str):
-        text = "{@'batch'} must name a column of {@`X`}, which is not in memory. Got {got}."
-        raise refusal(text, got=type(batch).__name__)
+    _check_column("batch", batch)
     if missing := [name for name in (*names, batch) if name not in (blocks.columns or ())]:
         raise unknown_columns(
             "batch" if missing == [batch] else "feature_names", missing, blocks.columns or ()
         )
-    lazy, schema, spare = blocks.lazy, blocks.schema or {}, list[str]()
+    frame = _Expressions(blocks.lazy, schema := blocks.schema or {})
     made: list[Any] = [nw.lit(None, nw.Float64)] * len(names)
     for label, affine in maps.items():
-        lazy, mapped, extra = _expressions(affine, lazy, {**schema, **dict.fromkeys(spare)})
-        spare += extra
-        mine = nw.col(batch) == label
+        mine, mapped = nw.col(batch) == label, frame.outputs(affine)
         made = [nw.when(mine).then(y).otherwise(other) for y, other in zip(mapped, made)]
-    kinds = [schema[name] for name in names]
-    lazy = lazy.with_columns(*_named(made, kinds, names))
-    return (lazy.drop(*spare) if spare else lazy).to_native()
+    return frame.with_columns(made, [schema[name] for name in names], names, []).to_native()
 
 
 def _with_expressions(
@@ -120,7 +114,8 @@ def _with_expressions(
 ) -> nw.LazyFrame[Any]:
     """Return the outputs as expressions of the engine; what is missing stays missing."""
     names, schema = affine.feature_names, blocks.schema or {}
-    lazy, mapped, spare = _expressions(affine, blocks.lazy, schema)
+    frame = _Expressions(blocks.lazy, schema)
+    mapped = frame.outputs(affine)
     outputs = list(affine.outputs(names) or names)
     if reference is not None:
         stays = nw.col(reference[0]) == reference[1]
@@ -128,97 +123,81 @@ def _with_expressions(
         mapped = [nw.when(stays).then(x).otherwise(y) for x, y in zip(olds, mapped)]
     single = nw.Float32 if all(schema[name] == nw.Float32 for name in names) else nw.Float64
     kinds = [single if affine.has_own_outputs else schema[name] for name in outputs]
-    lazy = lazy.with_columns(*_named(mapped, kinds, outputs))
-    gone = [name for name in names if name not in outputs] + spare
-    return lazy.drop(*gone) if gone else lazy
+    return frame.with_columns(mapped, kinds, outputs, [n for n in names if n not in outputs])
 
 
-def _named(values: Sequence[Any], kinds: Sequence[Any], names: Sequence[str]) -> list[Any]:
-    """Return expressions with names, in single precision where columns have it."""
-    return [
-        (y.cast(nw.Float32) if kind == nw.Float32 else y).alias(name)
-        for y, kind, name in zip(values, kinds, names)
-    ]
+class _Expressions:
+    """A lazy table, to which the outputs of maps are added as expressions."""
 
+    def __init__(self, lazy: Any, schema: Mapping[str, Any]) -> None:
+        self.lazy, self.known = lazy, set(schema)
+        self.spare: list[str] = []  # columns made on the way
 
-def _expressions(affine: Any, lazy: Any, schema: Any) -> tuple[Any, list[Any], list[str]]:
-    """Return a lazy table, the outputs of a map as its expressions, and columns made for these."""
-    names = affine.feature_names
-    links = affine.links or [None] * len(names)
-    columns = [_linked(nw.col(name).cast(nw.Float64), link) for name, link in zip(names, links)]
-    spare: list[str] = []
-    if affine.kind == "monotone":
-        mapped = [_curve(x, *c) for x, c in zip(columns, zip(*affine.arrays().values()))]
-    elif affine.kind == "low-rank":
-        spare = [_free(f"factor {k}", schema) for k in range(affine.right.shape[1])]
-        sums = [_sum(_products(w, columns)) for w in affine.right.T]
-        lazy = lazy.with_columns(*(total.alias(name) for total, name in zip(sums, spare)))
-        terms = [
-            _products([scale, *left], [x, *map(nw.col, spare)])
-            for x, scale, left in zip(columns, affine.scale, affine.left)
+    def outputs(self, affine: Any) -> list[Any]:
+        """Return the outputs of a map."""
+        columns = [nw.col(name).cast(nw.Float64) for name in affine.feature_names]
+        return write_outputs(affine, columns, self)
+
+    def with_columns(
+        self, values: Sequence[Any], kinds: Sequence[Any], names: Sequence[str], gone: list[str]
+    ) -> nw.LazyFrame[Any]:
+        """Return the table with values by name, in single precision where columns have it."""
+        made = [
+            (y.cast(nw.Float32) if kind == nw.Float32 else y).alias(name)
+            for y, kind, name in zip(values, kinds, names)
         ]
-        mapped = [_sum(own) + b for own, b in zip(terms, affine.offset.tolist())]
-    elif affine.kind == "diagonal":
-        parts = zip(columns, affine.scale.tolist(), affine.offset.tolist())
-        mapped = [x * scale + offset for x, scale, offset in parts]
-    else:
-        sums = [_sum(_products(row, columns)) for row in affine.scale]
-        mapped = [total + b for total, b in zip(sums, affine.offset.tolist())]
-    if not affine.has_own_outputs:
-        mapped = [_unlinked(y, link) for y, link in zip(mapped, links)]
-    return lazy, mapped, spare
+        lazy, gone = self.lazy.with_columns(*made), [*gone, *self.spare]
+        return lazy.drop(*gone) if gone else lazy
 
+    def step(self, letter: str, values: list[Any], beside: Sequence[Any] = ()) -> list[Any]:
+        """Make columns of the factors of low rank, on which every output rests."""
+        if letter != "t":
+            return values
+        made = []
+        for k, value in enumerate(values):
+            name = f"factor {k}"
+            while name in self.known:
+                name = f"_{name}"
+            self.known.add(name)
+            made.append(value.alias(name))
+            self.spare.append(name)
+        self.lazy = self.lazy.with_columns(*made)
+        return [nw.col(name) for name in self.spare[-len(values) :]]
 
-def _products(weights: Any, columns: Sequence[Any]) -> list[Any]:
-    """Return the terms of a sum that are not zero."""
-    return [x * float(w) for w, x in zip(weights, columns) if w != 0] or [columns[0] * 0.0]
+    def product(self, weight: float, x: Any) -> Any:
+        return x * weight
 
+    def nothing(self, x: Any) -> list[Any]:
+        return [x * 0.0]
 
-def _sum(terms: list[Any]) -> Any:
-    while len(terms) > _MOST_TERMS:
-        groups = [terms[i : i + _MOST_TERMS] for i in range(0, len(terms), _MOST_TERMS)]
-        terms = [reduce(add, group) for group in groups]
-    return reduce(add, terms)
+    def sum(self, terms: list[Any], offset: float | None = None) -> Any:
+        total = reduce(add, in_groups(terms, partial(reduce, add)))
+        return total if offset is None else total + offset
 
+    def curve(self, x: Any, knots: Array, lines: list[tuple[float, float, float]]) -> Any:
+        *below, curve = (value + (x - knot) * slope for knot, value, slope in lines)
+        for knot, line in zip(knots[::-1], below[::-1]):
+            curve = nw.when(x < float(knot)).then(line).otherwise(curve)
+        return curve
 
-def _free(name: str, known: Any) -> str:
-    """Return a name that no column has."""
-    while name in known:
-        name = f"_{name}"
-    return name
+    def link(self, x: Any, link: Link) -> Any:
+        if link is None:
+            return x
+        if link == "log":
+            return nw.when(x > 0).then(x).log()
+        if link == "logit":
+            inner = nw.when((x > 0) & (x < 1)).then(x)
+            return inner.log() - (1.0 - inner).log()
+        return nw.when(x >= 0).then(x) ** float(link)
 
-
-def _curve(x: Any, knots: Array, values: Array, ends: Array) -> Any:
-    """Return lines between knots, each from the knot where it begins."""
-    slopes = [ends[0], *(np.diff(values) / np.diff(knots)), ends[1]]
-    starts = zip([values[0], *values], [knots[0], *knots], slopes)
-    lines = [float(value) + (x - float(knot)) * float(slope) for value, knot, slope in starts]
-    curve = lines[-1]
-    for knot, line in zip(knots[::-1], lines[-2::-1]):
-        curve = nw.when(x < float(knot)).then(line).otherwise(curve)
-    return curve
-
-
-def _linked(x: Any, link: Link) -> Any:
-    """Return a column on the scale of its link, null where that does not admit a value."""
-    if link is None:
-        return x
-    if link == "log":
-        return nw.when(x > 0).then(x).log()
-    if link == "logit":
-        inner = nw.when((x > 0) & (x < 1)).then(x)
-        return inner.log() - (1.0 - inner).log()
-    return nw.when(x >= 0).then(x) ** float(link)
-
-
-def _unlinked(y: Any, link: Link) -> Any:
-    if link is None:
-        return y
-    if link == "log":
-        return y.exp()
-    if link == "logit":
-        return (1.0 / (1.0 + (y * -1.0).exp())).clip(LEAST_SHARE, MOST_SHARE)
-    return y.clip(0.0) ** (1 / float(link))
+    def unlink(self, y: Any, link: Link) -> Any:
+        if link is None:
+            return y
+        if link == "log":
+            return y.exp()
+        if link == "logit":
+            return (1.0 / (1.0 + (y * -1.0).exp())).clip(LEAST_SHARE, MOST_SHARE)
+        return y.clip(0.0) ** (1 / float(link))
 
 
 def map_batch(affine: Any, batch: Any, as_is: Array | None = None) -> Any:

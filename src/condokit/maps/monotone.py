@@ -7,8 +7,8 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.data import links as linking
-from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
+from condokit.maps.formula import lines_of
 from condokit.maps.matrices import checked
 from condokit.maps.profile import Profile
 
@@ -29,16 +29,8 @@ class MonotoneMap(Map):
         What these are mapped to, increasing as well.
     slopes : array-like of shape (n_features, 2) or None, default=None
         Slopes below the first and above the last knot; None goes on as the first and last lines.
-    feature_names : sequence of str or None, default=None
-        Names of the features; data frames are then matched by name.
-    links : str, float, sequence, dict or None, default=None
-        "log", "logit" or a power for all features or some, as for `AffineMap`.
-    output_names : sequence of str or None, default=None
-        Names of what comes out, if they are not those of the features.
-    fitted_on : Profile or None, default=None
-        Range and moments of the data that the map was fitted on, for `check`.
-    provenance : dict or None, default=None
-        How the map was fitted, in plain text and numbers; a fitted adapter fills it in.
+    feature_names, links, output_names, fitted_on, provenance
+        As for `AffineMap`, each None by default.
 
     Examples
     --------
@@ -107,9 +99,10 @@ class MonotoneMap(Map):
             low, high = profile.mean - profile.sd, profile.mean + profile.sd
         knots = np.column_stack([low, high])
         values = affine.scale[:, None] * knots + affine.offset[:, None]
-        told: dict[str, Any] = {"links": affine.links, "output_names": affine.output_names}
-        slopes = np.repeat(affine.scale[:, None], 2, axis=1)
-        return cls(knots, values, slopes, affine.feature_names, **told)
+        slopes, told = np.repeat(affine.scale[:, None], 2, axis=1), affine.output_names
+        return cls(
+            knots, values, slopes, affine.feature_names, links=affine.links, output_names=told
+        )
 
     def arrays(self) -> dict[str, Any]:  # noqa: D102
         return {"knots": self.knots, "values": self.values, "slopes": self.slopes}
@@ -123,8 +116,8 @@ class MonotoneMap(Map):
     def log_slopes(self, X: Array) -> Array:
         """Return the sum over features of the logarithms of slopes at every row."""
         total = np.zeros(len(X))
-        for x, knots, values, ends in zip(X.T, self.knots, self.values, self.slopes):
-            steep = np.concatenate([ends[:1], np.diff(values) / np.diff(knots), ends[1:]])
+        slopes = lines_of(*self.arrays().values())[2]
+        for x, knots, steep in zip(X.T, self.knots, slopes):
             total += np.log(steep)[np.searchsorted(knots, x, side="right")]
         return total
 
@@ -133,25 +126,9 @@ class MonotoneMap(Map):
             slopes = 1 / self.slopes
         return MonotoneMap(self.values, self.knots, slopes, links=self.links, **self.turned_names())
 
-    def compose(self, other: Map) -> "MonotoneMap":
-        """Return the map that applies `other` first and then this one.
-
-        Features are matched by name when both maps have names.
-
-        Parameters
-        ----------
-        other : AffineMap or MonotoneMap
-            The map that comes first: one with curves as well, or a diagonal affine one.
-
-        Returns
-        -------
-        MonotoneMap
-            Both in one.
-        """
+    def compose(self, other: Map) -> "MonotoneMap":  # noqa: D102
         order, names = self.joined(other)
         first: Any = other if other.kind == "monotone" else MonotoneMap.of_line(other)
-        if names.get("output_names") is None and not other.has_own_outputs:
-            names["feature_names"] = names["feature_names"] or other.feature_names
         knots, values, slopes = (part[order] for part in first.arrays().values())
         back = first.inverse()
         x = np.empty((len(knots), knots.shape[1] + self.knots.shape[1]))
@@ -162,10 +139,6 @@ class MonotoneMap(Map):
         middle = np.stack([interpolated(*row) for row in zip(x, knots, values, slopes)])
         y = self.without_links(middle.T).T
         return MonotoneMap(x, _spread(y), slopes * self.slopes, **names)
-
-    def followed_by(self, affine: AffineMap) -> "MonotoneMap":
-        """Return the map that applies this one first and then an affine one."""
-        return MonotoneMap.of_line(affine).compose(self)
 
     def reach(self) -> tuple[Array, Array]:
         """Return the first and last knots, beyond which curves are lines that no data support."""

@@ -63,7 +63,7 @@ def profile(domains: Study, hidden: bool = False) -> "Profile":
         for k in range(0, len(every), step)
     ]
     tables: list[Any] = [[getattr(part, name) for part in parts] for name in _TABLES]
-    known = (None if own[0] is None else np.concatenate(own) for own in tables)
+    known: list[Any] = [None if own[0] is None else np.concatenate(own) for own in tables]
     return Profile(len(query), *known)
 
 
@@ -205,41 +205,27 @@ class Check(Record):
         return parts
 
 
-def check(
-    X: Any,
-    names: Sequence[str] | None,
-    n_features: int,
-    profile: Profile | None,
-    reach: tuple[Array, Array] | None = None,
-) -> Check:
-    """Compare new query rows with a profile, and the reach of curves; see `AffineMap.check`."""
-    blocks, n_rows = blocks_of(X), 0
+def check(map: Any, X: Any) -> Check:
+    """Compare new query rows with what a map was fitted on; see `AffineMap.check`."""
+    blocks, names, n_rows = blocks_of(X), map.feature_names, 0
     given = Table(X) if blocks is None else blocks
     columns = given.columns if names is not None else None
-    monitor = Monitor(names, n_features, profile, columns, given.width, reach)
+    monitor = Monitor(map, columns, given.width)
     if blocks is not None and columns is not None and monitor.can_compare:
         blocks = blocks.select(list(names or ()))
-    for table in [given] if isinstance(given, Table) else map(Table, blocks or ()):
+    for table in [given] if isinstance(given, Table) else (Table(block) for block in blocks or ()):
         n_rows += table.n_rows
         if monitor.can_compare:
-            for _, chunk in table.match(names, n_features, "this map").chunks():
-                monitor.update(chunk)
+            monitor.watch(table.match(names, map.n_features_in_, "this map"))
     return monitor.result(n_rows)
 
 
 class Monitor:
-    """Compares rows with a profile as they pass by, a chunk at a time."""
+    """Compares the rows of a table with what a map was fitted on, as they pass by."""
 
-    def __init__(
-        self,
-        names: Sequence[str] | None,  # of the map's features
-        n_features: int,
-        profile: Profile | None,
-        columns: Sequence[str] | None,  # of the new table
-        n_columns: int,
-        reach: tuple[Array, Array] | None = None,  # of the map's curves
-    ) -> None:
-        self.profile, self.reach, self.n_beyond = profile, reach, 0
+    def __init__(self, map: Any, columns: Sequence[str] | None, n_columns: int) -> None:
+        self.profile, self.reach, self.n_beyond = map.fitted_on, map.reach(), 0
+        names, n_features = map.feature_names, map.n_features_in_
         self.beyond = np.zeros(n_features)
         self.names = list(names or [f"column {j}" for j in range(n_features)])
         known, there = set(names or ()), set(columns or ())
@@ -265,9 +251,13 @@ class Monitor:
         """Whether rows can be compared: all features are there, and a profile is known."""
         return self.profile is not None and not any(f.level == "stop" for f in self.findings)
 
+    def watch(self, table: Table) -> None:
+        """Look at the rows of a table that has the features in order."""
+        for _, chunk in table.chunks():
+            self._update(chunk)
+
     @_overflowing
-    def update(self, X: Array) -> None:
-        """Look at more rows."""
+    def _update(self, X: Array) -> None:
         profile, finite = self.profile, np.isfinite(X)
         assert profile is not None
         with np.errstate(over="ignore"):

@@ -40,18 +40,8 @@ _NOT_EVALUATED = (
     "The map joins different features, so that what it leaves of the shift cannot be measured here."
 )
 LEVEL_OF = {"better": "good", "no change needed": "good", "cannot tell": "care", "worse": "poor"}
-_EXACT = {
-    "scale",
-    "own",
-    "slope",
-    "offset",
-    "image_of_mean",
-    "mean",
-    "change",
-    "grid",
-    "parameters",
-    "curves",
-}
+_EXACT = {"scale", "own", "slope", "offset", "image_of_mean", "mean", "change"}
+_EXACT |= {"grid", "parameters", "curves"}
 
 
 def build(
@@ -63,35 +53,27 @@ def build(
     command: str | None = None,
     inputs: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Gather everything that is known of a map, ready for JSON and for `render`.
+    """Gather everything that is known of a map of these domains, ready for JSON and `render`.
 
-    Parameters
-    ----------
-    adapter : ConDoAdapter
-        A fitted adapter.
-    domains : Study
-        The data that it was fitted on.
-    assessment, evaluation : Assessment, Evaluation or None, default=None
-        Computed if they are not given. Neither exists for a map between different features.
-    command : str or None, default=None
-        What to type to get this report again.
-    inputs : dict of str to str, default=None
-        Files that were read, with their SHA-256.
-
-    Returns
-    -------
-    dict
-        Plain values only; features in order of what is left of their shift, then of what it was.
+    Assessment and evaluation are computed if they are not given; neither exists for a map between
+    different features. `command` gets this report again, `inputs` are the SHA-256 of files by name.
+    Features are in order of what is left of their shift, then of what it was.
     """
     assessment, evaluation = judged(adapter, domains, assessment, evaluation)
-    inward, outward = _names(adapter.map_, domains)
-    columns = {"feature": outward, **parameters(adapter.map_, adapter.errors_)}
-    strongest = ""
-    if not adapter.map_.is_rectangular:
-        hidden, strongest = hidden_bounds(domains, adapter.map_)
+    affine, strongest = adapter.map_, ""
+    outward = inward = [str(name) for name in affine.feature_names or domains.tables[0].labels]
+    if affine.is_rectangular:
+        outward = [str(name) for name in affine.outputs(domains.tables[0].columns) or ()]
+    columns = {"feature": outward, **parameters(affine, adapter.errors_)}
+    if not affine.is_rectangular:
+        hidden, strongest = hidden_bounds(domains, affine)
         kept = [name for name in _HIDDEN if name in hidden.columns]
         columns |= {name: [float(f"{bound:.2g}") for bound in hidden[name]] for name in kept}
-    features = _features(columns, evaluation)
+    features = Sheet(columns)
+    if evaluation is not None:
+        found = evaluation.features
+        order = np.lexsort((-np.abs(found["shift_before"]), found["p_adjusted"]))
+        features = Sheet(columns | found.columns | {"feature": outward}).take(order)
     record: dict[str, Any] = {
         "format": FORMAT,
         "schema": SCHEMA,
@@ -124,25 +106,12 @@ def judged(
         return before, after or evaluate(adapter, domains, domain=None)
 
 
-def _names(affine: AffineMap, domains: Study) -> tuple[list[str], list[str]]:
-    """Return the names of the features, and of what comes out."""
-    inward = [str(name) for name in affine.feature_names or domains.tables[0].labels]
-    if not affine.is_rectangular:
-        return inward, inward
-    return inward, [str(name) for name in affine.outputs(domains.tables[0].columns) or ()]
-
-
 def _uncertainty(adapter: ConDoAdapter) -> dict[str, Any]:
-    dof, is_formula = degrees_of_freedom(adapter), isinstance(adapter.errors_, DiagonalErrors)
-    return {
-        "how": "formula"
-        if is_formula or adapter.map_.kind == "monotone"
-        else "resampled"
-        if adapter.errors_
-        else "none",
-        "strength_one_error": robustness_value(1.0, dof),
-        "strength_two_errors": robustness_value(2.0, dof),
-    }
+    dof, how = degrees_of_freedom(adapter), "resampled" if adapter.errors_ else "none"
+    if isinstance(adapter.errors_, DiagonalErrors) or adapter.map_.kind == "monotone":
+        how = "formula"
+    strengths = (robustness_value(errors, dof) for errors in (1.0, 2.0))
+    return {"how": how, **dict(zip(("strength_one_error", "strength_two_errors"), strengths))}
 
 
 def reproduce(used: dict[str, Any], command: Any, inputs: Any) -> dict[str, Any]:
@@ -172,8 +141,7 @@ def _used(adapter: ConDoAdapter, domains: Study) -> dict[str, Any]:
         used["map"] = f"auto: {facts.get('chosen_map', adapter.chosen_.name)}"
     if adapter.shrinkage == "auto" and "kept_shift" in facts:
         text = "auto: {kept_shift:.0%} of the estimated shifts and {kept_log_scale:.0%} of the "
-        text = f"{text}log-scales were kept".format(**facts)
-        used["shrinkage"] = text
+        used["shrinkage"] = f"{text}log-scales were kept".format(**facts)
     return {name: setting(value) for name, value in used.items()}
 
 
@@ -294,15 +262,6 @@ def _assessment(assessment: Assessment) -> dict[str, Any]:
     return record
 
 
-def _features(columns: dict[str, Any], evaluation: Evaluation | None) -> Sheet:
-    """Return the map and its evaluation feature by feature, in the order to show them in."""
-    if evaluation is None:
-        return Sheet(columns)
-    found = evaluation.features
-    order = np.lexsort((-np.abs(found["shift_before"]), found["p_adjusted"]))
-    return Sheet(columns | found.columns | {"feature": columns["feature"]}).take(order)
-
-
 def parameters(affine: Any, errors: StandardErrors | None) -> dict[str, Any]:
     r"""Return the mean of the query rows and parameters with 95% intervals, or a diagonal.
 
@@ -316,9 +275,8 @@ def parameters(affine: Any, errors: StandardErrors | None) -> dict[str, Any]:
     for name, values in shown.items():
         columns[name] = values
         if errors is not None:
-            error = (
-                errors.of_mapped(mean[None], affine)[0] if name == key else getattr(errors, name)
-            )
+            at_mean = name == key
+            error = errors.of_mapped(mean[None], affine)[0] if at_mean else getattr(errors, name)
             columns[f"{name}_low"] = values - _INTERVAL * error
             columns[f"{name}_high"] = values + _INTERVAL * error
     if affine.is_rectangular:
@@ -377,12 +335,12 @@ def _fit(adapter: ConDoAdapter) -> dict[str, Any]:
     """Return how the map was chosen and found; counts of single features are summed up."""
     report, facts = adapter.report_, dict[str, Any]()
     for name, value in report.items():
-        if name in ("rows_query", "rows_reference"):  # shown elsewhere
-            continue
         if name in ("missing_features", "constant_features"):
             facts[name] = len(value)
         elif isinstance(value, str | bool | int | float | np.number):
             facts[name] = value
+    for shown_elsewhere in ("rows_query", "rows_reference"):
+        facts.pop(shown_elsewhere, None)
     return {
         "divergence": setting(adapter.divergence_),
         "conditional": setting(adapter.conditional_),

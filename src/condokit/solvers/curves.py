@@ -56,6 +56,17 @@ class Bends:
     evidence: Array  # (1 + n_wiggles,)
     tails: tuple[float, float]  # values at which the last tenths of rows begin
 
+    def in_units(self, place: float, unit: float) -> "Bends":
+        """Return the same curves of values in other units: place + unit times these."""
+        low, high = self.tails
+        return Bends(
+            place + unit * self.knots,
+            place + unit * self.curves,
+            unit**2 * self.variances,
+            self.evidence,
+            (place + unit * low, place + unit * high),
+        )
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -159,10 +170,8 @@ class _Problem:
             curves.append(g)
             variances.append(_WIDER * variance)
         evidence = np.array([member.evidence for member in members])
-        place, unit = self.middle, self.unit
-        tails = place + unit * float(start), place + unit * float(end)
-        in_units = place + unit * knots, place + unit * np.stack(curves)
-        return Bends(*in_units, unit**2 * np.stack(variances), evidence, tails)
+        found = np.stack(curves), np.stack(variances), evidence, (float(start), float(end))
+        return Bends(knots, *found).in_units(self.middle, self.unit)
 
     def _curve(self, member: _Member, knots: Array) -> tuple[Array, Array]:
         r"""Return :math:`g = h^{-1}(h + c)` and its variance at knots.

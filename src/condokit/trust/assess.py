@@ -21,7 +21,7 @@ from condokit.checks import (
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.overlap import Overlap
 from condokit.conditionals import Stratified
-from condokit.data.arrays import computing, largest_of
+from condokit.data.arrays import computing, largest_of, sides
 from condokit.data.disclosure import (
     MIN_CELL,
     hidden_counts,
@@ -39,8 +39,7 @@ from condokit.data.study import Strata, Study, cell_names
 from condokit.data.subsets import subsample_sides
 from condokit.fit.choose import MANY_ROWS
 from condokit.fit.fit_map import determines_matrix
-from condokit.trust.features import ADVICE, describe_features
-from condokit.trust.unused import unused_that_matter
+from condokit.trust.columns import ADVICE, describe_features, unused_that_matter
 
 _FEW_ROWS = MIN_CELL  # of a cell; rows are asked for in multiples of it
 _FEW_EFFECTIVE = 10.0
@@ -99,8 +98,8 @@ class Assessment(Record):
         text = f"{_VERDICTS[self.verdict]} {rows}, {self.n_features} features."
         if self.overlap is not None:
             worths = hidden_overlap(vars(self.overlap), self.n_query, self.n_reference)
-            sides = (worths[f"effective_{side}"] for side in ("query", "reference"))
-            worth = " and ".join(n if isinstance(n, str) else f"{n:.0f}" for n in sides)
+            both = (worths[f"effective_{side}"] for side in ("query", "reference"))
+            worth = " and ".join(n if isinstance(n, str) else f"{n:.0f}" for n in both)
             coefficient = f"{self.overlap.coefficient:.2f}"
             text += f" Overlap of the confounders: {coefficient}, worth {worth} rows."
         return [
@@ -171,17 +170,12 @@ def assess(
         given = X, batch, confounders, features, groups, sample_weight, bridge
         return _assessed_batches(one, X if isinstance(X, Study) else one.read(*given))
     how: dict[str, Any] = {"categorical": categorical, "missing": missing}
-    roles = Roles(
-        domain, confounders, features, groups, sample_weight, reliability=reliability, **how
-    )
+    how["reliability"] = reliability
+    roles = Roles(domain, confounders, features, groups, sample_weight, **how)
     domains = X if isinstance(X, Study) else read_two(X, roles, reference)
     check_number("warn_overlap", warn_overlap, 0, 1)
     check_number("min_overlap", min_overlap, 0, 1)
     check_integer("min_cell", min_cell, 1)
-    return _assessed(domains, warn_overlap, min_overlap, min_cell)
-
-
-def _assessed(domains: Study, warn_overlap: float, min_overlap: float, min_cell: int) -> Assessment:
     strata, kept = domains.strata(), domains.kept()
     comparison, overlap = None, None
     try:
@@ -305,12 +299,10 @@ def _of_rows(domains: Study, comparison: Comparison) -> Iterator[Finding]:
         if few and total >= _FEW_ROWS:
             yield Finding("care", f"fewer than {_FEW_ROWS} {name} rows with {listing(few)}.")
     if domains.groups is not None:
-        compared = support.place(comparison.strata) >= 0
-        for name, mine in (("query", domains.is_query), ("reference", ~domains.is_query)):
-            if len(np.unique(domains.groups[mine & compared])) < _FEW_SUBJECTS:
-                yield Finding(
-                    "care", f"the {name} rows are of fewer than {_FEW_SUBJECTS} subjects."
-                )
+        for name, mine in sides(domains.is_query):
+            if len(np.unique(domains.groups[mine & (comparison.place >= 0)])) < _FEW_SUBJECTS:
+                text = f"the {name} rows are of fewer than {_FEW_SUBJECTS} subjects."
+                yield Finding("care", text)
 
 
 def _of_columns(domains: Study, remarkable: Sheet, min_cell: int) -> Iterator[Finding]:
@@ -374,7 +366,7 @@ def _mean_difference(domains: Study, values: Array) -> float:
     weights, moments = _weights(domains), []
     values = np.nan_to_num(values)
     values = values / largest_of(values)
-    for side in (domains.is_query, ~domains.is_query):
+    for _, side in sides(domains.is_query):
         z, w = values[side], weights[side] / weights[side].sum()
         moments.append((w @ z, w @ (z - w @ z) ** 2))
     means, variances = zip(*moments)
@@ -392,8 +384,8 @@ def _weights(domains: Study) -> Array:
 def _by_side(domains: Study, cell: Array, n_cells: int) -> Array:
     """Count rows of (query, reference) by cell; those of cell -1 are left out."""
     weights = _weights(domains)
-    sides = ((cell >= 0) & side for side in (domains.is_query, ~domains.is_query))
-    return np.stack([np.bincount(cell[side], weights[side], n_cells) for side in sides])
+    rows = [(cell >= 0) & side for _, side in sides(domains.is_query)]
+    return np.stack([np.bincount(cell[side], weights[side], n_cells) for side in rows])
 
 
 def _cells(
@@ -438,12 +430,12 @@ def _strata_sheet(domains: Study, strata: Strata, min_cell: int) -> Sheet:
 def _wanted(domains: Study, strata: Strata, goal: float) -> list[str]:
     """Name the rows that would bring the overlap of every confounder to a goal."""
     asked: list[tuple[float, str]] = []
-    sides = [f"{domains.labels[0]!r} (query)", f"{domains.labels[1]!r} (reference)"]
+    where = [f"{domains.labels[0]!r} (query)", f"{domains.labels[1]!r} (reference)"]
     if domains.labels == ("query", "reference"):
-        sides = ["the query", "the reference"]
+        where = ["the query", "the reference"]
     for names, counts in _cells(domains, strata) if goal else ():
         more = _additions(counts, goal)
-        asked += [(more[s, k], f"{names[k]} in {sides[s]}") for s, k in np.argwhere(more)]
+        asked += [(more[s, k], f"{names[k]} in {where[s]}") for s, k in np.argwhere(more)]
     largest = sorted(asked, key=lambda item: -item[0])[:_MOST_WANTED]
     return [f"about {n:.0f} more rows with {cell}" for n, cell in largest]
 

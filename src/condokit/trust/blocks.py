@@ -10,8 +10,8 @@ from condokit.adapter import ConDoAdapter
 from condokit.checks import Array, listing
 from condokit.compare.comparison import Comparison
 from condokit.compare.overlap import propensity
-from condokit.conditionals.splines import Splines
-from condokit.data.arrays import ones_for_zeros
+from condokit.conditionals.curves import Splines
+from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.blocks import blocks_of
 from condokit.data.covariates import Covariates
 from condokit.data.missing import with_gaps
@@ -86,7 +86,7 @@ class ComparableRows:
     @classmethod
     def of(cls, domains: Study, comparison: Comparison, affine: AffineMap) -> "ComparableRows":
         """Gather at most 5000 rows of each domain, evenly taken by weight, and map the query's."""
-        place = comparison.support.place(comparison.strata)
+        place = comparison.place
         row_number = _evenly_taken(domains, place >= 0)
         is_query = domains.is_query[row_number]
         before = domains.rows(row_number)
@@ -151,7 +151,7 @@ def _evenly_taken(domains: Study, compared: Array) -> Array:
     if domains.weights is None:
         return np.sort(subsample_sides(domains.is_query, _MOST_ROWS, compared))
     taken = []
-    for side in (domains.is_query, ~domains.is_query):
+    for _, side in sides(domains.is_query):
         rows = np.flatnonzero(side & compared)
         upto = np.cumsum(domains.weights[rows])
         n = max(min(round(upto[-1]), _MOST_ROWS), 1)

@@ -30,6 +30,7 @@ _MOST_PARCELS = 500  # into which the rows of a cell are dealt, to be resampled
 _FEWEST_DRAWS = 20
 _LEVEL = 0.95
 _OTHER_MODE = 0.5  # of the size of a matrix, beyond which a draw found another one
+_FAILURES = (ValueError, FloatingPointError, np.linalg.LinAlgError)
 _Draw = tuple[Array, Array]  # scale or matrix, and offset
 _Draws = Iterator[_Draw | None]  # None if a refit failed
 
@@ -125,72 +126,50 @@ def bootstrap(
         study = adapter.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
         return _of_batches(adapter, study, n_resamples, seed, verbose)
     domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
-    how = n_resamples, seed, n_jobs, verbose
-    return _of_domains(adapter, domains, *how)
-
-
-def _of_domains(
-    adapter: ConDoAdapter,
-    domains: Study,
-    n_resamples: int,
-    seed: int,
-    n_jobs: int | None,
-    verbose: bool,
-) -> Bootstrap:
-    """Refit the map of two domains, and keep its errors."""
     if not domains.is_whole:
         raise refusal(
             "bootstrap resamples rows, which must all be in memory. Collect {@`X`} first."
         )
     if "pairs" in adapter.report_:
         raise ValueError("A map that was refined by pairs cannot be refitted without them.")
-    chosen, recipe = adapter.chosen_, adapter.chosen_.recipe
-    if adapter.map_.kind == "monotone":
-        return _of_curves(adapter, domains, n_resamples, seed, n_jobs, verbose)
+    chosen, recipe, fitted = adapter.chosen_, adapter.chosen_.recipe, adapter.map_
+    curves = fitted if fitted.kind == "monotone" else None
     lines = recipe.family.form in ("diagonal", "monotone")  # none of which was bent
-    is_diagonal = adapter.map_.kind == "diagonal" and lines and not chosen.parts
+    is_diagonal = fitted.kind == "diagonal" and lines and not chosen.parts
     in_strata = recipe.needs == "moments" and not recipe.conditional.is_smooth
     if is_diagonal and in_strata and domains.gaps is None:
         draws = _by_moments(domains, recipe, n_resamples, seed)
     else:
-        plain = replace(recipe, shrinkage=None, sparing=False) if is_diagonal else recipe
-        draws = _by_rows(domains, replace(chosen, recipe=plain), n_resamples, seed, n_jobs)
+        if is_diagonal or curves is not None:
+            chosen = replace(chosen, recipe=replace(recipe, shrinkage=None, sparing=False))
+        draws = _by_rows(domains, chosen, n_resamples, seed, n_jobs, curves)
     with threads(1):
         found, n_failed = _gathered(draws, n_resamples, verbose)
-    affine, (scales, offsets) = adapter.map_, (np.stack(part) for part in zip(*found))
     # the first is the plain map of all rows
-    pull = (affine.scale - scales[0], affine.offset - offsets[0]) if is_diagonal else None
-    errors = DrawnErrors(scales[1:], offsets[1:], pull)
-    result = _summary(adapter, domains, errors, n_failed)
+    first, second = (np.stack(part) for part in zip(*found))
+    if curves is not None:
+        errors, figures, moved = _errors_of_curves(curves, first, second)
+    else:
+        pull = (fitted.scale - first[0], fitted.offset - second[0]) if is_diagonal else None
+        errors, figures, moved = _errors_of_lines(adapter, first[1:], second[1:], pull)
+    is_matrix = fitted.kind not in ("diagonal", "monotone")
+    other_modes = float(np.mean(moved > _OTHER_MODE)) if is_matrix else 0.0
     adapter.errors_ = errors
-    return result
+    features = Sheet({"feature": domains.tables[0].labels, **figures})
+    return Bootstrap(len(first) - 1, n_failed, features, rms(moved), other_modes, errors)
 
 
-def _of_curves(
-    adapter: ConDoAdapter,
-    domains: Study,
-    n_resamples: int,
-    seed: int,
-    n_jobs: int | None,
-    verbose: bool,
-) -> Bootstrap:
-    """Refit increasing curves, without their pull to lines, and keep errors at their knots."""
-    chosen, curves = adapter.chosen_, adapter.map_
-    plain = replace(chosen.recipe, shrinkage=None, sparing=False)
-    draws = _by_rows(domains, replace(chosen, recipe=plain), n_resamples, seed, n_jobs, curves)
-    with threads(1):
-        found, n_failed = _gathered(draws, n_resamples, verbose)
-    values, slopes = (np.stack(part) for part in zip(*found))
+def _errors_of_curves(
+    curves: Any, values: Array, slopes: Array
+) -> tuple[StandardErrors, dict[str, Array], Array]:
+    """Return errors at the knots, figures of features, and changes of values over their range."""
     error = np.hypot(values[1:].std(axis=0, ddof=1), curves.values - values[0])
     growth = np.hypot(slopes[1:].std(axis=0, ddof=1), curves.slopes - slopes[0])
     errors = CurveErrors(curves.knots, error, growth)
     mean = curves.fitted_on.mean[None]
     figures = {"change": (curves.without_links(mean) - mean)[0], "se": errors.std(mean)[0]}
-    features = Sheet({"feature": domains.tables[0].labels, **figures})
     wide = np.ptp(curves.values, axis=1)[:, None]
-    moved = (values[1:] - values[1:].mean(axis=0)) / wide
-    adapter.errors_ = errors
-    return Bootstrap(len(values) - 1, n_failed, features, rms(moved), 0.0, errors)
+    return errors, figures, (values[1:] - values[1:].mean(axis=0)) / wide
 
 
 def _of_batches(
@@ -214,15 +193,12 @@ def _of_batches(
 
     def draws() -> _Draws:
         for k in range(n_resamples + 1):
-            weights = np.zeros(len(cell))
-            weights[used] = parcels.draw(rng) if k > 0 else 1.0
-            weights *= 1.0 if study.weights is None else study.weights
-            drawn = replace(study, weights=weights, keep=weights > 0)
+            times = parcels.draw(rng) if k > 0 else 1.0
             try:
                 with quietly():
-                    again = recalibrated(drawn)
+                    again = _reweighted(study, used, times)
                     maps, _, _ = find_maps(again, plain, reference, paths, adapter.report_.joint)
-            except (ValueError, FloatingPointError, np.linalg.LinAlgError):
+            except _FAILURES:
                 yield None
                 continue
             made = [maps[b] for b in others]
@@ -268,7 +244,7 @@ def _by_moments(domains: Study, recipe: Recipe, n_resamples: int, seed: int) -> 
         drawn = rows.parcels.draw(rng) if k > 0 else np.ones(len(rows.parcels.cell))
         try:
             found = solve_moments(recipe.family, recipe.divergence, rows.pair(drawn))
-        except (ValueError, FloatingPointError):
+        except _FAILURES:
             yield None
             continue
         is_known = np.isfinite(found.scale).all() and np.isfinite(found.offset).all()
@@ -301,13 +277,10 @@ def _refit_rows(
 
     Of curves, return values at the knots of those given, and the slopes beyond them.
     """
-    weights = np.zeros(len(domains.is_query))
-    weights[used] = 1.0 if seed is None else units.draw(np.random.default_rng(seed))
-    weights *= 1.0 if domains.weights is None else domains.weights
+    times = 1.0 if seed is None else units.draw(np.random.default_rng(seed))
     try:
-        drawn = replace(domains, weights=weights, keep=weights > 0)
-        affine = chosen.refit(recalibrated(drawn))
-    except (ValueError, FloatingPointError, np.linalg.LinAlgError):
+        affine = chosen.refit(_reweighted(domains, used, times))
+    except _FAILURES:
         return None
     if curves is not None:
         ends, wide = curves.knots[:, [0, -1]], np.ptp(curves.knots, axis=1)[:, None] * [[-1.0, 1.0]]
@@ -318,25 +291,30 @@ def _refit_rows(
     return (affine.scale if affine.kind == "diagonal" else affine.A), affine.offset
 
 
-def _summary(
-    adapter: ConDoAdapter, domains: Study, errors: DrawnErrors, n_failed: int
-) -> Bootstrap:
-    affine, n_draws = adapter.map_, len(errors.offsets)
+def _reweighted(domains: Study, used: Array, times: Array | float) -> Study:
+    """Return the domains with the rows used counted so often, their confounders calibrated anew."""
+    weights = np.zeros(len(domains.is_query))
+    weights[used] = times
+    weights *= 1.0 if domains.weights is None else domains.weights
+    return recalibrated(replace(domains, weights=weights, keep=weights > 0))
+
+
+def _errors_of_lines(
+    adapter: ConDoAdapter, scales: Array, offsets: Array, pull: Any
+) -> tuple[StandardErrors, dict[str, Array], Array]:
+    """Return errors, figures of features, and by how much of their size entries change in draws."""
+    affine, errors = adapter.map_, DrawnErrors(scales, offsets, pull)
     mean, sd = affine.fitted_on.mean[None], ones_for_zeros(affine.fitted_on.sd)
-    is_matrix = affine.kind != "diagonal"
-    matrix = affine.A if is_matrix else affine.scale
-    # entries in units that make every feature's spread one
-    unit = sd / sd[:, None] if is_matrix else np.ones(len(sd))
-    change = (errors.scales - errors.scales.mean(axis=0)) * unit
-    size = np.sqrt(np.sum((matrix * unit) ** 2))
-    moved = np.sqrt(np.sum(change.reshape(n_draws, -1) ** 2, axis=1)) / max(size, 1e-300)
-    if is_matrix:
-        figures = {"image_of_mean": affine.without_links(mean)[0], "se": errors.std(mean)[0]}
+    if affine.kind == "diagonal":
+        figures, entries, unit = _intervals(adapter, errors), affine.scale, np.ones(len(sd))
     else:
-        figures = _intervals(adapter, errors)
-    other_modes = float(np.mean(moved > _OTHER_MODE)) if is_matrix else 0.0
-    features = Sheet({"feature": domains.tables[0].labels, **figures})
-    return Bootstrap(n_draws, n_failed, features, rms(moved), other_modes, errors)
+        figures = {"image_of_mean": affine.without_links(mean)[0], "se": errors.std(mean)[0]}
+        # in units that make every feature's spread one
+        entries, unit = affine.A, sd / sd[:, None]
+    change = (scales - scales.mean(axis=0)) * unit
+    size = np.sqrt(np.sum((entries * unit) ** 2))
+    moved = np.sqrt(np.sum(change.reshape(len(scales), -1) ** 2, axis=1)) / max(size, 1e-300)
+    return errors, figures, moved
 
 
 def _intervals(adapter: ConDoAdapter, errors: DrawnErrors) -> dict[str, Array]:

@@ -20,11 +20,11 @@ from condokit.maps.profile import profile
 from condokit.solvers.lbfgs import threads
 from condokit.trust.agreement import Agreement, agreement
 from condokit.trust.blocks import ComparableRows, known_rows, read_for_map
+from condokit.trust.columns import unused_that_matter
 from condokit.trust.models import model_sheets
 from condokit.trust.residual_shift import MapErrors, ShiftTests, silhouettes, variance_explained
 from condokit.trust.specification import misfit, specification
 from condokit.trust.systematic import SystematicError, systematic_error
-from condokit.trust.unused import unused_that_matter
 
 _LEVEL = 0.05
 _FEWEST_PERMUTATIONS = 39  # with fewer, no p-value of two tests is below the level
@@ -212,32 +212,30 @@ def evaluate(
         study = adapter_or_map.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
         return _evaluated_batches(adapter_or_map, study, n_permutations, min_cell, seed)
     adapter = adapter_or_map if isinstance(adapter_or_map, ConDoAdapter) else None
-    affine = _map_of(adapter_or_map)
-    settings = ConDoAdapter() if adapter is None else adapter
+    affine, settings = _map_of(adapter_or_map), adapter or ConDoAdapter()
     reference = settings.reference if reference is None else reference
-    categorical = settings.categorical if categorical is None else categorical
-    how: dict[str, Any] = {"categorical": categorical, "missing": missing or settings.missing}
-    how["reliability"] = reliability or settings.reliability
+    how: dict[str, Any] = {"reliability": reliability or settings.reliability}
+    how["categorical"] = settings.categorical if categorical is None else categorical
+    how["missing"] = missing or settings.missing
     roles = Roles(domain, confounders, features, groups, sample_weight, **how)
     domains = known_rows(read_for_map(affine, X, roles, reference))
-    asked = models, labels, pairs, n_permutations, min_cell, seed
-    return _evaluated(domains, affine, adapter, *asked)
+    given = models, labels, pairs
+    return _evaluated(domains, affine, n_permutations, min_cell, seed, adapter, *given)
 
 
 def _evaluated(
     domains: Study,
     affine: Map,
-    adapter: ConDoAdapter | None,
-    models: Any,
-    labels: Any,
-    pairs: Any,
     n_permutations: int,
     min_cell: int,
     seed: int,
+    adapter: ConDoAdapter | None = None,
+    models: Any = None,
+    labels: Any = None,
+    pairs: Any = None,
 ) -> Evaluation:
-    names = domains.tables[0].labels
     comparison = compare(domains, quiet=True, measured=True)
-    support = comparison.support
+    names, support = domains.tables[0].labels, comparison.support
     strata = cell_names(support.names, support.levels)
     rows = ComparableRows.of(domains, comparison, affine)
     errors, known_from = _errors(affine, adapter, domains)
@@ -248,17 +246,16 @@ def _evaluated(
     }
     before, matched, after = versions.values()
     before.chance = matched.chance = after.chance  # one scale of telling apart
-    learned_here = known_from == "these rows"
-    error = systematic_error(affine, adapter, domains, rows, learned_here)
+    error = systematic_error(affine, adapter, domains, rows, known_from == "these rows")
     features = _features_sheet(names, before, after, error)
     unused = unused_that_matter(domains)
     found = None if pairs is None else agreement(pairs, domains, affine, max(min_cell, 2))
     by_controls = adapter is not None and "n_controls" in adapter.report_
     doubts = [*_doubts(domains, comparison, error, before, after, by_controls)]
     fits = specification(rows, after.R, names, strata)
-    apart = [one for one in [misfit(fits, rows.covariates is None)] if one is not None]
-    doubts += [finding.text.rstrip(".") for finding in [*unused, *apart]]
-    findings = gravest_first([*unused, *apart, *_findings(features, before, matched, after)])
+    apart = [*unused, *filter(None, [misfit(fits, rows.covariates is None)])]
+    doubts += [finding.text.rstrip(".") for finding in apart]
+    findings = gravest_first([*apart, *_findings(features, before, matched, after)])
     sizes = [(None, None)] * 2 if error is None else [error.rms(k) for k in (0, 1)]
     sheets = model_sheets(models, labels, rows, strata, domains.tables[0], min_cell)
     shown = np.lexsort((-np.abs(features["shift_before"]), after.adjusted))[:_MOST_DENSITIES]
@@ -320,8 +317,8 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, *asked: Any) -> Batc
         own = study.labels.index(label)
         domains = adapter.against_others(study, own)
         try:
-            one = _evaluated(domains, adapter.maps_[label], None, None, None, None, *asked)
-            verdict, doubts, found[label] = one.verdict, list(one.doubts), one
+            found[label] = one = _evaluated(domains, adapter.maps_[label], *asked)
+            verdict, doubts = one.verdict, list(one.doubts)
         except (ValueError, ArithmeticError) as error:  # too few rows to say anything
             verdict, doubts = "cannot tell", [f"it cannot be evaluated: {error}"]
         if verdict == "better" and not facts.error_after < _CLEARLY * facts.error_before:
@@ -358,26 +355,21 @@ def _errors(
     """Return what is known of the map's errors, and where the map was learned."""
     now = profile(domains)
     same = affine.fitted_on is not None and affine.fitted_on.matches(now)
-    centre = affine(now.mean[None])[0]
     if adapter is None or affine.links is not None:
         return None, "these rows" if same else "elsewhere"
     if same:
-        return MapErrors(centre, followed=_share_followed(adapter)), "these rows"
+        # the share of an estimated shift and log-scale that the map follows
+        report, family = adapter.report_, adapter.chosen_.recipe.family
+        shift = report.get("kept_shift", 1.0) if family.has_scale or family.has_offset else 0.0
+        scales = family.has_scale and not family.is_rigid
+        followed = shift, report.get("kept_log_scale", 1.0) if scales else 0.0
+        return MapErrors(affine(now.mean[None])[0], followed=followed), "these rows"
     errors = adapter.errors_
     if errors is None or affine.kind != "diagonal":
         return None, "elsewhere"
     middle = getattr(errors, "centre", now.mean)[None]
     log_scale = errors.scale / ones_for_zeros(np.abs(affine.scale))
     return MapErrors(affine(middle)[0], errors.std(middle)[0], log_scale), "other rows"
-
-
-def _share_followed(adapter: ConDoAdapter) -> tuple[float, float]:
-    """Return the share of an estimated shift and log-scale that an adapter's map follows."""
-    report, family = adapter.report_, adapter.chosen_.recipe.family
-    if not (family.has_scale or family.has_offset):
-        return 0.0, 0.0
-    shift, log_scale = report.get("kept_shift", 1.0), report.get("kept_log_scale", 1.0)
-    return shift, log_scale if family.has_scale and not family.is_rigid else 0.0
 
 
 def _moments_matched(rows: ComparableRows) -> Array:
@@ -409,15 +401,13 @@ def _versions_sheet(versions: dict[str, ShiftTests]) -> Sheet:
 def _features_sheet(
     names: list[str], before: ShiftTests, after: ShiftTests, error: SystematicError | None
 ) -> Sheet:
-    kept = after.kept
-    errors: dict[str, Any] = {}
-    for name in ("before", "after") if error is not None else ():
-        size = np.sqrt(np.maximum(getattr(error, name), 0.0))
-        errors |= {f"error_{name}": size, f"error_{name}_unit": size * error.unit}  # type: ignore[union-attr]
+    kept, columns = after.kept, dict[str, Any](feature=names)
+    if error is not None:
+        for name, square in (("before", error.before), ("after", error.after)):
+            size = np.sqrt(np.maximum(square, 0.0))
+            columns |= {f"error_{name}": size, f"error_{name}_unit": size * error.unit}
     share = np.where(kept.is_real, kept.observed / ones_for_zeros(np.abs(kept.expected)), np.nan)
-    columns = {
-        "feature": names,
-        **errors,
+    columns |= {
         "shift_before": before.left.difference,
         "shift_after": after.left.difference,
         "sd_ratio_before": np.exp(before.left.log_ratio),

@@ -49,22 +49,19 @@ def model_sheets(
 
 
 def _outputs(name: str, model: Any, labels: Any, rows: ComparableRows, table: Table) -> _Outputs:
-    taken = (_as_trained(model, X, table) for X in (rows.before, rows.after))
+    def predicted(X: Any) -> tuple[Array, str]:
+        if table.columns is not None and hasattr(model, "feature_names_in_"):  # as it was trained
+            columns = {name: X[:, j] for j, name in enumerate(table.labels)}
+            X = nw.from_dict(columns, backend=table.about.implementation).to_native()
+        return _predictions(name, model, X)
+
     with np.errstate(over="warn", divide="warn", invalid="warn"):  # not ours to refuse
-        (before, kind), (after, _) = (_predictions(name, model, X) for X in taken)
+        (before, kind), (after, _) = predicted(rows.before), predicted(rows.after)
     truth = np.full(len(before), np.nan)
     if labels is not None:
         values = np.asarray(column_values(table, "labels", labels))[rows.row_number]
         truth = _true_values(name, values, list(getattr(model, "classes_", [])))
     return _Outputs(name, kind, before, after, truth)
-
-
-def _as_trained(model: Any, values: Array, table: Table) -> Any:
-    """Return rows in the form that a model was trained on: with column names, or without."""
-    if table.columns is None or not hasattr(model, "feature_names_in_"):
-        return values
-    columns = {name: values[:, j] for j, name in enumerate(table.labels)}
-    return nw.from_dict(columns, backend=table.about.implementation).to_native()
 
 
 def _predictions(name: str, model: Any, X: Any) -> tuple[Array, str]:

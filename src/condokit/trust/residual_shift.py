@@ -1,5 +1,6 @@
 """What is left of the shift given the confounders, with tests, and what is kept of differences."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,7 +122,7 @@ def kept_differences(rows: ComparableRows, X: Array) -> KeptDifferences:
 
 def variance_explained(rows: ComparableRows, X: Array) -> float | None:
     """Return the mean share of the features' variance that blocks of equal confounders explain."""
-    total, within = X.var(axis=0), _centred(X, rows.block).var(axis=0)
+    total, within = X.var(axis=0), _centring(rows.block)(X).var(axis=0)
     varies = total > 0
     if len(np.unique(rows.block)) < 2 or not varies.any():
         return None
@@ -253,12 +254,13 @@ class ShiftTests:
         n_labels, d = self.shift.shape
         chosen = subsample(len(self.X), _MOST_CLASSIFIED)
         block, labels = self.rows.block[chosen], self.labels[chosen]
-        centred = _centred(self.R[chosen], block)
+        centre = _centring(block)
+        centred = centre(self.R[chosen])
         unit = ones_for_zeros(centred.std(axis=0))
         axes = np.linalg.svd(centred / unit, full_matrices=False)[2][:_MOST_COMPONENTS].T
         groups = None if self.rows.groups is None else self.rows.groups[chosen]
         fold = folds(block, _FOLDS, groups, order=np.arange(len(block)))
-        classify = _Classifier(block, fold, axes.shape[1])
+        classify = _Classifier(block, fold, axes.shape[1], centre)
         projected = centred / unit @ axes
         is_moved = d <= _MOST_MOVED and bool(self.shift.any() or self.log_scale.any())
         if self.errors is None or not is_moved:
@@ -271,7 +273,7 @@ class ShiftTests:
             for b, mine in enumerate(labels.T):
                 stretch, moved = np.expm1(self.log_scale[b])[:, None], projected.copy()
                 moved[mine] += from_centre[mine] @ (stretch * axes) + self.shift[b] @ axes
-                auc[b] = classify(_centred(moved, block), mine[:, None])[0]
+                auc[b] = classify(centre(moved), mine[:, None])[0]
         self.auc, self.p_joint = float(auc[0]), float((auc >= auc[0] - 1e-12).mean())
         self.chance = float(auc[1:].mean()) if n_labels > 1 else 0.5
 
@@ -299,8 +301,10 @@ def _refitted_maps(
 class _Classifier:
     """Cross-fitted ridge regression of domain labels, compared within blocks and folds."""
 
-    def __init__(self, block: Array, fold: Array, n_components: int) -> None:
-        self.block, self.fold = block, fold
+    def __init__(
+        self, block: Array, fold: Array, n_components: int, centre: Callable[[Array], Array]
+    ) -> None:
+        self.centre, self.fold = centre, fold
         self.cell = np.unique(block * (fold.max() + 1) + fold, return_inverse=True)[1]
         rng = np.random.default_rng(0)
         self.frequencies = rng.standard_normal((n_components, _WAVES))
@@ -315,8 +319,8 @@ class _Classifier:
             self.width = max(float(np.sqrt(np.median(gaps[gaps > 0]))), 1e-12) if gaps.any() else 1
         waves = np.cos(P @ (self.frequencies / self.width) + self.phases)
         size = max(float(np.sqrt((P**2).sum(axis=1).mean())), 1e-12)
-        Phi = np.column_stack([P / size, _centred(waves, self.block) * np.sqrt(2 / _WAVES)])
-        y = _centred(labels.astype(float), self.block)
+        Phi = np.column_stack([P / size, self.centre(waves) * np.sqrt(2 / _WAVES)])
+        y = self.centre(labels.astype(float))
         gram, cross = Phi.T @ Phi, Phi.T @ y
         ridge = _RIDGE * np.eye(len(gram)) * max(float(np.trace(gram)) / len(gram), 1e-12)
         predicted = np.empty(labels.shape)
@@ -339,12 +343,11 @@ def area_within(score: Array, label: Array, cell: Array) -> float:
     return float(won.sum() / n_pairs) if n_pairs > 0 else 0.5
 
 
-def _centred(X: Array, block: Array) -> Array:
-    """Return X without the means of its blocks."""
-    _, place = np.unique(block, return_inverse=True)
+def _centring(block: Array) -> Callable[[Array], Array]:
+    """Return a function that takes the means of blocks off rows."""
+    _, place, count = np.unique(block, return_inverse=True, return_counts=True)
     members = sparse.csr_array((np.ones(len(place)), (place, np.arange(len(place)))))
-    means = (members @ X) / np.bincount(place)[:, None]
-    return np.asarray(X - means[place])
+    return lambda X: np.asarray(X - ((members @ X) / count[:, None])[place])
 
 
 @dataclass(frozen=True)

@@ -75,15 +75,13 @@ class Sensitivity(Record):
         features = self.features
         if len(features):
             features = features.take(np.argsort(features["strength"], kind="stable")[:10])
+        bounds = self.bounds.take(range(len(self.bounds))[:10])
         return [
             ("", text),
             ("Recorded confounders, for comparison", self.recorded),
             ("The map without a confounder", self.left_out),
             ("Features, the most fragile first", features),
-            (
-                "Off at most, if a confounder was missed",
-                self.bounds.take(range(len(self.bounds))[:10]),
-            ),
+            ("Off at most, if a confounder was missed", bounds),
             ("The map if confounders were measured with error", self.reliability),
             ("Placebo: two halves of one domain", self.placebo),
         ]
@@ -139,9 +137,8 @@ def sensitivity(
     check_integer("n_splits", n_splits, 0)
     seed = check_seed(random_state)
     domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
-    domains = known_rows(domains)
-    dof = degrees_of_freedom(adapter)
-    fitted = _Fitted.of(adapter, domains)
+    domains, dof = known_rows(domains), degrees_of_freedom(adapter)
+    fitted, (bounds, strongest) = _Fitted.of(adapter, domains), hidden_bounds(domains, adapter.map_)
     by_feature: dict[str, Any] = {}
     if fitted.errors is not None:
         t = np.abs(fitted.shift) / fitted.errors
@@ -153,8 +150,8 @@ def sensitivity(
         strength_one_error=robustness_value(1.0, dof),
         strength_two_errors=robustness_value(2.0, dof),
         features=Sheet(by_feature),
-        bounds=(bounds := hidden_bounds(domains, adapter.map_))[0],
-        strongest=bounds[1],
+        bounds=bounds,
+        strongest=strongest,
         reliability=Sheet.of_rows(_other_reliabilities(fitted), _RELIABILITY),
         placebo=_placebo(fitted, n_splits, np.random.default_rng(seed)),
     )
@@ -195,16 +192,14 @@ def hidden_bounds(domains: Study, affine: AffineMap) -> tuple[Sheet, str]:
     ones leave of the domain D and of a feature Y, mapped and given D, biases the shift by
     :math:`\sqrt{R_D^2 R_Y^2 / (1 - R_D^2)}\, \mathrm{sd}(Y | D, Z) / \mathrm{sd}(D | Z)`.
     """
-    rows, X = _rows(domains)
-    is_query = domains.is_query[rows]
+    rows, is_query, X = _rows(domains)
     unit = ones_for_zeros(np.nanstd(X[~is_query], axis=0))
     X[is_query] = affine(X[is_query])
     Y, D = _centred(X / unit, is_query), design(domains.confounders, rows, 3)
     left = left_of(D, is_query[:, None].astype(float))
     size = np.sqrt((left_of(np.column_stack([D, is_query]), Y) ** 2).sum(axis=0))
     size /= max(float(np.sqrt((left**2).sum())), 1e-9)
-    names = {f"hidden_{share:.0%}"[:-1]: share for share in _STRENGTHS}
-    bounds = {name: size * share / np.sqrt(1 - share) for name, share in names.items()}
+    bounds = {f"hidden_{100 * s:.0f}": size * s / np.sqrt(1 - s) for s in _STRENGTHS}
     strongest, most = "", 0.0
     for confounder in domains.confounders:
         shares = _explained(confounder, rows, np.column_stack([is_query, Y]))[1]
@@ -214,11 +209,11 @@ def hidden_bounds(domains: Study, affine: AffineMap) -> tuple[Sheet, str]:
     return Sheet({"feature": domains.tables[0].labels, **bounds}), strongest
 
 
-def _rows(domains: Study) -> tuple[Array, Array]:
-    """Return the numbers of some rows, and their features."""
+def _rows(domains: Study) -> tuple[Array, Array, Array]:
+    """Return the numbers of some rows, which are of the query, and their features."""
     kept = np.flatnonzero(domains.kept())
     rows = kept[subsample(len(kept), _MOST_ROWS)]
-    return rows, domains.rows(rows)
+    return rows, domains.is_query[rows], domains.rows(rows)
 
 
 def _centred(X: Array, is_query: Array) -> Array:
@@ -252,10 +247,10 @@ class _Fitted:
         with quietly():
             return clone(self.adapter).set_params(min_overlap=0.0).fit_domains(domains)
 
-    def moved(self, other: ConDoAdapter) -> tuple[float, float, float | None, str]:
-        """Return how far another map is from this one, as `Sensitivity` says."""
-        images = (adapter.map_.without_links(self.mean)[0] for adapter in (self.adapter, other))
-        moved = np.abs(np.subtract(*images))
+    def moved(self, domains: Study) -> tuple[float, float, float | None, str]:
+        """Return how far the map of other domains is from this one, as `Sensitivity` says."""
+        both = self.adapter, self.refit(domains)
+        moved = np.abs(np.subtract(*(one.map_.without_links(self.mean)[0] for one in both)))
         moved_sd, largest_sd = rms(moved / self.unit), float((moved / self.unit).max())
         moved_errors = None if self.errors is None else rms(moved / self.errors)
         note = "matters" if moved_sd > _MUCH else "hardly matters"
@@ -267,11 +262,9 @@ def _left_out(fitted: _Fitted) -> Iterator[Any]:
     for confounder in fitted.domains.confounders:
         others = [other for other in fitted.domains.confounders if other is not confounder]
         try:
-            other = fitted.refit(replace(fitted.domains, confounders=others))
+            yield confounder.name, *fitted.moved(replace(fitted.domains, confounders=others))
         except NoOverlapError as error:
             yield confounder.name, None, None, None, str(error).split("\n")[0]
-            continue
-        yield confounder.name, *fitted.moved(other)
 
 
 def _other_reliabilities(fitted: _Fitted) -> Iterator[Any]:
@@ -280,25 +273,23 @@ def _other_reliabilities(fitted: _Fitted) -> Iterator[Any]:
     for confounder in several:
         for share in _RELIABILITIES if len(several) <= _MOST_SHOWN else (1.0, 0.8):
             try:
-                other = fitted.refit(at_reliability(fitted.domains, confounder.name, share))
-                yield confounder.name, share, *fitted.moved(other)
+                domains = at_reliability(fitted.domains, confounder.name, share)
+                yield confounder.name, share, *fitted.moved(domains)
             except ValueError as error:
                 yield confounder.name, share, None, None, None, str(error).split("\n")[0]
 
 
 def _recorded(domains: Study, dof: float) -> Iterator[dict[str, Any]]:
     """Measure how much of the domain and of the features every confounder explains, alone."""
-    rows, X = _rows(domains)
-    is_query = domains.is_query[rows]
+    rows, is_query, X = _rows(domains)
     X = _centred(X, is_query)  # what it explains of features is judged within domains
     for confounder in domains.confounders:
         explained, adjusted = _explained(confounder, rows, np.column_stack([is_query, X]))
-        of_features = adjusted[1:]
         yield {
             "confounder": confounder.name,
             "explains_domain": float(adjusted[0]),
-            "explains_features": float(np.median(of_features)),
-            "largest": float(of_features.max()),
+            "explains_features": float(np.median(adjusted[1:])),
+            "largest": float(adjusted[1:].max()),
             "errors": moved_at_most(dof, explained[0], explained[1:].max()),
         }
 
@@ -306,11 +297,10 @@ def _recorded(domains: Study, dof: float) -> Iterator[dict[str, Any]]:
 def _explained(confounder: Confounder, rows: Array, Y: Array) -> tuple[Array, Array]:
     """Return the share of the variance of every column that a confounder explains, and adjusted."""
     D, Y = design([confounder], rows, 3), Y - Y.mean(axis=0)
-    left, total = (left_of(D, Y) ** 2).sum(axis=0), ones_for_zeros((Y**2).sum(axis=0))
+    left = (left_of(D, Y) ** 2).sum(axis=0) / ones_for_zeros((Y**2).sum(axis=0))
     n, p = len(Y), np.linalg.matrix_rank(D)
-    unexplained = left / total
-    shares = 1 - unexplained, 1 - unexplained * (max(n - 1, 1) / max(n - p, 1))
-    return np.clip(shares[0], 0.0, 1.0), np.clip(shares[1], 0.0, 1.0)
+    adjusted = 1 - left * (max(n - 1, 1) / max(n - p, 1))
+    return np.clip(1 - left, 0.0, 1.0), np.clip(adjusted, 0.0, 1.0)
 
 
 def _placebo(fitted: _Fitted, n_splits: int, rng: np.random.Generator) -> Sheet:
@@ -366,16 +356,15 @@ def _chances(domains: Study, name: str) -> dict[str, Array]:
             comparison = compare(domains, quiet=True)
         except NoOverlapError:
             return chances
-        covariates, is_query = comparison.covariates, comparison.is_query
-        e = propensity(covariates, is_query)
+        e = propensity(comparison.covariates, comparison.is_query)
         odds = np.zeros(len(domains.is_query))  # where one domain has no rows
         odds[comparison.used] = e / (1 - e) if name == "reference" else (1 - e) / e
     elif len(strata.levels) > 1:
-        mine, theirs = strata.count_query, strata.count_reference
-        if name == "reference":
-            mine, theirs = theirs, mine
-        shares = (theirs / max(theirs.sum(), 1)) / ones_for_zeros(mine / max(mine.sum(), 1))
-        odds = shares[strata.codes]
+        query, reference = (
+            counts / max(counts.sum(), 1) for counts in (strata.count_query, strata.count_reference)
+        )
+        mine, theirs = (reference, query) if name == "reference" else (query, reference)
+        odds = (theirs / ones_for_zeros(mine))[strata.codes]
     else:
         return chances
     ours = domains.kept() & (domains.is_query == (name == "query"))

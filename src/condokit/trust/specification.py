@@ -30,43 +30,31 @@ def specification(rows: ComparableRows, R: Array, names: list[str], strata: list
     `disagreement` the root mean squared deviation beyond chance, in standard deviations of the
     reference. Blocks are categories, or of equal propensity given continuous confounders.
     """
-    blocks = [
-        b
-        for b in rows.shared_blocks()
-        if min(rows.is_query[b].sum(), (~rows.is_query[b]).sum()) >= _FEWEST_ROWS
-    ]
-    if len(blocks) < 2:
+    pairs = [[b[rows.is_query[b]], b[~rows.is_query[b]]] for b in rows.shared_blocks()]
+    pairs = [pair for pair in pairs if min(map(len, pair)) >= _FEWEST_ROWS]
+    if len(pairs) < 2:
         return Sheet({})
-    parts = [[R[b][side] for side in (rows.is_query[b], ~rows.is_query[b])] for b in blocks]
+    parts = [[R[side] for side in pair] for pair in pairs]
     n = np.array([[len(x) for x in pair] for pair in parts])[:, :, None]
-    mean, var = (np.array([[f(x) for x in pair] for pair in parts]) for f in (_mean, _var))
+    mean, var = _moments(parts)
     within = (n[:, 1] * var[:, 1]).sum(axis=0) / n[:, 1].sum(axis=0)
     unit = np.sqrt(ones_for_zeros(within))
     least, each = 1e-12 * unit**2, rows.rows_per_subject
     p_mean, off, v = _welch(mean, np.maximum(var, least), n, each)
-    far = [[np.abs(x - np.median(x, axis=0)) for x in pair] for pair in parts]
-    size, var = (np.array([[f(x) for x in pair] for pair in far]) for f in (_mean, _var))
+    size, var = _moments([[np.abs(x - np.median(x, axis=0)) for x in pair] for pair in parts])
     size = np.maximum(size, 1e-6 * unit)
     p_spread = _welch(np.log(size), np.maximum(var, least) / size**2, n, each)[0]
     p = np.minimum(2 * np.minimum(p_mean, p_spread), 1.0)
-    named = rows.covariates is None
-    label = [
-        strata[rows.category[b[0]]] if named else f"block {k + 1}" for k, b in enumerate(blocks)
-    ]
-    low, high = off.argmin(axis=0), off.argmax(axis=0)
     excess = np.maximum((off**2).mean(axis=0) - v.mean(axis=0), 0.0)
-    return Sheet(
-        {
-            "feature": names,
-            "p": p,
-            "p_adjusted": false_discovery_control(p),
-            "disagreement": np.sqrt(excess) / unit,
-            "lowest": [label[k] for k in low],
-            "lowest_shift": np.take_along_axis(off, low[None], 0)[0] / unit,
-            "highest": [label[k] for k in high],
-            "highest_shift": np.take_along_axis(off, high[None], 0)[0] / unit,
-        }
-    )
+    columns = {"feature": names, "p": p, "p_adjusted": false_discovery_control(p)}
+    columns["disagreement"] = np.sqrt(excess) / unit
+    label = [f"block {k + 1}" for k in range(len(pairs))]
+    if rows.covariates is None:
+        label = [strata[rows.category[query[0]]] for query, _ in pairs]
+    for end, place in (("lowest", off.argmin(axis=0)), ("highest", off.argmax(axis=0))):
+        columns[end] = [label[k] for k in place]
+        columns[f"{end}_shift"] = np.take_along_axis(off, place[None], 0)[0] / unit
+    return Sheet(columns)
 
 
 def misfit(found: Sheet, by_strata: bool) -> Finding | None:
@@ -89,12 +77,10 @@ def misfit(found: Sheet, by_strata: bool) -> Finding | None:
     return Finding("care", f"one map does not fit {where}: {', '.join(told)}{more}.", _ADVICE)
 
 
-def _mean(x: Array) -> Array:
-    return np.asarray(x.mean(axis=0))
-
-
-def _var(x: Array) -> Array:
-    return np.asarray(x.var(axis=0, ddof=1))
+def _moments(parts: list[list[Array]]) -> tuple[Array, Array]:
+    """Return means and variances of the rows of every block and side."""
+    mean = np.array([[x.mean(axis=0) for x in pair] for pair in parts])
+    return mean, np.array([[x.var(axis=0, ddof=1) for x in pair] for pair in parts])
 
 
 def _welch(mean: Array, var: Array, n: Array, each: float) -> tuple[Array, Array, Array]:

@@ -1,0 +1,67 @@
+"""The formula of a map, walked in one way for every language in which it can be written."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array
+
+_MOST_TERMS = 30  # of a sum that is not split, since databases and engines bound the depth
+
+
+def write_outputs(affine: Any, columns: Sequence[Any], language: Any) -> list[Any]:
+    """Return the outputs of a map of columns in a language, such as SQL.
+
+    A language writes `product` (a number times a column), `sum` (of terms and an offset), `curve`
+    (of lines, as `lines_of` has them, each below its knot), `link` and `unlink`. `nothing` are the
+    terms of a sum whose weights are all zero, and `step` gives values names on which what follows
+    rests, together with those `beside`.
+    """
+    links = affine.links or [None] * len(columns)
+    x = [language.link(column, link) for column, link in zip(columns, links)]
+    if affine.links is not None or affine.kind == "low-rank":
+        x = language.step("x", x)
+    if affine.kind == "monotone":
+        curves = zip(affine.knots, *map(np.ndarray.tolist, lines_of(*affine.arrays().values())))
+        y = [language.curve(one, knots, list(zip(*line))) for one, (knots, *line) in zip(x, curves)]
+    else:
+        terms = _terms(affine, x, language)
+        y = [language.sum(own, offset) for own, offset in zip(terms, affine.offset.tolist())]
+    if affine.links is None:
+        return y
+    return [language.unlink(one, link) for one, link in zip(language.step("y", y), affine.links)]
+
+
+def _terms(affine: Any, x: list[Any], language: Any) -> list[list[Any]]:
+    """Return the terms of every output but for its offset."""
+
+    def products(weights: Any, columns: list[Any]) -> list[Any]:
+        some = [(float(w), column) for w, column in zip(weights, columns) if w != 0]
+        return [language.product(*one) for one in some] or language.nothing(columns[0])
+
+    if affine.kind == "dense":
+        return [products(row, x) for row in affine.scale]
+    if affine.kind == "diagonal":  # what is missing stays so, even with a scale of zero
+        return [[language.product(w, one)] for w, one in zip(affine.scale.tolist(), x)]
+    sums = [language.sum(products(weights, x)) for weights in affine.right.T]
+    factors = language.step("t", sums, beside=x)
+    parts = zip(affine.scale, affine.left, x)
+    return [products([w, *left], [one, *factors]) for w, left, one in parts]
+
+
+def in_groups(terms: list[Any], join: Callable[[list[Any]], Any]) -> list[Any]:
+    """Join terms of a long sum in groups, until they are few."""
+    while len(terms) > _MOST_TERMS:
+        starts = range(0, len(terms), _MOST_TERMS)
+        terms = [join(terms[i : i + _MOST_TERMS]) for i in starts]
+    return terms
+
+
+def lines_of(knots: Array, values: Array, ends: Array) -> tuple[Array, Array, Array]:
+    """Return of each line of curves the knot where it begins, its value there, and its slope."""
+    # the first ends at the first knot, the others begin at a knot each
+    steep = np.diff(values) / np.diff(knots)
+    slopes = np.concatenate([ends[..., :1], steep, ends[..., 1:]], axis=-1)
+    starts, images = (np.concatenate([a[..., :1], a], axis=-1) for a in (knots, values))
+    return starts, images, slopes
