@@ -419,3 +419,23 @@ def test_a_table_that_was_made_of_anndata_has_its_variables_as_features(frame, t
         main(["fit", table, *how])
     assert ended.value.code == 0
     assert list(load_map(out).feature_names) == FEATURES
+
+
+@pytest.mark.parametrize("confounders", [["sex"], ["age"], ["sex", "age"]])
+@pytest.mark.parametrize("door", ["rows", "lazy", "statistics"])
+def test_two_domains_have_one_map_whichever_adapter_asks(confounders, door):
+    frame = made()
+    one, many = ConDoAdapter(reference="v1"), BatchAdapter(reference="v1", joint=True)
+    roles = {"confounders": confounders, "features": FEATURES}
+    if door == "statistics":
+        ranges = {"age": (0, 100)} if "age" in confounders else None
+        stats = Statistics.of(frame, domain="device", ranges=ranges, **roles)
+        one.fit_statistics(stats)
+        many.fit_statistics(stats)
+    else:
+        rows = of_polars(frame).lazy() if door == "lazy" else frame
+        one.fit(rows, domain="device", **roles)
+        many.fit(rows, batch="device", **roles)
+    np.testing.assert_allclose(many.maps_["v2"].scale, one.map_.scale, rtol=1e-8)
+    np.testing.assert_allclose(many.maps_["v2"].offset, one.map_.offset, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(many.errors_["v2"].scale, one.errors_.scale, rtol=1e-8)

@@ -133,7 +133,9 @@ def find_maps(
     """Return the maps of all batches but the reference, their errors, and facts."""
     if study.is_mostly_zero:  # no feature can be mapped
         return {}, {}, {}
-    return (_together if joint else _along_paths)(study, one, reference, paths)
+    # two domains are fitted in one way, whichever adapter asks
+    several = len(paths) > 2 or study.n_bridges > 0
+    return (_together if joint and several else _along_paths)(study, one, reference, paths)
 
 
 def _together(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import Array, NoOverlapError, listing, refusal, said, warn
-from condokit.data.arrays import ones_for_zeros
+from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.columns import in_order
 from condokit.data.roles import name_domains
 from condokit.data.study import Confounder, Study
@@ -43,8 +43,8 @@ def as_domains(stats: Statistics, reference: Any) -> Study:
     query_label, reference_label = name_domains(stats.labels, n_rows, reference)
     study = cells_of(stats)
     is_query = study.code != stats.labels.index(reference_label)
-    gaps = _gaps(stats, is_query)
-    return study.divided(is_query, (query_label, reference_label), gaps=gaps)
+    _refuse_unknown(stats, is_query)
+    return study.divided(is_query, (query_label, reference_label))
 
 
 def cells_of(stats: Statistics) -> Study:
@@ -74,6 +74,7 @@ def cells_of(stats: Statistics) -> Study:
         labels=tuple(stats.labels),
         reference=int(np.argmax([*stats.n_rows.values()])),
         weights=moments.count.copy(),
+        gaps=_gaps(stats, label),
         sums=sums,
         wanted=stats.reference,
     )
@@ -83,25 +84,32 @@ def as_study(stats: Statistics) -> Study:
     """Return the domains of statistics, however many, as a study."""
     study, order = cells_of(stats), in_order(stats.labels)
     number = np.array([order.index(name) for name in stats.labels])
-    reference = int(number[study.reference])
-    return replace(study, code=number[study.code], labels=tuple(order), reference=reference)
+    reference, gaps = int(number[study.reference]), study.gaps
+    if gaps is not None:
+        gaps = tuple(gaps[stats.labels.index(name)] for name in order)
+    code, labels = number[study.code], tuple(order)
+    return replace(study, code=code, labels=labels, reference=reference, gaps=gaps)
 
 
-def _gaps(stats: Statistics, is_query: Array) -> tuple[Array, Array] | None:
-    """Return how many values of features are missing in query and reference."""
+def _gaps(stats: Statistics, label: Array) -> tuple[Array, ...] | None:
+    """Return how many values of features are missing, by label."""
     moments = stats.sums.moments
     if moments.known is None or (moments.known == moments.count[:, None]).all():
         return None
     lacking = moments.count[:, None] - moments.known
-    query, reference = (lacking[side].sum(axis=0) for side in (is_query, ~is_query))
-    for side, name in ((is_query, "query"), (~is_query, "reference")):
-        nothing = moments.known[side].sum(axis=0) == 0
+    return tuple(lacking[label == k].sum(axis=0) for k in range(len(stats.labels)))
+
+
+def _refuse_unknown(stats: Statistics, is_query: Array) -> None:
+    """Refuse features of which query or reference have no value."""
+    known = np.broadcast_to(stats.sums.moments.n, stats.sums.moments.mean.shape)
+    for name, side in sides(is_query):
+        nothing = known[side].sum(axis=0) == 0
         if nothing.any():
             table = np.array(stats.feature_names or np.arange(stats.n_features), dtype=object)
             text = "No value of {names} is known in the {side} rows. Leave features without values "
             text += "out with {@`features`}."
             raise refusal(text, names=listing(table[nothing]), side=name)
-    return query, reference
 
 
 def _typical(stats: Statistics) -> Array:
