@@ -16,6 +16,7 @@ from condokit import (
     ConDoAdapter,
     MapFileError,
     NoOverlapError,
+    Statistics,
     bootstrap,
     load_map,
 )
@@ -486,3 +487,25 @@ def test_bad_batches(study, fitted):
     mixed = np.where(study.code == 0, 0, study.table["site"].astype(object))
     adapter = BatchAdapter(reference=0).fit(study.X, batch=mixed, confounders=study.table["group"])
     assert list(adapter.maps_) == [0, "B", "C", "D", "E"]
+
+
+def test_inverse_transform_keeps_the_container_after_set_output(study, fitted):
+    back = fitted.set_output(transform="polars").inverse_transform(study.table, batch="site")
+    assert isinstance(back, pd.DataFrame)
+
+
+@pytest.mark.filterwarnings("ignore::condokit.LowOverlapWarning")
+def test_common_features_of_a_new_batch_are_those_of_the_maps(study):
+    known = study.table[study.table["site"] != "E"]
+    adapter = BatchAdapter(reference="A").fit(known, features="f*", **ROLES)
+    adapter.add_batch(study.table, features="common", **ROLES)
+    assert list(adapter.maps_) == list("ABCDE")
+
+
+def test_warnings_of_statistics_are_noted(study):
+    large = study.X * np.where(study.table["site"] == "E", 1e5, 1.0)[:, None]
+    statistics = Statistics.of(large, domain=study.table["site"])
+    with pytest.warns(UserWarning, match="are they in the same units"):
+        adapter = BatchAdapter(reference="A").fit_statistics(statistics)
+    assert any("same units" in text for text in adapter.provenance_["warnings"])
+    assert "verbose" not in adapter.provenance_["adapter"]

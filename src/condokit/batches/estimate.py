@@ -16,7 +16,6 @@ from condokit.data.links import check_links
 from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.sums import no_rows
-from condokit.data.tables import Table
 from condokit.fit.fit_map import from_sample
 from condokit.fit.shrinkage import warn_as_normal
 from condokit.maps.affine import AffineMap
@@ -47,6 +46,15 @@ class ChainErrors(StandardErrors):
     step: Any  # the first map
     second: StandardErrors
     after: Any  # the second map
+
+    @classmethod
+    def of(
+        cls, first: StandardErrors | None, step: Any, second: StandardErrors | None, after: Any
+    ) -> "ChainErrors | None":
+        """Return the errors along two steps, if those of both are known."""
+        if first is None or second is None:
+            return None
+        return cls(first, step, second, after)
 
     @property
     def scale(self) -> Array:  # noqa: D102
@@ -166,9 +174,7 @@ def _along_paths(
         own = clone(one).fit_domains(replace(study.pair(b, step), unused=()))
         maps[b], errors[b] = own.map_, own.errors_
         if step != reference:
-            first, second = own.errors_, errors[step]
-            known = first is not None and second is not None
-            errors[b] = ChainErrors(first, own.map_, second, maps[step]) if known else None  # type: ignore[arg-type]
+            errors[b] = ChainErrors.of(own.errors_, own.map_, errors[step], maps[step])
             maps[b] = maps[step].compose(own.map_)
     return maps, errors, {}
 
@@ -246,21 +252,3 @@ def towards_centre(found: Estimate, study: Study, graph: Graph) -> Estimate:
             centre = middle[b] if b == found.reference else e.centre
             errors[b] = DiagonalErrors(maps[b].scale * log_scale, image, centre)
     return replace(found, maps=maps, errors=errors)
-
-
-def map_rows(table: Table, code: Array, what: list[Any], maps: list[Any]) -> Array:
-    """Map rows by the maps of their batches, or find the errors of that by the batches' errors."""
-    result = table.output()
-    for rows, chunk in table.chunks():
-        here, part = code[rows], result[rows]
-        for b in np.unique(here):
-            whole = bool((here == here[0]).all())
-            mine: Any = slice(None) if whole else here == b
-            if isinstance(what[b], StandardErrors):
-                part[mine] = what[b].of_mapped(chunk[mine], maps[b])
-            else:
-                values = part if whole else np.empty((int(mine.sum()), part.shape[1]), part.dtype)
-                what[b].apply_chunk(chunk[mine], table, values)
-                if not whole:
-                    part[mine] = values
-    return result

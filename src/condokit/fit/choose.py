@@ -6,25 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, Note, check_seed, is_number, pick, quietly, refusal
+from condokit.checks import Array, check_seed, is_number, pick, quietly, refusal
 from condokit.compare.comparison import Comparison
 from condokit.compare.priors import PRIORS, Prior
 from condokit.conditionals import CONDITIONALS, Conditional
 from condokit.data.arrays import independent, ones_for_zeros
-from condokit.data.disclosure import hidden_counts, told
 from condokit.data.links import check_links
 from condokit.data.missing import complete_rows
-from condokit.data.noise import kinds
 from condokit.data.study import Study
 from condokit.data.subsets import folds, mixed_order
 from condokit.divergences import DIVERGENCES, Divergence, PCMatch
-from condokit.fit.controls import Controls
+from condokit.fit.controls import Controls, find_controls
 from condokit.fit.fit_map import Recipe, fit_map, fit_quietly, warn_incomplete
 from condokit.fit.pairs import line_after_curves, refine
-from condokit.fit.record import Fit
+from condokit.fit.record import Fit, called
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, Affine, LocationScale, LowRank, MapFamily, Monotone
-from condokit.maps.provenance import setting, versions
 from condokit.maps.standard_errors import StandardErrors
 from condokit.summaries.gaussians import GaussianPair, gaussian_pair
 
@@ -63,7 +60,6 @@ _ERRORS = (1.0, 4.0)  # standard errors by which a score is equal, and by which 
 _MOST_WORSE = 1.0  # nats per feature by which a row may speak against a map
 _DETERMINED = 60.0  # curvature times rows, from which matrices are found again
 _SPREAD = (0.8, 1.25)  # of the mapped query's variance within strata, over the reference's
-_NO_MATTER = ("verbose",)  # settings that do not change the map
 
 
 @dataclass(frozen=True)
@@ -98,11 +94,6 @@ class Candidate:
             return "diagonal"
         kind = type(self.recipe.family)
         return next((name for name, known in MAPS.items() if kind is known), kind.__name__)
-
-
-def called(ingredient: Any) -> str:
-    """Return the name of an ingredient that was given as one, or as an instance."""
-    return ingredient if isinstance(ingredient, str) else type(ingredient).__name__
 
 
 def candidates(settings: Mapping[str, Any], domains: Study) -> list[Candidate]:
@@ -211,6 +202,22 @@ def takes_any_features(map: Any, divergence: Any) -> bool:
         return False
     kind = kind() if isinstance(kind, type) else kind
     return getattr(kind, "forms", {}).get("matrix") == "samples" and kind.supports(family) is None
+
+
+def find(
+    settings: Mapping[str, Any], domains: Study, pairs: tuple[Array, Array] | None = None
+) -> tuple[Fit, Candidate]:
+    """Fit the map that is asked for: take off what controls share, choose, refine by pairs."""
+    controls, left, wanted = None, domains, settings["map"]
+    if settings["controls"] is not None:
+        controls = Controls.of(domains, find_controls(settings["controls"], domains, wanted))
+        left = controls.others(domains)
+    if domains.is_mostly_zero or (controls is not None and not domains.confounders):
+        settings = {**settings, "map": "identity", "divergence": "auto", "conditional": "auto"}
+    fit, chosen = choose(left, candidates(settings, left))
+    if pairs is not None:
+        fit = after_pairs(fit, chosen, left, pairs, wanted)
+    return (fit, chosen) if controls is None else after_controls(controls, fit, chosen)
 
 
 def choose(domains: Study, candidates: list[Candidate]) -> tuple[Fit, Candidate]:
@@ -554,43 +561,3 @@ def _some_rows(domains: Study, marks: Array, most: int) -> Array:
     for side in (domains.is_query, ~domains.is_query):
         taken[order[(taken & side)[order]][most:]] = False
     return taken
-
-
-def account(
-    settings: Mapping[str, Any],
-    domains: Study,
-    fit: Fit,
-    chosen: Candidate,
-    notes: Sequence[Note],
-) -> dict[str, Any]:
-    """Tell how a map was fitted, without anything that a file may not give away."""
-    # no times and no addresses, so that the same fit yields the same file; no counts of few rows
-    labels = dict(zip(("query", "reference"), map(str, domains.labels)))
-    return {
-        "versions": versions(),
-        "adapter": {key: setting(v) for key, v in settings.items() if key not in _NO_MATTER},
-        "map": "monotone" if fit.map.kind == "monotone" else fit.report.get("fallback", chosen.map),
-        "divergence": called(chosen.divergence),
-        "conditional": called(chosen.conditional),
-        "domains": labels,
-        "confounders": kinds(domains),
-        "columns_left_alone": dict(domains.left),
-        "rows": {side: _rows(domains, fit, side) for side in labels},
-        "overlap": {
-            "coefficient": round(fit.overlap.coefficient, 2),
-            "by_confounder": {n: round(c, 2) for n, c in fit.overlap.by_confounder.items()},
-        },
-        "standard_errors": fit.errors is not None,
-        **({"fitted_as_normal": list(normal)} if (normal := fit.report.fitted_as_normal) else {}),
-        "warnings": list(
-            dict.fromkeys(f"{note.category}: {told(note.sentence)}" for note in notes)
-        ),
-    }
-
-
-def _rows(domains: Study, fit: Fit, side: str) -> Any:
-    """Return how many rows were compared, or how many at most if that tells of too few."""
-    compared = fit.report[f"rows_{side}"]
-    mine = domains.kept() & (domains.is_query == (side == "query"))
-    total = mine.sum() if domains.weights is None else domains.weights[mine].sum()
-    return hidden_counts(np.array([compared, max(total - compared, 0.0)]))[0]

@@ -1,11 +1,11 @@
 """From two domains and the ingredients to a fitted map: compare, summarise, solve, shrink."""
 
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
 from condokit.checks import (
     Array,
@@ -96,7 +96,7 @@ class Recipe:
         if reason is not None:
             raise ValueError(reason)
         names = ("family", "prior", "conditional", "divergence")
-        return replace(self, **{name: clone(getattr(self, name)) for name in names})
+        return replace(self, **{name: deepcopy(getattr(self, name)) for name in names})
 
     def compare(self, domains: Study, quiet: bool = False) -> Comparison:
         """Find what the domains have in common; see `condokit.compare.comparison.compare`."""
