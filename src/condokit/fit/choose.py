@@ -214,14 +214,21 @@ def find(
         left = controls.others(domains)
     if domains.is_mostly_zero or (controls is not None and not domains.confounders):
         settings = {**settings, "map": "identity", "divergence": "auto", "conditional": "auto"}
-    fit, chosen = choose(left, candidates(settings, left))
+    tried = candidates(settings, left)
+    chosen = tried[0]
+    fit = fit_map(left, chosen.recipe)  # says what is wrong with the data, if anything
+    if len(tried) > 1:
+        fit, chosen = averaged(left, tried, fit)
     if pairs is not None:
         fit = after_pairs(fit, chosen, left, pairs, wanted)
     return (fit, chosen) if controls is None else after_controls(controls, fit, chosen)
 
 
-def choose(domains: Study, candidates: list[Candidate]) -> tuple[Fit, Candidate]:
-    """Average the candidates by their scores on held-out rows, the simpler first."""
+def averaged(domains: Study, candidates: list[Candidate], first: Fit) -> tuple[Fit, Candidate]:
+    """Average the candidates by their scores on held-out rows, the simpler first.
+
+    `first` is the fit of the first of them.
+    """
     # The score of a candidate is the mean over held-out query rows of
     # `-log p_r(A x + b | z) - log|det A|`: their likelihood under the reference's conditional law,
     # learned from other rows: neither shrinking data to their mean nor a noisy matrix pays.
@@ -230,9 +237,6 @@ def choose(domains: Study, candidates: list[Candidate]) -> tuple[Fit, Candidate]
     # rotations have the same score; with fewer than 8 rows per feature in both domains
     # there is no matrix beside diagonal maps, with fewer than 16 in one of them not all are
     # searched, and with fewer than 20 rows in a domain nothing but the first is tried.
-    first = fit_map(domains, candidates[0].recipe)  # says what is wrong with the data, if anything
-    if len(candidates) == 1:
-        return first, candidates[0]
     report = first.report
     fewest = min(report.rows_query, report.rows_reference)
     held = domains
