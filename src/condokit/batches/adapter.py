@@ -12,10 +12,12 @@ from condokit.adapter import ConDoAdapter
 from condokit.batches.estimate import (
     ChainErrors,
     Estimate,
+    SharedErrors,
     estimate,
     identity,
     is_joint,
     map_rows,
+    shared,
     towards_centre,
     with_expected,
 )
@@ -447,15 +449,17 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             raise refusal(text + "known: {known}.", new=names, known=known)
         label = study.labels[new[0]]
         joined = self.against_others(study, new[0])
-        other = BatchAdapter(self.adapter, reference=joined.labels[1], joint=self.joint)
+        # as those of all batches together were, so that errors mean the same
+        joint = self.report_.joint or self.joint
+        other = BatchAdapter(self.adapter, reference=joined.labels[1], joint=joint)
         other.fit_study(joined)
-        errors = [
-            self.report_.batches[k].error_after for k in study.labels if k in self.report_.batches
-        ]
-        carried = float(np.sqrt(np.mean(np.square(errors)))) if errors else 0.0
-        own = other.report_.batches[label]
         moved = [b for b, k in enumerate(study.labels) if k in self.report_.batches]
-        near = study.labels[max(moved, key=lambda b: study.rows(b).sum())]
+        size = np.array([study.size(b) for b in moved], dtype=float)
+        others = [study.labels[b] for b in moved]
+        errors = np.array([self.report_.batches[k].error_after for k in others])
+        carried = shared(size / size.sum(), errors)
+        near = others[int(size.argmax())]
+        own = other.report_.batches[label]
         facts = replace(
             own,
             path=[label, *self.paths_.get(near, [near])],
@@ -463,10 +467,12 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             error_after=float(np.hypot(own.error_after, carried)),
         )
         self.maps_ = {**self.maps_, label: other.maps_[label]}
-        first, second = other.errors_[label], self.errors_[near]  # of the known rows, on top
-        step = self.maps_[near].inverse().compose(other.maps_[label])
-        both = first is not None and second is not None
-        errors_ = ChainErrors(first, step, second, identity(study)) if both else None  # type: ignore[arg-type]
+        of_rows = [self.errors_[k] for k in others]
+        first, errors_ = other.errors_[label], None
+        if first is not None and all(one is not None for one in of_rows):
+            back = [self.maps_[k].inverse() for k in others]
+            second = SharedErrors(size / size.sum(), back, of_rows)  # type: ignore[arg-type]
+            errors_ = ChainErrors(first, other.maps_[label], second, identity(study))
         self.errors_ = {**self.errors_, label: errors_}
         self.paths_ = {**self.paths_, label: facts.path}
         self.report_ = replace(self.report_, batches={**self.report_.batches, label: facts})
