@@ -4,10 +4,11 @@ Scale and image of a feature are uncorrelated at the centre x0, so a map is two 
 log-scale u = log m, and the shift at x0 in residual standard deviations,
 :math:`\delta = (g(x_0) - x_0) / s`. Three levels are averaged by their marginal likelihoods:
 
-- a device is the same as the reference (probability 1/2), is shifted, has another scale, or both;
+- a device is the same as the reference (probability .55), is shifted, has another scale, or both;
 - if it differs, so do all of its features or one in ten, and effects have a size :math:`\tau` that
   features share: log-scales are normal around 0, shifts have a t distribution with 3 degrees of
-  freedom;
+  freedom. Devices whose shifts are of the largest size may as well have large scales: real ones
+  that replace each other shift by up to about 3 residual standard deviations;
 - a shift is normal around its estimate. A log-scale has the profile likelihood of its map, tempered
   so that its curvature at the maximum is 1 / V, or a normal one where no likelihood is known.
 
@@ -34,17 +35,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import fdtri, gammaincinv, ndtri
+from scipy.special import expit, fdtri, gammaincinv, ndtri
 
 from condokit.checks import Array
 from condokit.solvers.solution import Solution
 
-_DIFFERS = 0.5  # probability that a device differs from the reference at all,
+_DIFFERS = 0.45  # probability that a device differs from the reference at all,
 _SCALED = 0.25  # and if so, that it does not only shift: half of these only scale
 _SCALE_SDS = np.array([0.02, 0.05, 0.1, 0.2, 0.5])
-_SCALE_WEIGHTS = np.array([0.3, 0.25, 0.2, 0.15, 0.1])
-_SHIFT_SDS = np.array([0.03, 0.1, 0.3, 1.0, 3.0])
-_SHIFT_WEIGHTS = np.array([0.1, 0.15, 0.25, 0.35, 0.15])
+_SCALE_WEIGHTS = np.full(5, 0.2)
+# devices whose shifts are of the last size: how likely scales are, and of which sizes
+_FAR_SCALED = 0.97
+_FAR_WEIGHTS = np.array([0.02, 0.03, 0.05, 0.1, 0.8])
+_SHIFT_SDS = np.array([0.03, 0.1, 0.3, 1.0, 5.0])
+_SHIFT_WEIGHTS = np.array([0.1, 0.1, 0.2, 0.5, 0.1])
 _SHARES = np.array([0.1, 1.0])  # of features that differ,
 _SHARE_WEIGHTS = np.array([0.2, 0.8])  # and how likely these are
 _LARGEST_RATIO = 3.0  # scales whose interval lies beyond this, or below its inverse, keep all
@@ -54,8 +58,7 @@ _MANY_ROWS = 1e6  # where no likelihood is known: intervals are normal
 _T_DEGREES = 3.0
 _T_NODES = 6
 _BEYOND = 25.0  # residual standard deviations
-_NODES = 15
-_MOST_TOGETHER = 20_000  # features
+_NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 _ROUNDS = 6  # in which several devices are gone through
 _PSEUDO_DEVICES = 2.0  # for which what is usual counts, beside other devices
 # which of the four hypotheses (the same, shifted, scaled, both) contain a shift, and a scale
@@ -155,26 +158,31 @@ def posterior_of(maps: Maps) -> Posterior:
         is_last = turn == _ROUNDS - 1 or k == 1
         for kind in kinds:
             kind.consider_others()
-        levels = [[kind.level(b, share) for kind in kinds] for b in range(shifts.n_devices)]
-        if is_last and maps.profile is not None:
-            for b in range(k):
-                levels[b][1] = scales.level(b, share, _Profile(maps, b))
+        levels = []
+        for b in range(shifts.n_devices):
+            exact = _Profile(maps, b) if is_last and b < k and maps.profile is not None else None
+            of_shift = shifts.level(b, share)
+            far = float(of_shift.weights[-1])  # if it is shifted
+            if scales.pulled.any():
+                prior[b] = _for_far_devices(prior[b], far)
+            far *= float(expit(of_shift.log_evidence))
+            levels.append((of_shift, scales.level(b, share, far, exact)))
         log = np.array([[one.log_evidence for one in pair] for pair in levels])
         chances = _hypotheses(prior, *log.T)
         for kind, found, chance in zip(kinds, zip(*levels), (chances @ _CONTAINS).T):
             kind.learn(found, chance)
         prior = _from_others(start, chances)
     (delta, var_delta), (u, var_u) = (kind.result() for kind in kinds)
-    far = np.logical_or(*_units(maps, 0.025 / len(log_m)))
+    outside = np.logical_or(*_units(maps, 0.025 / len(log_m)))
     differs, scaled = 1 - chances[:k, 0], chances[:k, 2:].sum(axis=1)
     return Posterior(
         u + ten,
-        ratio * maps.centre + delta * sd,
+        np.where(shifts.pulled, ratio * maps.centre + delta * sd, maps.image),
         var_u,
         var_delta * sd**2,
-        far,
-        np.where(far.any(axis=0), 1.0, differs),
-        np.where(far.any(axis=0), 1.0, scaled),
+        outside,
+        np.where(outside.any(axis=0), 1.0, differs),
+        np.where(outside.any(axis=0), 1.0, scaled),
     )
 
 
@@ -225,6 +233,13 @@ def _usual(may_shift: bool, may_scale: bool) -> Array:
     return np.array([1 - differs, *(differs * usual / max(usual.sum(), 1e-300))])
 
 
+def _for_far_devices(prior: Array, far: float) -> Array:
+    """Let devices that are shifted, and `far` apart with that probability, be scaled, too."""
+    shifted = prior[1] + prior[3]
+    both = (1 - far) * prior[3] + far * _FAR_SCALED * shifted
+    return np.array([prior[0], shifted - both, prior[2], both])
+
+
 def _hypotheses(prior: Array, shift: Array, scale: Array) -> Array:
     """Return posterior probabilities of hypotheses of devices, given logarithms of evidence."""
     log = np.log(np.maximum(prior, 1e-300)) + np.stack([0 * shift, shift, scale, shift + scale], 1)
@@ -255,6 +270,7 @@ class _Sizes:
 
     sd: Array
     weights: Array
+    far: Array  # weights for devices that are far apart
     precision: Array  # of the normal distributions that each is a mixture of
 
 
@@ -301,8 +317,13 @@ class _Effects:
         """Return which features of a device are pulled."""
         return self.pulled[:, b] if b < self.d.shape[1] else self.pulled.any(axis=1)
 
-    def level(self, b: int, share: float, exact: "_Profile | None" = None) -> _Level:
-        """Average over sizes of a device's effects, and over how many of its features have any."""
+    def level(
+        self, b: int, share: float, far: float = 0.0, exact: "_Profile | None" = None
+    ) -> _Level:
+        """Average over sizes of a device's effects, and over how many of its features have any.
+
+        `far` is how likely it is that the device does not replace the reference.
+        """
         at, zero = self.at(b), np.zeros((3, len(self.d)))
         if not at.any():
             return _Level(0.0, self.sizes.weights, *zero)
@@ -311,11 +332,12 @@ class _Effects:
         mean = kept * x[:, None]
         if exact is not None:
             log, mean, square = exact.integrate(x, c, self.sizes, at)
-        total, own = [], []
-        for part, weight in zip(_SHARES, _SHARE_WEIGHTS):
+        prior, total, own = (1 - far) * self.weights[b] + far * self.sizes.far, [], []
+        several = _SHARE_WEIGHTS if len(self.d) > 1 else np.array([0.0, 1.0])
+        for part, weight in zip(_SHARES, several):
             either = np.logaddexp(np.log(part) + log, np.log(max(1 - part, 1e-300)))
             own.append(np.exp(np.log(part) + log - either))
-            total.append(share * either.sum(axis=0) + np.log(self.weights[b] * weight))
+            total.append(share * either.sum(axis=0) + np.log(np.maximum(prior * weight, 1e-300)))
         most = np.max(total)
         weights = np.exp(np.array(total) - most)
         evidence, weights = most + np.log(weights.sum()), weights / weights.sum()
@@ -352,8 +374,8 @@ def _t_precisions() -> Array:
     return np.asarray(gammaincinv(half, (np.arange(_T_NODES) + 0.5) / _T_NODES) / half)
 
 
-_SHIFTS = _Sizes(_SHIFT_SDS, _SHIFT_WEIGHTS, _t_precisions())
-_SCALES = _Sizes(_SCALE_SDS, _SCALE_WEIGHTS, np.ones(1))
+_SHIFTS = _Sizes(_SHIFT_SDS, _SHIFT_WEIGHTS, _SHIFT_WEIGHTS, _t_precisions())
+_SCALES = _Sizes(_SCALE_SDS, _SCALE_WEIGHTS, _FAR_WEIGHTS, np.ones(1))
 
 
 def _normal(x: Array, c: Array, sizes: _Sizes) -> tuple[Array, Array, Array]:
@@ -362,9 +384,10 @@ def _normal(x: Array, c: Array, sizes: _Sizes) -> tuple[Array, Array, Array]:
     With an estimate x of variance c and an effect of variance :math:`\tau^2`, the evidence is
     :math:`\sqrt{c / (c + \tau^2)} \exp(\tfrac{x^2}{2 c} \tfrac{\tau^2}{c + \tau^2})`.
     """
-    x, c = x[:, None, None], c[:, None, None]
-    kept = 1 / (1 + c * sizes.precision / sizes.sd[:, None] ** 2)
-    log = 0.5 * (np.log1p(-kept) + x**2 / c * kept)
+    x, c = x[:, None, None], np.maximum(c, 1e-24)[:, None, None]
+    ratio = c * sizes.precision / sizes.sd[:, None] ** 2
+    kept = 1 / (1 + ratio)
+    log = 0.5 * (np.log(ratio * kept) + x**2 / c * kept)
     most = log.max(axis=2, keepdims=True)
     weight = np.exp(log - most)
     total = weight.sum(axis=2)
@@ -390,24 +413,13 @@ class _Profile:
     b: int
 
     def integrate(self, x: Array, c: Array, sizes: _Sizes, at: Array) -> tuple[Array, Array, Array]:
-        """Return what `_normal` does with mean effects; x is how far the maximum is from none."""
-        u0 = np.log(self.maps.scale[at, self.b])
-        parts = [
-            self._some(x[few], c[few], u0[few], sizes, np.flatnonzero(at)[few])
-            for few in (slice(i, i + _MOST_TOGETHER) for i in range(0, len(x), _MOST_TOGETHER))
-        ]
-        log, mean, square = (np.concatenate(tables) for tables in zip(*parts))
-        return log, mean, square
+        """Return what `_normal` does with mean effects; x is how far the maximum is from none.
 
-    def _some(
-        self, x: Array, c: Array, u0: Array, sizes: _Sizes, at: Array
-    ) -> tuple[Array, Array, Array]:
-        """Integrate by Gauss-Hermite nodes of the product of prior and a normal likelihood.
-
-        Each is weighted by the ratio of the true product to that normal.
+        Integrals are by Gauss-Hermite nodes of the product of prior and a normal likelihood, each
+        weighted by the ratio of the true product to that normal.
         """
-        node, weight = np.polynomial.hermite_e.hermegauss(_NODES)
-        log_weight = np.log(weight / weight.sum()) + 0.5 * node**2
+        u0, node = np.log(self.maps.scale[at, self.b]), _NODES
+        log_weight = np.log(_NODE_WEIGHTS / _NODE_WEIGHTS.sum()) + 0.5 * node**2
         tau2, none = sizes.sd[:, None] ** 2, u0 - x
         middle, width = x * tau2 / (tau2 + c), np.sqrt(tau2 * c / (tau2 + c))
         u = middle[:, :, None] + width[:, :, None] * node  # (n_sizes, n_features, n_nodes)
