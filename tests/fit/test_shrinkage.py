@@ -7,12 +7,12 @@ from scipy.stats import norm, t
 from condokit import ConDoAdapter
 from condokit.solvers.posterior import (
     _DIFFERS,
+    _FAR,
+    _FAR_SCALED,
     _FAR_WEIGHTS,
     _SCALE_SDS,
     _SCALE_WEIGHTS,
     _SCALED,
-    _SHARE_WEIGHTS,
-    _SHARES,
     _SHIFT_SDS,
     _SHIFT_WEIGHTS,
     posterior,
@@ -61,16 +61,12 @@ def test_shrinkage_is_smooth_in_the_evidence():
 
 
 def integrated(grid, densities, weights, likelihood, at_zero):
-    """Return evidence against no effect, weights of sizes, and mean and mean square of an effect.
-
-    A feature has an effect with probability .1 or 1, which are likely by .2 and .8.
-    """
+    """Return evidence against no effect, weights of sizes, mean and mean square of an effect."""
     step = grid[1] - grid[0]
     each = densities * likelihood * step / at_zero
-    part = _SHARE_WEIGHTS @ _SHARES
-    sizes = weights * (part * each.sum(1) + 1 - part)
+    sizes = weights * each.sum(1)
     total = sizes.sum()
-    first, second = (weights @ (part * each @ grid**k) / total for k in (1, 2))
+    first, second = (weights @ (each @ grid**k) / total for k in (1, 2))
     return total, sizes / total, first, second
 
 
@@ -85,15 +81,16 @@ def test_the_posterior_is_that_of_numerical_integration():
     densities = np.array([t.pdf(x, 3, scale=s) for s in _SHIFT_SDS])
     like, none = norm.pdf(0.4, x, 0.2), norm.pdf(0.4, 0, 0.2)
     shift, sizes, *of_shift = integrated(x, densities, _SHIFT_WEIGHTS, like, none)
-    far = sizes[-1] * shift / (1 + shift)
+    last = sizes @ _FAR
+    far = last * shift / (1 + shift)
     u = np.linspace(-3, 3, 200_001)
     densities = np.array([norm.pdf(u, 0, s) for s in _SCALE_SDS])
     like, none = norm.pdf(np.log(1.3), u, 0.12), norm.pdf(np.log(1.3), 0, 0.12)
     weights = (1 - far) * _SCALE_WEIGHTS + far * _FAR_WEIGHTS
     scale, _, *of_scale = integrated(u, densities, weights, like, none)
-    prior = np.array(
-        [1 - _DIFFERS, *(_DIFFERS * np.array([1 - _SCALED, _SCALED / 2, _SCALED / 2]))]
-    )
+    both = (1 - last) * _SCALED / 2 + last * _FAR_SCALED * (1 - _SCALED / 2)
+    differs = _DIFFERS * np.array([1 - _SCALED / 2 - both, _SCALED / 2, both])
+    prior = np.array([1 - _DIFFERS, *differs])
     chances = prior * [1, shift, scale, shift * scale]
     chances /= chances.sum()
     assert found.differs[0] == pytest.approx(1 - chances[0], rel=0.01)
@@ -119,7 +116,7 @@ def test_equal_devices_are_left_alone_and_others_are_not():
         return report.chance_of_difference, report.chance_of_scale, error
 
     differs, scaled, error = found(query)
-    assert max(differs, scaled) < 0.1
+    assert max(differs, scaled) < 0.2
     assert error < 0.01  # the standard error of a plain map is 0.07
     differs, scaled, error = found(query / 1.5)
     assert min(differs, scaled) > 0.999
@@ -170,7 +167,7 @@ def fitted_errors(pairs):
 
 @pytest.mark.filterwarnings("ignore:Scales far from one:condokit.IdentifiabilityWarning")
 @pytest.mark.parametrize(
-    ("n", "at_most", "n_fresh"), [(10, 0.8, 100), (20, 1.03, 200), (500, 1.02, 50)]
+    ("n", "at_most", "n_fresh"), [(10, 0.8, 100), (20, 1.06, 200), (500, 1.02, 50)]
 )
 @pytest.mark.parametrize("is_fresh", [False, True], ids=["paper", "fresh"])
 def test_categorical1d_gains_at_small_n_and_loses_nothing_at_large(n, at_most, n_fresh, is_fresh):
@@ -196,7 +193,7 @@ def test_categorical1d_gains_at_small_n_and_loses_nothing_at_large(n, at_most, n
         (None, 0.03),
         ((0.02, 0.02), 0.03),
         ((0.05, 0.05), 0.05),
-        ((0.1, 0.1), 0.065),
+        ((0.1, 0.1), 0.08),
     ],
 )
 def test_ansur(shift, at_most):

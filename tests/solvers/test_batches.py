@@ -89,7 +89,7 @@ def as_maps(d, S):
 def test_effects_are_pulled_towards_each_other():
     rng = np.random.default_rng(0)
     p, K = 400, 6
-    effect = 0.5 * rng.normal(size=(p, K)) + np.array([0.0, 1.0, -1.0, 0.5, 2.0, 0.0])
+    effect = 0.5 * rng.normal(size=(p, K))
     truth = effect[:, 1:] - effect[:, :1]
     noise = 0.4 * rng.normal(size=(p, K))
     d = truth + noise[:, 1:] - noise[:, :1]
@@ -97,7 +97,7 @@ def test_effects_are_pulled_towards_each_other():
     found = posterior_of(as_maps(d, S))
     mean, var = found.image, found.var_image
     # the best there is: of each effect the share .25 / (.25 + .16)
-    assert np.sqrt(np.mean((mean - truth) ** 2)) < 0.9 * np.sqrt(np.mean((d - truth) ** 2))
+    assert np.sqrt(np.mean((mean - truth) ** 2)) < 0.82 * np.sqrt(np.mean((d - truth) ** 2))
     assert np.mean((mean - truth) ** 2) == pytest.approx(var.mean(), rel=0.15)
     assert (found.differs > 0.99).all()
     far = d.copy()

@@ -4,10 +4,10 @@ Scale and image of a feature are uncorrelated at the centre x0, so a map is two 
 log-scale u = log m, and the shift at x0 in residual standard deviations,
 :math:`\delta = (g(x_0) - x_0) / s`. Three levels are averaged by their marginal likelihoods:
 
-- a device is the same as the reference (probability .55), is shifted, has another scale, or both;
+- a device is the same as the reference (probability .6), is shifted, has another scale, or both;
 - if it differs, so do all of its features or one in ten, and effects have a size :math:`\tau` that
   features share: log-scales are normal around 0, shifts have a t distribution with 3 degrees of
-  freedom. Devices whose shifts are of the largest size may as well have large scales: real ones
+  freedom. Devices whose shifts are of the largest sizes may as well have large scales: real ones
   that replace each other shift by up to about 3 residual standard deviations;
 - a shift is normal around its estimate. A log-scale has the profile likelihood of its map, tempered
   so that its curvature at the maximum is 1 / V, or a normal one where no likelihood is known.
@@ -40,15 +40,16 @@ from scipy.special import expit, fdtri, gammaincinv, ndtri
 from condokit.checks import Array
 from condokit.solvers.solution import Solution
 
-_DIFFERS = 0.45  # probability that a device differs from the reference at all,
+_DIFFERS = 0.4  # probability that a device differs from the reference at all,
 _SCALED = 0.25  # and if so, that it does not only shift: half of these only scale
 _SCALE_SDS = np.array([0.02, 0.05, 0.1, 0.2, 0.5])
 _SCALE_WEIGHTS = np.full(5, 0.2)
-# devices whose shifts are of the last size: how likely scales are, and of which sizes
+# how far apart devices with shifts of these sizes are; how likely scales of such are, which sizes
+_FAR = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 1.0])
 _FAR_SCALED = 0.97
 _FAR_WEIGHTS = np.array([0.02, 0.03, 0.05, 0.1, 0.8])
-_SHIFT_SDS = np.array([0.03, 0.1, 0.3, 1.0, 5.0])
-_SHIFT_WEIGHTS = np.array([0.1, 0.1, 0.2, 0.5, 0.1])
+_SHIFT_SDS = np.array([0.03, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0])
+_SHIFT_WEIGHTS = np.array([0.05, 0.05, 0.1, 0.15, 0.4, 0.15, 0.1])
 _SHARES = np.array([0.1, 1.0])  # of features that differ,
 _SHARE_WEIGHTS = np.array([0.2, 0.8])  # and how likely these are
 _LARGEST_RATIO = 3.0  # scales whose interval lies beyond this, or below its inverse, keep all
@@ -162,7 +163,7 @@ def posterior_of(maps: Maps) -> Posterior:
         for b in range(shifts.n_devices):
             exact = _Profile(maps, b) if is_last and b < k and maps.profile is not None else None
             of_shift = shifts.level(b, share)
-            far = float(of_shift.weights[-1])  # if it is shifted
+            far = float(of_shift.weights @ _FAR)  # if it is shifted
             if scales.pulled.any():
                 prior[b] = _for_far_devices(prior[b], far)
             far *= float(expit(of_shift.log_evidence))
