@@ -187,19 +187,20 @@ def test_categorical1d_gains_at_small_n_and_loses_nothing_at_large(n, at_most, n
 
 @pytest.mark.usefixtures("needs_data")
 @pytest.mark.parametrize(
-    ("shift", "at_most"),
+    ("shift", "at_most", "of_plain"),
     [
-        ("large", 0.08),
-        (None, 0.03),
-        ((0.02, 0.02), 0.03),
-        ((0.05, 0.05), 0.05),
-        ((0.1, 0.1), 0.08),
+        ("large", 0.08, 1.02),
+        (None, 0.01, 0.15),
+        ((0.02, 0.02), 0.03, 0.4),
+        ((0.05, 0.05), 0.05, 0.85),
+        # 93 measures are the evidence of 3 or 4: too few to be sure of so small a difference
+        ((0.1, 0.1), 0.08, 1.0),
     ],
 )
-def test_ansur(shift, at_most):
+def test_ansur(shift, at_most, of_plain):
     plain, default = fitted_errors(ansur(s, shift=shift) for s in range(4))
     assert default.mean() <= at_most
-    assert default.mean() <= (1.02 if shift == "large" else 0.85) * plain.mean()
+    assert default.mean() <= of_plain * plain.mean()
 
 
 class TestAuto:
