@@ -11,9 +11,11 @@ from sklearn.utils.validation import check_is_fitted
 from condokit.adapter import ConDoAdapter
 from condokit.batches.estimate import (
     ChainErrors,
+    SharedErrors,
     estimate,
     identity,
     is_joint,
+    shared,
     towards_centre,
     with_expected,
 )
@@ -21,7 +23,7 @@ from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
 from condokit.batches.record import BatchReport, account_of_batches, facts_of, maps_of, plain
 from condokit.checks import Array, Note, check_word, listing, noting, refusal
-from condokit.data.arrays import computing, rms
+from condokit.data.arrays import computing
 from condokit.data.blocks import Blocks
 from condokit.data.measurements import warn_of_columns
 from condokit.data.reader import read
@@ -327,12 +329,17 @@ class BatchAdapter(Adapter):
             raise refusal(text + "known: {known}.", new=names, known=known)
         label = study.labels[new[0]]
         joined = self.against_others(study, new[0])
-        other = BatchAdapter(self.adapter, reference=joined.labels[1], joint=self.joint)
+        # as those of all batches together were, so that errors mean the same
+        joint = self.report_.joint or self.joint
+        other = BatchAdapter(self.adapter, reference=joined.labels[1], joint=joint)
         other.fit_study(joined)
         facts, before = other.report_.batches[label], self.report_.batches
-        mapped = [b for b, k in enumerate(study.labels) if k in before]
-        near = study.labels[max(mapped, key=lambda b: study.among(b).sum())]
-        carried = rms(np.array([before[study.labels[b]].error_after for b in mapped]))
+        moved = [b for b, k in enumerate(study.labels) if k in before]
+        share = np.array([study.size(b) for b in moved], dtype=float)
+        share /= share.sum()
+        others = [study.labels[b] for b in moved]
+        carried = shared(share, np.array([before[k].error_after for k in others]))
+        near = others[int(share.argmax())]
         facts = replace(
             facts,
             path=[label, *self.paths_.get(near, [near])],
@@ -340,8 +347,10 @@ class BatchAdapter(Adapter):
             error_after=float(np.hypot(facts.error_after, carried)),
         )
         # errors of the new map, and on top of them those of the known rows
-        step = self.maps_[near].inverse().compose(other.maps_[label])
-        parts = other.errors_[label], step, self.errors_[near], identity(study)
+        of_rows = [one for one in (self.errors_[k] for k in others) if one is not None]
+        back = [self.maps_[k].inverse() for k in others]
+        second = SharedErrors(share, back, of_rows) if len(of_rows) == len(others) else None
+        parts = other.errors_[label], other.maps_[label], second, identity(study)
         self.maps_ = {**self.maps_, label: other.maps_[label]}
         self.errors_ = {**self.errors_, label: ChainErrors.of(*parts)}
         self.paths_ = {**self.paths_, label: facts.path}

@@ -75,6 +75,39 @@ class ChainErrors(StandardErrors):
         return np.hypot(passed, self.second.std(Y))
 
 
+@dataclass(frozen=True)
+class SharedErrors(StandardErrors):
+    r"""Errors of mapped rows of several batches, which together stand for the reference.
+
+    Maps to one reference have about half of the variance of their errors in common, that of the
+    reference's rows: errors e of batches with shares w of the rows have the variance
+    :math:`\tfrac12 \sum_b w_b^2 e_b^2 + \tfrac12 (\sum_b w_b e_b)^2`.
+    """
+
+    shares: Array
+    inverses: list[Any]  # of the maps of batches
+    errors: list[StandardErrors]
+
+    @property
+    def scale(self) -> Array:  # noqa: D102
+        found = []
+        for back, error in zip(self.inverses, self.errors):
+            own = error.scale if error.scale.ndim == 2 else np.diag(error.scale)
+            found.append(np.sqrt(own**2 @ back.A**2))
+        total = shared(self.shares, np.stack(found))
+        return total if self.inverses[-1].kind != "diagonal" else np.diag(total)
+
+    def std(self, X: Array) -> Array:  # noqa: D102
+        parts = zip(self.inverses, self.errors)
+        return shared(self.shares, np.stack([e.std(back.without_links(X)) for back, e in parts]))
+
+
+def shared(shares: Array, errors: Array) -> Array:
+    """Return the error of rows of several batches together, half of it being in common."""
+    own = shares.reshape(-1, *[1] * (errors.ndim - 1)) * errors
+    return np.sqrt(0.5 * (own**2).sum(axis=0) + 0.5 * own.sum(axis=0) ** 2)
+
+
 def is_joint(joint: Any, one: ConDoAdapter, study: Study) -> bool:
     """Tell whether batches are estimated together; refuse what cannot be."""
     check_word("'joint'", joint, ("auto", True, False))  # type: ignore[arg-type]

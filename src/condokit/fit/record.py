@@ -36,6 +36,8 @@ class FitReport(Mapping[str, Any]):
     curvature: float | None = None  #: Times the rows: how well the data determine the matrix.
     kept_log_scale: float | None = None  #: Mean share of plain log-scales that shrinkage kept.
     kept_shift: float | None = None  #: Mean share of plain shifts that shrinkage kept.
+    chance_of_difference: float | None = None  #: Probability that there is anything to correct.
+    chance_of_scale: float | None = None  #: Probability that a shift is not enough.
     constant_features: list[str] | None = None  #: Within strata in a domain, so only shifted.
     mean_terms: list[str] | None = None  #: Of features given confounders, beyond straight lines.
     variance_terms: list[str] | None = None  #: What the spread of features depends on.
