@@ -328,11 +328,12 @@ def after_pairs(
             if recipe.family.form == "monotone":  # no line was bent
                 recipe = replace(recipe, family=LocationScale())
             again = fit_quietly(others, recipe)
-            return again.map, again.errors
+            return again.map, again.found_errors()
         except ValueError:
-            return fit.map, fit.errors  # too few rows without these pairs
+            return fit.map, known  # too few rows without these pairs
 
-    refined, errors, facts = refine((fit.map, fit.errors), family, linked, pairs, refit)
+    known = fit.found_errors() if fit.map.kind == "diagonal" else None
+    refined, errors, facts = refine((fit.map, known), family, linked, pairs, refit)
     return replace(fit, map=refined, errors=errors, report=replace(fit.report, pairs=facts))
 
 

@@ -35,7 +35,14 @@ from condokit.data.sums import no_rows
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
 from condokit.divergences.samples import on_means
-from condokit.fit.errors import Fitted, low_rank_errors, matrix_errors, moment_errors, sample_errors
+from condokit.fit.errors import (
+    Fitted,
+    Later,
+    low_rank_errors,
+    matrix_errors,
+    moment_errors,
+    sample_errors,
+)
 from condokit.fit.fit_curves import FEWEST_ROWS, fit_curves
 from condokit.fit.record import Fit, FitReport
 from condokit.fit.shrinkage import settle
@@ -117,7 +124,8 @@ class Recipe:
         return replace(self, family=LocationScale(), divergence=divergence)
 
 
-Found = tuple[Solution, dict[str, Any], StandardErrors | None]
+# the map, facts, and its errors or how to find them
+Found = tuple[Solution, dict[str, Any], StandardErrors | Later | None]
 
 
 def fit_map(domains: Study, recipe: Recipe, quiet: bool = False) -> Fit:
@@ -358,7 +366,8 @@ def _fit_monotone(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
     if "fallback" in facts:  # not even a scale can be learned
         return line, facts, errors
     again, how = partial(straight.compare, quiet=True), (recipe.shrinkage, recipe.sparing)
-    curves = fit_curves(domains, again, comparison, line, errors, *how)
+    own = errors() if callable(errors) else errors
+    curves = fit_curves(domains, again, comparison, line, own, *how)
     if curves is None:
         if not recipe.sparing:
             warn(
