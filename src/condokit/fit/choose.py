@@ -12,12 +12,12 @@ from condokit.compare.priors import PRIORS, Prior
 from condokit.conditionals import CONDITIONALS, Conditional
 from condokit.data.arrays import independent, ones_for_zeros
 from condokit.data.links import check_links
-from condokit.data.missing import complete_rows
+from condokit.data.missing import complete_rows, warn_incomplete
 from condokit.data.study import Study
 from condokit.data.subsets import folds, mixed_order
 from condokit.divergences import DIVERGENCES, Divergence, PCMatch
 from condokit.fit.controls import Controls, find_controls
-from condokit.fit.fit_map import Recipe, fit_map, fit_quietly, warn_incomplete
+from condokit.fit.fit_map import Recipe, fit_map, fit_quietly
 from condokit.fit.pairs import line_after_curves, refine
 from condokit.fit.record import Fit, called
 from condokit.maps.affine import AffineMap

@@ -24,10 +24,10 @@ from condokit.data.arrays import computing
 from condokit.data.links import check_links
 from condokit.data.missing import (
     complete_counts,
-    complete_rows,
     missing_features,
     same_gaps,
     with_gaps,
+    without_gaps,
 )
 from condokit.data.reader import in_blocks
 from condokit.data.study import Study
@@ -62,7 +62,6 @@ from condokit.summaries.samples import as_moments, sample_rows
 _DETERMINED = 20.0  # curvature times rows; above 70 where maps are found again, below 8 if not
 _MANY_ROWS = 100_000  # that are summed in blocks, given continuous confounders
 _ENOUGH_ROWS = 2  # per feature in every stratum, from which covariances are left as they are
-_FEWEST_COMPLETE = 5  # rows of a domain without missing values, where only these can be used
 _LONE = 1.5  # rows of a domain in every stratum, below which there is no spread
 
 
@@ -140,7 +139,7 @@ def fit_map(domains: Study, recipe: Recipe, quiet: bool = False) -> Fit:
         domains = replace(domains, links=check_links(links, domains.tables[0].labels))
     # rows with missing values are left out unless every feature is fitted by itself
     alone = recipe.family.form in ("diagonal", "monotone") and recipe.needs != "samples"
-    usable = domains if domains.gaps is None or alone else _without_gaps(domains)
+    usable = domains if domains.gaps is None or alone else without_gaps(domains)
     with computing("map"):
         comparison = recipe.compare(usable, quiet)
         found = _FITS[recipe.family.form, recipe.needs](usable, recipe, comparison)
@@ -218,41 +217,6 @@ def fit_solution(domains: Study, recipe: Recipe) -> Solution:
     """Return a diagonal map with the standard deviations that its divergence knows."""
     recipe = recipe.checked()
     return _fit_diagonal(domains, recipe, recipe.compare(domains, quiet=True))[0]
-
-
-def _without_gaps(domains: Study) -> Study:
-    """Leave out rows with missing values, and say so."""
-    if (n_rows := complete_counts(domains)) is None:
-        raise no_rows()
-    if min(n_rows.values()) < _FEWEST_COMPLETE:
-        counts = {name: sum(n.values()) for name, n in missing_features(domains).items()}
-        worst = sorted(counts, key=counts.__getitem__, reverse=True)
-        raise refusal(
-            "Only {query:rows} query and {reference:rows} reference rows lack no value, too "
-            "few for this map and divergence. Most is missing of {worst}: leave features out "
-            "with {@`features`}, or use {@map='location-scale'}.",
-            worst=listing(worst),
-            **n_rows,
-        )
-    warn_incomplete(domains)
-    return replace(domains, keep=complete_rows(domains), gaps=None)
-
-
-def warn_incomplete(domains: Study) -> None:
-    """Say how much is missing, and how many rows are used."""
-    sides = zip(domains.gaps or (), (domains.is_query, ~domains.is_query))
-    query, reference = (count.mean() / side.sum() for count, side in sides)
-    n_rows = complete_counts(domains) or {}
-    warn(
-        "complete-rows",
-        "{query:.1%} of the query's and {reference:.1%} of the reference's values are missing. "
-        "This map needs complete rows: {n_query:rows} query and {n_reference:rows} reference rows "
-        "are.",
-        query=query,
-        reference=reference,
-        n_query=n_rows["query"],
-        n_reference=n_rows["reference"],
-    )
 
 
 def _refuse_failure(solution: Solution, table: Table, support: Support) -> None:
