@@ -216,7 +216,10 @@ def fit_quietly(domains: Study, recipe: Recipe) -> Fit:
 def fit_solution(domains: Study, recipe: Recipe) -> Solution:
     """Return a diagonal map with the standard deviations that its divergence knows."""
     recipe = recipe.checked()
-    return _fit_diagonal(domains, recipe, recipe.compare(domains, quiet=True))[0]
+    comparison = recipe.compare(domains, quiet=True)
+    if _has_no_spread(recipe, comparison):
+        raise ValueError("A domain has one row in each stratum compared, and no spread.")
+    return _fit_diagonal(domains, recipe, comparison)[0]
 
 
 def _refuse_failure(solution: Solution, table: Table, support: Support) -> None:
