@@ -23,7 +23,7 @@ from condokit.trust.blocks import ComparableRows, known_rows, read_for_map
 from condokit.trust.columns import unused_that_matter
 from condokit.trust.models import model_sheets
 from condokit.trust.residual_shift import MapErrors, ShiftTests, silhouettes, variance_explained
-from condokit.trust.specification import misfit, specification
+from condokit.trust.specification import specification
 from condokit.trust.systematic import SystematicError, systematic_error
 
 _LEVEL = 0.05
@@ -253,9 +253,14 @@ def _evaluated(
     by_controls = adapter is not None and "n_controls" in adapter.report_
     doubts = [*_doubts(domains, comparison, error, before, after, by_controls)]
     fits = specification(rows, after.R, names, strata)
-    apart = [*unused, *filter(None, [misfit(fits, rows.covariates is None)])]
+    gain = 0.0 if error is None else error.rms(0)[0] - error.rms(1)[0]
+    misfit = fits.finding(gain, len(names) if error is None else error.n_effective)
+    apart = [*unused, *filter(None, [misfit])]
     doubts += [finding.text.rstrip(".") for finding in apart]
-    findings = gravest_first([*apart, *_findings(features, before, matched, after)])
+    noted = fits.note() if misfit is None else None
+    findings = gravest_first(
+        [*apart, *filter(None, [noted]), *_findings(features, before, matched, after)]
+    )
     sizes = [(None, None)] * 2 if error is None else [error.rms(k) for k in (0, 1)]
     sheets = model_sheets(models, labels, rows, strata, domains.tables[0], min_cell)
     shown = np.lexsort((-np.abs(features["shift_before"]), after.adjusted))[:_MOST_DENSITIES]
@@ -272,7 +277,7 @@ def _evaluated(
         n_reference=int(support.count_reference.sum()),
         versions=_versions_sheet(versions),
         features=features,
-        specification=fits,
+        specification=fits.sheet,
         p_features=after.p_features,
         p_joint=after.p_joint,
         p_value=after.p_value,
