@@ -32,6 +32,7 @@ from condokit.checks import (
     refusal,
     said,
 )
+from condokit.compare.weak_points import batch_weak_points
 from condokit.data.arrays import computing
 from condokit.data.blocks import blocks_of
 from condokit.data.disclosure import hidden_counts
@@ -242,6 +243,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
                 )
             one = self.one_adapter()
             joint = is_joint(self.joint, one, study)
+            for point in batch_weak_points(study) if joint else ():
+                point.warn()
             found = estimate(study, one, reference, paths, joint)
             centred = self.reference == "consensus" and "consensus" not in study.labels
             if centred:

@@ -10,7 +10,8 @@ from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
 from condokit.checks import Array, Missing, check_integer, check_seed, listing, said
 from condokit.compare.comparison import Comparison, compare
-from condokit.data.arrays import computing, is_constant, ones_for_zeros
+from condokit.compare.weak_points import FEW_SUBJECTS, few_subjects
+from condokit.data.arrays import computing, is_constant, ones_for_zeros, sides
 from condokit.data.disclosure import MIN_CELL, hidden_counts, too_few
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first, plain
 from condokit.data.roles import Roles
@@ -329,6 +330,9 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, *asked: Any) -> Batc
         if verdict == "better" and not facts.error_after < _CLEARLY * facts.error_before:
             verdict = "cannot tell"
             doubts.append("the path to the reference leaves about as much error as there was")
+        if verdict == "better" and not study.confounders and 0 < facts.bridges < FEW_SUBJECTS:
+            verdict = "cannot tell"
+            doubts.append(f"fewer than {FEW_SUBJECTS} bridges connect it, and no confounders do")
         count = hidden_counts(np.array([float(study.among(own).sum())]))[0]
         errors = {"error_before": facts.error_before, "error_after": facts.error_after}
         told = {"path": " > ".join(map(str, facts.path)), "doubts": "; ".join(doubts)}
@@ -466,6 +470,10 @@ def _doubts(
     """Tell why the expected error is not to be trusted."""
     if not domains.confounders:
         yield _BY_CONTROLS if by_controls else _PLAIN_MATCHING
+    parts = {name: mine & (comparison.place >= 0) for name, mine in sides(domains.is_query)}
+    if few := few_subjects(domains, parts):
+        text = f"the {' and the '.join(few)} rows are of fewer than {FEW_SUBJECTS} subjects, "
+        yield text + "who cannot be told from the device"
     overlap = comparison.overlap
     worth = min(overlap.effective_query, overlap.effective_reference)
     if overlap.coefficient < _THIN:
