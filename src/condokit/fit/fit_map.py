@@ -17,8 +17,9 @@ from condokit.checks import (
     said,
     warn,
 )
-from condokit.compare.comparison import Comparison, compare, warn_weak_points
+from condokit.compare.comparison import Comparison, compare
 from condokit.compare.priors import Prior, Support
+from condokit.compare.weak_points import warn_weak_points
 from condokit.conditionals import Conditional
 from condokit.data.arrays import computing
 from condokit.data.links import check_links
