@@ -13,6 +13,7 @@ from condokit.checks import (
     NoOverlapError,
     check_number,
     listing,
+    refusal,
     said,
     warn,
 )
@@ -75,6 +76,7 @@ def compare(
     # refused or said, and the overlap is not known unless it is measured.
     prior, conditional = prior or ProductPrior(), conditional or Stratified()
     kernel = _user_kernel(prior, conditional)
+    _refuse_bandwidth(domains, prior, conditional)
     strata = (domains if kernel is None else replace(domains, confounders=[])).strata()
     support = prior.support(domains, strata)
     if support.dropped and not quiet:
@@ -103,6 +105,14 @@ def _user_kernel(prior: Prior, conditional: Conditional) -> Any:
             f"{text}prior=ProductPrior(kernel=k), conditional=KernelSmoother(kernel=k)."
         )
     return kernels[0]
+
+
+def _refuse_bandwidth(domains: Study, *ingredients: Any) -> None:
+    """Refuse the width of a kernel on numbers where there are none."""
+    given = [one for one in ingredients if getattr(one, "bandwidth", None) is not None]
+    if given and not domains.continuous:
+        text = "'bandwidth' of {kind} is that of continuous confounders, and there are none: leave "
+        raise refusal(text + "it out.", kind=type(given[0]).__name__)
 
 
 def _warn_dropped(support: Support) -> None:

@@ -18,6 +18,7 @@ from condokit.data.noise import kinds
 from condokit.data.study import Study
 from condokit.data.subsets import folds, mixed_order
 from condokit.divergences import DIVERGENCES, Divergence, PCMatch
+from condokit.divergences.samples import StratumMeans
 from condokit.fit.controls import Controls
 from condokit.fit.fit_map import Recipe, fit_map, fit_quietly, warn_incomplete
 from condokit.fit.pairs import line_after_curves, refine
@@ -32,12 +33,12 @@ from condokit.summaries.gaussians import GaussianPair, gaussian_pair
 _RULES = (
     # family      confounders    divergence
     ("monotone", "any", "likelihood"),
-    ("rectangular", "any", "mmd"),  # between different features
+    ("rectangular", "strata", "regression"),  # between different features
+    ("rectangular", "any", "mmd"),
     ("low-rank", "any", "reverse-kl"),
     ("rigid", "none", "pc-match"),
     ("own", "none", "likelihood"),  # a family of matrices of the user's
     ("any", "none", "ot"),
-    ("diagonal", "moments", "reverse-kl"),  # a conditional was asked for by name
     ("any", "any", "likelihood"),
 )
 # What map="auto" tries beside lines that may be bent, from simple to rich; the first only
@@ -48,6 +49,7 @@ _MATRICES = (
     ("reverse-kl", LowRank()),
     ("likelihood", Affine()),
 )
+_RULED = {"regression": StratumMeans}  # what "auto" alone stands for
 _FEW_ROWS = ("ot", "pc-match")  # what map="affine" tries if the rows are too few for a search
 
 MANY_ROWS = 8  # rows per feature from which all matrices are searched
@@ -148,8 +150,9 @@ def _candidate(
     """Make a recipe of the ingredients, with what "auto" stands for."""
     conditional = settings["conditional"]
     if _is_auto(divergence):
-        divergence = _rule(family, domains, _is_auto(conditional))
-    chosen = _seeded("divergence", divergence, DIVERGENCES, Divergence, settings)
+        divergence = _rule(family, domains, settings["shrinkage"])
+    known = DIVERGENCES if not _is_auto(settings["divergence"]) else {**DIVERGENCES, **_RULED}
+    chosen = _seeded("divergence", divergence, known, Divergence, settings)
     if _is_auto(conditional):
         by_rows = chosen.forms.get(family.form) == "rows"
         conditional = "splines" if domains.continuous and not by_rows else "stratified"
@@ -163,16 +166,54 @@ def _candidate(
         warn_overlap=settings["warn_overlap"],
         min_overlap=settings["min_overlap"],
     )
+    _refuse_unused(settings, recipe, domains, called(divergence))
     return Candidate(divergence, conditional, recipe)
 
 
-def _rule(family: MapFamily, domains: Study, by_any_conditional: bool) -> str:
+def _refuse_unused(settings: Mapping[str, Any], recipe: Recipe, domains: Study, name: str) -> None:
+    """Refuse a prior or conditional that was named, where nothing would change with it."""
+    family, needed = recipe.family, "samples" if domains.is_rectangular else None
+    for argument, default in (("prior", "product"), ("conditional", "auto")):
+        given = settings[argument]
+        if isinstance(given, str) and given == default:
+            continue
+        what = f"{argument}={given!r}" if isinstance(given, str) else f"'{argument}'"
+        if not domains.confounders:
+            text = " is of no use without confounders. Name some, or leave it out."
+            raise refusal(f"{{@{what}}}" + text)
+        used = recipe.divergence.uses(family)
+        # the kernel of a prior is also that of the conditional
+        if argument in used or (used and getattr(given, "kernel", None) is not None):
+            continue
+        others = [
+            repr(other)
+            for other, kind in DIVERGENCES.items()
+            if argument in kind().uses(family)
+            and kind().supports(family) is None
+            and needed in (None, kind.forms.get(family.form))
+        ]
+        text = f"{{@{what}}} is not used by {{@divergence={name!r}}} for this map"
+        text += ", which is what 'auto' stands for here" if _is_auto(settings["divergence"]) else ""
+        advice = f"Name a divergence that uses it ({', '.join(others)}), or leave" if others else ""
+        raise refusal(f"{text}. {advice or 'Leave'} it out.")
+
+
+def _rule(family: MapFamily, domains: Study, shrinkage: Any) -> str:
     """Return the divergence that "auto" stands for."""
     forms = {"any", "rectangular" if domains.is_rectangular else family.form}
     if family.form == "matrix" and not family.is_free:
         forms.add("rigid" if family.is_rigid else "own")
-    known = "none" if not domains.confounders else "rows" if by_any_conditional else "moments"
+    known = "some" if domains.confounders else "none"
+    # a regression needs several means, and has a ridge whatever else is pulled
+    if domains.is_rectangular and known == "some" and shrinkage is not None:
+        known = "strata" if domains.continuous or _n_common(domains) > 1 else "some"
     return next(rule for kind, given, rule in _RULES if kind in forms and given in ("any", known))
+
+
+def _n_common(domains: Study) -> int:
+    """Return how many combinations of categories both domains have."""
+    strata = domains.strata()
+    return int(((strata.count_query > 0) & (strata.count_reference > 0)).sum())
 
 
 def _seeded(
