@@ -1,57 +1,44 @@
 """The estimator in which map, prior, conditional and divergence meet."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, overload
 
+import numpy as np
 from narwhals.stable.v2.typing import IntoDataFrame
-from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from condokit import checks
-from condokit.checks import Array, Note, check_integer, listing, noting, refusal, warn
+from condokit.checks import Array, Note, check_integer, listing, noting, warn
 from condokit.compare.priors import Prior
 from condokit.conditionals.base import Conditional
 from condokit.data.arrays import computing
-from condokit.data.blocks import blocks_of
+from condokit.data.blocks import Blocks
 from condokit.data.measurements import warn_of_columns
 from condokit.data.reader import read_pair, read_two
 from condokit.data.roles import Roles, column_values, is_reference_row
 from condokit.data.study import Study
+from condokit.data.tables import Table
 from condokit.divergences.base import Divergence
-from condokit.fit.choose import (
-    account,
-    after_controls,
-    after_pairs,
-    candidates,
-    choose,
-    takes_any_features,
-)
-from condokit.fit.controls import Controls, find_controls
-from condokit.fit.estimator import (
-    by_place,
-    how_read,
-    is_array_wanted,
-    keep_features,
-    matched,
-    names_out,
-)
+from condokit.fit.choose import find
+from condokit.fit.estimator import Adapter, how_read
 from condokit.fit.fit_map import from_sample
+from condokit.fit.ingredients import takes_any_features
 from condokit.fit.pairs import check_pairs
-from condokit.fit.record import FitReport
+from condokit.fit.record import FitReport, account_of_map
 from condokit.maps.base import Map
 from condokit.maps.families import MapFamily
 from condokit.maps.lazily import map_lazily_but
 from condokit.maps.profile import profile
 from condokit.maps.standard_errors import StandardErrors
 from condokit.solvers.lbfgs import watched
-from condokit.statistics.domains import as_domains, hinted, together
+from condokit.statistics.domains import as_domains
 from condokit.statistics.gather import Statistics
 
 T = TypeVar("T", bound=IntoDataFrame | Array)
 
 
-class ConDoAdapter(TransformerMixin, BaseEstimator):
+class ConDoAdapter(Adapter):
     r"""Make query features comparable with a reference, given what confounds the two.
 
     The adapter learns a map from query to reference features by comparing the two domains *given*
@@ -197,21 +184,11 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         verbose: bool = False,
         random_state: int | None = None,
     ) -> None:
-        self.map = map
-        self.divergence = divergence
-        self.prior = prior
-        self.conditional = conditional
-        self.reference = reference
-        self.categorical = categorical
-        self.shrinkage = shrinkage
-        self.missing = missing
-        self.reliability = reliability
-        self.controls = controls
-        self.warn_overlap = warn_overlap
-        self.min_overlap = min_overlap
-        self.n_jobs = n_jobs
-        self.verbose = verbose
-        self.random_state = random_state
+        self.map, self.divergence, self.prior = map, divergence, prior
+        self.conditional, self.reference, self.categorical = conditional, reference, categorical
+        self.shrinkage, self.missing, self.reliability = shrinkage, missing, reliability
+        self.controls, self.warn_overlap, self.min_overlap = controls, warn_overlap, min_overlap
+        self.n_jobs, self.verbose, self.random_state = n_jobs, verbose, random_state
 
     def fit(
         self,
@@ -247,7 +224,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             domain; of a data frame those other columns of numbers that do not look like
             identifiers, dates, ages, codes or labels, with a warning that lists what is left alone.
         groups : array-like of shape (n_rows,) or str, default=None
-            The subject of each row. Rows of one subject count as less evidence than rows of many.
+            The subject of each row, in one domain or in both. Rows of one subject have a level in
+            common: they count as less evidence than rows of many, and what differs between the
+            domains within a subject tells of the domains.
         sample_weight : array-like of shape (n_rows,) or str, default=None
             Weights that count rows: 2 stands for two equal rows.
 
@@ -267,30 +246,9 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
            True   0.262      241           95
         """
         roles = Roles(domain, confounders, features, groups, sample_weight, **how_read(self))
-        domains = read_two(X, roles, self.reference)
-        self.fit_domains(domains, by_place(features, domains))
+        self.fit_domains(read_two(X, roles, self.reference))
         self._domain = domain if isinstance(domain, str) else None
         return self
-
-    def fit_statistics(self, statistics: Any) -> "ConDoAdapter":
-        """Learn the map from statistics in place of rows.
-
-        Parameters
-        ----------
-        statistics : Statistics or list of Statistics
-            Of both domains, see `Statistics`; those in a list are merged. Without a saved file, and
-            if no feature has heavy tails, the map is that of a fit of all rows, to rounding.
-
-        Returns
-        -------
-        ConDoAdapter
-            The fitted adapter itself. Maps are "location-scale" or "shift" ("auto" is the first).
-        """
-        with noting() as notes:
-            merged = together(statistics)
-            domains = as_domains(merged, self.reference)
-        with hinted(merged):
-            return self.fit_domains(domains, notes=notes)
 
     def partial_fit(
         self,
@@ -330,15 +288,13 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         >>> adapter.partial_fit(df[100:], **roles).report_.rows_reference
         90.0
         """
-        known = getattr(self, "statistics_", None)
+        known: Statistics | None = getattr(self, "statistics_", None)
+        roles = {"domain": domain, "confounders": confounders, "sample_weight": sample_weight}
         if known is None:
-            how: dict[str, Any] = {"categorical": self.categorical, "missing": self.missing}
-            how |= {"confounders": confounders, "sample_weight": sample_weight}
-            self.statistics_ = Statistics.of(
-                X, domain=domain, features=features, ranges=ranges, **how
-            )
+            how = {"categorical": self.categorical, "missing": self.missing, "ranges": ranges}
+            self.statistics_ = Statistics.of(X, features=features, **how, **roles)
         else:
-            known.update(X, domain=domain, confounders=confounders, sample_weight=sample_weight)
+            known.update(X, **roles)
         return self.fit_statistics(self.statistics_) if len(self.statistics_.labels) > 1 else self
 
     def fit_pair(
@@ -406,8 +362,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         roles = Roles.of_pair(Z, confounders, groups, sample_weight, **settings)
         any_features = takes_any_features(self.map, self.divergence)
         domains = read_pair(X_query, X_reference, roles, any_features)
-        matched = None if pairs is None else check_pairs(pairs, domains)
-        return self.fit_domains(domains, by_place(features, domains), matched)
+        return self.fit_domains(domains, None if pairs is None else check_pairs(pairs, domains))
 
     @property
     def map_se_(self) -> dict[str, Array] | None:
@@ -464,25 +419,20 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
                 f"transform() takes no {listing(others)}: it needs the features alone. Confounders "
                 "are needed while fitting only."
             )
-        as_array = is_array_wanted(self)
-        if not return_std:
-            return self._apply(self.map_, X, domain, as_array)
-        if self.errors_ is None:
+        if return_std and self.errors_ is None:
             raise ValueError(
                 "The standard errors of this map are not known. Find them with "
                 "condokit.bootstrap(adapter, X, ...)."
             )
-        return tuple(self._apply(what, X, domain, as_array) for what in (self.map_, self.errors_))
+        return self._transform(X, domain, return_std)
 
     def inverse_transform(self, X: Any, *, domain: Any = None) -> Any:
         """Map rows from the reference's units back to the query's.
 
         Parameters
         ----------
-        X : array or data frame of shape (n_rows, n_columns)
-            Rows as `transform` returns them.
-        domain : array-like of shape (n_rows,) or str, default=None
-            The domain of each row; rows of the reference then pass unchanged.
+        X, domain
+            As in `transform`, with rows as it returns them.
 
         Returns
         -------
@@ -494,7 +444,7 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
             if domain is not None:
                 raise ValueError("'domain' cannot be used with a map between different features.")
             return self.map_.pseudo_inverse()(X)
-        return self._apply(self.map_.inverse(), X, domain, False)
+        return self._apply(X, domain, {self._labels[0]: self.map_.inverse()})
 
     def fit_transform(self, X: Any, y: Any = None, *, domain: Any = None, **roles: Any) -> Any:
         """Fit, then map the query rows and leave the reference rows as they are, in order.
@@ -511,104 +461,65 @@ class ConDoAdapter(TransformerMixin, BaseEstimator):
         """
         return self.fit(X, y, domain=domain, **roles).transform(X, domain=domain)
 
-    def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Return the names of the features, which the map does not change.
-
-        Parameters
-        ----------
-        input_features : array-like of str or None, default=None
-            Names of features that had none when fitting.
-
-        Returns
-        -------
-        ndarray of str
-            The names.
-        """
+    def get_feature_names_out(self, input_features: Any = None) -> Array:  # noqa: D102
         check_is_fitted(self)
         if self.map_.is_rectangular:
             return self.map_.get_feature_names_out()
-        return names_out(self, input_features)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
+        return super().get_feature_names_out(input_features)
 
     def fit_domains(
         self,
         domains: Study,
-        columns: list[int] | None = None,
         pairs: tuple[Array, Array] | None = None,
-        notes: Sequence[Note] = (),
+        notes: list[Note] | None = None,
     ) -> "ConDoAdapter":
         """Learn the map from domains that have been read already, as `fit` and `fit_pair` do."""
-        before = list(notes)
         if self.n_jobs is not None and self.n_jobs != -1:
             check_integer("n_jobs", self.n_jobs, 1)
-        with noting() as notes, computing("map"):
+        settings = self.get_params(deep=False)
+        with noting(notes) as notes, computing("map"):
             warn_of_columns(domains)
             with watched(bool(self.verbose), self.n_jobs) as watch:
-                settings, controls, left = self.get_params(deep=False), None, domains
-                if self.controls is not None:
-                    domains = domains if domains.is_whole else from_sample(domains)
-                    places = find_controls(self.controls, domains, self.map)
-                    controls = Controls.of(domains, places)
-                    left = controls.others(domains)
-                alone = controls is not None and not domains.confounders
-                if domains.is_mostly_zero or alone:
-                    settings |= {"map": "identity", "divergence": "auto"}
-                    settings |= {"prior": "product", "conditional": "auto"}
-                fit, chosen = choose(left, candidates(settings, left))
-                if pairs is not None:
-                    fit = after_pairs(fit, chosen, left, pairs, self.map)
-                if controls is not None:
-                    fit, chosen = after_controls(controls, fit, chosen)
+                if self.controls is not None and not domains.is_whole:
+                    domains = from_sample(domains)
+                fit, chosen = find(settings, domains, pairs)
             if watch.stopped:
                 text = "Interrupted: the map is the best that was found so far."
                 warn("interrupted", text, UserWarning)
                 fit = replace(fit, report=replace(fit.report, interrupted=True))
-        how = account(self.get_params(deep=False), domains, fit, chosen, [*before, *notes])
+        how = account_of_map(settings, domains, fit, chosen, notes)
         self.map_ = fit.map.with_origin(profile(domains, hidden=True), how)
         self.errors_: StandardErrors | None = fit.errors
-        self.chosen_ = chosen
         self.support_, self.overlap_ = fit.support, fit.overlap
         self.report_: FitReport = fit.report
+        self.chosen_ = chosen
         self.divergence_, self.conditional_ = chosen.divergence, chosen.conditional
         self._labels = domains.labels
         self._domain = None  # the column of X, if it was named
-        keep_features(self, domains.tables[0], columns)
+        self._keep_features(domains.tables[0])
         return self
 
-    def _apply(self, what: Map | StandardErrors, X: Any, domain: Any, as_array: bool) -> Any:
-        """Map rows, or find the errors of mapped rows; those of the reference stay, without any."""
-        if (blocks := blocks_of(X)) is not None:
-            if what is self.errors_:
-                raise refusal("{@`return_std`} needs rows in memory. Collect {@`X`} first.")
-            return map_lazily_but(what, blocks, domain, self._labels)
-        affine = what if isinstance(what, Map) else self.map_
-        everything, table = matched(self, X)
-        if domain is None and self._domain in everything.described:
-            labels = column_values(everything, "domain", self._domain)
+    def _fit_statistics(self, statistics: Statistics, notes: list[Note]) -> "ConDoAdapter":
+        return self.fit_domains(as_domains(statistics, self.reference), notes=notes)
+
+    def _fitted(self) -> tuple[Mapping[Any, Map], Mapping[Any, StandardErrors | None]]:
+        return {self._labels[0]: self.map_}, {self._labels[0]: self.errors_}
+
+    def _place(self, domain: Any, table: Table) -> tuple[Array, Array | None]:
+        code = np.zeros(table.n_rows, dtype=np.intp)
+        if domain is not None:
+            if self.map_.is_rectangular:
+                raise ValueError(
+                    "'domain' cannot be used with a map between different features: rows of the "
+                    "reference have other columns. Transform the query rows alone."
+                )
+            return code, is_reference_row(domain, table, self._labels)
+        if self._domain in table.described:
+            labels = column_values(table, "domain", self._domain)
             if (labels == self._labels[1]).any():
                 text = "Rows of the reference are mapped, too; they stay as they are with {how}."
                 warn("reference-rows", text, UserWarning, how=f"domain={self._domain!r}")
-        table.refuse_empty()
-        result = affine.apply(table)
-        if what is not affine:
-            for rows, chunk in table.chunks():
-                result[rows] = what.of_mapped(chunk, affine)
-        if domain is not None and affine.is_rectangular:
-            raise ValueError(
-                "'domain' cannot be used with a map between different features: rows of the "
-                "reference have other columns. Transform the query rows alone."
-            )
-        if domain is not None:
-            unchanged = is_reference_row(domain, everything, self._labels)
-            for rows, chunk in table.chunks():
-                mine = unchanged[rows]
-                result[rows][mine] = chunk[mine] if what is affine else 0.0
-        names = affine.outputs(table.columns)
-        if as_array:
-            return result
-        return table.rebuild(result, names, what is affine, affine.depends)
+        return code, None
+
+    def _map_lazily(self, maps: Mapping[Any, Map], blocks: Blocks, domain: Any) -> Any:
+        return map_lazily_but(maps[self._labels[0]], blocks, domain, self._labels)

@@ -245,9 +245,9 @@ class Note:
 
 
 @contextmanager
-def noting() -> Iterator[list[Note]]:
-    """Keep our warnings, whether or not the user wants to see them."""
-    notes: list[Note] = []
+def noting(notes: list[Note] | None = None) -> Iterator[list[Note]]:
+    """Keep our warnings, after others if some are given, whether or not the user sees them."""
+    notes = [] if notes is None else notes
     before = _notes.set(notes)
     try:
         yield notes

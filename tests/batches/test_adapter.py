@@ -16,6 +16,7 @@ from condokit import (
     ConDoAdapter,
     MapFileError,
     NoOverlapError,
+    Statistics,
     bootstrap,
     load_map,
 )
@@ -230,6 +231,39 @@ def test_a_new_batch_leaves_other_maps_as_they_are(tmp_path, chain):
     assert again.report_.batches["D"].path == ["D", "C", "B", "A"]
     with pytest.raises(ValueError, match="one label that is new.*New: none"):
         adapter.add_batch(new, **ROLES)
+
+
+def test_the_expected_error_of_a_new_batch_is_that_of_a_refit(study):
+    old = study.table[study.table["site"] != "E"]
+    adapter, again = BatchAdapter(reference="A"), BatchAdapter(reference="A")
+    adapter.fit(old, features="f*", **ROLES).add_batch(study.table, **ROLES)
+    again.fit(study.table, features="f*", **ROLES)
+    found, refit = (one.report_.batches["E"].error_after for one in (adapter, again))
+    assert found == pytest.approx(refit, rel=0.15)
+    mapped, error = adapter.transform(study.table, batch="site", return_std=True)
+    new = study.code == 4
+    inside = np.abs(mapped.to_numpy() - study.truth)[new] < 1.96 * error.to_numpy()[new]
+    assert 0.85 < inside.mean() < 0.99
+
+
+@pytest.mark.parametrize("confounder", ["group", "age"])
+def test_two_batches_are_pulled_as_two_domains_are(confounder):
+    rng = np.random.default_rng(0)
+    age = rng.normal(size=230)
+    group = np.where(rng.normal(size=230) + age > 0, "u", "v")
+    Z = group if confounder == "group" else age
+    x = np.outer(age if confounder == "age" else group == "u", rng.normal(size=6))
+    x = x + rng.normal(size=(230, 6))
+    site = np.repeat(["query", "reference"], [80, 150])
+    x[:80] = (x[:80] - 0.5 * rng.normal(size=6)) / np.exp(0.2 * rng.normal(size=6))
+    one = ConDoAdapter().fit_pair(x[:80], x[80:], Z[:80], Z[80:])
+    many = BatchAdapter(reference="reference", joint=True).fit(x, batch=site, confounders=Z)
+    np.testing.assert_allclose(many.maps_["query"].scale, one.map_.scale, atol=0.01)
+    moved = many.transform(x, batch=site)[:80] - one.transform(x[:80])
+    assert np.abs(moved).max() < 0.03
+    assert many.report_.facts["differs"] == pytest.approx(
+        [one.report_.chance_of_difference], abs=0.01
+    )
 
 
 def test_the_file_is_readable_and_complete(tmp_path, study, fitted):
@@ -486,3 +520,25 @@ def test_bad_batches(study, fitted):
     mixed = np.where(study.code == 0, 0, study.table["site"].astype(object))
     adapter = BatchAdapter(reference=0).fit(study.X, batch=mixed, confounders=study.table["group"])
     assert list(adapter.maps_) == [0, "B", "C", "D", "E"]
+
+
+def test_inverse_transform_keeps_the_container_after_set_output(study, fitted):
+    back = fitted.set_output(transform="polars").inverse_transform(study.table, batch="site")
+    assert isinstance(back, pd.DataFrame)
+
+
+@pytest.mark.filterwarnings("ignore::condokit.LowOverlapWarning")
+def test_common_features_of_a_new_batch_are_those_of_the_maps(study):
+    known = study.table[study.table["site"] != "E"]
+    adapter = BatchAdapter(reference="A").fit(known, features="f*", **ROLES)
+    adapter.add_batch(study.table, features="common", **ROLES)
+    assert list(adapter.maps_) == list("ABCDE")
+
+
+def test_warnings_of_statistics_are_noted(study):
+    large = study.X * np.where(study.table["site"] == "E", 1e5, 1.0)[:, None]
+    statistics = Statistics.of(large, domain=study.table["site"])
+    with pytest.warns(UserWarning, match="are they in the same units"):
+        adapter = BatchAdapter(reference="A").fit_statistics(statistics)
+    assert any("same units" in text for text in adapter.provenance_["warnings"])
+    assert "verbose" not in adapter.provenance_["adapter"]

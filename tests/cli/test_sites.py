@@ -162,7 +162,7 @@ def test_a_table_larger_than_a_batch_is_read_in_parts(tables, capsys, monkeypatc
     tables["A"].to_parquet("A.parquet", index=False)
     assert number_of_updates(1 << 21) == 1
     assert number_of_updates(7 * 64) == 5
-    one, many = (Statistics.load(name).moments for name in (f"{1 << 21}.json", "448.json"))
+    one, many = (Statistics.load(name).sums.moments for name in (f"{1 << 21}.json", "448.json"))
     np.testing.assert_allclose(one.mean, many.mean, atol=1e-12)
     np.testing.assert_allclose(one.fourth, many.fourth, rtol=1e-10)
 

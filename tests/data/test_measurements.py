@@ -4,7 +4,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from condokit import AffineMap, ConDoAdapter, assess
+from condokit import AffineMap, BatchAdapter, ConDoAdapter, assess
+from condokit.checks import IdentifiabilityWarning
 from condokit.data.measurements import looks_like_a_label, measurements
 from condokit.data.tables import Table
 
@@ -40,9 +41,10 @@ TAKEN = ["x0", "x1", "x2", "pulse"]
 @pytest.mark.parametrize("container", [pd.DataFrame, pl.from_pandas, pa.Table.from_pandas])
 def test_measurements_alone_are_features(frame, container, tmp_path):
     X = container(frame)
-    with pytest.warns(UserWarning, match="Not taken as features: 'PatientID', 'age_y") as caught:
+    with pytest.warns(UserWarning, match="PatientID") as caught:
         adapter = ConDoAdapter().fit(X, domain="domain")
-    assert [w.message.args[0].code for w in caught] == ["not-features"]
+    assert [w.message.args[0].code for w in caught] == ["repeated-subjects", "not-features"]
+    assert str(caught[1].message).startswith("Not taken as features: 'PatientID', 'age_years'")
     assert list(adapter.feature_names_in_) == TAKEN
     assert adapter.map_.provenance["columns_left_alone"] == LOOKS
     adapter.map_.save(tmp_path / "map.json")
@@ -55,7 +57,7 @@ def test_measurements_alone_are_features(frame, container, tmp_path):
 
 def test_features_that_are_named_are_taken(frame):
     named = ["x0", "arm", "age_years", "record"]
-    adapter = ConDoAdapter().fit(frame, domain="domain", features=named)
+    adapter = ConDoAdapter().fit(frame.drop(columns="PatientID"), domain="domain", features=named)
     assert list(adapter.feature_names_in_) == named
     assert adapter.map_.provenance["columns_left_alone"] == {}
 
@@ -68,7 +70,7 @@ def test_columns_with_another_role_are_not_spoken_of(frame):
 
 
 def test_both_tables_are_looked_at(frame):
-    columns = frame.drop(columns="domain")
+    columns = frame.drop(columns=["domain", "PatientID"])
     # subjects measured in both domains: their numbers are unique in each
     columns["record"] = np.tile(np.arange(N // 2), 2)
     query, reference = columns[: N // 2], columns[N // 2 :]
@@ -141,3 +143,67 @@ def test_names():
         assert not looks_like_a_label(name), name
     for name in ("voltage", "patient_weight", "sex_hormone", "x", "7", "", "valid", "day1"):
         assert not looks_like_a_label(name), name
+
+
+def subjects(names, n=40):
+    """Return rows of two domains in whose columns there may be subjects."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(2 * n, 2)), columns=["x0", "x1"])
+    return frame.assign(domain=np.repeat(["query", "reference"], n), **names)
+
+
+ONE, ANY = np.arange(40), np.random.default_rng(1)
+REPEATED = {
+    "both domains": {"person": [f"p{i}" for i in ONE] * 2},
+    "within domains": {"subject_id": np.arange(80) // 2},
+    "some": {"Patient": np.where(np.arange(80) % 8 == 1, np.arange(80) - 1, np.arange(80))},
+    "another word": {"wer": [f"p{i}" for i in ONE] * 2},
+}
+ORDINARY = {
+    "no repetition": {"person": [f"p{i}" for i in range(80)]},
+    "categories": {
+        "patient": ANY.choice(["yes", "no"], 80),
+        "group": ANY.choice(list("abcde"), 80),
+    },
+    "sites": {"site_id": np.arange(80) % 20, "plate": [f"plate {i % 20}" for i in range(80)]},
+    "numbers": {"patient_weight": ANY.integers(50, 90, 80)},
+}
+
+
+@pytest.mark.parametrize("kind", REPEATED)
+def test_subjects_that_come_several_times_are_pointed_out(kind):
+    names = REPEATED[kind]
+    frame, roles = subjects(names), {"domain": "domain", "features": ["x0", "x1"]}
+    (name,) = names
+    with pytest.warns(IdentifiabilityWarning, match=f"Values of '{name}' come in several rows"):
+        ConDoAdapter().fit(frame, **roles)
+    assert f"Values of '{name}' come in several rows" in repr(assess(frame, **roles))
+    ConDoAdapter().fit(frame, **roles, groups=name)  # and no more, once they are named
+
+
+@pytest.mark.parametrize("kind", ORDINARY)
+def test_other_columns_are_no_subjects(kind):
+    frame = subjects(ORDINARY[kind])
+    roles = {"domain": "domain", "features": ["x0", "x1"]}
+    ConDoAdapter().fit(frame, **roles)
+    assert "come in several rows" not in repr(assess(frame, **roles))
+
+
+def test_numbers_that_start_again_in_each_domain_are_no_subjects():
+    number = [f"sub-{i:03}" for i in [*range(1, 36), *range(1, 46)]]
+    frame = subjects({"subject": number})
+    frame["domain"] = np.repeat(["query", "reference"], [35, 45])
+    ConDoAdapter().fit(frame, domain="domain", features=["x0", "x1"])
+    frame["domain"] = np.repeat(["query", "reference"], [45, 35])
+    with pytest.warns(IdentifiabilityWarning, match="Values of 'subject' come in several rows"):
+        ConDoAdapter().fit(frame, domain="domain", features=["x0", "x1"])
+
+
+def test_travelling_subjects_that_are_bridges_are_not_spoken_of_again():
+    frame = subjects({"person": [f"p{i}" for i in ONE] * 2})
+    roles = {"batch": "domain", "features": ["x0", "x1"]}
+    adapter = BatchAdapter(reference="reference")
+    adapter.fit(frame.assign(again=frame["person"]), bridge="again", **roles)
+    with pytest.warns(IdentifiabilityWarning, match="Values of 'person' come in several rows"):
+        adapter.fit(frame, **roles)
+    assert "come in several rows" in repr(assess(frame, **roles, reference="reference"))

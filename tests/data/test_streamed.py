@@ -70,8 +70,9 @@ def test_every_engine_gives_the_map_of_all_rows(missing):
     wanted = fitted(frame)
     for name, X in frames(frame):
         found = fitted(X)
-        assert np.allclose(found.map_.scale, wanted.map_.scale, rtol=1e-7), name
-        assert np.allclose(found.map_.offset, wanted.map_.offset, rtol=1e-7), name
+        # how many features are independent is of a sample, and weighs what they say together
+        assert np.allclose(found.map_.scale, wanted.map_.scale, rtol=1e-6), name
+        assert np.allclose(found.map_.offset, wanted.map_.offset, rtol=1e-6), name
         errors = found.map_se_["offset"], wanted.map_se_["offset"]
         assert np.allclose(*errors, rtol=1e-4), name
         assert found.overlap_.coefficient == pytest.approx(wanted.overlap_.coefficient, abs=1e-9)

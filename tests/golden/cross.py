@@ -105,6 +105,8 @@ def fitted(cell, door):
             base = LocationScale(links={0: "log", 1: "log"})
             adapter.set_params(**{"map" if n_domains == 2 else "adapter__map": base})
         return adapter.fit(table[FEATURES].to_numpy(), **{label: table["site"]}, **values)
+    if variant != "groups":  # which would be pointed out
+        table = table.drop(columns="subject")
     if door == "lazy":
         import polars
 

@@ -5,10 +5,11 @@ import pytest
 from scipy.optimize import minimize
 
 from condokit.data.grouped import GroupedMoments
-from condokit.solvers.pooled.batches import fit_joint, maps_of, towards_each_other
+from condokit.solvers.pooled.batches import fit_joint, maps_of
 from condokit.solvers.pooled.noise import NoiseModel
 from condokit.solvers.pooled.stacked import Stacked, best_scales, nodes, reduce, solve
 from condokit.solvers.pooled.weights import shape
+from condokit.solvers.posterior import Maps, _Effects, _Level, _Sizes, posterior_of
 
 FREE = np.full((3, 4), np.nan)
 
@@ -79,21 +80,69 @@ def test_cells_tell_what_rows_do():
         np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-6, atol=1e-9)
 
 
+def as_maps(d, S):
+    """Return shifts alone, in standard deviations of residuals."""
+    zero = np.zeros(d.shape)
+    return Maps(zero + 1, zero, d, 0 * S, S, np.ones(len(d)), float(len(d)))
+
+
 def test_effects_are_pulled_towards_each_other():
     rng = np.random.default_rng(0)
     p, K = 400, 6
-    effect = 0.5 * rng.normal(size=(p, K)) + np.array([0.0, 1.0, -1.0, 0.5, 2.0, 0.0])
+    effect = 0.5 * rng.normal(size=(p, K))
     truth = effect[:, 1:] - effect[:, :1]
     noise = 0.4 * rng.normal(size=(p, K))
     d = truth + noise[:, 1:] - noise[:, :1]
     S = np.broadcast_to(0.16 * (np.eye(K - 1) + 1), (p, K - 1, K - 1))
-    mean, var = towards_each_other(d, S, float(p), 0.7)
+    found = posterior_of(as_maps(d, S))
+    mean, var = found.image, found.var_image
     # the best there is: of each effect the share .25 / (.25 + .16)
     assert np.sqrt(np.mean((mean - truth) ** 2)) < 0.82 * np.sqrt(np.mean((d - truth) ** 2))
-    assert np.mean((mean - truth) ** 2) == pytest.approx(var.mean(), rel=0.1)
+    assert np.mean((mean - truth) ** 2) == pytest.approx(var.mean(), rel=0.15)
+    assert (found.differs > 0.99).all()
     far = d.copy()
     far[0] += 50.0
-    assert np.abs(towards_each_other(far, S, float(p), 0.7)[0][0] - far[0]).max() < 0.3
+    assert np.abs(posterior_of(as_maps(far, S)).image[0] - far[0]).max() < 0.3
+
+
+def test_one_device_given_the_others_is_the_posterior_of_all_at_once():
+    """Of normal effects of known size, against the algebra of all differences together."""
+    rng = np.random.default_rng(4)
+    p, k, size = 7, 4, 0.6
+    root = rng.normal(size=(p, k, k))
+    S = root @ np.swapaxes(root, 1, 2) / k + 0.1 * np.eye(k)
+    d = rng.normal(size=(p, k))
+    one = np.ones(1)
+    effects = _Effects(d, S, np.ones((p, k), dtype=bool), _Sizes(size * one, one, one, one))
+    effects.tau2 = np.full((p, k + 1), size**2)
+    effects.consider_others()
+    kept = size**2 / (size**2 + effects.c)
+    square = kept * effects.c + (kept * effects.x) ** 2
+    parts = zip((kept * effects.x).T, square.T, kept.T)
+    effects.learn([_Level(0.0, one, *part) for part in parts], np.ones(k + 1))
+    mean, variance = effects.result()
+    prior = size**2 * (np.eye(k) + 1)
+    total = np.linalg.inv(S + prior)
+    np.testing.assert_allclose(mean, np.einsum("bc,dce,de->db", prior, total, d), rtol=1e-9)
+    expected = np.diag(prior) - np.einsum("bc,dce,eb->db", prior, total, prior)
+    np.testing.assert_allclose(variance, expected, rtol=1e-9)
+    # the reference's own effect
+    reference = np.einsum("dbc,dc->d", total, d) * -(size**2)
+    np.testing.assert_allclose((kept * effects.x)[:, k], reference, rtol=1e-9)
+
+
+def test_only_the_batch_that_differs_is_moved():
+    rng = np.random.default_rng(5)
+    p, K = 50, 5
+    noise = 0.15 * rng.normal(size=(p, K))
+    d = noise[:, 1:] - noise[:, :1]
+    d[:, 2] += rng.normal(size=p)
+    S = np.broadcast_to(0.15**2 * (np.eye(K - 1) + 1), (p, K - 1, K - 1))
+    found = posterior_of(as_maps(d, S))
+    assert found.differs[2] > 0.99
+    assert np.delete(found.differs, 2).max() < 0.5
+    assert np.sqrt(np.mean(np.delete(found.image, 2, axis=1) ** 2)) < 0.05
+    assert np.sqrt(np.mean((found.image[:, 2] - d[:, 2]) ** 2)) < 0.15
 
 
 def test_cells_with_heavy_tails_are_fitted_by_their_moments():

@@ -14,7 +14,7 @@ from condokit import ConDoAdapter
 from condokit.compare.comparison import compare
 from condokit.data.covariates import standard_units
 from condokit.data.grouped import GroupedMoments
-from condokit.data.sums import Sums, Ties
+from condokit.data.sums import CellSums, Sums
 from condokit.solvers.pooled import estimate
 from condokit.solvers.pooled.estimate import Frame, fit_pooled
 from condokit.solvers.pooled.noise import NoiseModel
@@ -66,9 +66,9 @@ def streamed(x, q, Z, k, n_sample=4000, n_blocks=5, passes=None, shuffled=0):
             passes.append(len(features))
         return found[0]
 
-    ties = Ties()
-    ties.update(x[some], (~mine).astype(int))
-    sums = Sums(moments, np.arange(2 * L) // L, ties, cell[some], are_rows=True, again=again)
+    cells = CellSums(moments)
+    cells.ties.update(x[some], (~mine).astype(int))
+    sums = Sums(cells, np.arange(2 * L) // L, cell[some], are_rows=True, again=again)
     domains = replace(domains, sums=sums, weights=sums.weights)
     return Rows.read(domains, compare(domains, by_rows=True, quiet=True), True)
 

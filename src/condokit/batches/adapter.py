@@ -5,63 +5,48 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.estimate import (
     ChainErrors,
-    Estimate,
+    SharedErrors,
     estimate,
     identity,
     is_joint,
-    map_rows,
+    shared,
     towards_centre,
     with_expected,
 )
 from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
-from condokit.batches.record import BatchFacts, BatchReport, account, maps_of, plain
-from condokit.checks import (
-    Array,
-    NeedsRows,
-    NoOverlapError,
-    check_word,
-    listing,
-    noting,
-    refusal,
-    said,
-)
+from condokit.batches.record import BatchReport, account_of_batches, facts_of, maps_of, plain
+from condokit.checks import Array, Note, check_word, listing, noting, refusal
 from condokit.data.arrays import computing
-from condokit.data.blocks import blocks_of
-from condokit.data.disclosure import hidden_counts
+from condokit.data.blocks import Blocks
 from condokit.data.measurements import warn_of_columns
 from condokit.data.reader import read
 from condokit.data.roles import Roles, batch_of_rows
 from condokit.data.study import Study
 from condokit.data.tables import Table
-from condokit.fit.estimator import (
-    by_place,
-    how_read,
-    is_array_wanted,
-    keep_features,
-    matched,
-    names_out,
-)
+from condokit.fit.estimator import Adapter, how_read, map_rows
 from condokit.io import documents
 from condokit.io.documents import Place
 from condokit.io.schema import refuse_if, shown
 from condokit.maps import file as mapfile
+from condokit.maps.base import Map
 from condokit.maps.lazily import map_lazily_by
 from condokit.maps.profile import profile
 from condokit.maps.provenance import check_provenance
-from condokit.maps.standard_errors import DiagonalErrors
-from condokit.statistics.domains import as_study, hinted, together
+from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
+from condokit.statistics.domains import as_study
+from condokit.statistics.gather import Statistics
 
 _PROFILED = 50_000_000  # values times batches up to which maps keep a profile of their data
 
 
-class BatchAdapter(TransformerMixin, BaseEstimator):
+class BatchAdapter(Adapter):
     """Make many batches comparable with one of them, given what confounds them.
 
     Each batch gets a frozen map of its own, which is applied to features and the batch's label
@@ -84,9 +69,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         divergence is the likelihood, with more than two batches or bridges.
     unreachable : {"raise", "keep"}, default="raise"
         What to do with batches that no path reaches: refuse, or leave them as they are.
-    n_jobs : int or None, default=None
-        Handed to the adapter.
-    random_state : int or None, default=None
+    n_jobs, random_state : int or None, default=None
         Handed to the adapter.
 
     Attributes
@@ -177,32 +160,22 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         BatchAdapter
             The fitted adapter itself.
         """
-        study = self.read(X, batch, confounders, features, groups, sample_weight, bridge)
-        self.fit_study(study, by_place(features, study))
+        self.fit_study(self.read(X, batch, confounders, features, groups, sample_weight, bridge))
         if isinstance(batch, str):
             self.provenance_ = {**self.provenance_, "column": batch}
         return self
 
-    def read(
-        self,
-        X: Any,
-        batch: Any,
-        confounders: Any = None,
-        features: Any = None,
-        groups: Any = None,
-        sample_weight: Any = None,
-        bridge: Any = None,
-    ) -> Study:
-        """Read a table of many batches, as `fit` does."""
-        one, common = self.one_adapter(), _is_common(features)
-        chosen = None if common else features
-        how = how_read(one) | {"argument": "batch"}
-        roles = Roles(batch, confounders, chosen, groups, sample_weight, bridge, **how)
-        return read(X, roles).compared().with_known_features(common)
+    def read(self, X: Any, *roles: Any, **others: Any) -> Study:
+        """Read a table of many batches, as `fit` does; roles are those of `Roles`, in its order."""
+        how: Any = how_read(self.one_adapter()) | {"argument": "batch"}
+        given = replace(Roles(*roles, **others), **how)
+        common = _is_common(given.features)
+        given = replace(given, features=None) if common else given
+        return read(X, given).compared().with_known_features(common)
 
     def read_as_fitted(self, X: Any, batch: Any, confounders: Any, *roles: Any) -> Study:
         """Read a table with the features of the maps, unless it is read."""
-        check_is_fitted(self, "maps_")
+        check_is_fitted(self)
         names = getattr(self, "feature_names_in_", None)
         chosen = self._columns if names is None else list(names)
         return X if isinstance(X, Study) else self.read(X, batch, confounders, chosen, *roles)
@@ -228,18 +201,12 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         reference, why = graph.reference(self.reference)
         return graph, reference, graph.paths(reference), why
 
-    def fit_study(self, study: Study, columns: list[int] | None = None) -> "BatchAdapter":
+    def fit_study(self, study: Study, notes: list[Note] | None = None) -> "BatchAdapter":
         """Learn the maps from a study that has been read already."""
-        with noting() as notes, computing("map"):
+        with noting(notes) as notes, computing("map"):
             warn_of_columns(study)
             graph, reference, paths, why = self.graph(study)
-            lost = [b for b in range(study.n_domains) if b not in paths]
-            if lost:
-                graph.refuse(lost, self.unreachable == "keep")
-            if len(paths) == 1:
-                raise NoOverlapError(
-                    f"No batch can be compared with the reference {study.labels[reference]!r}."
-                )
+            graph.refuse(paths, reference, self.unreachable == "keep")
             one = self.one_adapter()
             joint = is_joint(self.joint, one, study)
             found = estimate(study, one, reference, paths, joint)
@@ -247,110 +214,55 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             if centred:
                 found = towards_centre(found, study, graph)
             found = with_expected(found, study)
-        self._keep(study, graph, reference, paths, found, why)
-        self.reference_ = "consensus" if centred else study.labels[reference]
-        self.report_: BatchReport = replace(self.report_, reference=self.reference_, joint=joint)
-        settings = self.one_adapter().get_params(deep=False)
-        self.provenance_ = account(self.report_, settings, study, list(notes))
-        keep_features(self, study.tables[0], columns)
-        return self
-
-    def _keep(
-        self,
-        study: Study,
-        graph: Graph,
-        reference: int,
-        paths: dict[int, list[int]],
-        found: Estimate,
-        why: str,
-    ) -> None:
-        """Keep maps, errors and facts by label."""
-        labels = study.labels
-        small = len(study.code) * study.n_features * len(labels) <= _PROFILED
-        self.maps_, self.errors_, facts = {}, {}, {}
-        for b, label in enumerate(labels):
-            one = found.maps.get(b)
-            if one is None:
-                one = identity(study)
+        small = len(study.code) * study.n_features * study.n_domains <= _PROFILED
+        self.maps_, self.errors_ = {}, {}
+        for b, label in enumerate(study.labels):
+            own = found.maps[b] if b in found.maps else identity(study)
             if small:
-                mine = study.divided(study.code == b)
-                one = one.with_origin(profile(mine, hidden=True))
-            self.maps_[label] = one
-            self.errors_[label] = found.errors.get(b)
-            if b not in paths:
-                continue
-            path = paths[b]
-            step = path[1] if len(path) > 1 else b
-            facts[label] = BatchFacts(
-                hidden_counts(graph.rows[[b]])[0],
-                [labels[k] for k in path],
-                graph.overlap(b, step) if step != b else 1.0,
-                int(graph.bridges[b, step]) if step != b else 0,
-                *found.expected.get(b, (np.nan, np.nan)),
-            )
-        self.graph_, self.paths_ = graph.edges(), {k: one.path for k, one in facts.items()}
-        lost = [label for label in labels if label not in facts]
-        self.report_ = BatchReport(labels[reference], why, True, facts, lost, found.facts)
-
-    def fit_statistics(self, statistics: Any) -> "BatchAdapter":
-        """Learn one map for every label of statistics in place of rows.
-
-        Parameters
-        ----------
-        statistics : Statistics or list of Statistics
-            Of all batches, as their labels call them; those in a list are merged.
-
-        Returns
-        -------
-        BatchAdapter
-            The fitted adapter itself.
-        """
-        merged = together(statistics)
-        if len(merged.labels) < 2:
-            text = "The statistics have the label {only} alone; there is nothing to compare."
-            raise refusal(text, only=listing(merged.labels))
-        with hinted(merged):
-            return self.fit_study(as_study(merged))
+                own = own.with_origin(profile(study.divided(study.code == b), hidden=True))
+            self.maps_[label], self.errors_[label] = own, found.errors.get(b)
+        facts = facts_of(graph, paths, found.expected)
+        lost = [label for label in study.labels if label not in facts]
+        self.graph_, self.paths_ = graph.edges(), {k: known.path for k, known in facts.items()}
+        self.reference_ = "consensus" if centred else study.labels[reference]
+        self.report_ = BatchReport(self.reference_, why, joint, facts, lost, found.facts)
+        self.provenance_ = account_of_batches(
+            self.report_, one.get_params(deep=False), study, notes
+        )
+        self._keep_features(study.tables[0])
+        return self
 
     def transform(self, X: Any, *, batch: Any, return_std: bool = False) -> Any:
         """Map the rows of every batch to the reference; no confounders are needed.
 
         Parameters
         ----------
-        X : array or data frame of shape (n_rows, n_columns)
-            Rows to map. Features are found by name; other columns are ignored.
-        batch : array-like of shape (n_rows,) or str
-            The batch of each row. Labels that were not there when fitting are refused.
-        return_std : bool, default=False
-            Whether to return also the standard error of every mapped value, from the errors of the
-            maps alone: zero for rows of the reference.
+        X, batch, return_std
+            As in `ConDoAdapter.transform`, with the batch of each row in place of its domain.
+            Labels that were not there when fitting are refused.
 
         Returns
         -------
         array or data frame of shape (n_rows, n_features)
-            The mapped features, in the container of X, as with `ConDoAdapter.transform`; with
-            `return_std` a pair of these.
+            The mapped features, as `ConDoAdapter.transform` returns them.
         """
-        check_is_fitted(self, "maps_")
-        found = self._apply(X, batch, self.maps_)
-        return (found, self._apply(X, batch, self.errors_)) if return_std else found
+        check_is_fitted(self)
+        return self._transform(X, batch, return_std)
 
     def inverse_transform(self, X: Any, *, batch: Any) -> Any:
         """Map rows from the reference's units back to those of their batch.
 
         Parameters
         ----------
-        X : array or data frame of shape (n_rows, n_columns)
-            Rows as `transform` returns them.
-        batch : array-like of shape (n_rows,) or str
-            The batch of each row.
+        X, batch
+            As in `transform`, with rows as it returns them.
 
         Returns
         -------
         array or data frame of shape (n_rows, n_features)
             The features as the batches recorded them.
         """
-        check_is_fitted(self, "maps_")
+        check_is_fitted(self)
         return self._apply(X, batch, {label: one.inverse() for label, one in self.maps_.items()})
 
     def fit_transform(self, X: Any, y: Any = None, *, batch: Any, **roles: Any) -> Any:
@@ -367,32 +279,6 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             The mapped features of all rows.
         """
         return self.fit(X, y, batch=batch, **roles).transform(X, batch=batch)
-
-    def _apply(self, X: Any, batch: Any, what: Mapping[Any, Any]) -> Any:
-        if (blocks := blocks_of(X)) is not None:
-            if what is self.errors_:
-                raise NeedsRows(said("{@`return_std`} needs rows in memory. Collect {@`X`} first."))
-            return map_lazily_by(what, blocks, batch)
-        everything, table = matched(self, X)
-        table.refuse_empty()
-        code = batch_of_rows(batch, everything, list(what))
-
-        def depends(marked: Array) -> Array:
-            """Mark the values of rows that depend on marked ones by the map of their batch."""
-            found = marked.copy()
-            for b, one in enumerate(self.maps_.values()):
-                found[code == b] = one.depends(marked[code == b])
-            return found
-
-        unknown = [k for b, (k, one) in enumerate(what.items()) if one is None and b in code]
-        if unknown:
-            text = "The standard errors of {names} are not known; find them with "
-            raise refusal(text + "condokit.bootstrap(adapter, X, ...).", names=listing(unknown))
-        result = map_rows(table, code, list(what.values()), list(self.maps_.values()))
-        if is_array_wanted(self):
-            return result
-        are_mapped = what is not self.errors_
-        return table.rebuild(result, table.feature_names, are_mapped, depends)
 
     def add_batch(
         self,
@@ -412,12 +298,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         X : array or data frame of shape (n_rows, n_columns)
             Rows of the new batch, and of one or more known ones, which their maps move to the
             reference first.
-        batch, confounders
-            As in `fit`.
-        features : str, or list of str or int, default=None
-            As in `fit`; they must be those of the maps, which are taken by default.
-        groups, sample_weight, bridge
-            As in `fit`.
+        batch, confounders, features, groups, sample_weight, bridge
+            As in `fit`; features must be those of the maps, which are taken by default.
 
         Returns
         -------
@@ -435,8 +317,8 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         >>> adapter.add_batch(new, batch=np.repeat(["A", "C"], 100)).paths_["C"]
         ['C', 'A']
         """
-        check_is_fitted(self, "maps_")
-        if features is not None and not isinstance(X, Study):
+        check_is_fitted(self)
+        if features is not None and not (isinstance(X, Study) or _is_common(features)):
             self._refuse_other_features(X, features)
         study = self.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
         new = [b for b, label in enumerate(study.labels) if label not in self.maps_]
@@ -447,40 +329,41 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             raise refusal(text + "known: {known}.", new=names, known=known)
         label = study.labels[new[0]]
         joined = self.against_others(study, new[0])
-        other = BatchAdapter(self.adapter, reference=joined.labels[1], joint=self.joint)
+        # as those of all batches together were, so that errors mean the same
+        joint = self.report_.joint or self.joint
+        other = BatchAdapter(self.adapter, reference=joined.labels[1], joint=joint)
         other.fit_study(joined)
-        errors = [
-            self.report_.batches[k].error_after for k in study.labels if k in self.report_.batches
-        ]
-        carried = float(np.sqrt(np.mean(np.square(errors)))) if errors else 0.0
-        own = other.report_.batches[label]
-        moved = [b for b, k in enumerate(study.labels) if k in self.report_.batches]
-        near = study.labels[max(moved, key=lambda b: study.among(b).sum())]
+        facts, before = other.report_.batches[label], self.report_.batches
+        moved = [b for b, k in enumerate(study.labels) if k in before]
+        share = np.array([study.size(b) for b in moved], dtype=float)
+        share /= share.sum()
+        others = [study.labels[b] for b in moved]
+        carried = shared(share, np.array([before[k].error_after for k in others]))
+        near = others[int(share.argmax())]
         facts = replace(
-            own,
+            facts,
             path=[label, *self.paths_.get(near, [near])],
-            error_before=float(np.hypot(own.error_before, carried)),
-            error_after=float(np.hypot(own.error_after, carried)),
+            error_before=float(np.hypot(facts.error_before, carried)),
+            error_after=float(np.hypot(facts.error_after, carried)),
         )
+        # errors of the new map, and on top of them those of the known rows
+        of_rows = [one for one in (self.errors_[k] for k in others) if one is not None]
+        back = [self.maps_[k].inverse() for k in others]
+        second = SharedErrors(share, back, of_rows) if len(of_rows) == len(others) else None
+        parts = other.errors_[label], other.maps_[label], second, identity(study)
         self.maps_ = {**self.maps_, label: other.maps_[label]}
-        first, second = other.errors_[label], self.errors_[near]  # of the known rows, on top
-        step = self.maps_[near].inverse().compose(other.maps_[label])
-        both = first is not None and second is not None
-        errors_ = ChainErrors(first, step, second, identity(study)) if both else None  # type: ignore[arg-type]
-        self.errors_ = {**self.errors_, label: errors_}
+        self.errors_ = {**self.errors_, label: ChainErrors.of(*parts)}
         self.paths_ = {**self.paths_, label: facts.path}
-        self.report_ = replace(self.report_, batches={**self.report_.batches, label: facts})
+        self.report_ = replace(self.report_, batches={**before, label: facts})
         self.provenance_ = {**self.provenance_, "batches": self.report_.plain()}
         return self
 
     def _refuse_other_features(self, X: Any, features: Any) -> None:
         """Refuse features that are not those of the maps."""
-        table = Table(X)
-        named = [*self._columns] if self._columns is not None else range(self.n_features_in_)
-        known = list(getattr(self, "feature_names_in_", named))
-        chosen = table.select(None if _is_common(features) else features)
-        found = list(chosen.positions) if table.columns is None else chosen.labels
-        if not _is_common(features) and sorted(found) != sorted(known):
+        by_place = range(self.n_features_in_) if self._columns is None else self._columns
+        known, chosen = getattr(self, "feature_names_in_", by_place), Table(X).select(features)
+        found: list[Any] = chosen.feature_names or [*chosen.positions]
+        if sorted(found) != sorted(known):
             text = "{@'features'} are {found}, but the maps are of {known}. Leave it out, or fit "
             text += "all batches again."
             raise refusal(text, found=listing(found), known=listing(known))
@@ -491,7 +374,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         there = [n in known and n != study.labels[own] for n in study.labels]
         code = [known.index(n) if here else len(known) for n, here in zip(study.labels, there)]
         maps = [*self.maps_.values(), identity(study)]
-        values = table.replaced(map_rows(table, np.array(code)[study.code], maps, maps))
+        values = table.replaced(map_rows(table, np.array(code)[study.code], maps))
         lost = [study.labels.index(n) for n in self.report_.unreachable if n in study.labels]
         keep = study.kept() & ~np.isin(study.code, lost)
         unused = study.unused if values.columns else ()
@@ -550,7 +433,7 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
         path : path or open file
             Where to write, whole or not at all.
         """
-        check_is_fitted(self, "maps_")
+        check_is_fitted(self)
         documents.write(path, self.to_dict(), mapfile.MAPS)
 
     def to_dict(self) -> dict[str, Any]:
@@ -617,30 +500,23 @@ class BatchAdapter(TransformerMixin, BaseEstimator):
             self.feature_names_in_ = np.asarray(content["feature_names"], dtype=object)
         return self
 
-    def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Return the names of the features, which the maps do not change.
-
-        Parameters
-        ----------
-        input_features : array-like of str or None, default=None
-            Names of features that had none when fitting.
-
-        Returns
-        -------
-        ndarray of str
-            The names.
-        """
-        check_is_fitted(self, "maps_")
-        return names_out(self, input_features)
-
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "maps_")
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
+    def _fit_statistics(self, statistics: Statistics, notes: list[Note]) -> "BatchAdapter":
+        if len(statistics.labels) < 2:
+            text = "The statistics have the label {only} alone; there is nothing to compare."
+            raise refusal(text, only=listing(statistics.labels))
+        return self.fit_study(as_study(statistics), notes)
+
+    def _fitted(self) -> tuple[Mapping[Any, Map], Mapping[Any, StandardErrors | None]]:
+        return self.maps_, self.errors_
+
+    def _place(self, batch: Any, table: Table) -> tuple[Array, Array | None]:
+        return batch_of_rows(batch, table, list(self.maps_)), None
+
+    def _map_lazily(self, maps: Mapping[Any, Map], blocks: Blocks, batch: Any) -> Any:
+        return map_lazily_by(maps, blocks, batch)
 
 
 mapfile.CLASSES["batches"] = BatchAdapter

@@ -16,7 +16,6 @@ from condokit.data.links import check_links
 from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.sums import no_rows
-from condokit.data.tables import Table
 from condokit.fit.fit_map import from_sample
 from condokit.fit.shrinkage import warn_as_normal
 from condokit.maps.affine import AffineMap
@@ -48,6 +47,15 @@ class ChainErrors(StandardErrors):
     second: StandardErrors
     after: Any  # the second map
 
+    @classmethod
+    def of(
+        cls, first: StandardErrors | None, step: Any, second: StandardErrors | None, after: Any
+    ) -> "ChainErrors | None":
+        """Return the errors along two steps, if those of both are known."""
+        if first is None or second is None:
+            return None
+        return cls(first, step, second, after)
+
     @property
     def scale(self) -> Array:  # noqa: D102
         if self.step.kind == self.after.kind == "diagonal":
@@ -65,6 +73,39 @@ class ChainErrors(StandardErrors):
         else:
             passed = np.sqrt(error**2 @ (self.after.A**2).T)
         return np.hypot(passed, self.second.std(Y))
+
+
+@dataclass(frozen=True)
+class SharedErrors(StandardErrors):
+    r"""Errors of mapped rows of several batches, which together stand for the reference.
+
+    Maps to one reference have about half of the variance of their errors in common, that of the
+    reference's rows: errors e of batches with shares w of the rows have the variance
+    :math:`\tfrac12 \sum_b w_b^2 e_b^2 + \tfrac12 (\sum_b w_b e_b)^2`.
+    """
+
+    shares: Array
+    inverses: list[Any]  # of the maps of batches
+    errors: list[StandardErrors]
+
+    @property
+    def scale(self) -> Array:  # noqa: D102
+        found = []
+        for back, error in zip(self.inverses, self.errors):
+            own = error.scale if error.scale.ndim == 2 else np.diag(error.scale)
+            found.append(np.sqrt(own**2 @ back.A**2))
+        total = shared(self.shares, np.stack(found))
+        return total if self.inverses[-1].kind != "diagonal" else np.diag(total)
+
+    def std(self, X: Array) -> Array:  # noqa: D102
+        parts = zip(self.inverses, self.errors)
+        return shared(self.shares, np.stack([e.std(back.without_links(X)) for back, e in parts]))
+
+
+def shared(shares: Array, errors: Array) -> Array:
+    """Return the error of rows of several batches together, half of it being in common."""
+    own = shares.reshape(-1, *[1] * (errors.ndim - 1)) * errors
+    return np.sqrt(0.5 * (own**2).sum(axis=0) + 0.5 * own.sum(axis=0) ** 2)
 
 
 def is_joint(joint: Any, one: ConDoAdapter, study: Study) -> bool:
@@ -164,12 +205,11 @@ def _along_paths(
         if b == reference:
             continue
         step = paths[b][1]
-        own = clone(one).fit_domains(study.pair(b, step))
+        # columns that are not used were spoken of
+        own = clone(one).fit_domains(replace(study.pair(b, step), unused=()))
         maps[b], errors[b] = own.map_, own.errors_
         if step != reference:
-            first, second = own.errors_, errors[step]
-            known = first is not None and second is not None
-            errors[b] = ChainErrors(first, own.map_, second, maps[step]) if known else None  # type: ignore[arg-type]
+            errors[b] = ChainErrors.of(own.errors_, own.map_, errors[step], maps[step])
             maps[b] = maps[step].compose(own.map_)
     return maps, errors, {}
 
@@ -247,21 +287,3 @@ def towards_centre(found: Estimate, study: Study, graph: Graph) -> Estimate:
             centre = middle[b] if b == found.reference else e.centre
             errors[b] = DiagonalErrors(maps[b].scale * log_scale, image, centre)
     return replace(found, maps=maps, errors=errors)
-
-
-def map_rows(table: Table, code: Array, what: list[Any], maps: list[Any]) -> Array:
-    """Map rows by the maps of their batches, or find the errors of that by the batches' errors."""
-    result = table.output()
-    for rows, chunk in table.chunks():
-        here, part = code[rows], result[rows]
-        for b in np.unique(here):
-            whole = bool((here == here[0]).all())
-            mine: Any = slice(None) if whole else here == b
-            if isinstance(what[b], StandardErrors):
-                part[mine] = what[b].of_mapped(chunk[mine], maps[b])
-            else:
-                values = part if whole else np.empty((int(mine.sum()), part.shape[1]), part.dtype)
-                what[b].apply_chunk(chunk[mine], table, values)
-                if not whole:
-                    part[mine] = values
-    return result

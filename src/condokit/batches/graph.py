@@ -187,8 +187,17 @@ class Graph:
             raise refusal(text, got=wanted, known=listing(labels, 12), hint=hint)
         return labels.index(wanted), f"{wanted}, as asked for"
 
-    def refuse(self, lost: list[int], keep: bool) -> None:
+    def refuse(self, paths: dict[int, list[int]], reference: int, keep: bool) -> None:
         """Refuse batches that no path reaches, or warn that they stay as they are."""
+        lost = [b for b in range(self.study.n_domains) if b not in paths]
+        if lost:
+            self._refuse(lost, keep)
+        if len(paths) == 1:
+            raise NoOverlapError(
+                f"No batch can be compared with the reference {self.study.labels[reference]!r}."
+            )
+
+    def _refuse(self, lost: list[int], keep: bool) -> None:
         single = [self.study.labels[b] for b in lost if self.rows[b] < 2]
         names = listing([self.study.labels[b] for b in lost], 12)
         text = "No path of batches with common confounder values or bridges leads from {names} to "

@@ -22,20 +22,21 @@ from condokit.data.products import GroupedProducts
 from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.maps.standard_errors import DiagonalErrors
-from condokit.solvers.pooled.batches import Maps, fit_joint, maps_of, towards_each_other
-from condokit.solvers.pooled.design import Design, free_columns, independent_number
-from condokit.solvers.pooled.estimate import Discrete, Frame, choose_law, law_of_products
+from condokit.solvers.pooled.batches import fit_joint, maps_of
+from condokit.solvers.pooled.design import independent_number
+from condokit.solvers.pooled.estimate import Discrete, Frame, Law, choose_law, law_of_products
 from condokit.solvers.pooled.noise import NoiseModel
 from condokit.solvers.pooled.products import residual_kurtosis, unexplained
 from condokit.solvers.pooled.stacked import Stacked, nodes, solve
+from condokit.solvers.pooled.subjects import Subjects
 from condokit.solvers.pooled.weights import fit_weights, shape
+from condokit.solvers.posterior import MAP_ARRAYS, Maps, posterior_of
 
 _MOST_VALUES = 300_000  # of rows times features at a time
 _FEWEST_TOGETHER = 16  # features that are fitted at a time
 _ROW_VALUES = 20_000_000  # beyond which categories alone are fitted from moments of cells
 _MOST_SELECTING = 128
 _FEWEST_TIED = 10  # rows of a batch whose equal values count
-_USUAL_LOG, _USUAL_SHIFT = 0.2, 0.7  # effects of batches: log-scales, and shifts in sd
 _Part = tuple[Stacked, Array, Array, Array, Discrete]  # means, units, constant features, ties
 
 
@@ -82,7 +83,9 @@ class _Layout:
         self.features: list[Array] = []  # in the order of fits, if it is not theirs
         self.single: list[bool] = []  # whether values are known, fit by fit
         self.normal: list[int] = []  # features with heavy tails whose values are not known
-        self.frame = Frame(self.at, self.batch, self.K, self.reference, bridge=bridge)
+        groups = None if study.groups is None else study.groups[self.used]
+        subjects = Subjects.of(groups, bridge, self.batch, self.K)
+        self.frame = Frame(self.at, self.batch, self.K, self.reference, subjects)
 
     def cells(self) -> Array:
         """Return the (batch, level) of every row, -1 of those that are not used."""
@@ -133,8 +136,8 @@ def fit_study(
         stacks, facts = _cells(layout), {"variance": ["levels"]}
     else:
         few = np.arange(study.n_features)
-        design, noise, facts = _law(layout, few[subsample(len(few), _MOST_SELECTING)])
-        stacks = _rows(layout, design, noise)
+        law = _law(layout, few[subsample(len(few), _MOST_SELECTING)])
+        stacks, facts = _rows(layout, law), law.facts
     found, flat, normal = list[Maps](), list[Array](), list[int]()
     for at, mean, unit, constant, discrete in stacks:
         shifted = constant | (not has_scale)
@@ -169,12 +172,14 @@ def fit_study(
         facts["fitted_as_normal"] = [study.tables[0].labels[j] for j in normal]
     order = np.argsort(np.concatenate(layout.features)) if layout.features else slice(None)
     maps = _side_by_side(found, order)
-    return JointFit(others, *_settled(maps, shrinks), np.concatenate(flat)[order], facts)
+    scale, offset, errors, chances = _settled(maps, shrinks)
+    facts |= chances
+    return JointFit(others, scale, offset, errors, np.concatenate(flat)[order], facts)
 
 
-def _rows(layout: _Layout, design: Design, noise: NoiseModel) -> Iterator[_Part]:
+def _rows(layout: _Layout, law: Law) -> Iterator[_Part]:
     """Yield rows of some features, the means and units of batches, and which are constant."""
-    D, penalty = layout.frame.columns(design)
+    empty = law.stacked(np.zeros((len(layout.used), 0)))
     for features in layout.blocks():
         X, mean, unit, known = layout.values(features)
         table = X if known is None else np.where(known, X, np.nan)
@@ -182,43 +187,24 @@ def _rows(layout: _Layout, design: Design, noise: NoiseModel) -> Iterator[_Part]
         rows = [np.flatnonzero(layout.batch == b) for b in range(layout.K)]
         flat = (unit == 0).any(axis=0) | Discrete.of(read, d, rows).rare
         discrete = Discrete.of(read, d, [own for own in rows if len(own) >= _FEWEST_TIED])
-        where = layout.batch, layout.K, layout.reference, layout.counts_of(known), noise
-        yield Stacked(X, D, penalty, *where), mean, unit, flat, discrete
+        at = replace(empty, X=X, counts=layout.counts_of(known))
+        free = np.where(flat[:, None], np.ones(layout.K), np.nan)
+        yield law.with_ratios(at, free), mean, unit, flat, discrete
 
 
 def _values(X: Array, features: Array | None, rows: Array) -> Array:
     return X[rows] if features is None else X[np.ix_(rows, features)]
 
 
-def _law(layout: _Layout, few: Array) -> tuple[Design, NoiseModel, dict[str, Any]]:
-    """Choose on some features what their mean and variance depend on, and weigh subjects."""
+def _law(layout: _Layout, few: Array) -> Law:
+    """Choose on some features what mean and variance depend on, and how alike subjects are."""
     X, mean, unit, known = layout.values(few)
-    at, usable = layout.at, (unit != 0).all(axis=0)
+    usable = (unit != 0).all(axis=0)
     if not usable.any():
-        nothing = NoiseModel.of_levels(at.category, at.n_categories, False)
-        return free_columns(at)[0], nothing, {}
+        return Law(X, layout.frame, np.ones((len(usable), layout.K)), usable, known)
     X, known = X[:, usable], None if known is None else known[:, usable]
     fixed, every = np.full((X.shape[1], layout.K), np.nan), np.ones(X.shape[1], dtype=bool)
-    law = choose_law(X, layout.frame, fixed, every, X.shape[1], known)
-    if layout.study.groups is not None:
-        e = solve(law.stacked(X, known), fixed).e
-        _weigh_subjects(layout, e if known is None else e * known)
-    return law.design, law.noise, law.facts
-
-
-def _weigh_subjects(layout: _Layout, e: Array) -> None:
-    r"""Let rows of a subject count :math:`1 / (1 + (m - 1) \rho)` each, rho their correlation."""
-    subject = np.unique(layout.study.groups[layout.used], return_inverse=True)[1]  # type: ignore[index]
-    m = np.bincount(subject)
-    if len(m) == len(e) or len(m) < 2:
-        return
-    sums = np.zeros((len(m), e.shape[1]))
-    np.add.at(sums, subject, e)
-    total = (e**2).sum(0)
-    pairs = (sums**2).sum(0) - total  # over pairs of rows of one subject
-    rho = float(np.clip(np.mean(pairs / (m * (m - 1)).sum() / (total / len(e))), 0.0, 1.0))
-    layout.counts = layout.at.counts / (1 + (m[subject] - 1) * rho)
-    layout.at = replace(layout.at, weights=layout.counts)
+    return choose_law(X, layout.frame, fixed, every, X.shape[1], known)
 
 
 def _cells(layout: _Layout) -> Iterator[_Part]:
@@ -336,47 +322,41 @@ def _in_units(maps: Maps, mean: Array, unit: Array, at: Stacked, fixed: Array) -
         image=mean.T[:, [at.reference]] + to * maps.image,
         cov_image=maps.cov_image * to[:, :, None] ** 2,
         sd=maps.sd * to[:, 0],
+        profile=np.asarray(maps.profile) * (own / to)[:, :, None] ** np.arange(3),
     )
 
 
 def _side_by_side(parts: list[Maps], order: Any) -> Maps:
     """Put blocks of features together, in their order."""
-    names = ("scale", "centre", "image", "cov_log", "cov_image", "sd")
-    tables = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    tables = {name: np.concatenate([getattr(part, name) for part in parts]) for name in MAP_ARRAYS}
     arrays = {name: table[order] for name, table in tables.items()}
     share = sum(part.n_effective for part in parts) / len(arrays["sd"])
     return Maps(**arrays, n_effective=max(share * len(arrays["sd"]), 1.0))
 
 
-def _settled(maps: Maps, shrinks: bool) -> tuple[Array, Array, list[DiagonalErrors]]:
-    """Pull batches towards each other if asked; return scales, offsets and errors.
+def _settled(
+    maps: Maps, shrinks: bool
+) -> tuple[Array, Array, list[DiagonalErrors], dict[str, list[float]]]:
+    """Pull maps if asked; return scales, offsets, errors and what is found of differences.
 
     Errors of sampling, with the pull as an error of its own, cover too much where few rows leave
     much to the priors; those of the posterior too little where these are wrong. A geometric mean of
     the two variances, with weights 0.4 and 0.6, covers 92 to 98% in simulations, along chains too.
     """
-    log_scale, sd = np.log(maps.scale), maps.sd[:, None]
-    shift = (maps.image - maps.centre) / sd
-    var_log, var_shift = (np.einsum("dbb->db", c) for c in (maps.cov_log, maps.cov_image))
-    var_shift = var_shift / sd**2
-    log_new, shift_new, of_log, of_shift = log_scale, shift, var_log, var_shift
+    log_scale, image, facts = np.log(maps.scale), maps.image, dict[str, list[float]]()
+    var_log, var_image = (np.einsum("dbb->db", c) for c in (maps.cov_log, maps.cov_image))
+    of_log, of_image = np.sqrt(var_log), np.sqrt(var_image)
     if shrinks:
-        free = np.flatnonzero(var_log.all(axis=1))
-        number = maps.n_effective * len(free) / len(sd)
-        if len(free):
-            log_new, of_log = log_scale.copy(), var_log.copy()
-            found = towards_each_other(log_scale[free], maps.cov_log[free], number, _USUAL_LOG)
-            log_new[free], of_log[free] = found
-        S = maps.cov_image / sd[:, :, None] ** 2
-        shift_new, of_shift = towards_each_other(shift, S, maps.n_effective, _USUAL_SHIFT)
-    of_log = _between(of_log, var_log + (log_new - log_scale) ** 2)
-    of_shift = _between(of_shift, var_shift + (shift_new - shift) ** 2)
-    scale, image = np.exp(log_new), maps.centre + shift_new * sd
+        found = posterior_of(maps)
+        of_log = _between(found.var_log, var_log + (found.log_scale - log_scale) ** 2)
+        of_image = _between(found.var_image, var_image + (found.image - image) ** 2)
+        log_scale, image = found.log_scale, found.image
+        facts = {"differs": found.differs.tolist(), "scaled": found.scaled.tolist()}
+    scale = np.exp(log_scale)
     errors = [
-        DiagonalErrors(*parts)
-        for parts in zip((scale * of_log).T, (of_shift * sd).T, maps.centre.T)
+        DiagonalErrors(*parts) for parts in zip((scale * of_log).T, of_image.T, maps.centre.T)
     ]
-    return scale.T, (image - scale * maps.centre).T, errors
+    return scale.T, (image - scale * maps.centre).T, errors, facts
 
 
 def _between(believed: Array, sampled: Array) -> Array:

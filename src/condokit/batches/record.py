@@ -4,15 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from condokit.batches.graph import Graph
 from condokit.checks import Note
-from condokit.data.disclosure import told
-from condokit.data.noise import kinds
+from condokit.data.disclosure import hidden_counts
 from condokit.data.study import Study
+from condokit.fit.record import account
 from condokit.io.schema import refuse_if, shown
 from condokit.maps import file as mapfile
-from condokit.maps.provenance import check_provenance, setting, versions
 
 _ERRORS = ("error_before", "error_after")
+_FIGURES = ("overlap", "bridges", *_ERRORS)
 
 
 def plain(label: Any) -> Any:
@@ -49,22 +50,18 @@ class BatchReport:
         cls, reference: Any, provenance: Mapping[str, Any], labels: Sequence[Any]
     ) -> "BatchReport":
         """Return what a file tells of batches with some labels; refuse paths that lead nowhere."""
-        names = ("rows", "path", "overlap", "bridges", *_ERRORS)
-        facts: dict[Any, Any] = {
-            one["label"]: [float("nan") if one[name] is None else one[name] for name in names]
-            for one in provenance.get("batches", ())
-        }
-        facts = {k: BatchFacts(v[0], list(v[1]), *v[2:]) for k, v in facts.items()}
+        facts: dict[Any, BatchFacts] = {}
+        for one in provenance.get("batches", ()):
+            rest: Any = (float("nan") if one[name] is None else one[name] for name in _FIGURES)
+            facts[one["label"]] = BatchFacts(one["rows"], list(one["path"]), *rest)
         lost, why = provenance.get("unreachable", ()), provenance.get("reference", "")
-        for label, one in facts.items():
-            rest = one.path[1:]
-            is_known = label in labels and one.path[:1] == [label] and label not in lost
-            if not is_known or (rest and (rest[0] not in facts or facts[rest[0]].path != rest)):
-                raise ValueError(
-                    f"'provenance.batches' has no path from {shown(label)} to the others."
-                )
-        if not set(lost) <= set(labels):
-            raise ValueError("'provenance.unreachable' names what is no batch.")
+        for label, known in facts.items():
+            on = known.path[1:]
+            is_known = label in labels and known.path[:1] == [label] and label not in lost
+            nowhere = on and (on[0] not in facts or facts[on[0]].path != on)
+            text = f"'provenance.batches' has no path from {shown(label)} to the others."
+            refuse_if(nowhere or not is_known, text)
+        refuse_if(set(lost) - set(labels), "'provenance.unreachable' names what is no batch.")
         return cls(reference, why, provenance.get("joint", False), facts, list(lost), {})
 
     def plain(self) -> list[dict[str, Any]]:
@@ -94,22 +91,33 @@ class BatchReport:
         return "\n".join([*lines, f"reference: {self.why}; errors in sd of the reference"])
 
 
-def account(
+def facts_of(
+    graph: Graph, paths: dict[int, list[int]], expected: Mapping[int, tuple[float, float]]
+) -> dict[Any, BatchFacts]:
+    """Return what is known of every batch that has a path, by label."""
+    facts, labels = {}, graph.study.labels
+    for b, path in sorted(paths.items()):
+        with_next = 1.0, 0
+        if path[1:]:
+            with_next = graph.overlap(b, path[1]), int(graph.bridges[b, path[1]])
+        rows, names = hidden_counts(graph.rows[[b]])[0], [labels[k] for k in path]
+        errors = expected.get(b, (float("nan"), float("nan")))
+        facts[labels[b]] = BatchFacts(rows, names, *with_next, *errors)
+    return facts
+
+
+def account_of_batches(
     report: BatchReport, settings: Mapping[str, Any], study: Study, notes: list[Note]
 ) -> Mapping[str, Any]:
     """Tell how the maps came about, without anything that a file may not give away."""
     facts = {
-        "versions": versions(),
-        "adapter": {name: setting(value) for name, value in settings.items()},
-        "confounders": kinds(study),
         "joint": report.joint,
         "reference": report.why,
         "batches": report.plain(),
         "unreachable": [plain(label) for label in report.unreachable],
-        **{name: value for name, value in report.facts.items() if name == "fitted_as_normal"},
-        "warnings": list(dict.fromkeys(f"{n.category}: {told(n.sentence)}" for n in notes)),
+        "fitted_as_normal": report.facts.get("fitted_as_normal"),
     }
-    return check_provenance(facts) or {}
+    return account(settings, study, notes, facts)
 
 
 def maps_of(content: dict[str, Any]) -> dict[Any, Any]:

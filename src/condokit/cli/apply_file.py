@@ -96,7 +96,7 @@ def apply_batches(
     **reading: Any,
 ) -> int:
     """Map a file by the maps of its rows' batches, and return its number of rows."""
-    from condokit.batches.estimate import map_rows
+    from condokit.fit.estimator import map_rows
 
     column = batch or dict(adapter.provenance_).get("column")
     if column is None:
@@ -111,7 +111,7 @@ def apply_batches(
         labels = [known.get(str(x), x) for x in labels_of(part.column(column))]
         code = batch_of_rows(labels, Table(part), list(maps))
         table = Table(part).match(names, adapter.n_features_in_, "the map")
-        values = map_rows(table, code, list(maps.values()), list(maps.values()))
+        values = map_rows(table, code, list(maps.values()))
         mapped = [pa.array(one, from_pandas=True) for one in values.T]
         return with_columns(part, list(names or part.column_names), mapped)
 

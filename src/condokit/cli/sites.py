@@ -18,8 +18,8 @@ from condokit.statistics.gather import Statistics, heavy_features
 from condokit.statistics.reveals import facts_of, words
 
 pa = arrow()
-_SAID = "reference domain query_label batch bridge confounders features groups weights reliability"
-_NEED_ROWS = "report table adapted n_resamples controls links"
+_SAID = "reference domain query_label batch confounders features weights reliability"
+_NEED_ROWS = "report table adapted n_resamples controls links groups bridge"
 
 
 def gather(paths: tuple[str, ...], **options: Any) -> Statistics:

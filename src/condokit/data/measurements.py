@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from condokit.checks import Array, listing, refusal, warn
+from condokit.data.columns import factorize
 from condokit.data.grouped import sparse_sums
 from condokit.data.study import Study
 from condokit.data.subsets import subsample
@@ -20,6 +22,11 @@ _PLAIN = (
     "index row sample subject subjects patient participant donor person user name no nr num number "
     "label labels target class month day week hour time sex gender"
 )
+# words of the name of a subject: one of the first, and no other than these
+_WHO = "subject subjects patient patients participant donor person individual animal volunteer id "
+_WHO += "ids uid uuid guid mrn subjectid patientid sampleid sample"
+_WHOSE = "no nr num number code codes name label study unique record"
+_NUMBERED = re.compile(r"(\D*)(\d{1,15})(?:\.0)?")
 _WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _BY_NAME, _DATES, _NO_NUMBER = "by its name", "dates", "not a number"
 CODES, _IDENTIFIERS = "whole numbers with few values", "another whole number in every row"
@@ -27,10 +34,18 @@ FEW_LEVELS = (
     "Taken as continuous, though whole numbers with few values: confounder {names}. If it is a "
     "code of categories, {@list it in `categorical`}; if not, {@pass it as float}."
 )
+REPEATED = (
+    "Values of {names} come in several rows, which are taken as independent. If they tell who or "
+    "what was measured several times, name it in {@`groups`}."
+)
 _FEW_VALUES = 10
 _FEW_ROWS = 10  # which tell nothing of codes and identifiers
 _MOST_VALUES = 1_000_000  # that are looked at,
 _ENOUGH_ROWS = 1000  # or these rows
+_FEWEST_SUBJECTS = 10  # of which some come several times
+_REPEATED = 0.05  # share of these
+_MOST_NAMED = 100_000  # rows in which subjects are looked for by the name of a column,
+_MOST_UNNAMED = 5000  # and by its values alone
 _LARGEST_CODE = 2.0**64  # no identifier has more bits; all larger numbers are whole
 _FEWEST_CELLS = 20  # of a batch that tells which variables are mostly zero
 _MOSTLY = 0.8  # share of zeros in a batch beyond which a variable of AnnData is left alone
@@ -83,8 +98,57 @@ def mostly_zero(tables: Sequence[Table], codes: Array) -> tuple[int, list[int] |
     return int(found.sum()), rest if found.any() and rest else None
 
 
+def repeated_subjects(study: Study) -> list[str]:
+    """Return columns without a role that look like subjects, some of which have several rows.
+
+    Told by name, or by text that is at most once in a domain and often in several. Samples that are
+    bridges do not count.
+    """
+    if study.groups is not None or not study.is_whole:
+        return []
+    rows, found = np.flatnonzero(study.kept() & (study.bridge < 0)), []
+    rows = rows[subsample(len(rows), _MOST_NAMED)]
+    for name in study.unused:
+        words = {*words_of(name)}
+        by_name = words & {*_WHO.split()} and words <= {*_WHO.split(), *_WHOSE.split()}
+        columns = [table.column("X", name) for table in study.tables]
+        if not by_name and (len(rows) > _MOST_UNNAMED or columns[0].dtype.is_numeric()):
+            continue
+        values, code = factorize(columns, name, allow_missing=True)
+        code, where = code[rows], study.code[rows]
+        size = np.bincount(code[code >= 0], minlength=len(values))
+        often = size > 1
+        if (size > 0).sum() < _FEWEST_SUBJECTS or often.sum() < _REPEATED * (size > 0).sum():
+            continue
+        text = all(isinstance(value, str) and value[:1].isalpha() for value in values)
+        known = np.where(code < 0, np.nan, code)
+        if not by_name and not (text and looks_like(known, where) == _IDENTIFIERS):
+            continue
+        if not _starts_again(values, code, where):
+            found.append(name)
+    return found
+
+
+def _starts_again(values: Sequence[Any], code: Array, site: Array) -> bool:
+    """Tell whether every domain numbers its rows from the same start, each as far as it goes."""
+    parts = [_NUMBERED.fullmatch(str(value)) for value in values]
+    if not all(parts) or len({part[1] for part in parts if part}) > 1:
+        return False
+    numbers = np.array([float(part[2]) for part in parts if part])
+    ends = []
+    for b in np.unique(site):
+        own = np.sort(numbers[code[(site == b) & (code >= 0)]])
+        if not len(own) or (np.diff(own) != 1).any():
+            return False
+        ends.append((own[0], own[-1]))
+    starts, lasts = zip(*ends)
+    return len(set(starts)) == 1 and len(set(lasts)) > 1
+
+
 def warn_of_columns(domains: Study) -> None:
-    """Tell which columns are not taken as features, and which confounders may be codes."""
+    """Tell which columns are not taken as features, and which may be codes or subjects."""
+    if names := repeated_subjects(domains):
+        warn("repeated-subjects", REPEATED, names=listing(names))
     if n := domains.n_mostly_zero:
         text = "Left as they are, since more than 80% of their values in a batch are zero: {n} of "
         text += "{d} variables. {@Name `features`} to map such ones, too."

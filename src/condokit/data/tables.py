@@ -390,6 +390,8 @@ def _nullable_types(native: Any, positions: Sequence[int], names: Sequence[str])
 
 def as_narwhals(X: Any, eager_only: bool = True) -> Any:
     """Return a data frame or series as narwhals sees it, None if it is neither."""
+    if type(X) is np.ndarray:  # asked for at every door, and slow to find out
+        return None
     try:
         return nw.from_native(X, eager_only=eager_only, allow_series=True)
     except TypeError:

@@ -221,7 +221,7 @@ def in_units(solve: Solver) -> Solver:
 
     @wraps(solve)
     def solved(self: Any, family: DiagonalFamily, pair: MomentPair) -> Solution:
-        spreads = (ones_for_zeros(side.unit) for side in (pair, pair.swapped()))
+        spreads = (ones_for_zeros(side.spread) for side in (pair, pair.swapped()))
         to, own = (np.exp2(np.round(np.log2(spread))) for spread in spreads)
         own = own if family.has_scale else to
         found = solve(self, family, pair.in_units(own, to))

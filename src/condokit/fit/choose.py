@@ -6,41 +6,34 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, Note, check_seed, is_number, pick, quietly, refusal
+from condokit.checks import Array, pick, quietly, refusal
 from condokit.compare.comparison import Comparison
 from condokit.compare.priors import PRIORS, Prior
 from condokit.conditionals import CONDITIONALS, Conditional
 from condokit.data.arrays import independent, ones_for_zeros
-from condokit.data.disclosure import hidden_counts, told
 from condokit.data.links import check_links
 from condokit.data.missing import complete_rows
-from condokit.data.noise import kinds
 from condokit.data.study import Study
 from condokit.data.subsets import folds, mixed_order
 from condokit.divergences import DIVERGENCES, Divergence, PCMatch
-from condokit.divergences.samples import StratumMeans
-from condokit.fit.controls import Controls
+from condokit.fit.controls import Controls, find_controls
 from condokit.fit.fit_map import Recipe, fit_map, fit_quietly, warn_incomplete
+from condokit.fit.ingredients import (
+    NOTHING_NAMED,
+    ONLY_AUTO,
+    checked_shrinkage,
+    is_auto,
+    refuse_unused,
+    rule,
+    seeded,
+)
 from condokit.fit.pairs import line_after_curves, refine
-from condokit.fit.record import Fit
+from condokit.fit.record import Fit, called
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, Affine, LocationScale, LowRank, MapFamily, Monotone
-from condokit.maps.provenance import setting, versions
 from condokit.maps.standard_errors import StandardErrors
 from condokit.summaries.gaussians import GaussianPair, gaussian_pair
 
-# What divergence="auto" stands for: the first line that fits the family of maps and the confounders
-_RULES = (
-    # family      confounders    divergence
-    ("monotone", "any", "likelihood"),
-    ("rectangular", "strata", "regression"),  # between different features
-    ("rectangular", "any", "mmd"),
-    ("low-rank", "any", "reverse-kl"),
-    ("rigid", "none", "pc-match"),
-    ("own", "none", "likelihood"),  # a family of matrices of the user's
-    ("any", "none", "ot"),
-    ("any", "any", "likelihood"),
-)
 # What map="auto" tries beside lines that may be bent, from simple to rich; the first only
 # without confounders, none of them for one feature or for very many
 _MATRICES = (
@@ -49,7 +42,6 @@ _MATRICES = (
     ("reverse-kl", LowRank()),
     ("likelihood", Affine()),
 )
-_RULED = {"regression": StratumMeans}  # what "auto" alone stands for
 _FEW_ROWS = ("ot", "pc-match")  # what map="affine" tries if the rows are too few for a search
 
 MANY_ROWS = 8  # rows per feature from which all matrices are searched
@@ -65,7 +57,6 @@ _ERRORS = (1.0, 4.0)  # standard errors by which a score is equal, and by which 
 _MOST_WORSE = 1.0  # nats per feature by which a row may speak against a map
 _DETERMINED = 60.0  # curvature times rows, from which matrices are found again
 _SPREAD = (0.8, 1.25)  # of the mapped query's variance within strata, over the reference's
-_NO_MATTER = ("verbose",)  # settings that do not change the map
 
 
 @dataclass(frozen=True)
@@ -102,15 +93,10 @@ class Candidate:
         return next((name for name, known in MAPS.items() if kind is known), kind.__name__)
 
 
-def called(ingredient: Any) -> str:
-    """Return the name of an ingredient that was given as one, or as an instance."""
-    return ingredient if isinstance(ingredient, str) else type(ingredient).__name__
-
-
 def candidates(settings: Mapping[str, Any], domains: Study) -> list[Candidate]:
     """Return what is to be fitted: one kind of map, or several to choose from."""
-    divergence, named = settings["divergence"], not _is_auto(settings["divergence"])
-    if not _is_auto(settings["map"]):
+    divergence, named = settings["divergence"], not is_auto(settings["divergence"])
+    if not is_auto(settings["map"]):
         family = pick("map", settings["map"], MAPS, MapFamily)
         each = domains.rows_behind
         fewest = min(each[domains.is_query].sum(), each[~domains.is_query].sum())
@@ -123,7 +109,7 @@ def candidates(settings: Mapping[str, Any], domains: Study) -> list[Candidate]:
     bends = (
         bool(bends)
         and domains.is_whole
-        and _is_auto(settings["conditional"])
+        and is_auto(settings["conditional"])
         and settings["controls"] is None
     )
     lines: MapFamily = Monotone() if bends else LocationScale()
@@ -149,113 +135,52 @@ def _candidate(
 ) -> Candidate:
     """Make a recipe of the ingredients, with what "auto" stands for."""
     conditional = settings["conditional"]
-    if _is_auto(divergence):
-        divergence = _rule(family, domains, settings["shrinkage"])
-    known = DIVERGENCES if not _is_auto(settings["divergence"]) else {**DIVERGENCES, **_RULED}
-    chosen = _seeded("divergence", divergence, known, Divergence, settings)
-    if _is_auto(conditional):
+    if is_auto(divergence):
+        divergence = rule(family, domains, settings["shrinkage"])
+    known = DIVERGENCES if not is_auto(settings["divergence"]) else {**DIVERGENCES, **ONLY_AUTO}
+    chosen = seeded("divergence", divergence, known, Divergence, settings)
+    if is_auto(conditional):
         by_rows = chosen.forms.get(family.form) == "rows"
         conditional = "splines" if domains.continuous and not by_rows else "stratified"
     recipe = Recipe(
         family=family,
         prior=pick("prior", settings["prior"], PRIORS, Prior),
-        conditional=_seeded("conditional", conditional, CONDITIONALS, Conditional, settings),
+        conditional=seeded("conditional", conditional, CONDITIONALS, Conditional, settings),
         divergence=chosen,
         sparing=sparing,
-        shrinkage=_checked_shrinkage(settings["shrinkage"]),
+        shrinkage=checked_shrinkage(settings["shrinkage"]),
         warn_overlap=settings["warn_overlap"],
         min_overlap=settings["min_overlap"],
     )
-    _refuse_unused(settings, recipe, domains, called(divergence))
+    refuse_unused(settings, recipe, domains, called(divergence))
     return Candidate(divergence, conditional, recipe)
 
 
-def _refuse_unused(settings: Mapping[str, Any], recipe: Recipe, domains: Study, name: str) -> None:
-    """Refuse a prior or conditional that was named, where nothing would change with it."""
-    family, needed = recipe.family, "samples" if domains.is_rectangular else None
-    for argument, default in (("prior", "product"), ("conditional", "auto")):
-        given = settings[argument]
-        if isinstance(given, str) and given == default:
-            continue
-        what = f"{argument}={given!r}" if isinstance(given, str) else f"'{argument}'"
-        if not domains.confounders:
-            text = " is of no use without confounders. Name some, or leave it out."
-            raise refusal(f"{{@{what}}}" + text)
-        used = recipe.divergence.uses(family)
-        # the kernel of a prior is also that of the conditional
-        if argument in used or (used and getattr(given, "kernel", None) is not None):
-            continue
-        others = [
-            repr(other)
-            for other, kind in DIVERGENCES.items()
-            if argument in kind().uses(family)
-            and kind().supports(family) is None
-            and needed in (None, kind.forms.get(family.form))
-        ]
-        text = f"{{@{what}}} is not used by {{@divergence={name!r}}} for this map"
-        text += ", which is what 'auto' stands for here" if _is_auto(settings["divergence"]) else ""
-        advice = f"Name a divergence that uses it ({', '.join(others)}), or leave" if others else ""
-        raise refusal(f"{text}. {advice or 'Leave'} it out.")
+def find(
+    settings: Mapping[str, Any], domains: Study, pairs: tuple[Array, Array] | None = None
+) -> tuple[Fit, Candidate]:
+    """Fit the map that is asked for: take off what controls share, choose, refine by pairs."""
+    controls, left, wanted = None, domains, settings["map"]
+    if settings["controls"] is not None:
+        controls = Controls.of(domains, find_controls(settings["controls"], domains, wanted))
+        left = controls.others(domains)
+    if domains.is_mostly_zero or (controls is not None and not domains.confounders):
+        settings = {**settings, **NOTHING_NAMED, "map": "identity", "divergence": "auto"}
+    tried = candidates(settings, left)
+    chosen = tried[0]
+    fit = fit_map(left, chosen.recipe)  # says what is wrong with the data, if anything
+    if len(tried) > 1:
+        fit, chosen = averaged(left, tried, fit)
+    if pairs is not None:
+        fit = after_pairs(fit, chosen, left, pairs, wanted)
+    return (fit, chosen) if controls is None else after_controls(controls, fit, chosen)
 
 
-def _rule(family: MapFamily, domains: Study, shrinkage: Any) -> str:
-    """Return the divergence that "auto" stands for."""
-    forms = {"any", "rectangular" if domains.is_rectangular else family.form}
-    if family.form == "matrix" and not family.is_free:
-        forms.add("rigid" if family.is_rigid else "own")
-    known = "some" if domains.confounders else "none"
-    # a regression needs several means, and has a ridge whatever else is pulled
-    if domains.is_rectangular and known == "some" and shrinkage is not None:
-        known = "strata" if domains.continuous or _n_common(domains) > 1 else "some"
-    return next(rule for kind, given, rule in _RULES if kind in forms and given in ("any", known))
+def averaged(domains: Study, candidates: list[Candidate], first: Fit) -> tuple[Fit, Candidate]:
+    """Average the candidates by their scores on held-out rows, the simpler first.
 
-
-def _n_common(domains: Study) -> int:
-    """Return how many combinations of categories both domains have."""
-    strata = domains.strata()
-    return int(((strata.count_query > 0) & (strata.count_reference > 0)).sum())
-
-
-def _seeded(
-    argument: str, value: Any, named: Mapping[str, Any], base: type, settings: Mapping[str, Any]
-) -> Any:
-    """Return an ingredient; one that is named and draws at random gets the seed."""
-    ingredient = pick(argument, value, named, base)
-    if isinstance(value, str) and settings["random_state"] is not None:
-        seed = check_seed(settings["random_state"])
-        if "random_state" in ingredient.get_params():
-            ingredient.set_params(random_state=seed)
-    return ingredient
-
-
-def _checked_shrinkage(amount: Any) -> Any:
-    if amount is None or _is_auto(amount):
-        return amount
-    if is_number(amount) and 0 <= amount <= 1:
-        return float(amount)
-    raise ValueError(
-        f"'shrinkage' must be 'auto', None or a number from 0 to 1. Got {amount!r} instead."
-    )
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"
-
-
-def takes_any_features(map: Any, divergence: Any) -> bool:
-    """Tell whether query and reference may have different features: rectangular matrices."""
-    family = MAPS.get(map, LocationScale)() if isinstance(map, str) else map
-    if type(family) is Affine and _is_auto(divergence):
-        return True
-    kind = DIVERGENCES.get(divergence) if isinstance(divergence, str) else divergence
-    if kind is None or type(family) is not Affine:
-        return False
-    kind = kind() if isinstance(kind, type) else kind
-    return getattr(kind, "forms", {}).get("matrix") == "samples" and kind.supports(family) is None
-
-
-def choose(domains: Study, candidates: list[Candidate]) -> tuple[Fit, Candidate]:
-    """Average the candidates by their scores on held-out rows, the simpler first."""
+    `first` is the fit of the first of them.
+    """
     # The score of a candidate is the mean over held-out query rows of
     # `-log p_r(A x + b | z) - log|det A|`: their likelihood under the reference's conditional law,
     # learned from other rows: neither shrinking data to their mean nor a noisy matrix pays.
@@ -264,9 +189,6 @@ def choose(domains: Study, candidates: list[Candidate]) -> tuple[Fit, Candidate]
     # rotations have the same score; with fewer than 8 rows per feature in both domains
     # there is no matrix beside diagonal maps, with fewer than 16 in one of them not all are
     # searched, and with fewer than 20 rows in a domain nothing but the first is tried.
-    first = fit_map(domains, candidates[0].recipe)  # says what is wrong with the data, if anything
-    if len(candidates) == 1:
-        return first, candidates[0]
     report = first.report
     fewest = min(report.rows_query, report.rows_reference)
     held = domains
@@ -334,7 +256,7 @@ def after_pairs(
 ) -> Fit:
     """Refine a fitted map by pairs; standard errors are known of diagonal maps alone."""
     family = chosen.recipe.family
-    if _is_auto(wanted):
+    if is_auto(wanted):
         family = Affine()
     elif fit.map.kind == "low-rank":
         raise refusal("'pairs' do not work with {@map='low-rank'}. Use {@map='auto'}.")
@@ -595,43 +517,3 @@ def _some_rows(domains: Study, marks: Array, most: int) -> Array:
     for side in (domains.is_query, ~domains.is_query):
         taken[order[(taken & side)[order]][most:]] = False
     return taken
-
-
-def account(
-    settings: Mapping[str, Any],
-    domains: Study,
-    fit: Fit,
-    chosen: Candidate,
-    notes: Sequence[Note],
-) -> dict[str, Any]:
-    """Tell how a map was fitted, without anything that a file may not give away."""
-    # no times and no addresses, so that the same fit yields the same file; no counts of few rows
-    labels = dict(zip(("query", "reference"), map(str, domains.labels)))
-    return {
-        "versions": versions(),
-        "adapter": {key: setting(v) for key, v in settings.items() if key not in _NO_MATTER},
-        "map": "monotone" if fit.map.kind == "monotone" else fit.report.get("fallback", chosen.map),
-        "divergence": called(chosen.divergence),
-        "conditional": called(chosen.conditional),
-        "domains": labels,
-        "confounders": kinds(domains),
-        "columns_left_alone": dict(domains.left),
-        "rows": {side: _rows(domains, fit, side) for side in labels},
-        "overlap": {
-            "coefficient": round(fit.overlap.coefficient, 2),
-            "by_confounder": {n: round(c, 2) for n, c in fit.overlap.by_confounder.items()},
-        },
-        "standard_errors": fit.errors is not None,
-        **({"fitted_as_normal": list(normal)} if (normal := fit.report.fitted_as_normal) else {}),
-        "warnings": list(
-            dict.fromkeys(f"{note.category}: {told(note.sentence)}" for note in notes)
-        ),
-    }
-
-
-def _rows(domains: Study, fit: Fit, side: str) -> Any:
-    """Return how many rows were compared, or how many at most if that tells of too few."""
-    compared = fit.report[f"rows_{side}"]
-    mine = domains.kept() & (domains.is_query == (side == "query"))
-    total = mine.sum() if domains.weights is None else domains.weights[mine].sum()
-    return hidden_counts(np.array([compared, max(total - compared, 0.0)]))[0]

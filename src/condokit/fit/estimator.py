@@ -1,68 +1,187 @@
-"""What estimators share as scikit-learn has it: the features they were fitted with."""
+"""The base of both adapters: fitted features, rows in and out of containers, statistics."""
 
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 from sklearn import get_config
-from sklearn.base import OneToOneFeatureMixin
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
 
-from condokit.checks import Array, warn
-from condokit.data.study import Study
+from condokit.checks import Array, NeedsRows, Note, listing, noting, refusal, said, warn
+from condokit.data.blocks import Blocks, blocks_of
 from condokit.data.tables import Table
+from condokit.maps.base import Map
+from condokit.maps.standard_errors import StandardErrors
+from condokit.statistics.domains import hinted, together
+from condokit.statistics.gather import Statistics
 
 
-def matched(estimator: Any, X: Any) -> tuple[Table, Table]:
-    """Return a table, and the features in it that an estimator was fitted with."""
-    everything, owner = Table(X), type(estimator).__name__
-    names = getattr(estimator, "feature_names_in_", None)
-    if names is not None and everything.columns is None:
-        text = "X does not have valid feature names, but {owner} was fitted with feature names"
-        warn("no-names", text, UserWarning, owner=owner)
-    elif names is None and everything.columns is not None:
-        text = "X has feature names, but {owner} was fitted without feature names"
-        warn("names", text, UserWarning, owner=owner)
-    columns = estimator._columns
-    if columns is not None and everything.n_features == len(columns):
-        return everything, everything.select(None)  # the features alone, as transform returns them
-    table = everything.match(names, estimator.n_features_in_, owner)
-    return everything, table if columns is None else everything.select(columns)
+class Adapter(TransformerMixin, BaseEstimator, ABC):
+    """What adapters share: a front says how maps are found, and which rows go by which map."""
+
+    n_features_in_: int
+    _columns: list[int] | None  # places of the features in an array, None if they are all of it
+
+    @abstractmethod
+    def _fit_statistics(self, statistics: Statistics, notes: list[Note]) -> Self:
+        """Learn from merged statistics; what is warned of is added to the notes."""
+
+    @abstractmethod
+    def _fitted(self) -> tuple[Mapping[Any, Map], Mapping[Any, StandardErrors | None]]:
+        """Return the maps and their errors by label."""
+
+    @abstractmethod
+    def _place(self, label: Any, table: Table) -> tuple[Array, Array | None]:
+        """Return the place of each row's map among all, and mark rows that stay as they are."""
+
+    @abstractmethod
+    def _map_lazily(self, maps: Mapping[Any, Map], blocks: Blocks, label: Any) -> Any:
+        """Map rows that are not in memory."""
+
+    def fit_statistics(self, statistics: Any) -> Self:
+        """Learn from statistics in place of rows.
+
+        Parameters
+        ----------
+        statistics : Statistics or list of Statistics
+            Of all domains or batches, see `Statistics`; those in a list are merged. Without a saved
+            file, and if no feature has heavy tails, maps are those of a fit of all rows, to
+            rounding.
+
+        Returns
+        -------
+        ConDoAdapter or BatchAdapter
+            The fitted adapter itself. Maps are "location-scale" or "shift" ("auto" is the first).
+        """
+        with noting() as notes:
+            merged = together(statistics)
+            with hinted(merged):
+                return self._fit_statistics(merged, notes)
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """Return the names of the features, which maps do not change.
+
+        Parameters
+        ----------
+        input_features : array-like of str or None, default=None
+            Names of features that had none when fitting.
+
+        Returns
+        -------
+        ndarray of str
+            The names.
+        """
+        check_is_fitted(self)
+        names, columns = getattr(self, "feature_names_in_", None), self._columns
+        if names is None and columns is not None and input_features is None:
+            return np.array([f"x{j}" for j in columns], dtype=object)
+        if names is None:
+            found = OneToOneFeatureMixin.get_feature_names_out(self, input_features)
+            return np.asarray(found[columns or slice(None)])
+        if input_features is not None and not set(names) <= set(input_features):
+            raise ValueError("input_features is not equal to feature_names_in_.")
+        return np.asarray(names, dtype=object)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def _keep_features(self, table: Table) -> None:
+        """Note the features that the adapter was fitted with, as scikit-learn does."""
+        by_place = table.columns is None and [*table.positions] != [*range(table.width)]
+        self._columns = list(table.positions) if by_place else None
+        self.n_features_in_ = table.width if by_place else table.n_features
+        if table.feature_names is not None:
+            self.feature_names_in_ = np.asarray(table.feature_names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
+    def _matched(self, X: Any) -> tuple[Table, Table]:
+        """Return a table, and the features in it that the adapter was fitted with."""
+        everything, owner = Table(X), type(self).__name__
+        names, columns = getattr(self, "feature_names_in_", None), self._columns
+        if names is not None and everything.columns is None:
+            text = "X does not have valid feature names, but {owner} was fitted with feature names"
+            warn("no-names", text, UserWarning, owner=owner)
+        elif names is None and everything.columns is not None:
+            text = "X has feature names, but {owner} was fitted without feature names"
+            warn("names", text, UserWarning, owner=owner)
+        if columns is not None and everything.n_features == len(columns):
+            return everything, everything.select(None)  # the features, as transform returns them
+        table = everything.match(names, self.n_features_in_, owner)
+        return everything, table if columns is None else everything.select(columns)
+
+    def _transform(self, X: Any, label: Any, return_std: bool) -> Any:
+        """Map rows by the maps of their labels; add the standard errors of that if wanted."""
+        maps, errors = self._fitted()
+        # set_output puts an array into a container of its own
+        configured = getattr(self, "_sklearn_output_config", {}).get("transform")
+        as_array = (configured or get_config()["transform_output"]) != "default"
+        found = self._apply(X, label, maps, None, as_array)
+        return (found, self._apply(X, label, maps, errors, as_array)) if return_std else found
+
+    def _apply(
+        self,
+        X: Any,
+        label: Any,
+        maps: Mapping[Any, Map],
+        errors: Mapping[Any, StandardErrors | None] | None = None,
+        as_array: bool = False,
+    ) -> Any:
+        """Return mapped rows, or the errors of that if they are given, in the container of X."""
+        if (blocks := blocks_of(X)) is not None:
+            if errors is not None:
+                raise NeedsRows(said("{@`return_std`} needs rows in memory. Collect {@`X`} first."))
+            return self._map_lazily(maps, blocks, label)
+        everything, table = self._matched(X)
+        table.refuse_empty()
+        (code, stays), each = self._place(label, everything), list(maps.values())
+        known = None if errors is None else [errors[name] for name in maps]
+        unknown = [n for b, n in enumerate(maps) if known and known[b] is None and b in code]
+        if unknown:
+            text = "The standard errors of {names} are not known; find them with "
+            raise refusal(text + "condokit.bootstrap(adapter, X, ...).", names=listing(unknown))
+        result = map_rows(table, code, each, known)
+        if stays is not None:
+            for rows, chunk in table.chunks():
+                result[rows][stays[rows]] = chunk[stays[rows]] if known is None else 0.0
+        if as_array:
+            return result
+
+        def depends(marked: Array) -> Array:
+            """Mark the values of rows that depend on marked ones by the map of their label."""
+            found = np.empty((len(marked), each[0].shape[0]), dtype=bool)
+            for b, one in enumerate(each):
+                found[code == b] = one.depends(marked[code == b])
+            return found
+
+        return table.rebuild(result, each[0].outputs(table.columns), known is None, depends)
+
+
+def map_rows(
+    table: Table, code: Array, maps: Sequence[Map], errors: Sequence[Any] | None = None
+) -> Array:
+    """Map rows by the maps at their places, or find the standard errors of that."""
+    result = table.output(maps[0].shape[0])
+    for rows, chunk in table.chunks():
+        here, part = code[rows], result[rows]
+        present = np.flatnonzero(np.bincount(here)).tolist()
+        for b in present:
+            mine: Any = slice(None) if len(present) == 1 else here == b
+            if errors is not None:
+                part[mine] = errors[b].of_mapped(chunk[mine], maps[b])
+                continue
+            values = part if len(present) == 1 else np.empty_like(part[mine])
+            maps[b].apply_chunk(chunk[mine], table, values)
+            if values is not part:
+                part[mine] = values
+    return result
 
 
 def how_read(adapter: Any) -> dict[str, Any]:
     """Return the settings of an adapter that say how confounders are read; see `Roles`."""
     return {name: getattr(adapter, name) for name in ("categorical", "missing", "reliability")}
-
-
-def keep_features(estimator: Any, table: Table, columns: list[int] | None) -> None:
-    """Note the features that an estimator was fitted with, as scikit-learn does."""
-    estimator._columns = columns
-    estimator.n_features_in_ = table.n_features if columns is None else table.width
-    if table.feature_names is not None:
-        estimator.feature_names_in_ = np.asarray(table.feature_names, dtype=object)
-    elif hasattr(estimator, "feature_names_in_"):
-        del estimator.feature_names_in_
-
-
-def names_out(estimator: Any, input_features: Any) -> Array:
-    """Return the names of features that a map does not change."""
-    names, columns = getattr(estimator, "feature_names_in_", None), estimator._columns
-    if names is None and columns is not None and input_features is None:
-        return np.array([f"x{j}" for j in columns], dtype=object)
-    if names is None:
-        found = OneToOneFeatureMixin.get_feature_names_out(estimator, input_features)
-        return np.asarray(found[columns or slice(None)])
-    if input_features is not None and not set(names) <= set(input_features):
-        raise ValueError("input_features is not equal to feature_names_in_.")
-    return np.asarray(names, dtype=object)
-
-
-def is_array_wanted(estimator: Any) -> bool:
-    """Tell whether set_output will put the result of transform into a container of its own."""
-    configured = getattr(estimator, "_sklearn_output_config", {}).get("transform")
-    return (configured or get_config()["transform_output"]) != "default"
-
-
-def by_place(features: Any, domains: Study) -> list[int] | None:
-    """Return the columns of an array that were chosen as features, None if that is all or names."""
-    table = domains.tables[0]
-    return None if features is None or table.columns is not None else list(table.positions)

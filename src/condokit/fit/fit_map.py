@@ -1,11 +1,11 @@
 """From two domains and the ingredients to a fitted map: compare, summarise, solve, shrink."""
 
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
 from condokit.checks import (
     Array,
@@ -88,7 +88,7 @@ class Recipe:
         if reason is not None:
             raise ValueError(reason)
         names = ("family", "prior", "conditional", "divergence")
-        return replace(self, **{name: clone(getattr(self, name)) for name in names})
+        return replace(self, **{name: deepcopy(getattr(self, name)) for name in names})
 
     def compare(self, domains: Study, quiet: bool = False) -> Comparison:
         """Find what the domains have in common; see `condokit.compare.comparison.compare`."""
@@ -266,7 +266,9 @@ def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
                 "features are only shifted. Add rows or merge strata to learn one.",
             )
             recipe, fallback = _without_scale(recipe), {"fallback": "shift"}
-        plain, unit, flat = _solve_together(domains, recipe, comparison)
+        summary = _summarised(domains, recipe, comparison)
+        plain = _with_known_errors(recipe.divergence.solve(recipe.family, summary), summary)
+        unit, flat = summary.spread, summary.flat
     if recipe.family.has_scale:
         _warn_constant(table, flat)
     settled = settle(plain, unit, recipe.shrinkage)
@@ -293,16 +295,11 @@ def _without_scale(recipe: Recipe) -> Recipe:
     return replace(recipe, family=kind(recipe.family.links))
 
 
-def _solve_together(
-    domains: Study, recipe: Recipe, comparison: Comparison
-) -> tuple[Solution, Array, Array]:
-    """Return the best map, the reference's spread, and which features are constant."""
-    family, divergence = recipe.family, recipe.divergence
+def _summarised(domains: Study, recipe: Recipe, comparison: Comparison) -> Rows | MomentPair:
+    """Return what the divergence needs of the data for a diagonal map."""
     if recipe.needs == "rows":
-        rows = Rows.read(domains, comparison, family.has_scale)
-        return divergence.solve(family, rows), rows.spread, rows.flat
-    pair = _moments(domains, recipe, comparison)
-    return solve_moments(family, divergence, pair), pair.unit, pair.flat
+        return Rows.read(domains, comparison, recipe.family.has_scale)
+    return _moments(domains, recipe, comparison)
 
 
 def _moments(domains: Study, recipe: Recipe, comparison: Comparison) -> MomentPair:
@@ -310,12 +307,19 @@ def _moments(domains: Study, recipe: Recipe, comparison: Comparison) -> MomentPa
     return moment_pair(domains, comparison, recipe.conditional, shared, scaled)
 
 
+def _with_known_errors(solution: Solution, summary: Rows | MomentPair) -> Solution:
+    """Return a diagonal map with its errors as far as moments tell them; rows tell all."""
+    if isinstance(summary, Rows):
+        return solution
+    solution = replace(solution, widening=summary.widening)
+    if not summary.knows_errors:
+        solution = replace(solution, se_log_scale=None, se_image=None)
+    return only_shifted(solution, summary.flat)
+
+
 def solve_moments(family: MapFamily, divergence: Divergence, pair: MomentPair) -> Solution:
     """Return the best diagonal map between moments, with errors as far as they are known."""
-    solution = replace(divergence.solve(family, pair), widening=pair.widening)
-    if not pair.knows_errors:
-        solution = replace(solution, se_log_scale=None, se_image=None)
-    return only_shifted(solution, pair.flat)
+    return _with_known_errors(divergence.solve(family, pair), pair)
 
 
 def _solve_by_gaps(domains: Study, recipe: Recipe) -> tuple[Solution, Array, Array]:
@@ -326,11 +330,13 @@ def _solve_by_gaps(domains: Study, recipe: Recipe) -> tuple[Solution, Array, Arr
         try:
             compared = recipe.compare(part, quiet=True)
             lone = _has_no_spread(recipe, compared)
-            found = _solve_together(part, _without_scale(recipe) if lone else recipe, compared)
+            own = _without_scale(recipe) if lone else recipe
+            summary = _summarised(part, own, compared)
+            solution = _with_known_errors(own.divergence.solve(own.family, summary), summary)
         except ValueError as error:
             names = listing(part.tables[0].labels)
             raise type(error)(f"{names}, where values are known: {error}") from None
-        solution, unit[features], flat[features] = found
+        unit[features], flat[features] = summary.spread, summary.flat
         flat[features] |= lone
         results.append((features, solution))
     return joined(results), unit, flat

@@ -1,12 +1,18 @@
 """What a fit hands over: the map, its errors, what was compared, and facts of the fit."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from condokit.checks import Array
+import numpy as np
+
+from condokit.checks import Array, Note
 from condokit.compare.overlap import Overlap
 from condokit.compare.priors import Support
+from condokit.data.disclosure import hidden_counts, told
+from condokit.data.noise import kinds
+from condokit.data.study import Study
+from condokit.maps.provenance import FrozenDict, frozen, setting, versions
 from condokit.maps.standard_errors import StandardErrors
 
 
@@ -30,6 +36,8 @@ class FitReport(Mapping[str, Any]):
     curvature: float | None = None  #: Times the rows: how well the data determine the matrix.
     kept_log_scale: float | None = None  #: Mean share of plain log-scales that shrinkage kept.
     kept_shift: float | None = None  #: Mean share of plain shifts that shrinkage kept.
+    chance_of_difference: float | None = None  #: Probability that there is anything to correct.
+    chance_of_scale: float | None = None  #: Probability that a shift is not enough.
     constant_features: list[str] | None = None  #: Within strata in a domain, so only shifted.
     mean_terms: list[str] | None = None  #: Of features given confounders, beyond straight lines.
     variance_terms: list[str] | None = None  #: What the spread of features depends on.
@@ -50,9 +58,10 @@ class FitReport(Mapping[str, Any]):
     control_share: float | None = None  #: Of the controls' variance within domains.
 
     def __getitem__(self, name: str) -> Any:
-        if name not in list(self):
+        value = getattr(self, name) if name in self.__dataclass_fields__ else None
+        if value is None:
             raise KeyError(name)
-        return getattr(self, name)
+        return value
 
     def __iter__(self) -> Iterator[str]:
         return (f.name for f in fields(self) if getattr(self, f.name) is not None)
@@ -70,3 +79,61 @@ class Fit:
     support: Support
     overlap: Overlap
     report: FitReport
+
+
+def called(ingredient: Any) -> str:
+    """Return the name of an ingredient that was given as one, or as an instance."""
+    return ingredient if isinstance(ingredient, str) else type(ingredient).__name__
+
+
+def account(
+    settings: Mapping[str, Any],
+    domains: Study,
+    notes: Sequence[Note],
+    facts: Mapping[str, Any],
+) -> FrozenDict:
+    """Tell how maps came about, without anything that a file may not give away."""
+    # no times and no addresses, so that the same fit yields the same file; no counts of few rows
+    return frozen(
+        {
+            "versions": versions(),
+            "adapter": {k: setting(value) for k, value in settings.items() if k != "verbose"},
+            "confounders": kinds(domains),
+            **{name: value for name, value in facts.items() if value is not None},
+            "warnings": list(dict.fromkeys(f"{n.category}: {told(n.sentence)}" for n in notes)),
+        }
+    )
+
+
+def account_of_map(
+    settings: Mapping[str, Any],
+    domains: Study,
+    fit: Fit,
+    chosen: Any,  # a `Candidate`
+    notes: Sequence[Note],
+) -> Mapping[str, Any]:
+    """Tell how a map was fitted, without anything that a file may not give away."""
+    labels = dict(zip(("query", "reference"), map(str, domains.labels)))
+    facts = {
+        "map": "monotone" if fit.map.kind == "monotone" else fit.report.get("fallback", chosen.map),
+        "divergence": called(chosen.divergence),
+        "conditional": called(chosen.conditional),
+        "domains": labels,
+        "columns_left_alone": dict(domains.left),
+        "rows": {side: _rows(domains, fit, side) for side in labels},
+        "overlap": {
+            "coefficient": round(fit.overlap.coefficient, 2),
+            "by_confounder": {n: round(c, 2) for n, c in fit.overlap.by_confounder.items()},
+        },
+        "standard_errors": fit.errors is not None,
+        "fitted_as_normal": fit.report.fitted_as_normal or None,
+    }
+    return account(settings, domains, notes, facts)
+
+
+def _rows(domains: Study, fit: Fit, side: str) -> Any:
+    """Return how many rows were compared, or how many at most if that tells of too few."""
+    compared = fit.report[f"rows_{side}"]
+    mine = domains.kept() & (domains.is_query == (side == "query"))
+    total = mine.sum() if domains.weights is None else domains.weights[mine].sum()
+    return hidden_counts(np.array([compared, max(total - compared, 0.0)]))[0]

@@ -23,11 +23,14 @@ class Settled:
     solution: Solution
     # mean shares of the plain log-scale and shift that are kept: 1 is all, 0 the identity
     kept: tuple[float, float] = (1.0, 1.0)
+    # probabilities that there is anything to correct, and that a scale is needed
+    chances: tuple[float | None, float | None] = (None, None)
     other_units: Array | None = None  # scales that no prior pulls towards one
 
     def facts(self, plain: Solution, table: Table) -> dict[str, Any]:
         """Return what the report tells; warn of features that are treated otherwise."""
         found: dict[str, Any] = dict(zip(("kept_log_scale", "kept_shift"), self.kept))
+        found |= dict(zip(("chance_of_difference", "chance_of_scale"), self.chances))
         found["n_iter"] = plain.n_iter
         # a few of many thousands are no matter of units
         if self.other_units is not None and self.other_units.mean() > _FEW_OTHERS:
@@ -79,10 +82,11 @@ def settle(solution: Solution, unit: Array, shrinkage: Any) -> Settled:
     """Shrink the plain map as asked."""
     knows_errors = solution.se_log_scale is not None and solution.se_image is not None
     if shrinkage == "auto" and knows_errors:
-        pulled, other_units = posterior(solution, unit)
+        pulled, found = posterior(solution, unit)
         log_scale = _share(np.log(pulled.scale), np.log(solution.scale))
         shift = _share(pulled.image - pulled.centre, solution.image - solution.centre)
-        return Settled(pulled, (log_scale, shift), other_units)
+        chances = float(found.differs[0]), float(found.scaled[0])
+        return Settled(pulled, (log_scale, shift), chances, found.other_units[:, 0])
     if shrinkage in ("auto", None, 0.0):
         return Settled(solution)
     share = 1.0 - shrinkage

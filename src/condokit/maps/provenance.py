@@ -41,10 +41,16 @@ class FrozenDict(dict[str, Any]):
 
 def check_provenance(value: Any) -> FrozenDict | None:
     """Return how a map was fitted in a form that cannot be changed; refuse what JSON cannot say."""
-    if value is None:
-        return None
+    if value is None or isinstance(value, FrozenDict):  # which is checked, or our own account
+        return value
     MAPS.read(value, "provenance", "provenance")
-    return _frozen(value, [_MOST_ENTRIES])
+    return frozen(value)
+
+
+def frozen(facts: Mapping[str, Any]) -> FrozenDict:
+    """Return facts that cannot be changed; a file's schema is asked when they are saved."""
+    found: FrozenDict = _frozen(facts, [_MOST_ENTRIES])
+    return found
 
 
 def _frozen(value: Any, room: list[int], depth: int = 0) -> Any:

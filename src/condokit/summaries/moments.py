@@ -27,7 +27,7 @@ class MomentPair:
     knows_errors: bool = True  # whether the moments at different values are independent
 
     @property
-    def unit(self) -> Array:
+    def spread(self) -> Array:
         """The reference's spread given the confounders."""
         return np.sqrt(self.weights @ self.reference.var)
 

@@ -48,7 +48,7 @@ class Rows:
     unit: Array
     flat: Array  # (n_features,): whether it is constant within strata in a domain
     spread: Array  # (n_features,): of the reference within strata
-    groups: Array | None = None  # subjects; one that is in both domains is two
+    groups: Array | None = None  # subjects, each wherever its rows are
 
     @classmethod
     def read(cls, domains: Study, comparison: Comparison, scaled: bool) -> "Rows":
@@ -73,8 +73,7 @@ class Rows:
         order = np.argsort(~is_query, kind="stable")
         groups = None
         if domains.groups is not None:
-            subject = domains.groups[comparison.used][order]
-            groups = np.unique(2 * subject + is_query[order], return_inverse=True)[1]
+            groups = np.unique(domains.groups[comparison.used][order], return_inverse=True)[1]
         return cls(
             domains,
             comparison.used,

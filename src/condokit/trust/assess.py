@@ -31,7 +31,7 @@ from condokit.data.disclosure import (
     shares_of_few,
     shown_names,
 )
-from condokit.data.measurements import FEW_LEVELS, told
+from condokit.data.measurements import FEW_LEVELS, REPEATED, repeated_subjects, told
 from condokit.data.reader import read_two
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.roles import Roles
@@ -39,6 +39,7 @@ from condokit.data.study import Strata, Study, cell_names
 from condokit.data.subsets import subsample_sides
 from condokit.fit.choose import MANY_ROWS
 from condokit.fit.fit_map import determines_matrix
+from condokit.solvers.pooled.subjects import tied_to_batches
 from condokit.trust.columns import ADVICE, describe_features, unused_that_matter
 
 _FEW_ROWS = MIN_CELL  # of a cell; rows are asked for in multiples of it
@@ -192,6 +193,7 @@ def assess(
     each = domains.rows_behind
     remarkable = describe_features(domains)
     findings += [*unused_that_matter(domains), *_of_columns(domains, remarkable, min_cell)]
+    findings += _of_subjects(domains)
     findings = gravest_first(findings)
     gravest = findings[0].level if findings else "note"
     goal = 0.0 if gravest == "note" else max(warn_overlap, 0.5)
@@ -253,7 +255,8 @@ def _assessed_batches(adapter: BatchAdapter, study: Study) -> BatchAssessment:
     if far:
         text = f"values of {listing(far)} will be off by more than {_FAR} sd."
         findings.append(Finding("care", text, "Add rows of shared strata, or bridges."))
-    verdict = "not possible" if lost else "go with care" if far else "go"
+    findings += _of_subjects(study)
+    verdict = "not possible" if lost else "go with care" if findings else "go"
     edges = [{**edge, "batches": " - ".join(map(str, edge["batches"]))} for edge in graph.edges()]
     wanted = str(plan).splitlines()[1:]
     return BatchAssessment(
@@ -299,10 +302,19 @@ def _of_rows(domains: Study, comparison: Comparison) -> Iterator[Finding]:
         if few and total >= _FEW_ROWS:
             yield Finding("care", f"fewer than {_FEW_ROWS} {name} rows with {listing(few)}.")
     if domains.groups is not None:
+        tied = tied_to_batches(comparison.covariates, comparison.is_query)
+        if names := [c.name for c, one in zip(domains.continuous, tied) if one]:
+            text = f"{listing(names)} changes within subjects with the domain alone. Its effect "
+            yield Finding("note", text + "within them is taken to be that between them.")
         for name, mine in sides(domains.is_query):
             if len(np.unique(domains.groups[mine & (comparison.place >= 0)])) < _FEW_SUBJECTS:
                 text = f"the {name} rows are of fewer than {_FEW_SUBJECTS} subjects."
                 yield Finding("care", text)
+
+
+def _of_subjects(study: Study) -> list[Finding]:
+    names = repeated_subjects(study)
+    return [Finding("care", said(REPEATED, names=listing(names)))] if names else []
 
 
 def _of_columns(domains: Study, remarkable: Sheet, min_cell: int) -> Iterator[Finding]:

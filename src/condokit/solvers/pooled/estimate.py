@@ -25,10 +25,16 @@ from condokit.solvers.pooled.products import (
     unexplained,
     value_rows,
 )
+from condokit.solvers.pooled.ratios import (
+    common_ratio,
+    own_ratios,
+    ratio_likelihoods,
+    ratio_shares,
+)
 from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
 from condokit.solvers.pooled.streams import WEIGHTED_VALUES, Columns, PlainProducts, State, settle
-from condokit.solvers.pooled.subjects import with_subject_means, without_subject
+from condokit.solvers.pooled.subjects import Subjects
 from condokit.solvers.pooled.weights import errors, fit_weights, shape
 from condokit.solvers.solution import Evidence, Solution, joined
 from condokit.summaries.rows import Rows
@@ -40,7 +46,8 @@ _CHOOSING_ROWS = 4000  # rows that choose it
 MANY_ROWS = 20_000  # rows that tell whether the variance depends on anything
 _SCREENED = 64  # rows of a domain in which equal values are looked for
 LEVEL_ROWS = 10  # of a level whose variance is its own, among other confounders
-_RATIOS = (0.0, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0, 7.0, 15.0, 40.0)  # of subjects
+_RATIO_STEPS = 3  # in which the ratio of subjects is chosen at the scales of the last one
+_FEWEST_SUBJECTS = 4
 TIED = 0.2
 MODAL = 0.5
 RARE = 0.8
@@ -113,7 +120,7 @@ def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     noise = NoiseModel.of_levels(cell % L, L, L > 1)
     stacked = Stacked(X, None, np.zeros(0), side[cell], 2, 1, counts, noise)
     never = np.zeros(d, dtype=np.bool_)
-    own = fixed, never, ~discrete.modal, None, n_effective, _CELL_VALUES
+    own = fixed, never, ~discrete.modal, n_effective, _CELL_VALUES
     table, tails = _estimates(stacked, *own)
     heavy, unknown = tails & ~discrete.tied & ~rows.flat, np.zeros(d, dtype=np.bool_)
     read, n_rows = rows.single(np.flatnonzero(heavy)), len(rows.order)
@@ -128,7 +135,7 @@ def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
         stacked = Stacked(single.X, None, np.zeros(0), *where, noise)
         again = solve(stacked, fixed[part])
         again = fit_weights(stacked, again, fixed[part], tails[part], n_effective)
-        table[:, part] = _table(stacked, again, None)
+        table[:, part] = _table(stacked, again)
     facts: dict[str, Any] = {"variance": ["levels"]} if at.n_categories > 1 else {}
     facts["as_normal"] = unknown
     return _assemble(table, rows, fixed, discrete, n_effective, facts)
@@ -139,7 +146,6 @@ def _estimates(
     fixed: Array,
     may_tail: Array,
     may_vary: Array,
-    subjects: Array | None,
     n_effective: float,
     n_values: int = FEATURE_VALUES,
     found_of: dict[int, tuple[Found, int]] | None = None,
@@ -153,13 +159,13 @@ def _estimates(
     for some in _parts(np.arange(d), n, n_values):
         part = at.of(slice(some[0], some[-1] + 1))
         found = solve(part, fixed[some])
-        table[:, some], tails[some] = _table(part, found, subjects), shape(part, found)[1]
+        table[:, some], tails[some] = _table(part, found), shape(part, found)[1]
     vary = may_vary & (not at.noise.empty)
     t = _heavy(at, fixed, tails & may_tail, vary, n_effective)
     for some in _parts(np.flatnonzero(t | vary), n, n_values):
         part, own = at.of(some), fixed[some]
         found = fit_weights(part, solve(part, own), own, t[some], n_effective)
-        table[:, some] = _table(part, found, subjects)
+        table[:, some] = _table(part, found)
         if found_of is not None:
             found_of.update({int(j): (found, k) for k, j in enumerate(some)})
         if not may_tail.any():
@@ -177,9 +183,9 @@ def _heavy(at: Stacked, fixed: Array, tails: Array, vary: Array, n_effective: fl
     return tails
 
 
-def _table(at: Stacked, found: Found, subjects: Array | None) -> Array:
+def _table(at: Stacked, found: Found) -> Array:
     """Return what `_assemble` needs of features in standard units, a column for each."""
-    own = np.broadcast_arrays(*errors(at, found, 0, subjects), found.s[:, 0])[:3]
+    own = np.broadcast_arrays(*errors(at, found, 0), found.s[:, 0])[:3]
     return np.concatenate([np.stack(own), _row(found)])
 
 
@@ -212,10 +218,11 @@ def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     X = rows.values()
     law = law_of(rows, X, fixed, discrete)
     may_tail, may_vary = ~discrete.tied & ~rows.flat, ~discrete.modal
-    own = fixed, may_tail, may_vary, rows.groups, law.n_effective
-    table, _ = _estimates(law.stacked(X), *own)
-    facts = {**law.facts, "subjects": law.rho}
-    return _assemble(table, rows, fixed, discrete, law.n_effective, facts)
+    own = fixed, may_tail, may_vary, law.n_effective
+    at = law.with_ratios(law.stacked(X), fixed)
+    table, _ = _estimates(at, *own)
+    facts = {**law.facts, "subjects": float(np.median(at.rho))}
+    return _assemble(table, rows, fixed, discrete, law.n_effective, facts, at.rho)
 
 
 def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
@@ -233,7 +240,7 @@ def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     may_tail = _heavy(alone, fixed, may_tail, vary, law.n_effective)
     law.frame = replace(law.frame, at=replace(plain, weights=at.weights))
     found_of: dict[int, tuple[Found, int]] = {}
-    how = None, law.n_effective, FEATURE_VALUES, found_of
+    how = law.n_effective, FEATURE_VALUES, found_of
     table, _ = _estimates(law.stacked(X), fixed, may_tail, may_vary, *how)
     standards = [standard_units(np.asarray(c.values)[rows.used]) for c in rows.domains.continuous]
     if law.noise.empty:  # perhaps of some of these rows
@@ -246,7 +253,7 @@ def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
         for few, own in gathered.products.parts():
             mine, never = some[few], np.zeros(len(few), dtype=np.bool_)
             stacked = columns.stacked(node_rows(own), rows.units(mine), law.noise.levels)
-            exact = fixed[mine], never, may_vary[mine], None, law.n_effective, _CELL_VALUES
+            exact = fixed[mine], never, may_vary[mine], law.n_effective, _CELL_VALUES
             table[3:, mine] = _estimates(stacked, *exact)[0][3:]
     for some in _parts(np.flatnonzero(weighted), columns.n_products, WEIGHTED_VALUES):
         state = State.of([found_of[j] for j in some.tolist()], rows.units(some), plain, columns)
@@ -270,7 +277,7 @@ def fit_products(rows: Rows, continuous: Continuous, fixed: Array, discrete: Dis
         kurtosis, heavy = residual_kurtosis(part.strata, known)
         never, vary = np.zeros(len(features), dtype=np.bool_), ~kind.modal
         stacked = law.stacked(X) if not heavy.any() else law.with_kurtosis(known, units, kurtosis)
-        table, _ = _estimates(stacked, own, never, vary, None, law.n_effective, _CELL_VALUES)
+        table, _ = _estimates(stacked, own, never, vary, law.n_effective, _CELL_VALUES)
         heavy &= ~kind.tied & ~part.flat
         read, unknown = part.single(np.flatnonzero(heavy)), heavy.copy()
         for one in np.flatnonzero(heavy)[:, None]:
@@ -279,7 +286,7 @@ def fit_products(rows: Rows, continuous: Continuous, fixed: Array, discrete: Dis
             where = single.side * law.frame.at.n_categories + single.category
             at = law.of_values(known, int(one[0]), single.X, single.counts, where, part.unit)
             again = fit_weights(at, solve(at, own[one]), own[one], one >= 0, law.n_effective)
-            table[:, one], unknown[one] = _table(at, again, None), False
+            table[:, one], unknown[one] = _table(at, again), False
         facts = {**law.facts, "as_normal": unknown}
         results.append((features, _assemble(table, part, own, kind, law.n_effective, facts)))
     return joined(results) if len(results) > 1 else results[0][1]
@@ -313,9 +320,7 @@ def law_of_products(
 def law_of(rows: Rows, X: Array, fixed: Array, discrete: Discrete) -> "Law":
     """Choose what features depend on, given all rows in standard units."""
     at, side = rows.covariates, np.where(np.arange(len(rows.order)) < rows.n_query, 0, 1)
-    if rows.groups is not None:
-        at = with_subject_means(at, rows.groups)
-    frame = Frame(at, side, 2, 1, rows.groups)
+    frame = Frame(at, side, 2, 1, Subjects.of(rows.groups, None, side, 2))
     few = np.flatnonzero(~discrete.rare & ~rows.flat)
     few = few if len(few) else np.arange(len(fixed))
     few = few[subsample(len(few), MOST_SELECTING)]
@@ -330,28 +335,22 @@ class Frame:
     batch: Array
     n_batches: int
     reference: int
-    subjects: Array | None = None
-    bridge: Array | None = None  # the sample that was measured in several batches, -1 if none
+    subjects: Subjects | None = None
     # of rows that stand for products: their functions, and as how many features these count
     basis: RangeBasis | None = None
     n_effective: float | None = None
 
     def take(self, rows: Array) -> "Frame":
         """Return some of the rows."""
-        subjects, bridge = (
-            None if one is None else one[rows] for one in (self.subjects, self.bridge)
-        )
-        at, batch = self.at.take(rows), self.batch[rows]
-        return replace(self, at=at, batch=batch, subjects=subjects, bridge=bridge)
+        subjects = None if self.subjects is None else self.subjects.take(rows)
+        return replace(self, at=self.at.take(rows), batch=self.batch[rows], subjects=subjects)
 
     def columns(self, design: Design) -> tuple[Array, Array]:
-        """Return the columns of confounders, bridges and batches, and their penalties."""
+        """Return the columns of confounders and batches, and their penalties."""
         U, penalty = design.columns(self.at)
-        if self.bridge is not None:
-            U[self.bridge >= 0] = 0.0  # a sample's own level stands for its confounders
-            samples = self.bridge[:, None] == np.unique(self.bridge[self.bridge >= 0])
-            U = np.column_stack([U, samples])
-            penalty = np.append(penalty, np.zeros(samples.shape[1]))
+        if self.subjects is not None and self.subjects.is_free.any():
+            # a sample's own level stands for its confounders
+            U[self.subjects.is_free[self.subjects.code]] = 0.0
             U, penalty = U[:, (kept := independent(U))], penalty[kept]
         dummies = self.batch[:, None] == np.delete(np.arange(self.n_batches), self.reference)
         return np.column_stack([U, dummies]), np.append(penalty, np.zeros(dummies.shape[1]))
@@ -359,14 +358,16 @@ class Frame:
     def sample(self, most_rows: int) -> Array:
         """Return rows that choose the design: evenly taken by value from every batch."""
         n, K = len(self.batch), self.n_batches
-        if n <= most_rows or self.subjects is not None or self.basis is not None:
+        together = np.zeros(0, dtype=np.intp) if self.subjects is None else self.subjects.rows
+        most_rows -= len(together)
+        if n - len(together) <= most_rows or most_rows <= 0 or self.basis is not None:
             return np.arange(n)
         order = np.lexsort((*self.at.Z.T, self.at.category))
-        kept = []
+        order, kept = order[~np.isin(order, together)], [together]
         for own in (order[self.batch[order] == b] for b in range(K)):
-            most = max(most_rows // K, most_rows - (n - len(own)))
+            most = max(most_rows // K, most_rows - (len(order) - len(own)))
             kept.append(np.sort(own[subsample(len(own), most)]))
-        return np.concatenate(kept)
+        return np.concatenate(kept) if not len(together) else np.sort(np.concatenate(kept))
 
 
 def choose_law(
@@ -397,6 +398,7 @@ class Law:
     ) -> None:
         self.frame, self.fixed, self.usable, self.known = frame, fixed, usable, known
         self.design, self.rho, self.n_effective = free_columns(frame.at, frame.basis)[0], 0.0, 1.0
+        self.shares: Array | None = None  # of features with each ratio of variances of subjects
         self.noise = NoiseModel.of_levels(frame.at.category, frame.at.n_categories, False)
         self.precision = np.ones(len(X))
         self.X = _winsorised(self.stacked(X, known), fixed)
@@ -422,15 +424,15 @@ class Law:
             self.n_effective *= n_features / few
 
     def stacked(self, X: Array, known: Array | None = None) -> Stacked:
-        """Return rows freed of subjects."""
+        """Return rows with what they depend on."""
         frame, at = self.frame, self.frame.at
         U, penalty = frame.columns(self.design)
-        X, U = (without_subject(part, frame.subjects, self.rho) for part in (X, U))
         counts, noise = at.counts[:, None] * (1.0 if known is None else known), self.noise
         if noise.empty:
             noise = NoiseModel.of_levels(at.category, at.n_categories, False)
         where = frame.batch, frame.n_batches, frame.reference
-        return Stacked(X, U, penalty, *where, counts, noise)
+        who = frame.subjects, np.array([self.rho])
+        return Stacked(X, U, penalty, *where, counts, noise, *who)
 
     def with_kurtosis(
         self, known: Continuous, units: tuple[Array, Array], kurtosis: Array
@@ -456,36 +458,41 @@ class Law:
         )
 
     def _choose_mean(self) -> None:
-        frame, apart = self.frame, None
-        if frame.subjects is not None:
-            apart = partial(without_subject, subjects=frame.subjects, rho=self.rho)
-        sample = frame.sample(_CHOOSING_ROWS)
-        part = frame.take(sample)
+        sample = self.frame.sample(_CHOOSING_ROWS)
+        part = self.frame.take(sample)
         where = part.batch, part.n_batches, part.reference, part.at, part.at.counts
-        X = without_subject(self.X, frame.subjects, self.rho)[sample]
-        known = apart, part.basis, part.n_effective
-        chosen = select(X, *where, self.precision[sample], self.fixed, *known)
+        known = part.subjects, self.rho, part.basis, part.n_effective
+        chosen = select(self.X[sample], *where, self.precision[sample], self.fixed, *known)
         self.design, self.n_effective = chosen
-        if frame.subjects is not None:
-            self._choose_ratio(np.bincount(frame.subjects))
+        who = self.frame.subjects
+        if who is not None and (~who.is_free).sum() >= _FEWEST_SUBJECTS:
+            self._choose_ratio()
 
-    def _choose_ratio(self, size: Array) -> None:
-        """Choose the variance between subjects over that within, by restricted likelihood."""
-        best, ratio = -np.inf, 0.0
-        few = len(size) == len(self.X) or len(size) < 4
-        for self.rho in () if few else _RATIOS:
-            at = self.stacked(self.X)
-            found = solve(replace(at, counts=at.counts * self.precision[:, None]), self.fixed)
-            gain = (found.reduced.n_eff * np.log(found.s)).sum(1)
-            value = np.mean(gain - found.dof * np.log(found.sigma2) / 2)
-            value += 0.5 * found.reduced.log_det - 0.5 * np.log1p(size * self.rho).sum()
-            if value > best + 1e-9:
-                best, ratio = value, self.rho
-        self.rho = ratio
+    def _choose_ratio(self) -> None:
+        """Choose the ratio of variances that features have in common, and how far theirs differ."""
+        for _ in range(_RATIO_STEPS):
+            before, at = self.rho, self.stacked(self.X, self.known)
+            value = ratio_likelihoods(at, self.fixed, self.precision[:, None])
+            self.rho = common_ratio(value)
+            if abs(np.log((self.rho + 0.01) / (before + 0.01))) < 0.1:
+                break
+        self.shares = ratio_shares(value, self.n_effective)
+
+    def with_ratios(self, at: Stacked, fixed: Array) -> Stacked:
+        """Return rows with the ratio of variances of subjects of each feature."""
+        if at.subjects is None or self.shares is None:
+            return at
+        w = self.precision[:, None] if len(self.precision) == len(at.X) else None
+        rho = np.zeros(at.X.shape[1])
+        for some in _parts(np.arange(len(rho)), len(at.X)):
+            part = at.of(some)
+            part = replace(part, X=_winsorised(part, fixed[some]))
+            rho[some] = own_ratios(ratio_likelihoods(part, fixed[some], w), self.shares)
+        return replace(at, rho=rho, kept={})
 
     def _choose_noise(self) -> bool:
         """Choose what the variance depends on; return whether it depends on anything."""
-        at, w, bridge = self.frame.at, self.frame.at.counts, self.frame.bridge
+        at, w = self.frame.at, self.frame.at.counts
         found = solve(self.stacked(self.X, self.known), self.fixed)
         h = found.reduced.h
         square = found.e**2 / (found.sigma2 * (1 - h))
@@ -500,9 +507,6 @@ class Law:
         if self.frame.basis is not None:  # whose rows tell of variances by level alone
             at = replace(at, Z=at.Z[:, :0])
         noise = choose_noise(square, at, w, levels, pooled, self.design.index)
-        if bridge is not None:  # which differ less
-            code = np.where(bridge >= 0, at.n_categories, at.category if levels else 0)
-            noise = replace(noise, category=code, n_categories=at.n_categories + 1, levels=True)
         if noise.empty:
             return False
         self.noise = noise
@@ -531,13 +535,14 @@ def _assemble(
     discrete: Discrete,
     n_effective: float,
     facts: dict[str, Any],
+    rho: Array | float = 0.0,
 ) -> Solution:
-    """Return the solution in the user's units."""
+    """Return the solution in the user's units; `rho` is the ratio of variances of subjects."""
     V, V_image, cov, nu, s2, dof, n_eff, m, *G, at, image = table
     uq, ur = rows.unit
     free = np.isnan(fixed[:, 0])
     evidence = Evidence(
-        residual_sd=np.sqrt(s2 * (1 + facts.get("subjects", 0.0))) * ur,
+        residual_sd=np.sqrt(s2 * (1 + rho)) * ur,
         n_effective=n_effective,
         dof=dof,
         n_eff=n_eff,

@@ -1,6 +1,5 @@
 """Selection of blocks of columns by restricted likelihood, pooled over features."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,6 +18,7 @@ from condokit.solvers.pooled.design import (
 )
 from condokit.solvers.pooled.noise import NoiseModel
 from condokit.solvers.pooled.stacked import Found, Stacked, scales, solve
+from condokit.solvers.pooled.subjects import Subjects, subject_means
 
 INDEX_STEPS = 1  # that bend the index
 
@@ -128,48 +128,52 @@ def select(
     weights: Array,
     precision: Array,
     fixed: Array,
-    transform: Callable[[Array], Array] | None = None,
+    subjects: Subjects | None = None,
+    rho: float = 0.0,
     basis: RangeBasis | None = None,
     n_effective: float | None = None,
 ) -> tuple[Design, float]:
     """Choose the design from rows of a few features, centred by batch.
 
-    Rows count `weights` and have variances proportional to 1 / `precision`; `transform` makes
-    columns independent over rows, as X already is; rows that stand for products are told by the
+    Rows count `weights` and have variances proportional to 1 / `precision`; those of `subjects`
+    whose level may be any have no confounders; rows that stand for products are told by the
     functions of a `basis`. Returns the design, and as how many independent features these count
     (`effective_number`), if it is not given.
     """
     dummies = (batch[:, None] == np.delete(np.arange(n_batches), reference)).astype(float)
     design, always = free_columns(at, basis)
-    free = transform if transform is not None else np.asarray
-    D, W = free(np.column_stack([design.unpenalised(at), dummies])), (weights * precision)[:, None]
+    free = np.ones((len(X), 1)) if subjects is None else ~subjects.is_free[subjects.code][:, None]
+    D, W = np.column_stack([free * design.unpenalised(at), dummies]), precision[:, None]
     noise = NoiseModel.of_levels(at.category, at.n_categories, False)
     where = np.zeros(D.shape[1]), batch, n_batches, reference, weights[:, None]
-    rows = Stacked(X, D, *where, noise)
-    start = solve(rows, fixed, precision[:, None])
+    rows = Stacked(X, D, *where, noise, subjects, np.array([rho]))
+    start, root = solve(rows, fixed, W), np.sqrt(weights * precision)[:, None]
     if n_effective is None:
-        n_effective = effective_number(start.e * np.sqrt(W), float(weights.sum()))
+        n_effective = effective_number(start.e * root, float(weights.sum()))
     index = None
-    if transform is None and basis is None:
-        index = _index(at, dummies, X * start.s.T[batch], start.e, W[:, 0])
+    if subjects is None and basis is None:
+        index = _index(at, dummies, X * start.s.T[batch], start.e, root[:, 0] ** 2)
     design = replace(design, index=index)
     offered = candidates(at, index) if basis is None else basis_candidates(at, basis)
-    scaled, parts, inverse = [], [], rows.inverses(W)[0][0]
+    if subjects is not None and (means := subject_means(at, batch)) is not None:
+        offered.append(means)
+    scaled, parts, inverse, WD = [], [], rows.inverses(W)[0][0], rows.weighed(D, W)
     for block in always + offered:  # off D, in units of mean row variance 1
-        values = free(block(at))
-        rest = values - D @ (inverse @ (D.T @ (values * W)))
-        size2 = float(W[:, 0] @ (rest**2).sum(1) / weights.sum())
+        values = free * block(at)
+        rest = values - D @ (inverse @ (WD.T @ values))
+        size2 = float((rows.weighed(rest, W) * rest).sum() / weights.sum())
         if size2 > 1e-12 * float((values**2).sum(1).mean()):
             parts.append(rest / np.sqrt(size2))
             scaled.append(replace(block, unit=1 / np.sqrt(size2)))
     if not parts:
         return design, n_effective
-    Phi, WX = np.hstack(parts), W * X
-    cross = np.stack([Phi[own].T @ WX[own] for own in rows.rows])
+    Phi = np.hstack(parts)
+    WPhi = rows.weighed(Phi, W)
+    cross = np.stack([WPhi[own].T @ X[own] for own in rows.rows])
     edges = np.cumsum([0, *(part.shape[1] for part in parts)])
     columns = [np.arange(a, b) for a, b in zip(edges[:-1], edges[1:])]
     costs = np.array([block.cost for block in scaled])
-    gram = (Phi * W).T @ Phi
+    gram = WPhi.T @ Phi
     selector = Selector(gram, cross, start, rows, fixed, n_effective, columns, costs)
     shares = selector.run([k for k, block in enumerate(scaled) if block.always])
     chosen = tuple(scaled[k] for k in shares)

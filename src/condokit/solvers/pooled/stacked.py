@@ -4,10 +4,9 @@ Per feature, with :math:`x_b` the values of batch b in units of its own and zero
 
 .. math:: \sum_b s_b x_b = D \theta + \sigma \sqrt{v} \epsilon, \quad \epsilon \sim t_\nu,
 
-D the functions of the confounders (`design`), the indicators of samples that were measured in
-several batches (bridges), and those of all batches but the reference r, whose scale is one; v the
-effect of confounders on the variance. With weights :math:`W = diag(w_i / v_i)`, the penalty P of
-curves, and :math:`B = (D'WD + P)^{-1}`,
+D the functions of the confounders (`design`) and the indicators of all batches but the reference r,
+whose scale is one; v the effect of confounders on the variance. With weights
+:math:`W = diag(w_i / v_i)`, the penalty P of curves, and :math:`B = (D'WD + P)^{-1}`,
 
 .. math::
     Q_{bc} = x_b' W x_c - (D'W x_b)' B (D'W x_c), \quad
@@ -20,6 +19,10 @@ It does not change if all scales are multiplied, so its minimum is that of the c
 (`design.best_scale`). :math:`\theta = \sum_b s_b T_b` with :math:`T_b = B D'W x_b`, and
 :math:`\sigma^2 = s'Qs / dof`. For two batches, the image of :math:`x_0 = T_{qq}`, which is
 :math:`-T_{qr}`, is uncorrelated with the scale.
+
+Rows of one subject (`subjects`) have :math:`V^{-1}` in place of W, of all batches together, and
+:math:`n_b = N_b - \sum_{i \in b} d_i' B (V^{-1} D)_i`, for which the expectation of
+:math:`s_b (Qs)_b` is :math:`n_b \sigma^2`; levels that may be any are columns that are not written.
 """
 
 from dataclasses import dataclass, field, replace
@@ -35,12 +38,54 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.grouped import GroupedMoments
 from condokit.solvers.pooled.design import best_scale
 from condokit.solvers.pooled.noise import NoiseModel, weighted
+from condokit.solvers.pooled.subjects import Subjects
 
 FLOOR = 1e-8  # of a variance, relative to the feature's
 LARGEST_LEVERAGE = 0.8
 _NEWTON_STEPS = 60
 _GRAM_VALUES = 1 << 24  # of products of columns that are kept at a time
 _SMALLEST = 1e-75  # standard deviation whose fourth power is a number
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """Sums over the rows of pairs of batch and subject, and what levels take off products."""
+
+    subjects: Subjects
+    kappa: Array  # (n_subjects, 1 or n_features)
+    w: Array  # (n_pairs, n_features)
+    wD: Array  # (n_pairs, n_columns, n_features)
+
+    @cached_property
+    def mean(self) -> Array:
+        """The mean of columns by subject."""
+        total = np.maximum(self.subjects.sums(self.w), 1e-300)[:, None]
+        return self.subjects.sums(self.wD) / total
+
+    @cached_property
+    def gram(self) -> Array:
+        """By how much D_b' (V^-1 D)_b is less than D_b' W D_b, shape (K, n_features, c, c)."""
+        part = (self.kappa[:, None] * self.mean)[self.subjects.of_pair]
+        found = []
+        for own in self.subjects.by_batch:
+            left, right = (np.moveaxis(one[own], 2, 0) for one in (self.wD, part))
+            found.append(np.swapaxes(left, 1, 2) @ right)
+        return np.stack(found)
+
+    def taken(self, B: Array) -> Array:
+        r"""Return the rows of batches that free levels take, shape (n_features, K).
+
+        A pair p of weight :math:`w_p`, with the mean d of columns of its subject, takes
+        :math:`w_p / w_g - (w d)_p' B d + w_p d' B d`.
+        """
+        who = self.subjects
+        of = who.of_pair
+        total = np.maximum(who.sums(self.w), 1e-300)
+        mean = self.mean[of]
+        turned = np.einsum("drs,psd->prd", B, mean)
+        each = self.w / total[of] + ((self.w[:, None] * mean - self.wD) * turned).sum(1)
+        each = np.where(who.free[of, None], each, 0.0)
+        return np.stack([each[own].sum(0) for own in who.by_batch], axis=1)
 
 
 @dataclass
@@ -59,12 +104,15 @@ class Stacked:
     reference: int
     counts: Array  # (n_rows, 1 or n_features): how many rows each counts for, 0 if it is not known
     noise: NoiseModel  # what the variance depends on
+    subjects: Subjects | None = None
+    rho: Array = field(default_factory=lambda: np.zeros(1))  # (1 or n_features,): of subjects
     kept: dict[str, Any] = field(default_factory=dict)  # what all features share
 
     def of(self, features: Any) -> "Stacked":
         """Return some of the features."""
         counts = self.counts if self.counts.shape[1] == 1 else self.counts[:, features]
-        return replace(self, X=self.X[:, features], counts=counts)
+        rho = self.rho if len(self.rho) == 1 else self.rho[features]
+        return replace(self, X=self.X[:, features], counts=counts, rho=rho)
 
     @cached_property
     def others(self) -> Array:
@@ -79,23 +127,63 @@ class Stacked:
             return [slice(a, b) for a, b in zip(edges[:-1], edges[1:])]
         return [np.flatnonzero(self.batch == b) for b in range(self.n_batches)]
 
-    def inverses(self, w: Array) -> tuple[Array, Array]:
+    def weights(self, precision: Array | None) -> Array:
+        """Return weights of rows whose variances are 1 / `precision`, or equal."""
+        w = self.counts if precision is None else self.counts * precision
+        return w if self.subjects is None else self.subjects.lighter(w, self.counts, self.rho)
+
+    @cached_property
+    def kappa(self) -> Array:
+        """What share of their mean is taken off subjects' products, (n_subjects, 1 or d)."""
+        assert self.subjects is not None
+        return self.subjects.kappa(self.counts, self.rho)
+
+    def apart(self, values: Array, precision: Array | None) -> Array:
+        """Return values of rows made independent of others of their subjects."""
+        if self.subjects is None:
+            return values
+        return self.subjects.apart(values, self.weights(precision), self.counts, self.rho)
+
+    def weighed(self, values: Array, precision: Array | None) -> Array:
+        """Return the inverse covariance of rows, which features share, times values."""
+        w = self.weights(precision)
+        return w * values if self.subjects is None else self.subjects.inverse(values, w, self.kappa)
+
+    def inverses(self, precision: Array | None) -> tuple[Array, Array]:
         """Return B, shape (1 or n_features, n_columns, n_columns), and N_b - n_b of batches."""
-        if "plain" in self.kept and w is self.counts:
+        plain = precision is None and self.counts.shape[1] == len(self.rho) == 1
+        if "plain" in self.kept and plain:
             return self.kept["plain"]
         if "products" not in self.kept:
             self.kept["products"] = [Products(np.asarray(self.D)[rows]) for rows in self.rows]
         B, taken, own = [], [], list(zip(self.kept["products"], self.rows))
-        step = max(1, _GRAM_VALUES // (self.n_batches * len(self.penalty) ** 2))
+        w, c = self.weights(precision), len(self.penalty)
+        n_values = self.n_batches * c**2
+        if self.subjects is not None:
+            n_values = max(n_values, len(self.subjects.rows) * c)
+        step = max(1, _GRAM_VALUES // n_values)
         for few in (slice(i, i + step) for i in range(0, w.shape[1], step)):
             gram = np.stack([products.gram(w[rows, few]) for products, rows in own])
+            if self.subjects is not None:
+                levels = self._levels(w[:, few], few)
+                gram -= levels.gram
             B.append(_inverse(gram.sum(0), self.penalty))
             leverage = np.einsum("bdrs,dsr->dbr", gram, B[-1])
             taken.append(leverage[:, :, self.penalty == 0].sum(2))
+            if self.subjects is not None and self.subjects.free.any():
+                taken[-1] = taken[-1] + levels.taken(B[-1])
         found = np.concatenate(B), np.concatenate(taken)
-        if w is self.counts and w.shape[1] == 1:
+        if plain:
             self.kept["plain"] = found
         return found
+
+    def _levels(self, w: Array, few: slice) -> "_Levels":
+        """Sum weights and weighted columns over subjects."""
+        who, D = self.subjects, np.asarray(self.D)
+        assert who is not None
+        kappa = self.kappa if self.kappa.shape[1] == 1 else self.kappa[:, few]
+        w, D = w[who.rows], D[who.rows]
+        return _Levels(who, kappa, who.pair_sums(w), who.pair_sums(w[:, None] * D[:, :, None]))
 
     @cached_property
     def total(self) -> Array:
@@ -153,7 +241,7 @@ class Reduced:
     link: Array  # (K - 1, n_columns, 1 or n_features): the columns of B for batches
     n_eff: Array  # (1 or n_features, K)
     h: Array  # (n_rows, 1 or n_features): leverages
-    log_det: float  # of B, where features share it
+    log_det: Array | float  # of B
 
     @property
     def B(self) -> Array:
@@ -170,17 +258,36 @@ def reduce(at: Stacked, precision: Array | None = None) -> Reduced:
     """Project features off the columns; rows have variances of 1 / `precision`, or equal ones."""
     if at.D is None:
         return _reduce_levels(at, precision)
-    w = at.counts if precision is None else at.counts * precision
-    B, taken = at.inverses(w)
+    w, who = at.weights(precision), at.subjects
+    B, taken = at.inverses(precision)
     p, K = at.X.shape[1], at.n_batches
     C, S = np.empty((K, len(at.penalty), p)), np.empty((K, p))
     for b, rows in enumerate(at.rows):
         wX = w[rows] * at.X[rows]
         C[b], S[b] = at.D[rows].T @ wX, np.einsum("nd,nd->d", wX, at.X[rows])
+    if who is not None and len(who.rows):
+        S = _off_levels(at, w, C, S)
     T = B[0] @ C if len(B) == 1 else np.einsum("drs,bsd->brd", B, C)
     h = _leverage(at, precision)
     link = np.moveaxis(B[:, :, len(at.penalty) - K + 1 :], (0, 2), (2, 0))
-    return _reduced(S, C, T, link, at.total - taken, h, float(np.linalg.slogdet(B[0])[1]))
+    return _reduced(S, C, T, link, at.total - taken, h, np.linalg.slogdet(B)[1])
+
+
+def _off_levels(at: Stacked, w: Array, C: Array, S: Array) -> Array:
+    """Take what subjects explain off D'W x_b, in place, and off x_b'W x_c, which is returned."""
+    who, K, p = at.subjects, at.n_batches, at.X.shape[1]
+    assert who is not None
+    w, D = w[who.rows], np.asarray(at.D)[who.rows]
+    total, y = np.maximum(who.sums(who.pair_sums(w)), 1e-300), who.pair_sums(w * at.X[who.rows])
+    each = np.zeros((K, len(total), p))
+    for b, own in enumerate(who.by_batch):
+        each[b, who.of_pair[own]] = y[own]
+    scaled = each * (at.kappa / total)
+    for b in range(K):
+        C[b] -= D.T @ (w * scaled[b][who.number])
+    squares = -np.moveaxis(_products(each, scaled), 2, 0)
+    squares[:, np.arange(K), np.arange(K)] += S.T
+    return np.asarray(squares)
 
 
 def _leverage(at: Stacked, precision: Array | None) -> Array:
@@ -197,15 +304,29 @@ def _leverage(at: Stacked, precision: Array | None) -> Array:
         counts = counts * mean[at.noise.category]
     elif "leverage" in at.kept:
         return at.kept["leverage"] * share
+    level = np.zeros(1)
+    if (who := at.subjects) is not None and len(who.rows):
+        rho = np.median(at.rho, keepdims=True)
+        D = who.apart(D, counts[:, None], at.counts.mean(axis=1, keepdims=True), rho)
+        level = _share_of_level(at, counts)
     B = _inverse((D.T * counts) @ D, at.penalty)
-    h = np.einsum("nr,nr->n", D @ B, D)[:, None]
-    if precision is None and at.counts.shape[1] == 1:
+    h = (np.einsum("nr,nr->n", D @ B, D) + level)[:, None]
+    if precision is None and at.counts.shape[1] == len(at.rho) == 1:
         at.kept["leverage"] = h
     return h * share
 
 
+def _share_of_level(at: Stacked, counts: Array) -> Array:
+    """Return the leverage of rows on levels that may be any, per count."""
+    who = at.subjects
+    assert who is not None
+    total = np.bincount(who.code, counts, minlength=who.n_subjects)
+    share = np.where(who.is_free, 1 / np.maximum(total, 1e-300), 0.0)
+    return np.asarray(share[who.code])
+
+
 def _reduced(
-    S: Array, C: Array, T: Array, link: Array, n_eff: Array, h: Array, log_det: float
+    S: Array, C: Array, T: Array, link: Array, n_eff: Array, h: Array, log_det: Array | float
 ) -> Reduced:
     """Take C'T off the squares S of batches, or their products."""
     K = len(C)
@@ -289,7 +410,7 @@ class Found:
     s: Array  # (n_features, K), that of the reference 1
     sigma2: Array
     reduced: Reduced
-    e: Array  # (n_rows, n_features): residuals
+    e: Array  # (n_rows, n_features): residuals, apart from those of the same subjects
     nu: Array  # degrees of freedom
     t_weights: Array | None = None  # (n_rows, n_features), of Student's t
     log_v: Array | None = None  # (n_rows, n_features)
@@ -327,4 +448,5 @@ def solve(at: Stacked, fixed: Array, precision: Array | None = None) -> Found:
     e = at.fitted(-np.einsum("db,brd->rd", s, red.T))
     for b, rows in enumerate(at.rows):
         e[rows] += s[:, b] * at.X[rows]
+    e = at.apart(e, precision)
     return Found(s, sigma2, red, e, np.full(len(s), np.inf))

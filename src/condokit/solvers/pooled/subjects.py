@@ -1,45 +1,221 @@
-"""Rows of one subject: a random intercept with one ratio of variances for all features."""
+r"""Rows of one subject, wherever they are: a level of its own, random or free.
 
-from dataclasses import replace
+The level of a subject g with m rows of weights :math:`w_g`, zero elsewhere, has the variance
+:math:`\rho \sigma^2` times the mean variance of its rows, so that the covariance V of rows has, by
+Woodbury,
+
+.. math::
+    V^{-1} = W - \sum_g \kappa_g \frac{w_g w_g'}{1'w_g}, \quad \kappa_g = \frac{m \rho}{1 + m \rho}.
+
+Sums over subjects are all that is needed. A sample that was measured in several batches (a bridge)
+has any level, :math:`\kappa = 1`. A row whose subject has no other weighs 1 / (1 + rho). Rows less
+:math:`1 - \sqrt{1 - \kappa}` of the mean of their subject are independent.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from condokit.checks import Array
 from condokit.data.covariates import Covariates
-from condokit.solvers.pooled.design import level_columns
+from condokit.solvers.pooled.design import Block, level_columns
 
 MOST_LEVELS = 20  # whose means by subject may become columns
+_TIED = 0.8  # share of changes within subjects that go with the batch: they tell of no slope
 
 
-def without_subject(X: Array, subjects: Array | None, rho: float) -> Array:
-    r"""Take :math:`1 - 1 / \sqrt{1 + n_g \rho}` of the subject's mean off its rows."""
-    if subjects is None or rho == 0:
-        return X
-    n = len(X)
-    size = np.bincount(subjects)
-    sums = sparse.csr_matrix((np.ones(n), (subjects, np.arange(n))))
-    part = (1 - 1 / np.sqrt(1 + size * rho)) / size
-    return X - (part[:, None] * (sums @ X))[subjects]
+@dataclass(frozen=True)
+class Subjects:
+    """The subject of every row; those with one row alone need no sums."""
+
+    code: Array  # (n_rows,): the number of each row's subject
+    is_free: Array  # (n_subjects,): whether its level may be any
+    batch: Array  # (n_rows,)
+    n_batches: int
+
+    @classmethod
+    def of(
+        cls, groups: Array | None, bridge: Array | None, batch: Array, n_batches: int
+    ) -> "Subjects | None":
+        """Return subjects, `groups` or samples of several batches; None if all rows are alone."""
+        if groups is None and bridge is None:
+            return None
+        code = np.arange(len(batch)) if groups is None else np.asarray(groups, dtype=np.intp)
+        free = np.zeros(len(batch), dtype=np.bool_) if bridge is None else bridge >= 0
+        if bridge is not None:
+            code = np.where(free, bridge, code + int(bridge.max()) + 1)
+        _, first, code = np.unique(code, return_index=True, return_inverse=True)
+        found = cls(code, free[first], batch, n_batches)
+        return found if len(found.rows) else None
+
+    def take(self, rows: Array) -> "Subjects":
+        """Return some of the rows."""
+        kept, code = np.unique(self.code[rows], return_inverse=True)
+        return replace(self, code=code, is_free=self.is_free[kept], batch=self.batch[rows])
+
+    @property
+    def n_subjects(self) -> int:
+        """How many subjects there are."""
+        return len(self.is_free)
+
+    @cached_property
+    def _shares(self) -> Array:
+        """Which subjects share a level among rows."""
+        return np.asarray((np.bincount(self.code, minlength=self.n_subjects) > 1) | self.is_free)
+
+    @cached_property
+    def rows(self) -> Array:
+        """The numbers of rows that share a level."""
+        return np.flatnonzero(self._shares[self.code])
+
+    @cached_property
+    def number(self) -> Array:
+        """Of these rows, the number of their subject among those that share."""
+        return (np.cumsum(self._shares) - 1)[self.code[self.rows]]
+
+    @cached_property
+    def free(self) -> Array:
+        """Of subjects that share, which have any level."""
+        return np.asarray(self.is_free[self._shares])
+
+    @cached_property
+    def alone(self) -> Array:
+        """The numbers of rows that share no level."""
+        return np.flatnonzero(~self._shares[self.code])
+
+    @cached_property
+    def _pair(self) -> tuple[Array, Array, Array]:
+        """Batch and subject of pairs of these that have rows, by batch, and the pair of rows."""
+        key = self.batch[self.rows] * len(self.free) + self.number
+        found, pair = np.unique(key, return_inverse=True)
+        return (*np.divmod(found, max(len(self.free), 1)), pair)
+
+    @cached_property
+    def by_batch(self) -> list[slice]:
+        """The pairs of every batch."""
+        edges = np.searchsorted(self._pair[0], np.arange(self.n_batches + 1))
+        return [slice(a, b) for a, b in zip(edges[:-1], edges[1:])]
+
+    @property
+    def of_pair(self) -> Array:
+        """The subject of pairs of batch and subject."""
+        return self._pair[1]
+
+    @cached_property
+    def _to_pairs(self) -> Any:
+        n, pair = len(self.rows), self._pair[2]
+        shape = len(self.of_pair), n
+        return sparse.csr_matrix((np.ones(n), (pair, np.arange(n))), shape=shape)
+
+    @cached_property
+    def _to_subjects(self) -> Any:
+        n = len(self.of_pair)
+        shape = len(self.free), n
+        return sparse.csr_matrix((np.ones(n), (self.of_pair, np.arange(n))), shape=shape)
+
+    def pair_sums(self, part: Array) -> Array:
+        """Return sums over pairs of batch and subject, of values of the rows that share."""
+        flat = self._to_pairs @ part.reshape(len(part), -1)
+        return np.asarray(flat).reshape(-1, *part.shape[1:])
+
+    def sums(self, pairs: Array) -> Array:
+        """Return sums over subjects, given those of pairs."""
+        flat = self._to_subjects @ pairs.reshape(len(pairs), -1)
+        return np.asarray(flat).reshape(-1, *pairs.shape[1:])
+
+    def cluster_sums(self, values: Array) -> Array:
+        """Return sums over all subjects of values of all rows."""
+        n = len(self.code)
+        total = sparse.csr_matrix((np.ones(n), (self.code, np.arange(n))))
+        return np.asarray(total @ values)
+
+    def kappa(self, counts: Array, rho: Array) -> Array:
+        """Return what share of their mean is taken off the products of subjects."""
+        m = self.sums(self.pair_sums(counts[self.rows])) * rho
+        return np.where(self.free[:, None], 1.0, m / (1 + m))
+
+    def lighter(self, w: Array, counts: Array, rho: Array) -> Array:
+        """Return weights of rows, those of rows alone less by their subjects' variance."""
+        w = np.repeat(w, len(rho), axis=1) if w.shape[1] == 1 else w.copy()
+        w[self.alone] /= 1 + rho * counts[self.alone]
+        return w
+
+    def means(self, values: Array, w: Array) -> Array:
+        """Return the means of subjects that share."""
+        w = w[self.rows]
+        total = np.maximum(self.sums(self.pair_sums(w)), 1e-300)
+        return self.sums(self.pair_sums(w * values[self.rows])) / total
+
+    def apart(self, values: Array, w: Array, counts: Array, rho: Array) -> Array:
+        """Return values that are independent over rows, of weights w."""
+        part = 1 - np.sqrt(1 - self.kappa(counts, rho))
+        values = values.copy()
+        values[self.rows] -= (part * self.means(values, w))[self.number]
+        values[self.alone] /= np.sqrt(1 + rho * counts[self.alone])
+        return values
+
+    def inverse(self, values: Array, w: Array, kappa: Array) -> Array:
+        """Return the inverse covariance times values, given weights that are `lighter`."""
+        out = w * values
+        out[self.rows] -= w[self.rows] * (kappa * self.means(values, w))[self.number]
+        return out
+
+    def log_det(self, counts: Array, rho: float) -> Array:
+        """Return log |V| less that of rows alone, for every column of counts."""
+        m = self.sums(self.pair_sums(counts[self.rows]))[~self.free]
+        return np.asarray(np.log1p(m * rho).sum(0) + np.log1p(counts[self.alone] * rho).sum(0))
 
 
-def with_subject_means(at: Covariates, subjects: Array) -> Covariates:
-    """Add the subjects' means of columns that vary both within and between subjects.
+def subject_means(at: Covariates, batch: Array) -> Block | None:
+    """Return the subjects' means of columns that vary both within and between subjects.
 
-    The query differs from the reference between subjects only, and the slope between subjects is
-    not that within (Mundlak): a column of the mean lets the two differ.
+    Slopes between subjects and within them differ with such a column (Mundlak). Changes within
+    subjects that all go with the batch tell of it, not of a slope: these have none.
     """
-    size = np.bincount(subjects)
-    n = len(subjects)
-    columns = np.column_stack([at.Z, level_columns(at)]) if at.n_categories <= MOST_LEVELS else at.Z
-    sums = sparse.csr_matrix((np.ones(n), (subjects, np.arange(n))))
-    mean = (sums @ columns / size[:, None])[subjects]
-    total = np.maximum(columns.var(0), 1e-300)
-    between = mean.var(0) / total
+    if at.groups is None:
+        return None
+    varies, tied = _within(at, batch)
+    varying = np.flatnonzero(varies & ~tied)
+    if not len(varying):
+        return None
+    return Block("subject means", lambda rows: _means(rows)[:, varying])
+
+
+def tied_to_batches(at: Covariates, batch: Array) -> Array:
+    """Mark numbers that change within subjects from batch to batch alone, for all by about as much.
+
+    Their slope within subjects is taken to be that between.
+    """
+    if at.groups is None or not at.Z.shape[1]:
+        return np.zeros(at.Z.shape[1], dtype=np.bool_)
+    return _within(at, batch)[1][: at.Z.shape[1]]
+
+
+def _columns(at: Covariates) -> Array:
+    few = at.n_categories <= MOST_LEVELS
+    return np.column_stack([at.Z, level_columns(at)]) if few else at.Z
+
+
+def _means(at: Covariates) -> Array:
+    columns, code = _columns(at), np.unique(np.asarray(at.groups), return_inverse=True)[1]
+    sums = sparse.csr_matrix((np.ones(len(code)), (code, np.arange(len(code)))))
+    return np.asarray((sums @ columns / np.bincount(code)[:, None])[code])
+
+
+def _within(at: Covariates, batch: Array) -> tuple[Array, Array]:
+    """Mark columns that vary between and within subjects, and there with the batch alone."""
+    columns, mean, n_subjects = _columns(at), _means(at), len(np.unique(np.asarray(at.groups)))
+    between = mean.var(0) / np.maximum(columns.var(0), 1e-300)
     # the mean of n independent rows varies by 1 / n even if subjects are alike
-    varies = (between < 0.98) & (between > 0.02 + 1.5 * len(size) / n)
-    if not varies.any() or len(size) < 8 * (1 + varies.sum()):
-        return at
-    added = mean[:, varies]
-    added = (added - added.mean(0)) / np.maximum(added.std(0), 1e-300)
-    return replace(at, Z=np.column_stack([at.Z, added]))
+    varies = (between < 0.98) & (between > 0.02 + 1.5 * n_subjects / len(columns))
+    varies &= n_subjects >= 8 * (1 + varies.sum())
+    dummies = (batch[:, None] == np.unique(batch)[1:]).astype(float)
+    own = replace(at, Z=dummies, n_categories=1, category=np.zeros(len(batch), dtype=np.intp))
+    moved, within = dummies - _means(own), columns - mean
+    slope = np.linalg.lstsq(moved, within, rcond=None)[0]
+    total = (within**2).sum(0)
+    changes = total > 1e-9 * np.maximum((columns**2).sum(0), 1e-300)
+    return varies, changes & (((moved @ slope) ** 2).sum(0) > _TIED * total)

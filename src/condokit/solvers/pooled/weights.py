@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
-from scipy import sparse
 from scipy.special import gammaln
 
 from condokit.checks import Array
 from condokit.solvers.pooled.noise import noise_part, renew_noise, weighted
 from condokit.solvers.pooled.stacked import FLOOR, Found, Stacked, solve
+from condokit.solvers.pooled.subjects import Subjects
 
 NU = np.array([2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.5, 12.0, 18.0, 30.0, np.inf])
 NU_BINS = 128
@@ -125,16 +125,15 @@ def nu_of_counts(count: Array) -> Array:
     return found
 
 
-def errors(
-    at: Stacked, found: Found, b: int, subjects: Array | None = None
-) -> tuple[Array, Array, Array]:
+def errors(at: Stacked, found: Found, b: int) -> tuple[Array, Array, Array]:
     r"""Return the variances of the log-scale of b and of the image at x0, and their covariance.
 
     With r = e / (s sqrt v), a = s_b x_b / (s sqrt v) off all columns, :math:`\psi = w r`, the
     scores :math:`\psi a - q n_b / N_b` of the log-scale, q the indicator of b, are freed of those
     of the log-variance, :math:`t = (\psi r - dof / N) / 2` times its columns, by the second
     derivatives, and divided by 1 - h. With equal variances and normal residuals the multiple of t
-    is :math:`2 n_b / dof`. The sandwich is blended with the model's variance (`blend`).
+    is :math:`2 n_b / dof`. The sandwich is blended with the model's variance (`blend`). Rows of one
+    subject are made independent first, and their scores are summed before they are squared.
     """
     red, counts, w, j = found.reduced, at.counts, found.t_weights, int(np.sum(at.others < b))
     N, N_b, n_b, dof = at.total.sum(1), at.total[:, b], found.n_eff[:, b], found.dof
@@ -142,8 +141,10 @@ def errors(
     v = 1.0 if found.log_v is None else np.exp(found.log_v)
     if found.log_v is not None:
         root = root * np.sqrt(v)
+    precision = w if found.log_v is None else np.exp(-found.log_v) * (1.0 if w is None else w)
     r, a = found.e / root, at.fitted(-red.T[b])
     a[at.rows[b]] += at.X[at.rows[b]]
+    a = at.apart(a, precision)
     a *= found.s[:, b] / root
     psi = r if w is None else w * r
     nu = np.where(np.isinf(found.nu), 1e8, found.nu)
@@ -167,39 +168,43 @@ def errors(
     score -= 0.5 * freed * t
     score[at.rows[b]] -= n_b / N_b
     rest = 1 - red.h
-    image = psi * (at.fitted(red.link[j]) / rest)
+    image = psi * (at.apart(at.fitted(red.link[j]), precision) / rest)
     image *= root / (v * bread)
     score /= rest
-    if subjects is None:
+    if at.subjects is None:
         pairs = (image, image), (score, image), (score, score)
         V_b, cov, V_sand = (weighted(counts, x * y) for x, y in pairs)
         together, count = np.ones((2, len(H))), N
     else:
         V_sand, V_b, cov, together, count = _clustered(
-            score * counts, image * counts, 0.5 * t, counts, subjects
+            score * counts, image * counts, 0.5 * t, counts, at.subjects
         )
     V_model, V_b_model = together * np.stack([1 / model, found.sigma2 * red.B[j, j] / kappa])
     return blend(V_sand / H**2, V_model, V_b, V_b_model, cov / H, count, dof)
 
 
 def _clustered(
-    score: Array, image: Array, excess: Array, counts: Array, subjects: Array
+    score: Array, image: Array, excess: Array, counts: Array, subjects: Subjects
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Return sums of squares over subjects, how far rows go together in them, and their number.
+    """Return sums of squares over subjects, how far rows go together in them, and their number."""
+    together = rows_together(excess, image / np.maximum(counts, 1e-300), counts, subjects)
+    score, image = subjects.cluster_sums(score), subjects.cluster_sums(image)
+    squares = (score**2).sum(0), (image**2).sum(0), (score * image).sum(0)
+    return (*squares, together, np.array([subjects.n_subjects]))
+
+
+def rows_together(excess: Array, image: Array, counts: Array, subjects: Subjects) -> Array:
+    """Return by how much variances of log-scales and of images are larger than of apart rows.
 
     Variances that differ between subjects make squared residuals alike within them; copies of rows
     leave residuals alike.
     """
-    n = len(score)
-    total = sparse.csr_matrix((np.ones(n), (subjects, np.arange(n))))
-    alone = np.maximum(weighted(counts, excess**2), 1e-300)
-    joint = ((total @ (counts * excess)) ** 2).sum(0) / alone
-    most = float(counts.sum()) / total.shape[0]
-    single = np.maximum((image**2).sum(0), 1e-300)
-    score, image = total @ score, total @ image
-    squares = (score**2).sum(0), (image**2).sum(0), (score * image).sum(0)
-    together = np.stack([np.clip(ratio, 1.0, most) for ratio in (joint, squares[1] / single)])
-    return (*squares, together, np.array([total.shape[0]]))
+    most, ratios = float(counts.sum(0).mean()) / subjects.n_subjects, []
+    for values in (excess, image):
+        alone = np.maximum(weighted(counts, values**2), 1e-300)
+        joint = (subjects.cluster_sums(counts * values) ** 2).sum(0)
+        ratios.append(np.clip(joint / alone, 1.0, max(most, 1.0)))
+    return np.stack(ratios)
 
 
 def blend(
