@@ -482,7 +482,7 @@ class ConDoAdapter(Adapter):
             with watched(bool(self.verbose), self.n_jobs) as watch:
                 if self.controls is not None and not domains.is_whole:
                     domains = from_sample(domains)
-                fit, chosen = find(settings, domains, pairs)
+                fit, chosen = find(settings | self._ingredients(domains), domains, pairs)
             if watch.stopped:
                 text = "Interrupted: the map is the best that was found so far."
                 warn("interrupted", text, UserWarning)
@@ -498,6 +498,10 @@ class ConDoAdapter(Adapter):
         self._domain = None  # the column of X, if it was named
         self._keep_features(domains.tables[0])
         return self
+
+    def _ingredients(self, domains: Study) -> dict[str, Any]:
+        """Return settings that depend on the data, or that go by other names."""
+        return {}
 
     def _fit_statistics(self, statistics: Statistics, notes: list[Note]) -> "ConDoAdapter":
         return self.fit_domains(as_domains(statistics, self.reference), notes=notes)

@@ -21,7 +21,7 @@ from condokit.compare.overlap import Overlap, measure_overlap
 from condokit.compare.priors import Prior, ProductPrior, Support
 from condokit.conditionals.base import Conditional, Stratified
 from condokit.data.arrays import sides
-from condokit.data.covariates import Covariates
+from condokit.data.covariates import Covariates, objects_of
 from condokit.data.grouped import GroupedMoments
 from condokit.data.study import Strata, Study
 from condokit.data.subsets import subsample
@@ -86,6 +86,8 @@ def compare(
     if domains.continuous or by_rows or conditional.is_smooth:
         used = np.flatnonzero(place >= 0)
         covariates = Covariates.of(domains, used, place[used], n_values, kernel is not None)
+        if prior.sees_objects:
+            covariates = replace(covariates, objects=objects_of(domains, used))
     is_query, overlap = domains.is_query[used], Overlap(np.nan)
     if measured or not quiet:
         overlap = measure_overlap(domains, strata, covariates, is_query)

@@ -245,8 +245,8 @@ class _Fitted:
     def refit(self, domains: Study) -> ConDoAdapter:
         """Fit such an adapter to other domains, however small their overlap."""
         settings: dict[str, Any] = {"min_overlap": 0.0}
-        if not domains.confounders:  # there is nothing to weigh
-            settings |= {"prior": "product", "conditional": "auto"}
+        if not domains.confounders and "prior" in self.adapter.get_params():
+            settings |= {"prior": "product", "conditional": "auto"}  # there is nothing to weigh
         with quietly():
             return clone(self.adapter).set_params(**settings).fit_domains(domains)
 
