@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from instruments import draw_tails, levels
-from minibatches import StochasticMMD
 from problems import check_map_gradients, different_features, random_samples
 from protocols import ansur, categorical1d, data_folder, rmse, rotations
 from sklearn.linear_model import LinearRegression, Ridge
@@ -24,6 +23,7 @@ from condokit import (
     Similarity,
 )
 from condokit.divergences import samples as module
+from condokit.divergences.minibatches import MinibatchMMD
 from condokit.divergences.samples import SampleObjective, _squared, on_means, with_spread
 from condokit.solvers.lbfgs import descend
 from condokit.solvers.matrices import means_map
@@ -244,7 +244,7 @@ def test_single_precision_is_precise_enough(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["location-scale", "shift"])
 @pytest.mark.parametrize(
-    "divergence", [*DIVERGENCES, StochasticMMD(n_values=2, n_samples=4)], ids=repr
+    "divergence", [*DIVERGENCES, MinibatchMMD(n_values=2, n_samples=4)], ids=repr
 )
 def test_diagonal_maps_need_no_square_arrays(kind, divergence):
     import tracemalloc
