@@ -5,7 +5,6 @@ from functools import cache
 
 import classifiers
 import numpy as np
-import published
 from compare import improves, listed, mean, word
 from figures import horizontal, save, subplots
 from methods import REPEATED, SLOW, TwoDomains, fit_all, methods
@@ -16,6 +15,7 @@ from sklearn.metrics import f1_score
 
 from condokit import AffineMap
 from condokit.datasets import load_california_housing
+from condokit.divergences.paper import JITTER, appendix
 
 TITLE = "California housing: poor and rich districts, the place as the confounder"
 SCENARIOS = ["adapters on all rows", "adapters without test rows"]
@@ -216,8 +216,8 @@ def _with_slip(p, width=0.1, n_points=1000):
         K = np.exp(-0.5 * (cdist(at, Z) / width) ** 2) + 1e-12  # the mean of all, far from all
         K /= K.sum(axis=1, keepdims=True)
         mean = K @ X
-        moments += [mean, np.maximum(K @ X**2 - mean**2, 0) + published.JITTER]
-    return AffineMap(*published.appendix(weights / weights.sum(), *moments))
+        moments += [mean, np.maximum(K @ X**2 - mean**2, 0) + JITTER]
+    return AffineMap(*appendix(weights / weights.sum(), *moments, slip=True))
 
 
 def _neighbours_alike(rows, k=10):

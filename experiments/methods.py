@@ -8,9 +8,9 @@ from functools import partial
 
 import numpy as np
 import published
-from minibatches import StochasticMMD
 
-from condokit import AffineMap, ConDoAdapter, ReverseKL
+from condokit import AffineMap, ConDoAdapter
+from condokit.paper import ConDo, MMDBaseline
 
 # published name: the same method here
 REPEATED = {
@@ -63,28 +63,21 @@ def methods(family="location-scale", *, epochs=5, learning_rate=1e-3, continuous
     `epochs` and `learning_rate` are those of the published MMDs.
     """
     diagonal = family == "location-scale"
-    minibatches = StochasticMMD(epochs, learning_rate, random_state=seed)
-    # as in the text: no shrinkage, the prior of the paper's equation, its estimator of x given z
-    paper = {"map": family, "shrinkage": None, "prior": "paper"}
-    if continuous:
-        paper["conditional"] = "chained"
+    descent = {"epochs": epochs, "learning_rate": learning_rate, "random_state": seed}
     return {
         "none": _none,
         "constant": _constant,
         "Gaussian OT": lambda p: published.gaussian_ot(p.X_query, p.X_reference, diagonal),
-        "MMD": partial(
-            _condo, confounders=False, map=family, divergence=minibatches, shrinkage=None
-        ),
+        "MMD": lambda p: MMDBaseline(family, **descent).fit_pair(p.X_query, p.X_reference).map_,
         **({"ComBat": _combat} if importlib.util.find_spec("combatlearn") else {}),
         **(
             {}
             if continuous
             else {"ConDo KL (as published)": partial(_published, diagonal=diagonal)}
         ),
-        "ConDo KL": partial(
-            _condo, divergence=ReverseKL("paper" if diagonal else "exact"), **paper
-        ),
-        "ConDo MMD": partial(_condo, divergence=minibatches, **paper),
+        # as in the text
+        "ConDo KL": lambda p: _fitted(p, ConDo("kl", family, random_state=seed)),
+        "ConDo MMD": lambda p: _fitted(p, ConDo("mmd", family, **descent)),
         "exact KL": partial(
             _condo,
             map=family,
@@ -136,9 +129,12 @@ def _published(p, diagonal):
     return published.condo_kl(p.X_query, p.X_reference, p.Z_query, p.Z_reference, diagonal)
 
 
-def _condo(p, confounders=True, **parameters):
-    Z = (p.Z_query, p.Z_reference) if confounders else ()
-    found = ConDoAdapter(**parameters).fit_pair(p.X_query, p.X_reference, *Z).map_
+def _fitted(p, adapter):
+    return adapter.fit_pair(p.X_query, p.X_reference, p.Z_query, p.Z_reference).map_
+
+
+def _condo(p, **parameters):
+    found = _fitted(p, ConDoAdapter(**parameters))
     return Bent(found) if found.kind == "monotone" else found
 
 

@@ -13,10 +13,10 @@ import published
 from compare import mean
 from figures import bars, legend, means, plt, save, subplots
 from methods import SLOW, TwoDomains, fit_all, methods
-from minibatches import StochasticMMD
 
-from condokit import AffineMap, ConDoAdapter
+from condokit import AffineMap
 from condokit.datasets import real
+from condokit.paper import ConDo, MMDBaseline
 
 TITLE = "Colours of photos, given what their pixels show"
 SCENARIOS = ["Day-Sunset", "Day-Beach", "Sunset-Beach"]
@@ -49,7 +49,7 @@ class Photos(TwoDomains):
     def fewer(self, seed):
         """Keep so many pixels of the first photo as the published MMDs had pairs of sets.
 
-        `StochasticMMD` draws as many pairs as the smaller domain has rows.
+        A fit draws as many pairs as the smaller domain has rows.
         """
         n = int(0.01 * min(len(self.X_query), len(self.X_reference)))
         rows = np.random.default_rng(seed).choice(len(self.X_query), n, replace=False)
@@ -72,13 +72,13 @@ def draw(scenario, step=1):
 def fits(seed=0):
     """Return {name: function of the photos that returns a map}."""
     usual = methods("affine")
-    mmd = {"map": "affine", "divergence": StochasticMMD(100, 0.01, random_state=seed)}
+    descent = {"epochs": 100, "learning_rate": 0.01, "published": True, "random_state": seed}
 
     def unconditional(p):
-        return ConDoAdapter(**mmd, shrinkage=None).fit_pair(p.X_query, p.X_reference).map_
+        return MMDBaseline("affine", **descent).fit_pair(p.X_query, p.X_reference).map_
 
     def conditional(p):
-        adapter = ConDoAdapter(**mmd, shrinkage=None, prior=published.RootPrior())
+        adapter = ConDo("mmd", "affine", **descent)
         return adapter.fit_pair(p.X_query, p.X_reference, p.Z_query, p.Z_reference).map_
 
     def converged(p):

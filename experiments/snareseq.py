@@ -4,17 +4,16 @@ import functools
 
 import classifiers
 import numpy as np
-import published
 from compare import improves, mean
 from figures import legend, lines, means, save, subplots
 from methods import COLORS, fit_all
-from minibatches import StochasticMMD
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import Ridge
 from sklearn.metrics import f1_score, silhouette_score
 
 from condokit import AffineMap, ConDoAdapter
 from condokit.datasets import real
+from condokit.paper import ConDo, MMDBaseline
 
 TITLE = "Two assays of the same cells"
 N_PAIRS = (5, 10, 20, 50, 100)
@@ -57,7 +56,6 @@ def run(scenario, seed, quick=False):
 
 def fits(seed=0):
     """Return {name: function of (X, Y, types of both, pairs) that returns a map of rows}."""
-    minibatches = StochasticMMD(random_state=seed)
 
     def condo(X, Y, types, pairs=None, **parameters):
         return ConDoAdapter("affine", **parameters).fit_pair(X, Y, *types, pairs=pairs).map_
@@ -66,9 +64,11 @@ def fits(seed=0):
         "none": lambda X, Y, types, pairs: AffineMap(
             np.eye(Y.shape[1], X.shape[1]), np.zeros(Y.shape[1])
         ),
-        "MMD": lambda X, Y, types, pairs: condo(X, Y, (), divergence=minibatches),
-        "ConDo MMD": lambda X, Y, types, pairs: condo(
-            X, Y, types, divergence=minibatches, prior=published.RootPrior()
+        "MMD": lambda X, Y, types, pairs: (
+            MMDBaseline("affine", published=True, random_state=seed).fit_pair(X, Y).map_
+        ),
+        "ConDo MMD": lambda X, Y, types, pairs: (
+            ConDo("mmd", "affine", published=True, random_state=seed).fit_pair(X, Y, *types).map_
         ),
         "paired ridge": lambda X, Y, types, pairs: Ridge(0.1).fit(X[pairs[0]], Y[pairs[1]]).predict,
         "condokit": lambda X, Y, types, pairs: condo(X, Y, types),

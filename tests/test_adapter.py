@@ -212,7 +212,7 @@ def test_names_and_instances_are_the_same(parameter):
     data = two_domains(np.random.default_rng(0), n=60, n_features=4)
     named = {"map": MAPS, "prior": PRIORS, "divergence": DIVERGENCES}[parameter]
     for name, make in named.items():
-        others = {"map": "affine"} if parameter == "divergence" else {}
+        others = {"divergence": {"map": "affine"}, "prior": {"divergence": "ot"}}.get(parameter, {})
         by_name = ConDoAdapter(**{parameter: name}, **others).fit_pair(*data)
         by_instance = ConDoAdapter(**{parameter: make()}, **others).fit_pair(*data)
         assert by_name.map_ == by_instance.map_

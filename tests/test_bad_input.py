@@ -205,19 +205,22 @@ def test_single_rows_and_empty_tables(data):
         adapter.transform(X_query[:0])
 
 
-@pytest.mark.parametrize("conditional", ["auto", "kernel"])
-def test_values_far_from_all_others_are_named(data, conditional):
+BY_KERNEL = {"divergence": "reverse-kl", "conditional": "kernel"}
+
+
+@pytest.mark.parametrize("settings", [{}, BY_KERNEL])
+def test_values_far_from_all_others_are_named(data, settings):
     X_query, X_reference, Z_query, Z_reference = data
     age = np.linspace(0, 1, 40)
     X_reference[3, 1] += 1000
     for Z in ((Z_query, Z_reference), (age, age)):
         with pytest.warns(IdentifiabilityWarning, match="'column 1' in the reference rows are"):
-            ConDoAdapter(conditional=conditional).fit_pair(X_query, X_reference, *Z)
-    ConDoAdapter(conditional=conditional).fit_pair(
+            ConDoAdapter(**settings).fit_pair(X_query, X_reference, *Z)
+    ConDoAdapter(**settings).fit_pair(
         X_query, X_reference, Z_query, Z_reference, sample_weight=(None, np.arange(40) != 3)
     )  # rows that are left out do not count
     X_reference[3, 1] -= 980  # far, but not that far
-    ConDoAdapter(conditional=conditional).fit_pair(X_query, X_reference, Z_query, Z_reference)
+    ConDoAdapter(**settings).fit_pair(X_query, X_reference, Z_query, Z_reference)
 
 
 def test_duplicate_column_names(frame):
@@ -408,7 +411,7 @@ def test_named_columns_in_fit_pair_are_no_features(frame):
 
 def test_masks_in_categorical(frame):
     frame["site"], frame["age"] = np.arange(80) % 3, np.arange(80) % 23
-    mask = {"categorical": [True, False], "conditional": "stratified"}
+    mask = {"categorical": [True, False], "conditional": "stratified", "divergence": "ot"}
     message = "but 'age' is continuous"
     arguments = {"confounders": ["site", "age"], "features": ["height"]}
     fit_refused(message, frame, parameters=mask, **arguments)
@@ -449,8 +452,16 @@ def test_results_too_large_for_their_dtype():
     [
         ({"warn_overlap": None}, "'warn_overlap' must be a number from 0 to 1. Got None"),
         ({"min_overlap": 2}, "'min_overlap' must be a number"),
-        ({"conditional": KernelSmoother(bandwidth=-1)}, "'bandwidth' must be"),
-        ({"conditional": "kernel", "prior": ProductPrior(bandwidth="x")}, "'bandwidth' must be"),
+        ({**BY_KERNEL, "conditional": KernelSmoother(bandwidth=-1)}, "'bandwidth' must be"),
+        ({**BY_KERNEL, "prior": ProductPrior(bandwidth="x")}, "'bandwidth' must be"),
+        (
+            {
+                **BY_KERNEL,
+                "conditional": KernelSmoother(kernel=max, bandwidth=1.0),
+                "prior": ProductPrior(kernel=max, bandwidth=1.0),
+            },
+            "with a 'kernel' of your own leave it out",
+        ),
     ],
 )
 def test_wrong_parameters_with_a_continuous_confounder(data, parameters, message):
@@ -466,7 +477,12 @@ def test_constant_features_with_a_continuous_confounder(data):
     X_query, X_reference, *_ = data
     z = np.linspace(0, 1, 40)
     X_query[:, 1] = 7.0
-    for parameters in ({}, {"map": "auto"}, {"shrinkage": None}, {"conditional": "splines"}):
+    for parameters in (
+        {},
+        {"map": "auto"},
+        {"shrinkage": None},
+        {**BY_KERNEL, "conditional": "splines"},
+    ):
         with pytest.warns(IdentifiabilityWarning, match="'column 1'"):
             adapter = ConDoAdapter(**parameters).fit_pair(X_query, X_reference, z, z)
         assert adapter.map_.scale[1] == 1
@@ -475,7 +491,9 @@ def test_constant_features_with_a_continuous_confounder(data):
 
 @pytest.mark.filterwarnings("error::RuntimeWarning", "ignore::condokit.LowOverlapWarning")
 @pytest.mark.filterwarnings("ignore:Only . of the:condokit.IdentifiabilityWarning")
-@pytest.mark.parametrize("parameters", [{}, {"map": "auto"}, {"conditional": "splines"}], ids=str)
+@pytest.mark.parametrize(
+    "parameters", [{}, {"map": "auto"}, {"divergence": "reverse-kl", "conditional": "splines"}]
+)
 def test_very_few_rows_give_a_map_without_numerical_trouble(parameters):
     for seed in range(30):
         rng = np.random.default_rng(seed)
@@ -494,18 +512,16 @@ def test_weights_with_chained_imputation_are_refused_and_zeros_left_out(data):
     weights = np.ones(40)
     weights[:3] = 2
     arguments = {"X_query": X_query, "X_reference": X_reference, "Z_query": z, "Z_reference": z}
-    adapter = ConDoAdapter(conditional="chained")
+    adapter = ConDoAdapter(divergence="reverse-kl", conditional="chained")
     message = "'sample_weight' cannot be used with Chained"
     refused(message, adapter=adapter, **arguments, sample_weight=(weights, weights))
     weights[:3], weights[3:] = 0, 1
     spoiled = X_query.copy()
     spoiled[:3] = 1e6
     arguments["X_query"] = spoiled
-    for conditional in ("auto", "kernel"):
-        out = ConDoAdapter(conditional=conditional).fit_pair(
-            **arguments, sample_weight=(weights, np.ones(40))
-        )
-        by_hand = ConDoAdapter(conditional=conditional).fit_pair(X_query[3:], X_reference, z[3:], z)
+    for settings in ({}, BY_KERNEL):
+        out = ConDoAdapter(**settings).fit_pair(**arguments, sample_weight=(weights, np.ones(40)))
+        by_hand = ConDoAdapter(**settings).fit_pair(X_query[3:], X_reference, z[3:], z)
         np.testing.assert_allclose(out.map_.scale, by_hand.map_.scale, rtol=1e-6)
 
 

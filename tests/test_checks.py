@@ -220,6 +220,7 @@ def test_a_removed_name_says_what_to_use(name):
             getattr(importlib.import_module(module), name)
     for other in instead:  # what is advised works
         others = {} if argument == "map" else {"map": "affine"}
+        others |= {"divergence": "ot"} if argument == "prior" else {}
         adapter = ConDoAdapter(**{argument: other}, **others).fit_pair(*data)
         assert np.isfinite(adapter.transform(data[0])).all()
 

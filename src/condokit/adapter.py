@@ -20,9 +20,10 @@ from condokit.data.roles import Roles, column_values, is_reference_row
 from condokit.data.study import Study
 from condokit.data.tables import Table
 from condokit.divergences.base import Divergence
-from condokit.fit.choose import find, takes_any_features
+from condokit.fit.choose import find
 from condokit.fit.estimator import Adapter, how_read
 from condokit.fit.fit_map import from_sample
+from condokit.fit.ingredients import takes_any_features
 from condokit.fit.pairs import check_pairs
 from condokit.fit.record import FitReport, account_of_map
 from condokit.maps.base import Map
@@ -61,16 +62,17 @@ class ConDoAdapter(Adapter):
         What the map makes small: "reverse-kl", "forward-kl", "likelihood", "ot", "pc-match", or
         between samples "mmd", "energy". "auto" is "likelihood" with confounders of any kind and
         for "monotone", "ot" without confounders ("pc-match" for "orthogonal" and "similarity").
-        Other than that it is "reverse-kl" for "low-rank", and for diagonal maps if a `conditional`
-        is named; "mmd" between different features; and for "affine" given confounders with fewer
-        than 8 rows per feature "ot", or "pc-match" if that is better on held-out rows.
+        Other than that it is "reverse-kl" for "low-rank"; between different features a
+        "regression" on stratum means (see `fit_pair`); and for "affine" given confounders with
+        fewer than 8 rows per feature "ot", or "pc-match" if that is better on held-out rows.
     prior : {"product", "paper", "overlap"} or Prior, default="product"
-        The weight of each confounder value in the comparison. Of no effect on maps found by
-        "likelihood", in which every row counts.
+        The weight of each confounder value in the comparison, for divergences that have one: the
+        likelihood, in which every row counts, refuses a prior that is named.
     conditional : str or Conditional, default="auto"
-        The estimator of features given confounders, for the divergences that need one:
-        "stratified" for categories, "kernel", "splines" or "chained" (needs LightGBM) for
-        confounders of any kind. "auto" is "stratified", or "splines" if any is continuous.
+        The estimator of features given confounders: "stratified" for categories, "kernel",
+        "splines" or "chained" (needs LightGBM) for confounders of any kind. "auto" is
+        "stratified", or "splines" if any is continuous. Refused if named for diagonal maps by
+        "likelihood", which needs none; name a divergence that does.
     reference : label or None, default=None
         The label of the domain to map to. May be left out when the labels are "query" and
         "reference"; not used by `fit_pair`.
@@ -316,11 +318,12 @@ class ConDoAdapter(Adapter):
         ----------
         X_query, X_reference : array or data frame of shape (n_rows, n_features)
             Features of each domain; columns are matched by name where they have names. With
-            map="affine" the domains may have different features, if they share no name. The map
-            is then a regression of the reference's stratum means on query rows, whose ridge is
-            chosen on held-out rows; with shrinkage=None, or without confounders, the least of a
-            divergence between samples ("mmd", "energy"), which matches spreads as well and is
-            farther from the truth.
+            map="affine" the domains may have different features, if they share no name. With
+            divergence="auto" the map is then a regression of the reference's stratum means on
+            query rows, whose ridge is chosen on held-out rows. It is the least of a divergence
+            between samples if that is named ("mmd", "energy"), which matches spreads as well and
+            is farther from the truth; without several strata, or with shrinkage=None, "auto" is
+            "mmd".
         Z_query, Z_reference : array-like, data frame or dict, default=None
             Confounders of each domain.
         confounders : str, list of str, or pair of array-like, default=None
@@ -499,7 +502,7 @@ class ConDoAdapter(Adapter):
             with watched(bool(self.verbose), self.n_jobs) as watch:
                 if self.controls is not None and not domains.is_whole:
                     domains = from_sample(domains)
-                fit, chosen = find(settings, domains, pairs)
+                fit, chosen = find(settings | self._ingredients(domains), domains, pairs)
             if watch.stopped:
                 text = "Interrupted: the map is the best that was found so far."
                 warn("interrupted", text, UserWarning)
@@ -515,6 +518,10 @@ class ConDoAdapter(Adapter):
         self._domain = None  # the column of X, if it was named
         self._keep_features(domains.tables[0])
         return self
+
+    def _ingredients(self, domains: Study) -> dict[str, Any]:
+        """Return settings that depend on the data, or that go by other names."""
+        return {}
 
     def _fit_statistics(self, statistics: Statistics, notes: list[Note]) -> "ConDoAdapter":
         return self.fit_domains(as_domains(statistics, self.reference), notes=notes)

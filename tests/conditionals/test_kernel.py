@@ -114,7 +114,7 @@ def test_any_kernel_on_any_objects():
     assert error < 0.5
     assert error < 0.3 * rmse(plain.transform(X_query)[:, 0], truth)
     with pytest.raises(ValueError, match="given to both prior and conditional"):
-        ConDoAdapter(prior=ProductPrior(kernel=kernel)).fit_pair(
+        ConDoAdapter(divergence="ot", prior=ProductPrior(kernel=kernel)).fit_pair(
             X_query, x[:, None], Z_query, Z_reference
         )
 
@@ -173,7 +173,7 @@ def test_a_kernel_of_words_works_with_every_map_and_divergence_or_is_refused(kin
             )
             assert error < plain, name
     adapter = ConDoAdapter(divergence="likelihood", **BY_WORDS)
-    with pytest.raises(ValueError, match="'likelihood' takes no kernel on confounders"):
+    with pytest.raises(ValueError, match="'prior' is not used by divergence='likelihood'"):
         adapter.fit_pair(*rows)
 
 

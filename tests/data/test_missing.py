@@ -43,7 +43,7 @@ def fit(sides, Z, features=slice(None), rows=(slice(None), slice(None)), **param
 CASES = {
     "strata": ((1,), {}),
     "forward": ((1,), {"divergence": "forward-kl"}),
-    "paper": ((1,), {"prior": "paper"}),
+    "paper": ((1,), {"prior": "paper", "divergence": "reverse-kl"}),
     "overlap": ((1,), {"prior": "overlap", "divergence": "ot"}),
     "own": ((1,), {"divergence": Matching()}),
     "shift": ((1,), {"map": "shift"}),

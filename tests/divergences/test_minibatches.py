@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from minibatches import StochasticMMD, _mmd_of_sets
 from problems import different_features
 from protocols import categorical1d, rmse
 
 from condokit import ConDoAdapter
+from condokit.divergences.minibatches import MinibatchMMD
 from condokit.divergences.samples import _squared
 
 
@@ -12,17 +12,17 @@ def test_the_papers_minibatches_go_the_right_way():
     data = categorical1d(100, 0)
     rows = (data.X_query, data.X_reference, data.Z_query, data.Z_reference)
     errors = []
-    for divergence in (StochasticMMD(), StochasticMMD(epochs=100, learning_rate=0.01)):
+    for divergence in (MinibatchMMD(), MinibatchMMD(epochs=100, learning_rate=0.01)):
         adapter = ConDoAdapter(divergence=divergence).fit_pair(*rows)
         errors.append(rmse(adapter.transform(data.X_query), data.truth))
     assert errors[1] < errors[0] < rmse(data.X_query, data.truth)
     assert errors[1] < 1.0
     X, Y, types = different_features(0)
-    adapter = ConDoAdapter("affine", divergence=StochasticMMD()).fit_pair(X, Y, types, types)
+    adapter = ConDoAdapter("affine", divergence=MinibatchMMD()).fit_pair(X, Y, types, types)
     assert adapter.map_.A.shape == (3, 5)
     rng = np.random.default_rng(0)
     Z, Y = rng.normal(size=(2, 4, 3)), rng.normal(size=(2, 5, 3))
-    _, gradient = _mmd_of_sets(Z, Y)
+    _, gradient = MinibatchMMD().of_sets(Z, Y)
     both = np.concatenate([Z, Y], axis=1)
     width = [_squared(rows, rows).sum() / 72 for rows in both]  # held fixed in the gradient
 

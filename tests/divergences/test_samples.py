@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from instruments import draw_tails, levels
-from minibatches import StochasticMMD
 from problems import check_map_gradients, different_features, random_samples
 from protocols import ansur, categorical1d, data_folder, rmse, rotations
 from sklearn.linear_model import LinearRegression, Ridge
@@ -24,6 +23,7 @@ from condokit import (
     Similarity,
 )
 from condokit.divergences import samples as module
+from condokit.divergences.minibatches import MinibatchMMD
 from condokit.divergences.samples import SampleObjective, _squared, on_means, with_spread
 from condokit.solvers.lbfgs import descend
 from condokit.solvers.matrices import means_map
@@ -244,7 +244,7 @@ def test_single_precision_is_precise_enough(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["location-scale", "shift"])
 @pytest.mark.parametrize(
-    "divergence", [*DIVERGENCES, StochasticMMD(n_values=2, n_samples=4)], ids=repr
+    "divergence", [*DIVERGENCES, MinibatchMMD(n_values=2, n_samples=4)], ids=repr
 )
 def test_diagonal_maps_need_no_square_arrays(kind, divergence):
     import tracemalloc
@@ -282,9 +282,14 @@ def test_domains_may_have_different_features(tmp_path):
 
     X, Y, types = different_features(0)
     constant = rmse(Y.mean(axis=0), Y)
-    for divergence in ("mmd", "energy"):
-        adapter = ConDoAdapter("affine", divergence=divergence, shrinkage=None)
+    maps = [ConDoAdapter("affine").fit_pair(X, Y, types, types).map_.A]
+    for divergence in ("mmd", "energy"):  # one that is named is what the map makes small
+        adapter = ConDoAdapter("affine", divergence=divergence)
         adapter.fit_pair(X, Y, types, types)
+        assert adapter.divergence_ == divergence
+        assert adapter.report_["objective"] < adapter.report_["starts"]["means"] + 1e-9
+        assert all(np.abs(adapter.map_.A - A).max() > 1e-3 for A in maps)
+        maps.append(adapter.map_.A)
         assert adapter.map_.A.shape == (3, 5)
         assert rmse(adapter.transform(X), Y) < 0.5 * constant
         assert adapter.inverse_transform(Y).shape == X.shape
@@ -303,7 +308,15 @@ def test_domains_may_have_different_features(tmp_path):
     assert "5 features to 3" in repr(adapter.map_)
     with pytest.raises(ValueError, match="must be the same features, or else use map='affine'"):
         ConDoAdapter("auto").fit_pair(X, Y, types, types)
-    assert ConDoAdapter("affine").fit_pair(X, Y).map_.A.shape == (3, 5)  # by "mmd", given nothing
+    for how, given in ({}, ()), ({"shrinkage": None}, (types, types)):
+        adapter = ConDoAdapter("affine", **how).fit_pair(X, Y, *given)
+        assert adapter.map_.A.shape == (3, 5)
+        assert adapter.divergence_ == "mmd"  # given nothing, or no ridge
+    same = ["a"] * len(X)
+    assert ConDoAdapter("affine").fit_pair(X, Y, same, same).divergence_ == "mmd"
+    for divergence in ("reverse-kl", "likelihood", "ot"):
+        with pytest.raises(ValueError, match="with divergence='auto', 'mmd' or 'energy'"):
+            ConDoAdapter("affine", divergence=divergence).fit_pair(X, Y, types, types)
 
 
 @pytest.mark.parametrize("kind", ["location-scale", "shift", "affine", "orthogonal"])
@@ -450,14 +463,14 @@ def two_views(seed, n_types, n_latent, p, m):
     return (X, Y, of_X, of_Y), cells(500, np.full(n_types, 1 / n_types))
 
 
-@pytest.mark.parametrize("divergence", ["auto", "energy"])
-def test_different_features_are_no_worse_than_ridge_to_stratum_means(divergence):
+def test_different_features_are_no_worse_than_ridge_to_stratum_means():
     ratios = []
     for seed, sizes in enumerate([(4, 3, 12, 6), (7, 5, 20, 9), (10, 6, 9, 14), (5, 4, 90, 30)]):
         (X, Y, types, others), (seen, truth, _) = two_views(seed, *sizes)
         means = np.stack([Y[others == t].mean(axis=0) for t in types])
         rival = Ridge(1.0).fit(X, means).predict(seen)
-        adapter = ConDoAdapter("affine", divergence=divergence).fit_pair(X, Y, types, others)
+        adapter = ConDoAdapter("affine").fit_pair(X, Y, types, others)
+        assert adapter.divergence_ == "regression"
         ratios.append(rmse(adapter.transform(seen), truth) / rmse(rival, truth))
         units = np.exp(np.arange(X.shape[1]) % 5), np.exp(np.arange(Y.shape[1]) % 3)
         again = ConDoAdapter("affine").fit_pair(X * units[0], Y * units[1], types, others)

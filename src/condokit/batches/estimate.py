@@ -139,6 +139,8 @@ def _why_not(one: ConDoAdapter) -> str:
         return f"the divergence is {divergence!r}, which compares two domains"
     if not isinstance(one.conditional, str) or one.conditional != "auto":
         return "a conditional is given"
+    if not isinstance(one.prior, str) or one.prior != "product":
+        return "a prior is given"
     return "" if one.shrinkage in ("auto", None) else "shrinkage is a number"
 
 

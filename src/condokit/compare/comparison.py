@@ -12,13 +12,14 @@ from condokit.checks import (
     NoOverlapError,
     check_number,
     listing,
+    refusal,
     said,
     warn,
 )
 from condokit.compare.overlap import Overlap, measure_overlap
 from condokit.compare.priors import Prior, ProductPrior, Support
 from condokit.conditionals.base import Conditional, Stratified
-from condokit.data.covariates import Covariates
+from condokit.data.covariates import Covariates, objects_of
 from condokit.data.study import Strata, Study
 from condokit.data.subsets import subsample
 
@@ -67,6 +68,7 @@ def compare(
     # refused or said, and the overlap is not known unless it is measured.
     prior, conditional = prior or ProductPrior(), conditional or Stratified()
     kernel = _user_kernel(prior, conditional)
+    _refuse_bandwidth(domains, prior, conditional)
     strata = (domains if kernel is None else replace(domains, confounders=[])).strata()
     support = prior.support(domains, strata)
     if support.dropped and not quiet:
@@ -76,6 +78,8 @@ def compare(
     if domains.continuous or by_rows or conditional.is_smooth:
         used = np.flatnonzero(place >= 0)
         covariates = Covariates.of(domains, used, place[used], n_values, kernel is not None)
+        if prior.sees_objects:
+            covariates = replace(covariates, objects=objects_of(domains, used))
     is_query, overlap = domains.is_query[used], Overlap(np.nan)
     if measured or not quiet:
         overlap = measure_overlap(domains, strata, covariates, is_query)
@@ -95,6 +99,14 @@ def _user_kernel(prior: Prior, conditional: Conditional) -> Any:
             f"{text}prior=ProductPrior(kernel=k), conditional=KernelSmoother(kernel=k)."
         )
     return kernels[0]
+
+
+def _refuse_bandwidth(domains: Study, *ingredients: Any) -> None:
+    """Refuse the width of a kernel on numbers where there are none."""
+    given = [one for one in ingredients if getattr(one, "bandwidth", None) is not None]
+    if given and not domains.continuous:
+        text = "'bandwidth' of {kind} is that of continuous confounders, and there are none: leave "
+        raise refusal(text + "it out.", kind=type(given[0]).__name__)
 
 
 def _warn_dropped(support: Support) -> None:

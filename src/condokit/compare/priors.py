@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -83,7 +83,8 @@ class Prior(BaseEstimator, ABC):
     """Where and how strongly the two domains are compared.
 
     One of your own has `weigh`, for categories, and `points`, for continuous confounders; derive
-    it from one that has the other already.
+    it from one that has the other already. With `sees_objects` it is told the confounders as they
+    were given, too.
 
     Examples
     --------
@@ -97,6 +98,8 @@ class Prior(BaseEstimator, ABC):
     >>> adapter.support_.weights.round(2)
     array([0.82, 0.18])
     """
+
+    sees_objects: ClassVar[bool] = False
 
     @abstractmethod
     def weigh(self, share_query: Array, share_reference: Array, share_pooled: Array) -> Array:
@@ -182,6 +185,8 @@ class ProductPrior(Prior):
     array([0.672, 0.328])
     """
 
+    most_points: ClassVar[int] = _MOST_POINTS
+
     def __init__(
         self,
         variant: Literal["product", "paper"] = "product",
@@ -195,12 +200,10 @@ class ProductPrior(Prior):
     def points(self, covariates: Covariates, is_query: Array) -> tuple[Array, Array]:  # noqa: D102
         # true product: half the mass on query rows weighted by the reference's density, half the
         # other way round; paper: all rows weighted by both densities
-        rows = subsample_sides(is_query, _MOST_POINTS // 2, order=covariates.order())
+        rows = subsample_sides(is_query, self.most_points // 2, order=covariates.order())
         at = covariates.take(rows)
         domains = covariates.take(is_query), covariates.take(~is_query)
-        f_query, f_reference = (
-            kernels.density(at, data, self._widths(data), self.kernel) for data in domains
-        )
+        f_query, f_reference = (self.density(at, data) for data in domains)
         here, paper = is_query[rows], self._is_paper()
         weights = f_query * f_reference if paper else np.where(here, f_reference, f_query)
         weights = weights * at.counts
@@ -218,10 +221,11 @@ class ProductPrior(Prior):
         product = share_query * share_reference
         return product * share_pooled if self._is_paper() else product
 
-    def _widths(self, covariates: Covariates) -> Array:
-        """Return the bandwidths of one domain's density."""
+    def density(self, at: Covariates, data: Covariates) -> Array:
+        """Return the density of one domain at some points, up to a constant factor."""
         kernels.check_kernel(self.kernel, self.bandwidth)
-        return (self.bandwidth or 1.0) * kernels.column_widths(covariates)
+        widths = (self.bandwidth or 1.0) * kernels.column_widths(data)
+        return kernels.density(at, data, widths, self.kernel)
 
     def _is_paper(self) -> bool:
         check_word("'variant' of ProductPrior", self.variant, ("product", "paper"))

@@ -62,14 +62,19 @@ class Covariates:
         """Return the confounders of some rows, or also as they were given, for a user's kernel."""
         Z, objects = np.empty((len(used), 0)), None
         if as_given:
-            given = [c.as_given()[used] for c in domains.confounders]
-            objects = given[0] if len(given) == 1 else np.stack(given, axis=1)
+            objects = objects_of(domains, used)
         elif domains.continuous:
             given = [np.asarray(c.values)[used] for c in domains.continuous]
             Z = np.stack([standard_units(z)(z) for z in given], axis=1)
         weights = None if domains.weights is None else domains.weights[used]
         groups = None if domains.groups is None else domains.groups[used]
         return cls(Z, category, n_categories, objects, weights, groups)
+
+
+def objects_of(domains: Study, used: Array) -> Array:
+    """Return the confounders of some rows as they were given, one column for each of several."""
+    given = [c.as_given()[used] for c in domains.confounders]
+    return given[0] if len(given) == 1 else np.stack(given, axis=1)
 
 
 def crossed(study: Study, used: Array) -> Covariates:

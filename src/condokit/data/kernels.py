@@ -64,6 +64,11 @@ def check_kernel(kernel: Any, bandwidth: Any) -> None:
         raise ValueError(f"'kernel' must be a function k(Z1, Z2) -> matrix. Got {kernel!r}.")
     if bandwidth is not None:
         check_number("bandwidth", bandwidth, 1e-6)
+    if kernel is not None and bandwidth is not None:
+        raise ValueError(
+            "'bandwidth' is that of the kernel on numbers; with a 'kernel' of your own leave it "
+            "out, and let that kernel have the width."
+        )
 
 
 def call(kernel: Kernel, left: Covariates, right: Covariates) -> Array:

@@ -131,7 +131,8 @@ def _may_differ(found: Sequence[RoleColumns], any_features: bool) -> bool:
             hint = " The tables look transposed: samples are rows." if turned else ""
             text = f"X_query has {query.n_features} features and X_reference has "
             text += f"{reference.n_features}; they must be the same features, or else use "
-            raise refusal(text + "{@map='affine'}." + hint)
+            text += "{@map='affine'} with {@divergence='auto'}, 'mmd' or 'energy'."
+            raise refusal(text + hint)
         return True
     left, right = (
         [c for c in one.table.labels if one.table.is_annotated or c not in one.taken]

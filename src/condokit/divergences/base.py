@@ -39,10 +39,19 @@ class Divergence(BaseEstimator, ABC):
     forms: ClassVar[dict[str, str]]
     # whether matrices come from balanced moments in closed form, whatever strata determine
     in_closed_form: ClassVar[bool] = False
+    # whether the weights of the prior are in what it makes small
+    is_weighted: ClassVar[bool] = True
 
     def needs(self, family: MapFamily) -> str:
         """Return what it needs to know of the data to find maps of a family."""
         return self.forms[family.form]
+
+    def uses(self, family: MapFamily) -> set[str]:
+        """Return which of "prior" and "conditional" change the maps of a family."""
+        nothing_to_find = family.form == "diagonal" and not (family.has_scale or family.has_offset)
+        if nothing_to_find or self.forms.get(family.form) == "rows":
+            return set()
+        return {"prior", "conditional"} if self.is_weighted else {"conditional"}
 
     def supports(self, family: MapFamily) -> str | None:
         """Return why it cannot find maps of a family; None if it can. Nothing is computed.

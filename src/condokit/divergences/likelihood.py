@@ -53,6 +53,7 @@ class PooledLikelihood(Divergence):
         "diagonal": "rows",
         "monotone": "rows",
     }
+    is_weighted = False
 
     def __init__(self, residuals: Literal["auto", "normal"] = "auto") -> None:
         self.residuals = residuals

@@ -198,6 +198,21 @@ def gradient_in_map(d_Z: Array, X: Array, B: Array) -> Array:
     return np.einsum("ij,ij->j", d_Z, X) if B.ndim == 1 else d_Z.T @ X
 
 
+class StratumMeans(RowDivergence):
+    """The regression of the reference's stratum means on query rows, between different features.
+
+    Its ridge is chosen on held-out rows; see `condokit.solvers.matrices.means_regression`. What
+    `divergence="auto"` stands for there, and `divergence_` calls "regression".
+    """
+
+    forms = {"matrix": "samples"}
+    is_weighted = False
+    max_rows = 5000
+
+    def solve(self, family: Any, summary: Samples) -> Solution:  # noqa: D102
+        return on_means(summary)
+
+
 class _KernelDivergence(SampleDivergence):
     r"""Squared maximum mean discrepancy with a kernel of the squared distance, as a U-statistic.
 

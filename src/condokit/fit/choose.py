@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, check_seed, is_number, pick, quietly, refusal
+from condokit.checks import Array, pick, quietly, refusal
 from condokit.compare.comparison import Comparison
 from condokit.compare.priors import PRIORS, Prior
 from condokit.conditionals import CONDITIONALS, Conditional
@@ -18,6 +18,15 @@ from condokit.data.subsets import folds, mixed_order
 from condokit.divergences import DIVERGENCES, Divergence, PCMatch
 from condokit.fit.controls import Controls, find_controls
 from condokit.fit.fit_map import Recipe, fit_map, fit_quietly
+from condokit.fit.ingredients import (
+    NOTHING_NAMED,
+    ONLY_AUTO,
+    checked_shrinkage,
+    is_auto,
+    refuse_unused,
+    rule,
+    seeded,
+)
 from condokit.fit.pairs import line_after_curves, refine
 from condokit.fit.record import Fit, called
 from condokit.maps.affine import AffineMap
@@ -25,18 +34,6 @@ from condokit.maps.families import MAPS, Affine, LocationScale, LowRank, MapFami
 from condokit.maps.standard_errors import StandardErrors
 from condokit.summaries.gaussians import GaussianPair, gaussian_pair
 
-# What divergence="auto" stands for: the first line that fits the family of maps and the confounders
-_RULES = (
-    # family      confounders    divergence
-    ("monotone", "any", "likelihood"),
-    ("rectangular", "any", "mmd"),  # between different features
-    ("low-rank", "any", "reverse-kl"),
-    ("rigid", "none", "pc-match"),
-    ("own", "none", "likelihood"),  # a family of matrices of the user's
-    ("any", "none", "ot"),
-    ("diagonal", "moments", "reverse-kl"),  # a conditional was asked for by name
-    ("any", "any", "likelihood"),
-)
 # What map="auto" tries beside lines that may be bent, from simple to rich; the first only
 # without confounders, none of them for one feature or for very many
 _MATRICES = (
@@ -98,8 +95,8 @@ class Candidate:
 
 def candidates(settings: Mapping[str, Any], domains: Study) -> list[Candidate]:
     """Return what is to be fitted: one kind of map, or several to choose from."""
-    divergence, named = settings["divergence"], not _is_auto(settings["divergence"])
-    if not _is_auto(settings["map"]):
+    divergence, named = settings["divergence"], not is_auto(settings["divergence"])
+    if not is_auto(settings["map"]):
         family = pick("map", settings["map"], MAPS, MapFamily)
         each = domains.rows_behind
         fewest = min(each[domains.is_query].sum(), each[~domains.is_query].sum())
@@ -112,7 +109,7 @@ def candidates(settings: Mapping[str, Any], domains: Study) -> list[Candidate]:
     bends = (
         bool(bends)
         and domains.is_whole
-        and _is_auto(settings["conditional"])
+        and is_auto(settings["conditional"])
         and settings["controls"] is None
     )
     lines: MapFamily = Monotone() if bends else LocationScale()
@@ -138,70 +135,25 @@ def _candidate(
 ) -> Candidate:
     """Make a recipe of the ingredients, with what "auto" stands for."""
     conditional = settings["conditional"]
-    if _is_auto(divergence):
-        divergence = _rule(family, domains, _is_auto(conditional))
-    chosen = _seeded("divergence", divergence, DIVERGENCES, Divergence, settings)
-    if _is_auto(conditional):
+    if is_auto(divergence):
+        divergence = rule(family, domains, settings["shrinkage"])
+    known = DIVERGENCES if not is_auto(settings["divergence"]) else {**DIVERGENCES, **ONLY_AUTO}
+    chosen = seeded("divergence", divergence, known, Divergence, settings)
+    if is_auto(conditional):
         by_rows = chosen.forms.get(family.form) == "rows"
         conditional = "splines" if domains.continuous and not by_rows else "stratified"
     recipe = Recipe(
         family=family,
         prior=pick("prior", settings["prior"], PRIORS, Prior),
-        conditional=_seeded("conditional", conditional, CONDITIONALS, Conditional, settings),
+        conditional=seeded("conditional", conditional, CONDITIONALS, Conditional, settings),
         divergence=chosen,
         sparing=sparing,
-        shrinkage=_checked_shrinkage(settings["shrinkage"]),
+        shrinkage=checked_shrinkage(settings["shrinkage"]),
         warn_overlap=settings["warn_overlap"],
         min_overlap=settings["min_overlap"],
     )
+    refuse_unused(settings, recipe, domains, called(divergence))
     return Candidate(divergence, conditional, recipe)
-
-
-def _rule(family: MapFamily, domains: Study, by_any_conditional: bool) -> str:
-    """Return the divergence that "auto" stands for."""
-    forms = {"any", "rectangular" if domains.is_rectangular else family.form}
-    if family.form == "matrix" and not family.is_free:
-        forms.add("rigid" if family.is_rigid else "own")
-    known = "none" if not domains.confounders else "rows" if by_any_conditional else "moments"
-    return next(rule for kind, given, rule in _RULES if kind in forms and given in ("any", known))
-
-
-def _seeded(
-    argument: str, value: Any, named: Mapping[str, Any], base: type, settings: Mapping[str, Any]
-) -> Any:
-    """Return an ingredient; one that is named and draws at random gets the seed."""
-    ingredient = pick(argument, value, named, base)
-    if isinstance(value, str) and settings["random_state"] is not None:
-        seed = check_seed(settings["random_state"])
-        if "random_state" in ingredient.get_params():
-            ingredient.set_params(random_state=seed)
-    return ingredient
-
-
-def _checked_shrinkage(amount: Any) -> Any:
-    if amount is None or _is_auto(amount):
-        return amount
-    if is_number(amount) and 0 <= amount <= 1:
-        return float(amount)
-    raise ValueError(
-        f"'shrinkage' must be 'auto', None or a number from 0 to 1. Got {amount!r} instead."
-    )
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"
-
-
-def takes_any_features(map: Any, divergence: Any) -> bool:
-    """Tell whether query and reference may have different features: rectangular matrices."""
-    family = MAPS.get(map, LocationScale)() if isinstance(map, str) else map
-    if type(family) is Affine and _is_auto(divergence):
-        return True
-    kind = DIVERGENCES.get(divergence) if isinstance(divergence, str) else divergence
-    if kind is None or type(family) is not Affine:
-        return False
-    kind = kind() if isinstance(kind, type) else kind
-    return getattr(kind, "forms", {}).get("matrix") == "samples" and kind.supports(family) is None
 
 
 def find(
@@ -213,7 +165,7 @@ def find(
         controls = Controls.of(domains, find_controls(settings["controls"], domains, wanted))
         left = controls.others(domains)
     if domains.is_mostly_zero or (controls is not None and not domains.confounders):
-        settings = {**settings, "map": "identity", "divergence": "auto", "conditional": "auto"}
+        settings = {**settings, **NOTHING_NAMED, "map": "identity", "divergence": "auto"}
     tried = candidates(settings, left)
     chosen = tried[0]
     fit = fit_map(left, chosen.recipe)  # says what is wrong with the data, if anything
@@ -304,7 +256,7 @@ def after_pairs(
 ) -> Fit:
     """Refine a fitted map by pairs; standard errors are known of diagonal maps alone."""
     family = chosen.recipe.family
-    if _is_auto(wanted):
+    if is_auto(wanted):
         family = Affine()
     elif fit.map.kind == "low-rank":
         raise refusal("'pairs' do not work with {@map='low-rank'}. Use {@map='auto'}.")

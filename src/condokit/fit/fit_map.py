@@ -14,7 +14,6 @@ from condokit.checks import (
     listing,
     quietly,
     refusal,
-    said,
     warn,
 )
 from condokit.compare.comparison import Comparison, compare
@@ -35,7 +34,6 @@ from condokit.data.study import Study
 from condokit.data.sums import no_rows
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
-from condokit.divergences.samples import on_means
 from condokit.fit.errors import (
     Fitted,
     Later,
@@ -94,12 +92,6 @@ class Recipe:
         reason = self.divergence.supports(self.family)
         if reason is None and (self.family.form, self.needs) not in _FITS:
             reason = f"No {self.family.form} map is found from {self.needs!r}; see `forms`."
-        kernel = getattr(self.conditional, "kernel", None)
-        if reason is None and kernel is not None and self.needs == "rows":
-            reason = said(
-                "{@divergence='likelihood'} takes no kernel on confounders for diagonal maps. Use "
-                "{@divergence='reverse-kl'}."
-            )
         if reason is not None:
             raise ValueError(reason)
         names = ("family", "prior", "conditional", "divergence")
@@ -437,11 +429,7 @@ def _fit_samples(domains: Study, recipe: Recipe, comparison: Comparison) -> Foun
     samples = sample_rows(domains, comparison, recipe.conditional, divergence.max_rows)
     if domains.is_rectangular:
         _check_rectangular(recipe)
-        pulled = recipe.shrinkage == "auto" and hasattr(divergence, "distances")
-        if pulled and len(samples.weights) > 1:  # all the way
-            solution = on_means(samples)
-        else:
-            solution = divergence.solve(family, replace(samples, is_rectangular=True))
+        solution = divergence.solve(family, replace(samples, is_rectangular=True))
         return solution, solution.search_facts(), None
     if min(max(map(len, side)) for side in (samples.query, samples.reference)) < 2:
         raise refusal(

@@ -133,6 +133,7 @@ def _used(adapter: ConDoAdapter, domains: Study) -> dict[str, Any]:
         **{k: v for k, v in adapter.get_params(deep=False).items() if k not in _NOT_HERE},
         "divergence": adapter.divergence_,
         "conditional": None if recipe.needs == "rows" else adapter.conditional_,
+        "prior": adapter.prior if "prior" in recipe.divergence.uses(recipe.family) else None,
         "categorical": [c.name for c in domains.confounders if not c.is_number],
         "random_state": adapter.random_state or 0,
         "n_jobs": adapter.n_jobs or 1,

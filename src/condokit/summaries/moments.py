@@ -54,12 +54,7 @@ def moment_pair(
         query, reference = moments_in_strata(domains, comparison)
         return paired(query, reference, comparison.support.weights, shared, scaled)
     used, covariates, is_query = comparison.used, comparison.covariates, comparison.is_query
-    weighted = domains.weights is not None and len(set(domains.weights[used])) > 1
-    if weighted and not conditional.takes_weights:
-        raise refusal(
-            "{@'sample_weight'} cannot be used with {kind}; use {@divergence='likelihood'}.",
-            kind=type(conditional).__name__,
-        )
+    refuse_weights(domains, comparison, conditional)
     if comparison.fewest_rows < 2:
         raise refusal(
             "A domain has only 1 sample, so its spread cannot be learned. Add rows, or use "
@@ -125,6 +120,17 @@ def refuse_continuous(domains: Study) -> None:
             "{names} is continuous. Use {@divergence='likelihood'}, conditional='kernel', or "
             "{@list it in `categorical`}.",
             names=listing(names),
+        )
+
+
+def refuse_weights(domains: Study, comparison: Comparison, conditional: Conditional) -> None:
+    """Refuse weights of rows that a conditional would ignore."""
+    used = comparison.used
+    weighted = domains.weights is not None and len(set(domains.weights[used])) > 1
+    if weighted and not conditional.takes_weights:
+        raise refusal(
+            "{@'sample_weight'} cannot be used with {kind}; use {@divergence='likelihood'}.",
+            kind=type(conditional).__name__,
         )
 
 

@@ -21,7 +21,7 @@ from condokit.summaries.gaussians import (
     regularise,
     residuals,
 )
-from condokit.summaries.moments import MomentPair, is_flat, refuse_continuous
+from condokit.summaries.moments import MomentPair, is_flat, refuse_continuous, refuse_weights
 from condokit.summaries.resampled import Parcels
 
 _MOST_IMPUTED = 2000  # support points at which rows are imputed
@@ -176,6 +176,7 @@ def _along_curves(domains: Study, comparison: Comparison, conditional: Condition
 
 def _imputed(domains: Study, comparison: Comparison, conditional: Any) -> Samples:
     """Return the rows that an estimator imputes at the support points; draws are subjects."""
+    refuse_weights(domains, comparison, conditional)
     rows, weights = comparison.points
     some = subsample(len(rows), _MOST_IMPUTED)
     at, weights = comparison.covariates.take(rows[some]), weights[some] / weights[some].sum()

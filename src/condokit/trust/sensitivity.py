@@ -244,8 +244,11 @@ class _Fitted:
 
     def refit(self, domains: Study) -> ConDoAdapter:
         """Fit such an adapter to other domains, however small their overlap."""
+        settings: dict[str, Any] = {"min_overlap": 0.0}
+        if not domains.confounders and "prior" in self.adapter.get_params():
+            settings |= {"prior": "product", "conditional": "auto"}  # there is nothing to weigh
         with quietly():
-            return clone(self.adapter).set_params(min_overlap=0.0).fit_domains(domains)
+            return clone(self.adapter).set_params(**settings).fit_domains(domains)
 
     def moved(self, domains: Study) -> tuple[float, float, float | None, str]:
         """Return how far the map of other domains is from this one, as `Sensitivity` says."""

@@ -1,0 +1,213 @@
+"""The paper's Gaussian formulas as they stand there: reverse KL, and transport without confounders.
+
+S = query and T = reference in its formulas. They are kept beside the exact forms of
+`condokit.divergences.kl` and `transport` for comparison, and need not be a minimum of anything.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+from scipy.optimize import minimize
+
+from condokit.checks import Array, check_integer, check_word, refusal, warn
+from condokit.divergences.samples import RowDivergence
+from condokit.maps.families import MapFamily
+from condokit.solvers.matrices import transport_matrix
+from condokit.solvers.solution import Solution
+from condokit.summaries.samples import Samples
+
+JITTER = 1e-8  # added to variances and standard deviations, so that they can be divided by
+
+
+class PaperKL(RowDivergence):
+    r"""The paper's ConDo Gaussian KLD, from rows in strata or imputed rows.
+
+    Means and variances are those of the rows at each confounder value (divisor n; of covariances
+    n - 1), plus 1e-8. Location-scale maps are in the closed form of the paper's Appendix A, with
+    weights,
+
+    .. math::
+        P = \sum_n w_n [\sigma_{S_n}^2 + (\mu_{S_n} - \bar\mu_S)^2],\quad
+        Q = \sum_n w_n (\mu_{S_n} - \bar\mu_S)(\mu_{T_n} - \bar\mu_T),\quad
+        m = \frac{Q + \sqrt{Q^2 + 4 P \sum_n w_n \sigma_{T_n}^2}}{2 P},\quad
+        b = \bar\mu_T - m \bar\mu_S,
+
+    which is the minimum of the reverse KL divergence only if all :math:`\sigma_{T_n}^2` are equal.
+    Matrices are found by trust-region Newton conjugate gradients; see `AffineKL`.
+
+    Parameters
+    ----------
+    start : {"identity", "location-scale"}, default="identity"
+        Where the search among matrices starts: the identity, or the closed form.
+    steps : int or None, default=None
+        Most Newton steps; None goes on to convergence.
+    published : bool, default=False
+        Divide the weighted means :math:`\bar\mu` by the number of confounder values once more, the
+        slip behind the published numbers.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, datasets
+    >>> from condokit.divergences.paper import PaperKL
+    >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> ConDoAdapter(divergence=PaperKL(), shrinkage=None).fit_pair(*data).map_.scale.round(1)
+    array([0.5])
+    """
+
+    max_rows = 10**9
+
+    def __init__(
+        self,
+        start: Literal["identity", "location-scale"] = "identity",
+        steps: int | None = None,
+        published: bool = False,
+    ) -> None:
+        self.start, self.steps, self.published = start, steps, published
+
+    def supports(self, family: MapFamily) -> str | None:  # noqa: D102
+        return _only_the_papers_maps(self, family) or super().supports(family)
+
+    def solve(self, family: Any, summary: Samples) -> Solution:  # noqa: D102
+        check_word("'start' of PaperKL", self.start, ("identity", "location-scale"))
+        if self.steps is not None:
+            check_integer("steps", self.steps, 1)
+        w, sides = summary.weights, (summary.query, summary.reference)
+        mean_q, mean_r = (np.array([rows.mean(axis=0) for rows in side]) for side in sides)
+        var_q, var_r = (np.array([rows.var(axis=0) for rows in side]) + JITTER for side in sides)
+        scale, offset = appendix(w, mean_q, var_q, mean_r, var_r, self.published)
+        if family.form == "diagonal":
+            return Solution.of(scale, offset)
+        objective = AffineKL(w, mean_q, _covariances(sides[0]), mean_r, _covariances(sides[1]))
+        at_start = self.start == "location-scale"
+        A, b = (np.diag(scale), offset) if at_start else (np.eye(len(offset)), 0 * offset)
+        return objective.descend(A, b, self.steps)
+
+
+class PaperOT(RowDivergence):
+    r"""The paper's baseline, optimal transport between two Gaussians without confounders.
+
+    :math:`m = \sigma_T / \sigma_S` with the divisor n and 1e-8 added to both, or
+    :math:`A = \Sigma_S^{-1/2} (\Sigma_S^{1/2} \Sigma_T \Sigma_S^{1/2})^{1/2} \Sigma_S^{-1/2}` with
+    the divisor n - 1 and 1e-8 on the diagonals; :math:`b = \mu_T - A \mu_S`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit import ConDoAdapter
+    >>> from condokit.divergences.paper import PaperOT
+    >>> X = np.array([[0.0], [1.0], [2.0]])
+    >>> ConDoAdapter(divergence=PaperOT(), shrinkage=None).fit_pair(X, 2 * X + 5).map_.A.round(6)
+    array([[2.]])
+    """
+
+    max_rows = 10**9
+
+    def supports(self, family: MapFamily) -> str | None:  # noqa: D102
+        return _only_the_papers_maps(self, family) or super().supports(family)
+
+    def solve(self, family: Any, summary: Samples) -> Solution:  # noqa: D102
+        if len(summary.weights) > 1:
+            raise refusal("PaperOT compares domains without confounders. Leave them out.")
+        [X], [Y] = summary.query, summary.reference
+        if family.form == "diagonal":
+            A = (Y.std(axis=0) + JITTER) / (X.std(axis=0) + JITTER)
+            return Solution.of(A, Y.mean(axis=0) - A * X.mean(axis=0))
+        A = transport_matrix(_covariances([X])[0], _covariances([Y])[0])
+        return Solution.of(A, Y.mean(axis=0) - A @ X.mean(axis=0))
+
+
+def _only_the_papers_maps(divergence: RowDivergence, family: MapFamily) -> str | None:
+    """Refuse families that the paper has not."""
+    whole = getattr(family, "has_scale", False) and getattr(family, "has_offset", False)
+    if whole and (family.form == "diagonal" or (family.form == "matrix" and family.is_free)):
+        return None
+    return f"{type(divergence).__name__} finds maps 'location-scale' and 'affine' only."
+
+
+def appendix(
+    w: Array, mean_q: Array, var_q: Array, mean_r: Array, var_r: Array, slip: bool = False
+) -> tuple[Array, Array]:
+    """Return scales and offsets of the paper's Appendix A; see `PaperKL`."""
+    centre_q, centre_r = (w @ mean / (len(w) if slip else 1) for mean in (mean_q, mean_r))
+    P = w @ (var_q + (mean_q - centre_q) ** 2)
+    Q = w @ ((mean_q - centre_q) * (mean_r - centre_r))
+    scale = (Q + np.sqrt(Q**2 + 4 * P * (w @ var_r))) / (2 * P)
+    return scale, centre_r - scale * centre_q
+
+
+def _covariances(strata: list[Array]) -> Array:
+    """Return the covariances of rows, with the jitter."""
+    fewest, d = min(map(len, strata)), strata[0].shape[1]
+    if fewest < 2:
+        raise refusal(
+            "A confounder value has one row in a domain, of which no covariance is known. Add "
+            "rows, merge levels, or use {@map='location-scale'}."
+        )
+    if fewest <= d:
+        warn(
+            "singular-covariance",
+            "The covariance of {d} features of {fewest:rows} rows is singular; the paper has "
+            "nothing against that, and the map follows noise.",
+            d=d,
+            fewest=fewest,
+        )
+    spread = [np.atleast_2d(np.cov(rows, rowvar=False)) for rows in strata]
+    return np.array(spread) + JITTER * np.eye(d)
+
+
+class AffineKL:
+    r"""Twice the reverse KL divergence of A x + b, less its terms without A and b.
+
+    .. math::
+        -2 \log|\det A| + \sum_n w_n \big[\operatorname{tr}(\Sigma_{T_n}^{-1} A \Sigma_{S_n} A')
+        + e_n' \Sigma_{T_n}^{-1} e_n\big], \quad e_n = A \mu_{S_n} + b - \mu_{T_n}.
+    """
+
+    def __init__(self, w: Array, mean_q: Array, cov_q: Array, mean_r: Array, cov_r: Array) -> None:
+        self.mean_q, self.mean_r, self.cov_q = mean_q, mean_r, cov_q
+        self.weighted = w[:, None, None] * np.linalg.inv(cov_r)
+        self.d = mean_q.shape[1]
+
+    def descend(self, A: Array, b: Array, steps: int | None) -> Solution:
+        """Go down by at most so many steps of trust-region Newton conjugate gradients."""
+        found = minimize(
+            self.value,
+            np.append(A.ravel(), b),
+            jac=self.gradient,
+            hessp=self.hessian_product,
+            method="trust-ncg",
+            options={} if steps is None else {"maxiter": steps},
+        )
+        A, b = self._split(found.x)
+        return Solution.of(A, b, objective=float(found.fun), n_iter=int(found.nit))
+
+    def _split(self, x: Array) -> tuple[Array, Array]:
+        return x[: self.d**2].reshape(self.d, self.d), x[self.d**2 :]
+
+    def _quadratic(self, A: Array, errors: Array) -> tuple[Array, Array]:
+        """Return the gradient of the part that is quadratic in the map."""
+        pull = np.einsum("kij,kj->ki", self.weighted, errors)
+        G = np.tensordot(self.weighted, A @ self.cov_q, axes=([0, 2], [0, 1]))
+        return 2 * (G + pull.T @ self.mean_q), 2 * pull.sum(axis=0)
+
+    def value(self, x: Array) -> float:
+        """Return the objective."""
+        A, b = self._split(x)
+        errors = self.mean_q @ A.T + b - self.mean_r
+        spread = np.tensordot(self.weighted, A @ self.cov_q, axes=([0, 2], [0, 1]))
+        near = np.einsum("ki,kij,kj->", errors, self.weighted, errors)
+        return float((spread * A).sum() + near - 2 * np.linalg.slogdet(A)[1])
+
+    def gradient(self, x: Array) -> Array:
+        """Return its gradient in A and b."""
+        A, b = self._split(x)
+        G, g = self._quadratic(A, self.mean_q @ A.T + b - self.mean_r)
+        return np.append((G - 2 * np.linalg.inv(A).T).ravel(), g)
+
+    def hessian_product(self, x: Array, v: Array) -> Array:
+        """Return the derivative of the gradient along v."""
+        (A, _), (V, u) = self._split(x), self._split(v)
+        inverse = np.linalg.inv(A)
+        G, g = self._quadratic(V, self.mean_q @ V.T + u)
+        return np.append((G + 2 * (inverse @ V @ inverse).T).ravel(), g)

@@ -1,0 +1,517 @@
+"""The paper as it is: its method and its baselines, in its own symbols and with nothing else.
+
+For comparisons with McCarter, *Towards Backwards-Compatible Data with Confounded Domain
+Adaptation* (TMLR 2024). Its formulas move S to T: S is the query, T the reference.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+
+from condokit import checks
+from condokit.adapter import ConDoAdapter
+from condokit.checks import Array, Note, check_integer, check_number, check_seed, check_word
+from condokit.compare.priors import ProductPrior, Support
+from condokit.conditionals.chained import Chained
+from condokit.data import kernels
+from condokit.data.covariates import Covariates
+from condokit.data.study import Strata, Study
+from condokit.divergences.minibatches import MinibatchMMD
+from condokit.divergences.paper import PaperKL, PaperOT
+
+__all__ = ["ConDo", "MMDBaseline", "OTBaseline", "PaperPrior"]
+
+_OF_MINIBATCHES: tuple[str, ...] = ("k_X", "h_X", "K_X", "K_Z", "F", "epochs")
+_OF_MINIBATCHES += ("learning_rate", "weight_decay", "patience")
+_DESCENTS = ((5, 1e-3), (100, 1e-2))  # epochs and learning rates of the published numbers
+_SHARES = (1.0, 0.01)  # values of F: of all experiments, and of the photos
+
+
+class PaperPrior(ProductPrior):
+    r"""The product prior of the paper's equation, or that of the published numbers.
+
+    :math:`w_n \propto \hat f_S(z_n) \hat f_T(z_n)` for every row of both domains, with kernel
+    densities :math:`\hat f`. The published numbers have :math:`\sqrt{p_S p_T}` for categories, and
+    for numbers half the mass on rows of S weighted by :math:`\hat f_T`, half the other way round.
+
+    Parameters
+    ----------
+    k_Z : callable or None, default=None
+        The kernel on confounders as they are given, :math:`k_Z(Z_1, Z_2)` -> matrix. None is RBF
+        with Silverman's width for numbers, times equality of categories.
+    published : bool, default=False
+        Whether weights are those of the published numbers.
+
+    Examples
+    --------
+    >>> from condokit import ConDoAdapter, datasets
+    >>> from condokit.paper import PaperPrior
+    >>> p = datasets.make_categorical1d(200, random_state=0)
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> ConDoAdapter(divergence="ot", prior=PaperPrior()).fit_pair(*data).support_.weights
+    array([0.5, 0.5])
+    """
+
+    most_points = 10**9
+    kernel = bandwidth = None  # of conditionals that smooth by a kernel, which the paper has not
+
+    def __init__(self, k_Z: kernels.Kernel | None = None, published: bool = False) -> None:
+        self.k_Z, self.published = k_Z, published
+
+    @property
+    def variant(self) -> Literal["product", "paper"]:  # type: ignore[override]
+        """Which rows are weighted by which densities."""
+        return "product" if self.published else "paper"
+
+    @property
+    def sees_objects(self) -> bool:  # type: ignore[override]
+        """Whether confounders are needed as they are given."""
+        return self.k_Z is not None
+
+    def weigh(self, share_query: Array, share_reference: Array, share_pooled: Array) -> Array:  # noqa: D102
+        if self.published:
+            return np.sqrt(share_query * share_reference)
+        return super().weigh(share_query, share_reference, share_pooled)
+
+    def density(self, at: Covariates, data: Covariates) -> Array:  # noqa: D102
+        kernels.check_kernel(self.k_Z, None)
+        return kernels.density(at, data, kernels.column_widths(data), self.k_Z)
+
+    def support(self, domains: Study, strata: Strata) -> Support:
+        """Return the strata seen in both domains, those of categories alone weighted by k_Z."""
+        found = super().support(domains, strata)
+        if self.k_Z is None or domains.continuous:
+            return found
+        kernels.check_kernel(self.k_Z, None)
+        values = np.empty((len(strata.levels), len(strata.names)), dtype=object)
+        values[:] = strata.levels
+        values = values[:, 0] if len(strata.names) == 1 else values
+        none = np.empty((len(values), 0))
+        levels = Covariates(none, np.zeros(len(values), dtype=np.intp), 1, objects=values)
+        K = kernels.call(self.k_Z, levels, levels)[found.index]
+        weights = (K @ strata.count_query) * (K @ strata.count_reference) * found.n_rows
+        if not weights.sum() > 0:
+            raise ValueError("'k_Z' gives no weight to any confounder value of both domains.")
+        return Support(**{**vars(found), "weights": weights / weights.sum()})
+
+
+class GaussianKernel:
+    """An RBF kernel of a given width on numbers, times equality of categories."""
+
+    def __init__(self, width: float, is_number: list[bool]) -> None:
+        self.width, self.is_number = width, is_number
+
+    def __call__(self, left: Array, right: Array) -> Array:
+        """Return the kernel between confounders as they are given."""
+        K = np.ones((len(left), len(right)))
+        sides = (side.reshape(len(side), -1).T for side in (left, right))
+        for is_number, one, other in zip(self.is_number, *sides):
+            if is_number:
+                gap = np.subtract.outer(one.astype(float), other.astype(float))
+                K *= np.exp(-0.5 * (gap / self.width) ** 2)
+            else:
+                K *= np.equal.outer(one, other).astype(float)
+        return K
+
+    def __repr__(self) -> str:
+        return f"GaussianKernel({self.width:g})"
+
+
+class _PaperAdapter(ConDoAdapter):
+    """What the method and its baselines share: no prior, conditional or shrinkage to choose."""
+
+    # what the paper has not, or has in one form only
+    prior: Any = "paper"
+    conditional: Any = "auto"
+    shrinkage = reliability = controls = None
+    categorical: Any = None
+    random_state: Any = None
+    warn_overlap, min_overlap, F, published = 0.4, 0.05, 1.0, False
+
+    def fit_domains(  # noqa: D102
+        self,
+        domains: Study,
+        pairs: tuple[Array, Array] | None = None,
+        notes: list[Note] | None = None,
+    ) -> ConDoAdapter:
+        name = type(self).__name__
+        check_word("'map'", self.map, ("location-scale", "affine"))
+        given = {"pairs": pairs, "groups": domains.groups, "sample_weight": domains.weights}
+        for argument, value in given.items():
+            if value is not None:
+                raise checks.refusal(
+                    f"{{@'{argument}'}} is not in the paper, so {name} does not take it. Use "
+                    "ConDoAdapter."
+                )
+        return super().fit_domains(domains, None, notes)
+
+    def _refuse_unused(self, unused: tuple[str, ...], why: str) -> None:
+        """Refuse settings that are not those by default and would change nothing."""
+        defaults = type(self)().get_params(deep=False)
+        changed = [name for name in unused if not _same(getattr(self, name), defaults[name])]
+        if changed:
+            raise ValueError(f"'{changed[0]}' is not used by {why}. Leave it out.")
+
+    def _refuse_unpublished(self, other: tuple[str, ...]) -> None:
+        """Refuse settings with which nothing was published."""
+        if not self.published:
+            return
+        defaults = type(self)().get_params(deep=False)
+        for name in (name for name in other if name in defaults):
+            if not _same(getattr(self, name), defaults[name]):
+                raise ValueError(f"Nothing was published with another '{name}'. Leave it out.")
+        descent = getattr(self, "epochs", 5), getattr(self, "learning_rate", 1e-3)
+        if descent not in _DESCENTS:
+            raise ValueError(
+                "The published numbers have 5 epochs with learning_rate=0.001, or 100 with 0.01. "
+                f"Got {descent[0]} with {descent[1]}."
+            )
+        if getattr(self, "F", 1.0) not in _SHARES:
+            text = "The published numbers have F=1, or F=0.01 for photos. Got "
+            raise ValueError(f"{text}{self.F!r}.")
+
+    def _minibatches(self, values: dict[str, Any]) -> MinibatchMMD:
+        """Return the paper's descent, with settings that have been checked."""
+        for name in ("K_Z", "epochs", "patience"):
+            check_integer(name, values[name], 1)
+        check_integer("K_X", values["K_X"], 2)
+        check_number("learning_rate", values["learning_rate"], 1e-300)
+        check_number("weight_decay", values["weight_decay"], 0)
+        _check_share(values["F"])
+        if values["h_X"] is not None:
+            check_number("h_X", values["h_X"], 1e-300)
+        if values["k_X"] is not None:
+            _check_radial(values["k_X"])
+        return MinibatchMMD(
+            values["epochs"],
+            values["learning_rate"],
+            values["K_Z"],
+            values["K_X"],
+            values["F"],
+            redrawn=values["F"] < 1 and not self.published,
+            kernel=values["k_X"],
+            bandwidth=values["h_X"],
+            weight_decay=values["weight_decay"],
+            patience=values["patience"],
+            random_state=check_seed(self.random_state),
+        )
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Tell whether a setting is the default; no array nor function is."""
+    return value is default or (np.isscalar(value) and value == default)
+
+
+def _check_share(F: Any) -> None:
+    if not (checks.is_number(F) and 0 < F <= 1):
+        raise ValueError(f"'F' must be a share of the rows, above 0 and at most 1. Got {F!r}.")
+
+
+def _check_radial(kernel: Any) -> None:
+    """Refuse a kernel on features that is no kernel of distances with its slope."""
+    must = "'k_X' must take squared distances over the width, and return the kernel and its slope"
+    if not callable(kernel):
+        raise ValueError(f"{must}. Got {kernel!r}.")
+    s, step = np.array([[0.5, 1.0], [2.0, 4.0]]), 1e-6
+    try:
+        values, slopes = (np.asarray(part, dtype=float) for part in kernel(s))
+        moved = np.subtract(*(np.asarray(kernel(s + h)[0]) for h in (step, -step))) / (2 * step)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{must}. It failed: {error}.") from None
+    if values.shape != s.shape or slopes.shape != s.shape:
+        raise ValueError(f"{must}, both of their shape {s.shape}. Got {values.shape}.")
+    if not np.isfinite(values).all() or (values < 0).any():
+        raise ValueError("'k_X' must return finite numbers that are not negative.")
+    if not np.allclose(slopes, moved, rtol=1e-3, atol=1e-6):
+        raise ValueError("The slope that 'k_X' returns is not that of its values.")
+
+
+class ConDo(_PaperAdapter):
+    r"""Confounded domain adaptation as in the paper, by its own names.
+
+    The four ingredients of the paper's framework, and nothing else: a map :math:`A x + b`, the
+    product prior over confounders, rows drawn given them, and a divergence. No shrinkage, no
+    standard errors but those of `bootstrap`. `ConDoAdapter` is nearer to the truth; see
+    "The paper, line by line" in the documentation.
+
+    Parameters
+    ----------
+    divergence : {"kl", "mmd"}, default="kl"
+        The Gaussian reverse Kullback-Leibler divergence, or the maximum mean discrepancy.
+    map : {"location-scale", "affine"}, default="location-scale"
+        Diagonal or full matrices A. Only "affine" with "mmd" joins different features.
+    k_X : callable or None, default=None
+        For "mmd": the kernel on features, from squared distances over :math:`h_X` to its values and
+        slopes. None is RBF, :math:`e^{-s}`.
+    h_X : float or None, default=None
+        Its width. None is the mean squared distance of the rows in a pair of sets.
+    k_Z : callable or None, default=None
+        The kernel on confounders for the prior, ``k_Z(Z1, Z2)`` -> matrix. None is RBF for numbers,
+        times equality of categories.
+    h_Z : float or None, default=None
+        The width of that RBF, :math:`\exp(-|z - z'|^2 / 2 h_Z^2)`. None is Silverman's, for each
+        domain and column.
+    K_X : int, default=20
+        Imputations at a confounder value, and rows in a set of a minibatch. Given categories, "kl"
+        takes all rows.
+    K_Z : int, default=8
+        For "mmd": confounder values in a minibatch.
+    rounds : int, default=2
+        Iterations of the chained equations, given numbers.
+    F : float, default=1.0
+        For "mmd", pairs of sets in an epoch as a share of the rows of the smaller domain, drawn
+        anew in each epoch if below 1. For "kl" given numbers, the share of the confounder values at
+        which features are imputed.
+    epochs : int, default=5
+        For "mmd": passes over the pairs of sets.
+    learning_rate : float, default=0.001
+        For "mmd": that of AdamW.
+    weight_decay : float, default=0.0001
+        For "mmd": that of AdamW.
+    patience : int, default=3
+        For "mmd": epochs without a lower loss after which to stop.
+    start : {"identity", "location-scale"}, default="identity"
+        For "kl" and "affine": where Newton's steps start, at the identity or at the closed form.
+    steps : int or None, default=None
+        For "kl" and "affine": most steps; None goes on to convergence.
+    published : bool, default=False
+        Whether to repeat the slips behind the published numbers: centring means divided twice, a
+        prior :math:`\sqrt{p_S p_T}` for categories and half the mass on either domain for numbers,
+        ten steps from the location-scale map, sets that are drawn once whatever F.
+    reference, categorical, missing, warn_overlap, min_overlap, n_jobs, verbose, random_state
+        As in `ConDoAdapter`.
+
+    Attributes
+    ----------
+    map_, support_, overlap_, divergence_, conditional_, report_
+        As in `ConDoAdapter`.
+
+    See Also
+    --------
+    OTBaseline, MMDBaseline : What the paper compares with.
+
+    Examples
+    --------
+    >>> from condokit import datasets
+    >>> from condokit.paper import ConDo
+    >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
+    >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+    >>> ConDo("kl").fit_pair(*data).map_.b.round(1)
+    array([-2.5])
+    >>> ConDo("kl", published=True).fit_pair(*data).map_.b.round(1)
+    array([-1.3])
+    """
+
+    def __init__(
+        self,
+        divergence: Literal["kl", "mmd"] = "kl",
+        map: Literal["location-scale", "affine"] = "location-scale",
+        *,
+        k_X: Any = None,
+        h_X: float | None = None,
+        k_Z: Any = None,
+        h_Z: float | None = None,
+        K_X: int = 20,
+        K_Z: int = 8,
+        rounds: int = 2,
+        F: float = 1.0,
+        epochs: int = 5,
+        learning_rate: float = 0.001,
+        weight_decay: float = 0.0001,
+        patience: int = 3,
+        start: Literal["identity", "location-scale"] = "identity",
+        steps: int | None = None,
+        published: bool = False,
+        reference: Any = None,
+        categorical: Any = None,
+        missing: checks.Missing = "raise",
+        warn_overlap: float = 0.4,
+        min_overlap: float = 0.05,
+        n_jobs: int | None = None,
+        verbose: bool = False,
+        random_state: int | None = None,
+    ) -> None:
+        # stored as given, as scikit-learn wants it
+        self.divergence = divergence  # type: ignore[assignment]
+        self.map, self.reference, self.categorical = map, reference, categorical
+        self.k_X, self.h_X, self.k_Z, self.h_Z = k_X, h_X, k_Z, h_Z
+        self.K_X, self.K_Z, self.rounds, self.F = K_X, K_Z, rounds, F
+        self.epochs, self.learning_rate, self.weight_decay = epochs, learning_rate, weight_decay
+        self.patience, self.start, self.steps = patience, start, steps
+        self.published, self.missing = published, missing
+        self.warn_overlap, self.min_overlap = warn_overlap, min_overlap
+        self.n_jobs, self.verbose, self.random_state = n_jobs, verbose, random_state
+
+    def _ingredients(self, domains: Study) -> dict[str, Any]:
+        check_word("'divergence'", self.divergence, ("kl", "mmd"))
+        by_numbers, is_mmd = bool(domains.continuous), self.divergence == "mmd"
+        self._check_used(domains)
+        check_integer("K_X", self.K_X, 2)
+        check_integer("rounds", self.rounds, 1)
+        _check_share(self.F)
+        divergence: Any = PaperKL(self.start, self.steps, self.published)
+        if self.published:
+            divergence = PaperKL("location-scale", 10, True)
+        if is_mmd:
+            divergence = self._minibatches(self.get_params(deep=False))
+        found = {"map": self.map, "divergence": divergence, "shrinkage": None, "controls": None}
+        found |= {"prior": "product", "conditional": "auto"}
+        if domains.confounders:
+            found["prior"] = PaperPrior(self._kernel(domains), self.published)
+        if by_numbers:
+            found["conditional"] = Chained(
+                self.K_X,
+                self.rounds,
+                own_models=True,
+                fraction=1.0 if is_mmd else self.F,
+                random_state=check_seed(self.random_state),
+            )
+        return found
+
+    def _kernel(self, domains: Study) -> Any:
+        """Return the kernel on confounders; None for that with Silverman's width."""
+        if self.h_Z is None:
+            return self.k_Z
+        check_number("h_Z", self.h_Z, 1e-300)
+        if self.k_Z is not None:
+            raise ValueError("'h_Z' is the width of the RBF kernel; leave it out beside 'k_Z'.")
+        return GaussianKernel(self.h_Z, [c.is_number for c in domains.confounders])
+
+    def _check_used(self, domains: Study) -> None:
+        """Refuse settings that would change nothing, or with which nothing was published."""
+        by_numbers, is_mmd = bool(domains.continuous), self.divergence == "mmd"
+        newton = not is_mmd and self.map == "affine"
+        known = "numbers" if by_numbers else "categories" if domains.confounders else "nothing"
+        where = f"ConDo({self.divergence!r}, {self.map!r}) given {known}"
+        used = {"start", "steps"} if newton else set()
+        used |= set(_OF_MINIBATCHES) if is_mmd else set()
+        used |= {"K_X", "rounds", "F", "h_Z"} if by_numbers else set()
+        used |= {"k_Z"} if domains.confounders else set()
+        settings = (*_OF_MINIBATCHES, "k_Z", "h_Z", "rounds", "start", "steps")
+        self._refuse_unused(tuple(name for name in settings if name not in used), where)
+        free = ("epochs", "learning_rate", "F")
+        self._refuse_unpublished(tuple(name for name in settings if name not in free))
+        if self.published and self.F != 1 and not is_mmd:
+            raise ValueError("Nothing was published with another 'F' for 'kl'. Leave it out.")
+        if self.published and by_numbers and self.map == "affine":
+            raise ValueError(
+                "No affine map given continuous confounders was published. Use "
+                "map='location-scale', or published=False."
+            )
+
+
+class _Baseline(_PaperAdapter):
+    """A method that compares without confounders."""
+
+    prior: Any = "product"
+    divergence: Any
+
+    def fit_domains(  # noqa: D102
+        self,
+        domains: Study,
+        pairs: tuple[Array, Array] | None = None,
+        notes: list[Note] | None = None,
+    ) -> ConDoAdapter:
+        if domains.confounders:
+            name = type(self).__name__
+            raise checks.refusal(
+                f"{name} compares without {{@`confounders`}}: leave them out, or use ConDo."
+            )
+        return super().fit_domains(domains, pairs, notes)
+
+
+class OTBaseline(_Baseline):
+    """The paper's first baseline: optimal transport between two Gaussians.
+
+    Parameters
+    ----------
+    map : {"location-scale", "affine"}, default="location-scale"
+        Diagonal or full matrices.
+    reference, missing, n_jobs, verbose
+        As in `ConDoAdapter`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit.paper import OTBaseline
+    >>> X = np.array([[0.0], [1.0], [2.0]])
+    >>> OTBaseline().fit_pair(X, 2 * X + 5).transform(X).round(6).ravel()
+    array([5., 7., 9.])
+    """
+
+    divergence = "ot"
+
+    def __init__(
+        self,
+        map: Literal["location-scale", "affine"] = "location-scale",
+        *,
+        reference: Any = None,
+        missing: checks.Missing = "raise",
+        n_jobs: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.map, self.reference, self.missing = map, reference, missing
+        self.n_jobs, self.verbose = n_jobs, verbose
+
+    def _ingredients(self, domains: Study) -> dict[str, Any]:
+        return {**_PLAIN, "map": self.map, "divergence": PaperOT(), **_LIMITS}
+
+
+class MMDBaseline(_Baseline):
+    """The paper's second baseline: the maximum mean discrepancy by minibatches.
+
+    Parameters
+    ----------
+    map : {"location-scale", "affine"}, default="location-scale"
+        Diagonal or full matrices.
+    k_X, h_X, K_X, K_Z, F, epochs, learning_rate, weight_decay, patience, published
+        As in `ConDo`; `K_Z` pairs of sets of `K_X` rows make a minibatch.
+    reference, missing, n_jobs, verbose, random_state
+        As in `ConDoAdapter`.
+
+    Examples
+    --------
+    >>> from condokit import datasets
+    >>> from condokit.paper import MMDBaseline
+    >>> p = datasets.make_categorical1d(50, random_state=0)
+    >>> MMDBaseline(epochs=2).fit_pair(p.X_query, p.X_reference).report_.n_iter
+    14
+    """
+
+    divergence = "mmd"
+
+    def __init__(
+        self,
+        map: Literal["location-scale", "affine"] = "location-scale",
+        *,
+        k_X: Any = None,
+        h_X: float | None = None,
+        K_X: int = 20,
+        K_Z: int = 8,
+        F: float = 1.0,
+        epochs: int = 5,
+        learning_rate: float = 0.001,
+        weight_decay: float = 0.0001,
+        patience: int = 3,
+        published: bool = False,
+        reference: Any = None,
+        missing: checks.Missing = "raise",
+        n_jobs: int | None = None,
+        verbose: bool = False,
+        random_state: int | None = None,
+    ) -> None:
+        self.map, self.reference, self.missing = map, reference, missing
+        self.n_jobs, self.verbose, self.random_state = n_jobs, verbose, random_state
+        self.k_X, self.h_X, self.K_X, self.K_Z, self.F = k_X, h_X, K_X, K_Z, F
+        self.epochs, self.learning_rate, self.weight_decay = epochs, learning_rate, weight_decay
+        self.patience, self.published = patience, published
+
+    def _ingredients(self, domains: Study) -> dict[str, Any]:
+        free = ("epochs", "learning_rate", "F")
+        self._refuse_unpublished(tuple(name for name in _OF_MINIBATCHES if name not in free))
+        descent = self._minibatches(self.get_params(deep=False))
+        return {**_PLAIN, "map": self.map, "divergence": descent, **_LIMITS}
+
+
+_PLAIN = {"shrinkage": None, "controls": None, "prior": "product", "conditional": "auto"}
+_LIMITS = {"warn_overlap": 0.0, "min_overlap": 0.0, "random_state": None}
