@@ -12,6 +12,9 @@ _NARROW = (
     0.02  # standard deviations of a cell below which bins have one width, beyond: in proportion
 )
 _WIDTH = 0.1  # of a bin, relative to the distance from the centre
+_COARSE = 0.4  # width of a group that is written
+_OF_ERROR = 0.1  # to which counts are rounded
+_STEPS = 4.0  # of rounding in a group, times the root of its rows
 _BOTH = np.array([[-1.0], [1.0]])
 _MOST = 180  # bins on either side of the centre
 
@@ -80,10 +83,14 @@ class Values:
         """Return the values of both."""
         return Values.joined([self, other])
 
-    def coarser(self, least: int, mean: Array, sd: Array) -> "Values":
-        """Join neighbours until at least so many rows stand behind each, as `Bins` would.
+    def coarser(self, least: float, mean: Array, sd: Array) -> "Values":
+        """Return groups of at least so many rows that do not tell the values in them.
 
-        `mean` and `sd` are those of cells; cells with fewer rows are left out.
+        Groups have ends on a grid of u (see `Bins`) that is 0.4 times as wide as the distance from
+        the centre. Mean and spread of u in a group of n rows are rounded to a quarter of its width
+        over the root of n, about a standard error, and counts to a tenth of their standard error:
+        of values that were rounded, many combinations have such numbers.
+        `mean` and `sd` are those of cells as they are written; cells with fewer rows are left out.
         """
         parts = []
         for k in np.unique(self.cell):
@@ -93,11 +100,21 @@ class Values:
             u, count = u[:, order], self.count[mine[order]]
             if count.sum() < least:
                 continue
-            group = _enough(count, least)
+            _, place = np.unique(np.floor(u.mean(axis=0) / _COARSE), return_inverse=True)
+            group = _enough(np.bincount(place, count), least)[place]
             n = np.bincount(group, count)
             middle = np.bincount(group, count * u.mean(axis=0)) / n
             square = np.bincount(group, count * ((u - middle[group]) ** 2).mean(axis=0)) / n
-            ends = mean[k] + unit * np.sinh(middle + _BOTH * np.sqrt(square))
+            first = np.flatnonzero(np.diff(group, prepend=-1))
+            last = np.append(first[1:], len(group)) - 1
+            ends = np.floor(u.mean(axis=0) / _COARSE)
+            width = _COARSE * (ends[last] - ends[first] + 1)
+            step = width / _STEPS / np.sqrt(n)
+            middle = np.rint(middle / step) * step
+            spread = np.rint(np.sqrt(square) / step) * step
+            fine = np.maximum(np.rint(_OF_ERROR * np.sqrt(n)), 1.0)
+            n = fine * np.rint(n / fine)
+            ends = mean[k] + unit * np.sinh(middle + _BOTH * spread)
             parts.append(Values(np.full(len(n), k), n, ends))
         return Values.joined(parts)
 
@@ -126,7 +143,7 @@ def side_by_side(features: list[Values]) -> tuple[Array, Array, Array]:
     return np.repeat(np.arange(size), 2 * most), X, counts
 
 
-def _enough(count: Array, least: int) -> Array:
+def _enough(count: Array, least: float) -> Array:
     """Return numbers of neighbours: those that have the same one have enough rows together."""
     group, total, number = np.zeros(len(count), dtype=np.intp), 0.0, 0
     for i, n in enumerate(count):

@@ -11,13 +11,14 @@ from condokit.checks import LARGEST, SMALLEST, Array, is_number, listing, refusa
 from condokit.data.basis import RangeBasis
 from condokit.data.bins import Bins
 from condokit.data.confounders import as_number
+from condokit.data.disclosure import MIN_CELL
 from condokit.data.reader import read
 from condokit.data.roles import Roles, are_names
 from condokit.data.study import Study
 from condokit.data.sums import CellSums
 from condokit.data.tables import Table
 from condokit.io.documents import Place
-from condokit.statistics import file, reveals
+from condokit.statistics import file, guard, reveals
 
 _REWEIGHED = 8  # times, that lines of cells are found with weights
 _GIVEN = ("domain", "confounders", "sample_weight")
@@ -73,6 +74,7 @@ class Statistics:
         self.labels: list[Any] = []
         self.cells: dict[Cell, int] = {}
         self.sums = CellSums.empty(0)
+        self.is_rounded = False  # whether these come from files alone that rounded them
         self.by_cell = True  # whether products of features are known of every cell: not in files
         self.largest_weight = 1.0  # of a row
         self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # left out of a file
@@ -229,10 +231,21 @@ class Statistics:
         kept = np.flatnonzero(cell >= 0)
         X, weights = domains.of(features).rows(kept), domains.weights
         known = values[kept], cell[kept], None if weights is None else weights[kept]
-        products = self.sums.continuous.products
-        self.sums.continuous.robust = {j: products.of(np.array([j])) for j in features.tolist()}
-        for _ in range(_REWEIGHED):
-            self.sums.continuous.reweighted(X, *known)
+        sums = self.sums.continuous
+        label = np.array([self.labels.index(cell[0]) for cell in self.cells])
+        try:
+            how = sums, self.sums.moments.count, label, MIN_CELL, self.largest_weight
+            level = guard.choose_level(*how).level
+        except ValueError:  # few rows stand apart: nothing can be written
+            level = sums.basis.lowest
+        while True:  # curves that can be written, as values are without them
+            sums.restrict(level)
+            sums.robust = {j: sums.products.of(np.array([j])) for j in features.tolist()}
+            for _ in range(_REWEIGHED):
+                sums.reweighted(X, *known, label, level)
+            if level <= sums.basis.lowest or not guard.crowds(sums, MIN_CELL):
+                return
+            level -= 1
 
     def with_values(self, X: Any, features: Array, **roles: Any) -> "Statistics":
         """Count the values of some features in bins; X are all rows that were added."""
@@ -292,6 +305,7 @@ class Statistics:
         new.sums.values = {j: new.sums.values[j] for j in both}
         new.hashes = [*self.hashes, *other.hashes]
         new.by_cell = self.by_cell and other.by_cell
+        new.is_rounded = self.is_rounded and other.is_rounded
         new.largest_weight = max(self.largest_weight, other.largest_weight)
         return new
 
