@@ -8,10 +8,11 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 
-_NARROW = (
+NARROW = (
     0.02  # standard deviations of a cell below which bins have one width, beyond: in proportion
 )
 _WIDTH = 0.1  # of a bin, relative to the distance from the centre
+BROAD = 0.25  # the same of groups that are written
 _COARSE = 0.4  # width of a group that is written
 _OF_ERROR = 0.1  # to which counts are rounded
 _STEPS = 4.0  # of rounding in a group, times the root of its rows
@@ -29,7 +30,7 @@ class Bins:
     """
 
     def __init__(self, mean: Array, sd: Array) -> None:
-        self.mean, self.unit = mean, _NARROW * ones_for_zeros(sd)  # (n_cells, n_features)
+        self.mean, self.unit = mean, NARROW * ones_for_zeros(sd)  # (n_cells, n_features)
         self.sums = np.zeros((3, mean.shape[1], len(mean), 2 * _MOST + 1))
 
     def update(self, X: Array, cell: Array, weights: Array | None = None) -> None:
@@ -84,17 +85,17 @@ class Values:
         return Values.joined([self, other])
 
     def coarser(self, least: float, mean: Array, sd: Array) -> "Values":
-        """Return groups of at least so many rows that do not tell the values in them.
+        r"""Return groups of at least so many rows that do not tell the values in them.
 
-        Groups have ends on a grid of u (see `Bins`) that is 0.4 times as wide as the distance from
-        the centre. Mean and spread of u in a group of n rows are rounded to a quarter of its width
+        Groups have ends on a grid of :math:`u = asinh((x - c) / .25 s)`, a tenth of a standard
+        deviation wide at the centre and 0.4 times the distance from it further out. Mean and spread of u in a group of n rows are rounded to a quarter of its width
         over the root of n, about a standard error, and counts to a tenth of their standard error:
         of values that were rounded, many combinations have such numbers.
         `mean` and `sd` are those of cells as they are written; cells with fewer rows are left out.
         """
         parts = []
         for k in np.unique(self.cell):
-            mine, unit = np.flatnonzero(self.cell == k), _NARROW * (sd[k] or 1.0)
+            mine, unit = np.flatnonzero(self.cell == k), BROAD * (sd[k] or 1.0)
             u = np.arcsinh((self.ends[:, mine] - mean[k]) / unit)
             order = np.argsort(u.sum(axis=0), kind="stable")
             u, count = u[:, order], self.count[mine[order]]

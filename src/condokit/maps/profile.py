@@ -113,8 +113,8 @@ class Profile:
     mean: Array  #: Of the known values of every feature.
     sd: Array  #: Their standard deviations.
     missing: Array  #: Shares of missing values.
-    #: The fifth lowest value of every feature, so that no single row can be read off; of subjects,
-    #: if they are known, that of the fifth lowest subject; None for fewer than 100 of them.
+    #: The fifth lowest value of every feature; of subjects, if they are known, that of the fifth
+    #: lowest subject; None for fewer than 100 of them. Files have it rounded, as all of these.
     low: Array | None = None
     high: Array | None = None  #: The fifth highest, likewise.
 
@@ -143,16 +143,31 @@ class Profile:
         return cls(n_rows, first + shift, sd, 1 - known / max(len(X), 1), low, high)
 
     def matches(self, other: "Profile") -> bool:
-        """Tell whether two profiles are of the same rows."""
-        return (
-            self.n_rows == other.n_rows
-            and len(self.mean) == len(other.mean)
-            and _close(self.mean, other.mean, 1e-9 * np.nanmax(self.sd, initial=0.0))
-            and _close(self.sd, other.sd, 0.0)
+        """Tell whether two profiles are of the same rows, as far as rounded ones tell."""
+        if self.n_rows != other.n_rows or len(self.mean) != len(other.mean):
+            return False
+        fine = 1.1 * np.fmax(_steps(self.sd), _steps(other.sd))
+        return all(
+            _close(getattr(self, name), getattr(other, name), fine) for name in ("mean", "sd")
         )
 
+    def rounded(self) -> "Profile":
+        """Return the same to a tenth of standard deviations, which are rounded to two digits.
+
+        So that no value of a row stands in a file, and two files that differ by a row do not tell
+        it: n times a mean that is known to s / 10 is known to a tenth of n standard deviations.
+        Ranges are rounded to their outside.
+        """
+        step, size = _steps(self.sd), _digits(self.sd)
+        mean = np.where(step > 0, _multiples(np.rint, self.mean, step), self.mean)
+        low, high = (
+            ends if ends is None else np.where(step > 0, _multiples(turn, ends, step), ends)
+            for ends, turn in ((self.low, np.floor), (self.high, np.ceil))
+        )
+        return replace(self, mean=mean, sd=size, low=low, high=high)
+
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers; None where there is none, or it would be that of a few rows.
+        """Return plain, rounded numbers; None where there is none, or it would tell of few rows.
 
         Returns
         -------
@@ -161,10 +176,11 @@ class Profile:
         """
         few = np.round(self.n_rows * (1 - self.missing)) < MIN_CELL
         hidden: dict[str, Any] = {"n_rows": 0 if too_few(self.n_rows) else self.n_rows}
-        hidden |= {name: np.where(few, np.nan, getattr(self, name)) for name in ("mean", "sd")}
+        told = self.rounded()
+        hidden |= {name: np.where(few, np.nan, getattr(told, name)) for name in ("mean", "sd")}
         return {
             name: None if values is None else _none_for_unknown(values)
-            for name, values in {**vars(self), **hidden}.items()
+            for name, values in {**vars(told), **hidden}.items()
         }
 
     @classmethod
@@ -341,10 +357,32 @@ class Monitor:
         return Sheet(sheet), findings
 
 
-def _close(one: Array, other: Array, atol: float) -> bool:
+def _close(one: Array, other: Array, atol: Array) -> bool:
     """Tell whether numbers are equal up to rounding, where both are known."""
     known = np.isfinite(one) & np.isfinite(other)
-    return np.allclose(one[known], other[known], rtol=1e-9, atol=atol)
+    return np.allclose(one[known], other[known], rtol=1e-9, atol=atol[known])
+
+
+def _digits(sd: Array) -> Array:
+    """Return standard deviations with two digits."""
+    return np.array([float(f"{s:.1e}") for s in sd])
+
+
+def _steps(sd: Array) -> Array:
+    """Return the power of ten at a tenth of standard deviations, or below it; 0 for none."""
+    size = np.where(np.isfinite(sd) & (sd > 0), _digits(sd), 1.0)
+    with np.errstate(all="ignore"):
+        step = 10.0 ** np.floor(np.log10(size / 10) + 1e-9)
+    return np.where(np.isfinite(sd) & (sd > 0) & (step > 0), step, 0.0)
+
+
+def _multiples(turn: Any, values: Array, step: Array) -> Array:
+    """Return multiples of powers of ten, in their shortest form."""
+    power = -np.rint(np.log10(ones_for_zeros(step)))
+    with np.errstate(all="ignore"):
+        many = turn(values / ones_for_zeros(step))
+        found = np.where(power > 0, many / 10.0**power, many * step)
+    return np.where(np.isfinite(found), found, values)
 
 
 def _none_for_unknown(values: Any) -> Any:

@@ -28,22 +28,33 @@ _POSSIBLE = 1.001  # the largest correlation, up to rounding
 STATISTICS = documents.Format("condokit-statistics", 2, "statistics file", FileError, SCHEMA)
 
 
-def write(path: Place, stats: Any, min_cell: int) -> None:
+def write(path: Place, stats: Any, min_cell: int, previous: Any = ()) -> None:
     """Write statistics, without cells of fewer than `min_cell` rows."""
     content = content_of(stats, min_cell)
     reveals.warn_of_cells(content, stats)
-    if isinstance(path, str | os.PathLike) and os.path.isfile(path):
-        warn_of_release(path, stats, min_cell)
+    earlier = [previous] if isinstance(previous, str | os.PathLike) else list(previous)
+    for one in earlier:
+        warn_of_release(read(one, type(stats)), content, type(stats))
+    is_there = isinstance(path, str | os.PathLike) and os.path.isfile(path)
+    if is_there and not any(os.path.abspath(path) == os.path.abspath(one) for one in earlier):
+        warn_of_replacing(path, content, type(stats))
     documents.write(path, content, STATISTICS)
 
 
-def warn_of_release(path: str | os.PathLike[str], stats: Any, min_cell: int) -> None:
+def warn_of_replacing(path: Any, content: dict[str, Any], cls: Any) -> None:
     """Warn if a file that is about to be replaced tells, with the new one, about a few rows."""
     try:
-        before = read(path, type(stats))
+        before = read(path, cls)
     except FileError:  # something else, or damaged
         return
-    reveals.warn_of_differences(before, stats, min_cell)
+    warn_of_release(before, content, cls)
+
+
+def warn_of_release(before: Any, content: dict[str, Any], cls: Any) -> None:
+    """Warn if an earlier file tells, with a new one, about a few rows; as both are written."""
+    document = {"format": STATISTICS.name, "schema": STATISTICS.newest, "condokit": ""}
+    after = _from(SCHEMA.read({**document, **content, "sha256": "0" * 64}), cls())
+    reveals.warn_of_differences(before, after, content["min_cell"])
 
 
 def content_of(stats: Any, min_cell: int) -> dict[str, Any]:

@@ -349,11 +349,15 @@ class Statistics:
             total[cell[0]] += float(self.sums.moments.count[k])
         return total
 
-    def save(self, path: Place, *, min_cell: int = 5) -> None:
+    def save(self, path: Place, *, min_cell: int = 5, previous: Any = ()) -> None:
         """Write a readable JSON file that holds no row; see `condokit show`.
 
-        Warnings tell of cells in which one row stands out or all rows are equal, and of a file at
-        this path from which the new one differs by a few rows: the two together tell about these.
+        No combination of what is written has more than half of its weight on fewer than `min_cell`
+        rows, beside the means of cells: products with continuous confounders are those of a domain,
+        of as many functions as allow that, and numbers are rounded to about a tenth of their
+        standard error. Warnings tell what was left out therefore, of cells in which one row stands
+        out or all rows are equal, and of earlier files from which the new one differs by a few
+        rows: the two together tell about these.
 
         Parameters
         ----------
@@ -362,10 +366,12 @@ class Statistics:
         min_cell : int, default=5
             The fewest rows of a cell (a domain and a level of each category) of which anything is
             written, 3 at least; cells with fewer are left out, and so is a feature in a cell where
-            fewer values are known. Sums of third and fourth powers are written where four times
-            as many values are known. Of weighted rows it takes `min_cell` times the largest weight.
+            fewer values are known. Continuous confounders take a few more. Of weighted rows it
+            takes `min_cell` times the largest weight.
+        previous : path or list of paths, default=()
+            Files of these rows, or some of them, that others have. A file at `path` is one.
         """
-        file.write(path, self, min_cell)
+        file.write(path, self, min_cell, previous)
 
     @classmethod
     def load(cls, path: Place) -> "Statistics":

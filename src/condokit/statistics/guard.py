@@ -1,7 +1,7 @@
 r"""What may be written of sums: numbers that rest on enough rows, and no more digits than needed.
 
 The rule: no combination of what is written has more than half of its weight on fewer than
-`min_cell` rows, and none more than a third on one. It is kept by four means.
+`min_cell` rows, and none more than a fifth on one. It is kept by four means.
 
 - Products with functions of confounders are those of all cells of a domain together, for as many
   functions as keep the rule (`choose_level`), the smoothest first.
@@ -21,7 +21,7 @@ from condokit.data.continuous import Continuous
 from condokit.data.products import GroupedProducts
 from condokit.data.spots import foremost, most_weight, whitened
 
-ONE, FEW = 1 / 3, 1 / 2  # of the weight of a combination, on one row and on fewer than `min_cell`
+ONE, FEW = 1 / 5, 1 / 2  # of the weight of a combination, on one row and on fewer than `min_cell`
 _LOST = 0.02  # share of rows in small cells that more functions may cost
 _OF_ERROR = 0.1  # of a standard error, to which numbers are rounded
 AGAIN = 1e-8  # the same of numbers that were rounded before
@@ -165,7 +165,8 @@ def _stands_apart(known: Continuous, worst: int, min_cell: int) -> ValueError:
     spots, basis = known.spots, known.basis
     assert spots is not None
     away = np.abs(_away(known)[worst, : len(basis.names)])
-    size = np.sqrt(np.einsum("gii->gi", known.products.scatter)[:, : len(away)].sum(axis=0))
+    first = np.arange(len(away))
+    size = np.sqrt(known.products.scatter[:, first, first].sum(axis=0))
     name = basis.names[int(np.argmax(away / ones_for_zeros(size)))]
     return refusal(
         "Sums with {name!r} would tell of fewer than {least} rows, which stand apart. Cut such "
