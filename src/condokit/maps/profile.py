@@ -33,6 +33,7 @@ _MUCH_OUTSIDE = 0.01  # share of rows
 _MUCH_IN_TAILS = 0.05  # share of rows of a feature
 _DRIFT = 0.5  # standard deviations
 _SPREAD = 1.5  # ratio of standard deviations
+_ROUNDED = 1.1  # by which rounding may change a variance
 _BLOCK_VALUES = 1 << 22  # of rows that are described at a time
 _TABLES = ("mean", "sd", "missing", "low", "high", "tails")
 _ROUNDING = 1e-8  # variance, of 1, below which nothing is known of powers
@@ -138,8 +139,8 @@ class Profile:
     mean: Array  #: Of the known values of every feature.
     sd: Array  #: Their standard deviations.
     missing: Array  #: Shares of missing values.
-    #: The fifth lowest value of every feature, so that no single row can be read off; of subjects,
-    #: if they are known, that of the fifth lowest subject; None for fewer than 100 of them.
+    #: The fifth lowest value of every feature; of subjects, if they are known, that of the fifth
+    #: lowest subject; None for fewer than 100 of them. Files have it rounded, as all of these.
     low: Array | None = None
     high: Array | None = None  #: The fifth highest, likewise.
     #: How heavy the tails of every feature are: degrees of freedom of a Student t with such tails,
@@ -177,16 +178,31 @@ class Profile:
         return np.maximum(n * (1 - self.missing), 2.0)
 
     def matches(self, other: "Profile") -> bool:
-        """Tell whether two profiles are of the same rows."""
-        return (
-            self.n_rows == other.n_rows
-            and len(self.mean) == len(other.mean)
-            and _close(self.mean, other.mean, 1e-9 * np.nanmax(self.sd, initial=0.0))
-            and _close(self.sd, other.sd, 0.0)
+        """Tell whether two profiles are of the same rows, as far as rounded ones tell."""
+        if self.n_rows != other.n_rows or len(self.mean) != len(other.mean):
+            return False
+        fine = 1.1 * np.fmax(_steps(self.sd), _steps(other.sd))
+        return all(
+            _close(getattr(self, name), getattr(other, name), fine) for name in ("mean", "sd")
         )
 
+    def rounded(self) -> "Profile":
+        """Return the same to a tenth of standard deviations, which are rounded to two digits.
+
+        So that no value of a row stands in a file, and two files that differ by a row do not tell
+        it: n times a mean that is known to s / 10 is known to a tenth of n standard deviations.
+        Ranges are rounded to their outside.
+        """
+        step, size = _steps(self.sd), _digits(self.sd)
+        mean = np.where(step > 0, _multiples(np.rint, self.mean, step), self.mean)
+        low, high = (
+            ends if ends is None else np.where(step > 0, _multiples(turn, ends, step), ends)
+            for ends, turn in ((self.low, np.floor), (self.high, np.ceil))
+        )
+        return replace(self, mean=mean, sd=size, low=low, high=high)
+
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers; None where there is none, or it would be that of a few rows.
+        """Return plain, rounded numbers; None where there is none, or it would tell of few rows.
 
         Returns
         -------
@@ -195,10 +211,11 @@ class Profile:
         """
         few = np.round(self.n_rows * (1 - self.missing)) < MIN_CELL
         hidden: dict[str, Any] = {"n_rows": 0 if too_few(self.n_rows) else self.n_rows}
-        hidden |= {name: np.where(few, np.nan, getattr(self, name)) for name in ("mean", "sd")}
+        told = self.rounded()
+        hidden |= {name: np.where(few, np.nan, getattr(told, name)) for name in ("mean", "sd")}
         return {
             name: None if values is None else _none_for_unknown(values)
-            for name, values in {**vars(self), **hidden}.items()
+            for name, values in {**vars(told), **hidden}.items()
             if name != "tails" or values is not None  # which older files do not have
         }
 
@@ -389,6 +406,10 @@ class Monitor:
         profile, n = self.profile, self.known
         assert profile is not None
         m, sd = profile.n_known(), ones_for_zeros(profile.sd)
+        # moments in files are rounded: what that may have changed is no drift
+        mean = np.sign(mean) * np.maximum(np.abs(mean) - 0.5 * _steps(profile.sd) / sd, 0.0)
+        wider, narrower = np.maximum(variance / _ROUNDED, 1.0), np.minimum(variance * _ROUNDED, 1.0)
+        variance = np.where(variance > 1, wider, narrower)
         low = -np.inf if profile.low is None else (profile.low - profile.mean) / sd
         high = np.inf if profile.high is None else (profile.high - profile.mean) / sd
         low, high = np.broadcast_arrays(low, high, n)[:2]
@@ -409,10 +430,32 @@ class Monitor:
         }
 
 
-def _close(one: Array, other: Array, atol: float) -> bool:
+def _close(one: Array, other: Array, atol: Array) -> bool:
     """Tell whether numbers are equal up to rounding, where both are known."""
     known = np.isfinite(one) & np.isfinite(other)
-    return np.allclose(one[known], other[known], rtol=1e-9, atol=atol)
+    return np.allclose(one[known], other[known], rtol=1e-9, atol=atol[known])
+
+
+def _digits(sd: Array) -> Array:
+    """Return standard deviations with two digits."""
+    return np.array([float(f"{s:.1e}") for s in sd])
+
+
+def _steps(sd: Array) -> Array:
+    """Return the power of ten at a tenth of standard deviations, or below it; 0 for none."""
+    size = np.where(np.isfinite(sd) & (sd > 0), _digits(sd), 1.0)
+    with np.errstate(all="ignore"):
+        step = 10.0 ** np.floor(np.log10(size / 10) + 1e-9)
+    return np.where(np.isfinite(sd) & (sd > 0) & (step > 0), step, 0.0)
+
+
+def _multiples(turn: Any, values: Array, step: Array) -> Array:
+    """Return multiples of powers of ten, in their shortest form."""
+    power = -np.rint(np.log10(ones_for_zeros(step)))
+    with np.errstate(all="ignore"):
+        many = turn(values / ones_for_zeros(step))
+        found = np.where(power > 0, many / 10.0**power, many * step)
+    return np.where(np.isfinite(found), found, values)
 
 
 def _none_for_unknown(values: Any) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from condokit.checks import Array, NoOverlapError, listing, refusal, said, warn
 from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.columns import in_order
+from condokit.data.complete import completed
 from condokit.data.roles import name_domains
 from condokit.data.study import Confounder, Study
 from condokit.data.sums import Sums
@@ -62,7 +63,10 @@ def cells_of(stats: Statistics) -> Study:
     ranges = stats.ranges
     confounders += [Confounder(n, True, range=ranges[n]) for n in stats.confounders if n in ranges]
     label = np.array([stats.labels.index(cell[0]) for cell in cells])
-    sums = Sums(stats.sums, label, np.arange(len(cells)), by_cell=stats.by_cell)
+    whole = stats.sums
+    if whole.continuous is not None:  # some files may know fewer functions than others
+        whole = replace(whole, continuous=completed(whole.continuous, label))
+    sums = Sums(whole, label, np.arange(len(cells)), by_cell=stats.by_cell)
     table: Any = moments.mean
     if stats.feature_names is not None:
         pa = arrow()
