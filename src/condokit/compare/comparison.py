@@ -60,11 +60,13 @@ def compare(
     limits: tuple[float, float] = (0.0, 0.0),
     quiet: bool = False,
     measured: bool = False,
+    each: bool = True,
 ) -> Comparison:
     """Find what the domains have in common, and refuse or warn if it is little."""
     # With `by_rows` the rows are needed themselves, also if all confounders are categories.
     # `limits` are the overlap coefficients below which to warn, and to refuse. Quietly, nothing is
-    # refused or said, and the overlap is not known unless it is measured.
+    # refused or said, and the overlap is not known unless it is measured; that of each confounder
+    # alone takes as long again for each of them.
     prior, conditional = prior or ProductPrior(), conditional or Stratified()
     kernel = _user_kernel(prior, conditional)
     strata = (domains if kernel is None else replace(domains, confounders=[])).strata()
@@ -78,7 +80,7 @@ def compare(
         covariates = Covariates.of(domains, used, place[used], n_values, kernel is not None)
     is_query, overlap = domains.is_query[used], Overlap(np.nan)
     if measured or not quiet:
-        overlap = measure_overlap(domains, strata, covariates, is_query)
+        overlap = measure_overlap(domains, strata, covariates, is_query, each)
     if not quiet:
         _check_overlap(overlap, *limits)
     share = getattr(conditional, "fraction", 1.0)
