@@ -61,11 +61,13 @@ def compare(
     limits: tuple[float, float] = (0.0, 0.0),
     quiet: bool = False,
     measured: bool = False,
+    each: bool = True,
 ) -> Comparison:
     """Find what the domains have in common, and refuse or warn if it is little."""
     # With `by_rows` the rows are needed themselves, also if all confounders are categories.
     # `limits` are the overlap coefficients below which to warn, and to refuse. Quietly, nothing is
-    # refused or said, and the overlap is not known unless it is measured.
+    # refused or said, and the overlap is not known unless it is measured; that of each confounder
+    # alone takes as long again for each of them.
     prior, conditional = prior or ProductPrior(), conditional or Stratified()
     kernel = _user_kernel(prior, conditional)
     _refuse_bandwidth(domains, prior, conditional)
@@ -82,7 +84,7 @@ def compare(
             covariates = replace(covariates, objects=objects_of(domains, used))
     is_query, overlap = domains.is_query[used], Overlap(np.nan)
     if measured or not quiet:
-        overlap = measure_overlap(domains, strata, covariates, is_query)
+        overlap = measure_overlap(domains, strata, covariates, is_query, each)
     if not quiet:
         _check_overlap(overlap, *limits)
     share = getattr(conditional, "fraction", 1.0)

@@ -8,6 +8,8 @@ import numpy as np
 
 from condokit.checks import Array, Sentence, listing, warn
 from condokit.compare.comparison import Comparison
+from condokit.conditionals.base import Conditional
+from condokit.conditionals.kernel import KernelSmoother
 from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.grouped import GroupedMoments
 from condokit.data.study import Study
@@ -15,6 +17,7 @@ from condokit.data.subsets import subsample
 
 FEW_SUBJECTS = 5  # below which people and devices cannot be told apart
 _FEW_ROWS = 5
+_FEWEST_SMOOTHED = 10  # rows of a category that a kernel needs
 _MOST_NAMED = 5  # parts in a sentence
 _FEWEST_OTHERS = 20  # rows that it takes to call one of them an outlier
 _MOST_ROWS = 500  # that tell how far most values are
@@ -91,6 +94,17 @@ def _named(parts: list[str]) -> str:
     """Name the first few parts of the rows."""
     last = f"{len(parts) - _MOST_NAMED + 1} others" if len(parts) > _MOST_NAMED else parts[-1]
     return " and ".join(filter(None, [", ".join(parts[: _MOST_NAMED - 1][: len(parts) - 1]), last]))
+
+
+def warn_of_few_to_smooth(conditional: Conditional, comparison: Comparison) -> None:
+    """Warn if a kernel, which does not smooth across categories, sees very few rows in each."""
+    n_strata = len(comparison.support.weights)
+    rows = comparison.fewest_rows / n_strata
+    if isinstance(conditional, KernelSmoother) and n_strata > 1 and rows < _FEWEST_SMOOTHED:
+        text = "A kernel smooths within categories, which have about {n} rows of a domain each: "
+        text += "means and spreads of so few are noise, which makes scales too small. Leave "
+        text += "{@`conditional`} to the default, or merge categories."
+        warn("few-rows-for-kernel", text, n=round(rows))
 
 
 def few_subjects(study: Study, parts: Mapping[str, Array]) -> list[str]:

@@ -18,7 +18,7 @@ from condokit.checks import (
 )
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.priors import Prior, Support
-from condokit.compare.weak_points import warn_weak_points
+from condokit.compare.weak_points import warn_of_few_to_smooth, warn_weak_points
 from condokit.conditionals import Conditional
 from condokit.data.arrays import computing
 from condokit.data.links import check_links
@@ -45,6 +45,7 @@ from condokit.fit.errors import (
 from condokit.fit.fit_curves import FEWEST_ROWS, fit_curves
 from condokit.fit.record import Fit, FitReport
 from condokit.fit.shrinkage import settle
+from condokit.fit.ties import has_ties
 from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
 from condokit.maps.families import Affine, Identity, LocationScale, MapFamily, Shift
@@ -135,8 +136,9 @@ def fit_map(domains: Study, recipe: Recipe, quiet: bool = False) -> Fit:
     usable = domains if domains.gaps is None or alone else without_gaps(domains)
     with computing("map"):
         comparison = recipe.compare(usable, quiet)
+        warn_of_few_to_smooth(recipe.conditional, comparison)
         found = _FITS[recipe.family.form, recipe.needs](usable, recipe, comparison)
-        if found is None:  # too few rows for a matrix
+        if found is None:  # too few rows for a matrix, or equal values
             recipe, usable, overlap = recipe.diagonal(), domains, comparison.overlap
             comparison = replace(recipe.compare(usable, quiet=True), overlap=overlap)
             found = _fit_diagonal(usable, recipe, comparison)
@@ -346,7 +348,7 @@ def _fit_monotone(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
 
 
 def _fit_matrix(domains: Study, recipe: Recipe, comparison: Comparison) -> Found | None:
-    """Return a full matrix; None if there are too few rows for it."""
+    """Return a full matrix; None if there are too few rows or different values for it."""
     divergence, support, d = recipe.divergence, comparison.support, domains.n_features
     n_strata = len(support.weights)
     if comparison.fewest_rows - n_strata < d + 1:
@@ -360,6 +362,8 @@ def _fit_matrix(domains: Study, recipe: Recipe, comparison: Comparison) -> Found
             n_reference=support.count_reference.sum(),
             n_strata=n_strata,
         )
+        return None
+    if not (divergence.in_closed_form or domains.is_rectangular) and has_ties(domains):
         return None
     pair = replace(_gaussians(domains, recipe, comparison), start=recipe.start)
     if len(pair.weights) == 1 and not divergence.in_closed_form:

@@ -172,7 +172,7 @@ class Profile:
         tails = None if len(X) < _ROWS_FOR_TAILS else _tails(X, D - shift, gaps)
         return cls(n_rows, first + shift, sd, 1 - known / max(len(X), 1), low, high, tails)
 
-    def n_known(self) -> Array:
+    def _n_known(self) -> Array:
         """Return how many values of every feature its moments are of."""
         n = min(self.n_rows, _most_rows(len(self.mean)))
         return np.maximum(n * (1 - self.missing), 2.0)
@@ -405,7 +405,7 @@ class Monitor:
         """Return how likely rows of the same law differ so much, by the way in which they do."""
         profile, n = self.profile, self.known
         assert profile is not None
-        m, sd = profile.n_known(), ones_for_zeros(profile.sd)
+        m, sd = profile._n_known(), ones_for_zeros(profile.sd)
         # moments in files are rounded: what that may have changed is no drift
         mean = np.sign(mean) * np.maximum(np.abs(mean) - 0.5 * _steps(profile.sd) / sd, 0.0)
         wider, narrower = np.maximum(variance / _ROUNDED, 1.0), np.minimum(variance * _ROUNDED, 1.0)
