@@ -65,7 +65,12 @@ def cells_of(stats: Statistics) -> Study:
     label = np.array([stats.labels.index(cell[0]) for cell in cells])
     whole = stats.sums
     if whole.continuous is not None:  # some files may know fewer functions than others
-        whole = replace(whole, continuous=completed(whole.continuous, label))
+        continuous, wider = completed(whole.continuous, label)
+        values = {
+            j: one.narrower(moments.mean[:, j], wider[j]) if j in wider else one
+            for j, one in whole.values.items()
+        }
+        whole = replace(whole, continuous=continuous, values=values)
     sums = Sums(whole, label, np.arange(len(cells)), by_cell=stats.by_cell)
     table: Any = moments.mean
     if stats.feature_names is not None:
@@ -85,6 +90,9 @@ def cells_of(stats: Statistics) -> Study:
 
 def as_study(stats: Statistics) -> Study:
     """Return the domains of statistics, however many, as a study."""
+    label = np.array([stats.labels.index(cell[0]) for cell in stats.cells])
+    for k, name in enumerate(stats.labels):
+        _refuse_unknown(stats, label == k, str(name))
     study, order = cells_of(stats), in_order(stats.labels)
     number = np.array([order.index(name) for name in stats.labels])
     reference = int(number[study.reference])
@@ -99,13 +107,19 @@ def _gaps(stats: Statistics, is_query: Array) -> tuple[Array, Array] | None:
     lacking = moments.count[:, None] - moments.known
     query, reference = (lacking[side].sum(axis=0) for side in (is_query, ~is_query))
     for side, name in ((is_query, "query"), (~is_query, "reference")):
-        nothing = moments.known[side].sum(axis=0) == 0
-        if nothing.any():
-            table = np.array(stats.feature_names or np.arange(stats.n_features), dtype=object)
-            text = "No value of {names} is known in the {side} rows. Leave features without values "
-            text += "out with {@`features`}."
-            raise refusal(text, names=listing(table[nothing]), side=name)
+        _refuse_unknown(stats, side, name)
     return query, reference
+
+
+def _refuse_unknown(stats: Statistics, cells: Array, name: str) -> None:
+    """Refuse features of which nothing is known in the cells of a domain."""
+    nothing = np.broadcast_to(stats.sums.moments.n, stats.sums.moments.mean.shape)[cells]
+    nothing = nothing.sum(axis=0) == 0
+    if nothing.any():
+        table = np.array(stats.feature_names or np.arange(stats.n_features), dtype=object)
+        text = "No value of {names} is known in the {side} rows. Leave features without values "
+        text += "out with {@`features`}."
+        raise refusal(text, names=listing(table[nothing]), side=name)
 
 
 def _typical(stats: Statistics) -> Array:
