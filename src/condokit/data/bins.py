@@ -88,9 +88,10 @@ class Values:
         r"""Return groups of at least so many rows that do not tell the values in them.
 
         Groups have ends on a grid of :math:`u = asinh((x - c) / .25 s)`, a tenth of a standard
-        deviation wide at the centre and 0.4 times the distance from it further out. Mean and spread of u in a group of n rows are rounded to a quarter of its width
-        over the root of n, about a standard error, and counts to a tenth of their standard error:
-        of values that were rounded, many combinations have such numbers.
+        deviation wide at the centre and 0.4 times the distance from it further out. Mean and spread
+        of u in a group of n rows are rounded to a quarter of its width over the root of n, about a
+        standard error, and counts to a tenth of theirs: of values that were rounded, many
+        combinations have such numbers.
         `mean` and `sd` are those of cells as they are written; cells with fewer rows are left out.
         """
         parts = []
@@ -118,6 +119,11 @@ class Values:
             ends = mean[k] + unit * np.sinh(middle + _BOTH * spread)
             parts.append(Values(np.full(len(n), k), n, ends))
         return Values.joined(parts)
+
+    def narrower(self, mean: Array, times: Array) -> "Values":
+        """Return values that are so many times closer to the means of their cells."""
+        centre = mean[self.cell]
+        return Values(self.cell, self.count, centre + (self.ends - centre) / times[self.cell])
 
     def placed(self, place: Array) -> "Values":
         """Return the same with other numbers of cells; those that are negative are left out."""

@@ -1,6 +1,7 @@
 """Functions of confounders that some sites could not write, filled in from the others."""
 
 from copy import deepcopy
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,64 +14,83 @@ from condokit.data.products import GroupedProducts
 _IN_BIN = 4  # points at which functions are averaged over a bin
 
 
-def completed(known: Continuous, label: Array) -> Continuous:
+def completed(known: Continuous, label: Array) -> tuple[Continuous, dict[int, Array]]:
     r"""Return sums in which all groups know the same functions, those of half of the rows.
 
     A group knows the functions :math:`\phi_k` of a confounder up to its level. Of the next one,
     :math:`\phi_m`, counts in bins tell about its mean, and its regression B on those that are
     known, with a residual of variance V. Its products with others follow. Its slope beyond these is
-    that of other labels, in standard deviations of what is left of a feature: what a law says that
-    all labels share, up to scale. So the group says nothing of the bend that the others do not.
+    that of other labels, in standard deviations of what all functions leave of a feature: what a
+    law says that all labels share, up to scale. So the group says nothing of the bend that the
+    others do not. Values of features with heavy tails (by number) are without the functions that a
+    group knows: returned is also by how much those of groups spread more for that.
     """
     count = known.products.count
     every = np.unique(known.level[count > 0])
     if len(every) < 2:
-        return known
+        return known, {}
     # the highest level of half of the rows: few would tell too little of what others lack
     top = max(k for k in every if 2 * count[known.level >= k].sum() >= count.sum())
     new = deepcopy(known)
     new.restrict(top)
-    parts = [new.products, *new.products.own.values(), *new.robust.values()]
-    for one in parts:
-        _complete(one, new.level, new.bins, known.basis, label, int(top))
+    how = new.level, new.bins, known.basis, label, int(top)
+    for one in (new.products, *new.products.own.values()):
+        _complete(one, *how)
+    wider = {j: _complete(one, *how)[:, 0] for j, one in new.robust.items()}
     new.level = np.maximum(new.level, top)
-    return new
+    return new, wider
 
 
 def _complete(
     one: GroupedProducts, level: Array, bins: Array, basis: RangeBasis, label: Array, top: int
-) -> None:
-    """Fill in the columns of groups below the highest level."""
-    columns, p = basis.columns(top), len(basis.names)
-    best = (level == top) & (one.count > 0)
+) -> Array:
+    """Fill in the columns of groups below the highest level; return how much wider these spread."""
+    columns, r = basis.columns(top), one.n_columns
+    best, wider = (level == top) & (one.count > 0), np.ones((len(level), one.n_features))
     if not best.any():
-        return
+        return wider
     slopes = _slopes(one, best, label, columns)  # (n_columns, n_features), in units of residuals
-    r = one.n_columns
     for g in np.flatnonzero((level < top) & (one.count > 0)):
         n, scatter, first = one.count[g], one.scatter[g], len(basis.columns(int(level[g])))
-        c = GroupedProducts.of(_one_group(one, g), np.arange(one.n_features)).roots()[1][0]
-        left = np.sqrt(np.maximum(one.squares[g] / n - (c**2).sum(axis=0), 0.0))
-        for k in range(first, len(columns)):
-            m = columns[k]
-            owner = _owner(basis, int(m))
-            here = [i for i in columns[:k] if _owner(basis, int(i)) == owner] if owner >= 0 else []
-            if owner < 0:  # a product of two confounders: as if it did not vary
-                continue
-            at, share = _points(basis, bins[g], owner)
-            Phi = at[:, [*here, m]]
-            away = Phi - share @ Phi
-            C = (share[:, None] * away).T @ away
-            B = np.linalg.lstsq(C[:-1, :-1], C[:-1, -1], rcond=1e-10)[0]
-            V = max(float(C[-1, -1] - B @ C[:-1, -1]), 0.0)
-            mean = share @ Phi
-            one.mean[g, m] = mean[-1] + B @ (one.mean[g, here] - mean[:-1])
+        steps = [_next(basis, bins[g], columns[:k], columns[k]) for k in range(first, len(columns))]
+        c = _one_group(one, g).roots()[1][0]
+        left = np.maximum(one.squares[g] / n - (c**2).sum(axis=0), 0.0)
+        # some of what lower functions leave is what the next ones would explain
+        more = sum(step.left * slopes[first + k] ** 2 for k, step in enumerate(steps))
+        wider[g] = np.sqrt(1 + more)
+        left = np.sqrt(left) / wider[g]
+        for k, step in enumerate(steps, first):
+            m, here, B = columns[k], step.here, step.slopes
+            one.mean[g, m] = step.mean[-1] + B @ (one.mean[g, here] - step.mean[:-1])
             row = B @ scatter[here]  # products with all columns and features
-            row[r:] += n * V * slopes[k] * left
+            row[r:] += n * step.left * slopes[k] * left
             scatter[m] = row
             scatter[:, m] = scatter[m, :r]
-            scatter[m, m] = row[here] @ B + n * V
-    assert p == bins.shape[1]
+            scatter[m, m] = row[here] @ B + n * step.left
+    return wider
+
+
+class _Step(NamedTuple):
+    """What bins tell of a function, given those before of the same confounder."""
+
+    here: list[int]  # which these are
+    mean: Array  # of these and of the function
+    slopes: Array  # of its regression on these
+    left: float  # variance
+
+
+def _next(basis: RangeBasis, bins: Array, before: Array, column: int) -> _Step:
+    """Regress a function on those before; a product of two confounders does not vary here."""
+    owner = _owner(basis, int(column))
+    if owner < 0:
+        return _Step([], np.zeros(1), np.zeros(0), 0.0)
+    here = [int(i) for i in before if _owner(basis, int(i)) == owner]
+    at, share = _points(basis, bins, owner)
+    Phi = at[:, [*here, column]]
+    away = Phi - share @ Phi
+    C = (share[:, None] * away).T @ away
+    B = np.linalg.lstsq(C[:-1, :-1], C[:-1, -1], rcond=1e-10)[0]
+    return _Step(here, share @ Phi, B, max(float(C[-1, -1] - B @ C[:-1, -1]), 0.0))
 
 
 def _one_group(one: GroupedProducts, g: int) -> GroupedProducts:

@@ -86,13 +86,14 @@ def foremost(U: Array) -> Array:
     return np.argsort(-np.einsum("nr,nr->n", U, U), kind="stable")[:_MOST_POINTS]
 
 
-def most_weight(U: Array, counts: Array, few: int) -> tuple[float, float]:
+def most_weight(U: Array, counts: Array, few: int, enough: float = 0.0) -> tuple[float, float]:
     r"""Return the largest share of a combination on one row, and on `few` rows.
 
     A combination c of columns weighs row i by :math:`c' \psi_i`, and all rows together by
     :math:`c' G c` with the scatter G. The largest share of a set S of rows is the largest
     eigenvalue of the part :math:`K_{SS}` of :math:`K = \Psi G^{-1} \Psi' = U U'`. The second
-    number is the smaller of two upper bounds for all sets. Each row of U stands for `counts` rows.
+    number is the smaller of two upper bounds for all sets, or one that is `enough`. Each row of U
+    stands for `counts` rows.
     """
     if not U.size:
         return 0.0, 0.0
@@ -100,7 +101,8 @@ def most_weight(U: Array, counts: Array, few: int) -> tuple[float, float]:
     each = np.repeat(order, np.minimum(np.ceil(counts[order]), few).astype(int))[:_MOST_POINTS]
     K = U[each] @ U[each].T
     beyond = float(K[-1, -1]) if len(each) == _MOST_POINTS else 0.0
-    return float(K[0, 0]), min(_by_rows(np.abs(K), beyond, few), _by_sets(K, few))
+    bound = _by_rows(np.abs(K), beyond, few)
+    return float(K[0, 0]), bound if bound <= enough else min(bound, _by_sets(K, few))
 
 
 def _by_rows(K: Array, beyond: float, few: int) -> float:

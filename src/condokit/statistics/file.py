@@ -81,13 +81,14 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
     masked["cells"] += len(gone)
     masked["rows"] += least * int(np.ceil(gone.sum() / least))  # no exact number of few rows
     hidden = np.broadcast_to(stats.sums.moments.n, stats.sums.moments.mean.shape)[kept] < least
-    numbers, values = None, stats.sums.values
+    numbers, values, squares = None, stats.sums.values, stats.sums.moments.squares[kept]
     if known is not None:
         values = _without_crowds(stats, min_cell)
-        numbers = _continuous(stats, kept, label[kept], hidden, allowed.level, few, least)
+        how = kept, label[kept], hidden, allowed.level, few, least
+        numbers, squares = _continuous(stats, *how)
         numbers["curves"] = {j: v for j, v in numbers["curves"].items() if int(j) in values}
     where = [cell for cell, k in order if count[k] >= least]
-    cells = [_cell(where[i], stats, k, hidden[i]) for i, k in enumerate(kept)]
+    cells = [_cell(where[i], stats, k, hidden[i], squares[i]) for i, k in enumerate(kept)]
     return {
         "feature_names": stats.feature_names,
         "n_features": stats.n_features,
@@ -124,7 +125,9 @@ def _range(stats: Any, name: str) -> dict[str, Any]:
     return {"range": list(stats.ranges[name])} if name in stats.ranges else {}
 
 
-def _cell(cell: tuple[Any, ...], stats: Any, k: int, hidden: Array) -> dict[str, Any]:
+def _cell(
+    cell: tuple[Any, ...], stats: Any, k: int, hidden: Array, squares: Array
+) -> dict[str, Any]:
     """Return what is written of a cell: counts, means and squares, rounded if they are not yet."""
     moments = stats.sums.moments
     n, count = np.broadcast_to(moments.n[k], stats.n_features), moments.count[k]
@@ -135,7 +138,7 @@ def _cell(cell: tuple[Any, ...], stats: Any, k: int, hidden: Array) -> dict[str,
     }
     if (n < count).any() or hidden.any():
         found["known"] = [whole(v) for v in np.where(hidden, 0, n)]
-    mean, squares, size = moments.mean[k], np.maximum(moments.squares[k], 0.0), np.maximum(n, 1)
+    mean, squares, size = moments.mean[k], np.maximum(squares, 0.0), np.maximum(n, 1)
     if not stats.is_rounded:
         sd = moments.sd[k]
         mean = guard.rounded(mean, sd / np.sqrt(size))
@@ -197,8 +200,8 @@ def _correlations(stats: Any, kept: list[int], least: int, few: float) -> list[d
 
 def _continuous(
     stats: Any, kept: list[int], label: Array, hidden: Array, level: int, few: int, least: int
-) -> dict[str, Any]:
-    """Return sums with continuous confounders; mark features of cells that have too few rows."""
+) -> tuple[dict[str, Any], Array]:
+    """Return sums with continuous confounders, and squares of cells; hide what has too few rows."""
     weight = int(np.ceil(stats.largest_weight))
     known = stats.sums.continuous.shielded(kept, few, least)
     known.restrict(level)
@@ -228,7 +231,14 @@ def _continuous(
         for mine, its in zip(other["domains"], one["domains"]):
             for row, slope in zip(mine["slopes"], its["slopes"]):
                 row[place] = slope[0]
-    return {**found, "bins": known.bins.tolist()}
+    squares = stats.sums.moments.squares[kept]
+    if not stats.is_rounded:
+        squares = guard.squares_left(known.products, label, columns, found["whole"], squares)
+        for j, own in known.products.own.items():
+            mine = stats.sums.moments.squares[kept][:, [j]]
+            mine = guard.squares_left(own, label, columns, found["own"][str(j)], mine)
+            squares[:, j] = mine[:, 0]
+    return {**found, "bins": known.bins.tolist()}, squares
 
 
 def _warn_of_rare(stats: Any, spread: Array) -> None:
@@ -463,7 +473,8 @@ def _spread_correlations(content: list[dict[str, Any]], stats: Any) -> None:
         mine = cells.pop(one["domain"], None)
         where = f"'correlations' of {shown(one['domain'])}"
         refuse_if(mine is None, f"{where} are there twice, or of no cell")
-        refuse_if(("matrix" in one) == stats.is_rounded, f"{where} are not those of its schema")
+        key = "typical" if stats.is_rounded else "matrix"
+        refuse_if(key not in one, f"{where} are not those of its schema")
         products.count[mine] = moments.count[mine]
         products.mean[mine] = moments.mean[mine][:, few]
         share: Array = products.count[mine] / products.count[mine].sum()

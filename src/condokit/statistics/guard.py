@@ -25,7 +25,8 @@ ONE, FEW = 1 / 5, 1 / 2  # of the weight of a combination, on one row and on few
 _LOST = 0.02  # share of rows in small cells that more functions may cost
 _OF_ERROR = 0.1  # of a standard error, to which numbers are rounded
 AGAIN = 1e-8  # the same of numbers that were rounded before
-_SPREAD = 2.0 ** (4 / 3)
+_LOOKED_AT = 3  # features with gaps, those with most, for which functions are chosen
+SPREAD = 2.0 ** (4 / 3)
 
 
 def rounded(values: Any, error: Any) -> Array:
@@ -53,7 +54,7 @@ def is_spread(squares: Array, fourth: Array, few: float) -> Array:
     :math:`k^{3/4} F^{1/4}` and all from below by :math:`M^{3/2} F^{-1/2}`: it is certain if
     :math:`M^2 / F \ge 2^{4/3} k`. k yes among many no have :math:`M^2 / F \approx k`.
     """
-    return np.asarray((squares > 0) & (squares**2 >= _SPREAD * few * fourth))
+    return np.asarray((squares > 0) & (squares**2 >= SPREAD * few * fourth))
 
 
 def shapes(moments: Any, cells: list[int], enough: Array, few: float) -> tuple[Array, Array]:
@@ -72,7 +73,7 @@ def shapes(moments: Any, cells: list[int], enough: Array, few: float) -> tuple[A
             / ones_for_zeros(total)
             for name, k in (("third", 3), ("fourth", 4))
         )
-    most = total / (_SPREAD * few)
+    most = total / (SPREAD * few)
     is_known = most >= 4.0  # so that the limit is above the normal distribution's 3
     fourth = np.clip(fourth, 1.0, np.maximum(most, 1.0))
     third = np.clip(third, -np.sqrt(fourth - 1), np.sqrt(fourth - 1))
@@ -113,8 +114,9 @@ def fewest_rows(basis: Any, level: int, min_cell: int, is_second: bool) -> int:
 
 def tells(U: Array, counts: Array, min_cell: int) -> bool:
     """Tell whether combinations break the rule: too much weight is on one row, or on few."""
-    single, together = most_weight(U, counts, min_cell - 1)
-    return single > ONE or together > FEW
+    if U.size and float(np.einsum("nr,nr->n", U, U).max()) > ONE:
+        return True
+    return most_weight(U, counts, min_cell - 1, FEW)[1] > FEW
 
 
 def crowds(known: Continuous, min_cell: int) -> list[int]:
@@ -154,10 +156,26 @@ def choose_level(
             if level > basis.lowest and count[cells].sum() * len(basis.names) < sums:
                 is_right = False
                 break
-        if is_right:
+        if is_right and not _is_too_high(known, kept, label, level, min_cell, weight):
             return Allowed(level, fewest)
     assert worst is not None
     raise _stands_apart(known, int(worst), min_cell)
+
+
+def _is_too_high(
+    known: Continuous, kept: Array, label: Array, level: int, min_cell: int, weight: float
+) -> bool:
+    """Tell whether a level is too high for features that some rows lack, but most have."""
+    if level <= known.basis.lowest:
+        return False
+    rows = {j: float(one.count[kept].sum()) for j, one in known.products.own.items()}
+    most = [j for j in rows if 2 * rows[j] >= known.products.count[kept].sum()]
+    return any(
+        crowded(known, known.products.own[j], np.where(kept, label, -1), level, min_cell, weight)[
+            kept
+        ].any()
+        for j in sorted(most, key=rows.__getitem__)[:_LOOKED_AT]
+    )
 
 
 def _stands_apart(known: Continuous, worst: int, min_cell: int) -> ValueError:
@@ -194,7 +212,7 @@ def crowded(
     assert known.spots is not None
     columns, found = known.basis.columns(level), np.zeros(len(label), dtype=bool)
     at = known.basis(known.spots.mean)[:, columns] - own.mean[known.spots.group][:, columns]
-    for one in np.unique(label):
+    for one in np.unique(label[label >= 0]):
         cells = np.flatnonzero((label == one) & (own.count > 0))
         mine = np.isin(known.spots.group, cells)
         G = own.scatter[np.ix_(cells, columns, columns)].sum(axis=0) / weight
@@ -230,6 +248,29 @@ def written_products(
         domains.append({"root": L.tolist(), "slopes": c.tolist()})
     mean = rounded(one.mean[:, columns], share * error)
     return {"mean": mean.tolist(), "domains": domains}
+
+
+def squares_left(
+    one: GroupedProducts, label: Array, columns: Array, found: dict[str, Any], squares: Array
+) -> Array:
+    r"""Return sums of squares of cells, of which curves explain as much as of their domain.
+
+    With the slopes :math:`\beta` that are written, and the products G, S of a cell of n rows, what
+    they leave is :math:`q - 2 \beta'S + \beta'G\beta`. Added is what they explain of n rows of the
+    domain: so it is what is left that each cell tells, and the sum over cells is as it was.
+    """
+    new, r = squares.copy(), one.n_columns
+    for k, name in enumerate(dict.fromkeys(label.tolist())):
+        mine = np.flatnonzero(label == name)
+        L, c = (np.array(found["domains"][k][key]) for key in ("root", "slopes"))
+        good = np.diag(L) > 0
+        beta = np.zeros_like(c)
+        beta[good] = np.linalg.solve(L[np.ix_(good, good)].T, c[good])
+        G = one.scatter[np.ix_(mine, columns, columns)]
+        S = one.scatter[np.ix_(mine, columns, np.arange(r, one.scatter.shape[2]))]
+        change = np.einsum("rd,grs,sd->gd", beta, G, beta) - 2 * np.einsum("rd,grd->gd", beta, S)
+        new[mine] += change + one.count[mine][:, None] * (c[good] ** 2).sum(axis=0)
+    return np.maximum(new, 1e-9 * squares)
 
 
 def spread_products(

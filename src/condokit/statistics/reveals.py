@@ -8,6 +8,7 @@ import numpy as np
 from condokit.checks import SMALLEST, Array, listing, warn
 from condokit.data.arrays import is_constant
 from condokit.statistics.attacks import attacks
+from condokit.statistics.guard import SPREAD
 
 CONCENTRATED = 0.8  # share of the squares of a cell that one row holds
 _SAME = 0.1  # ratio of mean squared differences to what chance makes, for the same rows
@@ -169,8 +170,6 @@ def facts_of(
     """Return what a file reveals, alone or with `previous` ones of other names."""
     cells, d = document["cells"], stats.n_features
     fourth = _written(document, "fourth")
-    if document["schema"] > 1:  # a domain's
-        fourth = stats.sums.moments.fourth
     single, flat = _exposed(_written(document, "squares"), fourth)
     names, keys = _names(stats), list(stats.cells)
     categories = stats.categories
@@ -197,12 +196,24 @@ def facts_of(
         "correlations_of": [one["domain"] for one in document["correlations"]],
         "few_values": sorted({str(names[one["feature"]]) for one in document["equal_values"]}),
         "binned": sorted({str(names[one["feature"]]) for one in document["values"]}),
-        "concentrated": _where(keys, names, single) if single.any() else None,
+        "concentrated": _where(keys, names, single) if single.any() else _limited(document, stats),
         "constant": _where(keys, names, flat) if flat.any() else None,
         "attacks": [*attacks(document, stats), *_together(document, stats, previous)],
         "level": _level(document),
         "sha256": document["sha256"],
     }
+
+
+def _limited(document: dict[str, Any], stats: Any) -> str | None:
+    """Name features whose tails are as heavy as a file may tell, or heavier, by domain."""
+    few, found = (document["min_cell"] - 1) * document["largest_weight"], []
+    for one in document.get("shapes", ()):
+        kurtosis = np.array(one["kurtosis"], dtype=float)
+        most = stats.n_rows[one["domain"]] / (SPREAD * few)
+        names = [name for name, k in zip(_names(stats), kurtosis) if k > 0.98 * most]
+        if names:
+            found.append(f"{listing(names, 3)} in {one['domain']}")
+    return "; ".join(found) or None
 
 
 def _level(document: dict[str, Any]) -> int | None:
@@ -324,9 +335,11 @@ def _cares(facts: dict[str, Any]) -> Iterator[str]:
     """Say what to look at before a file is sent."""
     yield "Look at this before the file leaves the house:"
     if facts["concentrated"]:
+        who = f"One row holds {CONCENTRATED:.0%} or more"
+        who = who if facts["schema"] == 1 else "Few rows hold most"
         yield (
-            f"- One row holds {CONCENTRATED:.0%} or more of the squared deviations of "
-            f"{facts['concentrated']}: its value is nearly told by mean and spread."
+            f"- {who} of the squared deviations of {facts['concentrated']}: mean and spread nearly "
+            "tell such values."
         )
     if facts["constant"]:
         yield (
