@@ -117,6 +117,7 @@ class Profile:
     #: lowest subject; None for fewer than 100 of them. Files have it rounded, as all of these.
     low: Array | None = None
     high: Array | None = None  #: The fifth highest, likewise.
+    is_told: bool = False  #: Whether it is from a file, and so as others have it.
 
     @classmethod
     def of(cls, X: Array, n_rows: int, groups: Array | None = None) -> "Profile":
@@ -176,11 +177,12 @@ class Profile:
         """
         few = np.round(self.n_rows * (1 - self.missing)) < MIN_CELL
         hidden: dict[str, Any] = {"n_rows": 0 if too_few(self.n_rows) else self.n_rows}
-        told = self.rounded()
+        told = self if self.is_told else self.rounded()
         hidden |= {name: np.where(few, np.nan, getattr(told, name)) for name in ("mean", "sd")}
         return {
             name: None if values is None else _none_for_unknown(values)
             for name, values in {**vars(told), **hidden}.items()
+            if name != "is_told"
         }
 
     @classmethod
@@ -191,7 +193,7 @@ class Profile:
             for name, values in fields.items()
             if name in _UNKNOWN
         }
-        found = cls(fields["n_rows"], **arrays)
+        found = cls(fields["n_rows"], **arrays, is_told=True)
         if found.low is not None and found.high is not None and (found.low > found.high).any():
             raise ValueError("'fitted_on.low' must not be above 'fitted_on.high'.")
         return found
