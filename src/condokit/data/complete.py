@@ -53,7 +53,7 @@ def _complete(
     for g in np.flatnonzero((level < top) & (one.count > 0)):
         n, scatter, first = one.count[g], one.scatter[g], len(basis.columns(int(level[g])))
         steps = [_next(basis, bins[g], columns[:k], columns[k]) for k in range(first, len(columns))]
-        c = _one_group(one, g).roots()[1][0]
+        c = _one_group(one, int(g)).roots()[1][0]
         left = np.maximum(one.squares[g] / n - (c**2).sum(axis=0), 0.0)
         # some of what lower functions leave is what the next ones would explain
         more = sum(step.left * slopes[first + k] ** 2 for k, step in enumerate(steps))
@@ -121,7 +121,7 @@ def _points(basis: RangeBasis, bins: Array, j: int) -> tuple[Array, Array]:
 
 def _slopes(one: GroupedProducts, best: Array, label: Array, columns: Array) -> Array:
     """Return slopes on what each column adds to those before, in units of residuals."""
-    total, weight = 0.0, 0.0
+    total, weight = np.zeros((len(columns), one.n_features)), 0.0
     for name in np.unique(label[best]):
         mine = np.flatnonzero(best & (label == name))
         L, c, n = one.pooled(mine, columns)
@@ -129,4 +129,4 @@ def _slopes(one: GroupedProducts, best: Array, label: Array, columns: Array) -> 
         unit = ones_for_zeros(np.sqrt(np.maximum(squares, 0.0)))
         total = total + n * c / ones_for_zeros(np.diag(L))[:, None] / unit
         weight += n
-    return np.asarray(total / weight)
+    return total / weight

@@ -52,8 +52,8 @@ class Continuous:
         self.products.update(X, self.basis(values), groups, weights)
         self.restrict(self.level)
         if self.spots is not None:
-            here = slice(None) if weights is None else weights > 0
-            self.spots.update(values[here], groups[here])
+            count = np.ones(len(values), dtype=bool) if weights is None else weights > 0
+            self.spots.update(values[count], groups[count])
         low, high = np.array(self.basis.ranges).T
         place = np.minimum(((values - low) / (high - low) * _BINS).astype(np.intp), _BINS - 1)
         n, p, _ = self.bins.shape

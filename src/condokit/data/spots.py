@@ -27,9 +27,9 @@ class Spots:
         self.low, self.high = np.array(ranges, dtype=float).reshape(-1, 2).T
         p = len(self.low)
         self.finest = min(_FINEST, max(1, int(2 ** (_MOST_BITS / max(p, 1)))))
-        self.part = np.zeros((0, p), dtype=np.int16)
-        self.group = np.zeros(0, dtype=np.intp)
-        self.count = np.zeros(0)
+        self.part: Any = np.zeros((0, p), dtype=np.int16)
+        self.group: Any = np.zeros(0, dtype=np.intp)
+        self.count: Array = np.zeros(0)
         self.mean = np.zeros((0, p))
 
     def update(self, values: Array, groups: Array) -> None:
@@ -46,8 +46,9 @@ class Spots:
 
     def _add(self, part: Array, group: Array, count: Array, mean: Array) -> None:
         every = np.column_stack([np.append(self.group, group), np.vstack([self.part, part])])
-        kept, number = np.unique(every, axis=0, return_inverse=True)
-        counts, number = np.append(self.count, count), number.ravel()
+        kept, turn = np.unique(every, axis=0, return_inverse=True)
+        counts: Array = np.append(self.count, count)
+        number = np.ravel(turn)
         sums = counts[:, None] * np.vstack([self.mean, mean])
         self.count = np.bincount(number, counts, len(kept))
         total = [np.bincount(number, one, len(kept)) for one in sums.T]

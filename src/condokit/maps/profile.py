@@ -146,6 +146,7 @@ class Profile:
     #: How heavy the tails of every feature are: degrees of freedom of a Student t with such tails,
     #: 1 for features with many equal values; None for fewer than 20 rows.
     tails: Array | None = None
+    is_told: bool = False  #: Whether it is from a file, and so as others have it.
 
     @classmethod
     def of(cls, X: Array, n_rows: int, groups: Array | None = None) -> "Profile":
@@ -211,12 +212,13 @@ class Profile:
         """
         few = np.round(self.n_rows * (1 - self.missing)) < MIN_CELL
         hidden: dict[str, Any] = {"n_rows": 0 if too_few(self.n_rows) else self.n_rows}
-        told = self.rounded()
+        told = self if self.is_told else self.rounded()
         hidden |= {name: np.where(few, np.nan, getattr(told, name)) for name in ("mean", "sd")}
         return {
             name: None if values is None else _none_for_unknown(values)
             for name, values in {**vars(told), **hidden}.items()
-            if name != "tails" or values is not None  # which older files do not have
+            # files of earlier versions have no tails
+            if name != "is_told" and (name != "tails" or values is not None)
         }
 
     @classmethod
@@ -227,7 +229,7 @@ class Profile:
             for name, values in fields.items()
             if name in _UNKNOWN
         }
-        found = cls(fields["n_rows"], **arrays)
+        found = cls(fields["n_rows"], **arrays, is_told=True)
         if found.low is not None and found.high is not None and (found.low > found.high).any():
             raise ValueError("'fitted_on.low' must not be above 'fitted_on.high'.")
         return found
@@ -406,10 +408,10 @@ class Monitor:
         profile, n = self.profile, self.known
         assert profile is not None
         m, sd = profile._n_known(), ones_for_zeros(profile.sd)
-        # moments in files are rounded: what that may have changed is no drift
-        mean = np.sign(mean) * np.maximum(np.abs(mean) - 0.5 * _steps(profile.sd) / sd, 0.0)
-        wider, narrower = np.maximum(variance / _ROUNDED, 1.0), np.minimum(variance * _ROUNDED, 1.0)
-        variance = np.where(variance > 1, wider, narrower)
+        if profile.is_told:  # moments are rounded: what that may have changed is no drift
+            mean = np.sign(mean) * np.maximum(np.abs(mean) - 0.5 * _steps(profile.sd) / sd, 0.0)
+            less, more = np.maximum(variance / _ROUNDED, 1.0), np.minimum(variance * _ROUNDED, 1.0)
+            variance = np.where(variance > 1, less, more)
         low = -np.inf if profile.low is None else (profile.low - profile.mean) / sd
         high = np.inf if profile.high is None else (profile.high - profile.mean) / sd
         low, high = np.broadcast_arrays(low, high, n)[:2]

@@ -35,8 +35,7 @@ def write(path: Place, stats: Any, min_cell: int, previous: Any = ()) -> None:
     earlier = [previous] if isinstance(previous, str | os.PathLike) else list(previous)
     for one in earlier:
         warn_of_release(read(one, type(stats)), content, type(stats))
-    is_there = isinstance(path, str | os.PathLike) and os.path.isfile(path)
-    if is_there and not any(os.path.abspath(path) == os.path.abspath(one) for one in earlier):
+    if isinstance(path, str | os.PathLike) and os.path.isfile(path) and path not in earlier:
         warn_of_replacing(path, content, type(stats))
     documents.write(path, content, STATISTICS)
 
@@ -473,6 +472,7 @@ def _spread_correlations(content: list[dict[str, Any]], stats: Any) -> None:
         mine = cells.pop(one["domain"], None)
         where = f"'correlations' of {shown(one['domain'])}"
         refuse_if(mine is None, f"{where} are there twice, or of no cell")
+        assert mine is not None
         key = "typical" if stats.is_rounded else "matrix"
         refuse_if(key not in one, f"{where} are not those of its schema")
         products.count[mine] = moments.count[mine]
