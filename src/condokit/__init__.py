@@ -65,7 +65,7 @@ _NAMES = {
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-_MODULES = ("anndata", "datasets", "export", "plots", "report")
+_MODULES = ("anndata", "datasets", "export", "paper", "plots", "report")
 
 __all__ = ["__version__", *_MODULES, *_HOME]
 

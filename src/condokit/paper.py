@@ -136,6 +136,9 @@ class _PaperAdapter(ConDoAdapter):
     ) -> ConDoAdapter:
         name = type(self).__name__
         check_word("'map'", self.map, ("location-scale", "affine"))
+        if not domains.has_rows:
+            text = f"{name} needs single rows, which statistics do not tell. Use ConDoAdapter."
+            raise checks.NeedsRows(text)
         given = {"pairs": pairs, "groups": domains.groups, "sample_weight": domains.weights}
         for argument, value in given.items():
             if value is not None:
@@ -273,7 +276,7 @@ class ConDo(_PaperAdapter):
     start : {"identity", "location-scale"}, default="identity"
         For "kl" and "affine": where Newton's steps start, at the identity or at the closed form.
     steps : int or None, default=None
-        For "kl" and "affine": most steps; None goes on to convergence.
+        For "kl" and "affine": most steps; None goes on to convergence, or to 200.
     published : bool, default=False
         Whether to repeat the slips behind the published numbers: centring means divided twice, a
         prior :math:`\sqrt{p_S p_T}` for categories and half the mass on either domain for numbers,

@@ -212,3 +212,28 @@ def test_noisy_confounders_are_told(tmp_path, capsys):
     assert run("check", *given, "-c", "score_1", "--reliability", "score_1=2") == 2
     assert "--reliability of 'score_1' must be a share" in capsys.readouterr().err
     assert run("check", *given, "-c", "score_1", "--reliability", "0.8") == 2
+
+
+@pytest.mark.parametrize("method", ["condo-kl", "condo-mmd"])
+def test_the_papers_method_by_its_name(files, capsys, method):
+    write = ["-o", files / "map.json", "--force", "--method", method]
+    given = data(files)
+    assert run("fit", *given, *write) == 0
+    found = AffineMap.load(files / "map.json")
+    assert found.provenance["divergence"] in ("PaperKL", "MinibatchMMD")
+    assert found.provenance["adapter"]["divergence"] == method.removeprefix("condo-")
+    assert run("fit", *given, *write, "--shrinkage", "none", "--map", "affine") == 0
+    assert AffineMap.load(files / "map.json").kind == "dense"
+    capsys.readouterr()
+    for other in (
+        ["--divergence", "mmd"],
+        ["--shrinkage", "0.5"],
+        ["--shrinkage", "0"],
+        ["--link", "height=log"],
+        ["--controls", "height"],
+    ):
+        assert run("fit", *given, *write, *other) == 2
+        message = capsys.readouterr().err
+        assert f"{other[0]} does not go with --method {method}, the paper's own" in message
+    assert run("fit", *given, *write, "--map", "shift") == 2
+    assert "must be 'location-scale' or 'affine'" in capsys.readouterr().err

@@ -221,6 +221,8 @@ class Fitted:
 
 def _adapter(options: dict[str, Any], watched: bool) -> ConDoAdapter:
     """Return an adapter with the settings that options give."""
+    if options["method"] != "condokit":
+        return _of_the_paper(options, watched)
     is_plain = options["shrinkage"].lower() == "none"
     return ConDoAdapter(
         _family(options["map_"], options["links"]),
@@ -229,6 +231,29 @@ def _adapter(options: dict[str, Any], watched: bool) -> ConDoAdapter:
         missing=options["missing"],
         reliability=reliabilities(options["reliability"]) or None,
         controls=split("--controls", options["controls"]) or None,
+        warn_overlap=options["warn_overlap"],
+        min_overlap=options["min_overlap"],
+        random_state=options["seed"],
+        verbose=watched,
+        n_jobs=-1,
+    )
+
+
+def _of_the_paper(options: dict[str, Any], watched: bool) -> ConDoAdapter:
+    """Return the paper's method, which refuses what it has not."""
+    from condokit.paper import ConDo
+
+    method = options["method"]
+    others = {"divergence": ("auto",), "shrinkage": ("auto", "none")}
+    given = [name for name, words in others.items() if options[name].lower() not in words]
+    given += [name for name in ("links", "controls", "reliability") if options[name]]
+    if given:
+        name = {"links": "link"}.get(given[0], given[0])
+        raise click.UsageError(f"--{name} does not go with --method {method}, the paper's own.")
+    return ConDo(
+        method.removeprefix("condo-"),
+        options["map_"],
+        missing=options["missing"],
         warn_overlap=options["warn_overlap"],
         min_overlap=options["min_overlap"],
         random_state=options["seed"],

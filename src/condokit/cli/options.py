@@ -118,6 +118,14 @@ data = _together(
 )
 fitting = _together(
     setting(
+        "--method",
+        default="condokit",
+        type=click.Choice(["condokit", "condo-kl", "condo-mmd"]),
+        help="condo-kl, condo-mmd: the method of the paper as it is, for comparisons; with --map "
+        "location-scale or affine, and without --divergence, --shrinkage, --link, --controls and "
+        "--reliability.",
+    ),
+    setting(
         "--map",
         "map_",
         default="location-scale",

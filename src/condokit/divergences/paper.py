@@ -16,6 +16,7 @@ from condokit.solvers.matrices import transport_matrix
 from condokit.solvers.solution import Solution
 from condokit.summaries.samples import Samples
 
+_MOST_STEPS = 200  # where covariances are nearly singular, the search does not end
 JITTER = 1e-8  # added to variances and standard deviations, so that they can be divided by
 
 
@@ -40,7 +41,7 @@ class PaperKL(RowDivergence):
     start : {"identity", "location-scale"}, default="identity"
         Where the search among matrices starts: the identity, or the closed form.
     steps : int or None, default=None
-        Most Newton steps; None goes on to convergence.
+        Most Newton steps; None goes on to convergence, or to 200.
     published : bool, default=False
         Divide the weighted means :math:`\bar\mu` by the number of confounder values once more, the
         slip behind the published numbers.
@@ -177,7 +178,7 @@ class AffineKL:
             jac=self.gradient,
             hessp=self.hessian_product,
             method="trust-ncg",
-            options={} if steps is None else {"maxiter": steps},
+            options={"maxiter": steps or _MOST_STEPS},
         )
         A, b = self._split(found.x)
         return Solution.of(A, b, objective=float(found.fun), n_iter=int(found.nit))

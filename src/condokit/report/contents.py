@@ -131,6 +131,7 @@ def _used(adapter: ConDoAdapter, domains: Study) -> dict[str, Any]:
     facts, recipe = adapter.report_, adapter.chosen_.recipe
     used = {
         **{k: v for k, v in adapter.get_params(deep=False).items() if k not in _NOT_HERE},
+        "shrinkage": adapter.shrinkage,
         "divergence": adapter.divergence_,
         "conditional": None if recipe.needs == "rows" else adapter.conditional_,
         "prior": adapter.prior if "prior" in recipe.divergence.uses(recipe.family) else None,
