@@ -193,6 +193,11 @@ class Profile:
         So that no value of a row stands in a file, and two files that differ by a row do not tell
         it: n times a mean that is known to s / 10 is known to a tenth of n standard deviations.
         Ranges are rounded to their outside.
+
+        Returns
+        -------
+        Profile
+            As files have it.
         """
         step, size = _steps(self.sd), _digits(self.sd)
         mean = np.where(step > 0, _multiples(np.rint, self.mean, step), self.mean)
