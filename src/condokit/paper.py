@@ -289,10 +289,6 @@ class ConDo(_PaperAdapter):
     map_, support_, overlap_, divergence_, conditional_, report_
         As in `ConDoAdapter`.
 
-    See Also
-    --------
-    OTBaseline, MMDBaseline : What the paper compares with.
-
     Examples
     --------
     >>> from condokit import datasets

@@ -47,7 +47,18 @@ class Divergence(BaseEstimator, ABC):
         return self.forms[family.form]
 
     def uses(self, family: MapFamily) -> set[str]:
-        """Return which of "prior" and "conditional" change the maps of a family."""
+        """Return which of "prior" and "conditional" change the maps of a family.
+
+        Parameters
+        ----------
+        family : MapFamily
+            The family that was asked for.
+
+        Returns
+        -------
+        set of str
+            Those that are used; others are refused if they are named.
+        """
         nothing_to_find = family.form == "diagonal" and not (family.has_scale or family.has_offset)
         if nothing_to_find or self.forms.get(family.form) == "rows":
             return set()
