@@ -31,7 +31,7 @@ from condokit.maps.families import MapFamily
 from condokit.maps.lazily import map_lazily_but
 from condokit.maps.profile import profile
 from condokit.maps.standard_errors import StandardErrors
-from condokit.solvers.lbfgs import watched
+from condokit.solvers.lbfgs import threads, watched
 from condokit.statistics.domains import as_domains
 from condokit.statistics.gather import Statistics
 
@@ -164,6 +164,8 @@ class ConDoAdapter(Adapter):
     >>> bool(abs(adapted - eeg.truth).mean() < 0.1 * abs(eeg.X_query - eeg.truth).mean())
     True
     """
+
+    _errors: Any  # or how to find them
 
     def __init__(
         self,
@@ -365,6 +367,24 @@ class ConDoAdapter(Adapter):
         return self.fit_domains(domains, None if pairs is None else check_pairs(pairs, domains))
 
     @property
+    def errors_(self) -> StandardErrors | None:
+        """What the errors of single values are computed from; of matrices found when asked for."""
+        if callable(self._errors):
+            with computing("standard error"), threads(self.n_jobs):
+                self._errors = self._errors()
+        found: StandardErrors | None = self._errors
+        return found
+
+    @errors_.setter
+    def errors_(self, errors: StandardErrors | None) -> None:
+        self._errors = errors
+
+    def __getstate__(self) -> Any:
+        if hasattr(self, "_errors"):
+            self._errors = self.errors_  # what finds them is no part of a file
+        return super().__getstate__()
+
+    @property
     def map_se_(self) -> dict[str, Array] | None:
         """Standard errors in the form of the map, if they are known."""
         check_is_fitted(self)
@@ -489,7 +509,7 @@ class ConDoAdapter(Adapter):
                 fit = replace(fit, report=replace(fit.report, interrupted=True))
         how = account_of_map(settings, domains, fit, chosen, notes)
         self.map_ = fit.map.with_origin(profile(domains, hidden=True), how)
-        self.errors_: StandardErrors | None = fit.errors
+        self._errors = fit.errors
         self.support_, self.overlap_ = fit.support, fit.overlap
         self.report_: FitReport = fit.report
         self.chosen_ = chosen

@@ -233,6 +233,7 @@ def test_a_new_batch_leaves_other_maps_as_they_are(tmp_path, chain):
         adapter.add_batch(new, **ROLES)
 
 
+@pytest.mark.filterwarnings("ignore::condokit.checks.LowOverlapWarning")  # a level is not in E
 def test_the_expected_error_of_a_new_batch_is_that_of_a_refit(study):
     old = study.table[study.table["site"] != "E"]
     adapter, again = BatchAdapter(reference="A"), BatchAdapter(reference="A")

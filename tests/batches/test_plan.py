@@ -1,7 +1,9 @@
 import numpy as np
+import pandas as pd
 import pytest
 
 from condokit import BatchAdapter
+from condokit.batches.graph import Graph
 
 ROLES = {"batch": "site", "confounders": "group"}
 
@@ -57,3 +59,24 @@ def test_no_sample_is_chosen_twice_for_a_batch(made):
         chosen = [(one["row"], one["again_in"]) for one in plan.again]
         assert 12 <= len(chosen) == len(set(chosen))
         assert all(one["batch"] != one["again_in"] for one in plan.again)
+
+
+def test_the_best_reference_is_found_without_measuring_all_overlaps():
+    fewer = 0
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        sizes = rng.integers(3, 9, 16)
+        batch = np.repeat(np.arange(16), sizes)
+        z = rng.normal(size=len(batch)) + rng.normal(size=16)[batch] * (seed % 3)
+        frame = pd.DataFrame({"x": rng.normal(size=len(batch)), "z": z, "batch": batch.astype(str)})
+        roles = frame, "batch", "z", ["x"], None, None, None
+        study = BatchAdapter(reference="auto").read(*roles)
+        graph, every = Graph(study, 0.05), Graph(study, 0.05)
+        found, best = graph.best_reference(), []
+        for r in range(16):
+            paths = every.paths(r)
+            error = sum(every.size[b] * every.path_error(path) ** 2 for b, path in paths.items())
+            best.append((every.size[list(paths)].sum(), -error))
+        assert found == max(range(16), key=lambda r: best[r])
+        fewer += len(every.overlaps) - len(graph.overlaps)
+    assert fewer > 100

@@ -63,8 +63,9 @@ def test_two_hospitals_get_the_map_that_their_rows_would_give(sites, capsys):
         both, domain="site", confounders=["sex", "ward"], features=FEATURES
     )
     affine = AffineMap.load("m.json")
-    np.testing.assert_allclose(affine.scale, adapter.map_.scale, rtol=1e-6)
-    np.testing.assert_allclose(affine.offset, adapter.map_.offset, atol=1e-6)
+    errors = adapter.errors_  # numbers are rounded to a tenth of their standard errors
+    assert (abs(affine.scale - adapter.map_.scale) < 0.15 * errors.of_scale).all()
+    assert (abs(affine.offset - adapter.map_.offset) < 0.15 * errors.of_image).all()
     assert affine.feature_names == tuple(FEATURES)
     facts = dict(affine.provenance)
     assert [one["name"] for one in facts["files"]] == ["B.json", "A.json"]
@@ -72,7 +73,7 @@ def test_two_hospitals_get_the_map_that_their_rows_would_give(sites, capsys):
     assert run(capsys, "apply", "m.json", "B.csv", "-o", "adapted.csv")[0] == 0
     new = sites["B"]
     np.testing.assert_allclose(
-        pd.read_csv("adapted.csv")[FEATURES], adapter.transform(new[FEATURES]), atol=1e-6
+        pd.read_csv("adapted.csv")[FEATURES], adapter.transform(new[FEATURES]), atol=0.03
     )
 
 
@@ -87,9 +88,9 @@ def test_three_hospitals_get_the_maps_that_their_rows_would_give(sites, capsys, 
     monkeypatch.setattr(joint, "_ROW_VALUES", 0)  # by moments, as with many rows
     expected = BatchAdapter(reference="A").fit(table, features=FEATURES, **roles)
     for label, one in expected.maps_.items():
-        np.testing.assert_allclose(found.maps_[label].scale, one.scale, rtol=1e-6)
-        np.testing.assert_allclose(found.maps_[label].offset, one.offset, atol=1e-6)
-        np.testing.assert_allclose(found.maps_[label].scale, by_rows.maps_[label].scale, rtol=1e-4)
+        np.testing.assert_allclose(found.maps_[label].scale, one.scale, rtol=0.01)
+        np.testing.assert_allclose(found.maps_[label].offset, one.offset, atol=0.03)
+        np.testing.assert_allclose(found.maps_[label].scale, by_rows.maps_[label].scale, rtol=0.01)
     both = pd.concat([sites[label].assign(site=label) for label in "BC"])
     both.to_csv("new.csv", index=False)
     assert run(capsys, "apply", "maps.json", "new.csv", "--batch", "site", "-o", "out.csv")[0] == 0
@@ -162,9 +163,8 @@ def test_a_table_larger_than_a_batch_is_read_in_parts(tables, capsys, monkeypatc
     tables["A"].to_parquet("A.parquet", index=False)
     assert number_of_updates(1 << 21) == 1
     assert number_of_updates(7 * 64) == 5
-    one, many = (Statistics.load(name).sums.moments for name in (f"{1 << 21}.json", "448.json"))
-    np.testing.assert_allclose(one.mean, many.mean, atol=1e-12)
-    np.testing.assert_allclose(one.fourth, many.fourth, rtol=1e-10)
+    one, many = (Path(name).read_text() for name in (f"{1 << 21}.json", "448.json"))
+    assert one == many  # numbers are rounded
 
 
 def test_show_tells_in_plain_words_what_a_file_reveals(sites, capsys, monkeypatch):
@@ -178,7 +178,9 @@ def test_show_tells_in_plain_words_what_a_file_reveals(sites, capsys, monkeypatc
     assert "Cells: 4, each a domain with one level of every category." in out
     assert f"The smallest has {smallest} rows." in out
     assert "Left out: 1 cell, 5 rows at most, with fewer than 5 rows (min_cell = 5)" in out
-    assert "where 20 rows or more have a value (4 of the cells)" in out
+    assert "lopsidedness and tails (skewness and kurtosis) of features" in out
+    assert "rounded to about a tenth of their standard error" in out
+    assert "Nothing was found when condokit tried to compute single rows" in out
     assert "differ by 1 to 4 rows" in out
     facts = json.loads(run(capsys, "show", "A.json", "--json")[1])
     assert facts["masked"] == {"cells": 1, "rows": 5}
@@ -197,8 +199,17 @@ def test_what_stands_out_is_warned_of_and_shown(tables, capsys):
     assert "warning: One row holds 80% or more of the squared deviations of 'crp' in A / F" in err
     assert "warning: All rows have the same value of 'na' in A / F / icu" in err
     out = run(capsys, "show", "odd.json")[1]
-    assert "- One row holds 80% or more of the squared deviations of 'crp' in A / F / icu" in out
     assert "- All rows have the same value of 'na' in A / F / icu" in out
+
+
+def test_tails_that_a_file_must_not_tell_are_shown(tables, capsys):
+    table = tables["A"].copy()
+    table.loc[5, "crp"] = 1e4
+    table.to_csv("odd.csv", index=False)
+    how = ["--label", "A", "-f", "crp,hb", "-o", "odd.json"]
+    assert "One row holds 80% or more" in run(capsys, "stats", "odd.csv", *how)[2]
+    out = run(capsys, "show", "odd.json")[1]
+    assert "- Few rows hold most of the squared deviations of 'crp' in A: mean and spread" in out
 
 
 def test_a_second_release_with_a_few_more_rows_is_warned_of(sites, capsys):
@@ -210,6 +221,12 @@ def test_a_second_release_with_a_few_more_rows_is_warned_of(sites, capsys):
     assert code == 0
     assert "by fewer than 5 rows: 'A / " in err
     run(capsys, "stats", "A.csv", "--label", "A", *ROLES, "-o", "old.json")
+    how = ["A.csv", "--label", "A", *ROLES, "-o", "new.json", "--previous", "A.json"]
+    assert "by fewer than 5 rows: 'A / " in run(capsys, "stats", *how)[2]  # at another place
+    out = run(capsys, "show", "old.json", "--previous", "A.json")[1]
+    assert "- With A.json, what fewer than 5 rows are like: 'A / " in out
+    assert "With " not in run(capsys, "show", "old.json", "--previous", "B.json")[1]
+    assert run(capsys, "stats", *how[:-1], "gone.json", "--force")[0] == 2
     code, _, err = run(
         capsys, "fit", "A.json", "old.json", "B.json", "--reference-label", "A", "-o", "m.json"
     )
@@ -227,11 +244,11 @@ REFUSED = [
     (["A.json", "other.json"], "'hb' in one part alone"),
     (["A.json", "gone.json"], "gone.json does not exist"),
     (["A.json", "empty.json"], "empty.json is not a statistics file"),
-    (["A.json", "newer.json"], "written by a newer condokit (9.0; schema 2"),
+    (["A.json", "newer.json"], "written by a newer condokit (9.0; schema 3"),
     (["A.json", "changed.json"], "changed.json was changed or damaged"),
     (["A.json", "knots.json"], "knots.json is damaged: 'continuous.basis' is missing"),
     (["A.json", "claim.json"], "must be a list of 1000000000, the number of features. Got 4."),
-    (["A.json", "fourth.json"], "'cells[0].fourth' must be at least 0. Got -1."),
+    (["A.json", "squares.json"], "'cells[0].squares' must be at least 0. Got -1."),
     (["A.json", "m.csv"], "or statistics files alone"),
     (["A.csv", "B.csv"], "or statistics files alone"),
     (["A.json", "map.json"], "its 'format' is not 'condokit-statistics'"),
@@ -254,12 +271,12 @@ def test_files_that_cannot_be_fitted_are_refused_and_nothing_is_written(
     Path("empty.json").write_text("")
     Path("map.json").write_text('{"format": "condokit-map"}')
     written = Path("B.json").read_text()
-    newer = written.replace('"schema": 1', '"schema": 2')
+    newer = written.replace('"schema": 2', '"schema": 3')
     Path("newer.json").write_text(newer.replace('"condokit": "', '"condokit": "9.0", "x": "'))
     Path("changed.json").write_text(written.replace('"count": ', '"count": 1'))
     forged = json.loads(written)
-    forged["cells"][0]["fourth"][0] = -1.0
-    write_forged("fourth.json", forged)
+    forged["cells"][0]["squares"][0] = -1.0
+    write_forged("squares.json", forged)
     write_forged("claim.json", {**json.loads(written), "n_features": 10**9})
     write_forged("knots.json", {**json.loads(written), "continuous": {"products": {}}})
     before = sorted(os.listdir())
@@ -441,6 +458,6 @@ def test_heavy_tails_take_a_second_round(tmp_path, monkeypatch, capsys):
     first, second = (AffineMap.load(f"{name}.json") for name in ("first", "second"))
     away = [abs(one.scale - whole.map_.scale) / whole.map_se_["scale"] for one in (first, second)]
     assert away[0][0] > 0.3
-    assert max(away[1]) < 0.1
+    assert max(away[1]) < 0.2
     how = ["--label", "A", *roles, "--given", "second.json", "-o", "A3.json"]
     assert "nothing more is needed" in run(capsys, "stats", "A.csv", *how)[2]

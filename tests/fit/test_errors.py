@@ -9,7 +9,7 @@ from problems import Matching
 from reading import from_pair
 
 import condokit.fit.errors as resampling
-from condokit import Affine, ConDoAdapter, bootstrap
+from condokit import Affine, ConDoAdapter, bootstrap, datasets
 from condokit.compare.comparison import compare
 from condokit.conditionals import Stratified
 from condokit.divergences import DIVERGENCES
@@ -218,3 +218,20 @@ def test_a_fitted_adapter_stays_small():
         again = pickle.loads(pickle.dumps(adapter))
         np.testing.assert_array_equal(again.map_se_["scale"], adapter.map_se_["scale"])
     assert sizes[1] < 1.1 * sizes[0] < 50_000
+
+
+@pytest.mark.parametrize("settings", [{"map": "affine"}, {"divergence": "mmd"}])
+def test_errors_that_take_long_are_found_when_they_are_asked_for(settings):
+    drawn = datasets.make_categorical2d(random_state=0)
+    data = [np.array(part) for part in (drawn.X_query, drawn.X_reference)]
+    Z = drawn.Z_query, drawn.Z_reference
+    one = ConDoAdapter(**settings).fit_pair(*data, *Z)
+    other = ConDoAdapter(**settings).fit_pair(*data, *Z)
+    assert callable(other._errors)
+    kept = pickle.loads(pickle.dumps(ConDoAdapter(**settings).fit_pair(*data, *Z)))
+    expected = one.map_se_
+    data[0][:] = 0.0  # what was fitted is no longer there
+    for found in (other.map_se_, kept.map_se_):
+        for name, errors in expected.items():
+            np.testing.assert_array_equal(found[name], errors)
+    assert not callable(other._errors)

@@ -89,8 +89,8 @@ def test_three_hospitals_send_files_alone(tmp_path, gaps):
     found = BatchAdapter(reference="A").fit_statistics([Statistics.load(f) for f in files[::-1]])
     for name, scale in zip("BC", SCALE[1:]):
         one, other, e = found.maps_[name], rows.maps_[name], rows.errors_[name]
-        assert (np.abs(one.scale - other.scale) < 0.15 * e.of_scale).all()
-        assert (np.abs(one.offset - other.offset) < 0.15 * e.of_image).all()
+        assert (np.abs(one.scale - other.scale) < 0.4 * e.of_scale).all()
+        assert (np.abs(one.offset - other.offset) < 0.4 * e.of_image).all()
         assert (np.abs(one.scale - scale) < 4 * e.of_scale).all()
         np.testing.assert_allclose(found.errors_[name].of_scale, e.of_scale, rtol=0.1)
 
@@ -124,19 +124,40 @@ def test_heavy_tails_of_many_hospitals_take_a_second_round():
 
 def test_a_file_tells_of_no_cell_with_fewer_rows_than_sums(tmp_path):
     frame = hospitals(n=1200, n_sites=2)
-    few = frame[frame.hospital == "B"].index[:25]
+    few = frame[frame.hospital == "B"].index[:5]
     frame.loc[few, "sex"] = "X"
     stats = of_parts(frame)
-    assert stats.sums.continuous.fewest_rows == 68
     stats.save(tmp_path / "a.json")
+    document = json.loads((tmp_path / "a.json").read_text())
+    columns = len(document["continuous"]["whole"]["mean"][0])
+    assert document["fewest_rows"] == 2 * columns + 2 > 5
     again = Statistics.load(tmp_path / "a.json")
     assert ("B", "X") in stats.cells
     assert ("B", "X") not in again.cells
     masked = frame[frame.sex != "X"]
     one = ConDoAdapter(reference="A").fit_statistics(again)
     other = ConDoAdapter(reference="A").fit_statistics(of_parts(masked))
-    np.testing.assert_allclose(one.map_.scale, other.map_.scale, rtol=1e-7)
-    np.testing.assert_allclose(one.map_.offset, other.map_.offset, atol=1e-7)
+    assert away(one, other).max() < 0.4
+
+
+@pytest.mark.filterwarnings("ignore:Heavy tails")
+def test_sites_with_fewer_functions_are_filled_in_from_the_others(tmp_path):
+    frame = hospitals(n=4000)
+    parts = [of_parts(frame[frame.hospital == name]) for name in "ABC"]
+    whole = BatchAdapter(reference="A").fit_statistics(parts)
+    errors = {}
+    for level in (0, 1):
+        parts = [of_parts(frame[frame.hospital == name]) for name in "ABC"]
+        parts[2].sums.continuous.restrict(level)
+        found = BatchAdapter(reference="A").fit_statistics(parts)
+        e = whole.errors_["C"]
+        errors[level] = abs(found.maps_["C"].scale - whole.maps_["C"].scale) / e.of_scale
+        for one in parts:  # all know but a line: curves are lost, and so are scales
+            one.sums.continuous.restrict(level)
+        lost = BatchAdapter(reference="A").fit_statistics(parts)
+        errors[-level - 1] = abs(lost.maps_["C"].scale - whole.maps_["C"].scale) / e.of_scale
+    assert errors[1].max() < 0.5
+    assert errors[0].max() < errors[-1].max()
 
 
 def functionals(ages, basis):
@@ -161,9 +182,10 @@ def test_independent_sums_are_counted(n_knots):
 
 
 def test_ages_cannot_be_found_from_the_sums_of_a_cell():
-    # with as many rows as sums they can: by least squares, from a start that bins would give
+    # with as many rows as exact sums they can: by least squares, from a start that bins would
+    # give; a file has twice as many rows in a domain, and rounded sums
     basis = RangeBasis.of({"age": (18, 95)})
-    fewest = Continuous(basis, 0, 1).fewest_rows
+    fewest = 2 * basis.n_sums(basis.n_bent)
     grid = functionals(np.linspace(18, 95, 1000), basis)
     _, size, turn = np.linalg.svd(grid, full_matrices=False)
     turn = turn[size > 1e-11 * size[0]].T / size[size > 1e-11 * size[0]]
@@ -201,10 +223,12 @@ def test_the_few_rows_that_lack_a_feature_stay_hidden(tmp_path):
     assert own.count[cell] == products.count[cell] - 2
     np.testing.assert_array_equal(own.mean[cell, :r], products.mean[cell, :r])
     share = own.count[cell] / products.count[cell]
-    np.testing.assert_allclose(own.scatter[cell, :, :r], share * products.scatter[cell, :, :r])
+    np.testing.assert_allclose(
+        own.scatter[cell, :, :r], share * products.scatter[cell, :, :r], rtol=0.02, atol=0.5
+    )
     found = ConDoAdapter(reference="A").fit_statistics(Statistics.load(tmp_path / "a.json"))
     rows = ConDoAdapter(reference="A").fit_statistics(stats)
-    assert away(found, rows).max() < 0.1
+    assert away(found, rows).max() < 0.4
 
 
 def test_bins_of_few_rows_join_their_neighbours():
@@ -232,9 +256,10 @@ def test_bad_input_is_refused_by_name(tmp_path):
     assert stats.n_rows == before
     with pytest.raises(ValueError, match="'age' is continuous"):
         ConDoAdapter(reference="A", divergence="reverse-kl").fit_statistics(stats)
-    stats.save(tmp_path / "a.json")
+    with pytest.warns(UserWarning, match="'age' are written for lines with one bend alone"):
+        stats.save(tmp_path / "a.json")
     document = json.loads((tmp_path / "a.json").read_text())
-    document["continuous"]["basis"]["n_knots"] = 9
+    document["continuous"]["level"] += 1
     (tmp_path / "a.json").write_text(json.dumps({**document, "sha256": digest(document)}))
     with pytest.raises(FileError, match="do not fit"):
         Statistics.load(tmp_path / "a.json")

@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 import tracemalloc
+import warnings
 from pathlib import Path
 
 import jsonschema
@@ -84,7 +85,7 @@ def test_saved_files_follow_the_schema_and_are_read_back(kind, rng):
         for key in ("domain", "levels", "count", "mean", "squares"):
             assert one[key] == other[key]
     for one, other in zip(document["correlations"], again["correlations"], strict=True):
-        np.testing.assert_allclose(one["matrix"], other["matrix"], atol=1e-12)
+        assert one["typical"] == pytest.approx(other["typical"], abs=0.2)
     assert (len(document["values"]) > 0) == (kind == "rounds")
     for one, other in zip(document["values"], again["values"], strict=True):
         assert min(one["counts"]) >= 5
@@ -96,9 +97,20 @@ def test_files_of_schema_1_are_read_for_ever(name):
     path = Path(__file__).parent / "schema1" / f"{name}.json"  # written by condokit 1.0.0rc1
     document = json.loads(path.read_text())
     assert (document["schema"], document["condokit"]) == (1, "1.0.0rc1")
-    again = saved(Statistics.load(path))
-    assert again["cells"][0]["mean"] == document["cells"][0]["mean"]
-    assert again["continuous"] == document["continuous"]
+    stats = Statistics.load(path)
+    for cell, k in zip(document["cells"], range(len(stats.cells)), strict=True):
+        known = [j for j, v in enumerate(cell["mean"]) if v is not None]
+        for key in ("mean", "squares"):
+            written = [cell[key][j] for j in known]
+            assert getattr(stats.sums.moments, key)[k][known].tolist() == written
+    if document["continuous"] is not None:
+        written = document["continuous"]["products"]["scatter"]
+        np.testing.assert_array_equal(stats.sums.continuous.products.scatter, written)
+    VALIDATOR.validate(document)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        again = saved(stats)  # of today
+    VALIDATOR.validate(again)
     assert {len(again[key]) - len(document[key]) for key in ("cells", "values")} == {0}
 
 
@@ -117,22 +129,40 @@ def test_files_merge_in_any_order_and_split(tmp_path):
         np.testing.assert_allclose(one.offset, maps[0].offset, atol=1e-10)
     both = pd.concat([without_few(a).assign(site="A"), without_few(b).assign(site="B")])
     whole = ConDoAdapter(reference="A").fit(both, domain="site", **ROLES).map_
-    np.testing.assert_allclose(maps[0].scale, whole.scale, rtol=1e-6)
-    np.testing.assert_allclose(maps[0].offset, whole.offset, atol=1e-6)
+    np.testing.assert_allclose(maps[0].scale, whole.scale, rtol=0.01)  # numbers are rounded
+    np.testing.assert_allclose(maps[0].offset, whole.offset, atol=0.02)
 
 
-def test_cells_without_higher_powers_borrow_those_of_others(tmp_path):
+def test_cells_have_the_shape_of_their_domain(tmp_path):
     tables = {label: without_few(hospital(label, n=140), least=8) for label in "AB"}
     for label, table in tables.items():
-        of(table, label).save(tmp_path / f"{label}.json", min_cell=8)
+        of(table, label).save(tmp_path / f"{label}.json")
     files = [Statistics.load(tmp_path / f"{label}.json") for label in "AB"]
-    written = [json.loads((tmp_path / f"{label}.json").read_text())["cells"] for label in "AB"]
-    assert {"fourth" in cell for cells in written for cell in cells} == {True, False}
+    for label, file in zip("AB", files):
+        document = json.loads((tmp_path / f"{label}.json").read_text())
+        assert not any("fourth" in cell for cell in document["cells"])
+        [shape] = document["shapes"]
+        moments = file.sums.moments
+        kurtosis = moments.fourth / moments.count[:, None] / moments.sd**4
+        np.testing.assert_allclose(kurtosis, [shape["kurtosis"]] * len(kurtosis))
+        rows = tables[label].groupby(["sex", "ward"])[FEATURES]
+        z = (tables[label][FEATURES] - rows.transform("mean")) / rows.transform("std", ddof=0)
+        np.testing.assert_allclose(shape["kurtosis"], (z**4).mean(), atol=0.03)
+        np.testing.assert_allclose(shape["skewness"], (z**3).mean(), atol=0.02)
     found = ConDoAdapter(reference="A").fit_statistics(files)
     both = pd.concat([table.assign(site=label) for label, table in tables.items()])
     whole = ConDoAdapter(reference="A").fit(both, domain="site", **ROLES)
-    assert (abs(found.map_.scale - whole.map_.scale) < 0.1 * whole.errors_.scale).all()
-    assert (abs(found.map_.scale - whole.map_.scale) > 0).any()
+    assert (abs(found.map_.scale - whole.map_.scale) < 0.2 * whole.errors_.scale).all()
+
+
+def test_one_row_does_not_make_a_shape():
+    table = pd.DataFrame({"x": np.append(np.random.default_rng(0).normal(size=399), 1e5)})
+    with pytest.warns(UserWarning, match="One row holds"):
+        document = saved(Statistics.of(table, label="A"))
+    [shape] = document["shapes"]
+    assert shape["kurtosis"][0] == pytest.approx(400 / (2 ** (4 / 3) * 4), rel=0.01)  # not 399
+    few = saved(Statistics.of(table.iloc[:30], label="A"))
+    assert few["shapes"] == []
 
 
 def test_missing_values_take_the_same_way(tmp_path):
@@ -144,7 +174,7 @@ def test_missing_values_take_the_same_way(tmp_path):
     both = pd.concat([table.assign(site=label) for label, table in tables.items()])
     whole = ConDoAdapter(reference="A").fit(both, domain="site", **ROLES)
     error = whole.errors_.scale  # correlations are of rows that lack nothing
-    assert (abs(found.map_.scale - whole.map_.scale) < 0.1 * error).all()
+    assert (abs(found.map_.scale - whole.map_.scale) < 0.2 * error).all()
 
 
 def test_no_order_of_rows_is_told():
@@ -185,44 +215,36 @@ def test_features_with_few_known_values_are_left_out_of_a_cell():
     table = hospital("A")
     icu = table.index[(table["ward"] == "icu") & (table["sex"] == "F")]
     table.loc[icu[4:], "crp"] = np.nan  # 4 values
-    table.loc[icu[12:], "hb"] = np.nan  # 12 values: mean and spread, no higher powers
+    table.loc[icu[12:], "hb"] = np.nan  # 12 values
     one = cell_of(saved(of(table)), "F", "icu")
     assert one["known"] == [0, 12, len(icu), len(icu)]
-    for name in ("mean", "squares", "third", "fourth"):
+    for name in ("mean", "squares"):
         assert one[name][0] is None
-        assert (one[name][1] is None) == (name in ("third", "fourth"))
-        assert one[name][2] is not None
+        assert one[name][1] is not None
 
 
-def integers(total, squares, top):
-    """Return all sorted fives of whole numbers up to `top` with a sum and a sum of squares."""
-    a, b, c = (x.ravel() for x in np.meshgrid(*[np.arange(top + 1)] * 3, indexing="ij"))
-    keep = (a <= b) & (b <= c)
-    a, b, c = a[keep], b[keep], c[keep]
-    s, q = total - a - b - c, squares - a**2 - b**2 - c**2
-    root = np.sqrt(np.maximum(2 * q - s**2, 0))  # d + e = s, d^2 + e^2 = q
-    d, e = np.round((s - root) / 2).astype(int), np.round((s + root) / 2).astype(int)
-    good = (d + e == s) & (d**2 + e**2 == q) & (d >= c) & (e <= top)
-    return np.column_stack([a, b, c, d, e])[good]
+def fives(mean, squares, top):
+    """Return all sorted fives of whole numbers up to `top` with a mean and squares, as rounded."""
+    every = np.array(list(itertools.combinations_with_replacement(range(top + 1), 5)))
+    exact = every.mean(axis=1), ((every - every.mean(axis=1)[:, None]) ** 2).sum(axis=1)
+    error = np.sqrt(exact[1] / 5 / 5), exact[1] / 5 * np.sqrt(10)
+    near = abs(exact[0] - mean) <= 0.05 * error[0]
+    return every[near & (abs(exact[1] - squares) <= 0.05 * error[1])]
 
 
 def test_five_rows_cannot_be_read_off_their_cell(rng):
-    # whole numbers are the easiest to find: mean and spread leave many fives, powers 3 and 4 one
-    with_powers, without = [], []
-    for _ in range(20):
-        rows = np.sort(rng.integers(0, 61, 5))
+    # whole numbers are the easiest to find: rounded means and squares leave many fives
+    numbers = []
+    for _ in range(10):
+        rows = np.sort(rng.integers(0, 31, 5))
         table = pd.DataFrame({"x": rows.astype(float)})
         [one] = saved(Statistics.of(table, label="A"))["cells"]
         assert set(one) == {"domain", "levels", "count", "mean", "squares"}
-        total = round(5 * one["mean"][0])
-        found = integers(total, round(one["squares"][0] + total**2 / 5), 60)
+        found = fives(one["mean"][0], one["squares"][0], 30)
         assert (found == rows).all(axis=1).any()
-        alike = [(found**k).sum(axis=1) == (rows**k).sum() for k in (3, 4)]
-        without.append(len(found))
-        with_powers.append((alike[0] & alike[1]).sum())
-    assert np.median(without) > 20
-    assert np.mean(np.array(without) == 1) <= 0.1  # values far apart, or next to each other
-    assert max(with_powers) == 1
+        numbers.append(len(found))
+    assert np.median(numbers) > 50
+    assert np.mean(np.array(numbers) == 1) <= 0.1  # values next to each other
 
 
 def test_a_row_that_lacks_a_value_cannot_be_found_by_subtraction():
@@ -233,13 +255,12 @@ def test_a_row_that_lacks_a_value_cannot_be_found_by_subtraction():
     document = saved(stats)
     [one], [own] = document["cells"], document["correlations"]
     # products of complete rows would give (n - 1) / n (x - m)^2, and x with the mean of all
-    inside = stats.sums.moments.products.scatter[0]
-    n, j = len(table), 2
-    guess = one["mean"][j] + np.sqrt((one["squares"][j] - inside[j, j]) * (n - 1) / n)
-    other = 2 * one["mean"][j] - guess
-    value = table.loc[at, FEATURES[j]]
-    assert min(abs(guess - value), abs(other - value)) < 1e-6
-    np.testing.assert_allclose(np.diag(own["matrix"]), 1)  # and so they are not written
+    moments, n, j = stats.sums.moments, len(table), 2
+    inside, value = moments.products.scatter[0], table.loc[at, FEATURES[j]]
+    guess = moments.mean[0, j] + np.sqrt((moments.squares[0, j] - inside[j, j]) * (n - 1) / n)
+    assert min(abs(guess - value), abs(2 * moments.mean[0, j] - guess - value)) < 1e-6
+    assert set(own) == {"domain", "typical"}  # and so they are not written
+    assert one["squares"][j] != moments.squares[0, j]
 
 
 def test_rows_before_the_first_gap_cannot_be_told_from_the_others(rng):
@@ -254,10 +275,10 @@ def test_rows_before_the_first_gap_cannot_be_told_from_the_others(rng):
     k, r = stats.cells[("A", "F")], inside.n_columns
     first = table["crp"].iloc[m]
     assert abs(inside.count[k] * inside.mean[k, r] - first) < 1e-9  # its value
-    written = saved(stats)["continuous"]["products"]
-    assert [row[r] for row in written["mean"]] == [0.0, 0.0]
-    assert [row[0] for row in written["squares"]] == [0.0, 0.0]
-    assert not np.array(written["scatter"])[:, :, r].any()
+    written = saved(stats)["continuous"]
+    [domain] = written["whole"]["domains"]
+    assert not np.array(domain["slopes"])[:, 0].any()
+    assert np.array(written["own"]["0"]["domains"][0]["slopes"]).any()
 
 
 def test_few_rows_tell_no_correlations():
@@ -266,7 +287,8 @@ def test_few_rows_tell_no_correlations():
     assert len(saved(of(hospital("A"), confounders=None))["correlations"]) == 1
     rng = np.random.default_rng(0)
     wide = pd.DataFrame(rng.normal(size=(60, 40)), columns=[f"x{j}" for j in range(40)])
-    assert saved(Statistics.of(wide, label="A"))["correlations"] == []  # 66 rows for 32 features
+    [one] = saved(Statistics.of(wide, label="A"))["correlations"]  # one number for 32 features
+    assert set(one) == {"domain", "typical"}
 
 
 def test_numbers_of_equal_values_are_rounded():
@@ -322,8 +344,7 @@ def negative(value):
         ("plain", ["equal_values", 0, "marks", 0, 0]),
         ("ages", ["values", 0, "feature"]),
         ("ages", ["continuous", "basis", "n_knots"]),
-        ("ages", ["continuous", "products", "n_columns"]),
-        ("ages", ["continuous", "robust", "0", "n_columns"]),
+        ("ages", ["continuous", "level"]),
     ],
 )
 def test_sizes_that_a_file_claims_take_neither_memory_nor_time(forged, kind, path, claim):
@@ -348,7 +369,8 @@ def test_many_knots_are_refused_before_functions_are_made_of_them(forged):
 @pytest.mark.parametrize(
     ("kind", "path", "value", "message"),
     [
-        ("plain", ["cells", 0, "fourth", 0], negative, r"'cells\[0\].fourth' must be at least 0"),
+        ("plain", ["shapes", 0, "kurtosis", 0], negative, r"'shapes\[0\].kurtosis' must be at"),
+        ("plain", ["shapes", 0, "domain"], "B", "'shapes' are of a 'domain' without cells"),
         ("plain", ["cells", 0, "squares", 0], negative, "must be at least 0"),
         ("plain", ["cells", 0, "mean", 0], None, "lacks 'mean' of a feature that is known"),
         ("plain", ["cells", 0, "mean", 0], 1e80, "must be at most 1"),
@@ -368,8 +390,8 @@ def test_many_knots_are_refused_before_functions_are_made_of_them(forged):
         ("plain", ["equal_values", 0, "marks", 0, 1], -1, "must be at least 0"),
         ("plain", ["equal_values", 0, "marks", 0, 1], 10**6, "more rows than 'cells'"),
         ("plain", ["equal_values", 0, "domain"], "B", "'domain' without cells"),
-        ("plain", ["correlations", 0, "matrix", 0, 1], -0.9999, "cannot be those of any rows"),
-        ("plain", ["correlations", 0, "matrix"], lambda rows: rows[:2], "of the shape 2 x 2"),
+        ("plain", ["correlations", 0, "typical"], 1.1, "must be at most 1. Got 1.1"),
+        ("plain", ["correlations", 0, "typical"], KeyError, "are not those of its schema"),
         ("plain", ["correlations", 0, "domain"], "B", "twice, or of no cell"),
         ("plain", ["feature_names", 0], "hb", "must be different. Got 'hb' twice"),
         ("plain", ["feature_names"], ["a"], "must be a list of 3, the number of features. Got 1"),
@@ -391,12 +413,16 @@ def test_many_knots_are_refused_before_functions_are_made_of_them(forged):
         ("ages", ["values", 0, "ends", 0], [], "of the shape 2 x"),
         ("ages", ["continuous", "bins", 0, 0, 0], 10**6, "cannot be sums of the rows"),
         ("ages", ["continuous", "bins", 0, 0, 0], -1, "must be at least 0"),
-        ("ages", ["continuous", "products", "count", 0], 7, "cannot be sums of the rows"),
-        ("ages", ["continuous", "products", "scatter", 0, 1, 1], negative, "cannot be sums"),
-        ("ages", ["continuous", "robust", "0", "scatter", 0, 1, 2], 1e9, "cannot be sums"),
-        ("ages", ["continuous", "robust"], lambda one: {"7": one["0"]}, "numbers below 2. Got '7'"),
-        ("ages", ["continuous", "robust"], lambda one: {"x": one["0"]}, "numbers below 2. Got 'x'"),
-        ("ages", ["continuous", "products", "own"], [], "products.own' must be an object"),
+        ("ages", ["continuous", "level"], 7, "do not fit 'level'"),
+        ("ages", ["continuous", "level"], -1, "'continuous.level' is none of"),
+        ("ages", ["continuous", "whole"], KeyError, "'continuous' lacks 'whole'"),
+        ("ages", ["continuous", "whole", "mean", 0], [], "numbers of the shape"),
+        ("ages", ["continuous", "whole", "domains"], [], "do not fit 'level'"),
+        ("ages", ["continuous", "whole", "domains", 0, "root", 0, 0], 1e80, "must be at most 1.0"),
+        ("ages", ["continuous", "curves"], lambda one: {"7": one["0"]}, "numbers below 2. Got '7'"),
+        ("ages", ["continuous", "curves"], lambda one: {"x": one["0"]}, "numbers below 2. Got 'x'"),
+        ("ages", ["continuous", "own"], [], "continuous.own' must be an object"),
+        ("ages", ["continuous", "own"], {}, "'continuous.own' lacks a feature with gaps"),
     ],
 )
 def test_forged_numbers_are_refused_by_name(forged, kind, path, value, message):
@@ -420,6 +446,7 @@ def odd_columns(rng, n):
 
 
 @pytest.mark.filterwarnings("ignore:One row holds", "ignore:All rows have the same value")
+@pytest.mark.filterwarnings("ignore:How ", "ignore:Sums with ", "ignore:Nothing of a second")
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_rows_are_like_their_file_is_read(seed):
     rng = np.random.default_rng(seed)

@@ -23,6 +23,7 @@ from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
 from condokit.batches.record import BatchReport, account_of_batches, facts_of, maps_of, plain
 from condokit.checks import Array, Note, check_word, listing, noting, refusal
+from condokit.compare.weak_points import batch_weak_points
 from condokit.data.arrays import computing
 from condokit.data.blocks import Blocks
 from condokit.data.measurements import warn_of_columns
@@ -209,6 +210,8 @@ class BatchAdapter(Adapter):
             graph.refuse(paths, reference, self.unreachable == "keep")
             one = self.one_adapter()
             joint = is_joint(self.joint, one, study)
+            for point in batch_weak_points(study) if joint and len(paths) > 2 else ():
+                point.warn()
             found = estimate(study, one, reference, paths, joint)
             centred = self.reference == "consensus" and "consensus" not in study.labels
             if centred:

@@ -201,6 +201,7 @@ def _along_paths(
 ) -> tuple[dict[int, AffineMap], dict[int, StandardErrors | None], dict[str, Any]]:
     maps: dict[int, AffineMap] = {}
     errors: dict[int, StandardErrors | None] = {}
+    chances: dict[int, float | None] = {}  # that a batch differs from the reference at all
     for b in sorted(paths, key=lambda b: len(paths[b])):
         if b == reference:
             continue
@@ -208,10 +209,15 @@ def _along_paths(
         # columns that are not used were spoken of
         own = clone(one).fit_domains(replace(study.pair(b, step), unused=()))
         maps[b], errors[b] = own.map_, own.errors_
-        if step != reference:
+        if step == reference:
+            chances[b] = own.report_.chance_of_difference
+        else:
             errors[b] = ChainErrors.of(own.errors_, own.map_, errors[step], maps[step])
             maps[b] = maps[step].compose(own.map_)
-    return maps, errors, {}
+    facts = {}
+    if len(chances) == len(maps) and None not in chances.values():
+        facts = {"differs": [chances[b] for b in sorted(maps)]}
+    return maps, errors, facts
 
 
 def _some_rows(study: Study, batches: list[int]) -> dict[int, Array]:

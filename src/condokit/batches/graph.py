@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy.sparse.csgraph import shortest_path
 
 from condokit.checks import Array, NoOverlapError, did_you_mean, listing, refusal, said, warn
 from condokit.compare.comparison import compare
@@ -27,6 +28,7 @@ _MOST_PAIRS = 100  # whose overlap is measured though no path asks for it
 _FEWEST_ROWS = 2
 _FEWEST_BRIDGES = 2
 _MOST_LEVELS = 200
+_ROUNDING = 1e-9
 
 
 @dataclass
@@ -122,7 +124,8 @@ class Graph:
             shares = self.levels[[a, b]] / np.maximum(self.size[[a, b]], 1e-300)[:, None]
             return float(shares.min(axis=0).sum())
         try:
-            found = compare(self.study.pair(a, b), quiet=True, measured=True, by_rows=True)
+            two = self.study.pair(a, b)
+            found = compare(two, quiet=True, measured=True, by_rows=True, each=False)
         except (NoOverlapError, ValueError):
             return 0.0
         return found.overlap.coefficient
@@ -158,13 +161,32 @@ class Graph:
 
     def best_reference(self) -> int:
         """Return the batch to which all others have the best paths, weighted by their rows."""
-        best, found = (-np.inf, -np.inf), 0
-        for r in range(self.study.n_domains):
+        # Measuring overlaps takes long, so that the batches come first that would be best if all
+        # overlaps not yet measured were enough, until no other can be better. A path back is as
+        # long as one there.
+        square = np.where(np.isfinite(self.error), self.error**2, 0.0)  # 0: no edge
+        reach, best, found = np.ones(square.shape, dtype=bool), (-np.inf, -np.inf), 0
+        left = set(range(self.study.n_domains))
+        while left:
+            for pair in self.overlaps:
+                if not self.is_edge(*pair):
+                    square[pair] = square[pair[::-1]] = 0.0
+            least = shortest_path(square)
+            reach &= np.isfinite(least)
+            known = {r: self.size * np.where(reach[r], least[r], 0.0) for r in left}
+            bound = {r: (float(self.size[reach[r]].sum()), -known[r].sum()) for r in left}
+            r = min(left, key=lambda r: (-bound[r][0], -bound[r][1], r))
+            if bound[r] < (best[0], best[1] * (1 + _ROUNDING)):
+                break
+            left.remove(r)
             paths = self.paths(r)
-            reached = float(self.size[list(paths)].sum())
             error = sum(self.size[b] * self.path_error(path) ** 2 for b, path in paths.items())
-            if (reached, -error) > best:
-                best, found = (reached, -error), r
+            own = float(self.size[list(paths)].sum()), -error
+            if own > best or (own == best and r < found):
+                best, found = own, r
+            here = np.zeros(len(reach), dtype=bool)
+            here[list(paths)] = True
+            reach[here] = here
         return found
 
     def reference(self, wanted: Any) -> tuple[int, str]:

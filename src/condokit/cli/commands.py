@@ -177,7 +177,14 @@ def fit(
 
 @cli.command()
 @shared.gathering
-def stats(output: str, min_cell: int, force: bool, as_json: bool, **options: Any) -> None:
+def stats(
+    output: str,
+    min_cell: int,
+    previous: tuple[str, ...],
+    force: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Gather what a fit needs to know of the rows of a site, and write it without any row.
 
     Every site does the same with its own tables; then condokit fit siteA.json siteB.json.
@@ -185,7 +192,7 @@ def stats(output: str, min_cell: int, force: bool, as_json: bool, **options: Any
     """
     from condokit.cli.sites import gather
     from condokit.io import write_files
-    from condokit.statistics.file import warn_of_release
+    from condokit.statistics.file import warn_of_replacing
 
     paths = options.pop("tables")
     check_outputs([output], force, as_json, inputs=paths)
@@ -193,12 +200,12 @@ def stats(output: str, min_cell: int, force: bool, as_json: bool, **options: Any
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = gather(paths, **options)
-        found.save(content, min_cell=min_cell)
-        if os.path.isfile(output):
-            warn_of_release(output, found, min_cell)
+        found.save(content, min_cell=min_cell, previous=previous)
+        document = json.loads(content.getvalue())
+        if os.path.isfile(output) and output not in previous:
+            warn_of_replacing(output, document, type(found))
     warned = tell_warnings(caught)
     write_files({output: content.getvalue()}, force)
-    document = json.loads(content.getvalue())
     facts = {"output": output, "n_cells": len(document["cells"]), "masked": document["masked"]}
     facts |= {"labels": found.labels, "features": found.feature_names, "warnings": warned}
     text = f"Wrote {output}: {facts['n_cells']} cells, {facts['masked']['cells']} left out. "
@@ -298,16 +305,22 @@ def report(
 
 @cli.command()
 @click.argument("map_file")
+@shared.previous
 @shared.json
-def show(map_file: str, as_json: bool) -> None:
-    """Say what a map file holds, or what statistics reveal; - is standard input."""
+def show(map_file: str, previous: tuple[str, ...], as_json: bool) -> None:
+    """Say what a map file holds, or what statistics reveal; - is standard input.
+
+    Of statistics, condokit tries to compute single rows, and says what it finds.
+    """
     from condokit.data.records import Sheet, plain
 
     if holds_statistics(map_file):
         from condokit.cli.sites import reveal
 
-        show_result(reveal(map_file, as_json))
+        show_result(reveal(map_file, as_json, previous))
         return
+    if previous:
+        raise click.UsageError("--previous goes with statistics files.")
     affine = load_map(map_file, of_batches=True)
     if affine.kinds == ("batches",):
         show_result(plain(affine.provenance_) if as_json else str(affine.report_))

@@ -32,6 +32,11 @@ overlap = _together(
     setting("--min-overlap", type=float, default=0.05, help="Refuse if they overlap by less."),
 )
 quiet = option("--quiet", "-q", is_flag=True, help="Say what is wrong alone; no verdict.")
+previous = several(
+    "--previous",
+    metavar="FILE",
+    help="An earlier statistics file of the site, which others have; repeatable.",
+)
 table = option("--table", metavar="CSV", help="Also write a table of all features.")
 force = option("--force", is_flag=True, help="Replace existing files.")
 writing = _together(force, json)
@@ -188,6 +193,7 @@ gathering = _together(
         default=5,
         help="The fewest rows of which anything is written.",
     ),
+    previous,
     reading,
     option("--output", "-o", required=True, help="The statistics file to write (JSON), or -."),
     quiet,

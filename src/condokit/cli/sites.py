@@ -151,8 +151,9 @@ def read_sites(options: dict[str, Any]) -> tuple[list[Statistics], Any]:
     return parts, given
 
 
-def reveal(path: str, as_json: bool) -> Any:
+def reveal(path: str, as_json: bool, previous: tuple[str, ...] = ()) -> Any:
     """Return what a statistics file reveals, as a record or in plain words."""
     place = sys.stdin.buffer if path == "-" else path
-    facts = facts_of(*document_of(place, Statistics))
+    earlier = [(name, Statistics.load(name)) for name in previous]
+    facts = facts_of(*document_of(place, Statistics), earlier)
     return facts if as_json else words(facts, MIN_POWERS)

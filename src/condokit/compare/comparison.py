@@ -1,6 +1,5 @@
 """What the two domains have in common: refused, or warned of, where it is little or weak."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,16 +19,9 @@ from condokit.checks import (
 from condokit.compare.overlap import Overlap, measure_overlap
 from condokit.compare.priors import Prior, ProductPrior, Support
 from condokit.conditionals.base import Conditional, Stratified
-from condokit.data.arrays import sides
 from condokit.data.covariates import Covariates, objects_of
-from condokit.data.grouped import GroupedMoments
 from condokit.data.study import Strata, Study
 from condokit.data.subsets import subsample
-
-_FEW_ROWS = 5
-_FEWEST_OTHERS = 20  # rows that it takes to call one of them an outlier
-_MOST_ROWS = 500  # that tell how far most values are
-_FAR_AWAY = 50.0  # robust standard deviations
 
 
 @dataclass(frozen=True)
@@ -69,11 +61,13 @@ def compare(
     limits: tuple[float, float] = (0.0, 0.0),
     quiet: bool = False,
     measured: bool = False,
+    each: bool = True,
 ) -> Comparison:
     """Find what the domains have in common, and refuse or warn if it is little."""
     # With `by_rows` the rows are needed themselves, also if all confounders are categories.
     # `limits` are the overlap coefficients below which to warn, and to refuse. Quietly, nothing is
-    # refused or said, and the overlap is not known unless it is measured.
+    # refused or said, and the overlap is not known unless it is measured; that of each confounder
+    # alone takes as long again for each of them.
     prior, conditional = prior or ProductPrior(), conditional or Stratified()
     kernel = _user_kernel(prior, conditional)
     _refuse_bandwidth(domains, prior, conditional)
@@ -90,7 +84,7 @@ def compare(
             covariates = replace(covariates, objects=objects_of(domains, used))
     is_query, overlap = domains.is_query[used], Overlap(np.nan)
     if measured or not quiet:
-        overlap = measure_overlap(domains, strata, covariates, is_query)
+        overlap = measure_overlap(domains, strata, covariates, is_query, each)
     if not quiet:
         _check_overlap(overlap, *limits)
     share = getattr(conditional, "fraction", 1.0)
@@ -141,84 +135,3 @@ def _check_overlap(overlap: Overlap, warn_below: float, refuse_below: float) -> 
         text += "rows, and standard errors do not show how far the rest is extrapolated."
         facts |= {s: round(getattr(overlap, f"effective_{s}")) for s in ("query", "reference")}
         warn("low-overlap", text, LowOverlapWarning, **facts)
-
-
-def warn_weak_points(domains: Study, comparison: Comparison) -> None:
-    """Warn of data on which a map rests too lightly: very few rows, or values far from others."""
-    table, support = domains.tables[0], comparison.support
-    for name, counts in (("query", support.count_query), ("reference", support.count_reference)):
-        if counts.sum() < _FEW_ROWS:
-            text = "Only {n:rows} of the {side} rows can be compared, so the map and its errors "
-            warn("few-rows", text + "are guesses.", n=counts.sum(), side=name)
-    kept = domains.kept()
-    each = domains.rows_behind
-    both = sides(domains.is_query)
-    known = [each[kept & side].sum() - gap for gap, (_, side) in zip(domains.gaps or (), both)]
-    if known and (rare := np.minimum(*known) < _FEW_ROWS).any():
-        text = "Mostly missing, with fewer than {least} values of a domain to compare: {names}. "
-        names = listing(table.names_of(rare))
-        warn("mostly-missing", text + "Their maps are guesses.", least=_FEW_ROWS, names=names)
-    compared = comparison.place >= 0
-    found = outlying_features(domains, [compared & side for _, side in both])
-    for (name, _), places in zip(both, found):
-        if len(places):
-            text = "Values of {names} in the {side} rows are more than {far:g} robust standard "
-            text += "deviations away from the others, and decide the map alone. Correct or leave "
-            text += "out these rows, or transform the feature."
-            names = listing(table.take(places).labels)
-            warn("far-away", text, names=names, side=name, far=_FAR_AWAY)
-
-
-def outlying_features(domains: Study, parts: Sequence[Array]) -> list[Array]:
-    """Return the features that have a value very far from the others, for each part of the rows.
-
-    Far from the median, in units of the distance that 19 in 20 of some rows keep, over its normal
-    value. Rows are read where moments do not rule such a value out.
-    """
-    if not domains.has_rows:
-        return [np.empty(0, dtype=np.intp) for _ in parts]
-    found = []
-    for part, stats in zip(parts, _moments(domains, parts)):
-        own = np.flatnonzero(part)
-        if len(own) < _FEWEST_OTHERS:
-            found.append(np.empty(0, dtype=np.intp))
-            continue
-        sample = np.sort(domains.rows(own[subsample(len(own), _MOST_ROWS)]), axis=0)
-        n, column = (~np.isnan(sample)).sum(axis=0), np.arange(domains.n_features)  # NaN is last
-        middle = sample[(n - 1) // 2, column]
-        typical = np.sort(np.abs(sample - middle), axis=0)[n - 1 - np.maximum(n // 20, 1), column]
-        limit = np.where((n >= _FEWEST_OTHERS) & (typical > 0), _FAR_AWAY / 1.96 * typical, np.inf)
-        # no value is farther from the mean than the fourth root of the sum of fourth powers
-        suspect = np.abs(stats.mean[0] - middle) + stats.fourth[0] ** 0.25 > limit
-        places = np.flatnonzero(suspect)
-        far = _farthest(domains.of(places), part, middle[places]) if len(places) else np.zeros(0)
-        found.append(places[far > limit[places]])
-    return found
-
-
-def _moments(domains: Study, parts: Sequence[Array]) -> Iterator[GroupedMoments]:
-    """Yield the moments of parts of the rows."""
-    number = np.select(list(parts), range(len(parts)), -1)
-    whole = domains.gather(number, len(parts))
-    for k in range(len(parts)):
-        part = GroupedMoments(1, domains.n_features)
-        part.merge(whole, np.where(np.arange(len(parts)) == k, 0, -1))
-        yield part
-
-
-def _farthest(domains: Study, part: Array, middle: Array) -> Array:
-    """Return how far the farthest value of every feature is from its middle."""
-    far = np.zeros(len(middle))
-    for rows, chunk in domains.chunks():
-        low, high = extremes(chunk[part[rows]])
-        far = np.maximum(far, np.maximum(high - middle, middle - low))
-    return far
-
-
-def extremes(X: Array) -> tuple[Array, Array]:
-    """Return the lowest and highest known value of every column; low > high where there is none."""
-    low, high = X.min(axis=0, initial=np.inf), X.max(axis=0, initial=-np.inf)
-    if np.isnan(low).any():  # rare, and slower
-        low = np.fmin.reduce(X, axis=0, initial=np.inf)
-        high = np.fmax.reduce(X, axis=0, initial=-np.inf)
-    return low, high

@@ -53,9 +53,9 @@ class Overlap:
 
 
 def measure_overlap(
-    domains: Study, strata: Strata, covariates: Covariates, is_query: Array
+    domains: Study, strata: Strata, covariates: Covariates, is_query: Array, each: bool = True
 ) -> Overlap:
-    """Measure the overlap of all confounders together and of each alone."""
+    """Measure the overlap of all confounders together, and of each alone unless told not to."""
     # For categories, the sum of the smaller of both shares. With continuous columns, the mean over
     # both domains of 2 min(e, 1 - e), where e(z) is the cross-fitted probability that a row with
     # these confounders is a query row, the domains having equal weight; but no more than the share
@@ -74,6 +74,9 @@ def measure_overlap(
         by_confounder[name], _ = overlap_of_counts(levels, per_subject)
         outside[name] = float(levels[0, levels[1] == 0].sum() / levels[0].sum())
     effective = _effective_rows(counts)
+    ranges = [_ranges(z, covariates, is_query) for _, z in zip(domains.continuous, covariates.Z.T)]
+    if not each and any(most == 0 for _, most in ranges):
+        return Overlap(0.0)  # no need of more
     if covariates.Z.shape[1]:
         kept = domains.is_query if domains.keep is None else domains.is_query[domains.keep]
         used = np.array([is_query.sum() / kept.sum(), (~is_query).sum() / (~kept).sum()])
@@ -87,10 +90,9 @@ def measure_overlap(
             by_confounder[name], _ = overlap_of_counts(single[:, single.any(axis=0)])
             outside[name] = float(single[0, single[1] == 0].sum() / single[0].sum())
     is_only_one = covariates.Z.shape[1] == covariates.n_categories == 1
-    for confounder, z in zip(domains.continuous, covariates.Z.T):
-        outside[confounder.name], most = _ranges(z, covariates, is_query)
-        found = coefficient
-        if not is_only_one:
+    for confounder, z, (share, most) in zip(domains.continuous, covariates.Z.T, ranges):
+        outside[confounder.name], found = share, coefficient
+        if each and not is_only_one:
             alone = replace(covariates, Z=z[:, None], category=0 * is_query, n_categories=1)
             found, _ = _from_propensity(alone, is_query, np.ones(2))
         by_confounder[confounder.name] = min(found, most)

@@ -15,6 +15,7 @@ _WIDEST = 2.0  # factor of Silverman's bandwidth that a search starts from
 _NARROWINGS = 8  # at most, by the root of two each
 _CAUTION = 1.0  # standard errors by which a narrower bandwidth must be better
 _FEW_ROWS = 3  # of a category, below which it borrows spread
+_ENOUGH_ROWS = 20.0  # effective ones, below which variances lean on that of all rows
 _FAR = 1e-12  # weight of every row far from all rows
 
 
@@ -24,7 +25,7 @@ class KernelSmoother(Conditional):
     One matrix of smoothing weights serves all features. The bandwidth is a multiple of Silverman's:
     twice that, narrowed by :math:`\sqrt 2` as long as the leave-one-out likelihood of all features
     gains more than its standard error. Categories with fewer than three rows borrow the spread of
-    all others.
+    all others, and where the smoother sees fewer than 20 rows, its variance leans on that of all.
 
     Parameters
     ----------
@@ -84,8 +85,11 @@ class KernelSmoother(Conditional):
             K[borrowing] = self._kernel(few, every, width)
             total[borrowing] = (K[borrowing] @ counts + _FAR * counts.sum())[:, None]
         var = (K @ square + _FAR * square.sum(axis=0)) / total
-        var = np.maximum(var, VARIANCE_FLOOR * (share @ X**2))
         count = total[:, 0] ** 2 / ((K * K) @ counts + _FAR**2 * counts.sum())
+        # a variance of few rows may be next to nothing, and its inverse decide the map
+        alone = np.minimum(count / _ENOUGH_ROWS, 1.0)[:, None]
+        var = alone * var + (1 - alone) * square.sum(axis=0) / counts.sum()
+        var = np.maximum(var, VARIANCE_FLOOR * (share @ X**2))
         dof = np.maximum(count - 1, 0.5)
         return Moments(means + middle, var, precisions(var), count, dof)
 

@@ -89,6 +89,28 @@ class RangeBasis:
         r, one, k = self.n_columns, 1 + self.n_bent, self.n_knots
         return r * (r + 3) // 2 - len(self.names) * (one * (one + 3) // 2 - (4 * k - 6))
 
+    @property
+    def lowest(self) -> int:
+        """The lowest level of `columns`: straight lines alone."""
+        return -1 if self.n_pairs else 0
+
+    def columns(self, level: int) -> Array:
+        """Return which functions are known at a level, those of a lower one first.
+
+        At -1 each confounder as it is, at 0 their products too, and then so many functions that
+        bend each, the smoothest first.
+        """
+        p, n = len(self.names), self.n_bent
+        ends = p + self.n_pairs + n * np.arange(1, p + 1) - 1
+        bent = [ends - k for k in range(max(level, 0))]
+        straight = np.arange(p + (self.n_pairs if level >= 0 else 0))
+        return np.concatenate([straight, *bent]).astype(np.intp)
+
+    def n_sums(self, level: int) -> int:
+        """How many independent sums of functions and products of two there are at a level."""
+        r = len(self.columns(level))
+        return min(r * (r + 3) // 2, self.n_products)
+
     def check(self, values: Array) -> None:
         """Refuse rows of confounders that are out of their ranges, by name."""
         low, high = np.array(self.ranges).T

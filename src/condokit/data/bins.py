@@ -8,10 +8,14 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 
-_NARROW = (
+NARROW = (
     0.02  # standard deviations of a cell below which bins have one width, beyond: in proportion
 )
 _WIDTH = 0.1  # of a bin, relative to the distance from the centre
+BROAD = 0.25  # the same of groups that are written
+_COARSE = 0.4  # width of a group that is written
+_OF_ERROR = 0.1  # to which counts are rounded
+_STEPS = 4.0  # of rounding in a group, times the root of its rows
 _BOTH = np.array([[-1.0], [1.0]])
 _MOST = 180  # bins on either side of the centre
 
@@ -26,7 +30,7 @@ class Bins:
     """
 
     def __init__(self, mean: Array, sd: Array) -> None:
-        self.mean, self.unit = mean, _NARROW * ones_for_zeros(sd)  # (n_cells, n_features)
+        self.mean, self.unit = mean, NARROW * ones_for_zeros(sd)  # (n_cells, n_features)
         self.sums = np.zeros((3, mean.shape[1], len(mean), 2 * _MOST + 1))
 
     def update(self, X: Array, cell: Array, weights: Array | None = None) -> None:
@@ -80,26 +84,46 @@ class Values:
         """Return the values of both."""
         return Values.joined([self, other])
 
-    def coarser(self, least: int, mean: Array, sd: Array) -> "Values":
-        """Join neighbours until at least so many rows stand behind each, as `Bins` would.
+    def coarser(self, least: float, mean: Array, sd: Array) -> "Values":
+        r"""Return groups of at least so many rows that do not tell the values in them.
 
-        `mean` and `sd` are those of cells; cells with fewer rows are left out.
+        Groups have ends on a grid of :math:`u = asinh((x - c) / .25 s)`, a tenth of a standard
+        deviation wide at the centre and 0.4 times the distance from it further out. Mean and spread
+        of u in a group of n rows are rounded to a quarter of its width over the root of n, about a
+        standard error, and counts to a tenth of theirs: of values that were rounded, many
+        combinations have such numbers.
+        `mean` and `sd` are those of cells as they are written; cells with fewer rows are left out.
         """
         parts = []
         for k in np.unique(self.cell):
-            mine, unit = np.flatnonzero(self.cell == k), _NARROW * (sd[k] or 1.0)
+            mine, unit = np.flatnonzero(self.cell == k), BROAD * (sd[k] or 1.0)
             u = np.arcsinh((self.ends[:, mine] - mean[k]) / unit)
             order = np.argsort(u.sum(axis=0), kind="stable")
             u, count = u[:, order], self.count[mine[order]]
             if count.sum() < least:
                 continue
-            group = _enough(count, least)
+            _, place = np.unique(np.floor(u.mean(axis=0) / _COARSE), return_inverse=True)
+            group = _enough(np.bincount(place, count), least)[place]
             n = np.bincount(group, count)
             middle = np.bincount(group, count * u.mean(axis=0)) / n
             square = np.bincount(group, count * ((u - middle[group]) ** 2).mean(axis=0)) / n
-            ends = mean[k] + unit * np.sinh(middle + _BOTH * np.sqrt(square))
+            first = np.flatnonzero(np.diff(group, prepend=-1))
+            last = np.append(first[1:], len(group)) - 1
+            ends = np.floor(u.mean(axis=0) / _COARSE)
+            width = _COARSE * (ends[last] - ends[first] + 1)
+            step = width / _STEPS / np.sqrt(n)
+            middle = np.rint(middle / step) * step
+            spread = np.rint(np.sqrt(square) / step) * step
+            fine = np.maximum(np.rint(_OF_ERROR * np.sqrt(n)), 1.0)
+            n = fine * np.rint(n / fine)
+            ends = mean[k] + unit * np.sinh(middle + _BOTH * spread)
             parts.append(Values(np.full(len(n), k), n, ends))
         return Values.joined(parts)
+
+    def narrower(self, mean: Array, times: Array) -> "Values":
+        """Return values that are so many times closer to the means of their cells."""
+        centre = mean[self.cell]
+        return Values(self.cell, self.count, centre + (self.ends - centre) / times[self.cell])
 
     def placed(self, place: Array) -> "Values":
         """Return the same with other numbers of cells; those that are negative are left out."""
@@ -126,7 +150,7 @@ def side_by_side(features: list[Values]) -> tuple[Array, Array, Array]:
     return np.repeat(np.arange(size), 2 * most), X, counts
 
 
-def _enough(count: Array, least: int) -> Array:
+def _enough(count: Array, least: float) -> Array:
     """Return numbers of neighbours: those that have the same one have enough rows together."""
     group, total, number = np.zeros(len(count), dtype=np.intp), 0.0, 0
     for i, n in enumerate(count):

@@ -9,6 +9,7 @@ from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.basis import RangeBasis
 from condokit.data.products import GroupedProducts
+from condokit.data.spots import Spots, foremost, whitened
 from condokit.io.schema import refuse_if
 
 _BINS = 20
@@ -27,18 +28,21 @@ class Continuous:
         self.bins = np.zeros((n_groups, len(basis.names), _BINS))
         # of features with heavy tails, weighted by Student's t around lines of their groups
         self.robust: dict[int, GroupedProducts] = {}
+        # the functions that groups know, see `RangeBasis.columns`; others are zeros: in some files
+        self.level = np.full(n_groups, basis.n_bent)
+        self.spots: Spots | None = None  # where rows lie, if that is asked for
+        # of features in `robust`: the rows that count most in their sums; see `most_weight`
+        self.crowds: dict[int, list[Array]] = {}
 
-    @property
-    def fewest_rows(self) -> int:
-        """The fewest rows of a cell that is written: twice the sums that tell of their values.
-
-        From as many sums of functions as there are rows, the values of a confounder can be found.
-        Heavy tails take a second set of sums, beside two for every five rows.
-        """
-        basis = self.basis
-        if self.robust:
-            return 5 * (basis.n_products + basis.n_columns + 2)
-        return 2 * max(basis.n_columns + 2, -(-basis.n_products // len(basis.names)))
+    def restrict(self, level: Array | int) -> None:
+        """Forget the functions above a level."""
+        self.level = np.minimum(self.level, level)
+        for known in np.unique(self.level[self.level < self.basis.n_bent]):
+            gone = np.setdiff1d(np.arange(self.basis.n_columns), self.basis.columns(known))
+            at = np.flatnonzero(self.level == known)[:, None]
+            for one in (self.products, *self.products.own.values(), *self.robust.values()):
+                one.mean[at, gone] = one.scatter[at, gone] = 0.0
+                one.scatter[at[:, :, None], np.arange(one.n_columns)[:, None], gone] = 0.0
 
     def update(self, X: Array, values: Array, groups: Array, weights: Array | None = None) -> None:
         """Add rows of features and of confounders; negative groups are left out."""
@@ -46,6 +50,10 @@ class Continuous:
         X, values, groups = X[here], values[here], groups[here]
         weights = None if weights is None else weights[here]
         self.products.update(X, self.basis(values), groups, weights)
+        self.restrict(self.level)
+        if self.spots is not None:
+            count = np.ones(len(values), dtype=bool) if weights is None else weights > 0
+            self.spots.update(values[count], groups[count])
         low, high = np.array(self.basis.ranges).T
         place = np.minimum(((values - low) / (high - low) * _BINS).astype(np.intp), _BINS - 1)
         n, p, _ = self.bins.shape
@@ -66,9 +74,21 @@ class Continuous:
         away = self.basis(values) - one.mean[groups, : one.n_columns]
         return np.einsum("nr,nr->n", away, one.roots()[2][groups, :, 0])
 
-    def reweighted(self, X: Array, values: Array, groups: Array, weights: Array | None) -> None:
-        """Find the lines of groups anew, given all rows of the features in `robust`."""
+    def reweighted(
+        self,
+        X: Array,
+        values: Array,
+        groups: Array,
+        weights: Array | None,
+        label: Array,
+        level: int,
+    ) -> None:
+        """Find the curves of labels anew, given all rows of the features in `robust`.
+
+        Curves have functions up to a level, and the same slopes in all groups of a label.
+        """
         Phi, found = self.basis(values), {}
+        Phi[:, np.setdiff1d(np.arange(Phi.shape[1]), self.basis.columns(level))] = 0.0
         for x, (j, one) in zip(X.T, self.robust.items()):
             n, rows = ones_for_zeros(one.count), np.flatnonzero(~np.isnan(x))
             left = (one.squares[:, 0] - n * (one.roots()[1][:, :, 0] ** 2).sum(axis=1)) / n
@@ -78,7 +98,18 @@ class Continuous:
             found[j] = GroupedProducts(len(n), one.n_columns, 1)
             w = t if weights is None else t * weights[rows]
             found[j].update(x[rows, None], Phi[rows], g, w)
+            away = Phi[rows] - found[j].mean[g, : one.n_columns]
+            self._note_crowd(j, away, w, label[g])
+            found[j].share(label)
         self.robust = found
+
+    def _note_crowd(self, j: int, away: Array, w: Array, label: Array) -> None:
+        """Note the rows that count most in sums with weights."""
+        self.crowds[j] = []
+        for name in np.unique(label):
+            mine = (w[:, None] * away)[label == name]
+            U = whitened(mine, mine.T @ mine)
+            self.crowds[j].append(U[foremost(U)])
 
     def cumulants(self) -> tuple[Array, Array, Array]:
         """Return the variance that columns leave, that which they explain, and its fourth cumulant.
@@ -113,28 +144,38 @@ class Continuous:
             if j not in self.robust:
                 self.robust[j] = GroupedProducts(len(self.bins), one.n_columns, 1)
             self.robust[j].merge(one, place)
+            self.crowds[j] = [*self.crowds.get(j, []), *other.crowds.get(j, [])]
         to = np.arange(len(other.bins)) if place is None else place
         np.add.at(self.bins, to[to >= 0], other.bins[to >= 0])
+        if self.spots is not None and other.spots is not None:
+            self.spots.merge(other.spots, place)
+        has_rows = (to >= 0) & (other.products.count > 0)
+        np.minimum.at(self.level, to[has_rows], other.level[has_rows])
+        self.restrict(self.level)
 
     def resized(self, n_groups: int) -> "Continuous":
         """Return the same with more groups, empty ones."""
         new = Continuous(self.basis, n_groups, self.products.n_features)
+        new.spots = self.spots and Spots(self.basis.ranges)
         new.merge(self)
         new.robust = {j: one.resized(n_groups) for j, one in self.robust.items()}
+        new.crowds = dict(self.crowds)
         return new
 
     def of(self, features: Array) -> "Continuous":
         """Return some of the features."""
         part = Continuous(self.basis, 0, 0)
         part.products, part.bins = self.products.of(features), self.bins
+        part.level, part.spots = self.level, self.spots
         number = {j: k for k, j in enumerate(features.tolist())}
         part.robust = {number[j]: one for j, one in self.robust.items() if j in number}
+        part.crowds = {number[j]: one for j, one in self.crowds.items() if j in number}
         return part
 
-    def written(self, kept: list[int], min_cell: int, fewest: int) -> dict[str, Any]:
-        """Return some groups as plain numbers that tell of no fewer than `min_cell` rows.
+    def shielded(self, kept: list[int], min_cell: int, fewest: int) -> "Continuous":
+        """Return some groups, without what tells of fewer than `min_cell` rows beside the others.
 
-        `fewest` are those of a feature that is written. Bins with fewer than `min_cell` rows share
+        `fewest` are those of a feature that is kept. Bins with fewer than `min_cell` rows share
         those of their neighbours. A feature that is known in too few rows has none; where too few
         lack it, the functions of confounders are those of all rows, as the difference would be
         those of the few.
@@ -142,6 +183,7 @@ class Continuous:
         place = np.full(len(self.bins), -1)
         place[kept] = np.arange(len(kept))
         found = Continuous(self.basis, len(kept), self.products.n_features)
+        found.spots = self.spots and Spots(self.basis.ranges)
         found.merge(self, place)
         whole, r = found.products, self.basis.n_columns
         own = list(whole.own)  # whose columns here are of rows before the first gap
@@ -149,23 +191,20 @@ class Continuous:
             table[..., [r + j for j in own]] = 0.0
         whole.squares[:, own] = 0.0
         for one in (*whole.own.values(), *found.robust.values()):
-            few = one.count < fewest
-            for name in ("count", "mean", "scatter", "squares"):
-                getattr(one, name)[few] = 0.0
+            one.forget(one.count < fewest)
         for one in whole.own.values():
             lacking = whole.count - one.count
             few = (lacking > 0) & (lacking < min_cell)
             one.mean[few, :r] = whole.mean[few, :r]
             share = (one.count / np.maximum(whole.count, 1e-300))[few, None, None]
             one.scatter[few, :, :r] = whole.scatter[few, :, :r] * share
-        bins = [[_coarse(counts, min_cell).tolist() for counts in cell] for cell in found.bins]
-        robust = {str(j): one.to_dict() for j, one in found.robust.items()}
-        content = {"basis": self.basis.to_dict(), "products": whole.to_dict(), "bins": bins}
-        return {**content, "robust": robust}
+        bins = [[_coarse(counts, min_cell) for counts in cell] for cell in found.bins]
+        found.bins = np.array(bins).reshape(found.bins.shape)
+        return found
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> "Continuous":
-        """Return what was written; refuse sums that are not of functions of the basis."""
+        """Return what is in a file of schema 1; refuse sums that are not of the basis."""
         basis = RangeBasis.from_dict(fields["basis"])
         products = GroupedProducts.from_dict(fields["products"])
         robust = {j: GroupedProducts.from_dict(one) for j, one in fields["robust"].items()}
@@ -174,6 +213,7 @@ class Continuous:
         refuse_if(is_wrong, "'continuous.products' or 'bins' do not fit 'continuous.basis'")
         found = cls(basis, 0, 0)
         found.products, found.bins, found.robust = products, fields["bins"], robust
+        found.level = np.full(len(found.bins), basis.n_bent)
         return found
 
 

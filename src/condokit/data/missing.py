@@ -1,18 +1,19 @@
-"""Missing values in features: counted, looked up by row, by feature and by stratum."""
+"""Missing values in features, and the one scan that counts them and sums all rows by cells."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from condokit.checks import LARGEST, Array, are_moderate, listing, refusal, sizes
+from condokit.checks import LARGEST, Array, are_moderate, listing, refusal, sizes, warn
 from condokit.data.arrays import sides
 from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.study import Study
 from condokit.data.subsets import subsample
-from condokit.data.sums import CellSums, Sums
+from condokit.data.sums import CellSums, Sums, no_rows
 
 SIDES = ("query", "reference")
+_FEWEST_COMPLETE = 5  # rows of a domain without missing values, where only these can be used
 _PRODUCT_ROWS = 50_000  # that tell how features go together
 _FEWEST_OF_CELL = 8  # rows on average, so that sums are far smaller than the table
 
@@ -115,6 +116,41 @@ def complete_counts(domains: Study) -> dict[str, int] | None:
         return None
     complete = complete_rows(domains)
     return {name: int((complete & mine).sum()) for name, mine in sides(domains.is_query)}
+
+
+def without_gaps(domains: Study) -> Study:
+    """Leave out rows with missing values, and say so."""
+    if (n_rows := complete_counts(domains)) is None:
+        raise no_rows()
+    if min(n_rows.values()) < _FEWEST_COMPLETE:
+        counts = {name: sum(n.values()) for name, n in missing_features(domains).items()}
+        worst = sorted(counts, key=counts.__getitem__, reverse=True)
+        raise refusal(
+            "Only {query:rows} query and {reference:rows} reference rows lack no value, too "
+            "few for this map and divergence. Most is missing of {worst}: leave features out "
+            "with {@`features`}, or use {@map='location-scale'}.",
+            worst=listing(worst),
+            **n_rows,
+        )
+    warn_incomplete(domains)
+    return replace(domains, keep=complete_rows(domains), gaps=None)
+
+
+def warn_incomplete(domains: Study) -> None:
+    """Say how much is missing, and how many rows are used."""
+    both = zip(domains.gaps or (), (domains.is_query, ~domains.is_query))
+    query, reference = (count.mean() / side.sum() for count, side in both)
+    n_rows = complete_counts(domains) or {}
+    warn(
+        "complete-rows",
+        "{query:.1%} of the query's and {reference:.1%} of the reference's values are missing. "
+        "This map needs complete rows: {n_query:rows} query and {n_reference:rows} reference rows "
+        "are.",
+        query=query,
+        reference=reference,
+        n_query=n_rows["query"],
+        n_reference=n_rows["reference"],
+    )
 
 
 def same_gaps(domains: Study) -> Iterator[tuple[Array, Array]]:

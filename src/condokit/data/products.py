@@ -12,6 +12,7 @@ from condokit.data.grouped import in_turn
 _VALUES = 1 << 18  # numbers that stay in cache
 _FEWEST_ROWS = 256  # of a group at a time, on average
 _RANK = 1e-14  # share of a variance that is rounding
+_DEPENDENT = 1e-10  # the same, of a column that follows from others
 _TABLES = ("count", "mean", "scatter", "squares")
 
 
@@ -121,6 +122,26 @@ class GroupedProducts:
         c = np.swapaxes(inverse, 1, 2) @ (self.scatter[:, :, r:] / n)
         return size[:, :, None] * vector * root, c, inverse @ c
 
+    def pooled(self, groups: Array, columns: Array) -> tuple[Array, Array, float]:
+        r"""Return the root L of the covariance :math:`L L'` within groups, slopes, and rows.
+
+        Slopes are the coefficients :math:`L^{-1} \mathrm{cov}(\phi, x)` of features on
+        :math:`L^{-1} (\phi - \bar\phi)`. Columns that follow from those before have zeros.
+        """
+        n, r = float(self.count[groups].sum()), self.n_columns
+        sums = self.scatter[groups].sum(axis=0) / max(n, 1e-300)
+        G, S = sums[np.ix_(columns, columns)], sums[columns][:, r:]
+        L, c = np.zeros_like(G), np.zeros_like(S)
+        for k in range(len(G)):
+            for j in range(k):
+                if L[j, j] > 0:
+                    L[k, j] = (G[j, k] - L[j, :j] @ L[k, :j]) / L[j, j]
+            left = G[k, k] - L[k, :k] @ L[k, :k]
+            if left > _DEPENDENT * G[k, k]:
+                L[k, k] = np.sqrt(left)
+                c[k] = (S[k] - L[k, :k] @ c[:k]) / L[k, k]
+        return L, c, n
+
     def are_possible(self) -> bool:
         """Tell whether products of columns can be those of rows, up to rounding."""
         G = self.scatter[:, :, : self.n_columns]
@@ -168,15 +189,21 @@ class GroupedProducts:
                 same.own = {}
             yield features, same
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers."""
-        record: dict[str, Any] = {name: getattr(self, name).tolist() for name in _TABLES}
-        own = {str(j): one.to_dict() for j, one in self.own.items()}
-        return {"n_columns": self.n_columns, **record, "own": own}
+    def share(self, label: Array) -> None:
+        """Give each group its share, by rows, of the products of its label."""
+        for name in np.unique(label):
+            mine = np.flatnonzero(label == name)
+            part: Array = self.count[mine] / max(float(self.count[mine].sum()), 1e-300)
+            self.scatter[mine] = part[:, None, None] * self.scatter[mine].sum(axis=0)
+
+    def forget(self, groups: Array) -> None:
+        """Leave groups without rows."""
+        for name in _TABLES:
+            getattr(self, name)[groups] = 0.0
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "GroupedProducts":
-        """Return what `to_dict` has written, given as arrays."""
+        """Return what is in a file of schema 1, given as arrays."""
         found = cls(0, record["n_columns"], record["squares"].shape[1])
         for name in _TABLES:
             setattr(found, name, record[name])

@@ -13,6 +13,7 @@ from condokit.data.basis import RangeBasis
 from condokit.data.bins import Bins, Values
 from condokit.data.continuous import Continuous
 from condokit.data.grouped import GroupedMoments, GroupedScatter
+from condokit.data.spots import Spots
 from condokit.data.subsets import subsample
 
 MARKS = 256  # by which values are told apart
@@ -102,8 +103,10 @@ class CellSums:
 
     @classmethod
     def empty(cls, n_features: int, basis: RangeBasis | None = None) -> "CellSums":
-        """Return the sums of no rows."""
+        """Return the sums of no rows, which know where rows lie."""
         own = None if basis is None else Continuous(basis, 0, n_features)
+        if own is not None and basis is not None:
+            own.spots = Spots(basis.ranges)
         return cls(GroupedMoments(0, n_features, products=True), continuous=own)
 
     def update(

@@ -12,12 +12,12 @@ from condokit.compare.priors import PRIORS, Prior
 from condokit.conditionals import CONDITIONALS, Conditional
 from condokit.data.arrays import independent, ones_for_zeros
 from condokit.data.links import check_links
-from condokit.data.missing import complete_rows
+from condokit.data.missing import complete_rows, warn_incomplete
 from condokit.data.study import Study
 from condokit.data.subsets import folds, mixed_order
 from condokit.divergences import DIVERGENCES, Divergence, PCMatch
 from condokit.fit.controls import Controls, find_controls
-from condokit.fit.fit_map import Recipe, fit_map, fit_quietly, warn_incomplete
+from condokit.fit.fit_map import Recipe, fit_map, fit_quietly
 from condokit.fit.ingredients import (
     NOTHING_NAMED,
     ONLY_AUTO,
@@ -280,11 +280,12 @@ def after_pairs(
             if recipe.family.form == "monotone":  # no line was bent
                 recipe = replace(recipe, family=LocationScale())
             again = fit_quietly(others, recipe)
-            return again.map, again.errors
+            return again.map, again.found_errors()
         except ValueError:
-            return fit.map, fit.errors  # too few rows without these pairs
+            return fit.map, known  # too few rows without these pairs
 
-    refined, errors, facts = refine((fit.map, fit.errors), family, linked, pairs, refit)
+    known = fit.found_errors() if fit.map.kind == "diagonal" else None
+    refined, errors, facts = refine((fit.map, known), family, linked, pairs, refit)
     return replace(fit, map=refined, errors=errors, report=replace(fit.report, pairs=facts))
 
 

@@ -2,8 +2,9 @@
 
 A summary of resampled rows is near that of all rows, and so is its map: found again where that is
 quick, or by one Newton step from the map that was found, which costs one gradient. The rows of a
-cell are drawn with replacement, subjects together. Where an early end of the search or a share of
-the identity pulls the map from the plain estimate, that counts as an error of its own.
+cell are drawn with replacement, subjects together. Matrices are found again when their errors are
+first asked for: what is kept until then are sums, not the rows. Where an early end of the search or
+a share of the identity pulls the map from the plain estimate, that counts as an error of its own.
 """
 
 from collections.abc import Callable, Iterable
@@ -48,6 +49,7 @@ _PARCELS = 100  # of rows in every cell
 _FEWEST_PARCELS = 20
 _MOST_SCATTERED = 5_000_000  # numbers in the scatter matrices of all parcels
 _Map = tuple[Array, Array]  # A and b
+Later = Callable[[], "DrawnErrors | None"]
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class Fitted:
 
 def matrix_errors(
     fitted: Fitted, domains: Study, comparison: Comparison, pair: GaussianPair
-) -> DrawnErrors | None:
-    """Return the errors of a matrix that was found from Gaussians of strata, if they are known."""
+) -> Later | None:
+    """Return how to find the errors of a matrix of Gaussians of strata, if they can be known."""
     d, n_values, closed = domains.n_features, len(pair.weights), fitted.divergence.in_closed_form
     most = min(_PARCELS, _MOST_SCATTERED // (2 * n_values * d * d))
     too_large = most < _FEWEST_PARCELS or d > (_MOST_CLOSED if closed else MOST_DENSE)
@@ -76,13 +78,19 @@ def matrix_errors(
         found = fitted.divergence.solve(fitted.family, other)
         return found.scale, found.offset
 
-    refit = again if closed else _stepped(fitted, some)
-    if refit is None:
+    if not closed and n_values == 1:  # one stratum leaves a rotation open
         return None
     rows = ResampledGaussians(domains, comparison, pair, most)
-    drawn = (rows.draw(_AMOUNT).of(features) for _ in range(_DRAWS))
-    n_units = rows.parcels.fewest / n_values
-    return _errors(fitted, map(refit, chain([some], drawn)), n_units, _AMOUNT)
+
+    def later() -> DrawnErrors | None:
+        refit = again if closed else _stepped(fitted, some)
+        if refit is None:
+            return None
+        drawn = (rows.draw(_AMOUNT).of(features) for _ in range(_DRAWS))
+        n_units = rows.parcels.fewest / n_values
+        return _errors(fitted, map(refit, chain([some], drawn)), n_units, _AMOUNT)
+
+    return later
 
 
 def _stepped(fitted: Fitted, pair: GaussianPair) -> Callable[[GaussianPair], _Map] | None:
@@ -90,8 +98,7 @@ def _stepped(fitted: Fitted, pair: GaussianPair) -> Callable[[GaussianPair], _Ma
     units = Units(pair, fitted.family.search.units)
     near = _around(fitted, units)
     objective = fitted.divergence.matrix_objective
-    # one stratum leaves a rotation open
-    if near is None or len(pair.weights) == 1 or (here := objective(units)) is None:
+    if near is None or (here := objective(units)) is None:
         return None
     try:
         step = OneStep(in_coordinates(here, near), near.start)
@@ -105,11 +112,16 @@ def _stepped(fitted: Fitted, pair: GaussianPair) -> Callable[[GaussianPair], _Ma
     return refit
 
 
-def sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
-    """Return the errors of a map that was found from rows in strata, if they are known."""
+def sample_errors(fitted: Fitted, samples: Samples) -> Later | None:
+    """Return how to find the errors of a map of rows in strata, if they can be known."""
     # `samples` are of the features that vary; rows that were drawn along curves do not tell
     if not hasattr(fitted.divergence, "distances") or samples.n_rows is not None:
         return None
+    return partial(_sample_errors, fitted, samples)
+
+
+def _sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
+    """Return the errors of a map that was found from rows in strata."""
     samples = with_spread(fitted.family, samples)
     units = sample_units(fitted.family, samples)
     near = _around(fitted, units)

@@ -16,27 +16,36 @@ from condokit.checks import (
     refusal,
     warn,
 )
-from condokit.compare.comparison import Comparison, compare, warn_weak_points
+from condokit.compare.comparison import Comparison, compare
 from condokit.compare.priors import Prior, Support
+from condokit.compare.weak_points import warn_of_few_to_smooth, warn_weak_points
 from condokit.conditionals import Conditional
 from condokit.data.arrays import computing
 from condokit.data.links import check_links
 from condokit.data.missing import (
     complete_counts,
-    complete_rows,
     missing_features,
     same_gaps,
     with_gaps,
+    without_gaps,
 )
 from condokit.data.reader import in_blocks
 from condokit.data.study import Study
 from condokit.data.sums import no_rows
 from condokit.data.tables import Table
 from condokit.divergences import Divergence, PooledLikelihood, ReverseKL
-from condokit.fit.errors import Fitted, low_rank_errors, matrix_errors, moment_errors, sample_errors
+from condokit.fit.errors import (
+    Fitted,
+    Later,
+    low_rank_errors,
+    matrix_errors,
+    moment_errors,
+    sample_errors,
+)
 from condokit.fit.fit_curves import FEWEST_ROWS, fit_curves
 from condokit.fit.record import Fit, FitReport
 from condokit.fit.shrinkage import settle
+from condokit.fit.ties import has_ties
 from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
 from condokit.maps.families import Affine, Identity, LocationScale, MapFamily, Shift
@@ -53,7 +62,6 @@ from condokit.summaries.samples import as_moments, sample_rows
 _DETERMINED = 20.0  # curvature times rows; above 70 where maps are found again, below 8 if not
 _MANY_ROWS = 100_000  # that are summed in blocks, given continuous confounders
 _ENOUGH_ROWS = 2  # per feature in every stratum, from which covariances are left as they are
-_FEWEST_COMPLETE = 5  # rows of a domain without missing values, where only these can be used
 _LONE = 1.5  # rows of a domain in every stratum, below which there is no spread
 
 
@@ -109,7 +117,8 @@ class Recipe:
         return replace(self, family=LocationScale(), divergence=divergence)
 
 
-Found = tuple[Solution, dict[str, Any], StandardErrors | None]
+# the map, facts, and its errors or how to find them
+Found = tuple[Solution, dict[str, Any], StandardErrors | Later | None]
 
 
 def fit_map(domains: Study, recipe: Recipe, quiet: bool = False) -> Fit:
@@ -124,11 +133,12 @@ def fit_map(domains: Study, recipe: Recipe, quiet: bool = False) -> Fit:
         domains = replace(domains, links=check_links(links, domains.tables[0].labels))
     # rows with missing values are left out unless every feature is fitted by itself
     alone = recipe.family.form in ("diagonal", "monotone") and recipe.needs != "samples"
-    usable = domains if domains.gaps is None or alone else _without_gaps(domains)
+    usable = domains if domains.gaps is None or alone else without_gaps(domains)
     with computing("map"):
         comparison = recipe.compare(usable, quiet)
+        warn_of_few_to_smooth(recipe.conditional, comparison)
         found = _FITS[recipe.family.form, recipe.needs](usable, recipe, comparison)
-        if found is None:  # too few rows for a matrix
+        if found is None:  # too few rows for a matrix, or equal values
             recipe, usable, overlap = recipe.diagonal(), domains, comparison.overlap
             comparison = replace(recipe.compare(usable, quiet=True), overlap=overlap)
             found = _fit_diagonal(usable, recipe, comparison)
@@ -201,42 +211,10 @@ def fit_quietly(domains: Study, recipe: Recipe) -> Fit:
 def fit_solution(domains: Study, recipe: Recipe) -> Solution:
     """Return a diagonal map with the standard deviations that its divergence knows."""
     recipe = recipe.checked()
-    return _fit_diagonal(domains, recipe, recipe.compare(domains, quiet=True))[0]
-
-
-def _without_gaps(domains: Study) -> Study:
-    """Leave out rows with missing values, and say so."""
-    if (n_rows := complete_counts(domains)) is None:
-        raise no_rows()
-    if min(n_rows.values()) < _FEWEST_COMPLETE:
-        counts = {name: sum(n.values()) for name, n in missing_features(domains).items()}
-        worst = sorted(counts, key=counts.__getitem__, reverse=True)
-        raise refusal(
-            "Only {query:rows} query and {reference:rows} reference rows lack no value, too "
-            "few for this map and divergence. Most is missing of {worst}: leave features out "
-            "with {@`features`}, or use {@map='location-scale'}.",
-            worst=listing(worst),
-            **n_rows,
-        )
-    warn_incomplete(domains)
-    return replace(domains, keep=complete_rows(domains), gaps=None)
-
-
-def warn_incomplete(domains: Study) -> None:
-    """Say how much is missing, and how many rows are used."""
-    sides = zip(domains.gaps or (), (domains.is_query, ~domains.is_query))
-    query, reference = (count.mean() / side.sum() for count, side in sides)
-    n_rows = complete_counts(domains) or {}
-    warn(
-        "complete-rows",
-        "{query:.1%} of the query's and {reference:.1%} of the reference's values are missing. "
-        "This map needs complete rows: {n_query:rows} query and {n_reference:rows} reference rows "
-        "are.",
-        query=query,
-        reference=reference,
-        n_query=n_rows["query"],
-        n_reference=n_rows["reference"],
-    )
+    comparison = recipe.compare(domains, quiet=True)
+    if _has_no_spread(recipe, comparison):
+        raise ValueError("A domain has one row in each stratum compared, and no spread.")
+    return _fit_diagonal(domains, recipe, comparison)[0]
 
 
 def _refuse_failure(solution: Solution, table: Table, support: Support) -> None:
@@ -350,7 +328,8 @@ def _fit_monotone(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
     if "fallback" in facts:  # not even a scale can be learned
         return line, facts, errors
     again, how = partial(straight.compare, quiet=True), (recipe.shrinkage, recipe.sparing)
-    curves = fit_curves(domains, again, comparison, line, errors, *how)
+    own = errors() if callable(errors) else errors
+    curves = fit_curves(domains, again, comparison, line, own, *how)
     if curves is None:
         if not recipe.sparing:
             warn(
@@ -369,7 +348,7 @@ def _fit_monotone(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
 
 
 def _fit_matrix(domains: Study, recipe: Recipe, comparison: Comparison) -> Found | None:
-    """Return a full matrix; None if there are too few rows for it."""
+    """Return a full matrix; None if there are too few rows or different values for it."""
     divergence, support, d = recipe.divergence, comparison.support, domains.n_features
     n_strata = len(support.weights)
     if comparison.fewest_rows - n_strata < d + 1:
@@ -383,6 +362,8 @@ def _fit_matrix(domains: Study, recipe: Recipe, comparison: Comparison) -> Found
             n_reference=support.count_reference.sum(),
             n_strata=n_strata,
         )
+        return None
+    if not (divergence.in_closed_form or domains.is_rectangular) and has_ties(domains):
         return None
     pair = replace(_gaussians(domains, recipe, comparison), start=recipe.start)
     if len(pair.weights) == 1 and not divergence.in_closed_form:

@@ -1,6 +1,6 @@
 """What a fit hands over: the map, its errors, what was compared, and facts of the fit."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -75,10 +75,15 @@ class Fit:
     """A fitted map, and what is known of it."""
 
     map: Any  # a `Map`
-    errors: StandardErrors | None
+    # or how to find them, where that takes long
+    errors: StandardErrors | Callable[[], StandardErrors | None] | None
     support: Support
     overlap: Overlap
     report: FitReport
+
+    def found_errors(self) -> StandardErrors | None:
+        """Return the errors; found now, if they were not yet."""
+        return self.errors() if callable(self.errors) else self.errors
 
 
 def called(ingredient: Any) -> str:

@@ -6,6 +6,7 @@ from itertools import compress
 from typing import Any
 
 import numpy as np
+from scipy.special import bdtrc
 
 from condokit.checks import LARGEST, Array, listing
 from condokit.data.arrays import ones_for_zeros
@@ -15,20 +16,27 @@ from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
+from condokit.maps import drift
 
 _UNKNOWN = {"mean": np.nan, "sd": np.nan, "missing": 0.0, "low": -np.inf, "high": np.inf}
+_UNKNOWN["tails"] = np.nan
 MOST_ROWS = 5000  # that a profile looks at,
 _MANY_VALUES = 2_000_000  # or fewer where features are very many,
 _ENOUGH_ROWS = 1000  # but at least these
 _ROWS_FOR_RANGE = 100  # below which no range is kept
-_FAR_AWAY = 10.0  # standard deviations
+_ROWS_FOR_TAILS = 20  # below which nothing is said of tails
+_SORTED_VALUES = 200_000  # whose order tells of equal values,
+_FEWEST_SORTED = 200  # or so many rows
+_LEVEL = 0.006  # of false alarms, for each of the ways in which rows may differ,
+_LEVELS = {"mean": 0.02}  # but those that matter most: 0.05 in all
 _MUCH_OUTSIDE = 0.01  # share of rows
 _MUCH_IN_TAILS = 0.05  # share of rows of a feature
 _DRIFT = 0.5  # standard deviations
 _SPREAD = 1.5  # ratio of standard deviations
+_ROUNDED = 1.1  # by which rounding may change a variance
 _BLOCK_VALUES = 1 << 22  # of rows that are described at a time
-_TABLES = ("mean", "sd", "missing", "low", "high")
-_CERTAIN = 4.0  # standard errors
+_TABLES = ("mean", "sd", "missing", "low", "high", "tails")
+_ROUNDING = 1e-8  # variance, of 1, below which nothing is known of powers
 _MUCH_MISSING = 0.1  # more than when fitting
 _overflowing = np.errstate(over="ignore", invalid="ignore")  # values may be of any size
 _VERDICTS = {
@@ -52,8 +60,7 @@ def profile(domains: Study, hidden: bool = False) -> "Profile":
     query = np.flatnonzero(domains.kept() & domains.is_query)
     if not domains.is_whole:
         return _of_sums(domains, query)
-    most = max(_ENOUGH_ROWS, min(MOST_ROWS, _MANY_VALUES // max(domains.n_features, 1)))
-    rows = query[subsample(len(query), most)]
+    rows = query[subsample(len(query), _most_rows(domains.n_features))]
     step = max(1, _BLOCK_VALUES // max(len(rows), 1))
     if step >= domains.n_features:
         return _of_rows(domains, rows, len(query), hidden)
@@ -65,6 +72,11 @@ def profile(domains: Study, hidden: bool = False) -> "Profile":
     tables: list[Any] = [[getattr(part, name) for part in parts] for name in _TABLES]
     known: list[Any] = [None if own[0] is None else np.concatenate(own) for own in tables]
     return Profile(len(query), *known)
+
+
+def _most_rows(n_features: int) -> int:
+    """Return how many rows a profile looks at."""
+    return max(_ENOUGH_ROWS, min(MOST_ROWS, _MANY_VALUES // max(n_features, 1)))
 
 
 def _of_rows(domains: Study, rows: Array, n_rows: int, hidden: bool) -> "Profile":
@@ -90,7 +102,21 @@ def _of_sums(domains: Study, query: Array) -> "Profile":
     few, sd = too_few(n), np.sqrt(stats.squares[0] / np.maximum(n - 1, 1))
     mean, sd = (np.where(few, np.nan, values) for values in (stats.mean[0], sd))
     missing = 1 - n / max(float(stats.count[0]), 1.0)
-    return Profile(int(round(float(stats.count[0]))), mean, sd, missing)
+    kurtosis = n * stats.fourth[0] / ones_for_zeros(stats.squares[0] ** 2)
+    tails = np.where(n < _ROWS_FOR_TAILS, np.nan, drift.degrees_of_freedom(kurtosis, n))
+    return Profile(int(round(float(stats.count[0]))), mean, sd, missing, tails=tails)
+
+
+def _tails(X: Array, D: Array, gaps: Array) -> Array:
+    """Return how heavy tails are, given rows and how far these are from means; see `Profile`."""
+    D[gaps] = 0.0
+    n, D = len(X) - gaps.sum(axis=0), D * D
+    variance = D.sum(axis=0) / np.maximum(n, 1)
+    kurtosis = np.einsum("nd,nd->d", D, D) / np.maximum(n, 1) / ones_for_zeros(variance**2)
+    some = max(_FEWEST_SORTED, _SORTED_VALUES // max(X.shape[1], 1))
+    tied = drift.are_tied(np.sort(X[subsample(len(X), some)], axis=0))
+    tails = np.where(tied, drift.TIED, drift.degrees_of_freedom(kurtosis, n))
+    return np.where(n < _ROWS_FOR_TAILS, np.nan, tails)
 
 
 def _with_some(mark: Array, groups: Array | None) -> Array:
@@ -113,10 +139,14 @@ class Profile:
     mean: Array  #: Of the known values of every feature.
     sd: Array  #: Their standard deviations.
     missing: Array  #: Shares of missing values.
-    #: The fifth lowest value of every feature, so that no single row can be read off; of subjects,
-    #: if they are known, that of the fifth lowest subject; None for fewer than 100 of them.
+    #: The fifth lowest value of every feature; of subjects, if they are known, that of the fifth
+    #: lowest subject; None for fewer than 100 of them. Files have it rounded, as all of these.
     low: Array | None = None
     high: Array | None = None  #: The fifth highest, likewise.
+    #: How heavy the tails of every feature are: degrees of freedom of a Student t with such tails,
+    #: 1 for features with many equal values; None for fewer than 20 rows.
+    tails: Array | None = None
+    is_told: bool = False  #: Whether it is from a file, and so as others have it.
 
     @classmethod
     def of(cls, X: Array, n_rows: int, groups: Array | None = None) -> "Profile":
@@ -140,19 +170,45 @@ class Profile:
             # rows of the transpose are far faster to order than columns in place; NaN comes last
             least, most = (np.partition(np.ascontiguousarray(u.T), k)[:, k] for u in units)
             low, high = np.where(enough, least, -np.inf), np.where(enough, -most, np.inf)
-        return cls(n_rows, first + shift, sd, 1 - known / max(len(X), 1), low, high)
+        tails = None if len(X) < _ROWS_FOR_TAILS else _tails(X, D - shift, gaps)
+        return cls(n_rows, first + shift, sd, 1 - known / max(len(X), 1), low, high, tails)
+
+    def _n_known(self) -> Array:
+        """Return how many values of every feature its moments are of."""
+        n = min(self.n_rows, _most_rows(len(self.mean)))
+        return np.maximum(n * (1 - self.missing), 2.0)
 
     def matches(self, other: "Profile") -> bool:
-        """Tell whether two profiles are of the same rows."""
-        return (
-            self.n_rows == other.n_rows
-            and len(self.mean) == len(other.mean)
-            and _close(self.mean, other.mean, 1e-9 * np.nanmax(self.sd, initial=0.0))
-            and _close(self.sd, other.sd, 0.0)
+        """Tell whether two profiles are of the same rows, as far as rounded ones tell."""
+        if self.n_rows != other.n_rows or len(self.mean) != len(other.mean):
+            return False
+        fine = 1.1 * np.fmax(_steps(self.sd), _steps(other.sd))
+        return all(
+            _close(getattr(self, name), getattr(other, name), fine) for name in ("mean", "sd")
         )
 
+    def rounded(self) -> "Profile":
+        """Return the same to a tenth of standard deviations, which are rounded to two digits.
+
+        So that no value of a row stands in a file, and two files that differ by a row do not tell
+        it: n times a mean that is known to s / 10 is known to a tenth of n standard deviations.
+        Ranges are rounded to their outside.
+
+        Returns
+        -------
+        Profile
+            As files have it.
+        """
+        step, size = _steps(self.sd), _digits(self.sd)
+        mean = np.where(step > 0, _multiples(np.rint, self.mean, step), self.mean)
+        low, high = (
+            ends if ends is None else np.where(step > 0, _multiples(turn, ends, step), ends)
+            for ends, turn in ((self.low, np.floor), (self.high, np.ceil))
+        )
+        return replace(self, mean=mean, sd=size, low=low, high=high)
+
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers; None where there is none, or it would be that of a few rows.
+        """Return plain, rounded numbers; None where there is none, or it would tell of few rows.
 
         Returns
         -------
@@ -161,10 +217,13 @@ class Profile:
         """
         few = np.round(self.n_rows * (1 - self.missing)) < MIN_CELL
         hidden: dict[str, Any] = {"n_rows": 0 if too_few(self.n_rows) else self.n_rows}
-        hidden |= {name: np.where(few, np.nan, getattr(self, name)) for name in ("mean", "sd")}
+        told = self if self.is_told else self.rounded()
+        hidden |= {name: np.where(few, np.nan, getattr(told, name)) for name in ("mean", "sd")}
         return {
             name: None if values is None else _none_for_unknown(values)
-            for name, values in {**vars(self), **hidden}.items()
+            for name, values in {**vars(told), **hidden}.items()
+            # files of earlier versions have no tails
+            if name != "is_told" and (name != "tails" or values is not None)
         }
 
     @classmethod
@@ -175,7 +234,7 @@ class Profile:
             for name, values in fields.items()
             if name in _UNKNOWN
         }
-        found = cls(fields["n_rows"], **arrays)
+        found = cls(fields["n_rows"], **arrays, is_told=True)
         if found.low is not None and found.high is not None and (found.low > found.high).any():
             raise ValueError("'fitted_on.low' must not be above 'fitted_on.high'.")
         return found
@@ -243,8 +302,9 @@ class Monitor:
             text = f"columns that the map ignores: {listing(self.extra)}."
             self.findings.append(Finding("note", text))
         self.n_seen = 0
-        self.known, self.outside, self.far, self.infinite = np.zeros((4, n_features))
-        self.shift, self.squares = np.zeros((2, n_features))
+        self.known, self.outside, self.differ, self.infinite = np.zeros((4, n_features))
+        self.powers = np.zeros((4, n_features))  # sums of z to z ** 4
+        self.lowest, self.highest = np.zeros((2, n_features))  # z, at least on their side
 
     @property
     def can_compare(self) -> bool:
@@ -268,10 +328,13 @@ class Monitor:
         self.n_seen += len(X)
         self.infinite += np.isinf(X).sum(axis=0)
         self.known += finite.sum(axis=0)
-        self.shift += z.sum(axis=0)
-        self.squares += np.einsum("nd,nd->d", z, z)
+        square = z**2
+        sums = z.sum(axis=0), square.sum(axis=0), np.einsum("nd,nd->d", square, z)
+        self.powers += [*sums, np.einsum("nd,nd->d", square, square)]
         self.outside += (finite & ((low > X) | (high < X))).sum(axis=0)
-        self.far += (np.abs(z) > _FAR_AWAY).sum(axis=0)
+        self.differ += (finite & (z != 0)).sum(axis=0)
+        self.lowest = np.minimum(self.lowest, z.min(axis=0, initial=0.0))
+        self.highest = np.maximum(self.highest, z.max(axis=0, initial=0.0))
         if self.reach is not None:
             beyond = finite & ((self.reach[0] > X) | (self.reach[1] < X))
             self.beyond += beyond.sum(axis=0)
@@ -297,7 +360,9 @@ class Monitor:
         share = self.n_beyond / self.n_seen
         text = f"{share:.1%} of rows lie in the tails of a curve, where it is a line that no data "
         text += f"support: {listing(self.names[j] for j in often)}."
-        much = (self.beyond > _MUCH_IN_TAILS * self.n_seen).any()
+        seen = max(self.n_seen, 1)
+        more = bdtrc(self.beyond - 1, seen, _MUCH_IN_TAILS) < _LEVEL / len(self.names)
+        much = (more & (self.beyond > _MUCH_IN_TAILS * seen)).any()
         yield Finding("care" if much else "note", text)
 
     @_overflowing
@@ -306,24 +371,27 @@ class Monitor:
         profile, known = self.profile, self.known
         assert profile is not None
         count = np.maximum(known, 1)
-        mean = self.shift / count
-        variance = np.maximum(self.squares / count - mean**2, 0.0)
-        spread = np.sqrt(variance * count / np.maximum(count - 1, 1))
-        missing = 1 - known / max(self.n_seen, 1)
-        expected = _MUCH_OUTSIDE * count
-        error = np.sqrt(spread**2 / count + 1 / max(profile.n_rows, 1))
-        certain = _CERTAIN / np.sqrt(2 * np.maximum(np.minimum(known, profile.n_rows) - 1, 1))
-        ratio = np.abs(np.log(np.maximum(spread, 1e-300)))
+        mean, square, cube, fourth = self.powers / count
+        variance = np.maximum(square - mean**2, 0.0)
+        fourth = fourth - 4 * mean * cube + 6 * mean**2 * square - 3 * mean**4
+        kurtosis = np.where(variance > _ROUNDING, fourth / ones_for_zeros(variance**2), 0.0)
+        variance *= count / np.maximum(count - 1, 1)
+        spread, missing = np.sqrt(variance), 1 - known / max(self.n_seen, 1)
+        p = self._chances(mean, variance, kurtosis)
+        d = max(int(np.isfinite(profile.mean).sum()), 1)
+        sure = {name: chance < _LEVELS.get(name, _LEVEL) / d for name, chance in p.items()}
         varies = (profile.sd > 0) & (known > 0)
+        moved = np.abs(np.log(np.maximum(spread, 1e-300))) > np.log(_SPREAD)
+        lacks = sure["missing"] & (missing > profile.missing + _MUCH_MISSING)
         found = {
             "infinite values": self.infinite > 0,
-            "no values": known == 0,
-            "was constant": (profile.sd == 0) & (self.squares > 0),
-            "values far away": varies & (self.far > 0),
-            "outside the range": varies & (self.outside > expected + 3 * np.sqrt(expected) + 1),
-            "mean moved": varies & (np.abs(mean) > np.maximum(_DRIFT, _CERTAIN * error)),
-            "spread changed": varies & (known > 2) & (ratio > np.maximum(np.log(_SPREAD), certain)),
-            "more missing": missing > profile.missing + _MUCH_MISSING,
+            "no values": (known == 0) & lacks,
+            "was constant": (profile.sd == 0) & sure["constant"],
+            "values far away": varies & sure["value"],
+            "outside the range": varies & (self.outside > _MUCH_OUTSIDE * count) & sure["outside"],
+            "mean moved": varies & (np.abs(mean) > _DRIFT) & sure["mean"],
+            "spread changed": varies & (known > 2) & moved & sure["spread"],
+            "more missing": lacks,
         }
         notes = [", ".join(n for n, hit in found.items() if hit[j]) for j in range(len(known))]
         figures = {"mean_moved_sd": mean, "sd_ratio": spread, "outside": self.outside / count}
@@ -340,11 +408,61 @@ class Monitor:
         ]
         return Sheet(sheet), findings
 
+    def _chances(self, mean: Array, variance: Array, kurtosis: Array) -> dict[str, Array]:
+        """Return how likely rows of the same law differ so much, by the way in which they do."""
+        profile, n = self.profile, self.known
+        assert profile is not None
+        m, sd = profile._n_known(), ones_for_zeros(profile.sd)
+        if profile.is_told:  # moments are rounded: what that may have changed is no drift
+            mean = np.sign(mean) * np.maximum(np.abs(mean) - 0.5 * _steps(profile.sd) / sd, 0.0)
+            less, more = np.maximum(variance / _ROUNDED, 1.0), np.minimum(variance * _ROUNDED, 1.0)
+            variance = np.where(variance > 1, less, more)
+        low = -np.inf if profile.low is None else (profile.low - profile.mean) / sd
+        high = np.inf if profile.high is None else (profile.high - profile.mean) / sd
+        low, high = np.broadcast_arrays(low, high, n)[:2]
+        tails, area = drift.assumed(profile.tails, low, high), MIN_CELL / m
+        below = drift.chance_of_value(-self.lowest, -low, area, tails, m)
+        above = drift.chance_of_value(self.highest, high, area, tails, m)
+        guessed = True if profile.tails is None else np.isnan(profile.tails)
+        tied = (tails <= drift.TIED) | guessed & (np.isinf(low) | (n < _ROWS_FOR_TAILS))
+        gaps = np.maximum(m * profile.missing, MIN_CELL - 1)  # fewer are not shown
+        beyond, seen = np.full(len(n), 2.0 * MIN_CELL - 1), np.full(len(n), float(self.n_seen))
+        return {
+            "value": 2 * np.maximum(n, 1) * np.minimum(below, above),
+            "mean": drift.chance_of_mean(mean, variance, n, m),
+            "spread": drift.chance_of_spread(variance, kurtosis, tails, tied, n, m),
+            "outside": drift.chance_of_count(self.outside, n, beyond, m),
+            "missing": drift.chance_of_count(seen - n, seen, gaps, m),
+            "constant": drift.chance_of_count(self.differ, n, np.zeros(len(n)), m),
+        }
 
-def _close(one: Array, other: Array, atol: float) -> bool:
+
+def _close(one: Array, other: Array, atol: Array) -> bool:
     """Tell whether numbers are equal up to rounding, where both are known."""
     known = np.isfinite(one) & np.isfinite(other)
-    return np.allclose(one[known], other[known], rtol=1e-9, atol=atol)
+    return np.allclose(one[known], other[known], rtol=1e-9, atol=atol[known])
+
+
+def _digits(sd: Array) -> Array:
+    """Return standard deviations with two digits."""
+    return np.array([float(f"{s:.1e}") for s in sd])
+
+
+def _steps(sd: Array) -> Array:
+    """Return the power of ten at a tenth of standard deviations, or below it; 0 for none."""
+    size = np.where(np.isfinite(sd) & (sd > 0), _digits(sd), 1.0)
+    with np.errstate(all="ignore"):
+        step = 10.0 ** np.floor(np.log10(size / 10) + 1e-9)
+    return np.where(np.isfinite(sd) & (sd > 0) & (step > 0), step, 0.0)
+
+
+def _multiples(turn: Any, values: Array, step: Array) -> Array:
+    """Return multiples of powers of ten, in their shortest form."""
+    power = -np.rint(np.log10(ones_for_zeros(step)))
+    with np.errstate(all="ignore"):
+        many = turn(values / ones_for_zeros(step))
+        found = np.where(power > 0, many / 10.0**power, many * step)
+    return np.where(np.isfinite(found), found, values)
 
 
 def _none_for_unknown(values: Any) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from condokit.checks import Array, NoOverlapError, listing, refusal, said, warn
 from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.columns import in_order
+from condokit.data.complete import completed
 from condokit.data.roles import name_domains
 from condokit.data.study import Confounder, Study
 from condokit.data.sums import Sums
@@ -43,7 +44,8 @@ def as_domains(stats: Statistics, reference: Any) -> Study:
     query_label, reference_label = name_domains(stats.labels, n_rows, reference)
     study = cells_of(stats)
     is_query = study.code != stats.labels.index(reference_label)
-    _refuse_unknown(stats, is_query)
+    for name, side in sides(is_query):
+        _refuse_unknown(stats, side, name)
     return study.divided(is_query, (query_label, reference_label))
 
 
@@ -62,7 +64,15 @@ def cells_of(stats: Statistics) -> Study:
     ranges = stats.ranges
     confounders += [Confounder(n, True, range=ranges[n]) for n in stats.confounders if n in ranges]
     label = np.array([stats.labels.index(cell[0]) for cell in cells])
-    sums = Sums(stats.sums, label, np.arange(len(cells)), by_cell=stats.by_cell)
+    whole = stats.sums
+    if whole.continuous is not None:  # some files may know fewer functions than others
+        continuous, wider = completed(whole.continuous, label)
+        values = {
+            j: one.narrower(moments.mean[:, j], wider[j]) if j in wider else one
+            for j, one in whole.values.items()
+        }
+        whole = replace(whole, continuous=continuous, values=values)
+    sums = Sums(whole, label, np.arange(len(cells)), by_cell=stats.by_cell)
     table: Any = moments.mean
     if stats.feature_names is not None:
         pa = arrow()
@@ -82,6 +92,9 @@ def cells_of(stats: Statistics) -> Study:
 
 def as_study(stats: Statistics) -> Study:
     """Return the domains of statistics, however many, as a study."""
+    label = np.array([stats.labels.index(cell[0]) for cell in stats.cells])
+    for k, name in enumerate(stats.labels):
+        _refuse_unknown(stats, label == k, str(name))
     study, order = cells_of(stats), in_order(stats.labels)
     number = np.array([order.index(name) for name in stats.labels])
     reference, gaps = int(number[study.reference]), study.gaps
@@ -100,16 +113,15 @@ def _gaps(stats: Statistics, label: Array) -> tuple[Array, ...] | None:
     return tuple(lacking[label == k].sum(axis=0) for k in range(len(stats.labels)))
 
 
-def _refuse_unknown(stats: Statistics, is_query: Array) -> None:
-    """Refuse features of which query or reference have no value."""
-    known = np.broadcast_to(stats.sums.moments.n, stats.sums.moments.mean.shape)
-    for name, side in sides(is_query):
-        nothing = known[side].sum(axis=0) == 0
-        if nothing.any():
-            table = np.array(stats.feature_names or np.arange(stats.n_features), dtype=object)
-            text = "No value of {names} is known in the {side} rows. Leave features without values "
-            text += "out with {@`features`}."
-            raise refusal(text, names=listing(table[nothing]), side=name)
+def _refuse_unknown(stats: Statistics, cells: Array, name: str) -> None:
+    """Refuse features of which nothing is known in the cells of a domain."""
+    nothing = np.broadcast_to(stats.sums.moments.n, stats.sums.moments.mean.shape)[cells]
+    nothing = nothing.sum(axis=0) == 0
+    if nothing.any():
+        table = np.array(stats.feature_names or np.arange(stats.n_features), dtype=object)
+        text = "No value of {names} is known in the {side} rows. Leave features without values "
+        text += "out with {@`features`}."
+        raise refusal(text, names=listing(table[nothing]), side=name)
 
 
 def _typical(stats: Statistics) -> Array:

@@ -5,42 +5,55 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, FileError, check_integer
+from condokit.checks import Array, FileError, check_integer, listing, warn
 from condokit.data.arrays import ones_for_zeros
+from condokit.data.basis import RangeBasis
 from condokit.data.bins import Values
 from condokit.data.continuous import Continuous
+from condokit.data.spots import Spots, spots_of_bins
 from condokit.data.sums import MARKS
 from condokit.io import documents
 from condokit.io.documents import Place
 from condokit.io.schema import STATISTICS as SCHEMA
 from condokit.io.schema import refuse_if, shown
-from condokit.statistics import reveals
+from condokit.statistics import guard, reveals
 
-MIN_POWERS = 4  # times the fewest rows, from which sums of third and fourth powers are written
+MIN_POWERS = 4  # times the fewest rows, from which it is told how features go together
+_FEW_BENDS = 2  # functions of a curve, below which it is said that these are few
 FEWEST = 3  # rows of a cell: mean and spread of two rows tell both
 _TIES = 0.1  # share of rows from which equal values are written
 _TABLES = ("mean", "squares", "third", "fourth")
 _ROUNDED = 1 + 1e-9  # times a count that sums of its parts may reach
 _POSSIBLE = 1.001  # the largest correlation, up to rounding
-STATISTICS = documents.Format("condokit-statistics", 1, "statistics file", FileError, SCHEMA)
+STATISTICS = documents.Format("condokit-statistics", 2, "statistics file", FileError, SCHEMA)
 
 
-def write(path: Place, stats: Any, min_cell: int) -> None:
+def write(path: Place, stats: Any, min_cell: int, previous: Any = ()) -> None:
     """Write statistics, without cells of fewer than `min_cell` rows."""
     content = content_of(stats, min_cell)
     reveals.warn_of_cells(content, stats)
-    if isinstance(path, str | os.PathLike) and os.path.isfile(path):
-        warn_of_release(path, stats, min_cell)
+    earlier = [previous] if isinstance(previous, str | os.PathLike) else list(previous)
+    for one in earlier:
+        warn_of_release(read(one, type(stats)), content, type(stats))
+    if isinstance(path, str | os.PathLike) and os.path.isfile(path) and path not in earlier:
+        warn_of_replacing(path, content, type(stats))
     documents.write(path, content, STATISTICS)
 
 
-def warn_of_release(path: str | os.PathLike[str], stats: Any, min_cell: int) -> None:
+def warn_of_replacing(path: Any, content: dict[str, Any], cls: Any) -> None:
     """Warn if a file that is about to be replaced tells, with the new one, about a few rows."""
     try:
-        before = read(path, type(stats))
+        before = read(path, cls)
     except FileError:  # something else, or damaged
         return
-    reveals.warn_of_differences(before, stats, min_cell)
+    warn_of_release(before, content, cls)
+
+
+def warn_of_release(before: Any, content: dict[str, Any], cls: Any) -> None:
+    """Warn if an earlier file tells, with a new one, about a few rows; as both are written."""
+    document = {"format": STATISTICS.name, "schema": STATISTICS.newest, "condokit": ""}
+    after = _from(SCHEMA.read({**document, **content, "sha256": "0" * 64}), cls())
+    reveals.warn_of_differences(before, after, content["min_cell"])
 
 
 def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
@@ -48,24 +61,33 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
     check_integer("min_cell", min_cell, FEWEST)
     # so much weight has `min_cell` rows behind it at least
     weight = int(np.ceil(stats.largest_weight))
-    own = 0 if stats.sums.continuous is None else stats.sums.continuous.fewest_rows
-    fewest = max(min_cell, own)
+    count, known = stats.sums.moments.count, stats.sums.continuous
+    label = np.array([stats.labels.index(cell[0]) for cell in stats.cells], dtype=np.intp)
+    fewest = min_cell
+    if known is not None and (count >= min_cell * weight).any():
+        allowed = guard.choose_level(known, count, label, min_cell, weight)
+        fewest = allowed.fewest
+        _warn_of_level(known, allowed.level)
     few, least = min_cell * weight, fewest * weight
-    cells, kept, masked, gone = [], [], dict(stats.masked), 0.0
-    for cell, k in sorted(stats.cells.items(), key=lambda item: [str(x) for x in item[0]]):
-        n = stats.sums.moments.count[k]
-        if 0 < n < least:
-            masked["cells"] += 1
-            gone += n
-        elif n > 0:
-            kept.append(k)
-            cells.append(_cell(cell, stats, k, least))
-    if not cells:
+    order = sorted(stats.cells.items(), key=lambda item: [str(x) for x in item[0]])
+    kept, masked = [k for _, k in order if count[k] >= least], dict(stats.masked)
+    if not kept:
         raise ValueError(
             f"Nothing can be written: every cell has fewer than {least} rows. Merge levels, or "
             "leave confounders out."
         )
-    masked["rows"] += least * int(np.ceil(gone / least))  # no exact number of few rows
+    gone = count[(count > 0) & (count < least)]
+    masked["cells"] += len(gone)
+    masked["rows"] += least * int(np.ceil(gone.sum() / least))  # no exact number of few rows
+    hidden = np.broadcast_to(stats.sums.moments.n, stats.sums.moments.mean.shape)[kept] < least
+    numbers, values, squares = None, stats.sums.values, stats.sums.moments.squares[kept]
+    if known is not None:
+        values = _without_crowds(stats, min_cell)
+        how = kept, label[kept], hidden, allowed.level, few, least
+        numbers, squares = _continuous(stats, *how)
+        numbers["curves"] = {j: v for j, v in numbers["curves"].items() if int(j) in values}
+    where = [cell for cell, k in order if count[k] >= least]
+    cells = [_cell(where[i], stats, k, hidden[i], squares[i]) for i, k in enumerate(kept)]
     return {
         "feature_names": stats.feature_names,
         "n_features": stats.n_features,
@@ -79,19 +101,33 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
         "largest_weight": weight,
         "masked": masked,
         "cells": cells,
-        "correlations": _correlations(stats, kept, least, weight),
+        "shapes": _shapes(stats, kept, hidden, (min_cell - 1) * weight),
+        "correlations": _correlations(stats, kept, least, (min_cell - 1) * weight),
         "equal_values": _ties(stats, kept, few),
-        "values": _values(stats, few, kept),
-        "continuous": stats.sums.continuous and stats.sums.continuous.written(kept, few, least),
+        "values": _values(stats, values, few, kept, cells),
+        "continuous": numbers,
     }
+
+
+def _warn_of_level(known: Continuous, level: int) -> None:
+    """Say if single rows kept all but lines and the first bend from being written."""
+    if level < min(_FEW_BENDS, int(known.level.min())):
+        text = "Sums with {names} are written for {what} alone: with more functions they would "
+        text += "tell of single rows that stand apart, or of few. Cut such values to those of "
+        text += "others, or gather more rows, if curves matter."
+        what = "straight lines" if level < 1 else "lines with one bend"
+        names = listing(known.basis.names)
+        warn("fewer-functions", text, UserWarning, names=names, what=what)
 
 
 def _range(stats: Any, name: str) -> dict[str, Any]:
     return {"range": list(stats.ranges[name])} if name in stats.ranges else {}
 
 
-def _cell(cell: tuple[Any, ...], stats: Any, k: int, least: int) -> dict[str, Any]:
-    """Return what is written of a cell."""
+def _cell(
+    cell: tuple[Any, ...], stats: Any, k: int, hidden: Array, squares: Array
+) -> dict[str, Any]:
+    """Return what is written of a cell: counts, means and squares, rounded if they are not yet."""
     moments = stats.sums.moments
     n, count = np.broadcast_to(moments.n[k], stats.n_features), moments.count[k]
     found: dict[str, Any] = {
@@ -99,33 +135,120 @@ def _cell(cell: tuple[Any, ...], stats: Any, k: int, least: int) -> dict[str, An
         "levels": [plain(level) for level in cell[1:]],
         "count": whole(count),
     }
-    if (n < count).any():
-        found["known"] = [whole(v) for v in np.where(n < least, 0, n)]
-    for power, name in enumerate(_TABLES, 1):
-        shown = n >= least * (1 if power < 3 else MIN_POWERS)
-        if power < 3 or shown.any():
-            values = getattr(moments, name)[k]
-            values = values if power % 2 else np.maximum(values, 0.0)  # not below by rounding
-            found[name] = [float(v) if show else None for v, show in zip(values, shown)]
+    if (n < count).any() or hidden.any():
+        found["known"] = [whole(v) for v in np.where(hidden, 0, n)]
+    mean, squares, size = moments.mean[k], np.maximum(squares, 0.0), np.maximum(n, 1)
+    if not stats.is_rounded:
+        sd = moments.sd[k]
+        mean = guard.rounded(mean, sd / np.sqrt(size))
+        squares = guard.rounded(squares, sd**2 * np.sqrt(2 * size))
+    for name, values in (("mean", mean), ("squares", squares)):
+        found[name] = [None if hide else float(v) for v, hide in zip(values, hidden)]
     return found
 
 
-def _correlations(stats: Any, kept: list[int], least: int, weight: int) -> list[dict[str, Any]]:
-    """Return how a few features go together within the cells of a label.
+def _domains(stats: Any, kept: list[int]) -> dict[Any, list[int]]:
+    """Return the cells of each domain that are written, by their number among all."""
+    cells, found = list(stats.cells), dict[Any, list[int]]()
+    for k in kept:
+        found.setdefault(cells[k][0], []).append(k)
+    return found
 
-    Not their products, since these are of rows that lack no feature: beside the squares of all
-    rows they would tell about the others.
+
+def _shapes(stats: Any, kept: list[int], hidden: Array, few: float) -> list[dict[str, Any]]:
+    """Return skewness and kurtosis of features by domain, where enough rows tell."""
+    found, shown = [], dict(zip(kept, ~hidden))
+    for label, cells in _domains(stats, kept).items():
+        enough = np.stack([shown[k] for k in cells])
+        skewness, kurtosis = guard.shapes(stats.sums.moments, cells, enough, few)
+        if not np.isnan(kurtosis).all():
+            pair = {"skewness": _or_none(skewness), "kurtosis": _or_none(kurtosis)}
+            found.append({"domain": plain(label), **pair})
+    return found
+
+
+def _or_none(values: Array) -> list[float | None]:
+    return [None if np.isnan(v) else float(v) for v in values]
+
+
+def _spread(stats: Any, cells: list[int], few: float) -> Array:
+    """Tell of which features few rows do not hold most of the deviations."""
+    moments = stats.sums.moments
+    squares, fourth = (getattr(moments, name)[cells].sum(axis=0) for name in ("squares", "fourth"))
+    return guard.is_spread(squares, fourth, few)
+
+
+def _correlations(stats: Any, kept: list[int], least: int, few: float) -> list[dict[str, Any]]:
+    """Return how closely features go together within the cells of a domain, as one number.
+
+    Not their products: those with a rare yes are the means of other features in its few rows.
     """
-    products, cells = stats.sums.moments.products, list(stats.cells)
+    moments, found = stats.sums.moments, []
+    products = moments.products
     assert products is not None
-    enough, found = max(MIN_POWERS * least, 2 * weight * (products.mean.shape[1] + 1)), []
-    for label in stats.labels:
-        mine = [k for k in kept if cells[k][0] == label and products.count[k] >= least]
-        if products.count[mine].sum() >= enough:
-            sums = products.scatter[mine].sum(axis=0)
-            size = ones_for_zeros(np.sqrt(np.diag(sums)))
-            found.append({"domain": plain(label), "matrix": (sums / np.outer(size, size)).tolist()})
+    for label, cells in _domains(stats, kept).items():
+        mine = [k for k in cells if products.count[k] >= least]
+        if products.count[mine].sum() < MIN_POWERS * least:
+            continue
+        used = np.flatnonzero(_spread(stats, cells, few)[moments.few])
+        typical = guard.typical_correlation(moments, mine, used)
+        if typical is not None:
+            found.append({"domain": plain(label), "typical": typical})
     return found
+
+
+def _continuous(
+    stats: Any, kept: list[int], label: Array, hidden: Array, level: int, few: int, least: int
+) -> tuple[dict[str, Any], Array]:
+    """Return sums with continuous confounders, and squares of cells; hide what has too few rows."""
+    weight = int(np.ceil(stats.largest_weight))
+    known = stats.sums.continuous.shielded(kept, few, least)
+    known.restrict(level)
+    rows = (few // weight) - 1
+    for j, own in known.products.own.items():
+        own.forget(guard.crowded(known, own, label, level, rows + 1, weight))
+        hidden[:, j] |= own.count == 0
+    domains = list(_domains(stats, kept).items())
+    spread = np.stack([_spread(stats, cells, rows * weight) for _, cells in domains])
+    _warn_of_rare(stats, spread | np.isin(np.arange(stats.n_features), list(known.robust)))
+    columns, share = known.basis.columns(level), guard.AGAIN if stats.is_rounded else 1.0
+    found: dict[str, Any] = {"basis": known.basis.to_dict(), "level": level}
+    found["whole"] = guard.written_products(known.products, label, columns, spread, share)
+    found["own"] = {
+        str(j): guard.written_products(one, label, columns, spread[:, [j]], share)
+        for j, one in known.products.own.items()
+    }
+    sure = np.ones((len(domains), 1), dtype=bool)  # as weights bound what one row adds
+    found["curves"] = {
+        str(j): guard.written_products(one, label, columns, sure, share)
+        for j, one in known.robust.items()
+    }
+    for j, one in found["curves"].items():  # in place of others: two kinds would tell of tails
+        other, place = found["own"].get(j), 0
+        if other is None:
+            other, place = found["whole"], int(j)
+        for mine, its in zip(other["domains"], one["domains"]):
+            for row, slope in zip(mine["slopes"], its["slopes"]):
+                row[place] = slope[0]
+    squares = stats.sums.moments.squares[kept]
+    if not stats.is_rounded:
+        squares = guard.squares_left(known.products, label, columns, found["whole"], squares)
+        for j, own in known.products.own.items():
+            mine = stats.sums.moments.squares[kept][:, [j]]
+            mine = guard.squares_left(own, label, columns, found["own"][str(j)], mine)
+            squares[:, j] = mine[:, 0]
+    return {**found, "bins": known.bins.tolist()}, squares
+
+
+def _warn_of_rare(stats: Any, spread: Array) -> None:
+    """Warn of features whose relation to confounders is not written, as few rows would tell it."""
+    rare = np.flatnonzero(~spread.all(axis=0) & (stats.sums.moments.sd > 0).any(axis=0))
+    if len(rare):
+        names = np.array(stats.feature_names or range(stats.n_features), dtype=object)
+        text = "How {names} depends on {numbers} is not written: few rows hold most of the "
+        text += "deviations, and would be told. Cut or transform such values, or leave it out."
+        numbers = listing(stats.sums.continuous.basis.names)
+        warn("rare-feature", text, UserWarning, names=listing(names[rare]), numbers=numbers)
 
 
 def _ties(stats: Any, kept: list[int], least: int) -> list[dict[str, Any]]:
@@ -146,15 +269,35 @@ def _ties(stats: Any, kept: list[int], least: int) -> list[dict[str, Any]]:
     return found
 
 
-def _values(stats: Any, least: int, kept: list[int]) -> list[dict[str, Any]]:
+def _without_crowds(stats: Any, min_cell: int) -> dict[int, Values]:
+    """Return the values of features for which sums with weights keep the rule."""
+    known, values = stats.sums.continuous, stats.sums.values
+    gone = guard.crowds(known, min_cell)
+    if gone:
+        names = np.array(stats.feature_names or range(stats.n_features), dtype=object)[gone]
+        text = "Nothing of a second round is written of {names}: its sums would tell of few "
+        text += "rows. Gather more rows, or cut values that stand apart."
+        warn("second-round", text, UserWarning, names=listing(names))
+    return {j: one for j, one in values.items() if j not in gone}
+
+
+def _values(
+    stats: Any,
+    values_of: dict[int, Values],
+    least: int,
+    kept: list[int],
+    cells: list[dict[str, Any]],
+) -> list[dict[str, Any]]:
     """Return the values of features with heavy tails, at least so many rows behind each pair."""
-    found, moments, cells = [], stats.sums.moments, list(stats.cells)
-    sd = moments.sd
-    for feature, every in stats.sums.values.items():
-        values = every.coarser(least, moments.mean[:, feature], sd[:, feature])
-        for k in kept:
+    found, mean, sd = [], np.zeros(len(stats.cells)), np.zeros(len(stats.cells))
+    for feature, every in values_of.items():
+        for k, one in zip(kept, cells):  # as they are written, so that groups tell no more digits
+            n = max(one.get("known", [one["count"]] * stats.n_features)[feature], 1)
+            mean[k], sd[k] = one["mean"][feature] or 0, np.sqrt((one["squares"][feature] or 0) / n)
+        values = every if stats.is_rounded else every.coarser(least, mean, sd)
+        for k, one in zip(kept, cells):
             mine = values.cell == k
-            where = {"domain": plain(cells[k][0]), "levels": [plain(v) for v in cells[k][1:]]}
+            where = {"domain": one["domain"], "levels": one["levels"]}
             counts, ends = [whole(n) for n in values.count[mine]], values.ends[:, mine].tolist()
             found.append({"feature": feature, **where, "counts": counts, "ends": ends})
     return found
@@ -176,17 +319,70 @@ def document_of(place: Place, cls: Any) -> tuple[dict[str, Any], Any]:
 
 def _from(content: dict[str, Any], stats: Any) -> Any:
     """Fill statistics from the fields of a file; refuse numbers that cannot be those of rows."""
+    stats.is_rounded = content["schema"] > 1
     _fill_head(content, stats)
     _fill_cells(content, stats)
+    if content["continuous"] is not None:
+        read = _numbers_of if stats.is_rounded else _numbers_of_1
+        stats.sums.continuous = read(content["continuous"], stats)
+        _check_continuous(stats.sums.continuous, stats)
     _spread_correlations(content["correlations"], stats)
     _fill_ties(content["equal_values"], stats)
     _fill_values(content["values"], stats)
-    if content["continuous"] is not None:
-        stats.sums.continuous = Continuous.read(content["continuous"])
-        _check_continuous(stats.sums.continuous, stats)
     stats._roles = dict.fromkeys(("domain", "label", "confounders", "sample_weight", "features"))
     stats._roles |= {"categorical": None, "missing": "raise"}
     return stats
+
+
+def _numbers_of_1(fields: dict[str, Any], stats: Any) -> Continuous:
+    """Read sums with continuous confounders from a file of schema 1."""
+    refuse_if(
+        "products" not in fields or "robust" not in fields, "'continuous.products' is missing"
+    )
+    found = Continuous.read(fields)
+    found.spots = spots_of_bins(found)
+    return found
+
+
+def _numbers_of(fields: dict[str, Any], stats: Any) -> Continuous:
+    """Read sums with continuous confounders: each cell has its share of those of its domain."""
+    lacking = {"level", "whole", "own", "curves"} - set(fields)
+    refuse_if(lacking, f"'continuous' lacks {listing(sorted(lacking))}")
+    basis, level, moments = (
+        RangeBasis.from_dict(fields["basis"]),
+        fields["level"],
+        stats.sums.moments,
+    )
+    text = "'continuous.level' is none of 'continuous.basis'"
+    refuse_if(not basis.lowest <= level <= basis.n_bent, text)
+    columns, d = basis.columns(level), stats.n_features
+    label = np.array([stats.labels.index(cell[0]) for cell in stats.cells])
+    known, n = moments.n, np.broadcast_to(moments.n, moments.mean.shape)
+    found = Continuous(basis, len(label), d)
+
+    def products(part: dict[str, Any], features: Any, count: Array) -> Any:
+        sizes = [part["mean"].shape[1], *(len(one["root"]) for one in part["domains"])]
+        are_right = set(sizes) == {len(columns)} and len(part["domains"]) == len(stats.labels)
+        refuse_if(not are_right, "'continuous.whole', 'own' or 'curves' do not fit 'level'")
+        own = moments.mean[:, features], moments.squares[:, features]
+        return guard.spread_products(part, label, count, *own, basis, level)
+
+    found.products = products(fields["whole"], np.arange(d), moments.count)
+    found.products.own = {
+        j: products(one, np.array([j]), n[:, j]) for j, one in fields["own"].items()
+    }
+    gone = list(found.products.own)
+    r = basis.n_columns
+    for table in (found.products.mean, found.products.scatter):
+        table[..., [r + j for j in gone]] = 0.0
+    found.products.squares[:, gone] = 0.0
+    lacks = known.shape[1] > 1 and (known < moments.count[:, None]).any(axis=0)
+    refuse_if(lacks & ~np.isin(np.arange(d), gone), "'continuous.own' lacks a feature with gaps")
+    found.robust = {j: products(one, np.array([j]), n[:, j]) for j, one in fields["curves"].items()}
+    found.bins, found.level = fields["bins"], np.full(len(label), level)
+    refuse_if(found.bins.shape[1] != len(basis.names), "'continuous.bins' do not fit 'basis'")
+    found.spots = Spots(basis.ranges)
+    return found
 
 
 def _fill_head(content: dict[str, Any], stats: Any) -> None:
@@ -240,6 +436,15 @@ def _fill_cells(content: dict[str, Any], stats: Any) -> None:
         lacking = np.isnan(tables[name]) & (known > 0)
         refuse_if(lacking, f"'cells' lacks {name!r} of a feature that is known")
         getattr(part, name)[:] = np.nan_to_num(tables[name])
+    for one in content.get("shapes", ()):
+        mine = np.array([key[0] == one["domain"] for key in keys])
+        refuse_if(not mine.any(), "'shapes' are of a 'domain' without cells")
+        size, unit = known[mine], np.sqrt(part.squares[mine] / np.maximum(known[mine], 1))
+        third, fourth = one["skewness"], one["kurtosis"]
+        tables["third"][mine], tables["fourth"][mine] = (
+            size * unit**3 * third,
+            size * unit**4 * fourth,
+        )
     _fill_powers(tables["third"], tables["fourth"], part, known)
 
 
@@ -264,19 +469,33 @@ def _spread_correlations(content: list[dict[str, Any]], stats: Any) -> None:
     for cell, k in stats.cells.items():
         cells.setdefault(cell[0], []).append(k)
     for one in content:
-        mine, matrix = cells.pop(one["domain"], None), one["matrix"]
+        mine = cells.pop(one["domain"], None)
         where = f"'correlations' of {shown(one['domain'])}"
         refuse_if(mine is None, f"{where} are there twice, or of no cell")
-        refuse_if(matrix.shape != (len(few),) * 2, f"{where} must be of {len(few)} features")
-        is_wrong = np.abs(matrix - matrix.T).max() > _POSSIBLE - 1
-        is_wrong = is_wrong or np.linalg.eigvalsh(matrix)[0] < 1 - _POSSIBLE
-        refuse_if(is_wrong, f"{where} cannot be those of any rows")
+        assert mine is not None
+        key = "typical" if stats.is_rounded else "matrix"
+        refuse_if(key not in one, f"{where} are not those of its schema")
         products.count[mine] = moments.count[mine]
         products.mean[mine] = moments.mean[mine][:, few]
-        size = np.sqrt(moments.squares[mine][:, few].sum(axis=0))
-        sums = matrix * np.outer(size, size)
         share: Array = products.count[mine] / products.count[mine].sum()
+        sums = _alike(one["typical"], mine, stats) if stats.is_rounded else None
+        if sums is None:
+            matrix = one["matrix"]
+            refuse_if(matrix.shape != (len(few),) * 2, f"{where} must be of {len(few)} features")
+            is_wrong = np.abs(matrix - matrix.T).max() > _POSSIBLE - 1
+            is_wrong = is_wrong or np.linalg.eigvalsh(matrix)[0] < 1 - _POSSIBLE
+            refuse_if(is_wrong, f"{where} cannot be those of any rows")
+            size = np.sqrt(moments.squares[mine][:, few].sum(axis=0))
+            sums = matrix * np.outer(size, size)
         products.scatter[mine] = share[:, None, None] * sums
+
+
+def _alike(typical: float, mine: list[int], stats: Any) -> Array:
+    """Return products of features that all go together to the same degree."""
+    few = stats.sums.moments.few
+    size = np.sqrt(stats.sums.moments.squares[mine][:, few].sum(axis=0))
+    matrix = np.full((len(few),) * 2, typical) + (1 - typical) * np.eye(len(few))
+    return np.asarray(matrix * np.outer(size, size))
 
 
 def _fill_ties(content: list[dict[str, Any]], stats: Any) -> None:
@@ -303,9 +522,20 @@ def _fill_values(content: list[dict[str, Any]], stats: Any) -> None:
         refuse_if(
             k is None or k in parts.get(j, ()), "'values' has a cell twice, or one of no rows"
         )
-        most = stats.sums.moments.count[k] * _ROUNDED
-        refuse_if(one["counts"].sum() > most, "'values' has more rows than 'cells'")
-        found = Values(np.full(len(one["counts"]), k), one["counts"], one["ends"])
+        rows, total = stats.sums.moments.count[k], one["counts"].sum()
+        most = rows + 2.0 * len(one["counts"]) * stats.is_rounded
+        refuse_if(total > most * _ROUNDED, "'values' has more rows than 'cells'")
+        share = 1.0
+        if stats.is_rounded and total > 0:  # counts are rounded: together they are those of values
+            share = (
+                float(
+                    np.broadcast_to(stats.sums.moments.n, (len(stats.cells), stats.n_features))[
+                        k, j
+                    ]
+                )
+                / total
+            )
+        found = Values(np.full(len(one["counts"]), k), share * one["counts"], one["ends"])
         parts.setdefault(j, {})[k] = found
     stats.sums.values = {j: Values.joined(every.values()) for j, every in parts.items()}
 

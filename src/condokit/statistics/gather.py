@@ -11,13 +11,14 @@ from condokit.checks import LARGEST, SMALLEST, Array, is_number, listing, refusa
 from condokit.data.basis import RangeBasis
 from condokit.data.bins import Bins
 from condokit.data.confounders import as_number
+from condokit.data.disclosure import MIN_CELL
 from condokit.data.reader import read
 from condokit.data.roles import Roles, are_names
 from condokit.data.study import Study
 from condokit.data.sums import CellSums
 from condokit.data.tables import Table
 from condokit.io.documents import Place
-from condokit.statistics import file, reveals
+from condokit.statistics import file, guard, reveals
 
 _REWEIGHED = 8  # times, that lines of cells are found with weights
 _GIVEN = ("domain", "confounders", "sample_weight")
@@ -73,6 +74,7 @@ class Statistics:
         self.labels: list[Any] = []
         self.cells: dict[Cell, int] = {}
         self.sums = CellSums.empty(0)
+        self.is_rounded = False  # whether these come from files alone that rounded them
         self.by_cell = True  # whether products of features are known of every cell: not in files
         self.largest_weight = 1.0  # of a row
         self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # left out of a file
@@ -229,10 +231,21 @@ class Statistics:
         kept = np.flatnonzero(cell >= 0)
         X, weights = domains.of(features).rows(kept), domains.weights
         known = values[kept], cell[kept], None if weights is None else weights[kept]
-        products = self.sums.continuous.products
-        self.sums.continuous.robust = {j: products.of(np.array([j])) for j in features.tolist()}
-        for _ in range(_REWEIGHED):
-            self.sums.continuous.reweighted(X, *known)
+        sums = self.sums.continuous
+        label = np.array([self.labels.index(cell[0]) for cell in self.cells])
+        try:
+            how = sums, self.sums.moments.count, label, MIN_CELL, self.largest_weight
+            level = guard.choose_level(*how).level
+        except ValueError:  # few rows stand apart: nothing can be written
+            level = sums.basis.lowest
+        while True:  # curves that can be written, as values are without them
+            sums.restrict(level)
+            sums.robust = {j: sums.products.of(np.array([j])) for j in features.tolist()}
+            for _ in range(_REWEIGHED):
+                sums.reweighted(X, *known, label, level)
+            if level <= sums.basis.lowest or not guard.crowds(sums, MIN_CELL):
+                return
+            level -= 1
 
     def with_values(self, X: Any, features: Array, **roles: Any) -> "Statistics":
         """Count the values of some features in bins; X are all rows that were added."""
@@ -292,6 +305,7 @@ class Statistics:
         new.sums.values = {j: new.sums.values[j] for j in both}
         new.hashes = [*self.hashes, *other.hashes]
         new.by_cell = self.by_cell and other.by_cell
+        new.is_rounded = self.is_rounded and other.is_rounded
         new.largest_weight = max(self.largest_weight, other.largest_weight)
         return new
 
@@ -335,11 +349,15 @@ class Statistics:
             total[cell[0]] += float(self.sums.moments.count[k])
         return total
 
-    def save(self, path: Place, *, min_cell: int = 5) -> None:
+    def save(self, path: Place, *, min_cell: int = 5, previous: Any = ()) -> None:
         """Write a readable JSON file that holds no row; see `condokit show`.
 
-        Warnings tell of cells in which one row stands out or all rows are equal, and of a file at
-        this path from which the new one differs by a few rows: the two together tell about these.
+        No combination of what is written has more than half of its weight on fewer than `min_cell`
+        rows, beside the means of cells: products with continuous confounders are those of a domain,
+        of as many functions as allow that, and numbers are rounded to about a tenth of their
+        standard error. Warnings tell what was left out therefore, of cells in which one row stands
+        out or all rows are equal, and of earlier files from which the new one differs by a few
+        rows: the two together tell about these.
 
         Parameters
         ----------
@@ -348,10 +366,12 @@ class Statistics:
         min_cell : int, default=5
             The fewest rows of a cell (a domain and a level of each category) of which anything is
             written, 3 at least; cells with fewer are left out, and so is a feature in a cell where
-            fewer values are known. Sums of third and fourth powers are written where four times
-            as many values are known. Of weighted rows it takes `min_cell` times the largest weight.
+            fewer values are known. Continuous confounders take a few more. Of weighted rows it
+            takes `min_cell` times the largest weight.
+        previous : path or list of paths, default=()
+            Files of these rows, or some of them, that others have. A file at `path` is one.
         """
-        file.write(path, self, min_cell)
+        file.write(path, self, min_cell, previous)
 
     @classmethod
     def load(cls, path: Place) -> "Statistics":

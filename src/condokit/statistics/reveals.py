@@ -1,12 +1,14 @@
 """What statistics reveal about rows: warnings when they are written, plain words for a file."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from condokit.checks import SMALLEST, Array, listing, warn
 from condokit.data.arrays import is_constant
+from condokit.statistics.attacks import attacks
+from condokit.statistics.guard import SPREAD
 
 CONCENTRATED = 0.8  # share of the squares of a cell that one row holds
 _SAME = 0.1  # ratio of mean squared differences to what chance makes, for the same rows
@@ -33,27 +35,34 @@ def warn_of_cells(content: dict[str, Any], stats: Any) -> None:
 
 def warn_of_differences(before: Any, stats: Any, min_cell: int) -> None:
     """Warn if two releases of the same domains together tell about a few rows."""
-    if not set(stats.labels).intersection(before.labels):
-        return
-    if set(before.confounders) != set(stats.confounders):
-        text = "The file that is replaced has other confounders: whoever has both can subtract "
+    changed = differences(before, stats, min_cell)
+    if changed is None:
+        text = "An earlier file has other confounders: whoever has both can subtract "
         text += "cells, and find those left out. Send one of the two alone."
         warn("differencing", text, UserWarning)
         return
+    if changed:
+        text = "Cells differ from those of an earlier file by fewer than {least} rows: "
+        text += "{cells}. Whoever has both files can find what these rows are like. Wait until "
+        text += "there are more, or send one of the two alone."
+        cells = listing([_cell_name(cell) for cell in changed], 3)
+        warn("differencing", text, UserWarning, least=min_cell, cells=cells)
+
+
+def differences(before: Any, stats: Any, min_cell: int) -> list[Any] | None:
+    """Return cells that differ by few rows from another file; None if confounders are others."""
+    if not set(stats.labels).intersection(before.labels):
+        return []
+    if set(before.confounders) != set(stats.confounders):
+        return None
     few = min_cell * np.ceil(stats.largest_weight)
-    changed = [
+    return [
         pair.cell
         for pair in _pairs(before, stats)
         if pair.cell[0] == pair.other[0]
         and pair.counts[1] >= few > abs(pair.counts[0] - pair.counts[1])
         and not pair.is_same
     ]
-    if changed:
-        text = "Cells differ from those of the file that is replaced by fewer than {least} rows: "
-        text += "{cells}. Whoever has both files can find what these rows are like. Wait until "
-        text += "there are more, or send one of the two alone."
-        cells = listing([_cell_name(cell) for cell in changed], 3)
-        warn("differencing", text, UserWarning, least=min_cell, cells=cells)
 
 
 def warn_of_repeats(one: Any, other: Any) -> None:
@@ -155,8 +164,10 @@ def _where(cells: list[Any], names: list[Any], marks: Array) -> str:
     return "; ".join(found) + (f"; and {n_more} more features" if n_more else "")
 
 
-def facts_of(document: dict[str, Any], stats: Any) -> dict[str, Any]:
-    """Return what a file reveals, from what is written in it."""
+def facts_of(
+    document: dict[str, Any], stats: Any, previous: Iterable[tuple[str, Any]] = ()
+) -> dict[str, Any]:
+    """Return what a file reveals, alone or with `previous` ones of other names."""
     cells, d = document["cells"], stats.n_features
     fourth = _written(document, "fourth")
     single, flat = _exposed(_written(document, "squares"), fourth)
@@ -173,19 +184,57 @@ def facts_of(document: dict[str, Any], stats: Any) -> dict[str, Any]:
         "n_cells": len(cells),
         "smallest_cell": int(min(one["count"] for one in cells)),
         "min_cell": document["min_cell"],
+        "schema": document["schema"],
         "fewest_rows": document["fewest_rows"],
         "masked": dict(document["masked"]),
         "incomplete": [
             names[j] for j in range(d) if (known[:, j] < stats.sums.moments.count).any()
         ],
-        "with_powers": int((~np.isnan(fourth)).any(axis=1).sum()),
+        "with_powers": len(document["shapes"])
+        if "shapes" in document
+        else int((~np.isnan(fourth)).any(axis=1).sum()),
         "correlations_of": [one["domain"] for one in document["correlations"]],
         "few_values": sorted({str(names[one["feature"]]) for one in document["equal_values"]}),
         "binned": sorted({str(names[one["feature"]]) for one in document["values"]}),
-        "concentrated": _where(keys, names, single) if single.any() else None,
+        "concentrated": _where(keys, names, single) if single.any() else _limited(document, stats),
         "constant": _where(keys, names, flat) if flat.any() else None,
+        "attacks": [*attacks(document, stats), *_together(document, stats, previous)],
+        "level": _level(document),
         "sha256": document["sha256"],
     }
+
+
+def _limited(document: dict[str, Any], stats: Any) -> str | None:
+    """Name features whose tails are as heavy as a file may tell, or heavier, by domain."""
+    few, found = (document["min_cell"] - 1) * document["largest_weight"], []
+    for one in document.get("shapes", ()):
+        kurtosis = np.array(one["kurtosis"], dtype=float)
+        most = stats.n_rows[one["domain"]] / (SPREAD * few)
+        names = [name for name, k in zip(_names(stats), kurtosis) if k > 0.98 * most]
+        if names:
+            found.append(f"{listing(names, 3)} in {one['domain']}")
+    return "; ".join(found) or None
+
+
+def _level(document: dict[str, Any]) -> int | None:
+    """Return how many functions bend confounders, if that is told of a domain."""
+    return (document["continuous"] or {}).get("level")
+
+
+def _together(
+    document: dict[str, Any], stats: Any, previous: Iterable[tuple[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Say what earlier files tell together with this one."""
+    for name, before in previous:
+        changed = differences(before, stats, document["min_cell"])
+        text = ""
+        if changed is None:
+            text = f"{name} has other confounders: whoever has both files can subtract cells."
+        elif changed:
+            cells = listing([_cell_name(cell) for cell in changed], 3)
+            text = f"With {name}, what fewer than {document['min_cell']} rows are like: {cells}."
+        if text:
+            yield {"kind": "differencing", "where": name, "text": text}
 
 
 def _about(n: float) -> int:
@@ -230,14 +279,24 @@ def _told(facts: dict[str, Any], powers: int) -> Iterator[str]:
         "Told of each feature in a cell: the mean and the spread (sum of squared deviations)"
         + (", and how many rows have a value." if facts["incomplete"] else ".")
     )
-    yield (
-        f"Told where {powers * few} rows or more have a value ({facts['with_powers']} of the "
-        "cells): sums of third and fourth powers of deviations (lopsidedness and tails). Of fewer "
-        "rows these could tell single values, and are left out."
-    )
+    if facts["schema"] == 1:
+        yield (
+            f"Told where {powers * few} rows or more have a value ({facts['with_powers']} of the "
+            "cells): sums of third and fourth powers of deviations (lopsidedness and tails)."
+        )
+    elif facts["with_powers"]:
+        yield (
+            "Told of all cells of a domain together: lopsidedness and tails (skewness and "
+            "kurtosis) of features."
+        )
     if facts["correlations_of"]:
         where = listing(facts["correlations_of"])
-        yield f"Told of all cells of a domain together: correlations of features, in {where}."
+        what = (
+            "correlations of features"
+            if facts["schema"] == 1
+            else ("how closely features go together on average, as one number")
+        )
+        yield f"Told of all cells of a domain together: {what}, in {where}."
     if facts["few_values"]:
         yield (
             f"Told of {listing(facts['few_values'])}: how often the most frequent values occur, "
@@ -253,8 +312,16 @@ def _told(facts: dict[str, Any], powers: int) -> Iterator[str]:
     if ages:
         yield (
             f"Told of {listing(ages)} in each cell: how many rows lie in parts of the range, "
-            f"{least} or more together, and sums of products of smooth functions with features."
+            f"{least} or more together, and "
+            + (
+                "sums of products of smooth functions with features."
+                if facts["level"] is None
+                else "means of smooth functions; of all cells of a domain together, how features "
+                f"depend on these: on lines and {max(facts['level'], 0)} of 8 bends."
+            )
         )
+    if facts["schema"] > 1:
+        yield "All numbers but counts are rounded to about a tenth of their standard error."
     gone = f"{masked['cells'] or 'no'} cell{'s' * (masked['cells'] != 1)}"
     gone += f", {masked['rows']:,} rows at most," if masked["rows"] else ""
     why = f"min_cell = {least}" if few == least else f"sums with {listing(ages)} need so many"
@@ -268,17 +335,24 @@ def _cares(facts: dict[str, Any]) -> Iterator[str]:
     """Say what to look at before a file is sent."""
     yield "Look at this before the file leaves the house:"
     if facts["concentrated"]:
+        who = f"One row holds {CONCENTRATED:.0%} or more"
+        who = who if facts["schema"] == 1 else "Few rows hold most"
         yield (
-            f"- One row holds {CONCENTRATED:.0%} or more of the squared deviations of "
-            f"{facts['concentrated']}: its value is nearly told by mean and spread."
+            f"- {who} of the squared deviations of {facts['concentrated']}: mean and spread nearly "
+            "tell such values."
         )
     if facts["constant"]:
         yield (
             f"- All rows have the same value of {facts['constant']}: whoever is known to be in the "
             "cell is known to have it."
         )
-    if not (facts["concentrated"] or facts["constant"]):
-        yield "- No row stands out in a cell as far as sums tell, and no cell is constant."
+    yield from (f"- {one['text']}" for one in facts["attacks"])
+    if not (facts["concentrated"] or facts["constant"] or facts["attacks"]):
+        yield (
+            "- Nothing was found when condokit tried to compute single rows: combinations of sums "
+            "that rest on few rows, sets of rounded values, means of few. No row stands out in a "
+            "cell as far as sums tell, and no cell is constant."
+        )
     yield (
         f"- Two files of the same site whose counts differ by 1 to {facts['min_cell'] - 1} rows "
         "tell what these rows are like, and files with other confounders tell about cells that are "

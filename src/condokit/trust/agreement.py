@@ -7,6 +7,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from condokit.checks import Array
+from condokit.compare.weak_points import FEW_SUBJECTS
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.disclosure import too_few
 from condokit.data.records import Part, Record, Sheet
@@ -101,7 +102,7 @@ def _gain(less: Any, subject: Array) -> tuple[float, float]:
     known = ~np.ma.getmaskarray(by_pair)
     values, place = np.asarray(by_pair[known]), np.unique(subject[known], return_inverse=True)[1]
     n = int(place.max(initial=-1)) + 1
-    if n < 2:
+    if n < FEW_SUBJECTS:
         return -np.inf, np.inf
     off = np.bincount(place, values - values.mean())
     reach = float(stdtrit(n - 1, 0.95)) * np.sqrt((off**2).sum() * n / (n - 1)) / len(values)

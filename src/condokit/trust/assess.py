@@ -20,6 +20,7 @@ from condokit.checks import (
 )
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.overlap import Overlap
+from condokit.compare.weak_points import FEW_SUBJECTS, batch_weak_points, few_subjects
 from condokit.conditionals import Stratified
 from condokit.data.arrays import computing, largest_of, sides
 from condokit.data.disclosure import (
@@ -44,7 +45,6 @@ from condokit.trust.columns import ADVICE, describe_features, unused_that_matter
 
 _FEW_ROWS = MIN_CELL  # of a cell; rows are asked for in multiples of it
 _FEW_EFFECTIVE = 10.0
-_FEW_SUBJECTS = 5
 _MUCH_DROPPED = 0.05
 _MUCH_OUTSIDE = 0.1
 _N_BINS = 5
@@ -256,6 +256,7 @@ def _assessed_batches(adapter: BatchAdapter, study: Study) -> BatchAssessment:
         text = f"values of {listing(far)} will be off by more than {_FAR} sd."
         findings.append(Finding("care", text, "Add rows of shared strata, or bridges."))
     findings += _of_subjects(study)
+    findings += [Finding("care", str(point.sentence)) for point in batch_weak_points(study)]
     verdict = "not possible" if lost else "go with care" if findings else "go"
     edges = [{**edge, "batches": " - ".join(map(str, edge["batches"]))} for edge in graph.edges()]
     wanted = str(plan).splitlines()[1:]
@@ -306,10 +307,9 @@ def _of_rows(domains: Study, comparison: Comparison) -> Iterator[Finding]:
         if names := [c.name for c, one in zip(domains.continuous, tied) if one]:
             text = f"{listing(names)} changes within subjects with the domain alone. Its effect "
             yield Finding("note", text + "within them is taken to be that between them.")
-        for name, mine in sides(domains.is_query):
-            if len(np.unique(domains.groups[mine & (comparison.place >= 0)])) < _FEW_SUBJECTS:
-                text = f"the {name} rows are of fewer than {_FEW_SUBJECTS} subjects."
-                yield Finding("care", text)
+    parts = {name: mine & (comparison.place >= 0) for name, mine in sides(domains.is_query)}
+    for name in few_subjects(domains, parts):
+        yield Finding("care", f"the {name} rows are of fewer than {FEW_SUBJECTS} subjects.")
 
 
 def _of_subjects(study: Study) -> list[Finding]:

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import fdtrc
 
 from condokit.checks import Array, listing, said
-from condokit.compare.comparison import extremes
+from condokit.compare.weak_points import extremes
 from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.covariates import design, fitted, left_of
 from condokit.data.disclosure import too_few

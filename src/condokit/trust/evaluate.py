@@ -10,7 +10,8 @@ from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
 from condokit.checks import Array, Missing, check_integer, check_seed, listing, said
 from condokit.compare.comparison import Comparison, compare
-from condokit.data.arrays import computing, is_constant, ones_for_zeros
+from condokit.compare.weak_points import FEW_SUBJECTS, few_subjects
+from condokit.data.arrays import computing, is_constant, ones_for_zeros, sides
 from condokit.data.disclosure import MIN_CELL, hidden_counts, too_few
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first, plain
 from condokit.data.roles import Roles
@@ -23,7 +24,7 @@ from condokit.trust.blocks import ComparableRows, known_rows, read_for_map
 from condokit.trust.columns import unused_that_matter
 from condokit.trust.models import model_sheets
 from condokit.trust.residual_shift import MapErrors, ShiftTests, silhouettes, variance_explained
-from condokit.trust.specification import misfit, specification
+from condokit.trust.specification import specification
 from condokit.trust.systematic import SystematicError, systematic_error
 
 _LEVEL = 0.05
@@ -253,9 +254,14 @@ def _evaluated(
     by_controls = adapter is not None and "n_controls" in adapter.report_
     doubts = [*_doubts(domains, comparison, error, before, after, by_controls)]
     fits = specification(rows, after.R, names, strata)
-    apart = [*unused, *filter(None, [misfit(fits, rows.covariates is None)])]
+    gain = 0.0 if error is None else error.rms(0)[0] - error.rms(1)[0]
+    misfit = fits.finding(gain, len(names) if error is None else error.n_effective)
+    apart = [*unused, *filter(None, [misfit])]
     doubts += [finding.text.rstrip(".") for finding in apart]
-    findings = gravest_first([*apart, *_findings(features, before, matched, after)])
+    noted = fits.note() if misfit is None else None
+    findings = gravest_first(
+        [*apart, *filter(None, [noted]), *_findings(features, before, matched, after)]
+    )
     sizes = [(None, None)] * 2 if error is None else [error.rms(k) for k in (0, 1)]
     sheets = model_sheets(models, labels, rows, strata, domains.tables[0], min_cell)
     shown = np.lexsort((-np.abs(features["shift_before"]), after.adjusted))[:_MOST_DENSITIES]
@@ -272,7 +278,7 @@ def _evaluated(
         n_reference=int(support.count_reference.sum()),
         versions=_versions_sheet(versions),
         features=features,
-        specification=fits,
+        specification=fits.sheet,
         p_features=after.p_features,
         p_joint=after.p_joint,
         p_value=after.p_value,
@@ -324,6 +330,9 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, *asked: Any) -> Batc
         if verdict == "better" and not facts.error_after < _CLEARLY * facts.error_before:
             verdict = "cannot tell"
             doubts.append("the path to the reference leaves about as much error as there was")
+        if verdict == "better" and not study.confounders and 0 < facts.bridges < FEW_SUBJECTS:
+            verdict = "cannot tell"
+            doubts.append(f"fewer than {FEW_SUBJECTS} bridges connect it, and no confounders do")
         count = hidden_counts(np.array([float(study.among(own).sum())]))[0]
         errors = {"error_before": facts.error_before, "error_after": facts.error_after}
         told = {"path": " > ".join(map(str, facts.path)), "doubts": "; ".join(doubts)}
@@ -461,6 +470,10 @@ def _doubts(
     """Tell why the expected error is not to be trusted."""
     if not domains.confounders:
         yield _BY_CONTROLS if by_controls else _PLAIN_MATCHING
+    parts = {name: mine & (comparison.place >= 0) for name, mine in sides(domains.is_query)}
+    if few := few_subjects(domains, parts):
+        text = f"the {' and the '.join(few)} rows are of fewer than {FEW_SUBJECTS} subjects, "
+        yield text + "who cannot be told from the device"
     overlap = comparison.overlap
     worth = min(overlap.effective_query, overlap.effective_reference)
     if overlap.coefficient < _THIN:

@@ -1,5 +1,7 @@
 """Whether one map fits all strata: what it leaves should not depend on the confounders."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from scipy.special import fdtrc
 from scipy.stats import false_discovery_control
@@ -10,71 +12,128 @@ from condokit.data.records import Finding, Sheet
 from condokit.trust.blocks import ComparableRows
 
 _FEWEST_ROWS = 8  # of a domain in a block that is compared with others
-_LEVEL = 0.01
-_LEVEL_OF_BLOCKS = 0.001  # which are cut from continuous confounders
-_NOTABLE = 0.1  # standard deviations by which strata must disagree beyond chance
+_LIMIT = 1.645  # standard errors of a lower 90% limit
+_MUCH = 0.2  # standard deviations that strata may disagree by, whatever the map gains,
+_OF_GAIN = 0.5  # or more than this share of what it gains
+_LEVEL = 0.01  # of a feature that is named
 _MOST_NAMED = 3
+_ENDS = ("lowest", "highest")
 _ADVICE = said(
     "Try {@map='monotone'}; look for a confounder that is not used, or a device that answers "
     "otherwise there; fit strata apart if they are meant to differ."
 )
 
 
-def specification(rows: ComparableRows, R: Array, names: list[str], strata: list[str]) -> Sheet:
-    r"""Test for every feature whether the mapped query fits the reference equally in all strata.
+@dataclass(frozen=True)
+class Disagreement:
+    """How far strata are from what one map does to all of them."""
+
+    sheet: Sheet  # for every feature
+    square: Array  # unbiased: the mean squared deviation of strata beyond chance, of every feature
+    variance: Array  # of `square`
+    by_strata: bool  # or by blocks of equal propensity
+
+    def pooled(self, n_effective: float) -> tuple[float, float]:
+        """Return the error that strata add, over all features, and its lower 90% limit."""
+        square = float(self.square.mean())
+        low = square - _LIMIT * float(np.sqrt(self.variance.mean() / n_effective))
+        return float(np.sqrt(max(square, 0.0))), float(np.sqrt(max(low, 0.0)))
+
+    def finding(self, gain: float, n_effective: float) -> Finding | None:
+        """Say that one map does not fit all strata, if the error of that matters.
+
+        It does if it is more than half of what the map `gain`s, or surely above .2 sd; both are
+        root mean squares in standard deviations. Any disagreement is certain with enough rows.
+        """
+        if not len(self.square):
+            return None
+        size, low = self.pooled(n_effective)
+        if low == 0 or size <= _OF_GAIN * gain and low <= _MUCH:
+            return None
+        where = "all strata" if self.by_strata else "all values of the confounders"
+        text = f"one map does not fit {where}, which are off by about {size:.2f} sd from it: "
+        return Finding(
+            "care", f"{text}{self._named(self.square > self.square.max() / 2)}.", _ADVICE
+        )
+
+    def note(self) -> Finding | None:
+        """Name features in which strata disagree, also if that is little over all features."""
+        if not len(self.square):
+            return None
+        hit = (np.array(self.sheet["p_adjusted"]) < _LEVEL) & (self.square > _MUCH**2)
+        text = f"strata disagree beyond one map in some features: {self._named(hit)}."
+        return Finding("note", text, _ADVICE) if hit.any() else None
+
+    def _named(self, hit: Array) -> str:
+        """List the features that are hit, those in which strata disagree most first."""
+        found, told, worst = self.sheet, [], np.argsort(-self.square, kind="stable")
+        worst = worst[hit[worst]]
+        for j in worst[:_MOST_NAMED]:
+            ends = (f"{found[e][j]} {found[f'{e}_shift'][j]:+.2f} sd" for e in _ENDS)
+            name = found["feature"][j]
+            told.append(f"{name} ({', '.join(ends)})" if self.by_strata else name)
+        more = f" and {len(worst) - len(told)} more" if len(worst) > len(told) else ""
+        return ", ".join(told) + more
+
+
+def specification(
+    rows: ComparableRows, R: Array, names: list[str], strata: list[str]
+) -> Disagreement:
+    r"""Compare how the mapped query differs from the reference in all strata, by feature.
 
     R are the residuals of mapped rows given the confounders, `rows.residuals(rows.after)`.
     With :math:`\delta_k` the difference of means within block k, v its variance and weights 1 / v,
     Welch's F compares :math:`\sum_k (\delta_k - \bar\delta)^2 / v_k` with chance; the logarithms of
-    ratios of mean distances from medians are compared likewise. `p` is twice the smaller;
-    `disagreement` the root mean squared deviation beyond chance, in standard deviations of the
-    reference. Blocks are categories, or of equal propensity given continuous confounders.
+    ratios of mean distances from medians are compared likewise. `p` is twice the smaller. With
+    shares :math:`w_k` of query rows the size of the disagreement is the square root of
+
+    .. math:: \sum_k w_k (\delta_k - \sum_l w_l \delta_l)^2 - \sum_k w_k (1 - w_k) v_k,
+
+    which has the mean zero if strata agree, in standard deviations of the reference. Blocks are
+    categories, or of equal propensity given continuous confounders.
     """
     pairs = [[b[rows.is_query[b]], b[~rows.is_query[b]]] for b in rows.shared_blocks()]
     pairs = [pair for pair in pairs if min(map(len, pair)) >= _FEWEST_ROWS]
+    by_strata = rows.covariates is None
     if len(pairs) < 2:
-        return Sheet({})
+        return Disagreement(Sheet({}), np.empty(0), np.empty(0), by_strata)
     parts = [[R[side] for side in pair] for pair in pairs]
     n = np.array([[len(x) for x in pair] for pair in parts])[:, :, None]
     mean, var = _moments(parts)
     within = (n[:, 1] * var[:, 1]).sum(axis=0) / n[:, 1].sum(axis=0)
     unit = np.sqrt(ones_for_zeros(within))
     least, each = 1e-12 * unit**2, rows.rows_per_subject
-    p_mean, off, v = _welch(mean, np.maximum(var, least), n, each)
+    p_mean, v = _welch(mean, np.maximum(var, least), n, each)
     size, var = _moments([[np.abs(x - np.median(x, axis=0)) for x in pair] for pair in parts])
     size = np.maximum(size, 1e-6 * unit)
-    p_spread = _welch(np.log(size), np.maximum(var, least) / size**2, n, each)[0]
+    p_spread, _ = _welch(np.log(size), np.maximum(var, least) / size**2, n, each)
     p = np.minimum(2 * np.minimum(p_mean, p_spread), 1.0)
-    excess = np.maximum((off**2).mean(axis=0) - v.mean(axis=0), 0.0)
+    delta, v = (mean[:, 0] - mean[:, 1]) / unit, v / unit**2
+    off, square, variance = _between(delta, v, n[:, 0, 0] / n[:, 0].sum())
     columns = {"feature": names, "p": p, "p_adjusted": false_discovery_control(p)}
-    columns["disagreement"] = np.sqrt(excess) / unit
+    columns["disagreement"] = np.sqrt(np.maximum(square, 0.0))
     label = [f"block {k + 1}" for k in range(len(pairs))]
-    if rows.covariates is None:
+    if by_strata:
         label = [strata[rows.category[query[0]]] for query, _ in pairs]
-    for end, place in (("lowest", off.argmin(axis=0)), ("highest", off.argmax(axis=0))):
+    for end, place in zip(_ENDS, (off.argmin(axis=0), off.argmax(axis=0))):
         columns[end] = [label[k] for k in place]
-        columns[f"{end}_shift"] = np.take_along_axis(off, place[None], 0)[0] / unit
-    return Sheet(columns)
+        columns[f"{end}_shift"] = np.take_along_axis(off, place[None], 0)[0]
+    return Disagreement(Sheet(columns), square, variance, by_strata)
 
 
-def misfit(found: Sheet, by_strata: bool) -> Finding | None:
-    """Say which features one map does not fit in all strata, if there are any."""
-    if not len(found):
-        return None
-    p, size = np.array(found["p_adjusted"]), np.array(found["disagreement"])
-    hit = np.flatnonzero((p < (_LEVEL if by_strata else _LEVEL_OF_BLOCKS)) & (size > _NOTABLE))
-    if not len(hit):
-        return None
-    worst = hit[np.argsort(p[hit], kind="stable")][:_MOST_NAMED]
-    told = []
-    for j in worst:
-        ends = (f"{found[e][j]} {found[f'{e}_shift'][j]:+.2f} sd" for e in ("lowest", "highest"))
-        told.append(
-            f"{found['feature'][j]} ({', '.join(ends)})" if by_strata else found["feature"][j]
-        )
-    more = f" and {len(hit) - len(worst)} more" if len(hit) > len(worst) else ""
-    where = "all strata" if by_strata else "all values of the confounders"
-    return Finding("care", f"one map does not fit {where}: {', '.join(told)}{more}.", _ADVICE)
+def _between(delta: Array, v: Array, w: Array) -> tuple[Array, Array, Array]:
+    r"""Return how far blocks are off, the mean square of that beyond chance, and its variance.
+
+    With :math:`A = diag(w) - w w'` and errors :math:`V = diag(v)` the square is
+    :math:`\delta' A \delta - tr(A V)`, of variance :math:`2 tr(A V A V) + 4 \mu' A V A \mu`; the
+    second term is estimated by its mean for the observed differences less that of chance.
+    """
+    off = delta - w @ delta
+    A = np.diag(w) - np.outer(w, w)
+    square = w @ off**2 - (w * (1 - w)) @ v
+    chance = np.einsum("kl,kj,kl,lj->j", A, v, A, v, optimize=True)
+    known = 4 * (w**2) @ (v * off**2) - 4 * chance
+    return off, square, 2 * chance + np.maximum(known, 0.0)
 
 
 def _moments(parts: list[list[Array]]) -> tuple[Array, Array]:
@@ -83,9 +142,8 @@ def _moments(parts: list[list[Array]]) -> tuple[Array, Array]:
     return mean, np.array([[x.var(axis=0, ddof=1) for x in pair] for pair in parts])
 
 
-def _welch(mean: Array, var: Array, n: Array, each: float) -> tuple[Array, Array, Array]:
-    """Return p of Welch's test that differences are equal, how far they are off, and variances."""
-    # of the two sides along the second axis
+def _welch(mean: Array, var: Array, n: Array, each: float) -> tuple[Array, Array]:
+    """Return p of Welch's test that differences of two sides are equal, and their variances."""
     delta, parts = mean[:, 0] - mean[:, 1], each * var / n
     v, k = parts.sum(axis=1), len(delta)
     dof, w = v**2 / (parts**2 / (n - 1)).sum(axis=1), 1 / v
@@ -93,4 +151,4 @@ def _welch(mean: Array, var: Array, n: Array, each: float) -> tuple[Array, Array
     off = delta - (w * delta).sum(axis=0) / total
     uneven = ((1 - w / total) ** 2 / dof).sum(axis=0)
     F = (w * off**2).sum(axis=0) / (k - 1) / (1 + 2 * (k - 2) / (k**2 - 1) * uneven)
-    return fdtrc(k - 1, (k**2 - 1) / (3 * np.maximum(uneven, 1e-12)), F), off, v
+    return fdtrc(k - 1, (k**2 - 1) / (3 * np.maximum(uneven, 1e-12)), F), v

@@ -107,14 +107,14 @@ def nu_of_counts(count: Array) -> Array:
     """Return the degrees of freedom of features, given counts of their log squares."""
     d, x = len(count), np.exp(_LOG_LOW + _LOG_WIDTH * (np.arange(NU_BINS) + 0.5))
     total = count.sum(1)
-    best, found = np.full(d, -np.inf), np.full(d, np.inf)
+    best, found, s2 = np.full(d, -np.inf), np.full(d, np.inf), np.ones(d)
     for nu in NU:
         if np.isinf(nu):
             s2 = count @ x / total
             log = -0.5 * total * np.log(s2) - 0.5 * total - 0.5 * total * np.log(2 * np.pi)
         else:
-            s2 = np.ones(d)
-            for _ in range(12):
+            # from the scale of the grid's last value, which is near
+            for _ in range(12 if nu == NU[0] else 5):
                 s2 = (count * ((nu + 1) * x / (nu + x / s2[:, None]))).sum(1) / total
             constant = gammaln((nu + 1) / 2) - gammaln(nu / 2) - 0.5 * np.log(nu * np.pi)
             fit = (count * np.log1p(x / (nu * s2[:, None]))).sum(1)

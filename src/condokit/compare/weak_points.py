@@ -1,0 +1,192 @@
+"""Data on which maps rest too lightly: one set of checks for two domains and for many batches."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array, Sentence, listing, warn
+from condokit.compare.comparison import Comparison
+from condokit.conditionals.base import Conditional
+from condokit.conditionals.kernel import KernelSmoother
+from condokit.data.arrays import ones_for_zeros, sides
+from condokit.data.grouped import GroupedMoments
+from condokit.data.study import Study
+from condokit.data.subsets import subsample
+
+FEW_SUBJECTS = 5  # below which people and devices cannot be told apart
+_FEW_ROWS = 5
+_FEWEST_SMOOTHED = 10  # rows of a category that a kernel needs
+_MOST_NAMED = 5  # parts in a sentence
+_FEWEST_OTHERS = 20  # rows that it takes to call one of them an outlier
+_MOST_ROWS = 500  # that tell how far most values are
+_FAR_AWAY = 50.0  # robust standard deviations
+_OTHER_UNITS = 1000.0  # ratio of standard deviations
+
+
+@dataclass(frozen=True)
+class WeakPoint:
+    """Something that makes maps weak, as a warning or a finding."""
+
+    code: str
+    template: str
+    fields: dict[str, Any]
+
+    def warn(self) -> None:
+        """Warn of it."""
+        warn(self.code, self.template, **self.fields)
+
+    @property
+    def sentence(self) -> Sentence:
+        """What there is to say."""
+        return Sentence(self.template, self.fields, self.code)
+
+
+def warn_weak_points(domains: Study, comparison: Comparison) -> None:
+    """Warn of what makes the map between two domains weak."""
+    support = comparison.support
+    for name, counts in (("query", support.count_query), ("reference", support.count_reference)):
+        if counts.sum() < _FEW_ROWS:
+            text = "Only {n:rows} of the {side} rows can be compared, so the map and its errors "
+            warn("few-rows", text + "are guesses.", n=counts.sum(), side=name)
+    compared = comparison.place >= 0
+    parts = {f"the {name} rows": compared & side for name, side in sides(domains.is_query)}
+    for point in weak_points(domains, parts):
+        point.warn()
+
+
+def batch_weak_points(study: Study) -> Iterator[WeakPoint]:
+    """Yield what makes the maps of many batches weak."""
+    kept = study.kept()
+    parts = {f"batch {label!r}": kept & (study.code == k) for k, label in enumerate(study.labels)}
+    yield from weak_points(study, parts)
+    if study.is_whole and (names := _in_other_units(study, list(parts.values()))):
+        text = "Values of {names} are more than {ratio:g} times larger in one batch than in "
+        text += "another: are they in the same units?"
+        yield WeakPoint("units", text, {"names": listing(names), "ratio": _OTHER_UNITS})
+
+
+def weak_points(study: Study, parts: Mapping[str, Array]) -> Iterator[WeakPoint]:
+    """Yield what is weak in parts of the rows, one for each domain in their order, by name."""
+    table, masks = study.tables[0], list(parts.values())
+    if study.gaps is not None and (rare := _fewest_values(study, masks) < _FEW_ROWS).any():
+        text = "Mostly missing, with fewer than {least} values of a domain to compare: {names}. "
+        text += "Their maps are guesses."
+        names = listing(table.names_of(rare))
+        yield WeakPoint("mostly-missing", text, {"least": _FEW_ROWS, "names": names})
+    if few := few_subjects(study, parts):
+        text = "Fewer than {least} subjects in {where}: what one person or sample has of its own "
+        text += "cannot be told from the device, and standard errors do not show it. Add subjects."
+        yield WeakPoint("few-subjects", text, {"least": FEW_SUBJECTS, "where": _named(few)})
+    found = _outlying_features(study, masks)
+    hit = [(where, places) for where, places in zip(parts, found) if len(places)]
+    if hit:
+        text = "Values of {names} in {where} are more than {far:g} robust standard deviations away "
+        text += "from the others, and decide the map alone. Correct or leave out these rows, or "
+        text += "transform the feature."
+        names = listing(table.take(np.unique(np.concatenate([places for _, places in hit]))).labels)
+        where = _named([where for where, _ in hit])
+        yield WeakPoint("far-away", text, {"names": names, "where": where, "far": _FAR_AWAY})
+
+
+def _named(parts: list[str]) -> str:
+    """Name the first few parts of the rows."""
+    last = f"{len(parts) - _MOST_NAMED + 1} others" if len(parts) > _MOST_NAMED else parts[-1]
+    return " and ".join(filter(None, [", ".join(parts[: _MOST_NAMED - 1][: len(parts) - 1]), last]))
+
+
+def warn_of_few_to_smooth(conditional: Conditional, comparison: Comparison) -> None:
+    """Warn if a kernel, which does not smooth across categories, sees very few rows in each."""
+    n_strata = len(comparison.support.weights)
+    rows = comparison.fewest_rows / n_strata
+    if isinstance(conditional, KernelSmoother) and n_strata > 1 and rows < _FEWEST_SMOOTHED:
+        text = "A kernel smooths within categories, which have about {n} rows of a domain each: "
+        text += "means and spreads of so few are noise, which makes scales too small. Leave "
+        text += "{@`conditional`} to the default, or merge categories."
+        warn("few-rows-for-kernel", text, n=round(rows))
+
+
+def few_subjects(study: Study, parts: Mapping[str, Array]) -> list[str]:
+    """Name the parts of the rows that are of fewer than five subjects, where these are known."""
+    if study.groups is None:
+        return []
+    return [n for n, mine in parts.items() if len(np.unique(study.groups[mine])) < FEW_SUBJECTS]
+
+
+def _fewest_values(study: Study, parts: Sequence[Array]) -> Array:
+    """Return how many values of every feature are known in the part that has the fewest."""
+    if study.is_whole and study.weights is not None:
+        study = replace(study, weights=None)
+    known = _gathered(study, parts).n
+    return np.broadcast_to(known, (len(parts), study.n_features)).min(axis=0)
+
+
+def _gathered(study: Study, parts: Sequence[Array]) -> GroupedMoments:
+    """Return the moments of parts of the rows."""
+    return study.gather(np.select(list(parts), range(len(parts)), -1), len(parts))
+
+
+def _in_other_units(study: Study, parts: Sequence[Array]) -> list[str]:
+    """Name features whose spreads differ so much between parts that units must differ."""
+    sd = _gathered(study, parts).sd
+    sd = sd[[int(mine.sum()) >= _FEW_ROWS for mine in parts]]
+    if len(sd) < 2:
+        return []
+    low = np.where(sd > 0, sd, np.inf).min(axis=0)
+    far = sd.max(axis=0) > _OTHER_UNITS * ones_for_zeros(np.where(np.isfinite(low), low, 0.0))
+    return [str(name) for name in study.tables[0].names_of(far & np.isfinite(low))]
+
+
+def _outlying_features(domains: Study, parts: Sequence[Array]) -> list[Array]:
+    """Return the features that have a value very far from the others, for each part of the rows.
+
+    Far from the median, in units of the distance that 19 in 20 of some rows keep, over its normal
+    value. Rows are read where moments do not rule such a value out.
+    """
+    if not domains.has_rows:
+        return [np.empty(0, dtype=np.intp) for _ in parts]
+    found = []
+    for part, stats in zip(parts, _moments(domains, parts)):
+        own = np.flatnonzero(part)
+        if len(own) < _FEWEST_OTHERS:
+            found.append(np.empty(0, dtype=np.intp))
+            continue
+        sample = np.sort(domains.rows(own[subsample(len(own), _MOST_ROWS)]), axis=0)
+        n, column = (~np.isnan(sample)).sum(axis=0), np.arange(domains.n_features)  # NaN is last
+        middle = sample[(n - 1) // 2, column]
+        typical = np.sort(np.abs(sample - middle), axis=0)[n - 1 - np.maximum(n // 20, 1), column]
+        limit = np.where((n >= _FEWEST_OTHERS) & (typical > 0), _FAR_AWAY / 1.96 * typical, np.inf)
+        # no value is farther from the mean than the fourth root of the sum of fourth powers
+        suspect = np.abs(stats.mean[0] - middle) + stats.fourth[0] ** 0.25 > limit
+        places = np.flatnonzero(suspect)
+        far = _farthest(domains.of(places), part, middle[places]) if len(places) else np.zeros(0)
+        found.append(places[far > limit[places]])
+    return found
+
+
+def _moments(domains: Study, parts: Sequence[Array]) -> Iterator[GroupedMoments]:
+    """Yield the moments of parts of the rows."""
+    whole = _gathered(domains, parts)
+    for k in range(len(parts)):
+        part = GroupedMoments(1, domains.n_features)
+        part.merge(whole, np.where(np.arange(len(parts)) == k, 0, -1))
+        yield part
+
+
+def _farthest(domains: Study, part: Array, middle: Array) -> Array:
+    """Return how far the farthest value of every feature is from its middle."""
+    far = np.zeros(len(middle))
+    for rows, chunk in domains.chunks():
+        low, high = extremes(chunk[part[rows]])
+        far = np.maximum(far, np.maximum(high - middle, middle - low))
+    return far
+
+
+def extremes(X: Array) -> tuple[Array, Array]:
+    """Return the lowest and highest known value of every column; low > high where there is none."""
+    low, high = X.min(axis=0, initial=np.inf), X.max(axis=0, initial=-np.inf)
+    if np.isnan(low).any():  # rare, and slower
+        low = np.fmin.reduce(X, axis=0, initial=np.inf)
+        high = np.fmax.reduce(X, axis=0, initial=-np.inf)
+    return low, high

@@ -1,0 +1,134 @@
+"""Where rows lie among continuous confounders: so that what tells of few of them is not written."""
+
+from itertools import combinations
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array
+from condokit.data.arrays import ones_for_zeros
+
+_FINEST = 256  # parts of a range, of one confounder
+_MOST_BITS = 18  # of the number of parts of all ranges together
+_MOST_POINTS = 400  # whose weights are compared with each other
+_MOST_IN_SETS = 20  # of which all sets are looked at,
+_MOST_SETS = 5000  # if these are not more
+
+
+class Spots:
+    """How many rows lie in small parts of the ranges by group, and their mean place in each.
+
+    A row that is alone in its part, as isolated ones are, has its exact place. Parts merge in any
+    order. This is never written.
+    """
+
+    def __init__(self, ranges: tuple[tuple[float, float], ...]) -> None:
+        self.low, self.high = np.array(ranges, dtype=float).reshape(-1, 2).T
+        p = len(self.low)
+        self.finest = min(_FINEST, max(1, int(2 ** (_MOST_BITS / max(p, 1)))))
+        self.part: Any = np.zeros((0, p), dtype=np.int16)
+        self.group: Any = np.zeros(0, dtype=np.intp)
+        self.count: Array = np.zeros(0)
+        self.mean = np.zeros((0, p))
+
+    def update(self, values: Array, groups: Array) -> None:
+        """Add rows of confounders."""
+        share = (values - self.low) / (self.high - self.low)
+        part = np.minimum((share * self.finest).astype(np.int16), self.finest - 1)
+        self._add(part, groups, np.ones(len(values)), values)
+
+    def merge(self, other: "Spots", place: Array | None = None) -> None:
+        """Add what another object has counted; its groups go to a `place` each, -1 is nowhere."""
+        group = other.group if place is None else place[other.group]
+        here = group >= 0
+        self._add(other.part[here], group[here], other.count[here], other.mean[here])
+
+    def _add(self, part: Array, group: Array, count: Array, mean: Array) -> None:
+        every = np.column_stack([np.append(self.group, group), np.vstack([self.part, part])])
+        kept, turn = np.unique(every, axis=0, return_inverse=True)
+        counts: Array = np.append(self.count, count)
+        number = np.ravel(turn)
+        sums = counts[:, None] * np.vstack([self.mean, mean])
+        self.count = np.bincount(number, counts, len(kept))
+        total = [np.bincount(number, one, len(kept)) for one in sums.T]
+        found = np.stack(total, axis=1) / ones_for_zeros(self.count[:, None])
+        self.mean = np.clip(found, self.low, self.high)
+        self.group, self.part = kept[:, 0].astype(np.intp), kept[:, 1:].astype(np.int16)
+
+
+def spots_of_bins(known: Any) -> Spots:
+    """Return where rows may lie that are known by counts in bins alone: at all ends of bins."""
+    found, (n, p, n_bins) = Spots(known.basis.ranges), known.bins.shape
+    step = 1 if p < 3 else n_bins // 4 if p == 3 else n_bins // 2
+    for k in range(n):
+        axes = []
+        for j in range(p):
+            here = np.flatnonzero(known.bins[k, j] > 0)
+            ends = np.union1d(here, here + 1)
+            ends = np.union1d(ends[::step], ends[-1:])
+            low, high = known.basis.ranges[j]
+            axes.append(low + (high - low) * ends / n_bins)
+        at = np.stack([one.ravel() for one in np.meshgrid(*axes, indexing="ij")], axis=1)
+        found.update(at, np.full(len(at), k))
+    return found
+
+
+def whitened(Psi: Array, scatter: Array) -> Array:
+    r"""Return combinations U of columns with :math:`U U' = \Psi G^{-1} \Psi'`, G the scatter."""
+    size = ones_for_zeros(np.sqrt(np.maximum(np.diag(scatter), 0.0)))
+    value, vector = np.linalg.eigh(scatter / np.outer(size, size))
+    good = value > 1e-12 * max(len(value), 1)
+    return np.asarray(Psi / size @ (vector[:, good] / np.sqrt(value[good])))
+
+
+def foremost(U: Array) -> Array:
+    """Return the rows of most weight, the first the most: all that `most_weight` looks at."""
+    return np.argsort(-np.einsum("nr,nr->n", U, U), kind="stable")[:_MOST_POINTS]
+
+
+def most_weight(U: Array, counts: Array, few: int, enough: float = 0.0) -> tuple[float, float]:
+    r"""Return the largest share of a combination on one row, and on `few` rows.
+
+    A combination c of columns weighs row i by :math:`c' \psi_i`, and all rows together by
+    :math:`c' G c` with the scatter G. The largest share of a set S of rows is the largest
+    eigenvalue of the part :math:`K_{SS}` of :math:`K = \Psi G^{-1} \Psi' = U U'`. The second
+    number is the smaller of two upper bounds for all sets, or one that is `enough`. Each row of U
+    stands for `counts` rows.
+    """
+    if not U.size:
+        return 0.0, 0.0
+    order = foremost(U)
+    each = np.repeat(order, np.minimum(np.ceil(counts[order]), few).astype(int))[:_MOST_POINTS]
+    K = U[each] @ U[each].T
+    beyond = float(K[-1, -1]) if len(each) == _MOST_POINTS else 0.0
+    bound = _by_rows(np.abs(K), beyond, few)
+    return float(K[0, 0]), bound if bound <= enough else min(bound, _by_sets(K, few))
+
+
+def _by_rows(K: Array, beyond: float, few: int) -> float:
+    """Bound eigenvalues by sums of rows of |K|, the largest entries of each.
+
+    No point that K does not hold has a diagonal entry above `beyond`.
+    """
+    rest = np.sqrt(np.diag(K) * beyond)[:, None] * np.ones(few)
+    largest = -np.sort(-np.hstack([K, rest]), axis=1)[:, :few]
+    return float(largest.sum(axis=1).max())
+
+
+def _by_sets(K: Array, few: int) -> float:
+    """Bound them by those of all sets of the first points, and the diagonal of the others.
+
+    Of two parts A and C of a set, the eigenvalue is at most the sum of theirs, and that of C at
+    most its trace.
+    """
+    n = min(_MOST_IN_SETS, len(K))
+    while n > few and comb(n, few) > _MOST_SETS:
+        n -= 1
+    following = float(np.append(np.diag(K), 0.0)[n])
+    bound = few * following
+    for k in range(1, min(few, n) + 1):
+        sets = np.array(list(combinations(range(n), k)))
+        parts = K[sets[:, :, None], sets[:, None, :]]
+        bound = max(bound, float(np.linalg.eigvalsh(parts)[:, -1].max()) + (few - k) * following)
+    return bound

@@ -1,0 +1,31 @@
+"""Features with so many equal values that no matrix can be learned of them."""
+
+import numpy as np
+
+from condokit.checks import Array, listing, warn
+from condokit.data.study import Study
+from condokit.solvers.pooled.estimate import Discrete
+
+
+def has_ties(domains: Study) -> bool:
+    """Tell, and warn, whether most values of a feature, but not all, are equal in a domain.
+
+    Given confounders, matrices that differ by a rotation are told apart by how covariances change
+    with them, which a few different values decide by chance.
+    """
+    kept = domains.kept()
+    sides = [np.flatnonzero(kept & (domains.code == k)) for k in range(2)]
+
+    def values(features: Array | None, rows: Array) -> Array:
+        return (domains if features is None else domains.of(features)).rows(rows)
+
+    found = Discrete.of(values, domains.n_features, sides, domains.sums_only)
+    varies = domains.gather(np.where(kept, domains.code, -1), 2).sd > 0
+    tied = found.modal & varies.all(axis=0)
+    if tied.any():
+        text = "Most values of {names} are equal (zeros, counts, yes and no), of which no matrix "
+        text += "can be learned; a location-scale map is fitted instead. Leave these features out "
+        text += "for a matrix of the others, or use {@divergence='ot'}."
+        names = listing(domains.tables[0].names_of(tied))
+        warn("ties-for-matrix", text, names=names)
+    return bool(tied.any())

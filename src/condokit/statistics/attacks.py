@@ -1,0 +1,170 @@
+"""What somebody could compute from a statistics file: tried out, and said in plain words."""
+
+from collections.abc import Iterator
+from itertools import combinations_with_replacement
+from math import comb
+from typing import Any
+
+import numpy as np
+from scipy.linalg import eigh
+from scipy.optimize import nnls
+
+from condokit.checks import Array
+from condokit.data.arrays import ones_for_zeros
+from condokit.data.bins import BROAD, NARROW
+from condokit.statistics.guard import is_spread
+
+_GRID = 155  # places of a confounder that are tried
+_NEAR = 0.02  # share of the range within which rows are one group
+_TELLING = 0.75  # share of a combination that few rows hold
+_MOST_GROUPS = 300  # whose values are enumerated
+_MOST_ROWS = 8  # of such a group
+_MOST_SETS = 200_000  # of values
+_STEPS = (1.0, 0.1, 0.01)  # to which values may have been rounded
+_EXACT, _ROUNDED = 1e-7, 0.05  # how far sums of files of schema 1 and 2 are known
+
+
+def attacks(document: dict[str, Any], stats: Any) -> list[dict[str, Any]]:
+    """Return what was found: the kind of attack, where it succeeds, and a sentence."""
+    return [*_isolated(document, stats), *_enumerated(document, stats), *_rare(document, stats)]
+
+
+def _isolated(document: dict[str, Any], stats: Any) -> Iterator[dict[str, Any]]:
+    """Look for few rows whose confounder stands apart, so that products give their features."""
+    known, cells = stats.sums.continuous, list(stats.cells)
+    if known is None:
+        return
+    label = np.array([stats.labels.index(cell[0]) for cell in cells])
+    pools = [(f"{cell}", np.array([k])) for k, cell in enumerate(map(_name, cells))]
+    if document["schema"] > 1:
+        pools = [(str(name), np.flatnonzero(label == k)) for k, name in enumerate(stats.labels)]
+    few = document["min_cell"] * document["largest_weight"]
+    for where, pool in pools:
+        for j, name in enumerate(known.basis.names):
+            found = _apart(known, pool, j, few)
+            if found is not None:
+                at, share = found
+                text = (
+                    f"Few rows of {where} with {name!r} near {at:.3g} stand apart: a combination "
+                    f"of the sums with {name!r} has {share:.0%} of its weight on them. Whoever "
+                    f"knows that somebody has such a value can compute their features."
+                )
+                yield {"kind": "isolated", "where": where, "confounder": name, "text": text}
+
+
+def _apart(known: Any, pool: Array, j: int, few: float) -> tuple[float, float] | None:
+    """Return the place and weight of few rows that stand apart, if there seem to be some.
+
+    The rows of a confounder are found from sums of functions and of their products, as numbers of
+    rows at places of a grid that are not negative. The weight is the largest generalised eigenvalue
+    of the products of few of them and of all.
+    """
+    basis, products = known.basis, known.products
+    n, level = products.count[pool], int(known.level[pool].min(initial=basis.n_bent))
+    columns = np.array([k for k in basis.columns(level) if _is_of(basis, int(k), j)])
+    if not n.sum():
+        return None
+    share = n / n.sum()
+    G = products.scatter[np.ix_(pool, columns, columns)].sum(axis=0) / n.sum()
+    means = products.mean[np.ix_(pool, columns)]
+    second = G + (share[:, None] * means).T @ means
+    low, high = basis.ranges[j]
+    z = np.tile([(a + b) / 2 for a, b in basis.ranges], (_GRID, 1))
+    z[:, j] = np.linspace(low, high, _GRID)
+    Phi = basis(z)[:, columns]
+    i, k = np.triu_indices(len(columns))
+    A = np.vstack([np.ones(_GRID), Phi.T, (Phi[:, i] * Phi[:, k]).T])
+    b = np.concatenate([[1.0], share @ means, second[i, k]])
+    size = np.sqrt((A**2).mean(axis=1))
+    rows = n.sum() * nnls(A / size[:, None], b / size, maxiter=50 * _GRID)[0]
+    size = ones_for_zeros(np.sqrt(np.diag(G)))
+    total = G * n.sum() / np.outer(size, size) + 1e-9 * n.sum() * np.eye(len(G))
+    away = (Phi - share @ means) / size
+    best = (0.0, 0.0)
+    for place in np.flatnonzero(rows > 0.3):
+        near = np.abs(z[:, j] - z[place, j]) <= _NEAR * (high - low)
+        if 0.5 <= rows[near].sum() < few - 0.5:
+            part = (rows[near, None] * away[near]).T @ away[near]
+            value = float(eigh(part, total, eigvals_only=True)[-1])
+            best = max(best, (value, float(z[place, j])))
+    return (best[1], min(best[0], 1.0)) if best[0] > _TELLING else None
+
+
+def _is_of(basis: Any, column: int, j: int) -> bool:
+    """Tell whether a column is a function of one confounder alone."""
+    p, first = len(basis.names), len(basis.names) + basis.n_pairs
+    return column == j or (column >= first and (column - first) // basis.n_bent == j and p > 0)
+
+
+def _enumerated(document: dict[str, Any], stats: Any) -> Iterator[dict[str, Any]]:
+    """Look for groups of which one combination of rounded values alone has the mean and spread."""
+    if stats.sums.continuous is not None:  # values are without curves
+        return
+    moments, known, tried = stats.sums.moments, dict[int, int](), 0
+    close, broad = (_EXACT, NARROW) if document["schema"] == 1 else (_ROUNDED, BROAD)
+    for one in document["values"]:
+        j, k = one["feature"], stats.cells[(one["domain"], *one["levels"])]
+        mean, unit = moments.mean[k, j], broad * (moments.sd[k, j] or 1.0)
+        for n, pair in zip(one["counts"], zip(*one["ends"])):
+            if n > _MOST_ROWS or n % 1 or tried >= _MOST_GROUPS:
+                continue
+            tried += 1
+            u = np.arcsinh((np.array(pair) - mean) / unit)
+            known[j] = known.get(j, 0) + int(n) * _is_single(u, int(n), mean, unit, close)
+    names = stats.feature_names or range(stats.n_features)
+    for j, n_rows in known.items():
+        if n_rows:
+            text = (
+                f"If {names[j]!r} was rounded, {n_rows} of its values can be enumerated: in groups "
+                "of the second round one set of values alone has the mean and spread."
+            )
+            yield {"kind": "enumerated", "feature": names[j], "n_rows": n_rows, "text": text}
+
+
+def _is_single(u: Array, n: int, mean: float, unit: float, close: float) -> bool:
+    """Tell whether one set of n rounded values alone has mean and spread of u."""
+    middle, spread = float(u.mean()), float(abs(u[1] - u[0]) / 2)
+    reach, slack = spread * np.sqrt(n - 1), close / np.sqrt(n) if close > _EXACT else close
+    ends = mean + unit * np.sinh([middle - reach - slack, middle + reach + slack])
+    for step in _STEPS:
+        first, last = np.ceil(ends[0] / step - 1e-6), np.floor(ends[1] / step + 1e-6)
+        many = int(last - first) + 1
+        if many < 1:
+            continue
+        if many > 1000 or comb(many + n - 1, n) > _MOST_SETS:
+            return False
+        values = np.arcsinh((step * (first + np.arange(many)) - mean) / unit)
+        sets = values[np.array(list(combinations_with_replacement(range(many), n)))]
+        fits = (abs(sets.mean(axis=1) - middle) <= slack) & (
+            abs(sets.std(axis=1) - spread) <= max(slack, 1e-4 if close == _EXACT else slack)
+        )
+        if fits.any():
+            return int(fits.sum()) == 1
+    return False
+
+
+def _rare(document: dict[str, Any], stats: Any) -> Iterator[dict[str, Any]]:
+    """Look for features whose products with others are the means of few rows."""
+    names, moments = stats.feature_names or range(stats.n_features), stats.sums.moments
+    few = (document["min_cell"] - 1) * document["largest_weight"]
+    if document["schema"] > 1:  # which has no such products
+        return
+    told = {one["domain"] for one in document["correlations"]}
+    for label in stats.labels:
+        mine = [k for cell, k in stats.cells.items() if cell[0] == label]
+        squares, fourth = (
+            getattr(moments, name)[mine].sum(axis=0) for name in ("squares", "fourth")
+        )
+        has_products = np.isin(np.arange(stats.n_features), moments.few) & (label in told)
+        has_products |= stats.sums.continuous is not None
+        rare = has_products & (squares > 0) & ~is_spread(squares, fourth, few)
+        for j in np.flatnonzero(rare):
+            text = (
+                f"Few rows of {label!r} hold most of the deviations of {names[j]!r}: its products "
+                "with other features and confounders are the means of these rows."
+            )
+            yield {"kind": "rare", "where": str(label), "feature": names[j], "text": text}
+
+
+def _name(cell: Any) -> str:
+    return " / ".join(str(part) for part in cell)

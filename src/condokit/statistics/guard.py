@@ -1,0 +1,297 @@
+r"""What may be written of sums: numbers that rest on enough rows, and no more digits than needed.
+
+The rule: no combination of what is written has more than half of its weight on fewer than
+`min_cell` rows, and none more than a fifth on one. It is kept by four means.
+
+- Products with functions of confounders are those of all cells of a domain together, for as many
+  functions as keep the rule (`choose_level`), the smoothest first.
+- A feature takes part in products only if its own values do not single out few rows (`is_spread`).
+- Of third and fourth powers, skewness and kurtosis of a domain are written, up to a limit.
+- All numbers are rounded to about a tenth of their standard error (`rounded`).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array, refusal
+from condokit.data.arrays import ones_for_zeros
+from condokit.data.continuous import Continuous
+from condokit.data.products import GroupedProducts
+from condokit.data.spots import foremost, most_weight, whitened
+
+ONE, FEW = 1 / 5, 1 / 2  # of the weight of a combination, on one row and on fewer than `min_cell`
+_LOST = 0.02  # share of rows in small cells that more functions may cost
+_OF_ERROR = 0.1  # of a standard error, to which numbers are rounded
+AGAIN = 1e-8  # the same of numbers that were rounded before
+_LOOKED_AT = 3  # features with gaps, those with most, for which functions are chosen
+SPREAD = 2.0 ** (4 / 3)
+
+
+def rounded(values: Any, error: Any) -> Array:
+    """Round to 1, 2 or 5 times a power of ten that is at most a tenth of the standard error.
+
+    Deterministic, so that the same rows give the same file. Without error nothing is rounded.
+    """
+    values, error = np.broadcast_arrays(np.asarray(values, float), np.asarray(error, float))
+    is_free = np.isfinite(error) & (error > 0) & np.isfinite(values)
+    step = np.where(is_free, _OF_ERROR * error, 1.0)
+    power = np.floor(np.log10(step))
+    with np.errstate(all="ignore"):
+        first = step / 10.0**power
+        step = np.where(first >= 5, 5.0, np.where(first >= 2, 2.0, 1.0))
+        # a division by a power of ten gives the number that its shortest text says
+        whole = np.rint(values / step / 10.0**power) * step
+        found = np.where(power < 0, whole / 10.0**-power, whole * 10.0**power)
+    return np.where(is_free & np.isfinite(found), found, values) + 0.0
+
+
+def is_spread(squares: Array, fourth: Array, few: float) -> Array:
+    r"""Tell whether fewer than `min_cell` rows hold at most half of the absolute deviations.
+
+    With the sums M of squares and F of fourth powers, Hölder's inequality bounds those of k rows by
+    :math:`k^{3/4} F^{1/4}` and all from below by :math:`M^{3/2} F^{-1/2}`: it is certain if
+    :math:`M^2 / F \ge 2^{4/3} k`. k yes among many no have :math:`M^2 / F \approx k`.
+    """
+    return np.asarray((squares > 0) & (squares**2 >= SPREAD * few * fourth))
+
+
+def shapes(moments: Any, cells: list[int], enough: Array, few: float) -> tuple[Array, Array]:
+    r"""Return skewness and kurtosis of features within some cells, NaN where too few tell.
+
+    The kurtosis is no larger than n / (2.5 k) with k the fewest rows, less one: then no row holds
+    more than about a third of the squares (the root of kurtosis / n).
+    """
+    n = np.where(enough, np.broadcast_to(moments.n, moments.mean.shape)[cells], 0.0)
+    sd = moments.sd[cells]
+    n = np.where(sd > 0, n, 0.0)
+    total, unit = n.sum(axis=0), np.where(sd > 0, sd, 1.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        third, fourth = (
+            np.where(n > 0, getattr(moments, name)[cells] / unit**k, 0.0).sum(axis=0)
+            / ones_for_zeros(total)
+            for name, k in (("third", 3), ("fourth", 4))
+        )
+    most = total / (SPREAD * few)
+    is_known = most >= 4.0  # so that the limit is above the normal distribution's 3
+    fourth = np.clip(fourth, 1.0, np.maximum(most, 1.0))
+    third = np.clip(third, -np.sqrt(fourth - 1), np.sqrt(fourth - 1))
+    error = 1 / np.sqrt(ones_for_zeros(total))
+    pair = rounded(third, np.sqrt(6) * error), rounded(fourth, np.sqrt(24) * error)
+    return tuple(np.where(is_known, one, np.nan) for one in pair)  # type: ignore[return-value]
+
+
+def typical_correlation(moments: Any, cells: list[int], used: Array) -> float | None:
+    """Return the root mean square correlation of some of the features within cells."""
+    scatter = moments.products.scatter[cells].sum(axis=0)[np.ix_(used, used)]
+    size = ones_for_zeros(np.sqrt(np.diag(scatter)))
+    d = len(size)
+    if d < 2:
+        return None
+    squares = (scatter / np.outer(size, size)) ** 2
+    mean = (squares.sum() - np.trace(squares)) / (d * (d - 1))
+    error = 1 / np.sqrt(max(float(moments.products.count[cells].sum()), 1.0))
+    return float(rounded(np.sqrt(min(mean, 1.0)), error))
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What may be written of continuous confounders."""
+
+    level: int  # of functions
+    fewest: int  # rows of a cell
+
+
+def fewest_rows(basis: Any, level: int, min_cell: int, is_second: bool) -> int:
+    """Return the fewest rows of a cell: twice the means of functions for each confounder, plus 2.
+
+    From as many sums of functions as rows, their values could be found.
+    """
+    sums = (1 + is_second) * 2 * len(basis.columns(level))
+    return max(min_cell, -(-sums // len(basis.names)) + 2)
+
+
+def tells(U: Array, counts: Array, min_cell: int) -> bool:
+    """Tell whether combinations break the rule: too much weight is on one row, or on few."""
+    if U.size and float(np.einsum("nr,nr->n", U, U).max()) > ONE:
+        return True
+    return most_weight(U, counts, min_cell - 1, FEW)[1] > FEW
+
+
+def crowds(known: Continuous, min_cell: int) -> list[int]:
+    """Return the features whose sums with weights would break the rule."""
+    return [
+        j
+        for j, every in known.crowds.items()
+        if any(tells(U, np.ones(len(U)), min_cell) for U in every)
+    ]
+
+
+def choose_level(
+    known: Continuous, count: Array, label: Array, min_cell: int, weight: float
+) -> Allowed:
+    """Return how many functions keep the rule in every domain; refuse if lines do not."""
+    basis, worst = known.basis, None
+    Psi, spots = _away(known), known.spots
+    assert spots is not None
+    is_second = bool(known.robust)
+    most = int(known.level[count > 0].min(initial=basis.n_bent))
+    for level in range(most, basis.lowest - 1, -1):
+        fewest = fewest_rows(basis, level, min_cell, is_second)
+        kept = count >= fewest * weight
+        lost = float(count[(count >= min_cell * weight) & ~kept].sum())
+        if level > basis.lowest and lost > _LOST * count.sum():
+            continue
+        columns, is_right = basis.columns(level), True
+        for one in np.unique(label[kept]):
+            cells = np.flatnonzero(kept & (label == one))
+            sums = 2 * (1 + is_second) * basis.n_sums(level) * weight
+            mine = np.isin(spots.group, cells)
+            G = known.products.scatter[np.ix_(cells, columns, columns)].sum(axis=0) / weight
+            U = whitened(Psi[np.ix_(mine, columns)], G)
+            if tells(U, spots.count[mine], min_cell):
+                is_right, worst = False, np.flatnonzero(mine)[foremost(U)[0]]
+                break
+            if level > basis.lowest and count[cells].sum() * len(basis.names) < sums:
+                is_right = False
+                break
+        if is_right and not _is_too_high(known, kept, label, level, min_cell, weight):
+            return Allowed(level, fewest)
+    assert worst is not None
+    raise _stands_apart(known, int(worst), min_cell)
+
+
+def _is_too_high(
+    known: Continuous, kept: Array, label: Array, level: int, min_cell: int, weight: float
+) -> bool:
+    """Tell whether a level is too high for features that some rows lack, but most have."""
+    if level <= known.basis.lowest:
+        return False
+    rows = {j: float(one.count[kept].sum()) for j, one in known.products.own.items()}
+    most = [j for j in rows if 2 * rows[j] >= known.products.count[kept].sum()]
+    return any(
+        crowded(known, known.products.own[j], np.where(kept, label, -1), level, min_cell, weight)[
+            kept
+        ].any()
+        for j in sorted(most, key=rows.__getitem__)[:_LOOKED_AT]
+    )
+
+
+def _stands_apart(known: Continuous, worst: int, min_cell: int) -> ValueError:
+    """Word the error that few rows decide what a straight line is like."""
+    spots, basis = known.spots, known.basis
+    assert spots is not None
+    away = np.abs(_away(known)[worst, : len(basis.names)])
+    first = np.arange(len(away))
+    size = np.sqrt(known.products.scatter[:, first, first].sum(axis=0))
+    name = basis.names[int(np.argmax(away / ones_for_zeros(size)))]
+    return refusal(
+        "Sums with {name!r} would tell of fewer than {least} rows, which stand apart. Cut such "
+        "values of {name!r} to those of others, leave these rows out, or give {name!r} in groups "
+        "as a category.",
+        name=name,
+        least=min_cell,
+    )
+
+
+def _away(known: Continuous) -> Array:
+    """Return functions at the spots of rows, less their means in the cell."""
+    assert known.spots is not None
+    away: Array = (
+        known.basis(known.spots.mean)
+        - known.products.mean[known.spots.group, : known.basis.n_columns]
+    )
+    return away
+
+
+def crowded(
+    known: Continuous, own: GroupedProducts, label: Array, level: int, min_cell: int, weight: float
+) -> Array:
+    """Tell in which cells a feature that rows lack has too few of them for its products."""
+    assert known.spots is not None
+    columns, found = known.basis.columns(level), np.zeros(len(label), dtype=bool)
+    at = known.basis(known.spots.mean)[:, columns] - own.mean[known.spots.group][:, columns]
+    for one in np.unique(label[label >= 0]):
+        cells = np.flatnonzero((label == one) & (own.count > 0))
+        mine = np.isin(known.spots.group, cells)
+        G = own.scatter[np.ix_(cells, columns, columns)].sum(axis=0) / weight
+        # the rows of all values: more than those that count here
+        found[cells] = tells(whitened(at[mine], G), known.spots.count[mine], min_cell)
+    return found
+
+
+def written_products(
+    one: GroupedProducts,
+    label: Array,
+    columns: Array,
+    spread: Array,
+    share: float,
+) -> dict[str, Any]:
+    """Return means of functions by cell, and by domain their root and slopes, rounded.
+
+    `spread` tells by domain (in order) and feature whether slopes may be written; `share` is that
+    of standard errors by which numbers may move.
+    """
+    domains, error = [], np.zeros((len(label), len(columns)))
+    for k, name in enumerate(dict.fromkeys(label.tolist())):
+        mine = np.flatnonzero(label == name)
+        L, c, n = one.pooled(mine, columns)
+        size, root_n = np.sqrt(np.einsum("ij,ij->i", L, L)), np.sqrt(max(n, 1.0))
+        count = np.maximum(one.count[mine], 1.0)
+        error[mine] = size / np.sqrt(count)[:, None]
+        c = np.where(spread[k], c, 0.0)
+        squares = one.squares[mine].sum(axis=0) / max(n, 1e-300)
+        left = np.maximum(squares - (c**2).sum(axis=0), 0.01 * squares)
+        L = np.tril(rounded(L, share * np.diag(L)[:, None] / root_n))
+        c = rounded(c, share * np.sqrt(left) / root_n)
+        domains.append({"root": L.tolist(), "slopes": c.tolist()})
+    mean = rounded(one.mean[:, columns], share * error)
+    return {"mean": mean.tolist(), "domains": domains}
+
+
+def squares_left(
+    one: GroupedProducts, label: Array, columns: Array, found: dict[str, Any], squares: Array
+) -> Array:
+    r"""Return sums of squares of cells, of which curves explain as much as of their domain.
+
+    With the slopes :math:`\beta` that are written, and the products G, S of a cell of n rows, what
+    they leave is :math:`q - 2 \beta'S + \beta'G\beta`. Added is what they explain of n rows of the
+    domain: so it is what is left that each cell tells, and the sum over cells is as it was.
+    """
+    new, r = squares.copy(), one.n_columns
+    for k, name in enumerate(dict.fromkeys(label.tolist())):
+        mine = np.flatnonzero(label == name)
+        L, c = (np.array(found["domains"][k][key]) for key in ("root", "slopes"))
+        good = np.diag(L) > 0
+        beta = np.zeros_like(c)
+        beta[good] = np.linalg.solve(L[np.ix_(good, good)].T, c[good])
+        G = one.scatter[np.ix_(mine, columns, columns)]
+        S = one.scatter[np.ix_(mine, columns, np.arange(r, one.scatter.shape[2]))]
+        change = np.einsum("rd,grs,sd->gd", beta, G, beta) - 2 * np.einsum("rd,grd->gd", beta, S)
+        new[mine] += change + one.count[mine][:, None] * (c[good] ** 2).sum(axis=0)
+    return np.maximum(new, 1e-9 * squares)
+
+
+def spread_products(
+    found: dict[str, Any],
+    label: Array,
+    count: Array,
+    mean: Array,
+    squares: Array,
+    basis: Any,
+    level: int,
+) -> GroupedProducts:
+    """Return products of cells, each with its share of those of its domain."""
+    columns, r = basis.columns(level), basis.n_columns
+    one = GroupedProducts(len(count), r, mean.shape[1])
+    one.count, one.squares = count.copy(), squares.copy()
+    one.mean[:, columns], one.mean[:, r:] = found["mean"], mean
+    for k, domain in enumerate(found["domains"]):
+        L, c, mine = domain["root"], domain["slopes"], np.flatnonzero(label == k)
+        n = count[mine][:, None, None]
+        one.scatter[np.ix_(mine, columns, columns)] = n * (L @ L.T)
+        wide = r + np.arange(mean.shape[1])
+        one.scatter[np.ix_(mine, columns, wide)] = n * (L @ c)
+    one.mean[count == 0], one.scatter[count == 0] = 0.0, 0.0
+    return one

@@ -1,0 +1,256 @@
+"""Attacks on statistics files: what fails on those of today is found in those of schema 1."""
+
+import io
+import json
+import warnings
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from condokit import Statistics
+from condokit.data.basis import RangeBasis
+from condokit.data.spots import Spots, most_weight, whitened
+from condokit.statistics import guard
+from condokit.statistics.attacks import _is_single, attacks
+from condokit.statistics.file import document_of
+
+RANGES = {"age": (18.0, 95.0), "bmi": (14.0, 60.0)}
+
+
+def written(table, confounders, features, **how):
+    """Return the document of a file, and what is read from it."""
+    ranges = {name: RANGES[name] for name in confounders if name in RANGES}
+    stats = Statistics.of(
+        table,
+        label="A",
+        features=features,
+        confounders=confounders or None,
+        ranges=ranges,
+        given=how.get("given"),
+    )
+    place = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stats.save(place)
+    place.seek(0)
+    return document_of(place, Statistics)
+
+
+def lonely(rng):
+    return np.append(rng.uniform(20, 60, 400), 90.0)
+
+
+def clustered(rng):
+    return np.append(rng.uniform(20, 60, 300), 85 + rng.uniform(0, 4, 4))
+
+
+def plain(rng):
+    return np.clip(rng.normal(52, 14, 100), 18.5, 94.5)
+
+
+def skewed(rng):
+    return np.clip(18 + rng.gamma(1.5, 9, 250), 18, 94)
+
+
+def rounded(rng):
+    return np.round(np.clip(rng.normal(60, 15, 160), 18, 95))
+
+
+DESIGNS = [lonely, clustered, plain, skewed, rounded]
+
+
+def simulated(design, seed, tails):
+    rng = np.random.default_rng(seed)
+    age = design(rng)
+    noise = rng.standard_t(3, len(age)) if tails else rng.normal(size=len(age))
+    table = pd.DataFrame({"hb": 140 + 0.3 * (age - 50) + 15 * noise, "age": age})
+    table["sex"] = np.where(rng.random(len(age)) < 0.5, "F", "M")
+    return table
+
+
+def weights_on(table, confounders, level):
+    """Return the share of each row in combinations of what is written, all rows known."""
+    names = [name for name in confounders if name in RANGES]
+    basis = RangeBasis.of({name: RANGES[name] for name in sorted(names)})
+    Phi = basis(table[list(basis.names)].to_numpy(float))[:, basis.columns(level)]
+    cell = pd.factorize(table["sex"])[0] if "sex" in confounders else np.zeros(len(table), int)
+    for k in np.unique(cell):
+        Phi[cell == k] -= Phi[cell == k].mean(axis=0)
+    U = whitened(Phi, Phi.T @ Phi)
+    return U, cell
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("confounders", [["age"], ["age", "sex"]])
+def test_no_combination_rests_on_few_rows(design, confounders):
+    for seed in range(3):
+        table = simulated(design, seed, False)
+        document, _ = written(table, confounders, ["hb"])
+        U, _ = weights_on(table, confounders, document["continuous"]["level"])
+        h = (U**2).sum(axis=1)
+        assert h.max() <= 0.2 * 1.02
+        top = np.argsort(-h)[:12]
+        K = U[top] @ U[top].T
+        largest = max(np.linalg.eigvalsh(K[np.ix_(s, s)])[-1] for s in combinations(range(12), 4))
+        assert largest <= 0.5 * 1.02
+
+
+@pytest.mark.parametrize("tails", [False, True])
+@pytest.mark.parametrize("confounders", [["age"], ["age", "sex"]])
+def test_rows_that_stand_apart_are_not_recovered(tails, confounders):
+    """The best guess of a row from all that is written, against that from the other rows."""
+    ratios, within = [], []
+    for design in DESIGNS:
+        for seed in range(8):
+            table = simulated(design, 100 + seed, tails)
+            document, _ = written(table, confounders, ["hb"])
+            numbers = document["continuous"]
+            U, cell = weights_on(table, confounders, numbers["level"])
+            cells = [one["levels"] for one in document["cells"]]
+            order = pd.factorize(table["sex"])[1] if "sex" in confounders else [None]
+            h = (U**2).sum(axis=1)
+            basis = RangeBasis.of({"age": RANGES["age"]})
+            i = int(h.argmax())
+            k = cells.index([order[cell[i]]]) if "sex" in confounders else 0
+            at = basis(table[["age"]].to_numpy(float)[[i]])[0, basis.columns(numbers["level"])]
+            [one] = numbers["whole"]["domains"]
+            L, c = np.array(one["root"]), np.array(one["slopes"])[:, 0]
+            away = np.linalg.solve(L, at - np.array(numbers["whole"]["mean"][k]))
+            mean, n = document["cells"][k]["mean"][0], len(table)
+            truth = table["hb"][i]
+            # the fitted curve, and the combination that has most weight on the row
+            found = [mean + away @ c, mean + away @ c * n / (away @ away)]
+            guess = 140 + 0.3 * (table["age"][i] - 50)  # the law itself
+            sd = 15 * (np.sqrt(3) if tails else 1.0)
+            ratios.append([(x - truth) / sd for x in (*found, guess)])
+            within.append([abs(x - truth) < 0.1 * sd for x in (*found, guess)])
+    error = np.sqrt(np.mean(np.square(ratios), axis=0))
+    assert (error[:2] >= 0.8 * error[2]).all()
+    share = np.mean(within, axis=0)
+    assert (share[:2] <= share[2] + 0.03 + 1.0 / np.sqrt(len(within))).all()
+
+
+def test_two_numbers_keep_the_rule():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"age": rng.uniform(30, 70, 500), "bmi": rng.normal(27, 3, 500)})
+    table.loc[0] = [90.0, 55.0]
+    table["hb"] = rng.normal(size=500)
+    document, _ = written(table, ["age", "bmi"], ["hb"])
+    U, _ = weights_on(table, ["age", "bmi"], document["continuous"]["level"])
+    assert (U**2).sum(axis=1).max() <= 0.2 * 1.02
+
+
+def test_a_row_so_far_away_that_lines_tell_it_is_refused_by_name():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {"age": np.append(rng.uniform(40, 42, 99), 95.0), "hb": rng.normal(size=100)}
+    )
+    with pytest.raises(ValueError, match="Sums with 'age' would tell of fewer than 5 rows"):
+        written(table, ["age"], ["hb"])
+
+
+def test_the_bound_is_one():
+    rng = np.random.default_rng(0)
+    for few in (2, 4):
+        for _ in range(20):
+            Psi = rng.standard_t(3, (14, 3))
+            U = whitened(Psi, Psi.T @ Psi)
+            K = U @ U.T
+            sets = combinations(range(14), few)
+            most = max(np.linalg.eigvalsh(K[np.ix_(s, s)])[-1] for s in sets)
+            single, together = most_weight(U, np.ones(14), few)
+            assert single == pytest.approx(np.diag(K).max())
+            assert most - 1e-9 <= together <= few
+
+
+def test_spots_merge_in_any_order_and_keep_single_rows():
+    rng = np.random.default_rng(0)
+    z, group = rng.uniform(18, 93, (300, 1)), rng.integers(0, 3, 300)
+    z[0] = 94.25
+    parts = [slice(0, 100), slice(100, 180), slice(180, 300)]
+    found = []
+    for order in (parts, parts[::-1]):
+        whole = Spots(((18.0, 95.0),))
+        for rows in order:
+            part = Spots(((18.0, 95.0),))
+            part.update(z[rows], group[rows])
+            whole.merge(part)
+        found.append(whole)
+    one, other = found
+    np.testing.assert_array_equal(one.part, other.part)
+    np.testing.assert_allclose(one.mean, other.mean)
+    assert one.count.sum() == 300
+    assert (abs(one.mean - 94.25) < 1e-12).any()
+
+
+def test_rounding_is_by_tenths_of_errors_and_in_short_numbers():
+    rng = np.random.default_rng(0)
+    values, error = rng.normal(size=1000) * 1e3, 10 ** rng.uniform(-4, 4, 1000)
+    found = guard.rounded(values, error)
+    assert (abs(found - values) <= 0.05 * error * (1 + 1e-9)).all()
+    assert (abs(found - values) >= 0.005 * error).mean() > 0.5
+    np.testing.assert_array_equal(found, [float(f"{v:.12g}") for v in found])
+    np.testing.assert_array_equal(guard.rounded(found, error), found)
+    np.testing.assert_array_equal(guard.rounded(values, 0.0), values)
+
+
+def test_few_yes_take_part_in_no_products():
+    rng = np.random.default_rng(0)
+    for k in (1, 3, 4, 60):
+        yes = (np.arange(400) < k) * 1.0
+        age = rng.uniform(20, 90, 400)
+        table = pd.DataFrame({"yes": yes, "hb": rng.normal(size=400) + 3 * yes, "age": age})
+        table["yes2"] = yes
+        document, _ = written(table, ["age"], ["yes", "hb"])
+        slopes = np.array(document["continuous"]["whole"]["domains"][0]["slopes"])
+        assert slopes[:, 0].any() == (k == 60)
+        assert slopes[:, 1].any()
+        assert (document["correlations"] == []) == (k < 60)  # of two features, one does not count
+    assert "matrix" not in json.dumps(document)
+
+
+def test_the_bound_on_deviations_of_few_rows_is_one():
+    rng = np.random.default_rng(0)
+    for df in (1, 2, 5, 50):
+        x = rng.standard_t(df, size=(60, 300))
+        a = abs(x - x.mean(axis=0))
+        few = np.sort(a, axis=0)[-4:].sum(axis=0) / a.sum(axis=0)
+        is_spread = guard.is_spread((a**2).sum(axis=0), (a**4).sum(axis=0), 4)
+        assert (few[is_spread] <= 0.5).all()
+        assert is_spread.mean() > {1: 0.0, 2: 0.1, 5: 0.5, 50: 0.9}[df] - 1e-9
+
+
+@pytest.mark.parametrize("step", [1.0, 0.1])
+def test_rounded_values_of_a_second_round_cannot_be_enumerated(step):
+    found, exact, groups = 0, 0, 0
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        x = np.round((120 + 12 * rng.standard_t(3, 300)) / step) * step
+        document, stats = written(pd.DataFrame({"x": x}), [], ["x"], given=["x"])
+        found += sum(
+            one["n_rows"] for one in attacks(document, stats) if one["kind"] == "enumerated"
+        )
+        [one] = document["values"]
+        groups += len(one["counts"])
+        mean, unit = x.mean(), 0.02 * x.std()
+        order = np.sort(x)
+        for k in range(0, 300, 5):  # what schema 1 told
+            u = np.arcsinh((order[k : k + 5] - mean) / unit)
+            exact += 5 * _is_single(u.mean() + np.array([-1, 1]) * u.std(), 5, mean, unit, 1e-7)
+    assert groups > 60
+    assert exact > 500
+    assert found <= 0.03 * 1200
+
+
+def test_what_schema_1_gave_away_is_found():
+    from pathlib import Path
+
+    folder = Path(__file__).parent / "schema1"
+    kinds = {}
+    for name in ("lonely", "few"):  # written by condokit 1.0.0rc1
+        kinds[name] = {
+            one["kind"] for one in attacks(*document_of(folder / f"{name}.json", Statistics))
+        }
+    assert kinds == {"lonely": {"isolated"}, "few": {"enumerated", "rare"}}
