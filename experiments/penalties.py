@@ -1,0 +1,78 @@
+"""Penalties and constraints that the paper names as future work, on its own affine KL divergence.
+
+The reverse KL divergence of the paper plus `strength` times sum |A - I|^p of all entries, or with
+no negative entry of A, from the identity; the strength is the best one in hindsight. Run as
+``python experiments/penalties.py``; it takes about two minutes.
+"""
+
+import warnings
+
+import ansur
+import categorical2d
+import numpy as np
+from methods import rmse
+from scipy.optimize import minimize
+
+from condokit import AffineMap, ConDoAdapter
+from condokit.divergences.paper import AffineKL
+from condokit.paper import ConDo
+
+STRENGTHS = (0.01, 0.1, 1.0, 10.0)
+
+
+def objective_of(p):
+    """Return the paper's objective with its own prior."""
+    levels = np.intersect1d(p.Z_query, p.Z_reference)
+    domains = (p.X_query, p.Z_query), (p.X_reference, p.Z_reference)
+    sides = [[X[k == Z] for k in levels] for X, Z in domains]
+    n, m = np.array([[len(rows) for rows in side] for side in sides], float)
+    means = [np.array([rows.mean(axis=0) for rows in side]) for side in sides]
+    covs = [np.array([np.cov(rows.T) for rows in side]) for side in sides]
+    w = n * m * (n + m)
+    return AffineKL(w / w.sum(), means[0], covs[0], means[1], covs[1])
+
+
+def penalised(p, strength=0.0, power=2.0, bounded=False):
+    """Return the best map with a penalty or without negative entries."""
+    objective = objective_of(p)
+    d = objective.d
+    identity = np.append(np.eye(d).ravel(), np.zeros(d))
+    counted = np.append(np.ones(d * d), np.zeros(d))
+
+    def value(x):
+        gap = np.sqrt((x - identity) ** 2 + 1e-6)
+        slope = power * gap ** (power - 2) * (x - identity)
+        total = objective.value(x) + strength * (counted * gap**power).sum()
+        return total, objective.gradient(x) + strength * counted * slope
+
+    bounds = [(0, None)] * (d * d) + [(None, None)] * d if bounded else None
+    how = {"method": "L-BFGS-B", "bounds": bounds, "options": {"maxiter": 300}}
+    x = minimize(value, identity, jac=True, **how).x
+    return AffineMap(x[: d * d].reshape(d, d), x[d * d :])
+
+
+def main():
+    """Print errors of all settings."""
+    affine = next(name for name in ansur.SCENARIOS if name.startswith("affine"))
+    for name, seeds in [*((name, 10) for name in categorical2d.SCENARIOS[:3]), ("ANSUR II", 3)]:
+        found = {}
+        for seed in range(seeds):
+            if name == "ANSUR II":
+                p = ansur.draw("affine", *ansur.parts(affine)[1:], seed)
+            else:
+                p = categorical2d.draw(name, seed)
+            data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
+            fits = {"KL": ConDo("kl", "affine", steps=100).fit_pair(*data).map_}
+            fits["no negative entry"] = penalised(p, bounded=True)
+            for power in (1.0, 2.0):
+                for strength in STRENGTHS:
+                    fits[f"p={power:g}, {strength}"] = penalised(p, strength, power)
+            fits["condokit auto"] = ConDoAdapter("auto").fit_pair(*data).map_
+            for method, fitted in fits.items():
+                found.setdefault(method, []).append(rmse(fitted(p.X_query), p.truth))
+        print(name, {method: round(float(np.mean(errors)), 3) for method, errors in found.items()})
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main()
