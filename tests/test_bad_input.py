@@ -388,6 +388,7 @@ def test_strata_with_hardly_any_evidence_do_no_harm():
         assert np.isfinite(adapter.map_se_["offset"]).all()
 
 
+@pytest.mark.filterwarnings("ignore:Fewer than 5 subjects")
 def test_one_subject_with_many_rows_is_not_one_sample():
     rng = np.random.default_rng(0)
     X_query, X_reference, Z_query, Z_reference = two_domains(rng, n=60)
@@ -400,6 +401,7 @@ def test_one_subject_with_many_rows_is_not_one_sample():
     assert half.map_se_["scale"].mean() <= 1.05 * adapter.map_se_["scale"].mean()
 
 
+@pytest.mark.filterwarnings("ignore:Fewer than 5 subjects")
 def test_named_columns_in_fit_pair_are_no_features(frame):
     query, reference = (frame[frame["device"] == d].drop(columns="device") for d in ("v2", "v1"))
     named = ConDoAdapter().fit_pair(query, reference, "sex", "sex")

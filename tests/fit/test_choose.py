@@ -252,7 +252,10 @@ def test_a_matrix_that_strata_do_not_determine_is_left_out():
     assert errors[0] < 0.8 * rmse(query / sd, X / sd)
 
 
-@pytest.mark.parametrize("settings", [{"conditional": "kernel"}, {"divergence": "forward-kl"}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"conditional": "kernel", "divergence": "reverse-kl"}, {"divergence": "forward-kl"}],
+)
 def test_ingredients_without_standard_errors_are_weighed_by_held_out_rows(settings):
     rng = np.random.default_rng(0)
     z = rng.uniform(0, 3, 120), rng.uniform(1, 4, 120)
