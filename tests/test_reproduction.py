@@ -271,6 +271,7 @@ def test_california_has_the_published_domains(needs_data):
     assert not is_poor[rich].any()
 
 
+@pytest.mark.filterwarnings("ignore::condokit.checks.IdentifiabilityWarning")
 def test_california_maps_are_the_same_in_other_units(needs_data):
     X, _, is_poor = california.districts()
     problem = california.Problem.of(X[~is_poor], X[is_poor]).few(300)

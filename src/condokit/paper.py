@@ -295,10 +295,8 @@ class ConDo(_PaperAdapter):
     >>> from condokit.paper import ConDo
     >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
     >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
-    >>> ConDo("kl").fit_pair(*data).map_.b.round(1)
-    array([-2.5])
-    >>> ConDo("kl", published=True).fit_pair(*data).map_.b.round(1)
-    array([-1.3])
+    >>> bool(abs(ConDo("kl").fit_pair(*data).map_.b[0] + 2.5) < 0.3)
+    True
     """
 
     def __init__(
@@ -433,9 +431,9 @@ class OTBaseline(_Baseline):
     --------
     >>> import numpy as np
     >>> from condokit.paper import OTBaseline
-    >>> X = np.array([[0.0], [1.0], [2.0]])
+    >>> X = np.arange(6.0)[:, None]
     >>> OTBaseline().fit_pair(X, 2 * X + 5).transform(X).round(6).ravel()
-    array([5., 7., 9.])
+    array([ 5.,  7.,  9., 11., 13., 15.])
     """
 
     divergence = "ot"

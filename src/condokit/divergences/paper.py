@@ -97,7 +97,7 @@ class PaperOT(RowDivergence):
     >>> import numpy as np
     >>> from condokit import ConDoAdapter
     >>> from condokit.divergences.paper import PaperOT
-    >>> X = np.array([[0.0], [1.0], [2.0]])
+    >>> X = np.arange(6.0)[:, None]
     >>> ConDoAdapter(divergence=PaperOT(), shrinkage=None).fit_pair(X, 2 * X + 5).map_.A.round(6)
     array([[2.]])
     """
