@@ -295,8 +295,10 @@ class ConDo(_PaperAdapter):
     >>> from condokit.paper import ConDo
     >>> p = datasets.make_categorical1d(200, random_state=0)  # the true map is x / 2 - 2.5
     >>> data = p.X_query, p.X_reference, p.Z_query, p.Z_reference
-    >>> bool(abs(ConDo("kl").fit_pair(*data).map_.b[0] + 2.5) < 0.3)
-    True
+    >>> ConDo("kl").fit_pair(*data).map_.b.round(1)
+    array([-2.6])
+    >>> ConDo("kl", published=True).fit_pair(*data).map_.b.round(1)
+    array([-0.9])
     """
 
     def __init__(

@@ -147,7 +147,8 @@ def _outlying_features(domains: Study, parts: Sequence[Array]) -> list[Array]:
     if not domains.has_rows:
         return [np.empty(0, dtype=np.intp) for _ in parts]
     found = []
-    for part, stats in zip(parts, _moments(domains, parts)):
+    stats = _gathered(domains, parts)
+    for part, mean, fourth in zip(parts, stats.mean, stats.fourth):
         own = np.flatnonzero(part)
         if len(own) < _FEWEST_OTHERS:
             found.append(np.empty(0, dtype=np.intp))
@@ -158,20 +159,11 @@ def _outlying_features(domains: Study, parts: Sequence[Array]) -> list[Array]:
         typical = np.sort(np.abs(sample - middle), axis=0)[n - 1 - np.maximum(n // 20, 1), column]
         limit = np.where((n >= _FEWEST_OTHERS) & (typical > 0), _FAR_AWAY / 1.96 * typical, np.inf)
         # no value is farther from the mean than the fourth root of the sum of fourth powers
-        suspect = np.abs(stats.mean[0] - middle) + stats.fourth[0] ** 0.25 > limit
+        suspect = np.abs(mean - middle) + fourth**0.25 > limit
         places = np.flatnonzero(suspect)
         far = _farthest(domains.of(places), part, middle[places]) if len(places) else np.zeros(0)
         found.append(places[far > limit[places]])
     return found
-
-
-def _moments(domains: Study, parts: Sequence[Array]) -> Iterator[GroupedMoments]:
-    """Yield the moments of parts of the rows."""
-    whole = _gathered(domains, parts)
-    for k in range(len(parts)):
-        part = GroupedMoments(1, domains.n_features)
-        part.merge(whole, np.where(np.arange(len(parts)) == k, 0, -1))
-        yield part
 
 
 def _farthest(domains: Study, part: Array, middle: Array) -> Array:

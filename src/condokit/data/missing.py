@@ -53,16 +53,22 @@ def with_gaps(domains: Study, by_side: bool = True) -> Study:
         domains = replace(domains, sums=sums)
     if not any(count.any() for count in counts):
         return domains
-    for table, count, (name, mine) in zip(tables, counts, sides(domains.is_query) * by_side):
+    both = sides(domains.is_query) if by_side else []
+    for table, count, (name, mine) in zip(tables, counts, both):
         n_rows = int((mine & kept).sum())
-        nothing = np.asarray(table.labels, dtype=object)[count == n_rows]
-        if len(nothing):
-            text = "No value of {names} is known in the {n:rows} {side} rows. Leave features "
-            text += "without values out with {@`features`}."
-            raise refusal(text, names=listing(nothing), n=n_rows, side=name)
+        refuse_valueless(table.names_of(count == n_rows), name, n_rows)
     if empty.any():
         domains = replace(domains, keep=kept & ~empty)
     return replace(domains, gaps=tuple(counts))
+
+
+def refuse_valueless(names: list[str], side: str, n_rows: int | None = None) -> None:
+    """Refuse features of which a domain has no value, if there are any."""
+    if not names:
+        return
+    where = "the {side} rows" if n_rows is None else "the {n:rows} {side} rows"
+    text = f"No value of {{names}} is known in {where}. Leave features without values out with "
+    raise refusal(text + "{@`features`}.", names=listing(names), n=n_rows, side=side)
 
 
 def _cells(domains: Study) -> tuple[Array, GroupedMoments | None]:
@@ -112,16 +118,22 @@ def complete_rows(domains: Study) -> Array:
 
 def complete_counts(domains: Study) -> dict[str, int] | None:
     """Return how many rows of each domain lack no value, None if nothing is missing or known."""
-    if domains.gaps is None or (not domains.has_rows):
+    if domains.gaps is None or not domains.has_rows:
         return None
-    complete = complete_rows(domains)
-    return {name: int((complete & mine).sum()) for name, mine in sides(domains.is_query)}
+    return _by_side(domains, complete_rows(domains))
+
+
+def _by_side(domains: Study, rows: Array) -> dict[str, int]:
+    """Count the marked rows of each domain."""
+    return {name: int((rows & mine).sum()) for name, mine in sides(domains.is_query)}
 
 
 def without_gaps(domains: Study) -> Study:
     """Leave out rows with missing values, and say so."""
-    if (n_rows := complete_counts(domains)) is None:
+    if domains.gaps is None or not domains.has_rows:
         raise no_rows()
+    complete = complete_rows(domains)
+    n_rows = _by_side(domains, complete)
     if min(n_rows.values()) < _FEWEST_COMPLETE:
         counts = {name: sum(n.values()) for name, n in missing_features(domains).items()}
         worst = sorted(counts, key=counts.__getitem__, reverse=True)
@@ -132,15 +144,14 @@ def without_gaps(domains: Study) -> Study:
             worst=listing(worst),
             **n_rows,
         )
-    warn_incomplete(domains)
-    return replace(domains, keep=complete_rows(domains), gaps=None)
+    warn_incomplete(domains, n_rows)
+    return replace(domains, keep=complete, gaps=None)
 
 
-def warn_incomplete(domains: Study) -> None:
-    """Say how much is missing, and how many rows are used."""
+def warn_incomplete(domains: Study, n_rows: dict[str, int]) -> None:
+    """Say how much is missing, and how many rows of each domain are used."""
     both = zip(domains.gaps or (), (domains.is_query, ~domains.is_query))
     query, reference = (count.mean() / side.sum() for count, side in both)
-    n_rows = complete_counts(domains) or {}
     warn(
         "complete-rows",
         "{query:.1%} of the query's and {reference:.1%} of the reference's values are missing. "

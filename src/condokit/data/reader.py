@@ -28,7 +28,7 @@ from condokit.data.confounders import (
     refuse_unfillable,
 )
 from condokit.data.grouped import GroupedMoments
-from condokit.data.missing import with_gaps
+from condokit.data.missing import refuse_valueless, with_gaps
 from condokit.data.noise import calibrated
 from condokit.data.roles import (
     Chosen,
@@ -479,10 +479,7 @@ def _gaps(tally: Tally, code: Array, table: Table, refuses: bool) -> tuple[Array
     for k in range(int(code.max()) + 1):
         mine, name = code == k, ("query", "reference")[min(k, 1)]
         known, count = moments.known[mine].sum(axis=0), moments.count[mine].sum()
-        if refuses and not known.all():
-            text = "No value of {names} is known in the {n:rows} {side} rows. Leave features "
-            text += "without values out with {@`features`}."
-            names = listing(table.names_of(known == 0))
-            raise refusal(text, names=names, n=int(count), side=name)
+        if refuses:
+            refuse_valueless(table.names_of(known == 0), name, int(count))
         found.append((count - known).round().astype(np.intp))
     return tuple(found)

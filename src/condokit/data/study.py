@@ -147,10 +147,16 @@ class Study:
 
     def _is_summed(self, groups: Array) -> bool:
         """Tell whether groups of rows are made of whole cells, as they were summed."""
-        if self.sums is None:
+        if self.sums is None or not self._sums_are_current():
             return False
-        same = zip(self.sums.made_of, (self.tables, self.weights, self.links))
-        return all(one is other for one, other in same) and self.sums.are_whole_cells(groups)
+        return self.sums.are_whole_cells(groups)
+
+    def _sums_are_current(self) -> bool:
+        """Tell whether tables, weights and links are still those that were summed."""
+        now = self.tables, self.weights, self.links
+        return self.sums is not None and all(
+            one is other for one, other in zip(self.sums.made_of, now)
+        )
 
     @property
     def n_domains(self) -> int:
@@ -192,10 +198,9 @@ class Study:
         sums, weights = self.sums and self.sums.of(places), self.weights
         if sums is not None and not self.is_whole:
             weights = sums.weights
-        elif sums is not None:  # the sums of these features, if of all they are those of the rows
-            before = (self.tables, self.weights, self.links)
-            still = all(one is other for one, other in zip(sums.made_of, before))
-            sums = replace(sums, made_of=(tables, weights, links)) if still else None
+        elif sums is not None:
+            now = tables, weights, links
+            sums = replace(sums, made_of=now) if self._sums_are_current() else None
         return replace(self, tables=tables, links=links, gaps=gaps, sums=sums, weights=weights)
 
     def sampled(self) -> "Study":

@@ -222,7 +222,7 @@ def averaged(domains: Study, candidates: list[Candidate], first: Fit) -> tuple[F
             if not any(scores[k].failure for k in used if k > 0):
                 break
     if any(used) and domains.gaps is not None and candidates[0].recipe.sparing:
-        warn_incomplete(domains)
+        warn_incomplete(domains, report.complete_rows or {})
     chosen = int(weights.argmax())
     if any(fits[k].map.kind == "monotone" for k in used):  # curves and matrices make no one map
         used, weights = [chosen], np.eye(len(weights))[chosen]

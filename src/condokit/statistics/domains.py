@@ -11,6 +11,7 @@ from condokit.checks import Array, NoOverlapError, listing, refusal, said, warn
 from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.columns import in_order
 from condokit.data.complete import completed
+from condokit.data.missing import refuse_valueless
 from condokit.data.roles import name_domains
 from condokit.data.study import Confounder, Study
 from condokit.data.sums import Sums
@@ -117,11 +118,8 @@ def _refuse_unknown(stats: Statistics, cells: Array, name: str) -> None:
     """Refuse features of which nothing is known in the cells of a domain."""
     nothing = np.broadcast_to(stats.sums.moments.n, stats.sums.moments.mean.shape)[cells]
     nothing = nothing.sum(axis=0) == 0
-    if nothing.any():
-        table = np.array(stats.feature_names or np.arange(stats.n_features), dtype=object)
-        text = "No value of {names} is known in the {side} rows. Leave features without values "
-        text += "out with {@`features`}."
-        raise refusal(text, names=listing(table[nothing]), side=name)
+    names = np.array(stats.feature_names or np.arange(stats.n_features), dtype=object)
+    refuse_valueless(names[nothing].tolist(), name)
 
 
 def _typical(stats: Statistics) -> Array:
