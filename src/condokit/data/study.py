@@ -10,7 +10,7 @@ import numpy as np
 from condokit.checks import LARGEST, Array, listing, refusal, refuse_extremes, sizes, warn
 from condokit.data.columns import PART, compress
 from condokit.data.continuous import Continuous
-from condokit.data.grouped import GroupedMoments
+from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.links import Link
 from condokit.data.links import apply as apply_links
 from condokit.data.sums import Sums, no_rows
@@ -139,6 +139,10 @@ class Study:
         is_summed = not self.is_whole or (has_powers and self._is_summed(groups))
         if self.sums is not None and is_summed:
             return self.sums.gather(groups, found)
+        if self.entries is not None and has_powers and found.products is not None:
+            found.update_sparse(self.entries, self.tables[0].positions, groups, self.weights)
+            found.products = self.of(found.few).gather(groups, n_groups, GroupedScatter)
+            return found
         for rows, chunk in self.chunks():
             weights = None if self.weights is None else self.weights[rows]
             gaps = (np.isnan(chunk),) if has_powers and self.gaps is not None else ()
