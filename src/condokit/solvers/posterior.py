@@ -4,7 +4,7 @@ Scale and image of a feature are uncorrelated at the centre x0, so a map is two 
 log-scale u = log m, and the shift at x0 in residual standard deviations,
 :math:`\delta = (g(x_0) - x_0) / s`. Three levels are averaged by their marginal likelihoods:
 
-- a device is the same as the reference (probability .6), is shifted, has another scale, or both;
+- a device is the same as the reference (probability .7), is shifted, has another scale, or both;
 - if it differs, so do all of its features or one in ten, and effects have a size :math:`\tau` that
   features share: log-scales are normal around 0, shifts have a t distribution with 3 degrees of
   freedom. Devices whose shifts are of the largest sizes may as well have large scales: real ones
@@ -41,7 +41,7 @@ from condokit.checks import Array
 from condokit.data.subsets import subsample
 from condokit.solvers.solution import Solution, joint_number
 
-_DIFFERS = 0.4  # probability that a device differs from the reference at all,
+_DIFFERS = 0.3  # probability that a device differs from the reference at all,
 _SCALED = 0.25  # and if so, that it does not only shift: half of these only scale
 _SCALE_SDS = np.array([0.02, 0.05, 0.1, 0.2, 0.5])
 _SCALE_WEIGHTS = np.full(5, 0.2)
