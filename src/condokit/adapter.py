@@ -132,12 +132,13 @@ class ConDoAdapter(Adapter):
         between samples and divergences of your own. They take a map for the one that was meant:
         that another solution is as good, or the sign of an axis wrong, is not in them. None, until
         `bootstrap` has found them, where resampling would take long or tell little: given
-        continuous confounders (but for diagonal maps by "likelihood"); matrices of more than 30
-        features (100 in closed form; of rank 2, 66 or two million values); domains with different
-        features; rows that do not determine the matrix; missing values where there is no formula;
-        matrices and curves after `pairs`.
-    errors_ : DiagonalErrors, DrawnErrors, CurveErrors or None
-        What `transform` computes the errors of single values from.
+        continuous confounders, but for diagonal maps by "likelihood" and matrices with "splines";
+        matrices of more than 30 features (100 in closed form; of rank 2, 66 or two million values);
+        domains with different features; rows that do not determine the matrix; missing values
+        where there is no formula; matrices and curves after `pairs`.
+    errors_ : DiagonalErrors, CurveErrors, DrawnErrors or None
+        What `transform` computes the errors of single values from, as `map_.errors`: a covariance
+        of lines or curves, or draws of matrices.
     report_ : FitReport
         Facts of the fit, by name or as items: rows compared, iterations, how much of the plain
         estimate was kept, constant features, missing values; for matrices how the search went;
