@@ -1,7 +1,8 @@
 """The estimator in which map, prior, conditional and divergence meet."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
@@ -131,12 +132,13 @@ class ConDoAdapter(Adapter):
         between samples and divergences of your own. They take a map for the one that was meant:
         that another solution is as good, or the sign of an axis wrong, is not in them. None, until
         `bootstrap` has found them, where resampling would take long or tell little: given
-        continuous confounders (but for diagonal maps by "likelihood"); matrices of more than 30
-        features (100 in closed form; of rank 2, 66 or two million values); domains with different
-        features; rows that do not determine the matrix; missing values where there is no formula;
-        matrices and curves after `pairs`.
-    errors_ : DiagonalErrors, DrawnErrors, CurveErrors or None
-        What `transform` computes the errors of single values from.
+        continuous confounders, but for diagonal maps by "likelihood" and matrices with "splines";
+        matrices of more than 30 features (100 in closed form; of rank 2, 66 or two million values);
+        domains with different features; rows that do not determine the matrix; missing values
+        where there is no formula; matrices and curves after `pairs`.
+    errors_ : DiagonalErrors, CurveErrors, DrawnErrors or None
+        What `transform` computes the errors of single values from, as `map_.errors`: a covariance
+        of lines or curves, or draws of matrices.
     report_ : FitReport
         Facts of the fit, by name or as items: rows compared, iterations, how much of the plain
         estimate was kept, constant features, missing values; for matrices how the search went;
@@ -165,7 +167,7 @@ class ConDoAdapter(Adapter):
     True
     """
 
-    _errors: Any  # or how to find them
+    map_: Any
 
     def __init__(
         self,
@@ -369,20 +371,11 @@ class ConDoAdapter(Adapter):
     @property
     def errors_(self) -> StandardErrors | None:
         """What the errors of single values are computed from; of matrices found when asked for."""
-        if callable(self._errors):
-            with computing("standard error"), threads(self.n_jobs):
-                self._errors = self._errors()
-        found: StandardErrors | None = self._errors
-        return found
+        return self.map_.errors
 
     @errors_.setter
     def errors_(self, errors: StandardErrors | None) -> None:
-        self._errors = errors
-
-    def __getstate__(self) -> Any:
-        if hasattr(self, "_errors"):
-            self._errors = self.errors_  # what finds them is no part of a file
-        return super().__getstate__()
+        self.map_ = self.map_.with_errors(errors)
 
     @property
     def map_se_(self) -> dict[str, Array] | None:
@@ -508,8 +501,8 @@ class ConDoAdapter(Adapter):
                 warn("interrupted", text, UserWarning)
                 fit = replace(fit, report=replace(fit.report, interrupted=True))
         how = account_of_map(settings, domains, fit, chosen, notes)
-        self.map_ = fit.map.with_origin(profile(domains, hidden=True), how)
-        self._errors = fit.errors
+        errors = partial(_found, fit.errors, self.n_jobs) if callable(fit.errors) else fit.errors
+        self.map_ = fit.map.with_origin(profile(domains, hidden=True), how).with_errors(errors)
         self.support_, self.overlap_ = fit.support, fit.overlap
         self.report_: FitReport = fit.report
         self.chosen_ = chosen
@@ -547,3 +540,9 @@ class ConDoAdapter(Adapter):
 
     def _map_lazily(self, maps: Mapping[Any, Map], blocks: Blocks, domain: Any) -> Any:
         return map_lazily_but(maps[self._labels[0]], blocks, domain, self._labels)
+
+
+def _found(later: Callable[[], StandardErrors | None], n_jobs: int | None) -> StandardErrors | None:
+    """Return errors that are found when they are first asked for."""
+    with computing("standard error"), threads(n_jobs):
+        return later()

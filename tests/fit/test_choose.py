@@ -100,7 +100,9 @@ def test_the_map_is_the_average_of_the_candidates():
     kept = np.log(np.diag(left)) / np.log(plain.scale)
     assert (kept > 0).all()
     assert (kept < 1.0001).all()
-    assert adapter.map_se_ is None
+    assert adapter.map_se_["scale"].shape == (3, 3)
+    apart = weights["diagonal"] * (np.diag(np.diag(left)) - adapter.map_.A) ** 2
+    assert (adapter.map_se_["scale"] ** 2 > 0.99 * apart).all()  # how far parts are apart counts
 
 
 @pytest.mark.slow

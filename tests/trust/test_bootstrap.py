@@ -104,7 +104,7 @@ def test_continuous_confounders_are_refitted_from_rows():
         bootstrap(adapter, frame, **roles, n_resamples=30, n_jobs=jobs, random_state=3)
         for jobs in (None, 2)
     )
-    np.testing.assert_array_equal(one.errors.scales, two.errors.scales)
+    np.testing.assert_array_equal(one.errors.scale, two.errors.scale)
     assert 0.5 < one.features["scale_se"][0] / analytic[0] < 2
 
 

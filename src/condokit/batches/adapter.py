@@ -10,8 +10,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.estimate import (
-    ChainErrors,
-    SharedErrors,
     estimate,
     identity,
     is_joint,
@@ -40,7 +38,7 @@ from condokit.maps.base import Map
 from condokit.maps.lazily import map_lazily_by
 from condokit.maps.profile import profile
 from condokit.maps.provenance import check_provenance
-from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
+from condokit.maps.standard_errors import DiagonalErrors, StandardErrors, of_rows
 from condokit.statistics.domains import as_study
 from condokit.statistics.gather import Statistics
 
@@ -218,12 +216,13 @@ class BatchAdapter(Adapter):
                 found = towards_centre(found, study, graph)
             found = with_expected(found, study)
         small = len(study.code) * study.n_features * study.n_domains <= _PROFILED
-        self.maps_, self.errors_ = {}, {}
+        self.maps_ = {}
         for b, label in enumerate(study.labels):
             own = found.maps[b] if b in found.maps else identity(study)
             if small:
                 own = own.with_origin(profile(study.divided(study.code == b), hidden=True))
-            self.maps_[label], self.errors_[label] = own, found.errors.get(b)
+            # those of pairs are of maps, and were passed along paths
+            self.maps_[label] = own if own.errors else own.with_errors(found.errors.get(b))
         facts = facts_of(graph, paths, found.expected)
         lost = [label for label in study.labels if label not in facts]
         self.graph_, self.paths_ = graph.edges(), {k: known.path for k, known in facts.items()}
@@ -234,6 +233,15 @@ class BatchAdapter(Adapter):
         )
         self._keep_features(study.tables[0])
         return self
+
+    @property
+    def errors_(self) -> dict[Any, StandardErrors | None]:
+        """Standard errors of the maps by label, None where they are not known."""
+        return {label: one.errors for label, one in self.maps_.items()}
+
+    @errors_.setter
+    def errors_(self, errors: Mapping[Any, StandardErrors | None]) -> None:
+        self.maps_ = {k: one.with_errors(errors[k]) for k, one in self.maps_.items()}
 
     def transform(self, X: Any, *, batch: Any, return_std: bool = False) -> Any:
         """Map the rows of every batch to the reference; no confounders are needed.
@@ -350,12 +358,12 @@ class BatchAdapter(Adapter):
             error_after=float(np.hypot(facts.error_after, carried)),
         )
         # errors of the new map, and on top of them those of the known rows
-        of_rows = [one for one in (self.errors_[k] for k in others) if one is not None]
-        back = [self.maps_[k].inverse() for k in others]
-        second = SharedErrors(share, back, of_rows) if len(of_rows) == len(others) else None
-        parts = other.errors_[label], other.maps_[label], second, identity(study)
-        self.maps_ = {**self.maps_, label: other.maps_[label]}
-        self.errors_ = {**self.errors_, label: ChainErrors.of(*parts)}
+        own = other.maps_[label]
+        known = identity(study, own.links).with_errors(
+            of_rows([self.maps_[k] for k in others], share)
+        )
+        errors = known.compose(own).errors
+        self.maps_ = {**self.maps_, label: own.with_errors(errors)}
         self.paths_ = {**self.paths_, label: facts.path}
         self.report_ = replace(self.report_, batches={**before, label: facts})
         self.provenance_ = {**self.provenance_, "batches": self.report_.plain()}
@@ -428,18 +436,20 @@ class BatchAdapter(Adapter):
 
     kinds = ("batches",)  # that stand in the files which the class reads
 
-    def save(self, path: Place) -> None:
+    def save(self, path: Place, *, errors: bool | None = None) -> None:
         """Write all maps to one readable JSON file.
 
         Parameters
         ----------
         path : path or open file
             Where to write, whole or not at all.
+        errors : bool or None, default=None
+            Whether standard errors of the maps are written, as for one map.
         """
         check_is_fitted(self)
-        documents.write(path, self.to_dict(), mapfile.MAPS)
+        documents.write(path, self.to_dict(errors), mapfile.MAPS)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, errors: bool | None = None) -> dict[str, Any]:
         """Return the content of the file."""
         names = getattr(self, "feature_names_in_", None)
         return {
@@ -449,7 +459,8 @@ class BatchAdapter(Adapter):
             "n_features": self.n_features_in_,
             "reference": plain(self.reference_),
             "batches": [
-                {"label": plain(label), **one.to_dict()} for label, one in self.maps_.items()
+                {"label": plain(k), **one.to_dict(False if k == self.reference_ else errors)}
+                for k, one in self.maps_.items()
             ],
             "provenance": self.provenance_,
         }
@@ -492,10 +503,11 @@ class BatchAdapter(Adapter):
         refuse_if(not is_known, f"'reference' is {shown(reference)}, which is no batch.")
         self.provenance_ = check_provenance(content.get("provenance")) or {}
         self.report_ = BatchReport.told(reference, self.provenance_, list(self.maps_))
-        self.reference_, self.errors_ = reference, dict.fromkeys(self.maps_)
+        self.reference_ = reference
         if reference in self.maps_:
-            n_features = self.maps_[reference].n_features_in_
-            self.errors_[reference] = DiagonalErrors(*np.zeros((3, n_features)))
+            same = self.maps_[reference]  # in which there is no error
+            nothing = DiagonalErrors(*np.zeros((3, same.n_features_in_)))
+            self.maps_[reference] = same.with_errors(nothing)
         paths = {label: one.path for label, one in self.report_.batches.items()}
         self.graph_, self.paths_ = [], paths
         self._columns, self.n_features_in_ = content.get("columns"), content["n_features"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from condokit.fit.record import Fit, called
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, Affine, LocationScale, LowRank, MapFamily, Monotone
 from condokit.maps.standard_errors import StandardErrors
+from condokit.maps.standard_errors import averaged as averaged_errors
 from condokit.summaries.gaussians import GaussianPair, gaussian_pair
 
 # What map="auto" tries beside lines that may be bent, from simple to rich; the first only
@@ -232,9 +234,11 @@ def averaged(domains: Study, candidates: list[Candidate], first: Fit) -> tuple[F
     best = replace(fits[chosen], overlap=first.overlap, report=report)
     if len(used) == 1:
         return best, candidates[chosen]
-    mixed = AffineMap.average([fits[k].map for k in used], weights[used])
+    maps = [fits[k].map.with_errors(fits[k].errors) for k in used]
+    mixed = AffineMap.average(maps, weights[used])
     parts = tuple((float(weights[k]), candidates[k].recipe) for k in used)
-    return replace(best, map=mixed, errors=None), replace(candidates[chosen], parts=parts)
+    later = partial(averaged_errors, maps, weights[used], mixed)
+    return replace(best, map=mixed, errors=later), replace(candidates[chosen], parts=parts)
 
 
 def after_controls(controls: Controls, fit: Fit, chosen: Candidate) -> tuple[Fit, Candidate]:

@@ -18,10 +18,12 @@ from scipy.special import ndtri, stdtrit
 
 from condokit.checks import Array
 from condokit.compare.comparison import Comparison
+from condokit.conditionals import Conditional
+from condokit.conditionals.curves import Splines
 from condokit.data.study import Study
 from condokit.divergences.samples import EXPLORED_ROWS, SampleObjective, sample_units, with_spread
 from condokit.maps.coordinates import Coordinates
-from condokit.maps.standard_errors import DrawnErrors
+from condokit.maps.standard_errors import StandardErrors, drawn
 from condokit.solvers.gaussian_kl import MOST_DENSE
 from condokit.solvers.lbfgs import in_coordinates
 from condokit.solvers.low_rank import LowRankKL, after_own_diagonal, after_start, penalty_of, turns
@@ -31,7 +33,12 @@ from condokit.solvers.units import FeatureUnits, Units
 from condokit.summaries.factors import FactorPair, Factors
 from condokit.summaries.gaussians import GaussianPair, without_constant
 from condokit.summaries.moments import cells
-from condokit.summaries.resampled import ResampledGaussians, ResampledMoments, parcels
+from condokit.summaries.resampled import (
+    ResampledCurves,
+    ResampledGaussians,
+    ResampledMoments,
+    parcels,
+)
 from condokit.summaries.samples import Samples
 
 _DRAWS = 60
@@ -49,7 +56,7 @@ _PARCELS = 100  # of rows in every cell
 _FEWEST_PARCELS = 20
 _MOST_SCATTERED = 5_000_000  # numbers in the scatter matrices of all parcels
 _Map = tuple[Array, Array]  # A and b
-Later = Callable[[], "DrawnErrors | None"]
+Later = Callable[[], "StandardErrors | None"]
 
 
 @dataclass(frozen=True)
@@ -64,13 +71,19 @@ class Fitted:
 
 
 def matrix_errors(
-    fitted: Fitted, domains: Study, comparison: Comparison, pair: GaussianPair
+    fitted: Fitted,
+    domains: Study,
+    comparison: Comparison,
+    conditional: Conditional,
+    pair: GaussianPair,
 ) -> Later | None:
-    """Return how to find the errors of a matrix of Gaussians of strata, if they can be known."""
+    """Return how to find the errors of a matrix of Gaussians, if they can be known."""
     d, n_values, closed = domains.n_features, len(pair.weights), fitted.divergence.in_closed_form
     most = min(_PARCELS, _MOST_SCATTERED // (2 * n_values * d * d))
-    too_large = most < _FEWEST_PARCELS or d > (_MOST_CLOSED if closed else MOST_DENSE)
-    if too_large or comparison.used.size:  # along curves, every draw would need new ones
+    smooth = conditional.is_smooth  # so that every draw looks at all rows
+    too_large = d * comparison.used.size > _MOST_VALUES if smooth else most < _FEWEST_PARCELS
+    slow = smooth and not isinstance(conditional, Splines)
+    if too_large or slow or d > (_MOST_CLOSED if closed else MOST_DENSE):
         return None
     some, features = without_constant(pair)[0], np.flatnonzero(fitted.kept)
 
@@ -80,15 +93,20 @@ def matrix_errors(
 
     if not closed and n_values == 1:  # one stratum leaves a rotation open
         return None
-    rows = ResampledGaussians(domains, comparison, pair, most)
+    rows: ResampledGaussians | ResampledCurves
+    if smooth:
+        rows = ResampledCurves(domains, comparison, pair, conditional)
+    else:
+        rows = ResampledGaussians(domains, comparison, pair, most)
 
-    def later() -> DrawnErrors | None:
+    def later() -> StandardErrors | None:
         refit = again if closed else _stepped(fitted, some)
         if refit is None:
             return None
-        drawn = (rows.draw(_AMOUNT).of(features) for _ in range(_DRAWS))
-        n_units = rows.parcels.fewest / n_values
-        return _errors(fitted, map(refit, chain([some], drawn)), n_units, _AMOUNT)
+        n_draws = _ROW_DRAWS if smooth else _DRAWS
+        others = (rows.draw(_AMOUNT).of(features) for _ in range(n_draws))
+        n_units = rows.parcels.fewest / (1 if smooth else n_values)
+        return _errors(fitted, map(refit, chain([some], others)), n_units, _AMOUNT)
 
     return later
 
@@ -120,7 +138,7 @@ def sample_errors(fitted: Fitted, samples: Samples) -> Later | None:
     return partial(_sample_errors, fitted, samples)
 
 
-def _sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
+def _sample_errors(fitted: Fitted, samples: Samples) -> StandardErrors | None:
     """Return the errors of a map that was found from rows in strata."""
     samples = with_spread(fitted.family, samples)
     units = sample_units(fitted.family, samples)
@@ -142,9 +160,9 @@ def _sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
     except np.linalg.LinAlgError:
         return None
     whole, rng = function(samples)(near.start)[1], np.random.default_rng(0)
-    drawn = (some.resampled(rng) for _ in range(_ROW_DRAWS))
-    drawn = (sample for sample in drawn if min(map(len, sample.query + sample.reference)))
-    gradients = np.array([function(sample)(near.start)[1] for sample in drawn])
+    others = (some.resampled(rng) for _ in range(_ROW_DRAWS))
+    others = (sample for sample in others if min(map(len, sample.query + sample.reference)))
+    gradients = np.array([function(sample)(near.start)[1] for sample in others])
     if len(gradients) < _FEWEST_DRAWS:
         return None
     # a row that is drawn twice is like itself, so that draws differ from all rows also on average;
@@ -158,7 +176,7 @@ def _sample_errors(fitted: Fitted, samples: Samples) -> DrawnErrors | None:
 
 def moment_errors(
     fitted: Fitted, domains: Study, comparison: Comparison, shared: bool
-) -> DrawnErrors | None:
+) -> StandardErrors | None:
     """Return the errors of a diagonal map that was found from moments of strata, if possible."""
     family, kept, rng = fitted.family, fitted.kept, np.random.default_rng(0)
     nothing_free = not (family.has_scale or family.has_offset)
@@ -167,14 +185,14 @@ def moment_errors(
         return None
     rows = ResampledMoments(domains, comparison, shared, family.has_scale, rng, _PARCELS)
 
-    def refit(drawn: Array) -> _Map:
-        found = fitted.divergence.solve(family, rows.pair(drawn))
+    def refit(weights: Array) -> _Map:
+        found = fitted.divergence.solve(family, rows.pair(weights))
         return found.scale[kept], found.offset[kept]
 
     once = np.ones(len(rows.parcels.cell))
-    drawn = (rows.parcels.weights(rng, _AMOUNT) for _ in range(_DRAWS))
+    others = (rows.parcels.weights(rng, _AMOUNT) for _ in range(_DRAWS))
     n_units = rows.parcels.fewest / len(comparison.support.weights)
-    return _errors(fitted, map(refit, chain([once], drawn)), n_units, _AMOUNT)
+    return _errors(fitted, map(refit, chain([once], others)), n_units, _AMOUNT)
 
 
 def _around(fitted: Fitted, units: Units | FeatureUnits) -> Coordinates | None:
@@ -183,7 +201,7 @@ def _around(fitted: Fitted, units: Units | FeatureUnits) -> Coordinates | None:
     return near if len(near.start) else None
 
 
-def low_rank_errors(fitted: Fitted, factors: Factors) -> DrawnErrors | None:
+def low_rank_errors(fitted: Fitted, factors: Factors) -> StandardErrors | None:
     """Return the errors of a map of low rank, if they are known."""
     found, rank = fitted.found, fitted.family.rank
     domains, comparison, d = factors.domains, factors.comparison, len(found.scale)
@@ -205,23 +223,23 @@ def low_rank_errors(fitted: Fitted, factors: Factors) -> DrawnErrors | None:
     parcel, units = parcels(domains, cells(domains, comparison), n_values, rng, _PARCELS)
     once = np.ones(len(parcel)) if domains.weights is None else domains.weights
 
-    def drawn() -> FactorPair:
+    def resampled() -> FactorPair:
         weights = once * np.append(units.weights(rng, _LITTLE), 0.0)[parcel]
-        resampled = replace(factors, domains=replace(domains, weights=weights))
-        return resampled.after(found.scale, found.offset, pair)
+        other = replace(factors, domains=replace(domains, weights=weights))
+        return other.after(found.scale, found.offset, pair)
 
     def refit(some: FactorPair) -> _Map:
         result = after_start(pair, found, step(function(some, 0.0)(theta)[1]), rank).dense()
         return result.scale, result.offset
 
-    maps = map(refit, chain([pair], (drawn() for _ in range(_ROW_DRAWS))))
+    maps = map(refit, chain([pair], (resampled() for _ in range(_ROW_DRAWS))))
     whole = replace(fitted, settled=fitted.settled.dense())
     return _errors(whole, maps, units.fewest / n_values, _LITTLE)
 
 
 def _errors(
     fitted: Fitted, maps: Iterable[_Map], n_units: float, amount: float = 1.0
-) -> DrawnErrors | None:
+) -> StandardErrors | None:
     """Return errors from the plain map and those of draws, which went only so far."""
     plain, *draws = maps
     draws = [draw for draw in draws if np.isfinite(draw[0]).all() and np.isfinite(draw[1]).all()]
@@ -234,4 +252,16 @@ def _errors(
     scales, offsets = (old + wider * (new - old) for old, new in zip(plain, parts))
     A, b, kept = fitted.settled.scale, fitted.settled.offset, np.flatnonzero(fitted.kept)
     A = A[kept] if A.ndim == 1 else A[np.ix_(kept, kept)]
-    return DrawnErrors(scales, offsets, (A - plain[0], b[kept] - plain[1])).among(fitted.kept)
+    pull = _put(A - plain[0], fitted.kept, 0), _put(b[kept] - plain[1], fitted.kept, 0)
+    return drawn(_put(scales, fitted.kept, 1), _put(offsets, fitted.kept, 1), pull)
+
+
+def _put(values: Array, kept: Array, n_before: int) -> Array:
+    """Put values into zeros at the places that are kept, along all axes but the first ones."""
+    if kept.all():
+        return values
+    n_axes = values.ndim - n_before
+    result = np.zeros(values.shape[:n_before] + (len(kept),) * n_axes)
+    places: Any = (..., *np.ix_(*[np.flatnonzero(kept)] * n_axes))
+    result[places] = values
+    return result

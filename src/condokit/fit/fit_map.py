@@ -397,7 +397,7 @@ def _fit_matrix(domains: Study, recipe: Recipe, comparison: Comparison) -> Found
     settled, errors = _towards_identity(*start, recipe), None
     if recipe.finds_errors and kept.any() and domains.is_whole:
         fitted = Fitted(divergence, recipe.family, solution, settled, kept)
-        errors = matrix_errors(fitted, domains, comparison, pair)
+        errors = matrix_errors(fitted, domains, comparison, recipe.conditional, pair)
     return settled, facts, errors
 
 

@@ -151,14 +151,15 @@ class AffineMap(Map):
 
     def compose(self, other: Any) -> Any:  # noqa: D102
         if other.kind == "monotone":
-            return other.of_line(self).compose(other)
+            return other.of_line(self).with_errors(self.errors).compose(other)
         order, names = self.joined(other)
         if not (self.has_own_outputs or other.has_own_outputs):
             first = other.matrix.take(order)
         else:  # its outputs alone are reordered
             first = other.matrix if order == sorted(order) else Matrix(other.A[order])
         offset = self.without_links(other.offset[order][None])[0]
-        return AffineMap(offset=offset, **self.matrix.compose(first).arrays(), **names)
+        both = AffineMap(offset=offset, **self.matrix.compose(first).arrays(), **names)
+        return both.with_errors_of(other, self) if order == sorted(order) else both
 
     def _kind_in_words(self) -> str:
         return self.kind if self.left is None else f"low-rank: diagonal plus {self.left.shape[1]}"

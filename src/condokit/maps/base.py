@@ -1,7 +1,8 @@
 """What every fitted map is: immutable, a transformer that is always fitted, and a file."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from html import escape
 from operator import attrgetter
 from typing import Any, ClassVar, Self
@@ -9,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from condokit.checks import Array, did_you_mean, listing
+from condokit.checks import Array, NeedsRows, did_you_mean, listing, said
 from condokit.data import links as linking
 from condokit.data.blocks import blocks_of
 from condokit.data.tables import Table
@@ -19,10 +20,12 @@ from condokit.maps import file as mapfile
 from condokit.maps.lazily import map_lazily
 from condokit.maps.profile import Check, Profile, check
 from condokit.maps.provenance import FrozenDict, check_provenance
+from condokit.maps.standard_errors import CurveErrors, StandardErrors, chained, read_errors
 
 _MOST_SHOWN = 6  # outputs that are printed
 _NO_ARGUMENTS = {"format", "schema", "condokit", "sha256", "kind", "label"}
-_NO_ARGUMENTS |= {"fitted_on", "provenance"}  # of the constructor
+_NO_ARGUMENTS |= {"fitted_on", "provenance", "errors"}  # of the constructor
+_ERRORS = "_errors"  # or how to find them
 _IDENTITY = attrgetter("kind", "feature_names", "links", "output_names")  # and the numbers
 
 
@@ -159,9 +162,35 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     ) -> Self:
         """Return the same map with a profile of the data it was fitted on, and how it was."""
         same = object.__new__(type(self))
-        own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        own = {k: value for k, value in vars(self).items() if not k.startswith("_") or k == _ERRORS}
         same.__dict__.update(own, fitted_on=fitted_on, provenance=check_provenance(provenance))
         return same
+
+    @property
+    def errors(self) -> StandardErrors | None:
+        """Standard errors of the map, None if they are not known; of matrices found when asked."""
+        found = self.__dict__.get(_ERRORS)
+        if callable(found):
+            found = self.__dict__[_ERRORS] = found()
+        return found
+
+    def with_errors(
+        self, errors: StandardErrors | Callable[[], StandardErrors | None] | None
+    ) -> Self:
+        """Return the same map with its errors, or with how to find them."""
+        same = self.with_origin(self.fitted_on, self.provenance)
+        same.__dict__[_ERRORS] = errors
+        return same
+
+    def with_errors_of(self, first: "Map", second: "Map") -> Self:
+        """Return this map, the second after the first, with the errors of both if known."""
+        if any(one.__dict__.get(_ERRORS) is None for one in (first, second)):
+            return self
+        return self.with_errors(partial(chained, first, second, self))
+
+    def __getstate__(self) -> Any:
+        self.__dict__[_ERRORS] = self.errors  # what finds them is no part of a file
+        return super().__getstate__()
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -195,7 +224,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         """
         return self
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: Any, *, return_std: bool = False) -> Any:
         """Map every row, as calling the map does.
 
         Of lazy frames, Dask collections and Arrow datasets the result is lazy as well, with all
@@ -205,13 +234,27 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         ----------
         X : array or data frame of shape (n_rows, n_columns)
             Query rows. Features are found by name if the map has names.
+        return_std : bool, default=False
+            Whether to return also the standard error of every mapped value, as far as it comes from
+            the map. Known of fitted maps, and kept by `save`.
 
         Returns
         -------
         array or data frame of shape (n_rows, n_features)
-            The mapped features, in the container of X.
+            The mapped features, in the container of X; with `return_std` a pair of these.
         """
-        return self(X)
+        if not return_std:
+            return self(X)
+        if self.errors is None:
+            raise ValueError("The standard errors of this map are not known.")
+        if blocks_of(X) is not None:
+            raise NeedsRows(said("{@`return_std`} needs rows in memory. Collect {@`X`} first."))
+        table = self._matched(X)
+        errors = table.output(self.shape[0])
+        for rows, chunk in table.chunks():
+            errors[rows] = self.errors.of_mapped(chunk, self)
+        names = self.outputs(table.columns)
+        return self(X), table.rebuild(errors, names, False, depends=self.depends)
 
     def inverse_transform(self, X: Any) -> Any:
         """Map every row back.
@@ -249,9 +292,13 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         """Map every row; see `transform`."""
         if (blocks := blocks_of(X)) is not None:
             return map_lazily(self, blocks)
-        owner = f"this {type(self).__name__}"
-        table = Table(X).match(self.feature_names, self.n_features_in_, owner)
+        table = self._matched(X)
         return table.rebuild(self.apply(table), self.outputs(table.columns), depends=self.depends)
+
+    def _matched(self, X: Any) -> Table:
+        """Return the features of a table in the order of the map."""
+        owner = f"this {type(self).__name__}"
+        return Table(X).match(self.feature_names, self.n_features_in_, owner)
 
     def outputs(self, columns: Sequence[str] | None) -> Sequence[str] | None:
         """Return the names of what comes out of columns with or without names."""
@@ -368,23 +415,28 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             raise ValueError("The two maps have different links, so they do not make one map.")
         return order, {"feature_names": takes or other.feature_names, "links": self.links}
 
-    def save(self, path: Place) -> None:
+    def save(self, path: Place, *, errors: bool | None = None) -> None:
         """Write the map to a small readable JSON file, the same bytes for the same map.
 
         Parameters
         ----------
         path : path or open file
             Where to write, whole or not at all.
+        errors : bool or None, default=None
+            Whether standard errors are written, as far as they are known, for
+            ``transform(X, return_std=True)``. None writes those of lines and curves; those of a
+            matrix of d features are found first, and are about d times as many numbers as it has.
         """
-        documents.write(path, self.to_dict(), mapfile.MAPS)
+        documents.write(path, self.to_dict(errors), mapfile.MAPS)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of the map's file."""
+    def to_dict(self, errors: bool | None = None) -> dict[str, Any]:
+        """Return the content of the map's file, with standard errors as in `save`."""
         optional = {
             "links": self.links,
             "output_names": self.output_names,
             "provenance": self.provenance,
             "fitted_on": self.fitted_on and self.fitted_on.to_dict(),
+            "errors": self._errors_told(errors),
         }
         return {
             "kind": self.kind,
@@ -392,6 +444,17 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             **{name: array.tolist() for name, array in self.arrays().items()},
             **{name: value for name, value in optional.items() if value is not None},
         }
+
+    def _errors_told(self, wanted: bool | None) -> dict[str, Any] | None:
+        """Return standard errors for a file, None without."""
+        is_small = self.kind in ("diagonal", "monotone")
+        if not (is_small if wanted is None else wanted) or self.errors is None:
+            return None
+        if isinstance(self.errors, CurveErrors) != (self.kind == "monotone"):
+            return None  # of lines beside curves
+        told = self.errors.to_dict()
+        known = told and all(np.isfinite(numbers).all() for numbers in told.values())
+        return {name: numbers.tolist() for name, numbers in told.items()} if known else None
 
     @classmethod
     def load(cls, path: Place) -> Self:
@@ -415,7 +478,9 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         arguments = {name: value for name, value in content.items() if name not in _NO_ARGUMENTS}
         profile = content.get("fitted_on")
         profile = None if profile is None else Profile.from_dict(profile)
-        return cls(**arguments).with_origin(profile, content.get("provenance"))
+        found = cls(**arguments).with_origin(profile, content.get("provenance"))
+        errors = content.get("errors")
+        return found if errors is None else found.with_errors(read_errors(found, errors))
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         n_outputs, n = self.shape

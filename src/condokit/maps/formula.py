@@ -65,3 +65,12 @@ def lines_of(knots: Array, values: Array, ends: Array) -> tuple[Array, Array, Ar
     slopes = np.concatenate([ends[..., :1], steep, ends[..., 1:]], axis=-1)
     starts, images = (np.concatenate([a[..., :1], a], axis=-1) for a in (knots, values))
     return starts, images, slopes
+
+
+def interpolated(x: Array, knots: Array, values: Array, slopes: Array) -> Array:
+    """Return the image of numbers under lines between knots, and beyond them with these slopes."""
+    out = np.interp(x, knots, values)
+    below, above = x < knots[0], x > knots[-1]
+    out[below] = values[0] + slopes[0] * (x[below] - knots[0])
+    out[above] = values[-1] + slopes[1] * (x[above] - knots[-1])
+    return np.asarray(out)

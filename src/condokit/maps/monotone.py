@@ -8,7 +8,7 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data import links as linking
 from condokit.maps.base import Map
-from condokit.maps.formula import lines_of
+from condokit.maps.formula import interpolated, lines_of
 from condokit.maps.matrices import checked
 from condokit.maps.profile import Profile
 
@@ -138,7 +138,8 @@ class MonotoneMap(Map):
         x = _spread(x)
         middle = np.stack([interpolated(*row) for row in zip(x, knots, values, slopes)])
         y = self.without_links(middle.T).T
-        return MonotoneMap(x, _spread(y), slopes * self.slopes, **names)
+        both = MonotoneMap(x, _spread(y), slopes * self.slopes, **names)
+        return both.with_errors_of(other, self) if order == sorted(order) else both
 
     def reach(self) -> tuple[Array, Array]:
         """Return the first and last knots, beyond which curves are lines that no data support."""
@@ -165,15 +166,6 @@ def drawn_curves(curves: MonotoneMap, errors: Any, bent: Any, most: int) -> list
         out.append({"feature": str(names[j]), "x": curves.knots[j], "y": y})
         out[-1] |= dict(zip(("low", "high"), bounds))
     return out
-
-
-def interpolated(x: Array, knots: Array, values: Array, slopes: Array) -> Array:
-    """Return the image of numbers under lines between knots, and beyond them with these slopes."""
-    out = np.interp(x, knots, values)
-    below, above = x < knots[0], x > knots[-1]
-    out[below] = values[0] + slopes[0] * (x[below] - knots[0])
-    out[above] = values[-1] + slopes[1] * (x[above] - knots[-1])
-    return np.asarray(out)
 
 
 def _spread(rows: Array) -> Array:

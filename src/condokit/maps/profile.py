@@ -182,7 +182,7 @@ class Profile:
         """Tell whether two profiles are of the same rows, as far as rounded ones tell."""
         if self.n_rows != other.n_rows or len(self.mean) != len(other.mean):
             return False
-        fine = 1.1 * np.fmax(_steps(self.sd), _steps(other.sd))
+        fine = 1.1 * np.fmax(steps(self.sd), steps(other.sd))
         return all(
             _close(getattr(self, name), getattr(other, name), fine) for name in ("mean", "sd")
         )
@@ -199,10 +199,10 @@ class Profile:
         Profile
             As files have it.
         """
-        step, size = _steps(self.sd), _digits(self.sd)
-        mean = np.where(step > 0, _multiples(np.rint, self.mean, step), self.mean)
+        step, size = steps(self.sd), _digits(self.sd)
+        mean = np.where(step > 0, multiples(np.rint, self.mean, step), self.mean)
         low, high = (
-            ends if ends is None else np.where(step > 0, _multiples(turn, ends, step), ends)
+            ends if ends is None else np.where(step > 0, multiples(turn, ends, step), ends)
             for ends, turn in ((self.low, np.floor), (self.high, np.ceil))
         )
         return replace(self, mean=mean, sd=size, low=low, high=high)
@@ -414,7 +414,7 @@ class Monitor:
         assert profile is not None
         m, sd = profile._n_known(), ones_for_zeros(profile.sd)
         if profile.is_told:  # moments are rounded: what that may have changed is no drift
-            mean = np.sign(mean) * np.maximum(np.abs(mean) - 0.5 * _steps(profile.sd) / sd, 0.0)
+            mean = np.sign(mean) * np.maximum(np.abs(mean) - 0.5 * steps(profile.sd) / sd, 0.0)
             less, more = np.maximum(variance / _ROUNDED, 1.0), np.minimum(variance * _ROUNDED, 1.0)
             variance = np.where(variance > 1, less, more)
         low = -np.inf if profile.low is None else (profile.low - profile.mean) / sd
@@ -448,7 +448,7 @@ def _digits(sd: Array) -> Array:
     return np.array([float(f"{s:.1e}") for s in sd])
 
 
-def _steps(sd: Array) -> Array:
+def steps(sd: Array) -> Array:
     """Return the power of ten at a tenth of standard deviations, or below it; 0 for none."""
     size = np.where(np.isfinite(sd) & (sd > 0), _digits(sd), 1.0)
     with np.errstate(all="ignore"):
@@ -456,7 +456,7 @@ def _steps(sd: Array) -> Array:
     return np.where(np.isfinite(sd) & (sd > 0) & (step > 0), step, 0.0)
 
 
-def _multiples(turn: Any, values: Array, step: Array) -> Array:
+def multiples(turn: Any, values: Array, step: Array) -> Array:
     """Return multiples of powers of ten, in their shortest form."""
     power = -np.rint(np.log10(ones_for_zeros(step)))
     with np.errstate(all="ignore"):

@@ -1,7 +1,13 @@
-"""Standard errors of maps, and of the values that they give."""
+"""Standard errors of maps, and of the values that they give: a covariance, or draws.
+
+Of a line for every feature, or a curve, errors are a covariance of its numbers; of a matrix they
+are draws, each the change of all entries at once. Both are passed on by other maps, and both are
+written to the file of their map, rounded.
+"""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +15,12 @@ import numpy as np
 from condokit.checks import Array, refusal
 from condokit.data import links
 from condokit.data.arrays import ones_for_zeros
-from condokit.maps.base import Map
-from condokit.maps.monotone import interpolated
+from condokit.maps.formula import interpolated
+from condokit.maps.profile import multiples, steps
 
 _MOST_VALUES = 1 << 22  # of rows under all draws that are kept at a time
+_DIGITS = 3  # of errors in files,
+_DIGITS_OF_MATRICES = 6  # as large ones cancel where features are much alike
 
 
 class StandardErrors(ABC):
@@ -22,6 +30,8 @@ class StandardErrors(ABC):
     farther from the truth than sampling alone tells, so the pull counts as an error of its own:
     :math:`\mathrm{se}^2 + (\tilde m x + \tilde b - m x - b)^2`.
     """
+
+    is_drawn: bool = False  # whether they come from resampled rows, not from a formula
 
     @property
     def scale(self) -> Array:
@@ -41,7 +51,11 @@ class StandardErrors(ABC):
     def std(self, X: Array) -> Array:
         """Return the standard error of the image of every value, on the scale of the links."""
 
-    def of_mapped(self, X: Array, map: Map) -> Array:
+    def to_dict(self) -> dict[str, Array]:
+        """Return numbers for a file, rounded so that they tell of no row; none if it has none."""
+        return {}
+
+    def of_mapped(self, X: Array, map: Any) -> Array:
         """Return the standard errors of mapped rows; with links, half the change that they make."""
         with np.errstate(over="ignore", invalid="ignore"):
             if map.links is None:
@@ -59,8 +73,30 @@ class StandardErrors(ABC):
         return found
 
 
+class LineErrors(StandardErrors):
+    """Errors of affine maps: they are squares of linear functions, so they pass through others."""
+
+    centre: Array
+
+    @abstractmethod
+    def at(self, centre: Array) -> Any:
+        """Return the same errors, told from another centre."""
+
+    @abstractmethod
+    def passed(self, map: Any) -> Any:
+        """Return the errors after another affine map."""
+
+    @abstractmethod
+    def behind(self, map: Any, centre: Array) -> Any:
+        """Return the errors of what follows after another affine map, by what goes into that."""
+
+    @abstractmethod
+    def plus(self, other: Any, times: float = 1.0) -> Any:
+        """Return the errors of a sum with independent ones, whose variances count so often."""
+
+
 @dataclass(frozen=True)
-class DiagonalErrors(StandardErrors):
+class DiagonalErrors(LineErrors):
     r"""Standard errors of a diagonal map, x to r + m (x - c).
 
     A pull is one of :math:`\log m` and one of r: :math:`\tilde m^2 [\mathrm{se}(\log m)^2 +
@@ -72,6 +108,7 @@ class DiagonalErrors(StandardErrors):
     of_image: Array  # of r
     centre: Array  # c, the point whose image is learned independently of the scale
     covariance: Array | float = 0.0  # of the two errors, as far as it is not nothing
+    is_drawn: bool = False
 
     @classmethod
     def of(cls, plain: Any, settled: Any) -> "DiagonalErrors | None":
@@ -96,14 +133,74 @@ class DiagonalErrors(StandardErrors):
         unit = ones_for_zeros(both)  # so that squares of large values do not overflow
         return both * np.sqrt(np.maximum(1 + 2 * (away / unit) * (self.covariance / unit), 0.0))
 
+    def at(self, centre: Array) -> "DiagonalErrors":  # noqa: D102
+        image = self.std(centre[None])[0]
+        covariance = self.covariance + (centre - self.centre) * self.of_scale**2
+        return replace(self, of_image=image, centre=centre, covariance=covariance)
+
+    def passed(self, map: Any) -> LineErrors:  # noqa: D102
+        if map.kind != "diagonal":
+            return self.draws().passed(map)
+        scale, image = np.abs(map.scale) * self.of_scale, np.abs(map.scale) * self.of_image
+        both = map.scale**2 * self.covariance
+        return replace(self, of_scale=scale, of_image=image, covariance=both)
+
+    def behind(self, map: Any, centre: Array) -> LineErrors:  # noqa: D102
+        if map.kind != "diagonal":
+            return self.draws().behind(map, centre)
+        here = self.at(map.without_links(centre[None])[0])
+        scale, both = here.of_scale * np.abs(map.scale), here.covariance * map.scale
+        return replace(here, of_scale=scale, covariance=both, centre=centre)
+
+    def plus(self, other: LineErrors, times: float = 1.0) -> LineErrors:  # noqa: D102
+        if not isinstance(other, DiagonalErrors):
+            return self.draws().plus(other, times)
+        other, root = other.at(self.centre), np.sqrt(times)
+        scale = np.hypot(self.of_scale, root * other.of_scale)
+        image = np.hypot(self.of_image, root * other.of_image)
+        both = self.covariance + times * other.covariance
+        return DiagonalErrors(scale, image, self.centre, both, self.is_drawn or other.is_drawn)
+
+    def draws(self) -> "DrawnErrors":
+        """Return the same errors as draws, in which every feature changes by itself."""
+        free, own = self._uncorrelated(), np.arange(len(self.centre))
+        scales = np.zeros((2 * len(own), len(own), len(own)))
+        images = np.zeros((2 * len(own), len(own)))
+        images[own, own] = free.of_image
+        scales[len(own) + own, own, own] = free.of_scale
+        return DrawnErrors(scales, images, free.centre).at(self.centre)
+
+    def _uncorrelated(self) -> "DiagonalErrors":
+        """Return the same errors around the point whose image is uncorrelated with the scale."""
+        move = self.covariance / ones_for_zeros(self.of_scale) / ones_for_zeros(self.of_scale)
+        found = self.at(self.centre - np.where(self.of_scale > 0, move, 0.0))
+        return replace(found, covariance=0.0)
+
+    def to_dict(self) -> dict[str, Array]:  # noqa: D102
+        found = self._uncorrelated()
+        centre = _near(found.centre, found.of_image, found.of_scale)
+        scale, image = _few_digits(found.of_scale), _few_digits(found.of_image)
+        return {"scale": scale, "image": image, "centre": centre}
+
 
 @dataclass(frozen=True)
 class CurveErrors(StandardErrors):
-    """Standard errors of increasing curves, at their knots, and growing beyond them."""
+    """Standard errors of increasing curves, at their knots, and growing beyond them.
+
+    Those of neighbouring knots are taken for one and the same, so that they pass between them.
+    """
 
     knots: Array  # (n_features, n_knots)
     values: Array  # errors of the values there
     slopes: Array  # (n_features, 2): by which they grow below and above
+    is_drawn: bool = False
+
+    @classmethod
+    def at_knots(cls, knots: Array, std: Any) -> "CurveErrors":
+        """Return a function of rows, that gives errors, at knots and a range beyond them."""
+        ends, wide = knots[:, [0, -1]], np.ptp(knots, axis=1)[:, None] * [[-1.0, 1.0]]
+        values, there, far = (std(x.T).T for x in (knots, ends, ends + wide))
+        return cls(knots, values, np.maximum(far - there, 0.0) / np.abs(wide))
 
     def tables(self) -> dict[str, Array]:  # noqa: D102
         return {"values": self.values}
@@ -113,45 +210,194 @@ class CurveErrors(StandardErrors):
         rows = zip(X.T, self.knots, self.values, growth)
         return np.column_stack([interpolated(*row) for row in rows])
 
+    def to_dict(self) -> dict[str, Array]:  # noqa: D102
+        return {"values": _few_digits(self.values), "slopes": _few_digits(self.slopes)}
+
 
 @dataclass(frozen=True)
-class DrawnErrors(StandardErrors):
-    """Maps refitted to resampled rows."""
+class DrawnErrors(LineErrors):
+    r"""Standard errors of a matrix: changes of all its entries at once, whose squares add up.
 
-    scales: Array  # (n_draws, n_features) or (n_draws, n_outputs, n_features): or matrices
-    offsets: Array  # (n_draws, n_outputs)
-    # by how much scale and offset of the map differ from the plain estimate that was refitted
-    pull: tuple[Array, Array] | None = None
+    :math:`\mathrm{se}_j(x)^2 = \sum_k (i_{kj} + s_{kj}' (x - c))^2`.
+    """
 
-    def among(self, kept: Array) -> "DrawnErrors":
-        """Return the errors of more features, of which these are kept; the others have none."""
-        if kept.all():
-            return self
-        pull = self.pull and (_put(self.pull[0], kept, 0), _put(self.pull[1], kept, 0))
-        return DrawnErrors(_put(self.scales, kept, 1), _put(self.offsets, kept, 1), pull)
+    scales: Array  # (n_draws, n_outputs, n_features)
+    images: Array  # (n_draws, n_outputs): changes of the image of the centre
+    centre: Array  # (n_features,)
+    by_output: bool = False  # whether draws of one output have nothing to do with those of another
+    is_drawn: bool = True
 
     @property
     def scale(self) -> Array:  # noqa: D102
-        return np.hypot(self.scales.std(axis=0, ddof=1), 0.0 if self.pull is None else self.pull[0])
+        found: Array = np.sqrt((self.scales**2).sum(axis=0))
+        return found
 
     def std(self, X: Array) -> Array:  # noqa: D102
-        out, step = np.empty((len(X), self.offsets.shape[1])), _MOST_VALUES // self.offsets.size + 1
+        out, step = np.empty((len(X), self.images.shape[1])), _MOST_VALUES // self.images.size + 1
         for start in range(0, len(X), step):
-            part = X[start : start + step]
-            values = [_times(part, A) + b for A, b in zip(self.scales, self.offsets)]
-            out[start : start + step] = np.std(values, axis=0, ddof=1)
-        return out if self.pull is None else np.hypot(out, _times(X, self.pull[0]) + self.pull[1])
+            part = X[start : start + step] - self.centre
+            change = [part @ scale.T + image for scale, image in zip(self.scales, self.images)]
+            out[start : start + step] = np.linalg.norm(change, axis=0)
+        return out
+
+    def at(self, centre: Array) -> "DrawnErrors":  # noqa: D102
+        images = self.images + self.scales @ (centre - self.centre)
+        return replace(self, images=images, centre=centre)
+
+    def passed(self, map: Any) -> "DrawnErrors":  # noqa: D102
+        if map.kind == "diagonal":
+            return replace(
+                self, scales=map.scale[:, None] * self.scales, images=map.scale * self.images
+            )
+        A, scales, images = map.A, self.scales, self.images
+        if self.by_output:  # every output changes by itself
+            scales, images = (
+                np.einsum("kj...,ji->kji...", part, np.eye(len(A.T))).reshape(-1, *part.shape[1:])
+                for part in (scales, images)
+            )
+        return replace(self, scales=A @ scales, images=images @ A.T, by_output=False)
+
+    def behind(self, map: Any, centre: Array) -> "DrawnErrors":  # noqa: D102
+        here = self.at(map.without_links(centre[None])[0])
+        return replace(here, scales=here.scales @ map.A, centre=centre)
+
+    def plus(self, other: Any, times: float = 1.0) -> "DrawnErrors":  # noqa: D102
+        other = other.draws() if isinstance(other, DiagonalErrors) else other
+        other = other.at(self.centre)
+        scales = np.concatenate([self.scales, np.sqrt(times) * other.scales])
+        images = np.concatenate([self.images, np.sqrt(times) * other.images])
+        return DrawnErrors(scales, images, self.centre, self.by_output or other.by_output)
+
+    def to_dict(self) -> dict[str, Array]:
+        """Return the factor of a covariance for every output, which has forgotten the draws.
+
+        With seeds that are known, draws of few rows would tell of each row what it changes.
+        """
+        wide = self.scales.shape[2]
+        best = np.linalg.lstsq(self.scales.reshape(-1, wide), -self.images.ravel(), rcond=1e-8)[0]
+        slopes = np.sqrt((self.scales**2).sum(axis=(0, 1)))
+        found = self.at(_near(self.centre + best, self.at(self.centre + best)._size, slopes))
+        changes = np.concatenate([found.images[:, :, None], found.scales], axis=2)
+        padded = np.zeros((changes.shape[1], max(wide + 1, len(changes)), wide + 1))
+        padded[:, : len(changes)] = changes.transpose(1, 0, 2)
+        factors: Any = np.linalg.qr(padded, mode="r")
+        return {"factors": _few_digits(factors, _DIGITS_OF_MATRICES), "centre": found.centre}
+
+    @property
+    def _size(self) -> float:
+        """The error of the image of the centre, of all outputs together."""
+        return float(np.sqrt((self.images**2).sum()))
 
 
-def _times(X: Array, scale: Array) -> Array:
-    """Return rows times scales, or times the transposed matrix."""
-    return X * scale if scale.ndim == 1 else X @ scale.T
+def drawn(scales: Array, offsets: Array, pull: tuple[Array, Array] | None = None) -> LineErrors:
+    """Return the errors of scales or matrices that were refitted to resampled rows.
+
+    A pull is by how much those of the map differ from the plain ones that were refitted.
+    """
+    changes = []
+    for k, refits in enumerate((scales, offsets)):
+        own = (refits - refits.mean(axis=0)) / np.sqrt(len(refits) - 1)
+        changes.append(own if pull is None else np.concatenate([own, pull[k][None]]))
+    slope, image = changes
+    if slope.ndim == 3:
+        return DrawnErrors(slope, image, np.zeros(slope.shape[2]))
+    of_scale = np.sqrt((slope**2).sum(axis=0))
+    unit = ones_for_zeros(of_scale)
+    centre = -((slope / unit) * image).sum(axis=0) / unit  # whose image is uncorrelated
+    return DiagonalErrors(
+        of_scale, np.sqrt(((image + slope * centre) ** 2).sum(axis=0)), centre, is_drawn=True
+    )
 
 
-def _put(values: Array, kept: Array, n_before: int) -> Array:
-    """Put values into zeros at the places that are kept, along all axes but the first ones."""
-    n_axes = values.ndim - n_before
-    result = np.zeros(values.shape[:n_before] + (len(kept),) * n_axes)
-    places: Any = (..., *np.ix_(*[np.flatnonzero(kept)] * n_axes))
-    result[places] = values
-    return result
+def chained(first: Any, second: Any, both: Any) -> StandardErrors | None:
+    """Return the errors of one map after another, whose errors are independent, if all is known."""
+    one, two = first.errors, second.errors
+    if one is None or two is None:
+        return None
+    if isinstance(one, LineErrors) and isinstance(two, LineErrors):
+        found: StandardErrors = one.passed(second).plus(two.behind(first, one.centre))
+        return found
+
+    def std(X: Array) -> Array:
+        error, Y = one.std(X), first.without_links(X)
+        above, below = (second.without_links(Y + sign * error) for sign in (1, -1))
+        return np.hypot((above - below) / 2, two.std(Y))
+
+    if both.kind == "monotone":
+        knots = both.knots
+    elif isinstance(one, CurveErrors):
+        knots = one.knots
+    else:
+        knots = first.inverse().without_links(two.knots.T).T
+    return CurveErrors.at_knots(knots, std)
+
+
+def averaged(maps: Sequence[Any], weights: Array, both: Any) -> StandardErrors | None:
+    r"""Return the errors of an average g of affine maps, if those of all are known.
+
+    Of maps that were learned from the same rows, with weights w that say how likely each is the
+    right one, the variance is :math:`\sum w_k [e_k^2 + (g_k - g)^2]`.
+    """
+    known = [one.errors for one in maps]
+    if not all(isinstance(one, LineErrors) for one in known):
+        return None
+    centre, roots = known[0].centre, np.sqrt(weights)
+    apart = np.stack([one.A - both.A for one in maps]) * roots[:, None, None]
+    images = np.stack([one.offset - both.offset for one in maps]) * roots[:, None]
+    total: Any = DrawnErrors(apart, images, np.zeros(len(centre))).at(centre)
+    for own, weight in zip(known, weights):
+        total = total.plus(own, weight)
+    return total
+
+
+def of_rows(maps: Sequence[Any], shares: Array) -> StandardErrors | None:
+    r"""Return the errors of rows that several maps moved to one reference, as far as these tell.
+
+    Maps to one reference have about half of the variance of their errors in common, that of the
+    reference's rows. Errors e of maps with shares w of the rows then have the variance
+    :math:`\tfrac12 \sum w^2 e^2 + \tfrac12 (\sum w e)^2`, which is at most, and for equal errors
+    is, :math:`\tfrac12 \sum (w^2 + w) e^2`.
+    """
+    known, times = [one.errors for one in maps], (shares**2 + shares) / 2
+    if any(one is None for one in known):
+        return None
+    back = [one.inverse() for one in maps]
+    if not all(isinstance(one, LineErrors) for one in known):
+        place = next(k for k, one in enumerate(known) if isinstance(one, CurveErrors))
+        knots = maps[place].without_links(known[place].knots.T).T
+
+        def std(Y: Array) -> Array:
+            each = [e.std(turn.without_links(Y)) for e, turn in zip(known, back)]
+            return np.sqrt(np.tensordot(times, np.square(each), axes=1))
+
+        return CurveErrors.at_knots(knots, std)
+    centre = maps[0].without_links(known[0].centre[None])[0]
+    each = [error.behind(turn, centre) for error, turn in zip(known, back)]
+    total: Any = DiagonalErrors(np.zeros(len(centre)), np.zeros(len(centre)), centre)
+    for own, t in zip(each, times):
+        total = total.plus(own, t)
+    return total
+
+
+def read_errors(map: Any, fields: dict[str, Array]) -> StandardErrors:
+    """Return the errors that a file has of a map."""
+    if map.kind == "diagonal":
+        return DiagonalErrors(fields["scale"], fields["image"], fields["centre"])
+    if map.kind == "monotone":
+        return CurveErrors(map.knots, fields["values"], fields["slopes"])
+    factors = fields["factors"].transpose(1, 0, 2)
+    return DrawnErrors(factors[:, :, 1:], factors[:, :, 0], fields["centre"], by_output=True)
+
+
+def _near(centre: Array, image: Array | float, scale: Array) -> Array:
+    """Round centres to a tenth of where the error of the scale is as large as that of the image."""
+    with np.errstate(all="ignore"):
+        step = steps(np.where(scale > 0, image / scale, np.nan))
+    found = np.where(step > 0, multiples(np.rint, centre, step), _few_digits(centre))
+    return np.where(scale > 0, found, 0.0)
+
+
+def _few_digits(values: Array, n_digits: int = _DIGITS) -> Array:
+    """Round numbers to a few digits each."""
+    found = [float(f"{value:.{n_digits - 1}e}") for value in values.ravel().tolist()]
+    return np.array(found).reshape(values.shape)

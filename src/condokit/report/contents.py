@@ -15,7 +15,7 @@ from condokit.data.study import Study
 from condokit.maps.affine import AffineMap
 from condokit.maps.monotone import drawn_curves
 from condokit.maps.provenance import setting, versions
-from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
+from condokit.maps.standard_errors import StandardErrors
 from condokit.solvers.lbfgs import threads
 from condokit.trust.assess import Assessment, assess
 from condokit.trust.evaluate import Evaluation, evaluate
@@ -107,9 +107,9 @@ def judged(
 
 
 def _uncertainty(adapter: ConDoAdapter) -> dict[str, Any]:
-    dof, how = degrees_of_freedom(adapter), "resampled" if adapter.errors_ else "none"
-    if isinstance(adapter.errors_, DiagonalErrors) or adapter.map_.kind == "monotone":
-        how = "formula"
+    dof, errors, how = degrees_of_freedom(adapter), adapter.errors_, "none"
+    if errors is not None:
+        how = "resampled" if errors.is_drawn else "formula"
     strengths = (robustness_value(errors, dof) for errors in (1.0, 2.0))
     return {"how": how, **dict(zip(("strength_one_error", "strength_two_errors"), strengths))}
 

@@ -27,7 +27,7 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.arrays import quantiles
 from condokit.data.basis import Cubic
-from condokit.maps.monotone import interpolated
+from condokit.maps.formula import interpolated
 
 WIGGLES = (0.003, 0.03, 0.3, 3.0)  # variances of curvature, in units of residuals
 STRAIGHT = 0.5  # prior probability of the straight line

@@ -214,10 +214,25 @@ def _scores(domains: Study, place: Array, sides: Sequence[Gaussians]) -> tuple[A
 def _along_curves(
     domains: Study, comparison: Comparison, conditional: Conditional, regularised: bool
 ) -> GaussianPair:
-    r"""Return means and :math:`D(z) R D(z)` at a few points; R is the correlation of residuals."""
+    """Return both domains as Gaussians at a few points."""
+    X, points = domains.rows(comparison.used), few_points(comparison)
+    return along_curves(X, points, domains, comparison, conditional, regularised)
+
+
+def along_curves(
+    X: Array,
+    points: tuple[Covariates, Array, Array],
+    domains: Study,
+    comparison: Comparison,
+    conditional: Conditional,
+    regularised: bool,
+) -> GaussianPair:
+    r"""Return means and :math:`D(z) R D(z)` at points; R is the correlation of residuals.
+
+    X are the rows used, points and their weights those of `few_points`.
+    """
     used, covariates = comparison.used, comparison.covariates
-    X, n_folds = domains.rows(used), _FOLDS if regularised else 1
-    at, weights, nearest = few_points(comparison)
+    (at, weights, nearest), n_folds = points, _FOLDS if regularised else 1
     sides, scores, shares = [], [], []
     for side in (comparison.is_query, ~comparison.is_query):
         own = covariates.take(side)

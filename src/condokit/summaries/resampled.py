@@ -7,11 +7,18 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.compare.comparison import Comparison
-from condokit.conditionals.base import moments_from
+from condokit.conditionals.base import Conditional, moments_from
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.study import Study
-from condokit.summaries.gaussians import GaussianPair, gaussians_of, regularise
+from condokit.summaries.gaussians import (
+    GaussianPair,
+    Gaussians,
+    along_curves,
+    few_points,
+    gaussians_of,
+    regularise,
+)
 from condokit.summaries.moments import MomentPair, cells, paired
 
 
@@ -166,11 +173,38 @@ class ResampledGaussians:
             mean, square = np.split(total[1:] / total[0], [d])
             drawn.mean[c] = self.middle[c] + mean
             drawn.scatter[c] = n * (square.reshape(d, d) - np.outer(mean, mean))
-        query, reference = (
-            side if share is None else regularise(side, share)
-            for side, share in (
-                (gaussians_of(drawn.fold(k, 2)), self.pair.shares.get(name))
-                for k, name in enumerate(("query", "reference"))
-            )
-        )
-        return replace(self.pair, query=query, reference=reference)
+        return _with_shares(self.pair, *(gaussians_of(drawn.fold(k, 2)) for k in range(2)))
+
+
+class ResampledCurves:
+    """The same along curves of continuous confounders, which are found anew for every draw."""
+
+    def __init__(
+        self, domains: Study, comparison: Comparison, pair: GaussianPair, conditional: Conditional
+    ) -> None:
+        self.pair, self.rng = pair, np.random.default_rng(0)
+        self.domains, self.comparison, self.conditional = domains, comparison, conditional
+        self.rows, self.points = domains.rows(comparison.used), few_points(comparison)
+        own, groups = comparison.covariates, comparison.covariates.groups
+        cell = own.category + own.n_categories * ~comparison.is_query
+        number = np.arange(len(cell)) if groups is None else groups
+        rows = 1.0 if groups is not None else np.maximum(own.counts, 1.0)
+        self.parcels = Parcels(number, cell, own.n_categories, groups is not None, rows)
+
+    def draw(self, amount: float) -> GaussianPair:
+        """Return the pair of rows with weights that go so far from one as drawing does."""
+        own = self.comparison.covariates
+        weights = own.counts * self.parcels.weights(self.rng, amount)
+        again = replace(self.comparison, covariates=replace(own, weights=weights))
+        how = self.domains, again, self.conditional, False
+        found = along_curves(self.rows, self.points, *how)
+        return _with_shares(self.pair, found.query, found.reference)
+
+
+def _with_shares(pair: GaussianPair, query: Gaussians, reference: Gaussians) -> GaussianPair:
+    """Return other Gaussians in a pair, regularised as its own were."""
+    query, reference = (
+        side if name not in pair.shares else regularise(side, pair.shares[name])
+        for name, side in (("query", query), ("reference", reference))
+    )
+    return replace(pair, query=query, reference=reference)

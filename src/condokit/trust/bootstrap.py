@@ -20,7 +20,7 @@ from condokit.data.study import Study
 from condokit.fit.choose import Candidate
 from condokit.fit.fit_map import Recipe, solve_moments
 from condokit.io.progress import progress
-from condokit.maps.standard_errors import CurveErrors, DrawnErrors, StandardErrors
+from condokit.maps.standard_errors import CurveErrors, StandardErrors, drawn
 from condokit.solvers.lbfgs import threads
 from condokit.summaries.moments import cells
 from condokit.summaries.resampled import Parcels, ResampledMoments
@@ -165,7 +165,7 @@ def _errors_of_curves(
     """Return errors at the knots, figures of features, and changes of values over their range."""
     error = np.hypot(values[1:].std(axis=0, ddof=1), curves.values - values[0])
     growth = np.hypot(slopes[1:].std(axis=0, ddof=1), curves.slopes - slopes[0])
-    errors = CurveErrors(curves.knots, error, growth)
+    errors = CurveErrors(curves.knots, error, growth, is_drawn=True)
     mean = curves.fitted_on.mean[None]
     figures = {"change": (curves.without_links(mean) - mean)[0], "se": errors.std(mean)[0]}
     wide = np.ptp(curves.values, axis=1)[:, None]
@@ -174,7 +174,7 @@ def _errors_of_curves(
 
 def _of_batches(
     adapter: BatchAdapter, study: Study, n_resamples: int, seed: int, verbose: bool
-) -> dict[Any, DrawnErrors]:
+) -> dict[Any, StandardErrors]:
     """Refit all batches to rows drawn within batches and strata, and keep the errors of maps."""
     _, reference, paths, _ = adapter.graph(study)
     if adapter.reference_ == "consensus":
@@ -202,15 +202,15 @@ def _of_batches(
                 yield None
                 continue
             made = [maps[b] for b in others]
-            yield np.stack([one.scale for one in made]), np.stack([one.offset for one in made])
+            yield np.stack([_entries(one) for one in made]), np.stack([one.offset for one in made])
 
     found, _ = _gathered(draws(), n_resamples, verbose)
     scales, offsets = (np.stack(part) for part in zip(*found))
-    errors = {}
+    errors: dict[Any, StandardErrors] = {}
     for place, b in enumerate(others):
         affine = adapter.maps_[study.labels[b]]
-        pull = affine.scale - scales[0, place], affine.offset - offsets[0, place]
-        errors[study.labels[b]] = DrawnErrors(scales[1:, place], offsets[1:, place], pull)
+        pull = _entries(affine) - scales[0, place], affine.offset - offsets[0, place]
+        errors[study.labels[b]] = drawn(scales[1:, place], offsets[1:, place], pull)
     adapter.errors_ = {**adapter.errors_, **errors}
     return errors
 
@@ -288,7 +288,12 @@ def _refit_rows(
             affine.without_links(x.T).T for x in (curves.knots, ends, ends + wide)
         )
         return values, (far - there) / wide
-    return (affine.scale if affine.kind == "diagonal" else affine.A), affine.offset
+    return _entries(affine), affine.offset
+
+
+def _entries(affine: Any) -> Array:
+    """Return the scales of a diagonal map, or all of a matrix."""
+    return affine.scale if affine.kind == "diagonal" else affine.A
 
 
 def _reweighted(domains: Study, used: Array, times: Array | float) -> Study:
@@ -303,7 +308,7 @@ def _errors_of_lines(
     adapter: ConDoAdapter, scales: Array, offsets: Array, pull: Any
 ) -> tuple[StandardErrors, dict[str, Array], Array]:
     """Return errors, figures of features, and by how much of their size entries change in draws."""
-    affine, errors = adapter.map_, DrawnErrors(scales, offsets, pull)
+    affine, errors = adapter.map_, drawn(scales, offsets, pull)
     mean, sd = affine.fitted_on.mean[None], ones_for_zeros(affine.fitted_on.sd)
     if affine.kind == "diagonal":
         figures, entries, unit = _intervals(adapter, errors), affine.scale, np.ones(len(sd))
@@ -317,7 +322,7 @@ def _errors_of_lines(
     return errors, figures, moved
 
 
-def _intervals(adapter: ConDoAdapter, errors: DrawnErrors) -> dict[str, Array]:
+def _intervals(adapter: ConDoAdapter, errors: StandardErrors) -> dict[str, Array]:
     """Return scales and offsets with standard errors and 95% intervals; scales stay positive."""
     affine, support = adapter.map_, adapter.support_
     rows = support.count_query.sum() + support.count_reference.sum()
