@@ -21,7 +21,15 @@ from condokit.batches.estimate import (
 )
 from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
-from condokit.batches.record import BatchReport, account_of_batches, facts_of, maps_of, plain
+from condokit.batches.record import (
+    BatchReport,
+    account_of_batches,
+    facts_of,
+    maps_of,
+    plain,
+    settings_of,
+    with_added,
+)
 from condokit.checks import Array, Note, check_word, listing, noting, refusal
 from condokit.compare.weak_points import batch_weak_points
 from condokit.data.arrays import computing
@@ -38,7 +46,7 @@ from condokit.io.schema import refuse_if, shown
 from condokit.maps import file as mapfile
 from condokit.maps.base import Map
 from condokit.maps.lazily import map_lazily_by
-from condokit.maps.profile import profile
+from condokit.maps.profile import Check, check, profile
 from condokit.maps.provenance import check_provenance
 from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
 from condokit.statistics.domains import as_study
@@ -358,7 +366,8 @@ class BatchAdapter(Adapter):
         self.errors_ = {**self.errors_, label: ChainErrors.of(*parts)}
         self.paths_ = {**self.paths_, label: facts.path}
         self.report_ = replace(self.report_, batches={**before, label: facts})
-        self.provenance_ = {**self.provenance_, "batches": self.report_.plain()}
+        account = self.provenance_, other.provenance_, self.report_
+        self.provenance_ = with_added(*account, label, others)
         return self
 
     def _refuse_other_features(self, X: Any, features: Any) -> None:
@@ -383,6 +392,32 @@ class BatchAdapter(Adapter):
         unused = study.unused if values.columns else ()
         moved = replace(study, tables=(values,), keep=keep, unused=unused)
         return moved.merged(own, self.reference_)
+
+    def check(self, X: Any, *, batch: Any) -> Check:
+        """Tell whether rows look like those of their batches that the maps were fitted on.
+
+        Parameters
+        ----------
+        X, batch
+            As in `transform`.
+
+        Returns
+        -------
+        Check
+            As of `AffineMap.check`, with the batch of what was found; print it.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from condokit import BatchAdapter
+        >>> X, batch = np.random.default_rng(0).normal(size=(200, 1)), np.repeat(["A", "B"], 100)
+        >>> adapter = BatchAdapter(reference="A").fit(X, batch=batch)
+        >>> adapter.check(X, batch=batch).verdict, adapter.check(X + 9, batch=batch).verdict
+        ('as fitted', 'look')
+        """
+        check_is_fitted(self)
+        known = list(self.maps_)
+        return check(self.maps_, X, lambda table: batch_of_rows(batch, table, known))
 
     def plan(
         self, X: Any, *, batch: Any, confounders: Any = None, n: int = 8, **roles: Any
@@ -486,7 +521,8 @@ class BatchAdapter(Adapter):
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "BatchAdapter":
         """Return the adapter of which a file has these fields; raise a ValueError if none."""
-        self, reference = cls(reference=content["reference"]), content["reference"]
+        reference, settings = content["reference"], settings_of(content.get("provenance"))
+        self = cls(ConDoAdapter(**settings) if settings else None, reference=reference)
         self.maps_ = maps_of(content)
         is_known = reference in (*self.maps_, "consensus")
         refuse_if(not is_known, f"'reference' is {shown(reference)}, which is no batch.")

@@ -318,7 +318,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         >>> map_.check(eeg.X_query).verdict, map_.check(1000 * eeg.X_query).verdict
         ('as fitted', 'look')
         """
-        return check(self, X)
+        return check({None: self}, X)
 
     def turned_names(self) -> dict[str, Any]:
         """Return the names of a map that goes the other way, as arguments of its constructor."""
