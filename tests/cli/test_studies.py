@@ -262,3 +262,42 @@ def test_old_may_be_statistics(made, capsys):
     code, _, err = run(capsys, "fit", "B.csv", "--reference", "A.json", "-c", "f0", "-o", "n.json")
     assert code == 2
     assert "has the confounders 'group'" in err
+
+
+def test_exports_of_a_study(made, capsys, monkeypatch):
+    adapter = fitted(capsys)
+    code, _, err = run(capsys, "export", "maps.json", "--sql", "-")
+    assert (code, "--batch" in err) == (2, True)
+    code, out, _ = run(capsys, "export", "maps.json", "--sql", "-", "--batch", "site")
+    assert code == 0
+    duck = pytest.importorskip("duckdb").connect()
+    rows = part(made, "ABC").reset_index(drop=True)
+    duck.register("incoming", rows)
+    mapped = duck.execute(out).df()
+    np.testing.assert_allclose(mapped, adapter.transform(rows, batch="site"), rtol=1e-12)
+    spark = ["export", "maps.json", "--sql", "-", "--batch", "site", "--dialect", "spark"]
+    assert "CASE `site` WHEN 'A' THEN" in run(capsys, *spark)[1]
+    code, _, err = run(capsys, "export", "maps.json", "--python", "adapt.py")
+    assert (code, "many batches need a folder" in err) == (2, True)
+    folders = ["--python", "py/", "--r", "r/", "--onnx", "onnx/", "--float32", "--named"]
+    assert run(capsys, "export", "maps.json", *folders)[0] == 0
+    assert sorted(p.name for p in Path("r").iterdir()) == ["A.R", "B.R", "C.R"]
+    assert sorted(p.name for p in Path("onnx").iterdir()) == ["A.onnx", "B.onnx", "C.onnx"]
+    one = ["export", "maps.json", "--batch-label", "B", "--python", "B.py", "--sql", "B.sql"]
+    assert run(capsys, *one)[0] == 0
+    assert Path("B.py").read_text() == Path("py/B.py").read_text()
+    assert "CASE" not in Path("B.sql").read_text()
+    module = {}
+    exec(Path("B.py").read_text(), module)
+    row = part(made, "B").iloc[0]
+    expected = adapter.maps_["B"](part(made, "B")[made.features])
+    made_by_file = module["adapt"](dict(row[made.features]))
+    np.testing.assert_allclose([*made_by_file.values()], expected.iloc[0], rtol=1e-12)
+    code, _, err = run(capsys, *one)
+    assert (code, "--force" in err) == (2, True)
+    pair = ["B.csv", "--reference", "A.csv", "-c", "group", "-f", "f*", "-q", "-o", "one.json"]
+    assert run(capsys, "fit", *pair)[0] == 0
+    code, _, err = run(capsys, "export", "one.json", "--sql", "-", "--batch", "site")
+    assert (code, "no batches" in err) == (2, True)
+    assert run(capsys, "export", "one.json", "--r", "one.R")[0] == 0
+    assert "adapt <- local" in Path("one.R").read_text()

@@ -1,6 +1,5 @@
 """The commands: parse, call the library, print; what does the work is imported where it is used."""
 
-import csv
 import io
 import json
 import os
@@ -439,30 +438,35 @@ def show(map_file: str, previous: tuple[str, ...], as_json: bool) -> None:
 @click.option("--onnx", metavar="PATH", help="Write an ONNX model.")
 @click.option("--sql", metavar="PATH", help="Write a SELECT; - is standard output.")
 @click.option("--python", metavar="PATH", help="Write a function without dependencies; or -.")
+@click.option("--r", metavar="PATH", help="Write a function of R without packages; or -.")
 @shared.setting("--table", default="incoming", help="With --sql: the table, or SCHEMA.TABLE.")
 @click.option("--keep", multiple=True, help="With --sql: other columns to keep; repeatable.")
+@shared.setting(
+    "--dialect",
+    default="ansi",
+    metavar="NAME",
+    help="With --sql: ansi, bigquery, databricks, duckdb, hive, mariadb, mysql, postgres, "
+    "redshift, snowflake, spark, sqlite, trino, tsql.",
+)
+@click.option("--batch", metavar="COLUMN", help="With --sql and many batches: their column.")
+@click.option("--batch-label", metavar="LABEL", help="Of many batches: the map of this one alone.")
+@click.option("--named", is_flag=True, help="With --onnx: an input and an output of each feature.")
+@click.option("--float32", is_flag=True, help="With --onnx: take and give single precision.")
 @shared.writing
 def export(map_file: str, force: bool, as_json: bool, **options: Any) -> None:
-    """Write a map for other systems: ONNX, SQL or plain Python."""
-    from condokit import export as exports
+    """Write a map for other systems: ONNX, SQL, plain Python or R.
+
+    Of many batches, SQL looks up the map of each row by its label; the others are written into a
+    folder, PATH/, with a file for each batch.
+    """
+    from condokit.cli.exports import exported
     from condokit.io import write_files
 
-    paths = {language: options[language] for language in ("onnx", "sql", "python")}
+    paths = {language: options[language] for language in ("onnx", "sql", "python", "r")}
     if not any(paths.values()):
-        raise click.UsageError("Say what to write: --onnx, --sql or --python.")
-    check_outputs(paths.values(), force, as_json, inputs=[map_file])
-    affine = load_map(map_file)
-    made: dict[str, bytes] = {}
-    if paths["onnx"]:
-        made[paths["onnx"]] = exports.to_onnx(affine)
-    if paths["sql"]:
-        whole = len(options["table"].splitlines()) == 1  # neither nothing nor several lines
-        table = next(csv.reader([options["table"]], delimiter=".")) if whole else [""]
-        if not all(table):
-            raise click.UsageError(f"--table {options['table']!r} is no TABLE or SCHEMA.TABLE.")
-        made[paths["sql"]] = exports.to_sql(affine, table, keep=list(options["keep"])).encode()
-    if paths["python"]:
-        made[paths["python"]] = exports.to_python(affine).encode()
+        raise click.UsageError("Say what to write: --onnx, --sql, --python or --r.")
+    made = exported(load_map(map_file, of_batches=True), paths, options)
+    check_outputs(made, force, as_json, inputs=[map_file])
     write_files(made, force)
     if as_json:
         show_result(paths)

@@ -15,6 +15,7 @@ import click
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
 from condokit.checks import listing, quietly
+from condokit.cli.options import LABELS
 from condokit.cli.outputs import NotMet, tell_warnings
 from condokit.cli.sites import are_statistics, read_sites
 from condokit.cli.tables import IN_MEMORY, file_labels, read_data, reliabilities, split
@@ -245,7 +246,7 @@ class Added(Fitted):
         self.adapter, self.arguments, self.watched = adapter, arguments, False
         self.has_rows = self.is_study = True
         self.column = dict(getattr(adapter, "provenance_", {})).get("column")
-        read = dict.fromkeys(("reference", "domain", "reference_label", "query_label"))
+        read: dict[str, Any] = dict.fromkeys(("reference", "domain", *LABELS[1:]))
         read |= {"keep_unreachable": False, **self._roles(options)}
         study = read_data(**options, **read)
         known = {str(label): label for label in adapter.maps_}
@@ -278,9 +279,9 @@ class Added(Fitted):
             raise click.UsageError("--label and --known-label do not go with --batch.")
         labels: tuple[str, ...] = ()
         if options["more"]:
-            own = file_labels([options["new"]], {"labels": ()}) if not options["label"] else ()
             others = given or file_labels(options["more"], {"labels": ()})
-            labels = (options["label"] or own[0], *others)
+            own = options["label"] or file_labels([options["new"]], {"labels": ()})[0]
+            labels = (own, *others)
             known = [str(label) for label in maps.maps_]
             if strange := [label for label in others if label not in known]:
                 text = f"--known-label: {listing(strange)} has no map; known are {listing(known)}."

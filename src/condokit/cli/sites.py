@@ -171,8 +171,12 @@ def _gathered_like(old: Statistics, options: dict[str, Any]) -> Statistics:
         raise click.UsageError(f"{text} Got -c {','.join(given)}.")
     marks = (f"{name}{':cat' if kind == 'categorical' else ''}" for name, kind in kinds.items())
     label = "new" if path == "-" else Path(Path(path).name.removesuffix(".gz")).stem
-    said = {"domain": None, "label": f"{label} (new)" if label in old.labels else label}
-    said |= {"confounders": tuple(marks), "features": tuple(old.feature_names or ())}
+    said: dict[str, Any] = {
+        "domain": None,
+        "label": f"{label} (new)" if label in old.labels else label,
+    }
+    said |= {"confounders": tuple(marks)}
+    said |= {"features": tuple(old.feature_names or ())}
     said |= {"ranges": tuple(f"{n}={low}:{high}" for n, (low, high) in old.ranges.items())}
     return gather((path,), **{**options, **said, "reference_label": None, "given": None})
 
