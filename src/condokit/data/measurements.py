@@ -48,6 +48,8 @@ _MOST_NAMED = 100_000  # rows in which subjects are looked for by the name of a 
 _MOST_UNNAMED = 5000  # and by its values alone
 _LARGEST_CODE = 2.0**64  # no identifier has more bits; all larger numbers are whole
 _FEWEST_CELLS = 20  # of a batch that tells which variables are mostly zero
+_FEWEST_SPREAD = 30  # rows that tell how whole numbers are spread
+_WIDE_STEPS = 5  # between neighbours, below which they were given out in order
 _MOSTLY = 0.8  # share of zeros in a batch beyond which a variable of AnnData is left alone
 
 
@@ -211,4 +213,20 @@ def looks_like(x: Array, site: Array) -> str:
         return ""
     # the number of a subject that is in several domains occurs once in each
     distinct = len(np.unique(np.column_stack([x, site])[known], axis=0))
-    return _IDENTIFIERS if distinct == known.sum() else ""
+    if distinct < known.sum() or _are_measured(x[known], values, site[known]):
+        return ""
+    return _IDENTIFIERS
+
+
+def _are_measured(x: Array, values: Array, site: Array) -> bool:
+    """Tell whether whole numbers, of which none comes twice, are spread as measurements are.
+
+    Numbers that were given out are consecutive, or evenly spread within a domain, where the
+    kurtosis of n of them is 1.8 and below 1.8 + 6 / sqrt(n) in 99 of 100 cases; that of measured
+    values is about 3.
+    """
+    if len(x) < _FEWEST_SPREAD or np.median(np.diff(values)) < _WIDE_STEPS:
+        return False
+    parts = (x[site == b] for b in np.unique(site))
+    z = np.concatenate([(part - part.mean()) / (part.std() or 1.0) for part in parts])
+    return bool(np.mean(z**4) > 1.8 + 6 / np.sqrt(len(z)))
