@@ -101,7 +101,7 @@ def test_a_batch_that_comes_later(made, capsys):
     rows = part(made, "AD")
     adapter.add_batch(rows, batch="site", confounders="group")
     assert found.maps_ == adapter.maps_
-    [added] = found.provenance_["added"]
+    [added] = found.provenance_["additions"]
     assert (added["label"], added["compared_with"]) == ("D", ("A",))
     assert [one["name"] for one in added["files"]] == ["maps.json", "D.csv", "A.csv"]
     record = json.loads(run(capsys, *add, "-o", "maps3.json", "--json")[1])

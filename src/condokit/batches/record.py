@@ -133,7 +133,7 @@ def with_added(
     """Return the account of maps, given that of the fit of one that was added to them later."""
     own = {"label": plain(label), "compared_with": [plain(one) for one in others]}
     own |= {name: fitted[name] for name in ("versions", "confounders", "warnings")}
-    changed = {"batches": report.plain(), "added": [*known.get("added", ()), own]}
+    changed = {"batches": report.plain(), "additions": [*known.get("additions", ()), own]}
     return frozen({**known, **changed})
 
 

@@ -290,9 +290,9 @@ class Added(Fitted):
 
     def origin(self) -> dict[str, Any]:
         """Return the command and files of the new batch, beside those of the maps before."""
-        *before, last = self.adapter.provenance_["added"]
+        *before, last = self.adapter.provenance_["additions"]
         made = super().origin()
-        return {"added": [*before, last | {name: made[name] for name in ("command", "files")}]}
+        return {"additions": [*before, last | {name: made[name] for name in ("command", "files")}]}
 
 
 def _adapter(options: dict[str, Any], watched: bool) -> ConDoAdapter:
