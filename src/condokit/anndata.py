@@ -66,8 +66,8 @@ def adapt(
         The result is `layers[key_added]`, or ``obsm[f"{use_rep}_{key_added}"]``. Under the same
         key, `uns` has parameters, batches with their expected errors in sd of the reference, the
         number of variables left alone, shares of mapped values that became negative, warnings,
-        verdicts with their doubts, and "maps", the map file as text, which `apply` reads; what else
-        is there is not replaced. Of variables, ``var[f"{key_added}_mapped"]`` says which are mapped.
+        verdicts with their doubts, and "maps", the map file as text, which `apply` reads. Anything
+        else under this key is not replaced. ``var[f"{key_added}_mapped"]`` marks mapped variables.
     inplace : bool, default=True
         Whether to write into `adata`, or into a copy in memory, which is returned.
 

@@ -301,3 +301,18 @@ def test_exports_of_a_study(made, capsys, monkeypatch):
     assert (code, "no batches" in err) == (2, True)
     assert run(capsys, "export", "one.json", "--r", "one.R")[0] == 0
     assert "adapt <- local" in Path("one.R").read_text()
+
+
+def test_samples_are_called_by_their_names(made, capsys):
+    rows = made.table.assign(subject=[f"p{i}" for i in range(len(made.table))])
+    rows.to_csv("all.csv", index=False)
+    data = ["plan", "all.csv", "--batch", "site", *STUDY, "-n", "3"]
+    code, out, err = run(capsys, *data, "--json")
+    assert code == 0
+    assert "from 0" not in err
+    assert all(one["name"] == f"p{one['row']}" for one in json.loads(out)["again"])
+    rows.rename(columns={"subject": "who"}).to_csv("all.csv", index=False)
+    _, out, err = run(capsys, *data, "--json")
+    assert "from 0" in err
+    _, out, err = run(capsys, *data, "--groups", "who", "--json")
+    assert all(one["name"] == f"p{one['row']}" for one in json.loads(out)["again"])

@@ -34,7 +34,7 @@ from condokit.checks import Array, Note, check_word, listing, noting, refusal
 from condokit.compare.weak_points import batch_weak_points
 from condokit.data.arrays import computing
 from condokit.data.blocks import Blocks
-from condokit.data.measurements import warn_of_columns
+from condokit.data.measurements import names_of_rows, warn_of_columns
 from condokit.data.reader import read
 from condokit.data.roles import Roles, batch_of_rows
 from condokit.data.study import Study
@@ -454,12 +454,13 @@ class BatchAdapter(Adapter):
           1 in A: confounder 0 = F
           1 in B: confounder 0 = M
         """
-        return self.plan_study(self.read(X, batch, confounders, **roles), n)
+        study = self.read(X, batch, confounders, **roles)
+        return self.plan_study(study, n, roles.get("bridge"), roles.get("groups"))
 
-    def plan_study(self, study: Study, n: int) -> Plan:
-        """Make the plan for a study that has been read already."""
+    def plan_study(self, study: Study, n: int, *names: Any) -> Plan:
+        """Make the plan for a study that has been read already; names are columns of samples."""
         graph, reference, _, _ = self.graph(study)
-        return make_plan(study, graph, reference, n)
+        return make_plan(study, graph, reference, n, names_of_rows(study, *names))
 
     kinds = ("batches",)  # that stand in the files which the class reads
 

@@ -159,8 +159,9 @@ def plan(n: int, min_overlap: float, as_json: bool, **data: Any) -> None:
         raise click.UsageError(text)
     adapter = BatchAdapter(ConDoAdapter(min_overlap=min_overlap), reference=data["reference_label"])
     study: Any = read_data(**data)
-    found = adapter.plan_study(study, n)
-    tell("Samples are numbers of rows below the header, from 0.", False)
+    found = adapter.plan_study(study, n, data["bridge"], data["groups"])
+    if all(one["name"] == one["row"] for one in found.again):
+        tell("Samples are numbers of rows below the header, from 0.", False)
     show_result(plain(found) if as_json else str(found))
 
 
@@ -459,12 +460,14 @@ def export(map_file: str, force: bool, as_json: bool, **options: Any) -> None:
     Of many batches, SQL looks up the map of each row by its label; the others are written into a
     folder, PATH/, with a file for each batch.
     """
-    from condokit.cli.exports import exported
+    from condokit.cli.exports import exported, is_folder
     from condokit.io import write_files
 
     paths = {language: options[language] for language in ("onnx", "sql", "python", "r")}
     if not any(paths.values()):
         raise click.UsageError("Say what to write: --onnx, --sql, --python or --r.")
+    files = [path for path in paths.values() if path and not is_folder(path)]
+    check_outputs(files, force, as_json, inputs=[map_file])
     made = exported(load_map(map_file, of_batches=True), paths, options)
     check_outputs(made, force, as_json, inputs=[map_file])
     write_files(made, force)

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from condokit import export as exports
-from condokit.cli.apply_file import is_folder, map_of_label
+from condokit.cli.apply_file import is_folder as is_folder
+from condokit.cli.apply_file import map_of_label
 
 _ENDINGS = {"onnx": "onnx", "python": "py", "r": "R"}
 

@@ -131,6 +131,19 @@ def repeated_subjects(study: Study) -> list[str]:
     return found
 
 
+def names_of_rows(study: Study, *columns: Any) -> Sequence[Any] | None:
+    """Return what rows are called: by columns, the index, or a column whose name says so."""
+    table, index = study.tables[0], getattr(study.tables[0].native, "index", None)
+    known = [name for name in columns if isinstance(name, str) and name in table.described]
+    if not known and index is not None and type(index).__name__ != "RangeIndex":
+        return None if callable(index) else index
+    known += [name for name in study.unused if {*words_of(name)} & {*_WHO.split()}]
+    if not known:
+        return None
+    values = table.column("X", known[0]).to_list()
+    return [k if str(v) in ("", "nan", "None") else v for k, v in enumerate(values)]
+
+
 def _starts_again(values: Sequence[Any], code: Array, site: Array) -> bool:
     """Tell whether every domain numbers its rows from the same start, each as far as it goes."""
     parts = [_NUMBERED.fullmatch(str(value)) for value in values]

@@ -18,7 +18,7 @@ from condokit.io.documents import Place
 from condokit.maps import file as mapfile
 from condokit.maps.lazily import map_lazily
 from condokit.maps.profile import Check, Profile, check
-from condokit.maps.provenance import FrozenDict, check_provenance
+from condokit.maps.provenance import FrozenDict, check_provenance, frozen, thawed
 
 _MOST_SHOWN = 6  # outputs that are printed
 _NO_ARGUMENTS = {"format", "schema", "condokit", "sha256", "kind", "label"}
@@ -147,9 +147,13 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             raise AttributeError(f"{type(self).__name__} is immutable; make a new one instead.")
         return self
 
+    def __getstate__(self) -> Any:
+        return {name: thawed(value) for name, value in super().__getstate__().items()}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied map, read-only as before."""
-        self.__dict__.update(state)
+        facts = state.get("provenance")
+        self.__dict__.update(state, provenance=None if facts is None else frozen(facts))
         for value in state.values():
             if hasattr(value, "flags"):
                 value.flags.writeable = False
