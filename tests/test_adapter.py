@@ -3,11 +3,12 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 from problems import two_domains
 from protocols import ansur, bladderbatch, categorical1d, rmse
 
 import condokit
-from condokit import ConDoAdapter, GaussianOT, LowOverlapWarning, ReverseKL
+from condokit import BatchAdapter, ConDoAdapter, GaussianOT, LowOverlapWarning, ReverseKL, datasets
 from condokit.compare.priors import PRIORS
 from condokit.divergences import DIVERGENCES, MomentDivergence
 from condokit.maps.families import MAPS
@@ -323,3 +324,61 @@ def test_rows_of_the_reference_that_are_mapped_are_told(rng):
         adapter.transform(frame, domain="device")
         adapter.transform(frame[frame["device"] == "new"])
         adapter.transform(frame[["a", "b"]])
+
+
+def test_a_domain_that_was_asked_for_and_does_not_come_is_told(frame_of_eeg):
+    data, roles = frame_of_eeg
+    with sklearn.config_context(enable_metadata_routing=True):
+        adapter = ConDoAdapter(reference="v1").set_transform_request(domain=True)
+    adapter.fit(data, **roles)
+    with pytest.warns(UserWarning, match="no 'domain' came"):
+        adapter.transform(data.drop(columns="device"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapter.transform(data, domain="device")
+        plain = ConDoAdapter(reference="v1").fit(data, **roles)
+        plain.transform(data.drop(columns="device"))
+
+
+def test_warnings_are_logged_as_well(frame_of_eeg, caplog):
+    data, roles = frame_of_eeg
+    with sklearn.config_context(enable_metadata_routing=True):
+        adapter = ConDoAdapter(reference="v1").set_transform_request(domain=True)
+    adapter.fit(data, **roles)
+    with caplog.at_level("WARNING", logger="condokit"), pytest.warns(UserWarning, match="came"):
+        adapter.transform(data.drop(columns="device"))
+    [record] = caplog.records
+    assert (record.name, record.code, record.category) == ("condokit", "no-domain", "UserWarning")
+    assert "no 'domain' came" in record.getMessage()
+
+
+@pytest.fixture
+def frame_of_eeg():
+    data = datasets.make_eeg(60, 60, random_state=0).to_frame()
+    return data, {"domain": "device", "confounders": "seizure", "features": "eeg_*F3"}
+
+
+@pytest.mark.parametrize("how", ["joblib", "skops"])
+@pytest.mark.parametrize("kind", ["location-scale", "monotone", "affine", "batches"])
+def test_everything_fitted_can_be_stored(frame_of_eeg, tmp_path, how, kind):
+    store = pytest.importorskip("skops.io" if how == "skops" else "joblib")
+    data, roles = frame_of_eeg
+    if kind == "batches":
+        roles["batch"] = roles.pop("domain")
+        found, given = BatchAdapter(reference="v1").fit(data, **roles), {"batch": "device"}
+    else:
+        found, given = ConDoAdapter(kind, reference="v1").fit(data, **roles), {"domain": "device"}
+    things = [found, *([] if kind == "batches" else [found.map_])]
+    for one, keys in zip(things, (given, {})):
+        store.dump(one, tmp_path / "stored")
+        if how == "skops":
+            trusted = store.get_untrusted_types(file=tmp_path / "stored")
+            assert all(name.startswith("condokit.") for name in trusted)
+            again = store.load(tmp_path / "stored", trusted=trusted)
+        else:
+            again = store.load(tmp_path / "stored")
+        pd.testing.assert_frame_equal(again.transform(data, **keys), one.transform(data, **keys))
+    assert again.provenance if kind != "batches" else again.provenance_
+    if kind != "batches":
+        with pytest.raises(TypeError, match="immutable"):
+            again.provenance["adapter"]["map"] = "other"

@@ -300,7 +300,7 @@ def test_adapt_layers_and_representations():
         condokit.anndata.adapt(data, use_rep="X_pca", **KEYS)
     found = data.obsm["X_pca_condokit"]
     assert error(found + 3, truth[:, :N_EXPRESSED], data.obs["batch"]) < 0.3
-    assert data.uns["condokit"]["params"]["use_rep"] == "X_pca"
+    assert data.uns["X_pca_condokit"]["params"]["use_rep"] == "X_pca"
     data.obsm["sparse"] = sp.csr_matrix(data.obsm["X_pca"])
     condokit.anndata.adapt(data, use_rep="sparse", **KEYS)
     np.testing.assert_allclose(data.obsm["sparse_condokit"].toarray(), found, rtol=1e-5)
@@ -337,3 +337,66 @@ def test_adapt_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "anndata", None)
     with pytest.raises(ModuleNotFoundError, match=r"condokit\[anndata\]"):
         condokit.anndata.adapt(data, **KEYS)
+
+
+def test_maps_are_kept_for_next_month(tmp_path):
+    data, _ = cells()
+    condokit.anndata.adapt(data, **KEYS)
+    condokit.anndata.adapt(data, use_rep="X_pca", **KEYS)  # beside the other, not in its place
+    data.write_h5ad(tmp_path / "old.h5ad")
+    old, month = anndata.read_h5ad(tmp_path / "old.h5ad"), data[::3].copy()
+    for kept in (month.layers, month.obsm, month.uns):
+        kept.clear()
+    month.obsm["X_pca"] = data.obsm["X_pca"][::3]
+    month = month[:, ::-1].copy()  # variables are found by name
+    condokit.anndata.apply(month, from_uns_of=old)
+    expected = data.layers["condokit"][::3, ::-1]
+    np.testing.assert_allclose(month.layers["condokit"], expected, rtol=1e-6)
+    assert list(month.var_names[~month.var["condokit_mapped"]]) == ["g9", "g8", "g7", "g6"]
+    condokit.anndata.apply(month, from_uns_of=old, use_rep="X_pca")
+    np.testing.assert_allclose(month.obsm["X_pca_condokit"], data.obsm["X_pca_condokit"][::3])
+    again = month.copy()  # which has the maps as well
+    condokit.anndata.apply(again, from_uns_of=month)
+    np.testing.assert_array_equal(again.layers["condokit"], month.layers["condokit"])
+    with pytest.raises(ValueError, match="'key_added' names 'mapped'"):
+        condokit.anndata.apply(month, from_uns_of=old, key_added="mapped")
+    month.obs["batch"] = "z"
+    with pytest.raises(ValueError, match="'z', which has no map"):
+        condokit.anndata.apply(month, from_uns_of=old)
+
+
+def test_adapt_takes_what_a_fit_takes():
+    data, _ = cells()
+    data.obs["donor"] = [f"d{i % 40}" for i in range(data.n_obs)]
+    condokit.anndata.adapt(data, features=["g0", "g7"], map="shift", groups="donor", **KEYS)
+    assert list(data.var_names[data.var["condokit_mapped"]]) == ["g0", "g7"]
+    moved = data.layers["condokit"] - data.X
+    assert np.abs(moved[:, 1]).max() == 0
+    for batch in "abc":
+        assert np.ptp(moved[data.obs["batch"] == batch, 0]) < 1e-5
+    assert data.uns["condokit"]["n_left_alone"] == 8
+    assert "verdict" in data.uns["condokit"]
+    assert len(data.uns["condokit"]["batches"]["doubts"]) == 3
+    del data.obs["donor"]
+    condokit.anndata.adapt(data, evaluate=False, **KEYS)
+    assert "verdict" not in data.uns["condokit"]
+    data.obs.loc[data.obs_names[:30], "cell_type"] = None
+    with pytest.raises(ValueError, match="missing"):
+        condokit.anndata.adapt(data, **KEYS)
+    condokit.anndata.adapt(data, missing="drop", evaluate=False, **KEYS)
+    with pytest.raises(ValueError, match="'groups' names 'doner'"):
+        condokit.anndata.adapt(data, groups="doner", **KEYS)
+    data.uns["mine"] = {"colours": ["red"]}
+    with pytest.raises(ValueError, match="holds something else"):
+        condokit.anndata.adapt(data, key_added="mine", **KEYS)
+
+
+def test_samples_in_several_batches_are_bridges():
+    data, _ = cells()
+    data.obs["sample"] = [f"s{i % 200}" if i % 200 < 60 else "" for i in range(data.n_obs)]
+    for batch in range(3):
+        data.X[200 * batch : 200 * batch + 60] = data.X[:60] + batch
+    keys = {"batch_key": "batch", "reference": "a", "bridge": "sample"}
+    condokit.anndata.adapt(data, evaluate=False, **keys)
+    gap = data.layers["condokit"][400:460, :3] - data.X[:60, :3]
+    assert np.abs(gap.mean(axis=0)).max() < 0.2

@@ -2,6 +2,8 @@
 
 import json
 import math
+import shutil
+import sqlite3
 import subprocess
 import sys
 
@@ -9,7 +11,8 @@ import numpy as np
 import pytest
 
 from condokit import AffineMap, MonotoneMap
-from condokit.export import export, to_onnx, to_python, to_sql
+from condokit.export import export, to_onnx, to_python, to_r, to_sql
+from condokit.export.sql import DIALECTS
 
 HOSTILE = [
     'a"b',
@@ -295,3 +298,168 @@ def test_tables_that_are_none_are_refused(tmp_path, capsys, table):
     with pytest.raises(SystemExit, match="2"):
         main(["export", str(tmp_path / "map.json"), "--sql", "-", "--table", table])
     assert "is no TABLE or SCHEMA.TABLE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("kind", "links"), CASES)
+def test_onnx_with_names_and_in_single_precision(kind, links, dtype):
+    runtime = pytest.importorskip("onnxruntime")
+    affine, X = make(kind, links), rows().astype(dtype)
+    close = {"rtol": 1e-12, "atol": 1e-13} if dtype == "float64" else {"rtol": 1e-5, "atol": 1e-6}
+    where = {"providers": ["CPUExecutionProvider"]}
+    session = runtime.InferenceSession(to_onnx(affine, named=True, dtype=dtype), **where)
+    assert [one.name for one in session.get_inputs()] == HOSTILE
+    given = {name: X[:, [j]] for j, name in enumerate(HOSTILE)}
+    made = session.run([f"{name} (mapped)" for name in affine.outputs(HOSTILE)], given)
+    assert {one.dtype for one in made} == {np.dtype(dtype)}
+    np.testing.assert_allclose(np.hstack(made), affine(X.astype(float)), **close)
+    session = runtime.InferenceSession(to_onnx(affine, dtype=dtype), **where)
+    np.testing.assert_allclose(session.run(["Y"], {"X": X})[0], np.hstack(made), **close)
+
+
+def test_onnx_names_need_names():
+    with pytest.raises(ValueError, match="'named' needs"):
+        to_onnx(AffineMap([2.0], [1.0]), named=True)
+    with pytest.raises(ValueError, match="'dtype' must be"):
+        to_onnx(AffineMap([2.0], [1.0]), dtype="float16")
+
+
+@pytest.fixture(scope="module")
+def rscript():
+    found = shutil.which("Rscript")
+    if found is None:
+        pytest.skip("R is not installed")
+    return found
+
+
+def run_r(rscript, source, table, folder, columns):
+    """Run adapt on a table of numbers, whose first line are names, if there are any."""
+    (folder / "adapt.R").write_text(source, encoding="utf-8")
+    np.savetxt(folder / "in.txt", table, fmt="%.17g")
+    names = ", ".join(json.dumps(name) for name in columns or ())
+    called = f"names(data) <- c({names})" if columns else "data <- as.matrix(data)"
+    script = f"""
+        source("adapt.R", encoding = "UTF-8")
+        data <- read.table("in.txt", na.strings = "nan")
+        {called}
+        out <- adapt(data)
+        writeLines(enc2utf8(as.character(names(out))), "names.txt", useBytes = TRUE)
+        write.table(format(as.matrix(out), digits = 17), "out.txt", row.names = FALSE,
+                    col.names = FALSE, quote = FALSE)
+    """
+    (folder / "run.R").write_text(script, encoding="utf-8")
+    done = subprocess.run([rscript, "run.R"], cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    texts = (folder / "out.txt").read_text().replace("NaN", "nan").replace("NA", "nan")
+    return np.array([line.split() for line in texts.splitlines()], dtype=float)
+
+
+@pytest.mark.parametrize(("kind", "links"), CASES)
+def test_r_maps_as_the_map_does(rscript, kind, links, tmp_path):
+    names = ["a", "b c", "Gr\u00f6\u00dfe", 'quote " and \\', "x1", "last_one"]
+    affine, X = make(kind, links, names), rows()
+    out = run_r(
+        rscript, to_r(affine), np.column_stack([X, np.arange(len(X))]), tmp_path, [*names, "id"]
+    )
+    made = [*affine.outputs(names)]
+    order = ["id", *made] if affine.is_rectangular else [*names, "id"]
+    listed = (tmp_path / "names.txt").read_text(encoding="utf-8").splitlines()
+    assert listed == order
+    found = out[:, [order.index(name) for name in made]]
+    np.testing.assert_allclose(found, affine(X), rtol=1e-12, atol=1e-13)
+    np.testing.assert_array_equal(out[:, order.index("id")], np.arange(len(X)))
+
+
+def test_r_without_names_and_what_it_refuses(rscript, tmp_path):
+    affine = AffineMap([2.0, 3.0], [1.0, -1.0], links=["log", None])
+    X = np.array([[1.0, np.nan], [2.0, 5.0]])
+    np.testing.assert_allclose(run_r(rscript, to_r(affine), X, tmp_path, None), affine(X))
+    with pytest.raises(RuntimeError, match="does not admit 0"):
+        run_r(rscript, to_r(affine), X - 1, tmp_path, None)
+    named = AffineMap([2.0, 3.0], [1.0, -1.0], ["a", "b"])
+    with pytest.raises(RuntimeError, match="Columns are missing: b"):
+        run_r(rscript, to_r(named), X, tmp_path, ["a", "c"])
+    with pytest.raises(RuntimeError, match="infinite"):
+        run_r(rscript, to_r(named), X * [[np.inf, 1]], tmp_path, ["a", "b"])
+
+
+def test_numbers_and_names_of_r_are_written_plainly():
+    source = to_r(AffineMap([0.1], [1e-300], ['a"b\\\n\u2028']))
+    assert 'FEATURES <- c("a\\U00000022b\\U0000005c\\U0000000a\\U00002028")' in source
+    assert "OFFSET <- c(1e-300)" in source
+    with pytest.raises(ValueError, match="in R"):
+        to_r(AffineMap([1.0], [0.0], ["a\0"]))
+
+
+LABELS = ["it's", "back\\slash", 'B"2', "D"]
+
+
+def lookup(kind, links):
+    return {label: make(kind, links, seed=k) for k, label in enumerate(LABELS)}
+
+
+@pytest.mark.parametrize(("kind", "links"), [c.values for c in CASES if c.values[0] != "wide"])
+def test_sql_looks_maps_up_by_label(duck, kind, links):
+    maps, X = lookup(kind, links), rows()
+    fill(duck, HOSTILE, X)
+    duck.execute("ALTER TABLE incoming ADD COLUMN site VARCHAR")
+    sites = [[*LABELS, "other"][i % 5] for i in range(len(X))]
+    duck.executemany("UPDATE incoming SET site = ? WHERE id = ?", list(zip(sites, range(len(X)))))
+    query = to_sql(maps, keep=["id"], batch="site")
+    found = np.array(duck.execute(f"SELECT * FROM ({query}) ORDER BY id").fetchall(), dtype=float)
+    expected = np.full((len(X), maps["D"].shape[0]), np.nan)
+    for label, one in maps.items():
+        mine = np.array([site == label for site in sites])
+        expected[mine] = one(X[mine])
+    np.testing.assert_allclose(found[:, 1:], expected, rtol=1e-12, atol=1e-13)
+
+
+def test_maps_by_label_need_the_column_of_labels():
+    with pytest.raises(ValueError, match="'batch' goes with"):
+        to_sql(lookup("diagonal", None))
+    with pytest.raises(ValueError, match="'batch' goes with"):
+        to_sql(make("diagonal"), batch="site")
+    with pytest.raises(ValueError, match="'dialect' must be"):
+        to_sql(make("diagonal"), dialect="sparc")
+    assert "WHEN 7 THEN" in to_sql({7: make("diagonal"), True: make("flat")}, batch="site")
+    assert "WHEN TRUE THEN" in to_sql({7: make("diagonal"), True: make("flat")}, batch="site")
+
+
+@pytest.mark.parametrize("dialect", [d for d in DIALECTS if d != "bigquery"])
+def test_sqlite_reads_the_quotes_of_all_dialects(dialect):
+    names = [name for name in HOSTILE if "]" not in name]
+    affine, X = make("diagonal", names=names), rows(gaps=False)
+    base = sqlite3.connect(":memory:")
+    columns = ", ".join('"' + name.replace('"', '""') + '" REAL' for name in names)
+    base.execute(f"CREATE TABLE incoming ({columns})")
+    base.executemany(f"INSERT INTO incoming VALUES ({', '.join('?' * len(names))})", X.tolist())
+    found = base.execute(to_sql(affine, dialect=dialect)).fetchall()
+    np.testing.assert_allclose(np.array(found), affine(X), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("kind", ["diagonal", "monotone", "low-rank", "dense"])
+def test_parsers_of_all_dialects_read_names_and_labels(dialect, kind):
+    sqlglot = pytest.importorskip("sqlglot")
+    where = {"ansi": None, "mariadb": "mysql"}.get(dialect, dialect)
+    names = ["a b", "select", "Gr\u00f6\u00dfe; DROP TABLE x; --", "back\\slash", "5", "o'clock"]
+    maps = {label: make(kind, LINKS, names, k) for k, label in enumerate(LABELS)}
+    for query in (
+        to_sql(maps, ("lab", "in coming"), keep=["id"], batch="si te", dialect=dialect),
+        to_sql(maps["D"], ("lab", "in coming"), keep=["id"], dialect=dialect),
+    ):
+        [parsed] = sqlglot.parse(query, dialect=where)
+        assert parsed.named_selects == ["id", *names]
+        columns = {column.name for column in parsed.find_all(sqlglot.exp.Column)}
+        assert {*names, "id"} <= columns
+        texts = {one.this for one in parsed.find_all(sqlglot.exp.Literal) if one.is_string}
+        assert texts == ({*LABELS} if "si te" in columns else set())
+        assert "lab" in {table.db for table in parsed.find_all(sqlglot.exp.Table)}
+
+
+def test_databases_that_call_the_logarithm_otherwise():
+    affine = make("diagonal", LINKS)
+    assert "LN(" not in to_sql(affine, dialect="tsql")
+    assert "LOG(" in to_sql(affine, dialect="tsql")
+    assert "LN(" in to_sql(affine, dialect="spark")

@@ -22,7 +22,7 @@ from condokit.data.study import Study
 from condokit.data.tables import Table
 from condokit.divergences.base import Divergence
 from condokit.fit.choose import find
-from condokit.fit.estimator import Adapter, how_read
+from condokit.fit.estimator import Adapter, how_read, is_routed
 from condokit.fit.fit_map import from_sample
 from condokit.fit.ingredients import takes_any_features
 from condokit.fit.pairs import check_pairs
@@ -437,6 +437,10 @@ class ConDoAdapter(Adapter):
                 "The standard errors of this map are not known. Find them with "
                 "condokit.bootstrap(adapter, X, ...)."
             )
+        if domain is None and is_routed(self, "transform", "domain"):
+            text = "set_transform_request(domain=True) was asked for, but no 'domain' came: rows "
+            text += "of the reference are mapped, too. Scorers of scikit-learn hand on what their "
+            warn("no-domain", text + "set_score_request names.", UserWarning)
         return self._transform(X, domain, return_std)
 
     def inverse_transform(self, X: Any, *, domain: Any = None) -> Any:

@@ -1,16 +1,18 @@
 """Batches of an AnnData made comparable, in the conventions of scanpy."""
 
+import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
-from condokit.checks import Note, noting, unknown_columns
+from condokit.checks import Missing, Note, noting, unknown_columns
 from condokit.io.formats import need
-from condokit.trust.evaluate import evaluate
+from condokit.trust.evaluate import evaluate as evaluate_maps
 
-__all__ = ["adapt"]
+__all__ = ["adapt", "apply"]
 _ERRORS = ("error_before", "error_after")
 _EVALUATED = 20_000_000  # values up to which the maps are evaluated
 
@@ -23,12 +25,19 @@ def adapt(
     confounder_keys: str | Sequence[str] | None = None,
     layer: str | None = None,
     use_rep: str | None = None,
+    features: Any = None,
+    bridge: str | None = None,
+    groups: str | None = None,
+    map: Any = "location-scale",
+    missing: Missing = "raise",
+    evaluate: bool | None = None,
     key_added: str = "condokit",
     inplace: bool = True,
 ) -> Any:
     """Map the cells of all batches to one of them, given what confounds them; `X` stays.
 
-    Variables that are zero in more than 80% of the cells of a batch are left as they are.
+    Variables that are zero in more than 80% of the cells of a batch are left as they are, unless
+    they are named.
 
     Parameters
     ----------
@@ -42,11 +51,23 @@ def adapt(
         Columns of `obs` with what differs between batches for other reasons, such as cell types.
     layer, use_rep : str, default=None
         A key of `layers` or of `obsm` whose values are mapped in place of `X`.
+    features : str or list of str, default=None
+        Names or patterns of the variables to map; others are left as they are.
+    bridge, groups : str, default=None
+        Columns of `obs`: equal values of `bridge` are one sample in several batches, `groups` is
+        the subject of each cell; see `BatchAdapter.fit`.
+    map : str or MapFamily, default="location-scale"
+        The kind of the maps, as in `ConDoAdapter`.
+    missing : {"raise", "drop", "impute"}, default="raise"
+        What to do with cells that lack a confounder, as in `ConDoAdapter`.
+    evaluate : bool or None, default=None
+        Whether to judge the maps by `condokit.evaluate`; None does so up to 20 million values.
     key_added : str, default="condokit"
-        The result is `layers[key_added]`, or ``obsm[f"{use_rep}_{key_added}"]``; `uns[key_added]`
-        has parameters, batches with their expected errors in sd of the reference, the number of
-        variables left alone, shares of mapped values that became negative, warnings, and, of up to
-        20 million values, the verdicts of `condokit.evaluate`.
+        The result is `layers[key_added]`, or ``obsm[f"{use_rep}_{key_added}"]``. Under the same
+        key, `uns` has parameters, batches with their expected errors in sd of the reference, the
+        number of variables left alone, shares of mapped values that became negative, warnings,
+        verdicts with their doubts, and "maps", the map file as text, which `apply` reads. Anything
+        else under this key is not replaced. ``var[f"{key_added}_mapped"]`` marks mapped variables.
     inplace : bool, default=True
         Whether to write into `adata`, or into a copy in memory, which is returned.
 
@@ -54,6 +75,10 @@ def adapt(
     -------
     AnnData or None
         The copy, or nothing if `inplace`.
+
+    See Also
+    --------
+    apply : Map other cells of the same batches.
 
     Examples
     --------
@@ -70,39 +95,145 @@ def adapt(
     >>> (cells.layers["condokit"][100:].mean() - cells.X[:100].mean()).round(1) + 0.0
     np.float64(0.0)
     """
-    kind = need("anndata", "adapt needs anndata", "anndata").AnnData
-    if not isinstance(adata, kind):
-        raise TypeError(f"'adata' must be an AnnData. Got {type(adata).__name__}.")
     keys = [confounder_keys] if isinstance(confounder_keys, str) else list(confounder_keys or ())
-    for argument, names in (("batch_key", [batch_key]), ("confounder_keys", keys)):
-        if unknown := [name for name in names if name not in adata.obs]:
-            raise unknown_columns(argument, unknown, list(adata.obs.columns), "obs")
-    part = _part(kind, adata, layer, use_rep)
-    adapter = BatchAdapter(reference=reference)
-    adapter.fit(part, batch=batch_key, confounders=keys or None)
-    with noting() as notes:
-        values = adapter.transform(part, batch=batch_key).X
-    if not inplace:
-        adata = adata.to_memory() if adata.isbacked else adata.copy()
-    if use_rep is None:
-        adata.layers[key_added] = values
-    else:
-        adata.obsm[f"{use_rep}_{key_added}"] = values
-    given = {"batch_key": batch_key, "layer": layer, "use_rep": use_rep}
+    said = {"batch_key": batch_key, "bridge": bridge, "groups": groups}
+    _check_keys(adata, {**said, "confounder_keys": keys})
+    result = _result(adata, use_rep, key_added)
+    part = _part(adata, layer, use_rep)
+    roles: dict[str, Any] = {"batch": batch_key, "confounders": keys or None}
+    roles |= {"groups": groups, "bridge": bridge}
+    adapter = BatchAdapter(ConDoAdapter(map, missing=missing), reference=reference)
+    adapter.fit(part, features=features, **roles)
+    adata = _own(adata, inplace)
+    notes = _write(adata, adapter, part, batch_key, use_rep, result)
+    given = said | {"layer": layer, "use_rep": use_rep}
     params: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     params["confounder_keys"] = _texts(keys)
     facts = {"params": params, **_facts(adapter, part.n_vars, notes)}
-    if part.n_obs * part.n_vars <= _EVALUATED:
-        found = evaluate(adapter, part, batch=batch_key, confounders=keys or None)
-        verdicts = dict(zip(found.batches["batch"], found.batches["verdict"]))
+    if evaluate or (evaluate is None and part.n_obs * part.n_vars <= _EVALUATED):
+        found = evaluate_maps(adapter, part, **roles)
         facts["verdict"] = found.verdict  # labels may have slashes, which keys of files may not
-        facts["batches"]["verdict"] = _texts(verdicts.get(k, "") for k in adapter.report_.batches)
-    adata.uns[key_added] = facts
+        for name in ("verdict", "doubts"):
+            by_label = dict(zip(found.batches["batch"], found.batches[name]))
+            told = (by_label.get(label, "") for label in adapter.report_.batches)
+            facts["batches"][name] = _texts(told)
+    content = io.BytesIO()
+    adapter.save(content)
+    adata.uns[result] = facts | {"maps": content.getvalue().decode()}
     return None if inplace else adata
 
 
-def _part(kind: Any, adata: Any, layer: str | None, use_rep: str | None) -> Any:
+def apply(
+    adata: Any,
+    *,
+    from_uns_of: Any,
+    batch_key: str | None = None,
+    layer: str | None = None,
+    use_rep: str | None = None,
+    key_added: str = "condokit",
+    inplace: bool = True,
+) -> Any:
+    """Map new cells of known batches by the maps that `adapt` left in another AnnData.
+
+    Parameters
+    ----------
+    adata : AnnData
+        Cells of batches that have a map; no confounders are needed.
+    from_uns_of : AnnData
+        What `adapt` was called with, or read from its file.
+    batch_key : str or None, default=None
+        The column of `obs` with the batch of each cell; by default as it was called then.
+    layer, use_rep : str, default=None
+        As in `adapt`, with the same meaning as then.
+    key_added : str, default="condokit"
+        As in `adapt`: where the maps are, and the name of the result.
+    inplace : bool, default=True
+        Whether to write into `adata`, or into a copy in memory, which is returned.
+
+    Returns
+    -------
+    AnnData or None
+        The copy, or nothing if `inplace`.
+
+    Examples
+    --------
+    >>> import anndata, numpy as np
+    >>> import condokit
+    >>> rng = np.random.default_rng(0)
+    >>> cells = anndata.AnnData(rng.normal(5, 1, size=(200, 3)))
+    >>> cells.obs["batch"] = np.repeat(["old", "new"], 100)
+    >>> cells.X[100:] += 2
+    >>> condokit.anndata.adapt(cells, batch_key="batch", reference="old")
+    >>> month = cells[150:].copy()
+    >>> condokit.anndata.apply(month, from_uns_of=cells)
+    >>> bool((month.layers["condokit"] == cells.layers["condokit"][150:]).all())
+    True
+    """
+    _check_keys(from_uns_of, {})
+    known = [k for k, v in from_uns_of.uns.items() if isinstance(v, dict) and "maps" in v]
+    place = key_added if use_rep is None else f"{use_rep}_{key_added}"
+    if place not in known:
+        raise unknown_columns("key_added", [place], known, "`uns` with maps")
+    facts = from_uns_of.uns[place]
+    batch_key = str(facts["params"]["batch_key"]) if batch_key is None else batch_key
+    _check_keys(adata, {"batch_key": batch_key})
+    result = _result(adata, use_rep, key_added)
+    adapter = BatchAdapter.load(io.BytesIO(str(facts["maps"]).encode()))
+    part = _part(adata, layer, use_rep)
+    adata = _own(adata, inplace)
+    _write(adata, adapter, part, batch_key, use_rep, result)
+    adata.uns[result] = {name: facts[name] for name in ("params", "reference", "maps")}
+    return None if inplace else adata
+
+
+def _check_keys(adata: Any, keys: dict[str, Any]) -> None:
+    """Refuse what is no AnnData, and columns that `obs` does not have."""
+    kind = need("anndata", "adapt needs anndata", "anndata").AnnData
+    if not isinstance(adata, kind):
+        raise TypeError(f"'adata' must be an AnnData. Got {type(adata).__name__}.")
+    for argument, given in keys.items():
+        names = given if isinstance(given, list) else [given]
+        if unknown := [name for name in names if name is not None and name not in adata.obs]:
+            raise unknown_columns(argument, unknown, list(adata.obs.columns), "obs")
+
+
+def _result(adata: Any, use_rep: str | None, key_added: str) -> str:
+    """Return the name of the result; refuse one under which `uns` has something else."""
+    name = key_added if use_rep is None else f"{use_rep}_{key_added}"
+    held = adata.uns.get(name)
+    if held is not None and not (isinstance(held, dict) and "params" in held):
+        text = f"uns[{name!r}] holds something else, which would be lost"
+        raise ValueError(f"{text}: choose another 'key_added'.")
+    return name
+
+
+def _own(adata: Any, inplace: bool) -> Any:
+    """Return what is written into."""
+    if inplace:
+        return adata
+    return adata.to_memory() if adata.isbacked else adata.copy()
+
+
+def _write(
+    adata: Any, adapter: BatchAdapter, part: Any, batch_key: str, use_rep: str | None, result: str
+) -> list[Note]:
+    """Write mapped values, and which variables they are of; return what was warned of."""
+    labels = part.obs[batch_key]
+    known = {str(label): label for label in adapter.maps_}  # as a file has them
+    with noting() as notes:
+        values = adapter.transform(part, batch=[known.get(str(x), x) for x in labels]).X
+    if use_rep is not None:
+        adata.obsm[result] = values
+        return notes
+    adata.layers[result] = values
+    mapped = set(adapter.feature_names_in_)
+    adata.var[f"{result}_mapped"] = [name in mapped for name in adata.var_names]
+    return notes
+
+
+def _part(adata: Any, layer: str | None, use_rep: str | None) -> Any:
     """Return AnnData with the values that are mapped as X."""
+    kind = type(adata)
     if layer is not None and use_rep is not None:
         raise ValueError("Give 'layer' or 'use_rep', not both.")
     for argument, key, place in (("layer", layer, "layers"), ("use_rep", use_rep, "obsm")):
@@ -121,7 +252,7 @@ def _facts(adapter: BatchAdapter, n_variables: int, notes: list[Note]) -> dict[s
     """Return what is known of the maps, as an .h5ad file can hold it."""
     said = {note.sentence.code: note.sentence.fields for note in notes}
     report, negative = adapter.report_, said.get("negative-values", {})
-    facts, n_alone = list(report.batches.values()), int(report.facts["left_alone"])
+    facts, n_alone = list(report.batches.values()), n_variables - len(adapter.feature_names_in_)
     rows = np.array([0.0 if isinstance(one.rows, str) else one.rows for one in facts])
     errors = {name: np.array([getattr(one, name) for one in facts]) for name in _ERRORS}
     texts = [f"{note.category}: {note.sentence}" for note in notes]

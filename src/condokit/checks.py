@@ -1,6 +1,7 @@
 """Our exceptions and warnings, and the checks that word them."""
 
 import difflib
+import logging
 import shlex
 import sys
 import warnings
@@ -39,6 +40,9 @@ _REMOVED = {
     "UniformPrior": ("prior='uniform'", "{@prior='product'} or 'overlap'"),
 }
 _notes: "ContextVar[list[Note] | None]" = ContextVar("notes", default=None)
+_is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
+LOG = logging.getLogger("condokit")  # all warnings are told here, too
+LOG.addHandler(logging.NullHandler())
 _naming: ContextVar[Callable[[str], str]] = ContextVar("naming", default=str)
 
 
@@ -258,9 +262,13 @@ def noting(notes: list[Note] | None = None) -> Iterator[list[Note]]:
 @contextmanager
 def quietly() -> Iterator[None]:
     """Neither show warnings nor note them."""
-    with noting(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    token = _is_quiet.set(True)
+    try:
+        with noting(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        _is_quiet.reset(token)
 
 
 def warn(
@@ -280,6 +288,8 @@ def warn(
         level, frame = level + 1, frame.f_back
     warning: Any = category(sentence)
     warning.kept = kept
+    if not _is_quiet.get():
+        LOG.warning("%s", sentence, extra={"code": code, "category": category.__name__})
     warnings.warn(warning, stacklevel=level)
 
 

@@ -158,6 +158,3 @@ def test_an_unknown_batch_is_named(made, capsys):
     code, _, err = run(capsys, "apply", "maps.json", "new.csv", "-o", "out.csv")
     assert code == 2
     assert "has no column 'site'" in err
-    code, _, err = run(capsys, "export", "maps.json", "--sql", "-")
-    assert code == 2
-    assert "BatchAdapter" in err

@@ -22,7 +22,9 @@ def test_fit_ends_with_the_verdict(files, capsys):
     assert run("fit", *data(files), *write) == 0
     verdict = said_last(capsys)
     assert run("fit", *data(files), *write, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["verdict"] == verdict
+    record = json.loads(capsys.readouterr().out)
+    assert record["sentence"] == verdict
+    assert record["verdict"] == "better"
     assert run("report", *data(files), "-o", files / "r.html") == 0
     assert said_last(capsys) == verdict
     page = (files / "r.html").read_text()

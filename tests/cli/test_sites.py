@@ -250,7 +250,6 @@ REFUSED = [
     (["A.json", "claim.json"], "must be a list of 1000000000, the number of features. Got 4."),
     (["A.json", "squares.json"], "'cells[0].squares' must be at least 0. Got -1."),
     (["A.json", "m.csv"], "or statistics files alone"),
-    (["A.csv", "B.csv"], "or statistics files alone"),
     (["A.json", "map.json"], "its 'format' is not 'condokit-statistics'"),
     (["A.json"], "All statistics are of 'A'"),
     (["A.json", "B.json", "-c", "sex"], "--confounders does not go with statistics files"),

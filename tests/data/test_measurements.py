@@ -6,7 +6,7 @@ import pytest
 
 from condokit import AffineMap, BatchAdapter, ConDoAdapter, assess
 from condokit.checks import IdentifiabilityWarning
-from condokit.data.measurements import looks_like_a_label, measurements
+from condokit.data.measurements import looks_like, looks_like_a_label, measurements
 from condokit.data.tables import Table
 
 N = 200
@@ -207,3 +207,19 @@ def test_travelling_subjects_that_are_bridges_are_not_spoken_of_again():
     with pytest.warns(IdentifiabilityWarning, match="Values of 'person' come in several rows"):
         adapter.fit(frame, **roles)
     assert "come in several rows" in repr(assess(frame, **roles, reference="reference"))
+
+
+def test_whole_numbers_that_were_measured_are_no_identifiers():
+    rng = np.random.default_rng(0)
+    site = np.repeat([0, 1, 2], 60)
+    volume = np.rint(rng.normal(1.5e6, 1.5e5, 180) + 5e4 * site)  # eTIV of FreeSurfer
+    assert looks_like(volume, site) == ""
+    given_out = {
+        "in order": np.arange(180.0) + 1000,
+        "at random": rng.choice(10**6, 180, replace=False).astype(float),
+        "in blocks": np.arange(180.0) + 100_000 * site,
+        "with gaps": np.cumsum(rng.integers(1, 40, 180)).astype(float),
+        "in two waves": np.concatenate([np.arange(160.0), 10_000 + np.arange(20.0)]),
+    }
+    for how, numbers in given_out.items():
+        assert looks_like(numbers, site) == "another whole number in every row", how

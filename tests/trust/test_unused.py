@@ -104,3 +104,17 @@ def test_columns_of_any_kind_are_looked_at_without_harm(rng):
         half=np.where(rng.random(n) < 0.5, np.nan, 1.0),
     )
     assert unused_that_matter(read(data)) == []
+
+
+def test_other_measurements_are_no_confounders(rng):
+    data = two_domains(rng, 150, 3)
+    data = data.rename(columns={f"x{j}": f"region{j}_thickness" for j in range(3)})
+    shared, query = data["region0_thickness"], data["domain"] == "query"
+    for name in ("hippocampus", "amygdala", "caudate", "putamen"):
+        data[f"{name}_volume"] = 40 * (shared + rng.normal(size=300)) + 90 * query
+    features = {"features": ["*_thickness"]}
+    assert unused_that_matter(read(data, **features)) == []
+    alone = data.rename(columns={"hippocampus_volume": "weight"})
+    alone = alone.drop(columns=["amygdala_volume", "caudate_volume", "putamen_volume"])
+    [found] = unused_that_matter(read(alone, **features))
+    assert "'weight'" in found.text

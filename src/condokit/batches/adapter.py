@@ -19,12 +19,20 @@ from condokit.batches.estimate import (
 )
 from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
-from condokit.batches.record import BatchReport, account_of_batches, facts_of, maps_of, plain
+from condokit.batches.record import (
+    BatchReport,
+    account_of_batches,
+    facts_of,
+    maps_of,
+    plain,
+    settings_of,
+    with_added,
+)
 from condokit.checks import Array, Note, check_word, listing, noting, refusal
 from condokit.compare.weak_points import batch_weak_points
 from condokit.data.arrays import computing
 from condokit.data.blocks import Blocks
-from condokit.data.measurements import warn_of_columns
+from condokit.data.measurements import names_of_rows, warn_of_columns
 from condokit.data.reader import read
 from condokit.data.roles import Roles, batch_of_rows
 from condokit.data.study import Study
@@ -36,7 +44,7 @@ from condokit.io.schema import refuse_if, shown
 from condokit.maps import file as mapfile
 from condokit.maps.base import Map
 from condokit.maps.lazily import map_lazily_by
-from condokit.maps.profile import profile
+from condokit.maps.profile import Check, check, profile
 from condokit.maps.provenance import check_provenance
 from condokit.maps.standard_errors import DiagonalErrors, StandardErrors, of_rows
 from condokit.statistics.domains import as_study
@@ -366,7 +374,8 @@ class BatchAdapter(Adapter):
         self.maps_ = {**self.maps_, label: own.with_errors(errors)}
         self.paths_ = {**self.paths_, label: facts.path}
         self.report_ = replace(self.report_, batches={**before, label: facts})
-        self.provenance_ = {**self.provenance_, "batches": self.report_.plain()}
+        account = self.provenance_, other.provenance_, self.report_
+        self.provenance_ = with_added(*account, label, others)
         return self
 
     def _refuse_other_features(self, X: Any, features: Any) -> None:
@@ -391,6 +400,32 @@ class BatchAdapter(Adapter):
         unused = study.unused if values.columns else ()
         moved = replace(study, tables=(values,), keep=keep, unused=unused)
         return moved.merged(own, self.reference_)
+
+    def check(self, X: Any, *, batch: Any) -> Check:
+        """Tell whether rows look like those of their batches that the maps were fitted on.
+
+        Parameters
+        ----------
+        X, batch
+            As in `transform`.
+
+        Returns
+        -------
+        Check
+            As of `AffineMap.check`, with the batch of what was found; print it.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from condokit import BatchAdapter
+        >>> X, batch = np.random.default_rng(0).normal(size=(200, 1)), np.repeat(["A", "B"], 100)
+        >>> adapter = BatchAdapter(reference="A").fit(X, batch=batch)
+        >>> adapter.check(X, batch=batch).verdict, adapter.check(X + 9, batch=batch).verdict
+        ('as fitted', 'look')
+        """
+        check_is_fitted(self)
+        known = list(self.maps_)
+        return check(self.maps_, X, lambda table: batch_of_rows(batch, table, known))
 
     def plan(
         self, X: Any, *, batch: Any, confounders: Any = None, n: int = 8, **roles: Any
@@ -427,12 +462,13 @@ class BatchAdapter(Adapter):
           1 in A: confounder 0 = F
           1 in B: confounder 0 = M
         """
-        return self.plan_study(self.read(X, batch, confounders, **roles), n)
+        study = self.read(X, batch, confounders, **roles)
+        return self.plan_study(study, n, roles.get("bridge"), roles.get("groups"))
 
-    def plan_study(self, study: Study, n: int) -> Plan:
-        """Make the plan for a study that has been read already."""
+    def plan_study(self, study: Study, n: int, *names: Any) -> Plan:
+        """Make the plan for a study that has been read already; names are columns of samples."""
         graph, reference, _, _ = self.graph(study)
-        return make_plan(study, graph, reference, n)
+        return make_plan(study, graph, reference, n, names_of_rows(study, *names))
 
     kinds = ("batches",)  # that stand in the files which the class reads
 
@@ -497,7 +533,8 @@ class BatchAdapter(Adapter):
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "BatchAdapter":
         """Return the adapter of which a file has these fields; raise a ValueError if none."""
-        self, reference = cls(reference=content["reference"]), content["reference"]
+        reference, settings = content["reference"], settings_of(content.get("provenance"))
+        self = cls(ConDoAdapter(**settings) if settings else None, reference=reference)
         self.maps_ = maps_of(content)
         is_known = reference in (*self.maps_, "consensus")
         refuse_if(not is_known, f"'reference' is {shown(reference)}, which is no batch.")

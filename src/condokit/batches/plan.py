@@ -12,6 +12,7 @@ covariance of offsets in residual variances. A sample of batch a that is measure
 shares of rows. Samples are chosen one after another, each the best given those before.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +59,9 @@ def _sd(error: float) -> str:
     return "not known, some batches cannot be compared" if error > _LARGE else f"{error:.2f} sd"
 
 
-def make_plan(study: Study, graph: Graph, reference: int, n: int) -> Plan:
+def make_plan(
+    study: Study, graph: Graph, reference: int, n: int, names: Sequence[Any] | None = None
+) -> Plan:
     """Choose n samples, or n new subjects, one after another."""
     check_integer("n", n, 1)
     scales = float(
@@ -86,7 +89,7 @@ def make_plan(study: Study, graph: Graph, reference: int, n: int) -> Plan:
         moves.append((int(a), int(b)))
         L[[a, b], [a, b]] += (1 + RATIO) / 2
         L[[a, b], [b, a]] -= (1 + RATIO) / 2
-    again = _samples(study, moves)
+    again = _samples(study, moves, names)
     add, extra = _subjects(study, graph, error, n)
     last = error(graph.information_matrix(extra)) if add else np.nan
     return Plan(again, add, error(start), error(L), last)
@@ -101,10 +104,10 @@ def covariance(L: Array, reference: int) -> Array:
     return V
 
 
-def _samples(study: Study, moves: list[tuple[int, int]]) -> list[dict[str, Any]]:
+def _samples(
+    study: Study, moves: list[tuple[int, int]], names: Sequence[Any] | None
+) -> list[dict[str, Any]]:
     """Choose samples for the moves, evenly along what varies most in their batch."""
-    native = study.tables[0].native
-    index = getattr(native, "index", None)
     found: list[dict[str, Any]] = []
     for a in sorted({a for a, _ in moves}):
         there = sorted(b for one, b in moves if one == a)
@@ -119,7 +122,7 @@ def _samples(study: Study, moves: list[tuple[int, int]]) -> list[dict[str, Any]]
         if len(there) > len(rows):  # the same samples, in other batches
             place = np.arange(len(there)) % len(rows)
         for row, b in zip(rows[order[place]], there):
-            name = int(row) if index is None or callable(index) else index[row]
+            name = int(row) if names is None else names[row]
             labels = {"batch": study.labels[a], "again_in": study.labels[b]}
             found.append({"row": int(row), "name": name, **labels})
     return found

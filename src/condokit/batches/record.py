@@ -8,9 +8,12 @@ from condokit.batches.graph import Graph
 from condokit.checks import Note
 from condokit.data.disclosure import hidden_counts
 from condokit.data.study import Study
+from condokit.divergences import DIVERGENCES
 from condokit.fit.record import account
 from condokit.io.schema import refuse_if, shown
 from condokit.maps import file as mapfile
+from condokit.maps.families import MAPS
+from condokit.maps.provenance import frozen
 
 _ERRORS = ("error_before", "error_after")
 _FIGURES = ("overlap", "bridges", *_ERRORS)
@@ -118,6 +121,31 @@ def account_of_batches(
         "fitted_as_normal": report.facts.get("fitted_as_normal"),
     }
     return account(settings, study, notes, facts)
+
+
+def with_added(
+    known: Mapping[str, Any],
+    fitted: Mapping[str, Any],
+    report: BatchReport,
+    label: Any,
+    others: Sequence[Any],
+) -> Mapping[str, Any]:
+    """Return the account of maps, given that of the fit of one that was added to them later."""
+    own = {"label": plain(label), "compared_with": [plain(one) for one in others]}
+    own |= {name: fitted[name] for name in ("versions", "confounders", "warnings")}
+    changed = {"batches": report.plain(), "additions": [*known.get("additions", ()), own]}
+    return frozen({**known, **changed})
+
+
+def settings_of(provenance: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the settings of an adapter that a file names; instances are not told by their text."""
+    given = dict((provenance or {}).get("adapter", {}))
+    named = {"map": (*MAPS, "auto"), "divergence": (*DIVERGENCES, "auto")}
+    some = ("shrinkage", "categorical", "missing", "warn_overlap", "min_overlap", "random_state")
+    found = {name: given[name] for name in some if given.get(name) is not None}
+    if "shrinkage" in given:  # None is a setting of its own
+        found["shrinkage"] = given["shrinkage"]
+    return found | {n: given[n] for n, known in named.items() if given.get(n) in known}
 
 
 def maps_of(content: dict[str, Any]) -> dict[Any, Any]:

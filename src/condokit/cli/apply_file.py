@@ -11,124 +11,181 @@ from typing import Any
 import click
 import numpy as np
 
-from condokit.checks import Array, FileError, listing
-from condokit.cli.outputs import tell
+from condokit.checks import Array, FileError, did_you_mean, listing
+from condokit.cli.outputs import NotMet, tell
 from condokit.cli.tables import check_label, labels_of, refuse_text
 from condokit.data.disclosure import counted
 from condokit.data.roles import batch_of_rows
 from condokit.data.tables import Table
+from condokit.fit.estimator import map_rows
 from condokit.io import files_of, is_text, open_writer, replace_h5ad, scan_table
 from condokit.io.formats import arrow, check_names
 from condokit.io.progress import watched
-from condokit.maps.affine import AffineMap
+from condokit.maps.base import Map
 from condokit.maps.lazily import map_batch, matched, with_columns
-from condokit.maps.profile import Monitor
+from condokit.maps.profile import VERDICTS, Check, Monitors
 
 pa = arrow()
 _MOST_WATCHED = 100_000  # rows of a file that are all checked for drift; beyond, every tenth
 
 
+class OneMap:
+    """A map for all rows, but for those that a column says are not of the query."""
+
+    def __init__(
+        self,
+        affine: Map,
+        domain: str | None = None,
+        reference_label: str | None = None,
+        query_label: str | None = None,
+    ) -> None:
+        check_label(domain, reference_label, query_label)
+        self.maps: dict[Any, Map] = {None: affine}
+        self.column, self.labels = domain, (query_label, reference_label)
+        fitted = dict(affine.provenance or {}).get("domains", {})
+        self.fitted, self.old = fitted.get("column"), fitted.get("reference")
+        self.seen, self.n_rows, self.n_mapped = set[Any](), 0, 0
+
+    def place(self, table: Any) -> Array:
+        """Return 0 for every row that is mapped, -1 for others."""
+        code, (new, old) = np.zeros(len(table), dtype=np.intp), self.labels
+        if self.column is None:
+            there = self.fitted in table.column_names
+            self.seen.update(labels_of(table[self.fitted].unique()) if there else ())
+        else:
+            labels = labels_of(table.column(self.column))
+            code -= [x == old if new is None else x != new for x in labels]
+        self.n_rows, self.n_mapped = self.n_rows + len(code), self.n_mapped + int((code == 0).sum())
+        return code
+
+    def mapped(self, table: Any, code: Array) -> Any:
+        """Return the rows, mapped."""
+        return map_batch(self.maps[None], table, code < 0 if self.column else None)
+
+    def tell(self) -> None:
+        """Say which rows stayed as they are, or should have."""
+        new, old = self.labels
+        if self.fitted and self.old in self.seen:
+            which = f"rows with {self.fitted} = {self.old} are of the reference, and were mapped"
+            how = f"--domain {self.fitted} --reference-label {self.old}"
+            tell(f"warning: {which} as well. They stay as they are with {how}.")
+        if self.column is not None:
+            which = f"with {self.column} = {old} are of the reference, and"
+            which = which if new is None else f"without {self.column} = {new}"
+            tell(f"{counted(self.n_rows - self.n_mapped)} rows {which} stay as they are.")
+
+
+class MapsOfBatches:
+    """The maps of many batches, each for the rows that have its label in a column."""
+
+    def __init__(self, adapter: Any, batch: str | None, inverse: bool = False) -> None:
+        column = batch or dict(adapter.provenance_).get("column")
+        if column is None:
+            text = "Name the column of the batches with --batch, or the batch of all rows with "
+            raise click.UsageError(f"{text}--batch-label.")
+        self.column: str = column
+        self.maps = {k: one.inverse() if inverse else one for k, one in adapter.maps_.items()}
+        self.known = {str(label): label for label in self.maps}
+
+    def place(self, table: Any) -> Array:
+        """Return the number of each row's map."""
+        labels = [self.known.get(str(x), x) for x in labels_of(table.column(self.column))]
+        return batch_of_rows(labels, Table(table), list(self.maps))
+
+    def mapped(self, table: Any, code: Array) -> Any:
+        """Return the rows, mapped."""
+        each = list(self.maps.values())
+        values = map_rows(matched(each[0], table), code, each)
+        made = [pa.array(one, from_pandas=True) for one in values.T]
+        return with_columns(table, list(each[0].feature_names or table.column_names), made)
+
+    def tell(self) -> None:
+        """Say nothing: every row has its map."""
+
+
+def one_or_many(
+    known: Any, path: str, inverse: bool = False, **labels: Any
+) -> OneMap | MapsOfBatches:
+    """Return how the map or maps in a file go with rows, given options that name labels."""
+    batch, label = labels.pop("batch", None), labels.pop("batch_label", None)
+    if known.kinds != ("batches",):
+        if batch is not None or label is not None:
+            raise click.UsageError(f"{path} holds one map, for which there are no batches.")
+        if inverse:
+            known = known.pseudo_inverse() if known.is_rectangular else known.inverse()
+        return OneMap(known, **labels)
+    if any(value is not None for value in labels.values()):
+        raise click.UsageError("--domain and its labels do not go with maps of batches: --batch.")
+    if label is None:
+        return MapsOfBatches(known, batch, inverse)
+    if batch is not None:
+        raise click.UsageError("Give --batch or --batch-label, not both.")
+    one = map_of_label(known, label)
+    return OneMap(one.inverse() if inverse else one)
+
+
+def map_of_label(adapter: Any, label: str) -> Map:
+    """Return the map of one batch, whose label is given as text."""
+    known = {str(name): one for name, one in adapter.maps_.items()}
+    if label not in known:
+        hint = did_you_mean(label, known)
+        raise ValueError(f"--batch-label {label}: known are {listing(known, 12)}.{hint}")
+    found: Map = known[label]
+    return found
+
+
 def apply_to_file(
-    affine: AffineMap,
+    rule: OneMap | MapsOfBatches,
     incoming: str,
-    output: str,
-    force: bool,
+    output: str | None,
+    force: bool = False,
     *,
-    domain: str | None,
-    reference_label: str | None,
-    query_label: str | None = None,
+    fail_on: str | None = None,
     output_format: str | None = None,
     **reading: Any,
-) -> Any:
-    """Map a file, watching for drift, and return what was noticed; rows of the reference stay."""
-    # as do those of a third label, if the query's is named; from text to text, all other columns
-    # stay as they are written. An output that is a folder has a file for each that comes in.
-    check_label(domain, reference_label, query_label)
-    fitted = dict(affine.provenance or {}).get("domains", {})
-    column, old, seen = fitted.get("column"), fitted.get("reference"), set[Any]()
-    n_rows = n_mapped = 0
-
-    def split(table: Any) -> tuple[Array | None, Any]:
-        """Return a mark for every row that stays, and the other rows."""
-        if domain is None:
-            seen.update(labels_of(table[column].unique()) if column in table.column_names else ())
-            return None, table
-        check_names(incoming, table.column_names, [domain])
-        labels = labels_of(table.column(domain))
-        named = reference_label if query_label is None else query_label
-        stays = np.array([(x == named) == (query_label is None) for x in labels], dtype=bool)
-        return stays, table.filter(~stays)
-
-    names, place = affine.feature_names, (incoming, output, output_format, force)
-    with _opened(*place, names, domain, reading) as (scan, write):
-        monitor = Monitor(affine, scan.names, len(scan.names))
-        if stops := [finding.text for finding in monitor.findings if finding.level == "stop"]:
-            raise FileError(f"{scan.path}: {stops[0]}")
+) -> Check:
+    """Map a file, watching for drift, and return what was noticed; without output, only that."""
+    # From text to text, all other columns stay as they are written. An output that is a folder has
+    # a file for each that comes in.
+    one, n_rows = next(iter(rule.maps.values())), 0
+    names, place = one.feature_names, (incoming, output, output_format, force)
+    with _opened(*place, names, rule.column, reading) as (scan, write):
+        if rule.column is not None:
+            check_names(incoming, scan.names, [rule.column])
+        monitors = Monitors(rule.maps, scan.names, len(scan.names))
+        if monitors.stops:
+            if output is None:
+                return monitors.result()
+            raise FileError(f"{scan.path}: {monitors.stops[0]}")
         refuse_text(scan.path, names or scan.names, scan.schema, scan, reading["decimal"])
         for part in watched(scan, scan.n_rows):
-            stays, moved = split(part)
-            write(map_batch(affine, part, stays))
-            if monitor.can_compare:
-                some = moved if n_rows < _MOST_WATCHED else moved.take(np.arange(0, len(moved), 10))
-                monitor.watch(matched(affine, some))
-            n_rows, n_mapped = n_rows + len(part), n_mapped + len(moved)
-    if column and old in seen:
-        text = (
-            f"warning: rows with {column} = {old} are of the reference, and were mapped as well. "
-        )
-        tell(f"{text}They stay as they are with --domain {column} --reference-label {old}.")
-    if domain is not None:
-        which = f"with {domain} = {reference_label} are of the reference, and"
-        which = which if query_label is None else f"without {domain} = {query_label}"
-        tell(f"{counted(n_rows - n_mapped)} rows {which} stay as they are.")
-    return monitor.result(n_mapped)
-
-
-def apply_batches(
-    adapter: Any,
-    incoming: str,
-    output: str,
-    inverse: bool,
-    *,
-    batch: str | None,
-    force: bool,
-    output_format: str | None = None,
-    **reading: Any,
-) -> int:
-    """Map a file by the maps of its rows' batches, and return its number of rows."""
-    from condokit.fit.estimator import map_rows
-
-    column = batch or dict(adapter.provenance_).get("column")
-    if column is None:
-        raise click.UsageError("Name the column of the batches with --batch.")
-    if any(reading.pop(name) is not None for name in ("domain", "reference_label", "query_label")):
-        raise click.UsageError("--domain and its labels do not go with maps of batches: --batch.")
-    maps = {label: one.inverse() if inverse else one for label, one in adapter.maps_.items()}
-    known = {str(label): label for label in maps}
-    names, n_rows = next(iter(maps.values())).feature_names, 0
-
-    def moved(part: Any) -> Any:
-        labels = [known.get(str(x), x) for x in labels_of(part.column(column))]
-        code = batch_of_rows(labels, Table(part), list(maps))
-        table = Table(part).match(names, adapter.n_features_in_, "the map")
-        values = map_rows(table, code, list(maps.values()))
-        mapped = [pa.array(one, from_pandas=True) for one in values.T]
-        return with_columns(part, list(names or part.column_names), mapped)
-
-    place = incoming, output, output_format, force
-    with _opened(*place, names, column, reading) as (scan, write):
-        check_names(incoming, scan.names, [column, *(names or ())])
-        refuse_text(incoming, names or scan.names, scan.schema, scan, reading["decimal"])
-        for part in watched(scan, scan.n_rows):
-            write(moved(part))
+            code = rule.place(part)
+            monitors.count(code)
+            if output is not None:
+                write(rule.mapped(part, code))
+            if monitors.can_compare:
+                rows = np.arange(0, len(part), 1 if n_rows < _MOST_WATCHED else 10)
+                some = part if len(rows) == len(part) else part.take(rows)
+                monitors.watch(matched(one, some), code[rows])
             n_rows += len(part)
-    return n_rows
+        found = monitors.result()
+        refuse_if_not_met(found, fail_on)  # what is written is then thrown away
+    rule.tell()
+    return found
+
+
+def refuse_if_not_met(found: Check, fail_on: str | None) -> None:
+    """Refuse to go on if rows differ as much as they must not."""
+    if fail_on is not None and VERDICTS.index(found.verdict) <= VERDICTS.index(fail_on):
+        reasons = " ".join(str(finding) for finding in found.findings if finding.level != "note")
+        text = f"--fail-on {fail_on}: the rows are not as the map was fitted ({found.verdict})."
+        raise NotMet(f"{text} {reasons}".rstrip())
 
 
 @contextmanager
 def _opened(
     incoming: str,
-    output: str,
+    output: str | None,
     format: str | None,
     force: bool,
     names: Sequence[str] | None,
@@ -136,7 +193,7 @@ def _opened(
     reading: dict[str, Any],
 ) -> Iterator[tuple[Any, Any]]:
     """Open what is read, and yield it with what writes a part of it in its place."""
-    if output.endswith(".h5ad"):  # all else that is in it stays
+    if output is not None and output.endswith(".h5ad"):  # all else that is in it stays
         if not incoming.endswith(".h5ad"):
             raise FileError(f"{output}: .h5ad can only be written from .h5ad; choose .parquet.")
         whole: list[Any] = []
@@ -146,7 +203,9 @@ def _opened(
         return
     reading = reading | _text_columns(incoming, output, reading, format, names, column)
     with scan_table(incoming, **reading) as scan, ExitStack() as stack:
-        if is_folder(output):  # files take their names together, at the end
+        if output is None:
+            yield scan, None
+        elif is_folder(output):  # files take their names together, at the end
             yield scan, _Folder(scan, Path(output), format, force, stack).write
         else:
             writer = open_writer(output, format=format, force=force)
@@ -154,13 +213,18 @@ def _opened(
 
 
 def _text_columns(
-    incoming: str, output: str, reading: Any, format: str | None, names: Any, column: str | None
+    incoming: str,
+    output: str | None,
+    reading: Any,
+    format: str | None,
+    names: Any,
+    column: str | None,
 ) -> dict[str, Any]:
     """Return which columns are read as text: from text to text all others than the features."""
     first = files_of(incoming)[0]
     if not is_text(first, reading["format"]):
         return {}
-    to_text = is_text(first if is_folder(output) else output, format)
+    to_text = output is not None and is_text(first if is_folder(output) else output, format)
     return {"texts": None if names is not None and to_text else [column], "numbers": names or ()}
 
 

@@ -1,6 +1,5 @@
 """The commands: parse, call the library, print; what does the work is imported where it is used."""
 
-import csv
 import io
 import json
 import os
@@ -17,6 +16,7 @@ import condokit
 from condokit.checks import NoOverlapError, Sentence, naming
 from condokit.cli import options as shared
 from condokit.cli.outputs import (
+    NotMet,
     answer,
     as_option,
     check_outputs,
@@ -35,7 +35,11 @@ Examples:
       --features 'eeg_*' --map auto -o map.json --report report.html
   condokit fit all.csv --domain batch --reference-label v1 --confounders sex -o map.json
   condokit fit all.csv --batch site --reference-label A -c age,sex -o maps.json
+  condokit fit A.csv B.csv C.csv --reference-label A -c age,sex -o maps.json
+  condokit add maps.json D.csv --label D --known A.csv -c age,sex -o maps2.json
+  condokit check map.json incoming.csv
   condokit apply map.json incoming.csv -o adapted.parquet
+  condokit apply maps.json newB.csv --batch-label B -o adapted.csv
   condokit apply map.json 'data/*.parquet' -o adapted/
   condokit stats site.csv --label A -c sex -o siteA.json
   condokit fit siteA.json siteB.json --reference-label A -o map.json
@@ -43,7 +47,8 @@ Examples:
   condokit export map.json --sql -
 
 \b
-Exit codes: 0 fine, 2 bad input, 3 the comparison is not possible.
+Exit codes: 0 fine, 2 bad input, 3 the comparison is not possible, 4 what --require or --fail-on
+asks for is not so, and nothing was written.
 Completion: eval "$(condokit completion bash)" in ~/.bashrc (also zsh, fish).
 """
 
@@ -84,19 +89,57 @@ def cli() -> None:
 @cli.command()
 @shared.data
 @shared.overlap
+@shared.batch_label
+@shared.fail_on
 @shared.json
-def check(as_json: bool, warn_overlap: float, min_overlap: float, **data: Any) -> None:
-    """Say whether NEW can be compared with OLD at all, before anything is fitted."""
+def check(
+    as_json: bool,
+    warn_overlap: float,
+    min_overlap: float,
+    batch_label: str | None,
+    fail_on: str | None,
+    **data: Any,
+) -> None:
+    """Say whether NEW can be compared with OLD at all, before anything is fitted.
+
+    With a map file in place of NEW: whether rows look like those it was fitted on, as apply does.
+    condokit check map.json rows.csv
+    """
+    if data["new"].endswith(".json") and not holds_statistics(data["new"]):
+        show_result(_checked_rows(data, batch_label, fail_on, as_json))
+        return
+    if batch_label is not None or fail_on is not None:
+        raise click.UsageError("--batch-label and --fail-on go with a map file: check map.json.")
     from condokit.cli.tables import read_data
     from condokit.trust.assess import assess
 
     limits: dict[str, Any] = {"warn_overlap": warn_overlap, "min_overlap": min_overlap}
-    found = assess(
-        read_data(**data), reference=data["reference_label"], batch=data["batch"], **limits
-    )
+    batch = data["batch"] or data["more"] or None
+    found = assess(read_data(**data), reference=data["reference_label"], batch=batch, **limits)
     show_result(found.to_dict() if as_json else repr(found))
     if found.verdict == "not possible":
         raise SystemExit(3)
+
+
+def _checked_rows(
+    data: dict[str, Any], batch_label: str | None, fail_on: str | None, as_json: bool
+) -> Any:
+    """Compare the rows of a file with what a map was fitted on; see `check`."""
+    from condokit.cli.apply_file import apply_to_file, one_or_many, refuse_if_not_met
+
+    if len(data["more"]) != 1 or data["reference"] is not None:
+        raise click.UsageError("Give a map file and one table: condokit check map.json rows.csv.")
+    labels = {name: data[name] for name in ("domain", "reference_label", "query_label", "batch")}
+    known = load_map(data["new"], of_batches=True)
+    rule = one_or_many(known, data["new"], batch_label=batch_label, **labels)
+    reading = {name: data[name] for name in shared.READING}
+    found = apply_to_file(rule, data["more"][0], None, **reading)
+    result = found.to_dict() if as_json else repr(found)
+    if fail_on is None and found.verdict != "stop":
+        return result
+    show_result(result)
+    refuse_if_not_met(found, fail_on)
+    raise SystemExit(3 if found.verdict == "stop" else 0)
 
 
 @cli.command()
@@ -111,44 +154,49 @@ def plan(n: int, min_overlap: float, as_json: bool, **data: Any) -> None:
     from condokit.cli.tables import read_data
     from condokit.data.records import plain
 
-    if data["batch"] is None:
-        raise click.UsageError("plan needs --batch, the column of the batches.")
+    if data["batch"] is None and not data["more"]:
+        text = "plan needs --batch, the column of the batches, or a table for each batch."
+        raise click.UsageError(text)
     adapter = BatchAdapter(ConDoAdapter(min_overlap=min_overlap), reference=data["reference_label"])
     study: Any = read_data(**data)
-    found = adapter.plan_study(study, n)
-    tell("Samples are numbers of rows below the header, from 0.", False)
+    found = adapter.plan_study(study, n, data["bridge"], data["groups"])
+    if all(one["name"] == one["row"] for one in found.again):
+        tell("Samples are numbers of rows below the header, from 0.", False)
     show_result(plain(found) if as_json else str(found))
 
 
 @cli.command()
 @shared.data
-@click.argument("more", nargs=-1, metavar="[SITE.json]...")
 @shared.fitting
 @click.option("--output", "-o", required=True, help="The map file to write (JSON), or -.")
 @click.option("--report", help="The report to write (HTML).")
 @click.option("--adapted", help="Also write NEW, mapped, to this table.")
+@shared.require
 @shared.running
 def fit(
     arguments: list[str], /, output: str, report: str | None, adapted: str | None, **options: Any
 ) -> None:
     """Learn the map from NEW to OLD, and write it.
 
-    In place of NEW, statistics files of sites (see stats): condokit fit a.json b.json -o map.json.
+    A table for each of several batches makes a study, one map for each:
+    condokit fit A.csv B.csv C.csv --reference-label A -o maps.json.
+    In place of tables, statistics files of sites (see stats): condokit fit a.json b.json -o
+    map.json. OLD alone may be one: condokit fit new.csv --reference old.json -o map.json.
     """
-    from condokit.cli.apply_file import apply_batches, apply_to_file
+    from condokit.cli.apply_file import apply_to_file, one_or_many
     from condokit.cli.fit_adapter import Fitted
     from condokit.io import together
 
-    table = options["table"]
+    table, many = options["table"], bool(options["batch"] is not None or options["more"])
     outputs = [path for path in (output, report, table, adapted) if path is not None]
     new, force, as_json = options["new"], options["force"], options["as_json"]
     check_outputs(outputs, force, as_json, inputs=(new, *options["more"], options["reference"]))
-    if adapted is not None and new == "-":
-        raise click.UsageError("--adapted reads NEW again: save it to a file, or use apply.")
-    many = options["batch"] is not None
+    if adapted is not None and (new == "-" or options["more"]):
+        raise click.UsageError("--adapted reads one file NEW again; use apply for others.")
     if many and table is not None:
-        raise click.UsageError("--table does not go with --batch: see the report.")
+        raise click.UsageError("--table does not go with many batches: see the report.")
     fitted = Fitted(arguments, {**options, "report": report, "adapted": adapted})
+    fitted.check_required(options["require"])
     affine, content = fitted.map_file()
     made, record = {output: content}, {}
     if report is not None or table is not None:
@@ -156,13 +204,10 @@ def fit(
         made |= fitted.pages(record, report, table)
     with together(made, force):
         if adapted is not None:
-            reading = {name: options[name] for name in shared.APPLIED}
-            if many:
-                unused = dict.fromkeys(("domain", "reference_label", "query_label"))
-                how = {**reading, **unused, "batch": options["batch"]}
-                apply_batches(affine, new, adapted, False, force=force, **how)
-            else:
-                apply_to_file(affine, new, adapted, force, **reading)
+            named = ["batch"] if many else ["domain", "reference_label", "query_label"]
+            rule = one_or_many(affine, output, **{name: options[name] for name in named})
+            reading = {name: options[name] for name in shared.READING}
+            apply_to_file(rule, new, adapted, force, **reading)
     facts = {
         "map": output,
         "report_path": report,
@@ -171,8 +216,40 @@ def fit(
     }
     if not as_json:
         answer(False, facts, f"{fitted.summary()}\nWrote {', '.join(outputs)}.")
-    verdict = None if options["quiet"] else fitted.verdict()
-    answer(as_json, {**facts, "verdict": verdict}, f"{verdict}")
+    judged = ("", "") if options["quiet"] else fitted.verdict()
+    told = dict(zip(("verdict", "sentence"), judged if judged[0] else (None, None)))
+    answer(as_json, facts | told, judged[1])
+
+
+@cli.command()
+@click.argument("map_file", metavar="MAPS")
+@shared.adding
+@shared.require
+@click.option("--output", "-o", required=True, help="The map file to write (JSON), or -.")
+@shared.quiet
+@shared.writing
+@click.pass_obj
+def add(
+    arguments: list[str], /, map_file: str, output: str, require: str | None, **options: Any
+) -> None:
+    """Add the map of a new batch to MAPS; all other maps stay as they are.
+
+    NEW has rows of the new batch, and --known those of batches that have a map, which the new
+    batch is compared with: condokit add maps.json D.csv --label D --known A.csv -o maps2.json.
+    """
+    from condokit.cli.fit_adapter import Added
+    from condokit.io import write_files
+
+    force, as_json = options["force"], options["as_json"]
+    inputs = (map_file, options["new"], *options["more"])
+    check_outputs([output], force, as_json, inputs=inputs)
+    known = load_map(map_file, of_batches=True)
+    added = Added(arguments, known, options | {"map_file": map_file})
+    added.check_required(require)
+    write_files({output: added.map_file()[1]}, force)
+    judged = (None, None) if options["quiet"] else added.verdict()
+    facts = {"map": output, **added.record(), **dict(zip(("verdict", "sentence"), judged))}
+    answer(as_json, facts, f"{added.summary()}\nWrote {output}.\n{judged[1] or ''}".rstrip())
 
 
 @cli.command()
@@ -225,34 +302,33 @@ def stats(
 @click.option("--output-format", help="Format of output, if its name does not tell.")
 @shared.domain
 @click.option("--batch", metavar="COLUMN", help="The column of the batches, if it has a new name.")
+@shared.batch_label
+@shared.fail_on
 @shared.reading
 @shared.writing
-def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: Any) -> None:
+def apply_(
+    map_file: str, incoming: str, output: str, inverse: bool, force: bool, **options: Any
+) -> None:
     """Map the features of INCOMING, and keep all other columns and the order of rows.
 
     INCOMING may be many files: a folder, or 'data/*.parquet'. From text to text other values stay
     exactly as they are written; else text becomes numbers, truth values and times where all of a
-    column allow it without loss.
+    column allow it without loss. Rows that do not look like those the map was fitted on are told.
     """
-    from condokit.cli.apply_file import apply_batches, apply_to_file, targets
+    from condokit.cli.apply_file import apply_to_file, one_or_many, targets
     from condokit.data.disclosure import counted, small_cells
     from condokit.io import files_of
 
-    as_json = options.pop("as_json")
+    as_json, fail_on = options.pop("as_json"), options.pop("fail_on")
+    if fail_on is not None and output == "-":
+        raise click.UsageError("--fail-on needs a file: standard output cannot be taken back.")
     written, read = targets(incoming, output), [map_file, *files_of(incoming)]
     if written != [output]:
         Path(output).mkdir(parents=True, exist_ok=True)
-    check_outputs(written, options["force"], as_json, inputs=read)
-    affine = load_map(map_file, of_batches=True)
-    if affine.kinds == ("batches",):
-        n = apply_batches(affine, incoming, output, inverse, **options)
-        answer(as_json, {"output": output, "n_rows": n}, f"Mapped {counted(n)} rows to {output}.")
-        return
-    if options.pop("batch") is not None:
-        raise click.UsageError(f"{map_file} holds one map, for which there are no batches.")
-    if inverse:
-        affine = affine.pseudo_inverse() if affine.is_rectangular else affine.inverse()
-    found = apply_to_file(affine, incoming, output, **options)
+    check_outputs(written, force, as_json, inputs=read)
+    known, labels = load_map(map_file, of_batches=True), (*shared.LABELS, "batch", "batch_label")
+    rule = one_or_many(known, map_file, inverse, **{name: options.pop(name) for name in labels})
+    found = apply_to_file(rule, incoming, output, force, fail_on=fail_on, **options)
     cares = [finding for finding in found.findings if finding.level == "care"]
     lines = [f"warning: {care.text} {care.advice}".rstrip() for care in cares]
     n_rows = counted(found.n_rows) if small_cells(found.n_rows) else found.n_rows
@@ -288,10 +364,10 @@ def report(
         plots.pyplot()
         drawn = [str(folder / f"{name}.{kind}") for name in plots.FIGURES for kind in formats]
     drawn = drawn if folder.is_dir() else []
-    outputs, inputs = [output, options["table"], *drawn], (options["new"], options["reference"])
-    check_outputs(outputs, force, options["as_json"], inputs)
-    if options["batch"] is not None and (figures or options["table"]):
-        raise click.UsageError("--figures and --table do not go with --batch.")
+    inputs = (options["new"], *options["more"], options["reference"])
+    check_outputs([output, options["table"], *drawn], force, options["as_json"], inputs)
+    if (options["batch"] is not None or options["more"]) and (figures or options["table"]):
+        raise click.UsageError("--figures and --table do not go with many batches.")
     fitted = Fitted(arguments, {**options, "report": output})
     record = fitted.account("report.html")
     made = fitted.pages(record, output, options["table"])
@@ -300,7 +376,7 @@ def report(
     folder.mkdir(parents=True, exist_ok=True)
     write_files(made, force)
     wrote = ", ".join(filter(None, (output, options["table"], figures)))
-    answer(options["as_json"], record, f"Wrote {wrote}.\n{fitted.verdict()}")
+    answer(options["as_json"], record, f"Wrote {wrote}.\n{fitted.verdict()[1]}")
 
 
 @cli.command()
@@ -363,30 +439,37 @@ def show(map_file: str, previous: tuple[str, ...], as_json: bool) -> None:
 @click.option("--onnx", metavar="PATH", help="Write an ONNX model.")
 @click.option("--sql", metavar="PATH", help="Write a SELECT; - is standard output.")
 @click.option("--python", metavar="PATH", help="Write a function without dependencies; or -.")
+@click.option("--r", metavar="PATH", help="Write a function of R without packages; or -.")
 @shared.setting("--table", default="incoming", help="With --sql: the table, or SCHEMA.TABLE.")
 @click.option("--keep", multiple=True, help="With --sql: other columns to keep; repeatable.")
+@shared.setting(
+    "--dialect",
+    default="ansi",
+    metavar="NAME",
+    help="With --sql: ansi, bigquery, databricks, duckdb, hive, mariadb, mysql, postgres, "
+    "redshift, snowflake, spark, sqlite, trino, tsql.",
+)
+@click.option("--batch", metavar="COLUMN", help="With --sql and many batches: their column.")
+@click.option("--batch-label", metavar="LABEL", help="Of many batches: the map of this one alone.")
+@click.option("--named", is_flag=True, help="With --onnx: an input and an output of each feature.")
+@click.option("--float32", is_flag=True, help="With --onnx: take and give single precision.")
 @shared.writing
 def export(map_file: str, force: bool, as_json: bool, **options: Any) -> None:
-    """Write a map for other systems: ONNX, SQL or plain Python."""
-    from condokit import export as exports
+    """Write a map for other systems: ONNX, SQL, plain Python or R.
+
+    Of many batches, SQL looks up the map of each row by its label; the others are written into a
+    folder, PATH/, with a file for each batch.
+    """
+    from condokit.cli.exports import exported, is_folder
     from condokit.io import write_files
 
-    paths = {language: options[language] for language in ("onnx", "sql", "python")}
+    paths = {language: options[language] for language in ("onnx", "sql", "python", "r")}
     if not any(paths.values()):
-        raise click.UsageError("Say what to write: --onnx, --sql or --python.")
-    check_outputs(paths.values(), force, as_json, inputs=[map_file])
-    affine = load_map(map_file)
-    made: dict[str, bytes] = {}
-    if paths["onnx"]:
-        made[paths["onnx"]] = exports.to_onnx(affine)
-    if paths["sql"]:
-        whole = len(options["table"].splitlines()) == 1  # neither nothing nor several lines
-        table = next(csv.reader([options["table"]], delimiter=".")) if whole else [""]
-        if not all(table):
-            raise click.UsageError(f"--table {options['table']!r} is no TABLE or SCHEMA.TABLE.")
-        made[paths["sql"]] = exports.to_sql(affine, table, keep=list(options["keep"])).encode()
-    if paths["python"]:
-        made[paths["python"]] = exports.to_python(affine).encode()
+        raise click.UsageError("Say what to write: --onnx, --sql, --python or --r.")
+    files = [path for path in paths.values() if path and not is_folder(path)]
+    check_outputs(files, force, as_json, inputs=[map_file])
+    made = exported(load_map(map_file, of_batches=True), paths, options)
+    check_outputs(made, force, as_json, inputs=[map_file])
     write_files(made, force)
     if as_json:
         show_result(paths)
@@ -447,7 +530,7 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(result if isinstance(result, int) else 0)
         except click.ClickException as error:
             error.show()
-            sys.exit(2)
+            sys.exit(4 if isinstance(error, NotMet) else 2)
         except (click.exceptions.Abort, KeyboardInterrupt):
             tell("Interrupted.")
             sys.exit(130)

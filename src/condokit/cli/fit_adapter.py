@@ -5,6 +5,7 @@ import io
 import shlex
 import sys
 import warnings
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ import click
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
-from condokit.checks import quietly
-from condokit.cli.outputs import tell_warnings
+from condokit.checks import listing, quietly
+from condokit.cli.options import LABELS
+from condokit.cli.outputs import NotMet, tell_warnings
 from condokit.cli.sites import are_statistics, read_sites
-from condokit.cli.tables import IN_MEMORY, read_data, reliabilities, split
+from condokit.cli.tables import IN_MEMORY, file_labels, read_data, reliabilities, split
 from condokit.data.disclosure import hidden_overlap
 from condokit.data.records import plain
 from condokit.data.study import Study
@@ -36,17 +38,18 @@ class Fitted:
     def __init__(self, arguments: list[str], options: dict[str, Any]) -> None:
         self.arguments, seed = arguments, options["seed"]
         self.watched = options["verbose"] or (sys.stderr.isatty() and not options["quiet"])
-        files = [options["new"], *options.get("more", ())]
-        self.has_rows = not are_statistics(files[0], tuple(files[1:]))
-        label = options["reference_label"]
+        given, label = (
+            (options[n] for n in ("new", "more", "reference")),
+            options["reference_label"],
+        )
+        self.has_rows = not are_statistics(*given)
         if self.has_rows:
             self.data: Any = read_data(**options)
-            files = [path for path in (options["new"], options["reference"]) if path is not None]
         else:
             self.data, label = read_sites(options)
         self.column = options["domain"] or options["batch"]
         self.adapter: Any = _adapter(options, self.watched)
-        self.is_study = options["batch"] is not None
+        self.is_study = bool(options["batch"] is not None or options["more"])
         if not self.has_rows:
             self.is_study = len({label for part in self.data for label in part.labels}) > 2
         if self.is_study:
@@ -63,9 +66,13 @@ class Fitted:
                 how = {"n_resamples": n_resamples, "verbose": self.watched, "random_state": seed}
                 bootstrap(self.adapter, self.data, **how)
         self.warnings = tell_warnings(caught)
-        self.names: dict[str, str] = {}  # folders are nobody's business
-        for path in files:
-            if path != "-":
+        self.keep_names(options["new"], *options["more"], options["reference"])
+
+    def keep_names(self, *paths: str | None) -> None:
+        """Note the names and the content of files; folders are nobody's business."""
+        self.names: dict[str, str] = {}
+        for path in paths:
+            if path is not None and path != "-":
                 same = sum(Path(other).name == Path(path).name for other in self.names)
                 name, dot, kind = Path(path).name.partition(".")
                 self.names[path] = f"{name} ({same + 1}){dot}{kind}" if same else Path(path).name
@@ -114,7 +121,8 @@ class Fitted:
         """Return the map, which knows the command, files and rows it comes from, and its file."""
         content = io.BytesIO()
         if self.is_study:
-            facts = dict(self.adapter.provenance_) | self.origin() | {"column": self.column}
+            facts = dict(self.adapter.provenance_) | self.origin()
+            facts |= {"column": self.column} if self.column else {}
             self.adapter.provenance_ = facts
             self.adapter.save(content)
             return self.adapter, content.getvalue()
@@ -152,19 +160,31 @@ class Fitted:
             record["reproduce"]["map_sha256"] = hashlib.sha256(made).hexdigest()
         return record
 
-    def verdict(self) -> str:
-        """Say in a line whether the map can be trusted."""
+    def verdict(self) -> tuple[str, str]:
+        """Return whether the map can be trusted, as a word of `evaluate` and as a line."""
         from condokit.report.contents import verdict
 
+        nothing, evaluation = "not evaluated", None
         if not self.has_rows:
-            return "Not evaluated: statistics have no rows on which a map could be judged."
+            why = "statistics have no rows on which a map could be judged."
+            return nothing, f"Not evaluated: {why}"
         try:
+            evaluation = self.judged[1]
             if self.is_study:
-                return repr(self.judged[1])
+                return evaluation.verdict, repr(evaluation)
             found = verdict(*self.judged)
         except (ValueError, ArithmeticError) as error:  # the map is made, and may be used
-            return f"Not evaluated: {error}"
-        return f"{found['word']}: {found['sentence'][:1].lower()}{found['sentence'][1:]}"
+            return nothing, f"Not evaluated: {error}"
+        line = f"{found['word']}: {found['sentence'][:1].lower()}{found['sentence'][1:]}"
+        return found["word"].lower(), line
+
+    def check_required(self, wanted: str | None) -> None:
+        """Refuse a map whose verdict is not the one that is asked for."""
+        if wanted is None:
+            return
+        word, line = self.verdict()
+        if word not in ("better", *(("no change needed", "cannot tell") * (wanted != "better"))):
+            raise NotMet(f"--require {shlex.quote(wanted)}: nothing is written. {line}")
 
     def pages(
         self, record: dict[str, Any], report: str | None, table: str | None
@@ -217,6 +237,62 @@ class Fitted:
             f"from {n_rows['query']} query and {n_rows['reference']} reference "
             f"rows; overlap of the confounders {self.adapter.overlap_.coefficient:.2f}."
         )
+
+
+class Added(Fitted):
+    """The maps of a study, to which that of a new batch is added."""
+
+    def __init__(self, arguments: list[str], adapter: Any, options: dict[str, Any]) -> None:
+        self.adapter, self.arguments, self.watched = adapter, arguments, False
+        self.has_rows = self.is_study = True
+        self.column = dict(getattr(adapter, "provenance_", {})).get("column")
+        read: dict[str, Any] = dict.fromkeys(("reference", "domain", *LABELS[1:]))
+        read |= {"keep_unreachable": False, **self._roles(options)}
+        study = read_data(**options, **read)
+        known = {str(label): label for label in adapter.maps_}
+        labels = tuple(known.get(str(label), label) for label in study.labels)
+        self.data = self.domains = replace(study, labels=labels)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            adapter.add_batch(self.data, batch=None)
+        self.warnings = tell_warnings(caught)
+        self.keep_names(options["map_file"], options["new"], *options["more"])
+
+    @cached_property
+    def judged(self) -> tuple[Any, Any]:
+        """What is known of what the maps leave."""
+        from condokit.trust.evaluate import evaluate
+
+        return None, evaluate(self.adapter, self.data)
+
+    def _roles(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return what the options of other commands would be: labels of files, and features."""
+        names, maps = getattr(self.adapter, "feature_names_in_", None), self.adapter
+        if getattr(maps, "kinds", None) != ("batches",) or names is None:
+            raise click.UsageError(
+                "add needs a map file of many batches, whose features have names"
+            )
+        given = tuple(options["known_label"])
+        if (options["batch"] is None) != bool(options["more"]):
+            raise click.UsageError("Give --known TABLE with rows of known batches, or --batch.")
+        if options["batch"] is not None and (given or options["label"]):
+            raise click.UsageError("--label and --known-label do not go with --batch.")
+        labels: tuple[str, ...] = ()
+        if options["more"]:
+            others = given or file_labels(options["more"], {"labels": ()})
+            own = options["label"] or file_labels([options["new"]], {"labels": ()})[0]
+            labels = (own, *others)
+            known = [str(label) for label in maps.maps_]
+            if strange := [label for label in others if label not in known]:
+                text = f"--known-label: {listing(strange)} has no map; known are {listing(known)}."
+                raise click.UsageError(text)
+        return {"labels": labels, "features": tuple(names), "reliability": ()}
+
+    def origin(self) -> dict[str, Any]:
+        """Return the command and files of the new batch, beside those of the maps before."""
+        *before, last = self.adapter.provenance_["additions"]
+        made = super().origin()
+        return {"additions": [*before, last | {name: made[name] for name in ("command", "files")}]}
 
 
 def _adapter(options: dict[str, Any], watched: bool) -> ConDoAdapter:

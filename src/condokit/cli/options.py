@@ -10,7 +10,7 @@ from click import IntRange, option
 READING = ("format", "delimiter", "na_values", "encoding", "decimal")
 _MISSING = click.Choice(["raise", "drop", "impute"])
 FORMATS = click.Choice(["png", "svg", "pdf"])
-APPLIED = ("domain", "reference_label", "query_label", *READING)
+LABELS = ("domain", "reference_label", "query_label")
 
 
 def _together(*options: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,8 +60,8 @@ domain = _together(
     option(
         "--reference-label",
         metavar="LABEL",
-        help="With --domain or --batch: which is OLD. Its rows are never changed. (With --batch "
-        "also: auto, consensus.)",
+        help="With --domain, --batch or a table for each batch: which is OLD. Its rows are never "
+        "changed. (Of batches also: auto, consensus.)",
     ),
     option(
         "--query-label",
@@ -69,23 +69,44 @@ domain = _together(
         help="With --domain: which is NEW, if there are more labels. Other rows are left alone.",
     ),
 )
+bridge = option("--bridge", metavar="COLUMN", help="Of batches: equal values are one sample.")
 batches = _together(
     option("--batch", metavar="COLUMN", help="With one table of many batches: their column."),
-    option("--bridge", metavar="COLUMN", help="With --batch: equal values are the same sample."),
+    several(
+        "--labels",
+        metavar="NAME,...",
+        help="With a table for each batch: their labels; default: the names of the files.",
+    ),
+    bridge,
     option(
         "--keep-unreachable",
         is_flag=True,
-        help="With --batch: leave batches as they are that cannot be compared.",
+        help="Leave batches as they are that cannot be compared.",
     ),
 )
+batch_label = option(
+    "--batch-label", metavar="LABEL", help="With a map file of many batches: that of all rows."
+)
+fail_on = option(
+    "--fail-on",
+    type=click.Choice(["look", "unknown"]),
+    help="Write nothing, with exit code 4, if rows do not look like those the map was fitted on; "
+    "unknown: nor if that cannot be told.",
+)
+require = option(
+    "--require",
+    type=click.Choice(["better", "not worse"]),
+    help="Write nothing, with exit code 4, unless this is the verdict.",
+)
 weights = option("--weights", metavar="COLUMN", help="How many rows each row counts for.")
+confounders = several(
+    "--confounders",
+    "-c",
+    metavar="NAME[:cat|:num],...",
+    help="Columns that differ between domains for reasons that are not technical.",
+)
 columns = _together(
-    several(
-        "--confounders",
-        "-c",
-        metavar="NAME[:cat|:num],...",
-        help="Columns that differ between domains for reasons that are not technical.",
-    ),
+    confounders,
     several(
         "--features",
         "-f",
@@ -94,8 +115,19 @@ columns = _together(
         "not look like identifiers, dates, ages, codes or labels.",
     ),
 )
+about_rows = _together(
+    option("--groups", metavar="COLUMN", help="The subject of each row."),
+    weights,
+    setting(
+        "--missing",
+        type=_MISSING,
+        default="raise",
+        help="Rows with missing confounders: refuse, leave out, or fill in.",
+    ),
+)
 data = _together(
     click.argument("new"),
+    click.argument("more", nargs=-1, metavar="[MORE]..."),
     option("--reference", metavar="OLD", help="The table that NEW should look like."),
     domain,
     batches,
@@ -106,14 +138,22 @@ data = _together(
         help="Of a confounder measured with error: the share of its variance that is signal, or "
         "the columns that measure it; repeatable.",
     ),
-    option("--groups", metavar="COLUMN", help="The subject of each row."),
-    weights,
-    setting(
-        "--missing",
-        type=_MISSING,
-        default="raise",
-        help="Rows with missing confounders: refuse, leave out, or fill in.",
+    about_rows,
+    reading,
+)
+adding = _together(
+    click.argument("new"),
+    option("--label", metavar="NAME", help="The label of the new batch; default: the file's name."),
+    several("--known", "more", metavar="TABLE", help="Rows of a batch that has a map; repeatable."),
+    several(
+        "--known-label",
+        metavar="LABEL",
+        help="Of which batch these are, in the same order; default: the names of the files.",
     ),
+    option("--batch", metavar="COLUMN", help="In place of these: NEW has all rows, and labels."),
+    confounders,
+    bridge,
+    about_rows,
     reading,
 )
 fitting = _together(

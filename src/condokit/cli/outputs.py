@@ -36,6 +36,12 @@ _OPTIONS = {name: "--" + name.replace("_", "-") for name in _SAME.split()} | {
 }
 
 
+class NotMet(click.ClickException):
+    """A condition that was asked for is not met; nothing is written."""
+
+    exit_code = 4
+
+
 def show_result(what: Any) -> None:
     """Print a result: text, or a record as JSON."""
     click.echo(what if isinstance(what, str) else json.dumps(what, allow_nan=False, indent=1))

@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 
 from condokit.checks import listing
 from condokit.cli.outputs import load_map, tell
-from condokit.cli.tables import kind_of, open_source, roles_of
+from condokit.cli.tables import confounder_kinds, kind_of, open_source, roles_of
 from condokit.data.measurements import told
 from condokit.io.formats import arrow, check_names, is_number
 from condokit.io.progress import watched
@@ -115,40 +116,69 @@ def _ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]]:
     return found
 
 
-def are_statistics(new: str, more: tuple[str, ...]) -> bool:
-    """Tell whether files to fit are statistics; refuse several tables, or both kinds."""
+def are_statistics(new: str, more: tuple[str, ...], reference: str | None = None) -> bool:
+    """Tell whether a fit has statistics in place of rows, of all sites or of OLD alone."""
     found = {path.endswith(".json") for path in (new, *more)}
-    if len(found) > 1 or (more and not found.pop()):
+    if len(found) > 1:
         raise click.UsageError(
-            "Give one table NEW (and --reference OLD), or statistics files alone (.json)."
+            "Give tables, or statistics files alone (.json). OLD may be such a file beside a table "
+            "NEW: condokit fit new.csv --reference old.json."
         )
-    return new.endswith(".json")
+    return new.endswith(".json") or (reference or "").endswith(".json")
 
 
 def read_sites(options: dict[str, Any]) -> tuple[list[Statistics], Any]:
     """Return the statistics of files, and the label of the reference."""
+    beside = not options["new"].endswith(".json")
+    said = {"reference", "confounders", "features", "weights"} if beside else set[str]()
     for refused, why in ((_SAID, "was said when they were made"), (_NEED_ROWS, "needs rows")):
         for key in refused.split():
-            if options.get(key):
+            if options.get(key) and key not in said:
                 name = {"n_resamples": "bootstrap", "links": "link"}.get(key, key)
                 option = f"--{name.replace('_', '-')}"
                 raise click.UsageError(f"{option} does not go with statistics files: it {why}.")
-    paths = [options["new"], *options["more"]]
-    parts = [Statistics.load(path) for path in paths]
+    if beside:
+        old = Statistics.load(options["reference"])
+        parts = [_gathered_like(old, options), old]
+        if options["reference_label"] is None and len(old.labels) == 1:
+            options = options | {"reference_label": str(old.labels[0])}
+    else:
+        parts = [Statistics.load(path) for path in (options["new"], *options["more"])]
     labels = list(dict.fromkeys(label for part in parts for label in part.labels))
     given = options["reference_label"]
     given = next((label for label in labels if str(label) == given), given)  # 1 is written "1"
-    said = {given, *(part.reference for part in parts)} - {None, ""}
+    names = {given, *(part.reference for part in parts)} - {None, ""}
     if len(labels) < 2:
         together(parts)  # which says if one was given twice
         raise ValueError(f"All statistics are of {listing(labels)}: there is nothing to compare.")
-    if len(said) > 1:
+    if len(names) > 1:
         raise click.UsageError(
-            f"Files and --reference-label name {listing(sorted(said, key=str))} as OLD."
+            f"Files and --reference-label name {listing(sorted(names, key=str))} as OLD."
         )
-    if not said and "reference" not in labels:
+    if not names and "reference" not in labels:
         raise click.UsageError(f"Say with --reference-label which is OLD: {listing(labels, 12)}.")
     return parts, given
+
+
+def _gathered_like(old: Statistics, options: dict[str, Any]) -> Statistics:
+    """Gather the statistics of NEW, of the features and confounders that those of OLD have."""
+    path, kinds = options["new"], old.confounders
+    if options["more"]:
+        raise click.UsageError("--reference does not go with a table for each batch.")
+    given = confounder_kinds(options["confounders"], list(kinds), {})
+    if given and {*given} != {*kinds}:
+        text = f"{options['reference']} has the confounders {listing(kinds)}, which NEW needs, too."
+        raise click.UsageError(f"{text} Got -c {','.join(given)}.")
+    marks = (f"{name}{':cat' if kind == 'categorical' else ''}" for name, kind in kinds.items())
+    label = "new" if path == "-" else Path(Path(path).name.removesuffix(".gz")).stem
+    said: dict[str, Any] = {
+        "domain": None,
+        "label": f"{label} (new)" if label in old.labels else label,
+    }
+    said |= {"confounders": tuple(marks)}
+    said |= {"features": tuple(old.feature_names or ())}
+    said |= {"ranges": tuple(f"{n}={low}:{high}" for n, (low, high) in old.ranges.items())}
+    return gather((path,), **{**options, **said, "reference_label": None, "given": None})
 
 
 def reveal(path: str, as_json: bool, previous: tuple[str, ...] = ()) -> Any:

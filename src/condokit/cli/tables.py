@@ -33,7 +33,14 @@ from condokit.io.formats import DELIMITERS, arrow, check_names, format_of
 
 pa = arrow()
 IN_MEMORY = 1 << 27  # bytes of files that are read as a whole
-_ALL_ROWS = ("groups", "reliability", "batch", "bridge", "controls")  # what needs these at once
+_ALL_ROWS = (
+    "groups",
+    "reliability",
+    "batch",
+    "more",
+    "bridge",
+    "controls",
+)  # what needs these at once
 _WHOLE = {("h5ad", False), *((kind, True) for kind in DELIMITERS)}  # formats not read in blocks
 _DOMAIN = "condokit: domain"
 
@@ -146,42 +153,38 @@ def _format(path: str, options: dict[str, Any]) -> str:
 def read_data(
     new: str, reference: str | None, domain: str | None, reference_label: str | None, **options: Any
 ) -> Study:
-    """Read one table or two, and say which columns are features; other options are ignored."""
-    query_label, batch, bridge = (options[name] for name in ("query_label", "batch", "bridge"))
-    if [reference, domain, batch].count(None) != 2:
-        text = "Give --reference OLD for two tables, or --domain for one, or --batch for one with "
-        raise click.UsageError(text + "many batches.")
-    if batch is None:
-        check_label(domain, reference_label, query_label)
-    if batch is None and (bridge is not None or options["keep_unreachable"]):
-        raise click.UsageError("--bridge and --keep-unreachable go with --batch.")
-    if new == reference == "-":
-        raise click.UsageError("Standard input can be NEW or OLD, but not both.")
-    paths, label = [path for path in (new, reference) if path is not None], domain or batch
-    only, large = None, are_large(paths, options)
+    """Read one table or more, and say which columns are features; other options are ignored."""
+    query_label, batch, more = options["query_label"], options["batch"], options["more"]
+    _check_ways(new, reference, domain, reference_label, options)
+    paths = [path for path in (new, reference, *more) if path is not None]
+    only, large, label = None, are_large(paths, options), domain or batch
     if query_label is not None:
         only = [query_label, str(reference_label)]
-    plain = {_format(path, options) for path in paths} != {"h5ad"}
+    plain = bool(more) or {_format(path, options) for path in paths} != {"h5ad"}
     sources = [open_source(path, options, label, only, large, plain) for path in paths]
     roles = roles_of(sources, options, label)
     if only is not None:
         _check_labels(sources[0], only)
     shared = set(sources[0].names).intersection(*(source.names for source in sources))
     names = [name for name in sources[0].names if name in shared]
-    common = batch is not None and roles.features == ["common"] and "common" not in shared
+    many = bool(batch is not None or more)
+    common = many and roles.features == ["common"] and "common" not in shared
     roles = replace(roles, features=None) if common else roles
     if large:
         found = read_two(*_in_blocks(sources, names, roles, reference_label))
+    elif many:
+        for source, name in zip(sources, file_labels(paths, options) if more else ()):
+            source.side = name
+        roles = replace(roles, label=label or _DOMAIN, argument="batch")
+        found = read(_stacked([source.table(names) for source in sources]), roles).compared()
     else:
         tables = [source.table(names) for source in sources]
-        if batch is not None:
-            found = read(tables[0], replace(roles, argument="batch")).compared()
-        elif domain is not None:
+        if domain is not None:
             found = read_two(tables[0], roles, reference_label)
         else:
             found = read_pair(tables[0], tables[1], (roles, roles), False)
     places = Path(paths[0]).name, Path(paths[-1]).name
-    if label is None and "-" not in places and places[0] != places[1]:
+    if label is None and not many and "-" not in places and places[0] != places[1]:
         found = replace(found, labels=places)
     if not sources[0].is_annotated and roles.features is None:
         alone = [n for source in sources for n in source.names if n not in shared]
@@ -189,7 +192,55 @@ def read_data(
     tell(f"Features ({found.n_features}): {listing(found.tables[0].labels, 10)}.", False)
     if found.left:
         tell(f"Left alone: {told(found.left)}. Choose features with -f.", False)
-    return found if batch is None else found.with_known_features(common)
+    return found.with_known_features(common) if many else found
+
+
+def _check_ways(
+    new: str,
+    reference: str | None,
+    domain: str | None,
+    reference_label: str | None,
+    options: dict[str, Any],
+) -> None:
+    """Refuse options that do not say in one way which rows are of which domain."""
+    batch, more = options["batch"], options["more"]
+    if [reference, domain, batch, more or None].count(None) != 3:
+        text = "Give --reference OLD for two tables, or --domain for one, or --batch for one with "
+        text += "many batches, or a table for each batch: A.csv B.csv C.csv --reference-label A."
+        raise click.UsageError(text)
+    if batch is None and not more:
+        check_label(domain, reference_label, options["query_label"])
+        if options["bridge"] is not None or options["keep_unreachable"]:
+            text = "--bridge and --keep-unreachable go with --batch, or with a table for each batch"
+            raise click.UsageError(f"{text}.")
+    if options["labels"] and not more:
+        raise click.UsageError("--labels go with several tables, one for each batch.")
+    if [new, reference, *more].count("-") > 1:
+        raise click.UsageError("Standard input can be one of the tables, but not several.")
+
+
+def file_labels(paths: Sequence[str], options: dict[str, Any]) -> list[str]:
+    """Return the labels of tables that are a batch each: those given, or the names of files."""
+    given = split("--labels", options["labels"])
+    names = given or [Path(Path(path).name.removesuffix(".gz")).stem for path in paths]
+    if len(names) != len(paths) or len({*names}) < len(names) or {"", "-", "*"} & {*names}:
+        text = f"{len(paths)} tables need as many different labels; give them with --labels A,B."
+        raise click.UsageError(f"{text} Got {listing(names, 12)}.")
+    return names
+
+
+def _stacked(tables: Sequence[Any]) -> Any:
+    """Return one table below the other; a column that is text in one of them is so in all."""
+    if len(tables) == 1:
+        return tables[0]
+    kinds = [{field.name: kind_of(field.type) for field in table.schema} for table in tables]
+    text = {n for own in kinds for n, kind in own.items() if kind == pa.string()}
+    fields = [
+        [(f.name, pa.string() if f.name in text else f.type) for f in table.schema]
+        for table in tables
+    ]
+    parts = [table.cast(pa.schema(own)) for table, own in zip(tables, fields)]
+    return pa.concat_tables(parts, promote_options="permissive")
 
 
 def are_large(paths: Sequence[str], options: dict[str, Any]) -> bool:
@@ -217,7 +268,8 @@ def roles_of(sources: Sequence[Source], options: dict[str, Any], label: str | No
             if (wanted := _common_type(name, declared, sources)) is not None:
                 for source in sources:
                     source.types[name] = wanted
-        if features is not None and not (options.get("batch") and features == ["common"]):
+        many = options.get("batch") or options.get("more")
+        if features is not None and not (many and features == ["common"]):
             chosen = [first[i] for i in Table(_empty(sources[0])).find(features, set(taken))]
             for source in sources:
                 check_names(source.path, source.names, chosen)

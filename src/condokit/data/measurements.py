@@ -48,6 +48,8 @@ _MOST_NAMED = 100_000  # rows in which subjects are looked for by the name of a 
 _MOST_UNNAMED = 5000  # and by its values alone
 _LARGEST_CODE = 2.0**64  # no identifier has more bits; all larger numbers are whole
 _FEWEST_CELLS = 20  # of a batch that tells which variables are mostly zero
+_FEWEST_SPREAD = 30  # rows that tell how whole numbers are spread
+_WIDE_STEPS = 5  # between neighbours, below which they were given out in order
 _MOSTLY = 0.8  # share of zeros in a batch beyond which a variable of AnnData is left alone
 
 
@@ -127,6 +129,19 @@ def repeated_subjects(study: Study) -> list[str]:
         if not _starts_again(values, code, where):
             found.append(name)
     return found
+
+
+def names_of_rows(study: Study, *columns: Any) -> Sequence[Any] | None:
+    """Return what rows are called: by columns, the index, or a column whose name says so."""
+    table, index = study.tables[0], getattr(study.tables[0].native, "index", None)
+    known = [name for name in columns if isinstance(name, str) and name in table.described]
+    if not known and index is not None and type(index).__name__ != "RangeIndex":
+        return None if callable(index) else index
+    known += [name for name in study.unused if {*words_of(name)} & {*_WHO.split()}]
+    if not known:
+        return None
+    values = table.column("X", known[0]).to_list()
+    return [k if str(v) in ("", "nan", "None") else v for k, v in enumerate(values)]
 
 
 def _starts_again(values: Sequence[Any], code: Array, site: Array) -> bool:
@@ -211,4 +226,20 @@ def looks_like(x: Array, site: Array) -> str:
         return ""
     # the number of a subject that is in several domains occurs once in each
     distinct = len(np.unique(np.column_stack([x, site])[known], axis=0))
-    return _IDENTIFIERS if distinct == known.sum() else ""
+    if distinct < known.sum() or _are_measured(x[known], values, site[known]):
+        return ""
+    return _IDENTIFIERS
+
+
+def _are_measured(x: Array, values: Array, site: Array) -> bool:
+    """Tell whether whole numbers, of which none comes twice, are spread as measurements are.
+
+    Numbers that were given out are consecutive, or evenly spread within a domain, where the
+    kurtosis of n of them is 1.8 and below 1.8 + 6 / sqrt(n) in 99 of 100 cases; that of measured
+    values is about 3.
+    """
+    if len(x) < _FEWEST_SPREAD or np.median(np.diff(values)) < _WIDE_STEPS:
+        return False
+    parts = (x[site == b] for b in np.unique(site))
+    z = np.concatenate([(part - part.mean()) / (part.std() or 1.0) for part in parts])
+    return bool(np.mean(z**4) > 1.8 + 6 / np.sqrt(len(z)))

@@ -1,6 +1,6 @@
-"""A map elsewhere: as an ONNX model, an SQL query, or Python source without dependencies.
+"""A map elsewhere: as an ONNX model, an SQL query, or Python or R source without dependencies.
 
-All three yield what `AffineMap` does, and leave missing what is missing. Values that a link does
+All of them yield what `AffineMap` does, and leave missing what is missing. Values that a link does
 not admit, which the map refuses, come out as NaN or NULL where an error cannot be raised.
 """
 
@@ -11,15 +11,16 @@ from typing import Any
 from condokit.checks import listing
 from condokit.export.onnx import to_onnx as to_onnx
 from condokit.export.python import to_python as to_python
+from condokit.export.r import to_r as to_r
 from condokit.export.sql import to_sql as to_sql
 from condokit.io.atomic import write_bytes
 from condokit.maps.affine import AffineMap
 
-__all__ = ["export", "to_onnx", "to_python", "to_sql"]
+__all__ = ["export", "to_onnx", "to_python", "to_r", "to_sql"]
 
 
 def export(affine: AffineMap, path: str | os.PathLike[str], **options: Any) -> None:
-    """Write a map in the format that the ending of a file asks for: .onnx, .sql or .py.
+    """Write a map in the format that the ending of a file asks for: .onnx, .sql, .py or .R.
 
     Parameters
     ----------
@@ -28,7 +29,7 @@ def export(affine: AffineMap, path: str | os.PathLike[str], **options: Any) -> N
     path : str or path
         The file to write.
     **options
-        Passed to `to_onnx`, `to_sql` or `to_python`.
+        Passed to `to_onnx`, `to_sql`, `to_python` or `to_r`.
 
     Examples
     --------
@@ -43,7 +44,7 @@ def export(affine: AffineMap, path: str | os.PathLike[str], **options: Any) -> N
       2.0e0 * "a" + 1.0e0 AS "a"
     FROM "new"
     """
-    formats: dict[str, Any] = {".onnx": to_onnx, ".sql": to_sql, ".py": to_python}
+    formats: dict[str, Any] = {".onnx": to_onnx, ".sql": to_sql, ".py": to_python, ".r": to_r}
     ending = Path(path).suffix.lower()
     if ending not in formats:
         raise ValueError(f"The file name must end in {listing(formats)}. Got {str(path)!r}.")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import condokit
-from condokit.checks import Array
+from condokit.checks import Array, check_word
 from condokit.data.links import LEAST_SHARE, MOST_SHARE
 from condokit.io.formats import need
 from condokit.maps.affine import AffineMap
@@ -18,7 +18,7 @@ _OPSET = 13
 _IR_VERSION = 8
 
 
-def to_onnx(affine: AffineMap) -> bytes:
+def to_onnx(affine: AffineMap, *, named: bool = False, dtype: str = "float64") -> bytes:
     """Return a map as an ONNX model, the content of an .onnx file; needs the extra `onnx`.
 
     Its input "X" and output "Y" are tables of doubles, rows by features. The names of the columns
@@ -28,6 +28,11 @@ def to_onnx(affine: AffineMap) -> bytes:
     ----------
     affine : AffineMap or MonotoneMap
         The map.
+    named : bool, default=False
+        Whether every feature is an input of its own name, a column of shape (rows, 1), and every
+        output likewise, called as the feature with " (mapped)".
+    dtype : {"float64", "float32"}, default="float64"
+        The type of inputs and outputs; computed in double precision all the same.
 
     Returns
     -------
@@ -46,20 +51,32 @@ def to_onnx(affine: AffineMap) -> bytes:
     need("onnx", "ONNX models need the package onnx", "onnx")
     from onnx import TensorProto, checker, helper
 
-    graph = _Graph(affine)
-    sizes = (("X", affine.n_features_in_), ("Y", affine.shape[0]))
-    x, y = (helper.make_tensor_value_info(n, TensorProto.DOUBLE, ["rows", d]) for n, d in sizes)
+    check_word("'dtype'", dtype, ("float64", "float32"))
+    names, single = affine.feature_names, dtype == "float32"
+    if named and names is None:
+        raise ValueError("'named' needs a map that knows the names of its features.")
+    names = names or ()
+    inputs, outputs = ["X"], ["Y"]
+    sizes = affine.n_features_in_, affine.shape[0]
+    if named:
+        inputs, sizes = [*names], (1, 1)
+        outputs = [f"{name} (mapped)" for name in affine.outputs(names) or ()]
+    graph = _Graph(affine, inputs, outputs, single)
+    kind = TensorProto.FLOAT if single else TensorProto.DOUBLE
+    x, y = (
+        [helper.make_tensor_value_info(name, kind, ["rows", d]) for name in own]
+        for own, d in zip((inputs, outputs), sizes)
+    )
     model = helper.make_model(
-        helper.make_graph(graph.nodes, "condokit_map", [x], [y], graph.constants),
+        helper.make_graph(graph.nodes, "condokit_map", x, y, graph.constants),
         producer_name="condokit",
         producer_version=condokit.__version__,
         ir_version=_IR_VERSION,
         opset_imports=[helper.make_opsetid("", _OPSET)],
     )
-    names = affine.feature_names
-    facts = {"feature_names": names, "output_names": affine.outputs(names)}
-    named = {key: json.dumps(value) for key, value in facts.items() if value is not None}
-    helper.set_model_props(model, named)
+    facts = {"feature_names": names or None, "output_names": affine.outputs(names)}
+    known = {key: json.dumps(value) for key, value in facts.items() if value is not None}
+    helper.set_model_props(model, known)
     checker.check_model(model)
     return bytes(model.SerializeToString(deterministic=True))
 
@@ -67,40 +84,51 @@ def to_onnx(affine: AffineMap) -> bytes:
 class _Graph:
     """The way from X to Y as nodes; as in `AffineMap.apply`, gaps are zeros until the end."""
 
-    def __init__(self, affine: AffineMap) -> None:
+    def __init__(
+        self, affine: AffineMap, inputs: list[str], outputs: list[str], single: bool
+    ) -> None:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self.links = affine.links
+        plain = [*inputs, *outputs] == ["X", "Y"]
+        self.mark = "" if plain else "condokit: "  # of names inside, which features do not have
+        x = inputs[0] if len(inputs) == 1 else self.node("Concat", *inputs, axis=1)
+        x = self.node("Cast", x, to=11) if single else x  # 11 is float64, 1 float32
+        y = self.mapped(x, affine, "Y" if plain and not single else "")
+        y = self.node("Cast", y, to=1, name="Y" if plain else "") if single else y
+        for j, name in enumerate(() if plain else outputs):
+            self.node("Gather", y, self.constant(np.array([j])), axis=1, name=name)
+
+    def mapped(self, x: str, affine: AffineMap, name: str) -> str:
+        """Return what comes out, under this name if it is one."""
+        linked = self.by_link(x, self.link)
         if affine.kind == "monotone":
-            linked = self.by_link("X", self.link)
-            self.node("Identity", self.by_link(self.curves(linked, affine), self.unlink), name="Y")
-            return
-        parts = affine.scale, affine.left, affine.right
+            return self.node(
+                "Identity", self.by_link(self.curves(linked, affine), self.unlink), name=name
+            )
+        parts, offset = (affine.scale, affine.left, affine.right), self.constant(affine.offset)
         if affine.kind == "diagonal" and affine.links is None:
-            self.node("Add", self.linear("X", *parts), self.constant(affine.offset), name="Y")
-            return
-        linked = self.by_link("X", self.link)
+            return self.node("Add", self.linear(x, *parts), offset, name=name)
         gaps, nan = self.node("IsNaN", linked), self.constant(math.nan)
         filled = self.node("Where", gaps, self.constant(0.0), linked)
-        mapped = self.node("Add", self.linear(filled, *parts), self.constant(affine.offset))
-        mapped = self.by_link(mapped, self.unlink)
+        mapped = self.by_link(self.node("Add", self.linear(filled, *parts), offset), self.unlink)
         if affine.kind != "diagonal":  # a gap reaches all outputs that depend on it
             marks = (None if part is None else (part != 0).astype(np.float32) for part in parts)
             count = self.linear(self.node("Cast", gaps, to=1), *marks)  # 1 is float32
             gaps = self.node("Greater", count, self.constant(np.float32(0)))
-        self.node("Where", gaps, nan, mapped, name="Y")
+        return self.node("Where", gaps, nan, mapped, name=name)
 
     def constant(self, value: Any) -> str:
         from onnx import numpy_helper
 
-        name = f"c{len(self.constants)}"
+        name = f"{self.mark}c{len(self.constants)}"
         self.constants.append(numpy_helper.from_array(np.array(value, order="C"), name))
         return name
 
     def node(self, kind: str, *inputs: str, name: str = "", **attributes: Any) -> str:
         from onnx import helper
 
-        name = name or f"t{len(self.nodes)}"
+        name = name or f"{self.mark}t{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, list(inputs), [name], **attributes))
         return name
 

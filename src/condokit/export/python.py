@@ -1,5 +1,6 @@
 """Maps as Python source; `adapt.py.jinja` is what they have in common."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ def to_python(affine: AffineMap) -> str:
     >>> module["adapt"]({"a": 3.0, "id": "x"})
     {'a': 7.0}
     """
+    return rendered(affine, "adapt.py.jinja", _source)
+
+
+def rendered(affine: AffineMap, template: str, write: Callable[[Any], str]) -> str:
+    """Return a template filled with the numbers of a map, as a language writes lists."""
     from jinja2 import Template
 
     names = affine.feature_names
@@ -46,11 +52,10 @@ def to_python(affine: AffineMap) -> str:
     }
     if affine.kind == "low-rank":
         lists["RIGHT"] = affine.arrays()["right"].T.tolist()
-    text = Path(__file__).with_name("adapt.py.jinja").read_text(encoding="utf-8")
-    template = Template(text, trim_blocks=True, keep_trailing_newline=True)
-    return template.render(
+    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
+    return Template(text, trim_blocks=True, keep_trailing_newline=True).render(
         version=condokit.__version__,
-        lists={name: _source(values) for name, values in lists.items()},
+        lists={name: write(values) for name, values in lists.items()},
         kind=affine.kind,
         is_named=names is not None,
         least=repr(LEAST_SHARE),

@@ -2,21 +2,60 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from condokit.checks import listing
+from condokit.checks import check_word, listing
 from condokit.data.links import LEAST_SHARE, MOST_SHARE, Link
 from condokit.maps.affine import AffineMap
 from condokit.maps.formula import in_groups, write_outputs
 
 
+@dataclass(frozen=True)
+class Dialect:
+    """How a family of databases writes names and text, and what it calls the logarithm."""
+
+    quotes: str = '""'  # around names; the second is doubled in them
+    backslashes: bool = False  # whether they are escapes in text
+    escaped_names: bool = False  # whether they are so in names
+    logarithm: str = "LN"
+
+    def name(self, name: str) -> str:
+        """Quote the name of a column or table."""
+        if not name or "\0" in name:
+            raise ValueError(f"{name!r} cannot be the name of a column or table in SQL.")
+        first, last = self.quotes[0], self.quotes[1]
+        inner = name.replace("\\", "\\\\") if self.escaped_names else name
+        return first + inner.replace(last, f"\\{last}" if self.escaped_names else last * 2) + last
+
+    def label(self, value: Any) -> str:
+        """Write the label of a batch."""
+        if not isinstance(value, str):
+            return str(value).upper() if isinstance(value, bool) else repr(value)
+        if self.backslashes:
+            return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        return "'" + value.replace("'", "''") + "'"
+
+
+_SPARK = Dialect("``", backslashes=True)
+DIALECTS = {
+    **dict.fromkeys(("ansi", "duckdb", "postgres", "sqlite", "trino"), Dialect()),
+    **dict.fromkeys(("redshift", "snowflake"), Dialect(backslashes=True)),
+    **dict.fromkeys(("databricks", "hive", "mariadb", "mysql", "spark"), _SPARK),
+    "bigquery": Dialect("``", backslashes=True, escaped_names=True),
+    "tsql": Dialect("[]", logarithm="LOG"),
+}
+
+
 def to_sql(
-    affine: AffineMap,
+    affine: AffineMap | Mapping[Any, AffineMap],
     table: str | Sequence[str] = "incoming",
     *,
     keep: Sequence[str] = (),
     names: Sequence[str] | None = None,
+    dialect: str = "ansi",
+    batch: str | None = None,
 ) -> str:
     """Return a SELECT, without a semicolon, that maps the columns of a table.
 
@@ -26,14 +65,21 @@ def to_sql(
 
     Parameters
     ----------
-    affine : AffineMap or MonotoneMap
-        The map.
+    affine : AffineMap or MonotoneMap, or dict of these by label
+        The map; or those of many batches, as `BatchAdapter.maps_`, whose rows are told apart by
+        the column `batch`. Rows of other batches become NULL.
     table : str or sequence of str, default="incoming"
         The table; as a sequence, with what it is in: ``("lab", "incoming")``.
     keep : sequence of str, default=()
         Other columns to take along as they are.
     names : sequence of str or None, default=None
         Columns of the features, for a map that does not know their names.
+    dialect : str, default="ansi"
+        What differs between databases, names in quotes above all: "ansi", "bigquery", "databricks",
+        "duckdb", "hive", "mariadb", "mysql", "postgres", "redshift", "snowflake", "spark",
+        "sqlite", "trino" or "tsql".
+    batch : str or None, default=None
+        With maps of many batches: the column with their labels.
 
     Returns
     -------
@@ -52,19 +98,30 @@ def to_sql(
     FROM "incoming"
     <BLANKLINE>
     """
-    inputs, outputs = _sql_names(affine, keep, names)
-    rows = ".".join(map(_quoted, [table] if isinstance(table, str) else table))
-    query = _Query(rows, [_quoted(name) for name in keep])
-    mapped = write_outputs(affine, [_quoted(name) for name in inputs], query)
-    made = [_quoted(name) for name in (*keep, *outputs)]
+    check_word("'dialect'", dialect, sorted(DIALECTS))
+    how, many = DIALECTS[dialect], isinstance(affine, Mapping)
+    if many != (batch is not None):
+        raise ValueError("'batch' goes with maps of many batches, as `BatchAdapter.maps_`.")
+    maps: Mapping[Any, AffineMap] = affine if isinstance(affine, Mapping) else {None: affine}
+    inputs, outputs = _sql_names(next(iter(maps.values())), keep, names)
+    rows = ".".join(map(how.name, [table] if isinstance(table, str) else table))
+    query = (_Inline if many else _Query)(rows, [how.name(name) for name in keep], how)
+    columns = [how.name(name) for name in inputs]
+    each = {k: write_outputs(one, columns, query) for k, one in maps.items()}
+    mapped = next(iter(each.values()))
+    if batch is not None:
+        labels, column = [how.label(label) for label in maps], how.name(batch)
+        cases = ([f"WHEN {k} THEN {y}" for k, y in zip(labels, own)] for own in zip(*each.values()))
+        mapped = [f"CASE {column} {' '.join(case)} END" for case in cases]
+    made = [how.name(name) for name in (*keep, *outputs)]
     return query.select(dict(zip(made, [*query.kept, *mapped]))) + "\n"
 
 
 class _Query:
     """What is selected from: a table, or the step before in brackets; and columns taken along."""
 
-    def __init__(self, rows: str, kept: list[str]) -> None:
-        self.rows, self.kept = rows, kept
+    def __init__(self, rows: str, kept: list[str], dialect: Dialect) -> None:
+        self.rows, self.kept, self.dialect = rows, kept, dialect
 
     def select(self, columns: dict[str, str]) -> str:
         """Return a SELECT of values by name."""
@@ -98,10 +155,18 @@ class _Query:
     def link(self, x: str, link: Link, undo: bool = False) -> str:
         if isinstance(link, float):
             return _LINKS["power"][undo].format(x=x, power=_number(1 / link if undo else link))
-        return _LINKS[link][undo].format(x=x)
+        return _LINKS[link][undo].format(x=x, ln=self.dialect.logarithm)
 
     def unlink(self, y: str, link: Link) -> str:
         return self.link(y, link, undo=True)
+
+
+class _Inline(_Query):
+    """The same without steps in brackets: what depends on a step repeats it."""
+
+    def step(self, letter: str, values: list[str], beside: Sequence[str] = ()) -> list[str]:
+        """Return values that others may rest on."""
+        return [f"({value})" for value in values]
 
 
 def _sql_names(affine: AffineMap, keep: Sequence[str], names: Any) -> Any:
@@ -125,12 +190,6 @@ def _sql_names(affine: AffineMap, keep: Sequence[str], names: Any) -> Any:
     return inputs, outputs
 
 
-def _quoted(name: str) -> str:
-    if not name or "\0" in name:
-        raise ValueError(f"{name!r} cannot be the name of a column or table in SQL.")
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _number(value: float) -> str:
     """Write a number so that nothing is lost; without an exponent it might be read as decimal."""
     text = repr(float(value))
@@ -140,9 +199,9 @@ def _number(value: float) -> str:
 _LOW, _HIGH = (_number(math.log(p) - math.log1p(-p)) for p in (LEAST_SHARE, MOST_SHARE))
 _LINKS: dict[Link, tuple[str, str]] = {
     None: ("{x}", "{x}"),
-    "log": ("CASE WHEN {x} > 0 THEN LN({x}) END", "EXP({x})"),
+    "log": ("CASE WHEN {x} > 0 THEN {ln}({x}) END", "EXP({x})"),
     "logit": (
-        "CASE WHEN {x} > 0 AND {x} < 1 THEN LN({x}) - LN(1.0e0 - {x}) END",
+        "CASE WHEN {x} > 0 AND {x} < 1 THEN {ln}({x}) - {ln}(1.0e0 - {x}) END",
         # bounds come first, since an exponential may be too large for a database
         f"CASE WHEN {{x}} < {_LOW} THEN {_number(LEAST_SHARE)} "
         f"WHEN {{x}} BETWEEN {_HIGH} AND 1.7e308 THEN {_number(MOST_SHARE)} "  # NaN is not

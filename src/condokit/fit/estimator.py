@@ -13,6 +13,7 @@ from condokit.checks import Array, NeedsRows, Note, listing, noting, refusal, sa
 from condokit.data.blocks import Blocks, blocks_of
 from condokit.data.tables import Table
 from condokit.maps.base import Map
+from condokit.maps.provenance import thawed
 from condokit.maps.standard_errors import StandardErrors
 from condokit.statistics.domains import hinted, together
 from condokit.statistics.gather import Statistics
@@ -83,6 +84,9 @@ class Adapter(TransformerMixin, BaseEstimator, ABC):
         if input_features is not None and not set(names) <= set(input_features):
             raise ValueError("input_features is not equal to feature_names_in_.")
         return np.asarray(names, dtype=object)
+
+    def __getstate__(self) -> Any:
+        return {name: thawed(value) for name, value in super().__getstate__().items()}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -185,3 +189,9 @@ def map_rows(
 def how_read(adapter: Any) -> dict[str, Any]:
     """Return the settings of an adapter that say how confounders are read; see `Roles`."""
     return {name: getattr(adapter, name) for name in ("categorical", "missing", "reliability")}
+
+
+def is_routed(adapter: Any, method: str, name: str) -> bool:
+    """Tell whether the user asked scikit-learn to hand on metadata to a method."""
+    asked = getattr(adapter, "_metadata_request", None)  # there once a set_..._request was called
+    return asked is not None and getattr(asked, method).requests.get(name) is True

@@ -19,7 +19,7 @@ from condokit.io.documents import Place
 from condokit.maps import file as mapfile
 from condokit.maps.lazily import map_lazily
 from condokit.maps.profile import Check, Profile, check
-from condokit.maps.provenance import FrozenDict, check_provenance
+from condokit.maps.provenance import FrozenDict, check_provenance, frozen, thawed
 from condokit.maps.standard_errors import CurveErrors, StandardErrors, chained, read_errors
 
 _MOST_SHOWN = 6  # outputs that are printed
@@ -150,9 +150,13 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             raise AttributeError(f"{type(self).__name__} is immutable; make a new one instead.")
         return self
 
+    def __getstate__(self) -> Any:
+        return {name: thawed(value) for name, value in super().__getstate__().items()}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied map, read-only as before."""
-        self.__dict__.update(state)
+        facts = state.get("provenance")
+        self.__dict__.update(state, provenance=None if facts is None else frozen(facts))
         for value in state.values():
             if hasattr(value, "flags"):
                 value.flags.writeable = False
@@ -365,7 +369,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         >>> map_.check(eeg.X_query).verdict, map_.check(1000 * eeg.X_query).verdict
         ('as fitted', 'look')
         """
-        return check(self, X)
+        return check({None: self}, X)
 
     def turned_names(self) -> dict[str, Any]:
         """Return the names of a map that goes the other way, as arguments of its constructor."""

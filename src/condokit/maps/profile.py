@@ -1,6 +1,6 @@
 """What the data looked like that a map was fitted on, and whether new data still do."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
@@ -45,6 +45,7 @@ _VERDICTS = {
     "unknown": "Unknown: the map does not say what data it was fitted on.",
     "stop": "Stop: the map cannot be applied to these data.",
 }
+VERDICTS = ("stop", "look", "unknown", "as fitted")  # the gravest first
 _ADVICE = {
     "mean moved": "Confounders are not known here: other subjects or a drifting device look "
     "alike. Refit if the device changed.",
@@ -263,20 +264,84 @@ class Check(Record):
             parts.append(("Features that differ", self.features.take(odd)))
         return parts
 
+    @classmethod
+    def together(cls, parts: Mapping[Any, "Check"]) -> "Check":
+        """Return one record for the rows of several batches, by their labels."""
+        each = list(parts.values())
+        if len(each) == 1:
+            return each[0]
+        common = [f for f in each[0].findings if all(f in one.findings for one in each)]
+        said = list(common)
+        for label, one in parts.items():  # what holds for all is said once
+            own = [finding for finding in one.findings if finding not in common]
+            said += [replace(f, text=f"{label}: {f.text}") for f in own]
+        rows = (({"batch": n} | row) for n, one in parts.items() for row in one.features.rows())
+        verdict = min((one.verdict for one in each), key=VERDICTS.index)
+        n_rows, columns = sum(one.n_rows for one in each), vars(each[0])
+        alone = columns["missing_columns"], columns["extra_columns"]
+        return cls(verdict, gravest_first(said), n_rows, *alone, Sheet.of_rows(rows))
 
-def check(map: Any, X: Any) -> Check:
-    """Compare new query rows with what a map was fitted on; see `AffineMap.check`."""
-    blocks, names, n_rows = blocks_of(X), map.feature_names, 0
-    given = Table(X) if blocks is None else blocks
+
+def check(maps: Mapping[Any, Any], X: Any, place: Callable[[Table], Array] | None = None) -> Check:
+    """Compare new rows with what their maps were fitted on; see `AffineMap.check`.
+
+    `place` tells the number of each row's map; without it, all rows are of the first.
+    """
+    blocks, one = blocks_of(X), next(iter(maps.values()))
+    given, names = Table(X) if blocks is None else blocks, one.feature_names
     columns = given.columns if names is not None else None
-    monitor = Monitor(map, columns, given.width)
-    if blocks is not None and columns is not None and monitor.can_compare:
+    monitors = Monitors(maps, columns, given.width)
+    if blocks is not None and columns is not None and monitors.can_compare and place is None:
         blocks = blocks.select(list(names or ()))
     for table in [given] if isinstance(given, Table) else (Table(block) for block in blocks or ()):
-        n_rows += table.n_rows
-        if monitor.can_compare:
-            monitor.watch(table.match(names, map.n_features_in_, "this map"))
-    return monitor.result(n_rows)
+        code = np.zeros(table.n_rows, dtype=np.intp) if place is None else place(table)
+        monitors.count(code)
+        if monitors.can_compare:
+            monitors.watch(table.match(names, one.n_features_in_, "this map"), code)
+    return monitors.result()
+
+
+class Monitors:
+    """Compares the rows of batches, as they pass by, each with what its map was fitted on."""
+
+    def __init__(
+        self, maps: Mapping[Any, Any], columns: Sequence[str] | None, n_columns: int
+    ) -> None:
+        self.each = {label: Monitor(one, columns, n_columns) for label, one in maps.items()}
+        self.n_rows = np.zeros(len(maps), dtype=np.intp)
+
+    @property
+    def stops(self) -> list[str]:
+        """Why rows cannot be mapped, the same of all maps."""
+        first = next(iter(self.each.values()))
+        return [finding.text for finding in first.findings if finding.level == "stop"]
+
+    @property
+    def can_compare(self) -> bool:
+        """Whether the rows of any batch can be compared."""
+        return any(monitor.can_compare for monitor in self.each.values())
+
+    def count(self, code: Array) -> None:
+        """Count rows that have these numbers of maps; those with -1 are none."""
+        self.n_rows += np.bincount(code[code >= 0], minlength=len(self.n_rows))
+
+    def watch(self, table: Table, code: Array) -> None:
+        """Look at the rows of a table that has the features in order."""
+        each = list(self.each.values())
+        for rows, chunk in table.chunks():
+            here = code[rows]
+            for b in np.unique(here[here >= 0]).tolist():
+                if each[b].can_compare:
+                    mine = here == b
+                    each[b].update(chunk if mine.all() else chunk[mine])
+
+    def result(self) -> Check:
+        """Say what was found."""
+        seen = {label: n for label, n in zip(self.each, self.n_rows.tolist()) if n}
+        some = seen or {next(iter(self.each)): 0}
+        for monitor in self.each.values():
+            monitor.n_batches = len(some)
+        return Check.together({label: self.each[label].result(n) for label, n in some.items()})
 
 
 class Monitor:
@@ -284,6 +349,7 @@ class Monitor:
 
     def __init__(self, map: Any, columns: Sequence[str] | None, n_columns: int) -> None:
         self.profile, self.reach, self.n_beyond = map.fitted_on, map.reach(), 0
+        self.n_batches = 1  # among which false alarms are shared
         names, n_features = map.feature_names, map.n_features_in_
         self.beyond = np.zeros(n_features)
         self.names = list(names or [f"column {j}" for j in range(n_features)])
@@ -311,13 +377,9 @@ class Monitor:
         """Whether rows can be compared: all features are there, and a profile is known."""
         return self.profile is not None and not any(f.level == "stop" for f in self.findings)
 
-    def watch(self, table: Table) -> None:
-        """Look at the rows of a table that has the features in order."""
-        for _, chunk in table.chunks():
-            self._update(chunk)
-
     @_overflowing
-    def _update(self, X: Array) -> None:
+    def update(self, X: Array) -> None:
+        """Look at rows with the features in order."""
         profile, finite = self.profile, np.isfinite(X)
         assert profile is not None
         with np.errstate(over="ignore"):
@@ -378,7 +440,7 @@ class Monitor:
         variance *= count / np.maximum(count - 1, 1)
         spread, missing = np.sqrt(variance), 1 - known / max(self.n_seen, 1)
         p = self._chances(mean, variance, kurtosis)
-        d = max(int(np.isfinite(profile.mean).sum()), 1)
+        d = max(int(np.isfinite(profile.mean).sum()), 1) * self.n_batches
         sure = {name: chance < _LEVELS.get(name, _LEVEL) / d for name, chance in p.items()}
         varies = (profile.sd > 0) & (known > 0)
         moved = np.abs(np.log(np.maximum(spread, 1e-300))) > np.log(_SPREAD)

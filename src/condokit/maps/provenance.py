@@ -83,6 +83,13 @@ def _frozen(value: Any, room: list[int], depth: int = 0) -> Any:
     return tuple(_frozen(item, room, depth + 1) for item in value)
 
 
+def thawed(value: Any) -> Any:
+    """Return facts as plain dicts, which every way of storing Python objects can fill."""
+    if type(value) in (FrozenDict, dict):
+        return {key: thawed(item) for key, item in value.items()}
+    return tuple(map(thawed, value)) if isinstance(value, tuple) else value
+
+
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that a map depends on."""
     return {

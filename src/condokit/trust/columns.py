@@ -1,6 +1,6 @@
 """What columns look like: odd features, and columns without a role that may be confounders."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 from scipy.special import fdtrc
@@ -29,6 +29,7 @@ _MOST_FEATURES = 200
 _MOST_COLUMNS = 200
 _MOST_MEASURED = 10  # columns of numbers, beyond which these are other measurements, as are those
 # whose names begin as those of features do: they move with the device themselves
+_FEWEST_ALIKE = 3  # columns of one kind by the first or last word of their names, likewise
 _MOST_LEVELS = 20
 _FEWEST_OF_LEVEL = 5  # rows
 _LEVEL = 0.01
@@ -182,8 +183,10 @@ def _columns(domains: Study, rows: Array) -> dict[str, Array]:
         elif (levels := _levels(values, is_query)) is not None:
             found[name] = levels
     features = {_stem(name) for name in domains.tables[0].labels}
+    kinds = Counter(kind for name in measured for kind in _kinds(name))
     for name in measured:
-        if len(measured) > _MOST_MEASURED or _stem(name) in features:
+        alike = max(kinds[kind] for kind in _kinds(name)) >= _FEWEST_ALIKE
+        if len(measured) > _MOST_MEASURED or alike or _stem(name) in features:
             del found[name]
     return found
 
@@ -191,6 +194,11 @@ def _columns(domains: Study, rows: Array) -> dict[str, Array]:
 def _stem(name: str) -> str:
     """Return the first word of a name without its digits, which measurements of a kind share."""
     return next(iter(words_of(name)), "").rstrip("0123456789")
+
+
+def _kinds(name: str) -> set[tuple[str, str]]:
+    """Return the first and the last word of a name, as measurements of one kind have them."""
+    return {("first", _stem(name)), ("last", next(iter(words_of(name)[::-1]), ""))}
 
 
 def _levels(values: Array, is_query: Array) -> Array | None:
