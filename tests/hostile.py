@@ -646,7 +646,9 @@ def _near_identity(data, adapter):
         if found is None or found.is_rectangular or len(X) < 20 or len(X.T) != found.n_features_in_:
             continue
         # which rotation was meant is not in the errors of matrices from samples or axes alone
-        if found.kind == "dense" and str(adapter.divergence_) in ("mmd", "energy", "pc-match"):
+        if isinstance(adapter, (ConDo, MMDBaseline)):  # as published, in the units of the data
+            continue
+        if found.kind == "dense" and str(getattr(adapter, "divergence_", "")) in ("mmd", "energy", "pc-match"):
             continue
         errors = adapter.errors_.get(label) if hasattr(adapter, "maps_") else adapter.errors_
         spread = np.maximum(X.std(axis=0), 1e-9 * abs(X).max(axis=0) + 1e-300)
