@@ -284,7 +284,8 @@ def warn(
     if notes is not None:
         notes.append(Note(category.__name__, kept))
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("condokit"):
+    ours = ("condokit", "sklearn")  # which wraps `transform`
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(ours):
         level, frame = level + 1, frame.f_back
     warning: Any = category(sentence)
     warning.kept = kept

@@ -1,5 +1,7 @@
 """Choices that identical domains must survive: kernels with few rows, matrices of equal values."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -43,3 +45,37 @@ def test_a_kernel_with_few_rows_in_a_category_is_warned_of_and_keeps_its_scale()
             ).fit(frame, **roles)
         scales.append(adapter.map_.scale[0])
     assert min(scales) > 0.4  # 0.007 before variances of few rows leaned on others
+
+
+def test_splines_of_many_numbers_with_few_rows_are_warned_of():
+    rng = np.random.default_rng(0)
+    sides = [rng.normal(size=(30, 2)) for _ in range(2)], [rng.normal(size=(30, 3)) for _ in "qr"]
+    named = ConDoAdapter(divergence="forward-kl", min_overlap=0)
+    with pytest.warns(IdentifiabilityWarning, match="Splines of 3 continuous .* about 30 rows"):
+        named.fit_pair(*sides[0], *sides[1])
+    ConDoAdapter(min_overlap=0).fit_pair(*sides[0], *sides[1])  # the default needs none
+
+
+@pytest.mark.parametrize("family", ["orthogonal", "similarity"])
+def test_rigid_maps_turn_nothing_around_that_the_data_do_not_tell(family):
+    turned, said = [], 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        X = [rng.normal(size=(80, 2)) * [3, 1] for _ in "qr"]
+        Z = [rng.choice(["F", "M"], 80) for _ in "qr"]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            adapter = ConDoAdapter(family).fit_pair(*X, *Z)
+        turned.append(np.trace(adapter.map_.A) < 0)
+        said += any(one.message.code == "strata-alike" for one in caught)
+    assert not any(turned)  # 9 of 12 before rotations had a fee
+    assert said >= 10
+    turn = np.array([[-0.8, -0.6], [0.6, -0.8]])  # and finds rotations that strata tell
+    rng = np.random.default_rng(0)
+    Z = [np.repeat(list("abc"), 60) for _ in "qr"]
+    means = {"a": [0, 0], "b": [4, 1], "c": [0, 3]}
+    X = [rng.normal(size=(180, 2)) + [means[z] for z in side] for side in Z]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapter = ConDoAdapter(family).fit_pair(X[0] @ turn, X[1], *Z)
+    np.testing.assert_allclose(adapter.map_.A, turn, atol=0.15)

@@ -28,7 +28,7 @@ from condokit.batches.record import (
     settings_of,
     with_added,
 )
-from condokit.checks import Array, Note, check_word, listing, noting, refusal
+from condokit.checks import Array, Note, check_number, check_word, listing, noting, refusal
 from condokit.compare.weak_points import batch_weak_points
 from condokit.data.arrays import computing
 from condokit.data.blocks import Blocks
@@ -204,7 +204,9 @@ class BatchAdapter(Adapter):
     def graph(self, study: Study) -> tuple[Graph, int, dict[int, list[int]], str]:
         """Return what can be compared, the reference, the paths to it, and how it came about."""
         check_word("'unreachable'", self.unreachable, ("raise", "keep"))
-        graph = Graph(study, self.one_adapter().min_overlap)
+        least = self.one_adapter().min_overlap
+        check_number("min_overlap", least, 0, 1)
+        graph = Graph(study, least)
         reference, why = graph.reference(self.reference)
         return graph, reference, graph.paths(reference), why
 

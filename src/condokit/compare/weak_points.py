@@ -9,6 +9,7 @@ import numpy as np
 from condokit.checks import Array, Sentence, listing, warn
 from condokit.compare.comparison import Comparison
 from condokit.conditionals.base import Conditional
+from condokit.conditionals.curves import Splines
 from condokit.conditionals.kernel import KernelSmoother
 from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.grouped import GroupedMoments
@@ -17,7 +18,7 @@ from condokit.data.subsets import subsample
 
 FEW_SUBJECTS = 5  # below which people and devices cannot be told apart
 _FEW_ROWS = 5
-_FEWEST_SMOOTHED = 10  # rows of a category that a kernel needs
+_FEWEST_SMOOTHED = 10  # rows of a category that a kernel needs, twice as many with each number
 _MOST_NAMED = 5  # parts in a sentence
 _FEWEST_OTHERS = 20  # rows that it takes to call one of them an outlier
 _MOST_ROWS = 500  # that tell how far most values are
@@ -96,15 +97,27 @@ def _named(parts: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[: _MOST_NAMED - 1][: len(parts) - 1]), last]))
 
 
-def warn_of_few_to_smooth(conditional: Conditional, comparison: Comparison) -> None:
-    """Warn if a kernel, which does not smooth across categories, sees very few rows in each."""
-    n_strata = len(comparison.support.weights)
-    rows = comparison.fewest_rows / n_strata
-    if isinstance(conditional, KernelSmoother) and n_strata > 1 and rows < _FEWEST_SMOOTHED:
+def warn_of_few_to_smooth(
+    conditional: Conditional, comparison: Comparison, n_numbers: int
+) -> None:
+    """Warn if means and spreads given the confounders are smoothed from very few rows.
+
+    A kernel does not smooth across categories, and the rows near a point thin out with every
+    number; splines add up over numbers. Below the limits of equal domains' scales every tenth or
+    more is off by a factor of 1.65 or more (normal features, one to three numbers).
+    """
+    n_strata, rows = len(comparison.support.weights), comparison.fewest_rows
+    if isinstance(conditional, KernelSmoother):
+        rows /= n_strata
+        fewest = _FEWEST_SMOOTHED * 2**n_numbers if n_numbers or n_strata > 1 else 0
         text = "A kernel smooths within categories, which have about {n} rows of a domain each: "
-        text += "means and spreads of so few are noise, which makes scales too small. Leave "
-        text += "{@`conditional`} to the default, or merge categories."
-        warn("few-rows-for-kernel", text, n=round(rows))
+    else:
+        fewest = 2 * _FEWEST_SMOOTHED * n_numbers if isinstance(conditional, Splines) else 0
+        text = "Splines of {numbers} continuous confounders have about {n} rows of a domain: "
+    if rows < fewest:
+        text += "means and spreads of so few are noise, which makes scales wrong. Leave "
+        text += "{@`divergence`} and {@`conditional`} to the default, or merge categories."
+        warn("few-rows-to-smooth", text, n=round(rows), numbers=n_numbers)
 
 
 def few_subjects(study: Study, parts: Mapping[str, Array]) -> list[str]:

@@ -286,6 +286,8 @@ def _collected(blocks: Blocks, argument: str) -> Any:
             text += "rows of {width} columns. Name the columns that are needed, collect these, or "
             raise NeedsRows(said(text + "take a part of the rows.", most=most, width=blocks.width))
         parts.append(block if blocks.columns is None else nw.from_native(block).to_arrow())
+    if not parts:
+        raise refusal("{@'X'} has no rows.")
     if blocks.columns is None:
         return np.concatenate(parts)
     return arrow().concat_tables(parts, promote_options="permissive")
@@ -307,7 +309,7 @@ def _head_roles(blocks: Blocks, head: Table, roles: Roles) -> tuple[RoleColumns,
     weight = roles.sample_weight
     for argument, given in (
         ("domain", roles.label),
-        ("confounders", roles.confounders or []),
+        ("confounders", [] if roles.confounders is None else roles.confounders),
         ("sample_weight", [] if weight is None else weight),
     ):
         names = [given] if isinstance(given, str) else given

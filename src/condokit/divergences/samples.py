@@ -102,7 +102,7 @@ class SampleDivergence(RowDivergence):
         """Return the best start, where it leads, and values of all; the better half goes on."""
         values: dict[str, float] = {}
         objective, done = SampleObjective(samples, self), 0
-        # reflections that are better by chance alone are none; of many features chance does less
+        # what is turned, and better by chance alone, is not; of many features chance does less
         sizes = [sum(map(len, side)) for side in (samples.query, samples.reference)]
         fee = 1 / ((samples.n_rows or min(sizes)) * samples.reference[0].shape[1])
         for stop in _ROUNDS:
@@ -111,7 +111,8 @@ class SampleDivergence(RowDivergence):
             for name, start in begin.items():
                 begin[name] = objective.descend(family, start, min(stop, budget) - done)
                 values[name] = begin[name].objective
-            best = sorted(begin, key=lambda name: values[name] + fee * begin[name].is_reflection)
+            turned = {k: s.turn if family.is_rigid else s.is_reflection for k, s in begin.items()}
+            best = sorted(begin, key=lambda name: values[name] + fee * turned[name])
             begin = {name: begin[name] for name in best[: (len(best) + 1) // 2]}
             done = min(stop, budget)
         return *next(iter(begin.items())), values

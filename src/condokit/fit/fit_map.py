@@ -136,7 +136,7 @@ def fit_map(domains: Study, recipe: Recipe, quiet: bool = False) -> Fit:
     usable = domains if domains.gaps is None or alone else without_gaps(domains)
     with computing("map"):
         comparison = recipe.compare(usable, quiet)
-        warn_of_few_to_smooth(recipe.conditional, comparison)
+        warn_of_few_to_smooth(recipe.conditional, comparison, len(domains.continuous))
         found = _FITS[recipe.family.form, recipe.needs](usable, recipe, comparison)
         if found is None:  # too few rows for a matrix, or equal values
             recipe, usable, overlap = recipe.diagonal(), domains, comparison.overlap

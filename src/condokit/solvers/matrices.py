@@ -22,6 +22,7 @@ _MODES = 5  # maps that other divergences suggest as starts
 _MODE_SEARCHES = 20
 _FLIP_FEE = 5.0  # nats that the data must give for a reflection
 _FLIP_FEE_PER_ROW = 0.01
+_RIVAL, _APART = 2.0, 0.5  # nats by which a rotation, 60 degrees or more from the best, is as good
 _RIDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of regressions on stratum means
 _RIDGE = 0.03  # the same where rows are too few to choose
 
@@ -45,7 +46,8 @@ def minimise(
     kept = family.keeps_orientation
     if not family.is_free:
         begin = starts(units, pair, n_starts, kept)
-        return best_of(units, lambda B, c: descend(objective, family.around(B, c), max_iter), begin)
+        solve: Solver = lambda B, c: descend(objective, family.around(B, c), max_iter)  # noqa: E731
+        return best_of(units, solve, begin, is_rigid=family.is_rigid)
 
     def descent(max_iter: int) -> Solver:
         return lambda B, c: descend(keeping_orientation(objective, B), AllMatrices(B, c), max_iter)
@@ -69,18 +71,22 @@ def best_of(
     starts: Iterable[Start],
     polish: Solver | None = None,
     enough: float = -np.inf,
+    is_rigid: bool = False,
 ) -> Solution:
     """Solve from every start and keep the best, polished; a reflection must be worth its fee.
 
     That is `_FLIP_FEE` nats in all, and `_FLIP_FEE_PER_ROW` nats per row and feature: rows are
-    neither Gaussian nor independent, and most instruments do not turn the world inside out. Starts
-    are no longer tried after a map that keeps the orientation has a value below `enough`.
+    neither Gaussian nor independent, and most instruments do not turn the world inside out. A
+    rigid map pays `_FLIP_FEE` for rotations, too, by every axis that is turned; where another of
+    them is as good, its `curvature` is 0. Starts are no longer tried after a map that keeps the
+    orientation has a value below `enough`.
     """
     n_rows = max(float(units.query.count.sum()), 1.0)
     fee = max(_FLIP_FEE / n_rows, _FLIP_FEE_PER_ROW * units.n_features)
 
     def cost(solution: Solution) -> float:
-        return solution.objective + fee * solution.is_reflection
+        turns = solution.turn - solution.is_reflection if is_rigid else 0.0
+        return solution.objective + fee * solution.is_reflection + _FLIP_FEE / n_rows * turns
 
     def solved(solve: Solver, start: Solution) -> Solution:
         return decoded(units, solve(*units.encode(start.scale, start.offset)))
@@ -104,7 +110,17 @@ def best_of(
         rivals = [min(side, key=cost) for side in sides if side]
         close = [rival for rival in rivals if cost(rival) < cost(best) + max(1.0, fee)]
         best = min((solved(polish, rival) for rival in close), key=cost)
+    if is_rigid and any(_rivals(one, best, _RIVAL / n_rows) for one in found.values()):
+        best = replace(best, curvature=0.0)
     return replace(best, starts={name: s.objective for name, s in found.items()})
+
+
+def _rivals(one: Solution, best: Solution, most: float) -> bool:
+    """Tell whether another rotation, of the same orientation, is as good."""
+    if one.objective > best.objective + most or one.is_reflection != best.is_reflection:
+        return False
+    between = Solution.of(one.scale @ np.linalg.inv(best.scale), one.image)
+    return between.turn > _APART
 
 
 def matrix_starts(

@@ -96,6 +96,12 @@ class Solution:
         rows, columns = self.scale.shape
         return rows == columns and bool(np.linalg.slogdet(self.scale)[0] < 0)
 
+    @property
+    def turn(self) -> float:
+        r"""How far a matrix that keeps angles turns, :math:`(d - tr Q) / 2`: 1 per axis turned."""
+        size = np.abs(np.linalg.det(self.scale)) ** (1 / len(self.scale))
+        return float(len(self.scale) - np.trace(self.scale) / ones_for_zeros(size)) / 2
+
     def search_facts(self) -> dict[str, Any]:
         """Return what is known of the search, for the report."""
         is_diagonal = self.scale.ndim == 1

@@ -144,7 +144,8 @@ def bootstrap(
             chosen = replace(chosen, recipe=replace(recipe, shrinkage=None, sparing=False))
         draws = _by_rows(domains, chosen, n_resamples, seed, n_jobs, curves)
     with threads(1):
-        found, n_failed = _gathered(draws, n_resamples, verbose)
+        alike = (draw if curves is not None else _alike(draw, fitted.kind) for draw in draws)
+        found, n_failed = _gathered(alike, n_resamples, verbose)
     # the first is the plain map of all rows
     first, second = (np.stack(part) for part in zip(*found))
     if curves is not None:
@@ -296,6 +297,13 @@ def _entries(affine: Any) -> Array:
     return affine.scale if affine.kind == "diagonal" else affine.A
 
 
+def _alike(draw: _Draw | None, kind: str) -> _Draw | None:
+    """Return a refit in the form of the map; None of a matrix where there is none."""
+    if draw is None or draw[0].ndim == (1 if kind == "diagonal" else 2):
+        return draw
+    return None if kind == "diagonal" else (np.diag(draw[0]), draw[1])
+
+
 def _reweighted(domains: Study, used: Array, times: Array | float) -> Study:
     """Return the domains with the rows used counted so often, their confounders calibrated anew."""
     weights = np.zeros(len(domains.is_query))
@@ -328,7 +336,8 @@ def _intervals(adapter: ConDoAdapter, errors: StandardErrors) -> dict[str, Array
     rows = support.count_query.sum() + support.count_reference.sum()
     dof = max(float(rows) - 2 * len(support.weights), 1.0)
     reach = float(stdtrit(dof, 0.5 + _LEVEL / 2))
-    log = errors.scale / ones_for_zeros(np.abs(affine.scale))
+    # beyond a factor of 1e13 either way nothing is known
+    log = np.minimum(errors.scale / ones_for_zeros(np.abs(affine.scale)), 30.0 / reach)
     return {
         "scale": affine.scale,
         "scale_se": errors.scale,
