@@ -151,6 +151,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         return self
 
     def __getstate__(self) -> Any:
+        self.__dict__[_ERRORS] = self.errors  # what finds them is no part of a file
         return {name: thawed(value) for name, value in super().__getstate__().items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -191,10 +192,6 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         if any(one.__dict__.get(_ERRORS) is None for one in (first, second)):
             return self
         return self.with_errors(partial(chained, first, second, self))
-
-    def __getstate__(self) -> Any:
-        self.__dict__[_ERRORS] = self.errors  # what finds them is no part of a file
-        return super().__getstate__()
 
     def __eq__(self, other: object) -> bool:
         return (
