@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 export CONDOKIT_DATA ?= $(wildcard $(abspath ../shared/data))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types check docs bench bench-scale bench-parts release-check evidence tabpfn clean
+.PHONY: help setup demo test test-all lint types check docs bench bench-scale bench-parts dist release-check evidence tabpfn clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -86,6 +86,10 @@ evidence: $(VENV)/experiments ## Measure again what pages quote and is older tha
 tabpfn: $(VENV)/experiments ## The same with the paper's classifier: TABPFN=its python, see CONTRIBUTING
 	@test -n "$(TABPFN)" || { echo "Set TABPFN to a python that has TabPFN v1; CONTRIBUTING.md says how."; exit 1; }
 	CONDOKIT_TABPFN=$(abspath $(TABPFN)) $(BIN)/python experiments/run.py $(NAME)
+
+dist: $(VENV)/dev ## Build wheel and sdist into dist/
+	$(INSTALL) build
+	$(BIN)/python -m build --outdir dist .
 
 release-check: ## What a release needs (OPTIONS=--lowest or --newest: tests with such versions)
 	$(PYTHON) .ci/check_release.py $(OPTIONS)
