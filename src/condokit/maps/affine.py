@@ -100,7 +100,7 @@ class AffineMap(Map):
         result += self.offset
         return result
 
-    def padded(self, places: list[int], n: int) -> dict[str, Any]:  # noqa: D102
+    def _padded(self, places: list[int], n: int) -> dict[str, Any]:
         dense = self.kind == "dense"
         scale, offset = np.eye(n) if dense else np.ones(n), np.zeros(n)
         scale[np.ix_(places, places) if dense else places] = self.scale

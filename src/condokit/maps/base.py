@@ -357,10 +357,10 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             known = dict(zip(self.feature_names, self.links))
             links = [known.get(str(name)) for name in columns]
         parts: dict[str, Any] = {"feature_names": columns, "links": links}
-        found = type(self)(**self.padded(places, len(columns)), **parts)
+        found = type(self)(**self._padded(places, len(columns)), **parts)
         return found.with_origin(None, self.provenance)
 
-    def padded(self, places: list[int], n: int) -> dict[str, Any]:
+    def _padded(self, places: list[int], n: int) -> dict[str, Any]:
         """Return the numbers of a map of n features, with this one's at some of the places."""
         raise ValueError(f"A map of the kind {self.kind!r} has no place among other columns.")
 

@@ -107,7 +107,7 @@ class MonotoneMap(Map):
     def arrays(self) -> dict[str, Any]:  # noqa: D102
         return {"knots": self.knots, "values": self.values, "slopes": self.slopes}
 
-    def padded(self, places: list[int], n: int) -> dict[str, Any]:  # noqa: D102
+    def _padded(self, places: list[int], n: int) -> dict[str, Any]:
         line = np.tile(np.arange(float(self.knots.shape[1])), (n, 1))
         found = {"knots": line, "values": line.copy(), "slopes": np.ones((n, 2))}
         for name, part in self.arrays().items():
