@@ -78,7 +78,7 @@ def adapt(
 
     See Also
     --------
-    apply : Map other cells of the same batches.
+    anndata.apply : Map other cells of the same batches.
 
     Examples
     --------

@@ -3,16 +3,19 @@
 import json
 import re
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from batches_made import Made
 from pyarrow import parquet
 from stories import data, run
 
-from condokit import AffineMap
+from condokit import AffineMap, BatchAdapter
 from condokit.cli import main
+from condokit.io import read_table
 
 NESTED = {
     "list": pa.array([[1.0]] * 40),
@@ -123,3 +126,82 @@ def test_a_confounder_that_may_be_a_code_is_told(records, capsys):
         assert (told in capsys.readouterr().out) == is_told
     assert run("fit", *given, "-c", "arm", "-o", records / "map.json") == 0
     assert "few values: confounder 'arm'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def sheets(tmp_path, monkeypatch):
+    """A matrix of genes and a sheet of samples, the same with samples in rows, and all in one."""
+    monkeypatch.chdir(tmp_path)
+    made = Made(1, [(0, 1), (0, 1), (1, 2)])
+    rows = made.table.drop(columns="years")
+    rows.insert(0, "sample", [f"s{i}" for i in range(len(rows))])
+    rows.to_csv("all.csv", index=False)
+    about = ["sample", "site", "group"]
+    rows[about].sample(frac=1, random_state=0).to_csv("sheet.csv", index=False, sep=";")
+    matrix = rows.drop(columns=about[1:])
+    matrix.to_csv("plain.csv", index=False)
+    matrix.set_index("sample").T.rename_axis("gene").to_csv("genes.tsv", sep="\t")
+    return rows
+
+
+ROLES_OF_SHEET = ["--batch", "site", "--reference-label", "A", "-c", "group", "-q"]
+SHEET = ["--samples", "sheet.csv", "--id", "sample"]
+
+
+def test_a_matrix_with_a_sheet_of_samples(sheets, capsys):
+    def maps(path, *arguments):
+        assert run("fit", path, *arguments, *ROLES_OF_SHEET, "-o", "maps.json", "--force") == 0
+        return BatchAdapter.load("maps.json").maps_
+
+    expected = maps("all.csv", "-f", "f*")
+    assert maps("plain.csv", *SHEET) == expected
+    assert maps("genes.tsv", "--transpose", *SHEET) == expected
+    assert run("apply", "maps.json", "all.csv", "-o", "one.csv") == 0
+    assert run("apply", "maps.json", "genes.tsv", "--transpose", *SHEET, "-o", "two.csv") == 0
+    one, two = pd.read_csv("one.csv"), pd.read_csv("two.csv")
+    pd.testing.assert_frame_equal(two[one.columns], one)
+    assert run("check", "maps.json", "genes.tsv", "--transpose", *SHEET) == 0
+    assert capsys.readouterr().out.startswith("As fitted")
+    stats = ["stats", "genes.tsv", "--transpose", *SHEET, "--domain", "site", "-c", "group"]
+    assert run(*stats, "-o", "stats.json") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plain.csv", "--samples", "sheet.csv"], "--samples needs --id"),
+        (["plain.csv", "--id", "sample"], "--id goes with"),
+        (["plain.csv", "--samples", "sheet.csv", "--id", "sampel"], "Did you mean 'sample'?"),
+        (["plain.csv", "--samples", "less.csv", "--id", "sample"], "has no row of 's0'"),
+        (["plain.csv", "--samples", "twice.csv", "--id", "sample"], "several rows of 's0'"),
+        (["all.csv", *SHEET], "duplicate column names: 'site', 'group'"),
+        (["all.csv", "--transpose"], "should hold numbers"),
+    ],
+)
+def test_sheets_that_do_not_fit(sheets, capsys, arguments, message):
+    sheet = pd.read_csv("sheet.csv", sep=";")
+    sheet[sheet["sample"] != "s0"].to_csv("less.csv", index=False)
+    pd.concat([sheet, sheet[sheet["sample"] == "s0"]]).to_csv("twice.csv", index=False)
+    assert run("fit", *arguments, *ROLES_OF_SHEET, "-o", "maps.json") == 2
+    assert message in capsys.readouterr().err
+
+
+def test_excel_files_are_read_as_text_files_are(sheets, capsys):
+    pytest.importorskip("openpyxl")
+    rows = sheets.assign(code=[f"{i:03d}" for i in range(len(sheets))], empty=None)
+    rows.loc[3, "f0"] = None
+    rows["f1"] = rows["f1"].astype(object)
+    rows.loc[4, "f1"] = "NA"
+    rows.to_excel("all.xlsx", index=False)
+    rows.to_csv("all.csv", index=False)
+    found, expected = read_table("all.xlsx"), read_table("all.csv")
+    assert found.schema == expected.schema
+    pd.testing.assert_frame_equal(found.to_pandas(), expected.to_pandas(), rtol=1e-12)
+    data = [*ROLES_OF_SHEET, "-f", "f*", "-o", "maps.json"]
+    assert run("fit", "all.xlsx", *data) == 0
+    assert run("apply", "maps.json", "all.xlsx", "-o", "out.csv") == 0
+    assert run("apply", "maps.json", "all.xlsx", "-o", "out.xlsx") == 2
+    assert "read, but not written" in capsys.readouterr().err
+    Path("bad.xlsx").write_text("no workbook")
+    assert run("apply", "maps.json", "bad.xlsx", "-o", "out2.csv") == 2
+    assert "bad.xlsx cannot be read" in capsys.readouterr().err

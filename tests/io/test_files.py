@@ -264,7 +264,7 @@ def test_places_that_cannot_be_read(tmp_path, monkeypatch):
     refused(tmp_path / "no" / "t.csv", "there is no folder")
     (tmp_path / "d.csv").mkdir()
     refused(tmp_path / "d.csv", "is a folder")
-    refused(tmp_path / "t.xlsx", "not known", ".parquet")
+    refused(tmp_path / "t.xls", "not known", ".parquet")
     refused(tmp_path / "t.parquet.gz", "not known")
     refused(path, "not known", format="cvs")
     refused(tmp_path / "no.csv", "does not exist", read=sha256)

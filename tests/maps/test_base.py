@@ -1,16 +1,18 @@
 """A class of maps that is not affine joins with a few lines."""
 
 import copy
+import io
 import json
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from condokit import AffineMap, MapFileError, load_map
+from condokit import AffineMap, MapFileError, MonotoneMap, load_map
 from condokit.maps.base import Map
 from condokit.maps.profile import Profile
 
@@ -109,3 +111,35 @@ def test_its_file_is_read_by_the_class_of_its_kind(sinh, X, tmp_path):
     assert type(load_map(path)) is AffineMap
     with pytest.raises(MapFileError, match="of the kind 'diagonal', which is no SinhMap"):
         SinhMap.load(path)
+
+
+@pytest.mark.parametrize("links", [None, ["log", None, 0.5]])
+@pytest.mark.parametrize("kind", ["diagonal", "dense", "low-rank", "monotone"])
+def test_columns_that_are_no_features_stay_in_their_places(kind, links, rng):
+    names, columns = ["a", "b", "c"], ["x", "c", "a", "y", "b", "z"]
+    parts = {"left": rng.normal(size=(3, 2)), "right": rng.normal(size=(3, 2))}
+    if kind == "monotone":
+        knots, values = (np.cumsum(rng.uniform(0.1, 1, (3, 4)), axis=1) for _ in range(2))
+        one = MonotoneMap(knots, values, feature_names=names, links=links)
+    else:
+        scale = rng.uniform(0.5, 2, (3, 3)) if kind == "dense" else rng.uniform(0.5, 2, 3)
+        more = parts if kind == "low-rank" else {}
+        one = AffineMap(scale, rng.normal(size=3), names, links=links, **more)
+    X = pd.DataFrame(rng.uniform(0.5, 2, (20, 6)), columns=columns)
+    every = one.among(columns)
+    found = every(X)
+    assert list(found.columns) == columns
+    assert every.kind == kind
+    np.testing.assert_allclose(found[names], one(X)[names], rtol=1e-12)
+    np.testing.assert_allclose(found[["x", "y", "z"]], X[["x", "y", "z"]], rtol=1e-12)
+    again = io.BytesIO()
+    every.save(again)
+    again.seek(0)
+    assert load_map(again) == every
+
+
+def test_what_has_no_place_among_columns():
+    with pytest.raises(ValueError, match="'b'"):
+        AffineMap([2.0], [1.0], ["b"]).among(["a", "c"])
+    with pytest.raises(ValueError, match="with names"):
+        AffineMap([2.0], [1.0]).among(["a"])

@@ -536,7 +536,9 @@ class BatchAdapter(Adapter):
     def from_dict(cls, content: dict[str, Any]) -> "BatchAdapter":
         """Return the adapter of which a file has these fields; raise a ValueError if none."""
         reference, settings = content["reference"], settings_of(content.get("provenance"))
-        self = cls(ConDoAdapter(**settings) if settings else None, reference=reference)
+        one, default = ConDoAdapter(**settings), ConDoAdapter()
+        same = one.get_params(deep=False) == default.get_params(deep=False)
+        self = cls(None if same else one, reference=reference)
         self.maps_ = maps_of(content)
         is_known = reference in (*self.maps_, "consensus")
         refuse_if(not is_known, f"'reference' is {shown(reference)}, which is no batch.")

@@ -4,7 +4,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import click
 import numpy as np
 
 from condokit.checks import Array, FileError, did_you_mean, listing
+from condokit.cli.options import SHEET
 from condokit.cli.outputs import NotMet, tell
-from condokit.cli.tables import check_label, labels_of, refuse_text
+from condokit.cli.tables import arranged_table, check_label, labels_of, refuse_text
 from condokit.data.disclosure import counted
 from condokit.data.roles import batch_of_rows
 from condokit.data.tables import Table
@@ -21,6 +22,7 @@ from condokit.fit.estimator import map_rows
 from condokit.io import files_of, is_text, open_writer, replace_h5ad, scan_table
 from condokit.io.formats import arrow, check_names
 from condokit.io.progress import watched
+from condokit.io.writing import written_format
 from condokit.maps.base import Map
 from condokit.maps.lazily import map_batch, matched, with_columns
 from condokit.maps.profile import VERDICTS, Check, Monitors
@@ -193,16 +195,25 @@ def _opened(
     reading: dict[str, Any],
 ) -> Iterator[tuple[Any, Any]]:
     """Open what is read, and yield it with what writes a part of it in its place."""
+    arranged = {name: reading.pop(name, None) for name in SHEET}
+    is_arranged = any(arranged.values())
     if output is not None and output.endswith(".h5ad"):  # all else that is in it stays
-        if not incoming.endswith(".h5ad"):
+        if not incoming.endswith(".h5ad") or is_arranged:
             raise FileError(f"{output}: .h5ad can only be written from .h5ad; choose .parquet.")
         whole: list[Any] = []
         with scan_table(incoming, batch_rows=sys.maxsize) as scan:
             yield scan, whole.append
         replace_h5ad(incoming, output, whole[0], force)
         return
-    reading = reading | _text_columns(incoming, output, reading, format, names, column)
-    with scan_table(incoming, **reading) as scan, ExitStack() as stack:
+    if output is not None and not is_folder(output):
+        written_format(output, format)  # before anything is read
+    if is_arranged:
+        table = arranged_table(incoming, reading | arranged, reading | {"texts": [column]})
+        opening: Any = nullcontext(_Whole(incoming, table))
+    else:
+        reading = reading | _text_columns(incoming, output, reading, format, names, column)
+        opening = scan_table(incoming, **reading)
+    with opening as scan, ExitStack() as stack:
         if output is None:
             yield scan, None
         elif is_folder(output):  # files take their names together, at the end
@@ -241,6 +252,17 @@ def targets(incoming: str, output: str) -> list[str]:
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise FileError(f"{output}: several files are called {listing(twice)}; map them apart.")
     return [str(Path(output) / name) for name in names]
+
+
+class _Whole:
+    """A table in memory, in place of one that is read in batches."""
+
+    def __init__(self, path: str, table: Any) -> None:
+        self.path, self.current, self.table = path, path, table
+        self.names, self.schema, self.n_rows = table.column_names, table.schema, len(table)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.table
 
 
 class _Folder:

@@ -132,7 +132,7 @@ def _checked_rows(
     labels = {name: data[name] for name in ("domain", "reference_label", "query_label", "batch")}
     known = load_map(data["new"], of_batches=True)
     rule = one_or_many(known, data["new"], batch_label=batch_label, **labels)
-    reading = {name: data[name] for name in shared.READING}
+    reading = {name: data[name] for name in (*shared.READING, *shared.SHEET)}
     found = apply_to_file(rule, data["more"][0], None, **reading)
     result = found.to_dict() if as_json else repr(found)
     if fail_on is None and found.verdict != "stop":
@@ -206,7 +206,7 @@ def fit(
         if adapted is not None:
             named = ["batch"] if many else ["domain", "reference_label", "query_label"]
             rule = one_or_many(affine, output, **{name: options[name] for name in named})
-            reading = {name: options[name] for name in shared.READING}
+            reading = {name: options[name] for name in (*shared.READING, *shared.SHEET)}
             apply_to_file(rule, new, adapted, force, **reading)
     facts = {
         "map": output,

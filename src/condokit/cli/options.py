@@ -10,6 +10,7 @@ from click import IntRange, option
 READING = ("format", "delimiter", "na_values", "encoding", "decimal")
 _MISSING = click.Choice(["raise", "drop", "impute"])
 FORMATS = click.Choice(["png", "svg", "pdf"])
+SHEET = ("transpose", "samples", "id")  # how tables are arranged before they are read
 LABELS = ("domain", "reference_label", "query_label")
 
 
@@ -54,6 +55,9 @@ reading = _together(
     ),
     setting("--encoding", default="utf-8", help="Encoding of text tables."),
     setting("--decimal", default=".", help="Decimal mark of text tables."),
+    option("--transpose", is_flag=True, help="Rows of input are features, and columns samples."),
+    option("--samples", metavar="SHEET", help="A table with more columns, a row for each sample."),
+    option("--id", metavar="COLUMN", help="With --samples, --transpose: the column of samples."),
 )
 domain = _together(
     option("--domain", metavar="COLUMN", help="With one table: the column of the domain."),

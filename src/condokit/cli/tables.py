@@ -8,6 +8,7 @@ import json
 import os
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 
 from condokit.checks import FileError, did_you_mean, listing
-from condokit.cli.options import READING
+from condokit.cli.options import READING, SHEET
 from condokit.cli.outputs import tell
 from condokit.data.blocks import Blocks
 from condokit.data.columns import as_text
@@ -33,15 +34,9 @@ from condokit.io.formats import DELIMITERS, arrow, check_names, format_of
 
 pa = arrow()
 IN_MEMORY = 1 << 27  # bytes of files that are read as a whole
-_ALL_ROWS = (
-    "groups",
-    "reliability",
-    "batch",
-    "more",
-    "bridge",
-    "controls",
-)  # what needs these at once
-_WHOLE = {("h5ad", False), *((kind, True) for kind in DELIMITERS)}  # formats not read in blocks
+# what needs all rows at once, and formats that are not read in blocks
+_ALL_ROWS = ("groups", "reliability", "batch", "more", "bridge", "controls")
+_WHOLE = {("h5ad", False), ("xlsx", False), *((kind, True) for kind in DELIMITERS)}
 _DOMAIN = "condokit: domain"
 
 
@@ -129,20 +124,70 @@ def open_source(
     """Open a file: in blocks if it is large, else as a whole; as a plain table, or AnnData."""
     reading = {name: options[name] for name in READING}
     kind = _format(path, options)
-    if kind == "h5ad" and not plain:
+    arranged = any(options.get(name) for name in SHEET)
+    if kind == "h5ad" and not plain and not arranged:
         data = open_h5ad(path)
         schema = pa.schema(
             [(name, pa.null()) for name in (*Table(data).described, *data.var_names)]
         )
         return Source(path, schema, reading, label, only, data=data)
     reading["texts"] = [label]
-    if large:
+    if large and not arranged:
         with scan_table(path, **reading) as scan:
             schema, n_rows = scan.schema, scan.n_rows
         known = {"schema": schema} if kind in DELIMITERS else {}
         return Source(path, schema, reading | known, label, only, n_rows=n_rows)
-    whole = read_table(path, **reading)
+    whole = arranged_table(path, options, reading)
     return Source(path, whole.schema, reading, label, only, data=whole)
+
+
+def arranged_table(path: str, options: dict[str, Any], reading: dict[str, Any]) -> Any:
+    """Return a whole table, with samples in rows and the columns of their sheet."""
+    turned, sheet, name = (options.get(option) for option in SHEET)
+    if sheet is not None and name is None:
+        raise click.UsageError("--samples needs --id, the column of samples in both tables.")
+    if name is not None and sheet is None and not turned:
+        raise click.UsageError("--id goes with --samples or --transpose.")
+    table = read_table(path, **reading)
+    table = _transposed(path, table, name, options["decimal"]) if turned else table
+    return table if sheet is None else _with_sheet(path, table, sheet, str(name), reading)
+
+
+def _transposed(path: str, table: Any, name: str | None, decimal: str) -> Any:
+    """Return a table whose first column has the features, and others a sample each."""
+    first, *samples = table.column_names
+    refuse_text(path, samples, table.schema, [table], decimal)
+    features = labels_of(table.column(first))
+    check_names(path, [str(feature) for feature in features], [])
+    values = np.column_stack([table.column(sample).to_numpy() for sample in samples])
+    columns = [pa.array(row, pa.float64(), from_pandas=True) for row in values.astype(np.float64)]
+    called = name or "sample"
+    if called in features:
+        raise FileError(f"{path} has a feature {called!r}: name the column of samples with --id.")
+    return pa.table([pa.array(samples), *columns], [called, *map(str, features)])
+
+
+def _with_sheet(path: str, table: Any, sheet: str, name: str, reading: dict[str, Any]) -> Any:
+    """Return a table with the columns of a sheet, whose rows are found by the names of samples."""
+    text = {k: v for k, v in reading.items() if k not in ("format", "delimiter")}
+    about = read_table(sheet, **text)
+    for place, known in ((path, table), (sheet, about)):
+        check_names(place, known.column_names, [name])
+    there = labels_of(about.column(name))
+    rows = {sample: k for k, sample in enumerate(there)}
+    if len(rows) < len(there):
+        twice = [sample for sample, times in Counter(there).items() if times > 1]
+        raise FileError(f"{sheet} has several rows of {listing(twice)} in {name!r}.")
+    samples = labels_of(table.column(name))
+    if lost := [sample for sample in samples if sample not in rows]:
+        hint = did_you_mean(lost[0], there)
+        raise FileError(f"{sheet} has no row of {listing(lost)} in {name!r}.{hint}")
+    others = [column for column in about.column_names if column != name]
+    check_names(path, [*table.column_names, *others])
+    about = about.take(pa.array([rows[sample] for sample in samples]))
+    for column in others:
+        table = table.append_column(about.schema.field(column), about.column(column))
+    return table
 
 
 def _format(path: str, options: dict[str, Any]) -> str:
@@ -160,7 +205,11 @@ def read_data(
     only, large, label = None, are_large(paths, options), domain or batch
     if query_label is not None:
         only = [query_label, str(reference_label)]
-    plain = bool(more) or {_format(path, options) for path in paths} != {"h5ad"}
+    plain = (
+        bool(more)
+        or any(map(options.get, SHEET))
+        or {_format(path, options) for path in paths} != {"h5ad"}
+    )
     sources = [open_source(path, options, label, only, large, plain) for path in paths]
     roles = roles_of(sources, options, label)
     if only is not None:
@@ -245,7 +294,9 @@ def _stacked(tables: Sequence[Any]) -> Any:
 
 def are_large(paths: Sequence[str], options: dict[str, Any]) -> bool:
     """Tell whether files are better read in blocks than as a whole, and can be."""
-    if "-" in paths or options["missing"] == "impute" or any(map(options.get, _ALL_ROWS)):
+    if "-" in paths or options["missing"] == "impute":
+        return False
+    if any(map(options.get, (*_ALL_ROWS, *SHEET))):
         return False
     files = [file for path in paths for file in files_of(path)]
     kinds = {format_of(file, options["format"]) for file in files}

@@ -20,7 +20,7 @@ PathLike = str | os.PathLike[str]
 
 DELIMITERS = {"csv": ",", "tsv": "\t", "txt": "\t"}
 _VALUES = 1 << 21  # per batch: 16 MB of float64
-_FORMATS = {name: name for name in (*DELIMITERS, "parquet", "arrow", "h5ad")}
+_FORMATS = {name: name for name in (*DELIMITERS, "parquet", "arrow", "h5ad", "xlsx")}
 _FORMATS |= {"pq": "parquet", "feather": "arrow"}
 
 
@@ -33,6 +33,7 @@ class Request(NamedTuple):
     is_piped: bool  # whether it is standard input
     is_whole: bool  # whether all is read at once
     columns: Sequence[str] | None = None  # of Parquet: others are not read
+    content: bytes | None = None  # text, of a file that is none
 
     def check(self, names: Sequence[str]) -> None:
         """Refuse names of columns that are there twice."""
@@ -59,7 +60,7 @@ def format_of(path: PathLike, format: str | None) -> tuple[str, bool]:
     if not kind or (zipped and kind not in DELIMITERS):
         raise FileError(
             f"{shown(path)}: the format of {name!r} is not known. The known endings are "
-            ".csv, .tsv, .txt (each also .gz), .parquet, .pq, .feather, .arrow and .h5ad."
+            ".csv, .tsv, .txt (each also .gz), .parquet, .pq, .feather, .arrow, .h5ad and .xlsx."
         )
     return kind, zipped
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import glob
 import hashlib
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from condokit.checks import FileError
-from condokit.io.formats import Content, PathLike, Request, arrow, format_of, shown, worded
+from condokit.io.formats import Content, PathLike, Request, arrow, format_of, need, shown, worded
 from condokit.io.h5ad import read_h5ad
 from condokit.io.text import Text
 
@@ -90,11 +92,15 @@ class Scan:
         piped, whole = str(path) == "-", batch_rows == sys.maxsize
         request = Request(path, self._files, batch_rows, piped, whole, columns)
         readers = {"parquet": _parquet, "arrow": _ipc, "h5ad": read_h5ad}
+        if self.format == "xlsx":  # its cells are read as those of a text file are
+            text = {**text, "delimiter": ",", "decimal": ".", "encoding": "utf-8"}
         read = readers.get(self.format, Text(self.format, zipped, **text).open)
         try:
             with worded(path):
                 if not piped and (Path(path).is_file() or not Path(path).exists()):
                     open(path, "rb").close()  # for Python's own errors
+                if self.format == "xlsx":
+                    request = request._replace(content=_as_csv(path, piped))
                 self.schema, self.n_rows, self._tables = read(request)
                 self.names = list(self.schema.names)
                 request.check(self.names)
@@ -159,6 +165,18 @@ def sha256(path: PathLike) -> str:
     """Return the SHA-256 hash of a file, in hexadecimal."""
     with worded(path), open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _as_csv(path: PathLike, piped: bool) -> bytes:
+    """Return the first sheet of an Excel file as text; formulas are the values they had."""
+    openpyxl = need("openpyxl", "Excel files need the package openpyxl", "excel")
+    place = io.BytesIO(sys.stdin.buffer.read()) if piped else path
+    book = openpyxl.load_workbook(place, read_only=True, data_only=True)
+    text = io.StringIO()
+    rows = (["" if cell is None else cell for cell in row] for row in book.worksheets[0].values)
+    csv.writer(text).writerows(row for row in rows if any(cell != "" for cell in row))
+    book.close()
+    return text.getvalue().encode()
 
 
 def _parquet(request: Request) -> Content:

@@ -104,7 +104,9 @@ class Text:
         """Yield the file in pieces that end where a row ends, or as one."""
         size = None if request.is_whole else _BYTES
         file: Any = sys.stdin.buffer
-        if not request.is_piped:
+        if request.content is not None:
+            file = io.BufferedReader(io.BytesIO(request.content))
+        elif not request.is_piped:
             file = request.files.enter_context(open(self.path, "rb"))  # noqa: SIM115
         if self.zipped or file.peek(2)[:2] == b"\x1f\x8b":
             file = gzip.GzipFile(fileobj=file)

@@ -33,12 +33,20 @@ def open_writer(
     `path` and `format` are as in `read_table`; an existing file is refused unless `force`.
     ``write(table)`` of the result appends the rows of a `pyarrow.Table`.
     """
-    kind, zipped = format_of(path, format)
-    if kind == "h5ad":
-        raise FileError(f"{shown(path)}: .h5ad can only be written from .h5ad; choose .parquet.")
+    kind, zipped = written_format(path, format)
     arrow()
     check_target(path, force)
     return _writing(path, kind, zipped, force)
+
+
+def written_format(path: PathLike, format: str | None) -> tuple[str, bool]:
+    """Return the format of an output, and whether it is compressed; refuse those only read."""
+    kind, zipped = format_of(path, format)
+    if kind == "h5ad":
+        raise FileError(f"{shown(path)}: .h5ad can only be written from .h5ad; choose .parquet.")
+    if kind == "xlsx":
+        raise FileError(f"{shown(path)}: .xlsx is read, but not written; choose .csv or .parquet.")
+    return kind, zipped
 
 
 @contextmanager

@@ -100,6 +100,18 @@ class AffineMap(Map):
         result += self.offset
         return result
 
+    def _padded(self, places: list[int], n: int) -> dict[str, Any]:
+        dense = self.kind == "dense"
+        scale, offset = np.eye(n) if dense else np.ones(n), np.zeros(n)
+        scale[np.ix_(places, places) if dense else places] = self.scale
+        offset[places] = self.offset
+        found = {"scale": scale, "offset": offset}
+        for name, part in self.matrix.arrays().items():
+            if name in ("left", "right"):
+                found[name] = np.zeros((n, part.shape[1]))
+                found[name][places] = part
+        return found
+
     def depends(self, marked: Array) -> Array:  # noqa: D102
         return self.matrix.depends(marked)
 

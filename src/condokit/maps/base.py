@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from condokit.checks import Array, NeedsRows, did_you_mean, listing, said
+from condokit.checks import Array, NeedsRows, did_you_mean, listing, said, unknown_columns
 from condokit.data import links as linking
 from condokit.data.blocks import blocks_of
 from condokit.data.tables import Table
@@ -367,6 +367,46 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         ('as fitted', 'look')
         """
         return check({None: self}, X)
+
+    def among(self, columns: Sequence[str]) -> Self:
+        """Return the map of more columns, which leaves those that are no features as they are.
+
+        For a pipeline in front of a model that needs all columns in their places.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            The names of all columns, in the order in which they come out.
+
+        Returns
+        -------
+        AffineMap or MonotoneMap
+            A map of as many features as there are columns.
+
+        Examples
+        --------
+        >>> from condokit import AffineMap
+        >>> AffineMap([2.0], [1.0], ["b"]).among(["a", "b"])
+        AffineMap of 2 features (diagonal)
+          a -> 1 * a + 0
+          b -> 2 * b + 1
+        """
+        if self.feature_names is None or self.has_own_outputs:
+            raise ValueError("'among' needs a map with names, whose outputs are its features.")
+        place = {str(name): j for j, name in enumerate(columns)}
+        if missing := [name for name in self.feature_names if name not in place]:
+            raise unknown_columns("columns", missing, list(place), "the list")
+        places, links = [place[name] for name in self.feature_names], None
+        if self.links is not None:
+            known = dict(zip(self.feature_names, self.links))
+            links = [known.get(str(name)) for name in columns]
+        parts: dict[str, Any] = {"feature_names": columns, "links": links}
+        found = type(self)(**self._padded(places, len(columns)), **parts)
+        return found.with_origin(None, self.provenance)
+
+    def _padded(self, places: list[int], n: int) -> dict[str, Any]:
+        """Return the numbers of a map of n features, with this one's at some of the places."""
+        raise ValueError(f"A map of the kind {self.kind!r} has no place among other columns.")
 
     def turned_names(self) -> dict[str, Any]:
         """Return the names of a map that goes the other way, as arguments of its constructor."""

@@ -107,6 +107,13 @@ class MonotoneMap(Map):
     def arrays(self) -> dict[str, Any]:  # noqa: D102
         return {"knots": self.knots, "values": self.values, "slopes": self.slopes}
 
+    def _padded(self, places: list[int], n: int) -> dict[str, Any]:
+        line = np.tile(np.arange(float(self.knots.shape[1])), (n, 1))
+        found = {"knots": line, "values": line.copy(), "slopes": np.ones((n, 2))}
+        for name, part in self.arrays().items():
+            found[name][places] = part
+        return found
+
     def without_links(self, X: Array, out: Array | None = None) -> Array:  # noqa: D102
         result = np.empty(X.shape) if out is None else out
         for j, curve in enumerate(zip(self.knots, self.values, self.slopes)):

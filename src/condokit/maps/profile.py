@@ -264,23 +264,6 @@ class Check(Record):
             parts.append(("Features that differ", self.features.take(odd)))
         return parts
 
-    @classmethod
-    def together(cls, parts: Mapping[Any, "Check"]) -> "Check":
-        """Return one record for the rows of several batches, by their labels."""
-        each = list(parts.values())
-        if len(each) == 1:
-            return each[0]
-        common = [f for f in each[0].findings if all(f in one.findings for one in each)]
-        said = list(common)
-        for label, one in parts.items():  # what holds for all is said once
-            own = [finding for finding in one.findings if finding not in common]
-            said += [replace(f, text=f"{label}: {f.text}") for f in own]
-        rows = (({"batch": n} | row) for n, one in parts.items() for row in one.features.rows())
-        verdict = min((one.verdict for one in each), key=VERDICTS.index)
-        n_rows, columns = sum(one.n_rows for one in each), vars(each[0])
-        alone = columns["missing_columns"], columns["extra_columns"]
-        return cls(verdict, gravest_first(said), n_rows, *alone, Sheet.of_rows(rows))
-
 
 def check(maps: Mapping[Any, Any], X: Any, place: Callable[[Table], Array] | None = None) -> Check:
     """Compare new rows with what their maps were fitted on; see `AffineMap.check`.
@@ -341,7 +324,24 @@ class Monitors:
         some = seen or {next(iter(self.each)): 0}
         for monitor in self.each.values():
             monitor.n_batches = len(some)
-        return Check.together({label: self.each[label].result(n) for label, n in some.items()})
+        return _together({label: self.each[label].result(n) for label, n in some.items()})
+
+
+def _together(parts: Mapping[Any, Check]) -> Check:
+    """Return one record for the rows of several batches, by their labels."""
+    each = list(parts.values())
+    if len(each) == 1:
+        return each[0]
+    common = [f for f in each[0].findings if all(f in one.findings for one in each)]
+    said = list(common)
+    for label, one in parts.items():  # what holds for all is said once
+        own = [finding for finding in one.findings if finding not in common]
+        said += [replace(f, text=f"{label}: {f.text}") for f in own]
+    rows = (({"batch": n} | row) for n, one in parts.items() for row in one.features.rows())
+    verdict = min((one.verdict for one in each), key=VERDICTS.index)
+    n_rows, columns = sum(one.n_rows for one in each), vars(each[0])
+    alone = columns["missing_columns"], columns["extra_columns"]
+    return Check(verdict, gravest_first(said), n_rows, *alone, Sheet.of_rows(rows))
 
 
 class Monitor:
