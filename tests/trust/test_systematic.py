@@ -48,7 +48,7 @@ def test_squares_and_gains_are_those_of_drawn_maps(rng):
 
 def test_limits_are_those_of_the_distribution():
     one = np.ones(1)
-    square = SystematicError(one, one, 4 * one, (0 * one, 32 * one, one), 1.0)
+    square = SystematicError(one, one, 4 * one, (0 * one, 32 * one, one), 1.0, one[:0])
     size, (low, high) = square.rms(1)
     assert size == 2.0
     limits = 2 * norm.ppf([0.5125, 0.9875])  # of twice the size of a normal number

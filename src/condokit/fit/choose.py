@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from condokit.checks import Array, pick, quietly, refusal
+from condokit.checks import Array, listing, pick, quietly, refusal, warn
 from condokit.compare.comparison import Comparison
 from condokit.compare.priors import PRIORS, Prior
 from condokit.conditionals import CONDITIONALS, Conditional
@@ -16,9 +16,9 @@ from condokit.data.links import check_links
 from condokit.data.missing import complete_rows, warn_incomplete
 from condokit.data.study import Study
 from condokit.data.subsets import folds, mixed_order
-from condokit.divergences import DIVERGENCES, Divergence, PCMatch
+from condokit.divergences import DIVERGENCES, Divergence, PCMatch, PooledLikelihood
 from condokit.fit.controls import Controls, find_controls
-from condokit.fit.fit_map import Recipe, fit_map, fit_quietly
+from condokit.fit.fit_map import Recipe, fit_map, fit_quietly, likely_curves
 from condokit.fit.ingredients import (
     NOTHING_NAMED,
     ONLY_AUTO,
@@ -173,9 +173,23 @@ def find(
     fit = fit_map(left, chosen.recipe)  # says what is wrong with the data, if anything
     if len(tried) > 1:
         fit, chosen = averaged(left, tried, fit)
+    elif pairs is None and chosen.recipe.family.form == "diagonal" and controls is None:
+        _warn_of_curves(left, chosen.recipe, fit.map)
     if pairs is not None:
         fit = after_pairs(fit, chosen, left, pairs, wanted)
     return (fit, chosen) if controls is None else after_controls(controls, fit, chosen)
+
+
+def _warn_of_curves(domains: Study, recipe: Recipe, line: Any) -> None:
+    """Name the features that are likely no straight line, where one is fitted."""
+    plain = isinstance(recipe.divergence, PooledLikelihood) and recipe.family.links is None
+    found = likely_curves(domains, recipe, line) if plain else None
+    if found is None:
+        return
+    text = "Not a straight line, in all likelihood: {names}. Use {@map='auto'} or 'monotone', which "
+    text += "bend what the data bend, or a link (see Maps in the documentation)."
+    names = listing(domains.tables[0].take(found[0]).labels)
+    warn("curve-likely", text, UserWarning, names=names)
 
 
 def averaged(domains: Study, candidates: list[Candidate], first: Fit) -> tuple[Fit, Candidate]:

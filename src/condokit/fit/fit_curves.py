@@ -9,6 +9,8 @@ import numpy as np
 from condokit.checks import Array, refusal
 from condokit.compare.comparison import Comparison
 from condokit.compare.overlap import overlap_weights
+from condokit.data.arrays import ones_for_zeros
+from condokit.data.covariates import design, left_of
 from condokit.data.missing import same_gaps
 from condokit.data.study import Study
 from condokit.data.subsets import subsample_sides
@@ -26,7 +28,43 @@ FEWEST_ROWS, _FEWEST_SPARING = 25.0, 50.0
 _TEMPER = 0.5  # power of the weights of curves in errors: evidence may be wrong
 _LEAST_TAIL = 0.05  # of the range of knots
 _MOST_ROWS = 20_000  # of a domain that are looked at
+_MOST_SCREENED, _MOST_SUSPECTED = 2000, 50  # rows of a domain, features
+_SUSPECT, _CUT = 9.2, 4.0  # chi-squared with 2 degrees of freedom; standard deviations
 _UNLIKELY, _LIKELY = 0.5, 0.75  # probabilities of a curve: a line would do; it is wanted
+
+
+def suspected(domains: Study, scale: Array, offset: Array) -> Array:
+    r"""Return the features for which these lines leave something that curves would take away.
+
+    With values t, those of the query mapped, and residuals e given the confounders z, both in units
+    of the residuals' spread, the score of a curve that adds c times :math:`\phi(t)` to the query is
+    :math:`\phi'(t) - e \phi(t)`, whose mean given z is the same in both domains if lines are right,
+    whatever the law of e. So the scores of :math:`t^2` and :math:`t^3`, less those of constant and
+    slope, are regressed on z and the domain. The two squared coefficients of the domain over their
+    variances add up to more than `_SUSPECT` in 1% of straight features. This is a quick look, at
+    at most 2000 rows of a domain, before curves are fitted.
+    """
+    rows = np.sort(subsample_sides(domains.is_query, _MOST_SCREENED, domains.kept()))
+    X, is_query = domains.rows(rows), domains.is_query[rows]
+    X[is_query] = X[is_query] * scale + offset
+    D = design(domains.confounders, rows, 2)
+    if min(is_query.sum(), (~is_query).sum()) < max(FEWEST_ROWS, 4 * D.shape[1]):
+        return np.empty(0, dtype=np.intp)
+    known = ~np.isnan(X)
+    X = np.where(known, X, X.mean(axis=0, where=known))
+    e = left_of(D, X)
+    unit = ones_for_zeros(e.std(axis=0))
+    e, t = (np.clip(part / unit, -_CUT, _CUT) for part in (e, X - X.mean(axis=0)))
+    q = left_of(D, is_query.astype(float)[:, None])
+    scores = [left_of(D, k * t ** max(k - 1, 0) - e * t**k) for k in range(4)]
+    found = np.zeros(len(unit))
+    for k, score in enumerate(scores):
+        for other in scores[:k]:
+            square = ones_for_zeros((other**2).sum(axis=0))
+            score -= other * ((other * score).sum(axis=0) / square)
+        if k > 1:
+            found += (q * score).sum(axis=0) ** 2 / ones_for_zeros((q**2 * score**2).sum(axis=0))
+    return np.flatnonzero(found > _SUSPECT)[:_MOST_SUSPECTED]
 
 
 def fit_curves(

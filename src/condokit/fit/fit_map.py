@@ -42,17 +42,17 @@ from condokit.fit.errors import (
     moment_errors,
     sample_errors,
 )
-from condokit.fit.fit_curves import FEWEST_ROWS, fit_curves
+from condokit.fit.fit_curves import FEWEST_ROWS, fit_curves, suspected
 from condokit.fit.record import Fit, FitReport
 from condokit.fit.shrinkage import settle
 from condokit.fit.ties import has_ties
 from condokit.maps.affine import AffineMap
 from condokit.maps.base import Map
-from condokit.maps.families import Affine, Identity, LocationScale, MapFamily, Shift
+from condokit.maps.families import Affine, Identity, LocationScale, MapFamily, Monotone, Shift
 from condokit.maps.monotone import MonotoneMap
 from condokit.maps.standard_errors import CurveErrors, DiagonalErrors, StandardErrors
 from condokit.solvers.matrices import nearest_rigid
-from condokit.solvers.solution import Solution, joined, only_shifted
+from condokit.solvers.solution import Curves, Solution, joined, only_shifted
 from condokit.summaries.factors import Factors
 from condokit.summaries.gaussians import GaussianPair, gaussian_pair, is_singular, without_constant
 from condokit.summaries.moments import MomentPair, moment_pair
@@ -215,6 +215,26 @@ def fit_solution(domains: Study, recipe: Recipe) -> Solution:
     if _has_no_spread(recipe, comparison):
         raise ValueError("A domain has one row in each stratum compared, and no spread.")
     return _fit_diagonal(domains, recipe, comparison)[0]
+
+
+def likely_curves(domains: Study, recipe: Recipe, line: Any) -> tuple[Array, Curves] | None:
+    """Return features that are likely not straight as a line is, with curves; None if none is."""
+    whole = domains.is_whole and domains.confounders and not domains.is_rectangular
+    places = suspected(domains, line.scale, line.offset) if whole else []
+    if not len(places):
+        return None
+    how = replace(recipe, family=Monotone(), divergence=PooledLikelihood(), sparing=True)
+    part, how = domains.of(places), replace(how, shrinkage="auto", min_overlap=0.0)
+    try:
+        with quietly():
+            found = _fit_monotone(part, how, how.compare(part, quiet=True))[0].curves
+    except (ValueError, ArithmeticError, np.linalg.LinAlgError):
+        return None
+    bent = np.zeros(0, dtype=np.intp) if found is None else np.flatnonzero(found.bent > 0.5)
+    if found is None or not len(bent):
+        return None
+    parts = {name: getattr(found, name)[bent] for name in found.__dataclass_fields__}
+    return places[bent], Curves(**parts)
 
 
 def _refuse_failure(solution: Solution, table: Table, support: Support) -> None:

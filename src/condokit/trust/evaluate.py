@@ -248,19 +248,21 @@ def _evaluated(
     before, matched, after = versions.values()
     before.chance = matched.chance = after.chance  # one scale of telling apart
     error = systematic_error(affine, adapter, domains, rows, known_from == "these rows")
+    fits = specification(rows, after.R, names, strata)
+    gain = 0.0 if error is None else error.rms(0)[0] - error.rms(1)[0]
+    if error is not None and affine.links is None:  # with links, units are those of the links
+        error = error.with_strata(*fits.beyond(error.unit))
     features = _features_sheet(names, before, after, error)
     unused = unused_that_matter(domains)
     found = None if pairs is None else agreement(pairs, domains, affine, max(min_cell, 2))
     by_controls = adapter is not None and "n_controls" in adapter.report_
     doubts = [*_doubts(domains, comparison, error, before, after, by_controls)]
-    fits = specification(rows, after.R, names, strata)
-    gain = 0.0 if error is None else error.rms(0)[0] - error.rms(1)[0]
     misfit = fits.finding(gain, len(names) if error is None else error.n_effective)
     apart = [*unused, *filter(None, [misfit])]
     doubts += [finding.text.rstrip(".") for finding in apart]
-    noted = fits.note() if misfit is None else None
+    noted = [fits.note() if misfit is None else None, _of_curves(affine, error, names)]
     findings = gravest_first(
-        [*apart, *filter(None, [noted]), *_findings(features, before, matched, after)]
+        [*apart, *filter(None, noted), *_findings(features, before, matched, after)]
     )
     sizes = [(None, None)] * 2 if error is None else [error.rms(k) for k in (0, 1)]
     sheets = model_sheets(models, labels, rows, strata, domains.tables[0], min_cell)
@@ -507,6 +509,16 @@ def _verdict(error: SystematicError | None, doubts: list[str], pairs: Agreement 
     if error.gain[0] > 0:
         return "better"
     return "no change needed" if max(error.rms(k)[1][1] for k in (0, 1)) < _SMALL else "cannot tell"
+
+
+def _of_curves(affine: Map, error: SystematicError | None, names: list[str]) -> Finding | None:
+    """Name the features for which a straight line is likely wrong."""
+    if error is None or affine.kind != "diagonal" or not len(error.curved):
+        return None
+    text = "in all likelihood not a straight line: {names}; what a curve finds beyond it is in the "
+    text += "errors."
+    bent = said(text, names=listing(names[j] for j in error.curved))
+    return Finding("care", bent, said("Use {@map='auto'} or 'monotone', or a link."))
 
 
 def _sd(size: float | None, interval: tuple[float, float] | None) -> str:

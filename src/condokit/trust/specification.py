@@ -32,6 +32,7 @@ class Disagreement:
     square: Array  # unbiased: the mean squared deviation of strata beyond chance, of every feature
     variance: Array  # of `square`
     by_strata: bool  # or by blocks of equal propensity
+    unit: Array  # in which these are: standard deviations of the reference within strata
 
     def pooled(self, n_effective: float) -> tuple[float, float]:
         """Return the error that strata add, over all features, and its lower 90% limit."""
@@ -63,6 +64,14 @@ class Disagreement:
         hit = (np.array(self.sheet["p_adjusted"]) < _LEVEL) & (self.square > _MUCH**2)
         text = f"strata disagree beyond one map in some features: {self._named(hit)}."
         return Finding("note", text, _ADVICE) if hit.any() else None
+
+    def beyond(self, unit: Array) -> tuple[Array, Array]:
+        """Return the square that features certainly have in other units, 0 else, and variances."""
+        if not len(self.square):
+            return np.zeros(len(unit)), np.zeros(len(unit))
+        hit = (np.array(self.sheet["p_adjusted"]) < _LEVEL) & (self.square > 0)
+        ratio = np.where(hit, (self.unit / unit) ** 2, 0.0)
+        return ratio * self.square, ratio**2 * self.variance
 
     def _named(self, hit: Array) -> str:
         """List the features that are hit, those in which strata disagree most first."""
@@ -96,7 +105,7 @@ def specification(
     pairs = [pair for pair in pairs if min(map(len, pair)) >= _FEWEST_ROWS]
     by_strata = rows.covariates is None
     if len(pairs) < 2:
-        return Disagreement(Sheet({}), np.empty(0), np.empty(0), by_strata)
+        return Disagreement(Sheet({}), *np.empty((2, 0)), by_strata, np.empty(0))
     parts = [[R[side] for side in pair] for pair in pairs]
     n = np.array([[len(x) for x in pair] for pair in parts])[:, :, None]
     mean, var = _moments(parts)
@@ -118,7 +127,7 @@ def specification(
     for end, place in zip(_ENDS, (off.argmin(axis=0), off.argmax(axis=0))):
         columns[end] = [label[k] for k in place]
         columns[f"{end}_shift"] = np.take_along_axis(off, place[None], 0)[0]
-    return Disagreement(Sheet(columns), square, variance, by_strata)
+    return Disagreement(Sheet(columns), square, variance, by_strata, unit)
 
 
 def _between(delta: Array, v: Array, w: Array) -> tuple[Array, Array, Array]:

@@ -6,10 +6,12 @@ averaged over rows and features,
 
 .. math:: before^2 = E (p - x)^2 + E s^2, \qquad after^2 = E (p - h)^2 + E s^2,
 
-whose difference is linear in g. Features count as `n_effective` independent ones. Beside a map that
-is not diagonal, s is the sampling error of h instead, and p what a diagonal map of the mapped rows
-finds left; before and after then count as independent. Squares are approximated by multiples of
-chi-squared variables with the same mean and variance.
+whose difference is linear in g. Features that are likely no straight line, by the evidence that
+map="auto" goes by, have p and s of their curve, whichever kind of map h is: a line does not hide
+what a curve finds beyond it. Features count as `n_effective` independent ones. Beside a matrix, s
+is the sampling error of h instead, and p what a diagonal map of the mapped rows finds left; before
+and after then count as independent. Squares are approximated by multiples of chi-squared variables
+with the same mean and variance.
 """
 
 from dataclasses import dataclass, replace
@@ -25,9 +27,11 @@ from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 from condokit.fit.choose import candidates
-from condokit.fit.fit_map import fit_solution
+from condokit.fit.fit_map import Recipe, fit_solution, likely_curves
 from condokit.maps.affine import AffineMap
-from condokit.solvers.solution import Solution
+from condokit.maps.monotone import interpolated
+from condokit.maps.standard_errors import CurveErrors
+from condokit.solvers.solution import Curves, Solution
 from condokit.trust.blocks import ComparableRows
 from condokit.trust.bootstrap import bootstrap
 
@@ -47,6 +51,7 @@ class SystematicError:
     # variances of these, and that of their difference
     variances: tuple[Array, Array, Array]
     n_effective: float  # as how many independent features these count
+    curved: Array  # places of features that are likely no straight line
 
     def rms(self, which: int) -> tuple[float, tuple[float, float]]:
         """Return the root of the mean square over features (0 before, 1 after), its interval."""
@@ -64,6 +69,17 @@ class SystematicError:
         mean = float((self.before - self.after).mean())
         reach = _LIMIT * np.sqrt(self._of_mean(self.variances[2]))
         return mean - reach, mean + reach
+
+    def with_strata(self, square: Array, variance: Array) -> "SystematicError":
+        """Add how far the maps of strata are from one map, which no one map takes away."""
+        added = np.ones(len(square))
+        added[self.curved] = 0.0  # what a curve explains counts once
+        square, variance = added * square, added * variance
+        before, after, gain = self.variances
+        variances = before + variance, after + variance, gain
+        return replace(
+            self, before=self.before + square, after=self.after + square, variances=variances
+        )
 
     def _of_mean(self, variances: Array) -> float:
         return float(variances.mean()) / self.n_effective
@@ -88,24 +104,42 @@ def systematic_error(
     h = affine.without_links(x)
     unit = np.sqrt(ones_for_zeros(reference.var(axis=0)))
     try:
-        believed = _posterior(domains)
+        believed, recipe = _posterior(domains)
         p, s = _believed(believed, x)
-        if affine.kind != "diagonal":
-            left, own = _believed(_posterior(_mapped(domains, rows)), h)
+        by_feature = affine.kind in ("diagonal", "monotone")
+        found = likely_curves(domains, recipe, believed) if by_feature else None
+        curved = _bend(found, x, p, s)
+        if not by_feature:
+            left, own = _believed(_posterior(_mapped(domains, rows))[0], h)
             if is_learned_here:
                 own = np.maximum(own, _sampling_error(adapter, domains, x))
     except (ValueError, FloatingPointError):
         return None
     before, of_before = _square((p - x) / unit, s / unit)
-    if affine.kind == "diagonal":
+    if by_feature:
         after, of_after = _square((p - h) / unit, s / unit)
-        gain = _of_gain(believed, x, h) / unit**4
+        gain = _of_gain(believed, x, h)
+        # errors of a curve that go together at all values, which is the worst that can be
+        gain[curved] = (2 * np.abs(h - x) * s).mean(axis=0)[curved] ** 2
+        gain = gain / unit**4
     else:
         after, of_after = _square((left - h) / unit, own / unit)
         gain = of_before + of_after
     known = believed.evidence
     n_effective = float(len(unit)) if known is None else known.n_effective
-    return SystematicError(unit, before, after, (of_before, of_after, gain), n_effective)
+    variances = of_before, of_after, gain
+    return SystematicError(unit, before, after, variances, n_effective, curved)
+
+
+def _bend(found: tuple[Array, Curves] | None, x: Array, p: Array, s: Array) -> Array:
+    """Put curves in the place of lines, where they are likely; return where."""
+    if found is None:
+        return np.empty(0, dtype=np.intp)
+    places, c = found
+    errors = CurveErrors(c.knots, c.sd, c.sd_slopes).std(x[:, places])
+    for j, own, *curve in zip(places, errors.T, c.knots, c.values, c.slopes):
+        p[:, j], s[:, j] = interpolated(x[:, j], *curve), own
+    return places
 
 
 def _believed(solution: Solution, x: Array) -> tuple[Array, Array]:
@@ -128,12 +162,12 @@ def _square(error: Array, sd: Array) -> tuple[Array, Array]:
     return square + noise, 4 * square * noise + 2 * noise**2
 
 
-def _posterior(domains: Study) -> Solution:
-    """Return the default map of these domains, with the standard deviations of its posterior."""
+def _posterior(domains: Study) -> tuple[Solution, Recipe]:
+    """Return the default map of these domains, with the sds of its posterior, and its recipe."""
     settings = ConDoAdapter(divergence="likelihood").get_params(deep=False)
     [default] = candidates(settings, domains)
     with quietly():
-        return fit_solution(domains, default.recipe)
+        return fit_solution(domains, default.recipe), default.recipe
 
 
 def _mapped(domains: Study, rows: ComparableRows) -> Study:
