@@ -17,6 +17,7 @@ from condokit.data.sums import Sums, no_rows
 from condokit.data.tables import Table
 
 _MARKS = 3  # features by which rows are told apart
+_MANY_VALUES = 20_000_000  # of a sparse table, beyond which its entries alone are summed
 _FEW = 4  # times fewer rows than there are, which are read one by one
 
 
@@ -139,7 +140,8 @@ class Study:
         is_summed = not self.is_whole or (has_powers and self._is_summed(groups))
         if self.sums is not None and is_summed:
             return self.sums.gather(groups, found)
-        if self.entries is not None and has_powers and found.products is not None:
+        many = self.entries is not None and self.entries.shape[0] * self.n_features > _MANY_VALUES
+        if many and has_powers and found.products is not None:
             found.update_sparse(self.entries, self.tables[0].positions, groups, self.weights)
             found.products = self.of(found.few).gather(groups, n_groups, GroupedScatter)
             return found
