@@ -14,6 +14,7 @@ import click
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
+from condokit.batches.record import ERRORS
 from condokit.checks import listing, quietly
 from condokit.cli.options import LABELS
 from condokit.cli.outputs import NotMet, tell_warnings
@@ -264,6 +265,20 @@ class Added(Fitted):
         from condokit.trust.evaluate import evaluate
 
         return None, evaluate(self.adapter, self.data)
+
+    def verdict(self) -> tuple[str, str]:
+        """Return whether the new map can be trusted; of the others, other rows tell."""
+        label = self.adapter.provenance_["additions"][-1]["label"]
+        try:
+            rows = list(self.judged[1].batches.rows())
+        except (ValueError, ArithmeticError) as error:
+            return "not evaluated", f"{label}: not evaluated, {error}"
+        [row] = [row for row in rows if plain(row["batch"]) == label]
+        line, (before, after) = f"{label}: {row['verdict']}.", (row[name] for name in ERRORS)
+        if before is not None:
+            line += f" A value is systematically off by about {before:.2f} sd as recorded and "
+            line += f"{after:.2f} sd after the map."
+        return row["verdict"], f"{line} {row['doubts']}".rstrip()
 
     def _roles(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return what the options of other commands would be: labels of files, and features."""
