@@ -193,6 +193,7 @@ def test_check_of_a_map_and_rows(made, capsys):
     code, _, err = run(capsys, *data)
     assert code == 2
     assert "'D', which has no map" in err
+    assert "with condokit add" in err
     code, out, _ = run(capsys, "check", "maps.json", "B.csv", "--batch-label", "B")
     assert code == 0
     assert out.startswith("As fitted")
