@@ -386,6 +386,12 @@ def test_adapt_takes_what_a_fit_takes():
     condokit.anndata.adapt(data, missing="drop", evaluate=False, **KEYS)
     with pytest.raises(ValueError, match="'groups' names 'doner'"):
         condokit.anndata.adapt(data, groups="doner", **KEYS)
+    alone = data[(data.obs["batch"] != "c") | (data.obs["cell_type"] == "T")].copy()
+    alone = alone[(alone.obs["batch"] == "c") | (alone.obs["cell_type"] == "B")].copy()
+    with pytest.warns(UserWarning, match="No path .* from 'c'"):
+        condokit.anndata.adapt(alone, unreachable="keep", evaluate=False, **KEYS)
+    last = (alone.obs["batch"] == "c").to_numpy()
+    np.testing.assert_array_equal(alone.layers["condokit"][last], alone.X[last])
     data.uns["mine"] = {"colours": ["red"]}
     with pytest.raises(ValueError, match="holds something else"):
         condokit.anndata.adapt(data, key_added="mine", **KEYS)

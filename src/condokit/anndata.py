@@ -8,12 +8,12 @@ import numpy as np
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
+from condokit.batches.record import ERRORS
 from condokit.checks import Missing, Note, noting, unknown_columns
 from condokit.io.formats import need
 from condokit.trust.evaluate import evaluate as evaluate_maps
 
 __all__ = ["adapt", "apply"]
-_ERRORS = ("error_before", "error_after")
 _EVALUATED = 20_000_000  # values up to which the maps are evaluated
 
 
@@ -30,6 +30,7 @@ def adapt(
     groups: str | None = None,
     map: Any = "location-scale",
     missing: Missing = "raise",
+    unreachable: str = "raise",
     evaluate: bool | None = None,
     key_added: str = "condokit",
     inplace: bool = True,
@@ -60,6 +61,8 @@ def adapt(
         The kind of the maps, as in `ConDoAdapter`.
     missing : {"raise", "drop", "impute"}, default="raise"
         What to do with cells that lack a confounder, as in `ConDoAdapter`.
+    unreachable : {"raise", "keep"}, default="raise"
+        What to do with batches that cannot be compared, as in `BatchAdapter`.
     evaluate : bool or None, default=None
         Whether to judge the maps by `condokit.evaluate`; None does so up to 20 million values.
     key_added : str, default="condokit"
@@ -102,7 +105,8 @@ def adapt(
     part = _part(adata, layer, use_rep)
     roles: dict[str, Any] = {"batch": batch_key, "confounders": keys or None}
     roles |= {"groups": groups, "bridge": bridge}
-    adapter = BatchAdapter(ConDoAdapter(map, missing=missing), reference=reference)
+    one = ConDoAdapter(map, missing=missing)
+    adapter = BatchAdapter(one, reference=reference, unreachable=unreachable)
     adapter.fit(part, features=features, **roles)
     adata = _own(adata, inplace)
     notes = _write(adata, adapter, part, batch_key, use_rep, result)
@@ -254,7 +258,7 @@ def _facts(adapter: BatchAdapter, n_variables: int, notes: list[Note]) -> dict[s
     report, negative = adapter.report_, said.get("negative-values", {})
     facts, n_alone = list(report.batches.values()), n_variables - len(adapter.feature_names_in_)
     rows = np.array([0.0 if isinstance(one.rows, str) else one.rows for one in facts])
-    errors = {name: np.array([getattr(one, name) for one in facts]) for name in _ERRORS}
+    errors = {name: np.array([getattr(one, name) for one in facts]) for name in ERRORS}
     texts = [f"{note.category}: {note.sentence}" for note in notes]
     return {
         "reference": str(report.reference),

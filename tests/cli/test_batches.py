@@ -85,7 +85,7 @@ def test_check_and_plan(made, capsys):
     code, out, err = run(capsys, "plan", "all.csv", *DATA, "-n", "3")
     assert "numbers of rows" in err
     assert code == 0
-    assert "Measure these 3 samples again" in out
+    assert "Measuring these 3 samples in another batch as well leaves" in out
     record = json.loads(run(capsys, "plan", "all.csv", *DATA, "-n", "3", "--json")[1])
     assert len(record["again"]) == 3
     assert record["error_after"] < record["error_before"]

@@ -96,7 +96,7 @@ def test_a_batch_that_comes_later(made, capsys):
     code, _, err = run(capsys, *add, "-o", "maps2.json")
     assert code == 0
     assert "D > A" in err
-    assert "1 better" in err
+    assert "D: better. A value is systematically off by about" in err
     found = BatchAdapter.load("maps2.json")
     rows = part(made, "AD")
     adapter.add_batch(rows, batch="site", confounders="group")
@@ -193,6 +193,7 @@ def test_check_of_a_map_and_rows(made, capsys):
     code, _, err = run(capsys, *data)
     assert code == 2
     assert "'D', which has no map" in err
+    assert "with condokit add" in err
     code, out, _ = run(capsys, "check", "maps.json", "B.csv", "--batch-label", "B")
     assert code == 0
     assert out.startswith("As fitted")

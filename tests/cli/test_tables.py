@@ -134,7 +134,7 @@ def sheets(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = Made(1, [(0, 1), (0, 1), (1, 2)])
     rows = made.table.drop(columns="years")
-    rows.insert(0, "sample", [f"s{i}" for i in range(len(rows))])
+    rows.insert(0, "sample", [f"{i:04d}" for i in range(len(rows))])
     rows.to_csv("all.csv", index=False)
     about = ["sample", "site", "group"]
     rows[about].sample(frac=1, random_state=0).to_csv("sheet.csv", index=False, sep=";")
@@ -172,16 +172,16 @@ def test_a_matrix_with_a_sheet_of_samples(sheets, capsys):
         (["plain.csv", "--samples", "sheet.csv"], "--samples needs --id"),
         (["plain.csv", "--id", "sample"], "--id goes with"),
         (["plain.csv", "--samples", "sheet.csv", "--id", "sampel"], "Did you mean 'sample'?"),
-        (["plain.csv", "--samples", "less.csv", "--id", "sample"], "has no row of 's0'"),
-        (["plain.csv", "--samples", "twice.csv", "--id", "sample"], "several rows of 's0'"),
+        (["plain.csv", "--samples", "less.csv", "--id", "sample"], "has no row of '0000'"),
+        (["plain.csv", "--samples", "twice.csv", "--id", "sample"], "several rows of '0000'"),
         (["all.csv", *SHEET], "duplicate column names: 'site', 'group'"),
         (["all.csv", "--transpose"], "should hold numbers"),
     ],
 )
 def test_sheets_that_do_not_fit(sheets, capsys, arguments, message):
-    sheet = pd.read_csv("sheet.csv", sep=";")
-    sheet[sheet["sample"] != "s0"].to_csv("less.csv", index=False)
-    pd.concat([sheet, sheet[sheet["sample"] == "s0"]]).to_csv("twice.csv", index=False)
+    sheet = pd.read_csv("sheet.csv", sep=";", dtype=str)
+    sheet[sheet["sample"] != "0000"].to_csv("less.csv", index=False)
+    pd.concat([sheet, sheet[sheet["sample"] == "0000"]]).to_csv("twice.csv", index=False)
     assert run("fit", *arguments, *ROLES_OF_SHEET, "-o", "maps.json") == 2
     assert message in capsys.readouterr().err
 

@@ -118,7 +118,7 @@ def test_the_page_asks_nobody_and_runs_nothing(chain):
 
 def test_samples_are_not_named(chain):
     assert chain["wanted"]
-    assert not any("again in" in line for line in chain["wanted"])
+    assert not any("also in" in line for line in chain["wanted"])
 
 
 def test_names_stay_text():

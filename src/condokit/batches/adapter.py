@@ -32,7 +32,7 @@ from condokit.checks import Array, Note, check_number, check_word, listing, noti
 from condokit.compare.weak_points import batch_weak_points
 from condokit.data.arrays import computing
 from condokit.data.blocks import Blocks
-from condokit.data.measurements import names_of_rows, warn_of_columns
+from condokit.data.measurements import warn_of_columns
 from condokit.data.reader import read
 from condokit.data.roles import Roles, batch_of_rows
 from condokit.data.study import Study
@@ -458,9 +458,9 @@ class BatchAdapter(Adapter):
         >>> sex = np.where(batch == "A", "M", "F")
         >>> print(BatchAdapter(reference="A").plan(X, batch=batch, confounders=sex, n=2))
         Expected error of a value now: not known, some batches cannot be compared.
-        Measure these 2 samples again: 0.39 sd after.
-          of A, again in B: 10, 18
-        Or add new subjects: 0.56 sd after.
+        Measuring these 2 samples in another batch as well leaves an expected error of 0.39 sd.
+          of A, also in B: 10, 18
+        Adding these new subjects instead leaves 0.56 sd.
           1 in A: confounder 0 = F
           1 in B: confounder 0 = M
         """
@@ -470,7 +470,7 @@ class BatchAdapter(Adapter):
     def plan_study(self, study: Study, n: int, *names: Any) -> Plan:
         """Make the plan for a study that has been read already; names are columns of samples."""
         graph, reference, _, _ = self.graph(study)
-        return make_plan(study, graph, reference, n, names_of_rows(study, *names))
+        return make_plan(study, graph, reference, n, *names)
 
     kinds = ("batches",)  # that stand in the files which the class reads
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from condokit.batches.graph import RATIO, Graph
 from condokit.checks import Array, check_integer
+from condokit.data.measurements import names_of_rows
 from condokit.data.study import Study, cell_names
 from condokit.data.subsets import subsample
 
@@ -45,12 +46,12 @@ class Plan:
         for one in self.again:
             moves.setdefault((one["batch"], one["again_in"]), []).append(str(one["name"]))
         lines = [f"Expected error of a value now: {_sd(self.error_before)}."]
-        lines.append(
-            f"Measure these {len(self.again)} samples again: {_sd(self.error_after)} after."
-        )
-        lines += [f"  of {a}, again in {b}: {', '.join(names)}" for (a, b), names in moves.items()]
+        what = f"Measuring these {len(self.again)} samples in another batch as well"
+        lines.append(f"{what} leaves an expected error of {_sd(self.error_after)}.")
+        lines += [f"  of {a}, also in {b}: {', '.join(names)}" for (a, b), names in moves.items()]
         if self.add:
-            lines.append(f"Or add new subjects: {_sd(self.error_after_adding)} after.")
+            left = _sd(self.error_after_adding)
+            lines.append(f"Adding these new subjects instead leaves {left}.")
             lines += [f"  {one['n']} in {one['batch']}: {one['values']}" for one in self.add]
         return "\n".join(lines)
 
@@ -59,10 +60,8 @@ def _sd(error: float) -> str:
     return "not known, some batches cannot be compared" if error > _LARGE else f"{error:.2f} sd"
 
 
-def make_plan(
-    study: Study, graph: Graph, reference: int, n: int, names: Sequence[Any] | None = None
-) -> Plan:
-    """Choose n samples, or n new subjects, one after another."""
+def make_plan(study: Study, graph: Graph, reference: int, n: int, *columns: Any) -> Plan:
+    """Choose n samples, or n new subjects, one after another; columns may name samples."""
     check_integer("n", n, 1)
     scales = float(
         (graph.size / graph.size.sum()) @ (0.5 / graph.size + 0.5 / graph.size[reference])
@@ -89,7 +88,7 @@ def make_plan(
         moves.append((int(a), int(b)))
         L[[a, b], [a, b]] += (1 + RATIO) / 2
         L[[a, b], [b, a]] -= (1 + RATIO) / 2
-    again = _samples(study, moves, names)
+    again = _samples(study, moves, names_of_rows(study, *columns))
     add, extra = _subjects(study, graph, error, n)
     last = error(graph.information_matrix(extra)) if add else np.nan
     return Plan(again, add, error(start), error(L), last)

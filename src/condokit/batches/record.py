@@ -15,8 +15,8 @@ from condokit.maps import file as mapfile
 from condokit.maps.families import MAPS
 from condokit.maps.provenance import frozen
 
-_ERRORS = ("error_before", "error_after")
-_FIGURES = ("overlap", "bridges", *_ERRORS)
+ERRORS = ("error_before", "error_after")
+_FIGURES = ("overlap", "bridges", *ERRORS)
 
 
 def plain(label: Any) -> Any:
@@ -76,7 +76,7 @@ class BatchReport:
                 "path": [plain(step) for step in one.path],
                 "overlap": round(one.overlap, 3),
                 "bridges": one.bridges,
-                **{n: round(e, 4) if (e := getattr(one, n)) == e else None for n in _ERRORS},
+                **{n: round(e, 4) if (e := getattr(one, n)) == e else None for n in ERRORS},
             }
             for label, one in self.batches.items()
         ]

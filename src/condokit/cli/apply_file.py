@@ -18,7 +18,6 @@ from condokit.cli.tables import arranged_table, check_label, labels_of, refuse_t
 from condokit.data.disclosure import counted
 from condokit.data.roles import batch_of_rows
 from condokit.data.tables import Table
-from condokit.fit.estimator import map_rows
 from condokit.io import files_of, is_text, open_writer, replace_h5ad, scan_table
 from condokit.io.formats import arrow, check_names
 from condokit.io.progress import watched
@@ -96,6 +95,8 @@ class MapsOfBatches:
 
     def mapped(self, table: Any, code: Array) -> Any:
         """Return the rows, mapped."""
+        from condokit.fit.estimator import map_rows  # which takes long to import
+
         each = list(self.maps.values())
         values = map_rows(matched(each[0], table), code, each)
         made = [pa.array(one, from_pandas=True) for one in values.T]

@@ -106,7 +106,7 @@ def check(
     condokit check map.json rows.csv
     """
     if data["new"].endswith(".json") and not holds_statistics(data["new"]):
-        show_result(_checked_rows(data, batch_label, fail_on, as_json))
+        _check_rows(data, batch_label, fail_on, as_json)
         return
     if batch_label is not None or fail_on is not None:
         raise click.UsageError("--batch-label and --fail-on go with a map file: check map.json.")
@@ -121,25 +121,23 @@ def check(
         raise SystemExit(3)
 
 
-def _checked_rows(
+def _check_rows(
     data: dict[str, Any], batch_label: str | None, fail_on: str | None, as_json: bool
-) -> Any:
+) -> None:
     """Compare the rows of a file with what a map was fitted on; see `check`."""
     from condokit.cli.apply_file import apply_to_file, one_or_many, refuse_if_not_met
 
     if len(data["more"]) != 1 or data["reference"] is not None:
         raise click.UsageError("Give a map file and one table: condokit check map.json rows.csv.")
-    labels = {name: data[name] for name in ("domain", "reference_label", "query_label", "batch")}
+    labels = {name: data[name] for name in (*shared.LABELS, "batch")}
     known = load_map(data["new"], of_batches=True)
     rule = one_or_many(known, data["new"], batch_label=batch_label, **labels)
     reading = {name: data[name] for name in (*shared.READING, *shared.SHEET)}
     found = apply_to_file(rule, data["more"][0], None, **reading)
-    result = found.to_dict() if as_json else repr(found)
-    if fail_on is None and found.verdict != "stop":
-        return result
-    show_result(result)
+    show_result(found.to_dict() if as_json else repr(found))
     refuse_if_not_met(found, fail_on)
-    raise SystemExit(3 if found.verdict == "stop" else 0)
+    if found.verdict == "stop":
+        raise SystemExit(3)
 
 
 @cli.command()
@@ -204,7 +202,7 @@ def fit(
         made |= fitted.pages(record, report, table)
     with together(made, force):
         if adapted is not None:
-            named = ["batch"] if many else ["domain", "reference_label", "query_label"]
+            named = ["batch"] if many else shared.LABELS
             rule = one_or_many(affine, output, **{name: options[name] for name in named})
             reading = {name: options[name] for name in (*shared.READING, *shared.SHEET)}
             apply_to_file(rule, new, adapted, force, **reading)

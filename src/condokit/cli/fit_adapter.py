@@ -14,6 +14,7 @@ import click
 
 from condokit.adapter import ConDoAdapter
 from condokit.batches.adapter import BatchAdapter
+from condokit.batches.record import ERRORS
 from condokit.checks import listing, quietly
 from condokit.cli.options import LABELS
 from condokit.cli.outputs import NotMet, tell_warnings
@@ -29,6 +30,7 @@ from condokit.maps.provenance import fingerprint
 from condokit.statistics.domains import as_domains, cells_of, together
 
 _OUTPUTS = ("-o", "--output", "--report", "--adapted", "--table", "--figures", "--figure-format")
+_ENOUGH = {"better": ["better"], "not worse": ["better", "no change needed", "cannot tell"]}
 _NO_MATTER = ("--force", "--json", "-v", "--verbose", "-q", "--quiet")
 
 
@@ -38,11 +40,8 @@ class Fitted:
     def __init__(self, arguments: list[str], options: dict[str, Any]) -> None:
         self.arguments, seed = arguments, options["seed"]
         self.watched = options["verbose"] or (sys.stderr.isatty() and not options["quiet"])
-        given, label = (
-            (options[n] for n in ("new", "more", "reference")),
-            options["reference_label"],
-        )
-        self.has_rows = not are_statistics(*given)
+        label = options["reference_label"]
+        self.has_rows = not are_statistics(*(options[n] for n in ("new", "more", "reference")))
         if self.has_rows:
             self.data: Any = read_data(**options)
         else:
@@ -164,14 +163,12 @@ class Fitted:
         """Return whether the map can be trusted, as a word of `evaluate` and as a line."""
         from condokit.report.contents import verdict
 
-        nothing, evaluation = "not evaluated", None
+        nothing, why = "not evaluated", "statistics have no rows on which a map could be judged."
         if not self.has_rows:
-            why = "statistics have no rows on which a map could be judged."
             return nothing, f"Not evaluated: {why}"
         try:
-            evaluation = self.judged[1]
             if self.is_study:
-                return evaluation.verdict, repr(evaluation)
+                return self.judged[1].verdict, repr(self.judged[1])
             found = verdict(*self.judged)
         except (ValueError, ArithmeticError) as error:  # the map is made, and may be used
             return nothing, f"Not evaluated: {error}"
@@ -180,11 +177,9 @@ class Fitted:
 
     def check_required(self, wanted: str | None) -> None:
         """Refuse a map whose verdict is not the one that is asked for."""
-        if wanted is None:
-            return
-        word, line = self.verdict()
-        if word not in ("better", *(("no change needed", "cannot tell") * (wanted != "better"))):
-            raise NotMet(f"--require {shlex.quote(wanted)}: nothing is written. {line}")
+        if wanted is not None and self.verdict()[0] not in _ENOUGH[wanted]:
+            text = f"--require {shlex.quote(wanted)}: nothing is written. {self.verdict()[1]}"
+            raise NotMet(text)
 
     def pages(
         self, record: dict[str, Any], report: str | None, table: str | None
@@ -265,13 +260,25 @@ class Added(Fitted):
 
         return None, evaluate(self.adapter, self.data)
 
+    def verdict(self) -> tuple[str, str]:
+        """Return whether the new map can be trusted; of the others, other rows tell."""
+        label = self.adapter.provenance_["additions"][-1]["label"]
+        try:
+            rows = list(self.judged[1].batches.rows())
+        except (ValueError, ArithmeticError) as error:
+            return "not evaluated", f"{label}: not evaluated, {error}"
+        [row] = [row for row in rows if plain(row["batch"]) == label]
+        line, (before, after) = f"{label}: {row['verdict']}.", (row[name] for name in ERRORS)
+        if before is not None:
+            line += f" A value is systematically off by about {before:.2f} sd as recorded and "
+            line += f"{after:.2f} sd after the map."
+        return row["verdict"], f"{line} {row['doubts']}".rstrip()
+
     def _roles(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return what the options of other commands would be: labels of files, and features."""
         names, maps = getattr(self.adapter, "feature_names_in_", None), self.adapter
         if getattr(maps, "kinds", None) != ("batches",) or names is None:
-            raise click.UsageError(
-                "add needs a map file of many batches, whose features have names"
-            )
+            raise click.UsageError("add needs a map file of many batches, with names of features.")
         given = tuple(options["known_label"])
         if (options["batch"] is None) != bool(options["more"]):
             raise click.UsageError("Give --known TABLE with rows of known batches, or --batch.")

@@ -27,6 +27,7 @@ _OPTIONS = {name: "--" + name.replace("_", "-") for name in _SAME.split()} | {
     "set unreachable to 'keep'": "leave them as they are with --keep-unreachable",
     "set force to True": "use --force",
     "BatchAdapter.plan": "condokit plan",
+    "BatchAdapter.add_batch": "condokit add",
     "links such as 'log'": "--link FEATURE=log",
     "`links` of LocationScale": "--link",
     "use BatchAdapter": "use --batch",

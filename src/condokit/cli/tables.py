@@ -148,6 +148,7 @@ def arranged_table(path: str, options: dict[str, Any], reading: dict[str, Any]) 
         raise click.UsageError("--samples needs --id, the column of samples in both tables.")
     if name is not None and sheet is None and not turned:
         raise click.UsageError("--id goes with --samples or --transpose.")
+    reading = reading | {"texts": [*(reading.get("texts") or ()), name]}  # 007 is no number
     table = read_table(path, **reading)
     table = _transposed(path, table, name, options["decimal"]) if turned else table
     return table if sheet is None else _with_sheet(path, table, sheet, str(name), reading)

@@ -321,7 +321,7 @@ def batch_of_rows(batch: Any, table: Table, known: list[Any]) -> Array:
     strange = [level for level in levels if _spelled(level) not in place]
     if strange:
         text = "{@'batch'} has the label {strange}, which has no map; known are {known}.{hint} "
-        text += "Learn the map of a new batch with add_batch."
+        text += "Learn the map of a new batch with {@BatchAdapter.add_batch}."
         hint = did_you_mean(strange[0], known)
         raise refusal(text, strange=listing(strange), known=listing(known, 12), hint=hint)
     return np.array([place[_spelled(level)] for level in levels])[codes]
