@@ -42,6 +42,7 @@ def make(kind, links=None, names=HOSTILE, seed=0):
         scale[2] = 0
     elif kind == "monotone":
         knots, values = (np.cumsum(rng.uniform(0.1, 0.5, (d, 5)), axis=1) for _ in range(2))
+        values[[1, 4]] = 1.3 * knots[[1, 4]] + 0.2  # straight lines beside curves
         return MonotoneMap(knots - 0.3, values - 0.5, None, names, links=links)
     offset = rng.normal(size=scale.shape[0])
     return AffineMap(scale, offset, names, links=links, **parts)

@@ -5,6 +5,8 @@ import pandas as pd
 import pytest
 
 from condokit import BatchAdapter, ConDoAdapter, Monotone, MonotoneMap, bootstrap, evaluate
+from condokit.export import to_sql
+from condokit.maps.formula import are_straight
 
 SENSORS = {
     "asinh": lambda y: np.arcsinh(1.5 * y),
@@ -209,3 +211,51 @@ def test_many_batches_take_curves_along_paths():
         )
         assert after < 0.5 * before
         assert np.isfinite(sd["signal"][mine]).all()
+
+
+def test_features_without_evidence_of_a_curve_are_straight_and_exported_as_lines():
+    (query, reference, *Z), X, _ = draw("line", 3, d=12)
+    bent, _, _ = draw("asinh", 3, d=12)
+    query["f4"] = bent[0]["f4"]
+    found = ConDoAdapter("monotone").fit_pair(query, reference, *Z)
+    assert found.report_["bent_features"] == ["f4"]
+    assert are_straight(found.map_).tolist() == [j != 4 for j in range(12)]
+    text = to_sql(found.map_, "t")
+    assert text.count("CASE") == 1
+    assert text.count("WHEN") == found.map_.knots.shape[1]
+
+
+@pytest.mark.parametrize("kind", ["categorical", "continuous"])
+def test_fits_of_lines_name_features_that_are_likely_curves(kind):
+    (query, reference, *Z), *_ = draw("line", 4, kind=kind)
+    ConDoAdapter().fit_pair(query, reference, *Z)  # and says nothing of straight ones
+    query["f1"] = draw("asinh", 4, kind=kind)[0][0]["f1"]
+    with pytest.warns(UserWarning, match="Not a straight line, in all likelihood: 'f1'. Use map="):
+        line = ConDoAdapter().fit_pair(query, reference, *Z)
+    assert line.map_.kind == "diagonal"
+    ConDoAdapter("monotone").fit_pair(query, reference, *Z)
+
+
+@pytest.mark.filterwarnings("ignore:Not a straight line")
+@pytest.mark.parametrize("sensor", ["asinh", "logistic", "power"])
+def test_the_error_of_a_line_has_what_a_curve_finds_beyond_it(sensor):
+    shown, true = ({"location-scale": [], "monotone": []} for _ in range(2))
+    verdicts = {kind: [] for kind in shown}
+    for seed in range(3):
+        (query, reference, *Z), X, truth = draw(sensor, seed)
+        both = pd.concat([query.join(Z[0]), reference.join(Z[1])], ignore_index=True)
+        both["device"] = np.repeat(["query", "reference"], 500)
+        roles = {"domain": "device", "confounders": "k", "features": list(query)}
+        for kind in shown:
+            adapter = ConDoAdapter(kind).fit(both, **roles)
+            found = evaluate(adapter, both, **roles, n_permutations=39)
+            verdicts[kind].append(found.verdict)
+            shown[kind].append(found.error_after)
+            gap = adapter.map_(X) - truth
+            true[kind].append(np.sqrt((gap**2 / reference.var().to_numpy()).mean()))
+            if kind == "location-scale":
+                assert any("not a straight line" in str(one.text) for one in found.findings)
+    for kind in shown:  # without curves, that of lines was a third of the truth
+        assert 1 / 1.6 < np.mean(shown[kind]) / np.mean(true[kind]) < 1.6
+    assert verdicts["monotone"].count("better") >= 2
+    assert np.mean(shown["monotone"]) < 0.8 * np.mean(shown["location-scale"])

@@ -12,6 +12,10 @@ from condokit.checks import Array, listing, refusal
 KNOTS = 14  # of a curve
 MOST_PAIRED = 6  # confounders whose products are functions too
 _RANGE_KNOTS = 10  # over a declared range: more tell more of single rows, and fit hardly better
+# Signs of the functions at the last knot, which is far from 0: those of eigenvectors depend on the
+# machine, while files of sites hold sums of these functions, which are added up. Of 10 knots they
+# are what the files of schema 1 have, of other numbers all positive.
+_SIGNS = {_RANGE_KNOTS: np.array([-1, -1, 1, 1, -1, 1, -1, 1])}
 
 
 class Cubic:
@@ -61,7 +65,9 @@ class RangeBasis:
     def _cubic(self) -> Cubic:
         """The spline in standard units of the range, which all confounders share."""
         ends = np.sqrt(3.0)  # of a uniform distribution with variance 1
-        return Cubic(ends * (2 * (np.arange(self.n_knots) + 0.5) / self.n_knots - 1))
+        cubic = Cubic(ends * (2 * (np.arange(self.n_knots) + 0.5) / self.n_knots - 1))
+        cubic.turn *= np.where(cubic.turn[-1] < 0, -1, 1) * _SIGNS.get(self.n_knots, 1)
+        return cubic
 
     @property
     def n_pairs(self) -> int:

@@ -12,7 +12,7 @@ from condokit.checks import Array, check_word
 from condokit.data.links import LEAST_SHARE, MOST_SHARE
 from condokit.io.formats import need
 from condokit.maps.affine import AffineMap
-from condokit.maps.formula import lines_of
+from condokit.maps.formula import are_straight, lines_of
 
 _OPSET = 13
 _IR_VERSION = 8
@@ -142,8 +142,26 @@ class _Graph:
         return self.node("Add", scaled, self.node("MatMul", factors, self.constant(left.T)))
 
     def curves(self, x: str, curves: Any) -> str:
-        """Map every column by its lines: from the knot below, with the slope that begins there."""
-        knots, (first, images, slopes) = curves.knots, lines_of(*curves.arrays().values())
+        """Map every column by its curve, or its line."""
+        straight, arrays = are_straight(curves), list(curves.arrays().values())
+        if straight.all() or not straight.any():
+            return self.line(x, *arrays) if straight.all() else self.bent(x, *arrays)
+        parts, order = [], np.argsort(straight, kind="stable")
+        for mine, step in ((~straight, self.bent), (straight, self.line)):
+            part = self.node("Gather", x, self.constant(np.flatnonzero(mine)), axis=1)
+            parts.append(step(part, *(array[mine] for array in arrays)))
+        together = self.node("Concat", *parts, axis=1)
+        return self.node("Gather", together, self.constant(np.argsort(order)), axis=1)
+
+    def line(self, x: str, knots: Array, values: Array, slopes: Array) -> str:
+        """Map every column by one straight line."""
+        away = self.node("Sub", x, self.constant(knots[:, 0]))
+        rise = self.node("Mul", away, self.constant(slopes[:, 0]))
+        return self.node("Add", rise, self.constant(values[:, 0]))
+
+    def bent(self, x: str, knots: Array, values: Array, ends: Array) -> str:
+        """Map every column by the line that begins at the knot below."""
+        first, images, slopes = lines_of(knots, values, ends)
         wide = self.node("Unsqueeze", x, self.constant(np.array([2])))
         above = self.node("Cast", self.node("Less", wide, self.constant(knots)), to=7)  # int64
         n_above = self.node("ReduceSum", above, self.constant(np.array([2])), keepdims=0)

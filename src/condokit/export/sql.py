@@ -147,6 +147,8 @@ class _Query:
         """Return one case per line, the last for NULL as well, which stays NULL."""
         cases = [f"WHEN {x} < {_number(knot)} THEN" for knot in knots] + ["ELSE"]
         made = [f"{_number(y)} + {_number(m)} * ({x} - {_number(t)})" for t, y, m in lines]
+        if not len(knots):
+            return made[0]
         return f"CASE {' '.join(f'{case} {line}' for case, line in zip(cases, made))} END"
 
     def nothing(self, _: str) -> list[str]:

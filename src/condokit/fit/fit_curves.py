@@ -30,7 +30,8 @@ _LEAST_TAIL = 0.05  # of the range of knots
 _MOST_ROWS = 20_000  # of a domain that are looked at
 _MOST_SCREENED, _MOST_SUSPECTED = 2000, 50  # rows of a domain, features
 _SUSPECT, _CUT = 9.2, 4.0  # chi-squared with 2 degrees of freedom; standard deviations
-_UNLIKELY, _LIKELY = 0.5, 0.75  # probabilities of a curve: a line would do; it is wanted
+# probabilities of a curve: up to the first it is a line, from the second on all of the curve
+_SPARING, _ABSENT = (0.5, 0.75), (0.05, 0.1)
 
 
 def suspected(domains: Study, scale: Array, offset: Array) -> Array:
@@ -78,7 +79,8 @@ def fit_curves(
 ) -> Curves | None:
     """Bend the lines of all features as far as the data ask for it; None where none is bent.
 
-    With `sparing`, lines that are more likely than not stay straight.
+    Lines stay straight where no evidence asks for a curve; with `sparing`, also where they are more
+    likely than not.
     """
     found: list[Bends | None] = [None] * domains.n_features
     fewest = _FEWEST_SPARING if sparing else FEWEST_ROWS
@@ -96,17 +98,18 @@ def fit_curves(
         return None
     worth = float(len(found)) if line.evidence is None else line.evidence.n_effective
     weights = average(found, worth, STRAIGHT if shrinkage == "auto" or sparing else 0.0)
-    if sparing:
-        weights = [_spared(w) for w in weights]
-        if all(w[0] == 1 for w in weights):
-            return None
+    if sparing or shrinkage == "auto":
+        weights = [_spared(w, *(_SPARING if sparing else _ABSENT)) for w in weights]
+    if sparing and all(w[0] == 1 for w in weights):
+        return None
     kept = 1.0 if shrinkage in ("auto", None) else 1 - shrinkage
     return _assembled(found, weights, line, errors, kept)
 
 
-def _spared(weights: Array) -> Array:
-    """Return weights with a line where a curve is not likely, and all of the curve where it is."""
-    share = np.clip((1 - weights[0] - _UNLIKELY) / (_LIKELY - _UNLIKELY), 0.0, 1.0)
+def _spared(weights: Array, low: float, high: float) -> Array:
+    """Return weights with a line where a curve is less likely than `low`, as they are from `high`.
+    """
+    share = np.clip((1 - weights[0] - low) / (high - low), 0.0, 1.0)
     return (1 - share) * np.eye(len(weights))[0] + share * weights
 
 

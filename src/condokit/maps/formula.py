@@ -14,7 +14,7 @@ def write_outputs(affine: Any, columns: Sequence[Any], language: Any) -> list[An
     """Return the outputs of a map of columns in a language, such as SQL.
 
     A language writes `product` (a number times a column), `sum` (of terms and an offset), `curve`
-    (of lines, as `lines_of` has them, each below its knot), `link` and `unlink`. `nothing` are the
+    (of lines, as `lines_of` has them, each below its knot but the last), `link` and `unlink`. `nothing` are the
     terms of a sum whose weights are all zero, and `step` gives values names on which what follows
     rests, together with those `beside`.
     """
@@ -24,7 +24,10 @@ def write_outputs(affine: Any, columns: Sequence[Any], language: Any) -> list[An
         x = language.step("x", x)
     if affine.kind == "monotone":
         curves = zip(affine.knots, *map(np.ndarray.tolist, lines_of(*affine.arrays().values())))
-        y = [language.curve(one, knots, list(zip(*line))) for one, (knots, *line) in zip(x, curves)]
+        y = []
+        for one, (knots, *lines), straight in zip(x, curves, are_straight(affine)):
+            own = list(zip(*lines))
+            y.append(language.curve(one, *(([], own[:1]) if straight else (knots, own))))
     else:
         terms = _terms(affine, x, language)
         y = [language.sum(own, offset) for own, offset in zip(terms, affine.offset.tolist())]
@@ -56,6 +59,15 @@ def in_groups(terms: list[Any], join: Callable[[list[Any]], Any]) -> list[Any]:
         starts = range(0, len(terms), _MOST_TERMS)
         terms = [join(terms[i : i + _MOST_TERMS]) for i in starts]
     return terms
+
+
+def are_straight(curves: Any) -> Array:
+    """Tell which curves are straight lines, but for rounding."""
+    knots, values, ends = curves.arrays().values()
+    slope = (values[:, -1:] - values[:, :1]) / (knots[:, -1:] - knots[:, :1])
+    off = np.abs(values - values[:, :1] - slope * (knots - knots[:, :1])).max(axis=1)
+    least = 1e-9 * np.maximum(np.abs(values).max(axis=1), 1e-300)
+    return np.asarray((off <= least) & (np.abs(ends - slope) <= 1e-6 * slope).all(axis=1))
 
 
 def lines_of(knots: Array, values: Array, ends: Array) -> tuple[Array, Array, Array]:

@@ -39,6 +39,7 @@ _MOST_VALUES = 2_000_000
 _FEWEST_ROWS = 100
 _LIMIT = 1.645  # standard errors of a one-sided 95% limit
 _N_RESAMPLES = 20
+_PIECES = 4  # of a curve, whose errors are nearly independent
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,7 @@ def systematic_error(
     if by_feature:
         after, of_after = _square((p - h) / unit, s / unit)
         gain = _of_gain(believed, x, h)
-        # errors of a curve that go together at all values, which is the worst that can be
-        gain[curved] = (2 * np.abs(h - x) * s).mean(axis=0)[curved] ** 2
+        gain[curved] += _of_curved_gain(x[:, curved], (2 * np.abs(h - x) * s)[:, curved])
         gain = gain / unit**4
     else:
         after, of_after = _square((left - h) / unit, own / unit)
@@ -154,6 +154,16 @@ def _of_gain(solution: Solution, x: Array, h: Array) -> Array:
     shift = 2 * (h - x).mean(axis=0) * np.asarray(solution.se_image)
     away = (h - x) * solution.scale * (x - solution.centre)
     return shift**2 + (2 * away.mean(axis=0) * np.asarray(solution.se_log_scale)) ** 2
+
+
+def _of_curved_gain(x: Array, sd: Array) -> Array:
+    """Return the same of curves: errors go together among neighbouring values, a quarter of rows.
+
+    What goes together at all values is the error of the line that is bent.
+    """
+    ordered = np.take_along_axis(sd, x.argsort(axis=0), axis=0)
+    parts = [part.sum(axis=0) / len(sd) for part in np.array_split(ordered, _PIECES)]
+    return np.asarray((np.array(parts).reshape(_PIECES, -1) ** 2).sum(axis=0))
 
 
 def _square(error: Array, sd: Array) -> tuple[Array, Array]:
