@@ -1,7 +1,7 @@
 """What is known of the maps of many batches: facts that print, and that go into their file."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from condokit.batches.graph import Graph
@@ -33,6 +33,10 @@ class BatchFacts:
     error_before: float  #: Expected systematic error of a value, in sd of the reference.
     error_after: float  #: The same after the map.
 
+    def with_errors(self, expected: Sequence[float]) -> "BatchFacts":
+        """Return the same with other expected errors, before and after."""
+        return replace(self, **{name: round(e, 4) for name, e in zip(_ERRORS, expected)})
+
 
 @dataclass(frozen=True)
 class BatchReport:
@@ -44,6 +48,7 @@ class BatchReport:
     batches: dict[Any, BatchFacts]  #: Facts of every batch by its label.
     unreachable: list[Any]  #: Labels of batches that no path reaches.
     facts: dict[str, Any]  #: Facts of the fit.
+    added: list[Any] = field(default_factory=list)  #: Labels of batches that were added later.
 
     @classmethod
     def told(
@@ -62,7 +67,8 @@ class BatchReport:
             text = f"'provenance.batches' has no path from {shown(label)} to the others."
             refuse_if(nowhere or not is_known, text)
         refuse_if(set(lost) - set(labels), "'provenance.unreachable' names what is no batch.")
-        return cls(reference, why, provenance.get("joint", False), facts, list(lost), {})
+        joint, added = provenance.get("joint", False), list(provenance.get("added", ()))
+        return cls(reference, why, joint, facts, list(lost), {}, added)
 
     def plain(self) -> list[dict[str, Any]]:
         """Return what a file may tell of every batch."""
@@ -71,9 +77,9 @@ class BatchReport:
                 "label": plain(label),
                 "rows": one.rows,
                 "path": [plain(step) for step in one.path],
-                "overlap": round(one.overlap, 3),
+                "overlap": one.overlap,
                 "bridges": one.bridges,
-                **{n: round(e, 4) if (e := getattr(one, n)) == e else None for n in _ERRORS},
+                **{n: e if (e := getattr(one, n)) == e else None for n in _ERRORS},
             }
             for label, one in self.batches.items()
         ]
@@ -99,10 +105,12 @@ def facts_of(
     for b, path in sorted(paths.items()):
         with_next = 1.0, 0
         if path[1:]:
-            with_next = graph.overlap(b, path[1]), int(graph.bridges[b, path[1]])
+            overlap = round(graph.overlap(b, path[1]), 3)  # once, so that all doors say the same
+            with_next = overlap, int(graph.bridges[b, path[1]])
         rows, names = hidden_counts(graph.rows[[b]])[0], [labels[k] for k in path]
         errors = expected.get(b, (float("nan"), float("nan")))
-        facts[labels[b]] = BatchFacts(rows, names, *with_next, *errors)
+        known = BatchFacts(rows, names, *with_next, *errors)
+        facts[labels[b]] = known.with_errors(errors)
     return facts
 
 

@@ -1,6 +1,6 @@
 """Tables read as a map needs them, and their comparable rows in blocks of equal confounders."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,8 +15,8 @@ from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.blocks import blocks_of
 from condokit.data.covariates import Covariates
 from condokit.data.missing import with_gaps
-from condokit.data.reader import read_two
-from condokit.data.roles import Roles
+from condokit.data.reader import read_pair, read_two
+from condokit.data.roles import Roles, recalled
 from condokit.data.study import Study
 from condokit.data.subsets import subsample_sides
 from condokit.data.sums import no_rows
@@ -29,21 +29,48 @@ _ROWS_PER_BLOCK = 40
 _MOST_BINS = 10
 
 
-def read_as_fitted(adapter: ConDoAdapter, X: Any, *roles: Any) -> Study:
-    """Read a table as a fitted adapter did; `roles` are those of `ConDoAdapter.fit`."""
+ROLES = ("domain", "confounders", "features", "groups", "sample_weight")
+
+
+def read_as_fitted(adapter: ConDoAdapter, X: Any, *roles: Any, other: Any = None) -> Study:
+    """Read tables as a fitted adapter did; `roles` are those of `fit`, if not as they were."""
     if not isinstance(adapter, ConDoAdapter) or not hasattr(adapter, "map_"):
         raise ValueError("'adapter' must be a fitted ConDoAdapter.")
-    return read_for_map(adapter.map_, X, Roles(*roles, **how_read(adapter)), adapter.reference)
+    given = dict(zip(ROLES, roles))
+    return read_for_map(
+        adapter.map_, X, other, given, how_read(adapter), adapter.reference, adapter
+    )
 
 
-def read_for_map(affine: AffineMap, X: Any, roles: Roles, reference: Any) -> Study:
-    """Read a table, unless it is read; without features those of the map, if it names them."""
+def read_for_map(
+    affine: Any,
+    X: Any,
+    other: Any,
+    given: dict[str, Any],
+    how: dict[str, Any],
+    reference: Any,
+    adapter: ConDoAdapter | None = None,
+) -> Study:
+    """Read a table of both domains, or two, unless it is read.
+
+    Roles that are not `given` are those that the adapter was fitted with; features those of the
+    map, if it names them.
+    """
     if isinstance(X, Study):
         return _in_map_order(X, affine)
-    named = roles.features is None and affine.feature_names is not None
+    named = given["features"] is None and affine.feature_names is not None
     if named and (blocks_of(X) or Table(X)).columns is not None:
-        roles = replace(roles, features=list(affine.feature_names or ()))
-    return _in_map_order(read_two(X, roles, reference), affine)
+        given = given | {"features": list(affine.feature_names)}
+    known = getattr(adapter, "_roles", {})
+    roles = recalled(known, given if other is None else given | {"domain": ()})
+    if other is None:
+        label, *others = roles.values()
+        return _in_map_order(read_two(X, Roles(label, *others, **how), reference), affine)
+    if given["domain"] is not None:
+        raise ValueError("Give 'domain', or the reference as a second table, not both.")
+    own = roles["confounders"], roles["groups"], roles["sample_weight"]
+    pair = Roles.of_pair((None, None), *own, features=roles["features"], **how)
+    return _in_map_order(read_pair(X, other, pair, False), affine)
 
 
 def known_rows(domains: Study) -> Study:
