@@ -100,6 +100,9 @@ class AffineMap(Map):
         result += self.offset
         return result
 
+    def _only(self, kept: Array) -> dict[str, Any]:
+        return {"scale": np.where(kept, self.scale, 1.0), "offset": np.where(kept, self.offset, 0)}
+
     def depends(self, marked: Array) -> Array:  # noqa: D102
         return self.matrix.depends(marked)
 

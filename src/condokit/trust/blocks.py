@@ -18,13 +18,14 @@ from condokit.data.missing import with_gaps
 from condokit.data.reader import read_pair, read_two
 from condokit.data.roles import Roles, recalled
 from condokit.data.study import Study
-from condokit.data.subsets import subsample_sides
+from condokit.data.subsets import subsample, subsample_sides
 from condokit.data.sums import no_rows
 from condokit.data.tables import Table
 from condokit.fit.estimator import how_read
 from condokit.maps.affine import AffineMap
 
 _MOST_ROWS = 5000  # of a domain that are looked at
+_MOST_OF_CURVES = 2500  # rows that curves are fitted to
 _ROWS_PER_BLOCK = 40
 _MOST_BINS = 10
 
@@ -135,7 +136,8 @@ class ComparableRows:
         r"""Return :math:`(x - \mu(z)) \bar\sigma / \sigma(z)` with one curve for both domains."""
         if self.covariates is None:
             return X
-        at = Splines().moments_at(X, self.covariates, self.covariates)
+        few = _even_rows(self.covariates.category)
+        at = Splines().moments_at(X[few], self.covariates.take(few), self.covariates)
         return (X - at.mean) * np.sqrt(at.var.mean(axis=0) / ones_for_zeros(at.var))
 
     @cached_property
@@ -143,7 +145,9 @@ class ComparableRows:
         """The reference's mean of every feature given the confounders of each row."""
         there, X = ~self.is_query, self.after[~self.is_query]
         if self.covariates is not None:
-            return Splines().moments_at(X, self.covariates.take(there), self.covariates).mean
+            own = self.covariates.take(there)
+            few = _even_rows(own.category)
+            return Splines().moments_at(X[few], own.take(few), self.covariates).mean
         means = np.zeros((int(self.block.max()) + 1, X.shape[1]))
         for k in np.unique(self.block[there]):
             means[k] = X[self.block[there] == k].mean(axis=0)
@@ -171,6 +175,14 @@ class ComparableRows:
         turned = _shuffled(self.is_query[first], kind, n_permutations, rng)
         turned[both] = (rng.random(turned.shape) < 0.5)[both]
         return turned[subject] ^ (both[subject] & self.is_query)[:, None]
+
+
+def _even_rows(category: Array) -> Array:
+    """Return rows that are enough for a curve, of all categories."""
+    every = np.arange(len(category))
+    order = np.argsort(category, kind="stable")
+    few = np.sort(order[subsample(len(order), _MOST_OF_CURVES)])
+    return few if len(np.unique(category[few])) == len(np.unique(category)) else every
 
 
 def _evenly_taken(domains: Study, compared: Array) -> Array:
