@@ -378,9 +378,10 @@ class BatchAdapter(Adapter):
         self.maps_ = {**self.maps_, label: new_map}
         self.errors_ = {**self.errors_, label: errors}
         self.paths_ = {**self.paths_, label: facts.path}
-        added = [*self.report_.added, label]
-        self.report_ = replace(self.report_, batches={**before, label: facts}, added=added)
-        told = {"batches": self.report_.plain(), "added": [plain(one) for one in added]}
+        self.report_ = replace(self.report_, batches={**before, label: facts})
+        own = {"label": plain(label), "compared_with": [plain(one) for one in others]}
+        added = [*self.provenance_.get("additions", ()), own]
+        told = {"batches": self.report_.plain(), "additions": added}
         self.provenance_ = {**self.provenance_, **told}
         return self
 

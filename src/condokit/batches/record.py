@@ -1,7 +1,7 @@
 """What is known of the maps of many batches: facts that print, and that go into their file."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from condokit.batches.graph import Graph
@@ -48,7 +48,6 @@ class BatchReport:
     batches: dict[Any, BatchFacts]  #: Facts of every batch by its label.
     unreachable: list[Any]  #: Labels of batches that no path reaches.
     facts: dict[str, Any]  #: Facts of the fit.
-    added: list[Any] = field(default_factory=list)  #: Labels of batches that were added later.
 
     @classmethod
     def told(
@@ -67,8 +66,7 @@ class BatchReport:
             text = f"'provenance.batches' has no path from {shown(label)} to the others."
             refuse_if(nowhere or not is_known, text)
         refuse_if(set(lost) - set(labels), "'provenance.unreachable' names what is no batch.")
-        joint, added = provenance.get("joint", False), list(provenance.get("added", ()))
-        return cls(reference, why, joint, facts, list(lost), {}, added)
+        return cls(reference, why, provenance.get("joint", False), facts, list(lost), {})
 
     def plain(self) -> list[dict[str, Any]]:
         """Return what a file may tell of every batch."""

@@ -146,8 +146,6 @@ def fit(
     if adapted is not None and new == "-":
         raise click.UsageError("--adapted reads NEW again: save it to a file, or use apply.")
     many = options["batch"] is not None
-    if many and table is not None:
-        raise click.UsageError("--table does not go with --batch: see the report.")
     fitted = Fitted(arguments, {**options, "report": report, "adapted": adapted})
     affine, content = fitted.map_file()
     made, record = {output: content}, {}
@@ -274,6 +272,12 @@ def apply_(map_file: str, incoming: str, output: str, inverse: bool, **options: 
     default=["png"],
     help="Format of figures; repeatable.",
 )
+@shared.several(
+    "--tolerance",
+    "tolerance",
+    metavar="FEATURE=ERROR",
+    help="The systematic error that is allowed, in the feature's unit; repeatable.",
+)
 @shared.running
 def report(
     arguments: list[str], /, output: str, figures: str | None, formats: Any, **options: Any
@@ -290,8 +294,6 @@ def report(
     drawn = drawn if folder.is_dir() else []
     outputs, inputs = [output, options["table"], *drawn], (options["new"], options["reference"])
     check_outputs(outputs, force, options["as_json"], inputs)
-    if options["batch"] is not None and (figures or options["table"]):
-        raise click.UsageError("--figures and --table do not go with --batch.")
     fitted = Fitted(arguments, {**options, "report": output})
     record = fitted.account("report.html")
     made = fitted.pages(record, output, options["table"])

@@ -86,7 +86,7 @@ def _judged(error: SystematicError, doubts: Sequence[str], q: Array, q_worse: Ar
     little = np.maximum(bounds["error_before_high"], bounds["error_after_high"]) < SMALL
     words, reasons = [], []
     for j in range(len(q)):
-        word, why = "cannot tell", "; ".join(doubts)
+        word, why = "cannot tell", "doubts about all features" if doubts else ""
         if q_worse[j] <= _LEVEL:
             word, why = "worse", ""
         elif not doubts and q[j] <= _LEVEL:

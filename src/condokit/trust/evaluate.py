@@ -411,7 +411,9 @@ def _features_sheet(
     kept, columns = after.kept, dict[str, Any](feature=names)
     if error is not None:
         for name, size in intervals(error).items():
-            columns |= {name: size, f"{name}_unit": size * error.unit}
+            columns[name] = size
+            if name == "error_before" or name.startswith("error_after"):
+                columns[f"{name}_unit"] = size * error.unit
     share = np.where(kept.is_real, kept.observed / ones_for_zeros(np.abs(kept.expected)), np.nan)
     columns |= {
         "shift_before": before.left.difference,
