@@ -135,7 +135,6 @@ def test_islands(made, capsys):
         (["fit", "all.csv", "--batch", "sight", "-o", "m.json"], "Did you mean 'site'"),
         (["fit", "all.csv", "--batch", "site", "-o", "m.json"], "--reference-label must name"),
         (["fit", "all.csv", *DATA, "--domain", "site", "-o", "m.json"], "or --batch"),
-        (["fit", "all.csv", *DATA, "--table", "t.csv", "-o", "m.json"], "--table"),
         (["check", "all.csv", "--domain", "site", "--reference-label", "A"], "use --batch"),
         (["plan", "all.csv", "--domain", "site", "--reference-label", "A"], "needs --batch"),
         (["check", "all.csv", "--bridge", "note", "--reference", "all.csv"], "--bridge"),

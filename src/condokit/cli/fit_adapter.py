@@ -133,7 +133,7 @@ class Fitted:
 
         with progress("", shown=self.watched, doing="Evaluating the map"):
             if not self.is_study:
-                return judged(self.adapter, self.domains, tolerance=self.tolerance)
+                return judged(self.adapter, self.domains, None, None, self.tolerance)
             from condokit.trust.assess import assess
             from condokit.trust.evaluate import evaluate
 

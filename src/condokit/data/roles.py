@@ -103,7 +103,7 @@ def recalled(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     found = {name: known.get(name) if value is None else value for name, value in given.items()}
     if lost := [name for name, value in found.items() if value is AS_VALUES]:
         text = "{names} were given to fit as values, not as names of columns. Give them here, too."
-        raise refusal(text, names=listing([f"'{name}'" for name in lost]))
+        raise refusal(text, names=listing(lost))
     return found
 
 

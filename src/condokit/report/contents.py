@@ -88,6 +88,8 @@ def build(
         "fit": _fit(adapter),
         "uncertainty": {**_uncertainty(adapter), "strongest": strongest},
         "features": features.to_dict(),
+        "counted": "" if evaluation is None else evaluation.counted,
+        "leave_alone": [] if evaluation is None else evaluation.leave_alone,
         "pictures": None if evaluation is None else pictured(evaluation.pictures),
         "densities": [] if evaluation is None else list(_densities(evaluation, features)),
         "reproduce": reproduce(_used(adapter, domains), command, inputs),

@@ -15,7 +15,7 @@ from condokit.report.pictures import pictured, sites_table
 from condokit.report.render import page
 from condokit.trust.assess import BatchAssessment, assess
 from condokit.trust.evaluate import evaluate
-from condokit.trust.evaluation import BatchEvaluation, Evaluation
+from condokit.trust.evaluation import BatchEvaluation, Evaluation, stacked
 
 FORMAT, SCHEMA = "condokit-study", 1
 _MOST_CHANGED = 100  # features of a batch
@@ -59,7 +59,6 @@ def build_study(
         "bridges_used": any(one.bridges for one in report.batches.values()),
         "n_bridges": hidden_counts(np.array([study.n_bridges]))[0] if study.n_bridges else None,
         "additions": account.get("additions", ()),
-        "law": "",
         "sites": table,
         "missing": float(np.mean(gaps)) if gaps else None,
         "counted": ", ".join(told),
@@ -158,16 +157,11 @@ def _batches(
 
 def _features(adapter: BatchAdapter, study: Study, evaluation: BatchEvaluation) -> Sheet:
     """Return all features of all batches: their maps with intervals, and what was found."""
-    rows: list[dict[str, Any]] = []
+    found = {}
     for label, one in evaluation.evaluations.items():
         maps = _parameters(adapter, study, label).columns
-        rows += Sheet(
-            {"batch": [str(label)] * len(one.features), **maps, **one.features.columns}
-        ).rows()
-    names: dict[str, None] = {}
-    for row in rows:
-        names |= dict.fromkeys(row)
-    return Sheet({name: [row.get(name) for row in rows] for name in names})
+        found[str(label)] = Sheet({**maps, **one.features.columns})
+    return stacked(found)
 
 
 def _parameters(adapter: BatchAdapter, study: Study, label: Any) -> Sheet:

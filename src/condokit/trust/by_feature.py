@@ -97,7 +97,7 @@ def _judged(error: SystematicError, doubts: Sequence[str], q: Array, q_worse: Ar
             sizes = bounds["error_before"][j], bounds["error_after"][j]
             why = in_doubt(error.before[j] - error.after[j], error.variances[2][j], *sizes)
         words.append(word)
-        reasons.append(why)
+        reasons.append(why or None)
     return {"verdict": words, "p_better": q, "reason": reasons}
 
 

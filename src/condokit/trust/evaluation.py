@@ -148,15 +148,12 @@ class BatchEvaluation(Record):
     @property
     def features(self) -> Sheet:
         """All features of all batches, as `Evaluation.features` has them, with a column `batch`."""
-        names: dict[str, None] = {}
-        for one in self.evaluations.values():
-            names |= dict.fromkeys(one.features.columns)
-        columns: dict[str, list[Any]] = {name: [] for name in ("batch", *names)}
-        for label, one in self.evaluations.items():
-            columns["batch"] += [label] * len(one.features)
-            for name in names:
-                columns[name] += one.features.columns.get(name, [None] * len(one.features))
-        return Sheet(columns)
+        return stacked({label: one.features for label, one in self.evaluations.items()})
+
+    @property
+    def tolerances(self) -> Sheet:
+        """Whether errors after the maps are within tolerances, with a column `batch`."""
+        return stacked({label: one.tolerances for label, one in self.evaluations.items()})
 
     @property
     def leave_alone(self) -> dict[Any, list[str]]:
@@ -176,8 +173,22 @@ class BatchEvaluation(Record):
         return [
             ("", f"{CAPITAL[self.verdict]}. Batches: {self.sentence}."),
             ("", Sheet(told)),
+            ("Within limits", self.tolerances),
             ("Doubts", doubts),
         ]
+
+
+def stacked(sheets: dict[Any, Sheet]) -> Sheet:
+    """Return the rows of tables below each other, with the label of each."""
+    names: dict[str, None] = {}
+    for sheet in sheets.values():
+        names |= dict.fromkeys(sheet.columns)
+    columns: dict[str, list[Any]] = {name: [] for name in ("batch", *names)}
+    for label, sheet in sheets.items():
+        columns["batch"] += [label] * len(sheet)
+        for name in names:
+            columns[name] += sheet.columns.get(name, [None] * len(sheet))
+    return Sheet(columns)
 
 
 def gathered(

@@ -57,6 +57,7 @@
     ["image_of_mean", "Mean mapped to"],
     ["shift_before", "Shift before"], ["shift_after", "Shift after"],
     ["p_adjusted", "p, adjusted"], ["kept", "Kept", "percent"],
+    ["error_after", "Error after (sd)"], ["verdict", "Verdict", "word"],
   ].filter(([key]) => columns[key] && columns[key].some(known));
   const SIZES = new Set(["change", "shift_before", "shift_after"]); // sorted by size, not by sign
   const table = { rows: everyone, page: 0, key: null, down: false };
@@ -66,7 +67,7 @@
     const { key, down } = table;
     if (!key) return rows;
     const sign = down ? -1 : 1, values = columns[key];
-    if (key === "feature") {
+    if (key === "feature" || key === "verdict") {
       const compare = new Intl.Collator("en", { numeric: true }).compare;
       return rows.toSorted((a, b) => sign * compare(values[a], values[b]));
     }
@@ -105,7 +106,7 @@
           button.addEventListener("click", () => { choose(j); $("explore").scrollIntoView(); $("list").focus({ preventScroll: true }); });
           continue;
         }
-        const text = { percent, signed }[kind] ?? show;
+        const text = { percent, signed, word: String }[kind] ?? show;
         const cell = add(row, "td", { "data-label": title }, text(columns[key][j]));
         if (kind !== "percent" && range(key, j)) { cell.append(" "); add(cell, "span", { class: "range" }, range(key, j)); }
       }
