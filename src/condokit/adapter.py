@@ -251,7 +251,7 @@ class ConDoAdapter(Adapter):
         self.fit_domains(read_two(X, roles, self.reference))
         self._domain = domain if isinstance(domain, str) else None
         own = {"features": features, "groups": groups, "sample_weight": sample_weight}
-        self._roles = remembered(domain=domain, confounders=confounders, **own)
+        self._roles: dict[str, Any] = remembered(domain=domain, confounders=confounders, **own)
         return self
 
     def partial_fit(
@@ -522,7 +522,7 @@ class ConDoAdapter(Adapter):
         self.divergence_, self.conditional_ = chosen.divergence, chosen.conditional
         self._labels = domains.labels
         self._domain = None  # the column of X, if it was named
-        self._roles: dict[str, Any] = {}  # of columns, as far as they were named
+        self._roles = {}  # of columns, as far as they were named
         self._keep_features(domains.tables[0])
         return self
 

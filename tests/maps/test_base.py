@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from condokit import AffineMap, MapFileError, load_map
+from condokit import AffineMap, MapFileError, MonotoneMap, load_map
 from condokit.maps.base import Map
 from condokit.maps.profile import Profile
 
@@ -109,3 +109,24 @@ def test_its_file_is_read_by_the_class_of_its_kind(sinh, X, tmp_path):
     assert type(load_map(path)) is AffineMap
     with pytest.raises(MapFileError, match="of the kind 'diagonal', which is no SinhMap"):
         SinhMap.load(path)
+
+
+def test_a_map_of_some_features_leaves_the_others(rng):
+    X = np.abs(rng.normal(size=(20, 3))) + 1
+    knots = np.tile(np.linspace(0.5, 4, 5), (3, 1))
+    for affine in (
+        AffineMap(
+            [2.0, 3.0, 0.5], [1.0, 2.0, 3.0], ["a", "b", "c"], links={"a": "log", "b": "log"}
+        ),
+        MonotoneMap(knots, knots**2, feature_names=["a", "b", "c"]),
+    ):
+        some = affine.only(["b"])
+        np.testing.assert_allclose(some(X)[:, [0, 2]], X[:, [0, 2]])
+        np.testing.assert_allclose(some(X)[:, 1], affine(X)[:, 1])
+        assert some.feature_names == affine.feature_names
+        assert type(some).from_dict(some.to_dict()) == some
+        with pytest.raises(ValueError, match="no feature of the map"):
+            affine.only(["d"])
+    assert AffineMap([2.0, 3.0], [0.0, 0.0]).only([1]).scale.tolist() == [1.0, 3.0]
+    with pytest.raises(ValueError, match="mixes features"):
+        AffineMap(np.eye(2) + 0.1, [0.0, 0.0], ["a", "b"]).only(["a"])

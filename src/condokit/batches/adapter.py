@@ -369,12 +369,11 @@ class BatchAdapter(Adapter):
             rows = some_rows(linked, [study.labels.index(k) for k in (label, *others)])
             centre = self.reference_ if self.reference_ in others else near
             unit = unit_of(rows[study.labels.index(centre)], self.maps_[centre])
-            expected = expected_errors(new_map, errors, rows[new[0]], unit)
-            facts = facts.with_errors(expected)
+            facts = facts.with_errors(expected_errors(new_map, errors, rows[new[0]], unit))
         else:  # of the maps of a file errors of values are known, not those of each map
             carried = shared(share, np.array([before[k].error_after for k in others]))
-            known = facts.error_before, facts.error_after
-            facts = facts.with_errors([float(np.hypot(one, carried)) for one in known])
+            own_errors = facts.error_before, facts.error_after
+            facts = facts.with_errors([float(np.hypot(one, carried)) for one in own_errors])
         self.maps_ = {**self.maps_, label: new_map}
         self.errors_ = {**self.errors_, label: errors}
         self.paths_ = {**self.paths_, label: facts.path}

@@ -35,7 +35,8 @@ class BatchFacts:
 
     def with_errors(self, expected: Sequence[float]) -> "BatchFacts":
         """Return the same with other expected errors, before and after."""
-        return replace(self, **{name: round(e, 4) for name, e in zip(_ERRORS, expected)})
+        before, after = (round(e, 4) for e in expected)
+        return replace(self, error_before=before, error_after=after)
 
 
 @dataclass(frozen=True)

@@ -156,8 +156,9 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         links = self.links
         if links is not None:
             links = tuple(link if keep else None for link, keep in zip(links, kept))
-        told = {"links": links, "fitted_on": self.fitted_on, "provenance": self.provenance}
-        return type(self)(**self._only(kept), feature_names=self.feature_names, **told)
+        told: dict[str, Any] = {"links": links, "feature_names": self.feature_names}
+        told |= {"fitted_on": self.fitted_on, "provenance": self.provenance}
+        return type(self)(**self._only(kept), **told)
 
     def _only(self, kept: Array) -> dict[str, Any]:
         """Return the numbers of the map with no change of the features that are not kept."""

@@ -19,11 +19,14 @@ from condokit.trust.evaluation import BatchEvaluation, Evaluation, stacked
 
 FORMAT, SCHEMA = "condokit-study", 1
 _MOST_CHANGED = 100  # features of a batch
-_JUDGED = ("verdict", "doubts", "better_features")
-_JUDGED += tuple(f"error_{when}" for when in ("before", "after"))
-_JUDGED += tuple(f"{when}_{end}" for when in ("before", "after") for end in ("low", "high"))
+_WHEN = ("before", "after")
+_JUDGED = (
+    *("verdict", "doubts", "better_features"),
+    *(f"error_{when}" for when in _WHEN),
+    *(f"{when}_{end}" for when in _WHEN for end in ("low", "high")),
+)
 _ENDS = ("", "_low", "_high")
-_OF_FEATURE = ("verdict", *(f"error_{w}{end}" for w in ("before", "after") for end in _ENDS))
+_OF_FEATURE = ("verdict", *(f"error_{when}{end}" for when in _WHEN for end in _ENDS))
 _ARE = {"better": "are better", "no change needed": "need no change"}
 _ARE |= {"cannot tell": "cannot be told", "worse": "are worse"}
 _COLUMN, _ROW, _LOW_ROW, _MANY = 230, 46, 30, 10  # of the picture: pixels, and batches in a column

@@ -122,7 +122,7 @@ def _concordance(x: Any, y: Any) -> tuple[Array, Array, Array]:
     rows = n / (n - 1) * (spread / 2 + together)
     rest = n / (n - 1) * (spread / 2 - together)
     icc = (rows - rest) / ones_for_zeros((rows + rest + 2 * (n * gap / 2 - rest) / n).filled(0.0))
-    return tuple(one.filled(np.nan) for one in (ccc, icc, together / apart))  # type: ignore[return-value]
+    return tuple(one.filled(np.nan) for one in (ccc, icc, together / apart))
 
 
 def _gain(less: Any, subject: Array) -> tuple[float, float]:

@@ -310,7 +310,7 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, asked: _Asked) -> Ba
             None, site.known_from, site.error, [*site.doubts()], agreement=site.agreement
         )
         try:
-            drafts[site.label] = _draft(site.domains, site.map, known, asked)
+            drafts[site.label] = _draft(site.domains, site.map, known, replace(asked, pairs=None))
         except (ValueError, ArithmeticError) as error:  # too few rows to say anything
             failed[site.label] = f"it cannot be evaluated: {error}"
     found = dict(zip(drafts, _finished(list(drafts.values()))))
@@ -321,12 +321,14 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, asked: _Asked) -> Ba
             rows.append(_row(label, count[0], path, found.get(label), failed.get(label, "")))
     for label in adapter.report_.unreachable:
         rows.append(_row(label, None, "", None, "no path leads to the reference; left as it is"))
-    worst = sorted(found.values(), key=lambda one: -(one.error_before or 0.0))
-    first = worst[0].features["feature"] if worst else []
-    order = [] if not worst else np.argsort(-np.abs(worst[0].features["shift_before"]))
+    names = list[str]()
+    if found:
+        features = max(found.values(), key=lambda one: one.error_before or 0.0).features
+        order = np.argsort(-np.abs(features["shift_before"]), kind="stable")
+        names = [str(features["feature"][j]) for j in order]
     pictured = None
     if study.is_whole and study.has_rows:
-        pictured = pictures(study, partial(mapped, adapter, study), [str(first[j]) for j in order])
+        pictured = pictures(study, partial(mapped, adapter, study), names)
     return gathered(rows, found, pictured)
 
 

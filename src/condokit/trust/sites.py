@@ -51,22 +51,20 @@ class Site:
         Where maps were learned from these rows, their standard errors hold for the whole path to
         the reference, and count bridges. Otherwise the site is fitted to the others again.
         """
-        errors, believed = self.errors, self.map
-        is_own = self.known_from == "these rows" and self.map.kind == "diagonal"
-        if not is_own or errors is None:
-            if self.map.kind != "diagonal":
-                known = None if errors is None else SimpleNamespace(errors_=errors)
-                own: Any = known
-                learned = self.known_from == "these rows"
-                return systematic_error(self.map, own, self.domains, rows, learned)  # type: ignore[arg-type]
+        errors, believed, is_here = self.errors, self.map, self.known_from == "these rows"
+        is_diagonal = self.map.kind == "diagonal"
+        if not is_diagonal or (self.map.links is not None and not is_here):
+            known: Any = None if errors is None else SimpleNamespace(errors_=errors)
+            return systematic_error(self.map, known, self.domains, rows, is_here)
+        if not is_here or errors is None:
             try:
                 with quietly():
                     again = BatchAdapter(reference=self.domains.labels[1], joint=True)
-                    again.fit_study(replace(self.domains, links=None))
+                    again.fit_study(self.domains)
             except (ValueError, ArithmeticError):
                 return None
             believed, errors = again.maps_[self.label], again.errors_[self.label]
-            if self.map.links is not None or errors is None:
+            if errors is None:
                 return None
         R = rows.residuals(rows.after)
         for block in np.unique(rows.block):
@@ -183,7 +181,9 @@ def _agreement(
     elif left_out is not None:
         numbers, values, how = left_out
         mine = np.flatnonzero(study.code[numbers] == own)
-        other = np.array([_elsewhere(adapter, study, numbers, i, own) for i in mine], dtype=np.intp)
+        other = np.array(
+            [_elsewhere(adapter, study, numbers, i, own) for i in mine.tolist()], dtype=np.intp
+        )
         query, parts = numbers[mine], [values[mine], values[other]]
         subject = study.bridge[query]
     else:
@@ -191,7 +191,7 @@ def _agreement(
     if len(query) < max(min_cell, 2):
         return None
     names, fewest = study.tables[0].labels, max(min_cell, 2)
-    found = agreement_of(study.rows(query), *parts, subject, names, fewest)
+    found = agreement_of(study.rows(query), parts[0], parts[1], subject, names, fewest)
     gain = found.gain if pairs is not None or how == "left out" else (-np.inf, np.inf)
     return replace(found, mapped_by=how, gain=gain)
 
