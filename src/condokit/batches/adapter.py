@@ -24,7 +24,14 @@ from condokit.batches.estimate import (
 )
 from condokit.batches.graph import Graph
 from condokit.batches.plan import Plan, make_plan
-from condokit.batches.record import BatchReport, account_of_batches, facts_of, maps_of, plain
+from condokit.batches.record import (
+    BatchReport,
+    account_of_batches,
+    facts_of,
+    maps_of,
+    plain,
+    with_errors,
+)
 from condokit.checks import Array, Note, check_word, listing, noting, refusal
 from condokit.compare.weak_points import batch_weak_points
 from condokit.data.arrays import computing
@@ -369,11 +376,11 @@ class BatchAdapter(Adapter):
             rows = some_rows(linked, [study.labels.index(k) for k in (label, *others)])
             centre = self.reference_ if self.reference_ in others else near
             unit = unit_of(rows[study.labels.index(centre)], self.maps_[centre])
-            facts = facts.with_errors(expected_errors(new_map, errors, rows[new[0]], unit))
+            facts = with_errors(facts, expected_errors(new_map, errors, rows[new[0]], unit))
         else:  # of the maps of a file errors of values are known, not those of each map
             carried = shared(share, np.array([before[k].error_after for k in others]))
             own_errors = facts.error_before, facts.error_after
-            facts = facts.with_errors([float(np.hypot(one, carried)) for one in own_errors])
+            facts = with_errors(facts, [float(np.hypot(one, carried)) for one in own_errors])
         self.maps_ = {**self.maps_, label: new_map}
         self.errors_ = {**self.errors_, label: errors}
         self.paths_ = {**self.paths_, label: facts.path}

@@ -33,11 +33,6 @@ class BatchFacts:
     error_before: float  #: Expected systematic error of a value, in sd of the reference.
     error_after: float  #: The same after the map.
 
-    def with_errors(self, expected: Sequence[float]) -> "BatchFacts":
-        """Return the same with other expected errors, before and after."""
-        before, after = (round(e, 4) for e in expected)
-        return replace(self, error_before=before, error_after=after)
-
 
 @dataclass(frozen=True)
 class BatchReport:
@@ -96,6 +91,12 @@ class BatchReport:
         return "\n".join([*lines, f"reference: {self.why}; errors in sd of the reference"])
 
 
+def with_errors(facts: BatchFacts, expected: Sequence[float]) -> BatchFacts:
+    """Return facts with other expected errors, before and after, rounded as all doors say them."""
+    before, after = (round(e, 4) for e in expected)
+    return replace(facts, error_before=before, error_after=after)
+
+
 def facts_of(
     graph: Graph, paths: dict[int, list[int]], expected: Mapping[int, tuple[float, float]]
 ) -> dict[Any, BatchFacts]:
@@ -109,7 +110,7 @@ def facts_of(
         rows, names = hidden_counts(graph.rows[[b]])[0], [labels[k] for k in path]
         errors = expected.get(b, (float("nan"), float("nan")))
         known = BatchFacts(rows, names, *with_next, *errors)
-        facts[labels[b]] = known.with_errors(errors)
+        facts[labels[b]] = with_errors(known, errors)
     return facts
 
 

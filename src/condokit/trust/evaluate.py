@@ -126,11 +126,12 @@ def evaluate(
     ----------
     adapter_or_map : ConDoAdapter, AffineMap, MonotoneMap or BatchAdapter
         A fitted adapter, or any map from the query's to the reference's features.
-    X, domain
-        As in `ConDoAdapter.fit`: rows of both domains as recorded, which are mapped here. Or
-        `Study` as X.
-    X_reference : array or data frame of shape (n_rows, n_features), default=None
+    X : array or data frame of shape (n_rows, n_columns)
+        Rows of both domains as recorded, as in `ConDoAdapter.fit`, which are mapped here.
+    X_reference : array or data frame of shape (n_rows, n_columns), default=None
         In place of `domain`: the reference as a second table, as in `ConDoAdapter.fit_pair`.
+    domain : array-like of shape (n_rows,) or str, default=None
+        As in `ConDoAdapter.fit`.
     batch, bridge : array-like of shape (n_rows,) or str, default=None
         With a `BatchAdapter`, in place of `domain`: as in `BatchAdapter.fit`.
     confounders, features, groups, sample_weight
