@@ -167,7 +167,11 @@ class BatchEvaluation(Record):
         return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
 
     def parts(self) -> list[Part]:  # noqa: D102
-        told = {n: v for n, v in self.batches.columns.items() if n != "doubts"}
+        told: dict[str, Any] = {n: self.batches[n] for n in ("batch", "verdict", "rows")}
+        for when in ("before", "after"):
+            sizes = (self.batches[n] for n in (f"error_{when}", f"{when}_low", f"{when}_high"))
+            told[f"error_{when}"] = [_with_interval(*three) for three in zip(*sizes)]
+        told |= {n: self.batches[n] for n in ("better_features", "path")}
         rows = zip(self.batches["batch"], self.batches["doubts"])
         doubts = [f"{label}: {why}." for label, why in rows if why]
         return [
@@ -176,6 +180,12 @@ class BatchEvaluation(Record):
             ("Within limits", self.tolerances),
             ("Doubts", doubts),
         ]
+
+
+def _with_interval(size: float | None, low: float | None, high: float | None) -> str | None:
+    if size is None:
+        return None
+    return f"{size:.2f}" + ("" if low is None else f" ({low:.2f} to {high:.2f})")
 
 
 def stacked(sheets: dict[Any, Sheet]) -> Sheet:
