@@ -7,7 +7,7 @@ import pytest
 from matplotlib import pyplot
 from stories import ROLES, truth, two_domains
 
-from condokit import ConDoAdapter, assess, evaluate, plots
+from condokit import BatchAdapter, ConDoAdapter, assess, evaluate, plots
 
 matplotlib.use("Agg")
 
@@ -87,3 +87,56 @@ def test_names_are_not_formulas(rng):
         plots.bland_altman(found.agreement),
     ):
         figure.canvas.draw()
+
+
+@pytest.fixture(scope="module")
+def study():
+    rng = np.random.default_rng(0)
+    site, age = np.repeat(["A", "B", "C"], 50), rng.normal(50, 10, 150)
+    X = rng.normal(size=(150, 3)) + age[:, None] / 10 + (site == "B")[:, None]
+    X[:, 2] *= 1000  # in another unit
+    table = pd.DataFrame(X, columns=["thick", "thin", "volume"])
+    table = table.assign(site=site, age=age, sex=np.resize(["F", "M", "F"], 150))
+    roles = {"batch": "site", "confounders": ["age", "sex"]}
+    adapter = BatchAdapter(reference="A").fit(table, **roles)
+    return adapter, table, evaluate(adapter, table, n_permutations=39)
+
+
+def test_figures_of_a_study(study):
+    adapter, table, found = study
+    assert [axis.get_title(loc="left") for axis in plots.love(found).axes] == ["B", "C"]
+    for axis in plots.map_intervals(adapter).axes:
+        assert len(axis.containers) == 2  # a site each
+    titles = [axis.get_title(loc="left") for axis in plots.components(found).axes[:6]]
+    assert titles == [
+        f"{c}, {when}" for when in ("before", "after") for c in ("site", "age", "sex")
+    ]
+    lines = plots.against(found).axes[0].lines
+    assert [line.get_label() for line in lines] == ["A", "B", "C"]
+    terms = [t.get_text() for t in plots.variance(found).axes[0].get_yticklabels()]
+    assert terms == ["site", "age", "sex", "residual"]
+    assert len(plots.confounders(found).axes) == 2
+    kept = {"assessment": None, "evaluation": found, "formats": ["png"]}
+    names = [name for name, _ in plots.files(adapter, **kept)]
+    assert {"shift.png", "map.png", "components.png", "sites.png", "distribution_2.png"} <= {*names}
+    assert {name.removesuffix(".png") for name in names} <= {*plots.FIGURES}
+
+
+def test_features_of_other_units_have_an_axis_of_their_own(study):
+    adapter, *_ = study
+    figure = plots.site_effects(adapter)
+    names = [[t.get_text() for t in axis.get_yticklabels()] for axis in figure.axes]
+    assert names == [["thick", "thin"], ["volume"]]
+
+
+def test_figures_say_what_they_leave_out(rng):
+    table = pd.DataFrame(rng.normal(size=(60, 50))).rename(columns=str)
+    table["domain"] = np.repeat(["query", "reference"], 30)
+    adapter = ConDoAdapter().fit(table, domain="domain")
+    assert "not shown: 10 features" in plots.site_effects(adapter).get_suptitle()
+    found = evaluate(adapter, table, n_permutations=39)
+    assert "10 more" in plots.love(found).axes[0].get_title(loc="left")
+    with pytest.raises(ValueError, match="no continuous confounder"):
+        plots.against(found)
+    with pytest.raises(ValueError, match="no confounders"):
+        plots.confounders(found)

@@ -17,7 +17,7 @@ from condokit.data.arrays import computing
 from condokit.data.blocks import Blocks
 from condokit.data.measurements import warn_of_columns
 from condokit.data.reader import read_pair, read_two
-from condokit.data.roles import Roles, column_values, is_reference_row
+from condokit.data.roles import Roles, column_values, is_reference_row, remembered
 from condokit.data.study import Study
 from condokit.data.tables import Table
 from condokit.divergences.base import Divergence
@@ -252,6 +252,8 @@ class ConDoAdapter(Adapter):
         roles = Roles(domain, confounders, features, groups, sample_weight, **how_read(self))
         self.fit_domains(read_two(X, roles, self.reference))
         self._domain = domain if isinstance(domain, str) else None
+        own = {"features": features, "groups": groups, "sample_weight": sample_weight}
+        self._roles: dict[str, Any] = remembered(domain=domain, confounders=confounders, **own)
         return self
 
     def partial_fit(
@@ -366,7 +368,11 @@ class ConDoAdapter(Adapter):
         roles = Roles.of_pair(Z, confounders, groups, sample_weight, **settings)
         any_features = takes_any_features(self.map, self.divergence)
         domains = read_pair(X_query, X_reference, roles, any_features)
-        return self.fit_domains(domains, None if pairs is None else check_pairs(pairs, domains))
+        self.fit_domains(domains, None if pairs is None else check_pairs(pairs, domains))
+        own = {"features": features, "groups": groups, "sample_weight": sample_weight}
+        given = confounders if Z_query is None else Z
+        self._roles = remembered(domain=None, confounders=given, **own)
+        return self
 
     @property
     def errors_(self) -> StandardErrors | None:
@@ -513,6 +519,7 @@ class ConDoAdapter(Adapter):
         self.divergence_, self.conditional_ = chosen.divergence, chosen.conditional
         self._labels = domains.labels
         self._domain = None  # the column of X, if it was named
+        self._roles = {}  # of columns, as far as they were named
         self._keep_features(domains.tables[0])
         return self
 

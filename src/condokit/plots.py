@@ -4,6 +4,7 @@ Every function draws from a record, computes nothing of its own, and returns a m
 """
 
 import io
+import textwrap
 from collections.abc import Collection, Iterator
 from importlib import import_module
 from typing import Any
@@ -11,40 +12,111 @@ from typing import Any
 import numpy as np
 
 from condokit.adapter import ConDoAdapter
+from condokit.batches.adapter import BatchAdapter
 from condokit.checks import listing
 from condokit.data.disclosure import size_of
 from condokit.io.formats import need
 from condokit.maps.monotone import drawn_curves
 from condokit.trust.agreement import Agreement
 from condokit.trust.assess import Assessment
-from condokit.trust.evaluate import Evaluation
+from condokit.trust.evaluation import BatchEvaluation, Evaluation
+from condokit.trust.pictures import Pictures
 
 REFERENCE, BEFORE, AFTER = "#6b7280", "#d97706", "#1d4ed8"
-__all__ = ["bland_altman", "densities", "love", "map_curves", "map_intervals", "overlap"]
+__all__ = [
+    "against",
+    "bland_altman",
+    "components",
+    "confounders",
+    "densities",
+    "love",
+    "map_curves",
+    "map_intervals",
+    "overlap",
+    "site_effects",
+    "variance",
+]
 _MOST_ROWS = 40
 _MOST_CURVES = 12
-FIGURES = ("overlap", "shift", "map", *(f"distribution_{k}" for k in range(1, 7)))  # of a report
+_MOST_PANELS = 6  # side by side
+_MOST_NAMED = 12  # sites in a legend
+_NUMBERED = ("agreement", "distribution")
+_SINGLE = ("overlap", "shift", "map", "components", "variance", "against", "confounders", "sites")
+FIGURES = (*_SINGLE, *(f"{name}_{k}" for name in _NUMBERED for k in range(1, 7)))  # of a report
 _INTERVAL = 1.96
+_QUARTILES = ("low", "median", "high")
+_DECADES = 1.0  # of standard deviations that share an axis
 
 
 def files(
-    adapter: ConDoAdapter, assessment: Assessment, evaluation: Evaluation, formats: Collection[str]
+    adapter: ConDoAdapter | BatchAdapter,
+    assessment: Any,
+    evaluation: Evaluation | BatchEvaluation,
+    formats: Collection[str],
 ) -> Iterator[tuple[str, bytes]]:
     """Yield names and contents of the `FIGURES` that there are, as "png", "svg" or "pdf"."""
-    drawn = {"overlap": overlap(assessment)} if len(assessment.strata) else {}
-    drawn["shift"] = love(evaluation)
-    if adapter.map_.kind in ("diagonal", "monotone"):
-        drawn["map"] = (map_curves if adapter.map_.kind == "monotone" else map_intervals)(adapter)
-    for name, feature in zip(FIGURES[3:], evaluation.densities):
-        drawn[name] = densities(evaluation, feature)
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the same every time
-    for name, figure in drawn.items():
+    for name, figure in _drawn(adapter, assessment, evaluation):
         for kind in formats:
             options = {"dpi": 200, "bbox_inches": "tight", "metadata": undated.get(kind)}
             with pyplot().rc_context({"svg.hashsalt": "condokit"}):
                 figure.savefig(file := io.BytesIO(), format=kind, **options)
             yield f"{name}.{kind}", file.getvalue()
         pyplot().close(figure)
+
+
+def _drawn(adapter: Any, assessment: Any, evaluation: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the figures that there are, by name."""
+    if isinstance(assessment, Assessment) and len(assessment.strata):
+        yield "overlap", overlap(assessment)
+    one, maps = _evaluations(evaluation), _maps(adapter)
+    if one:
+        yield "shift", love(evaluation)
+    if {affine.kind for affine, _ in maps.values()} <= {"diagonal"}:
+        yield "map", map_intervals(adapter)
+    elif isinstance(adapter, ConDoAdapter) and adapter.map_.kind == "monotone":
+        yield "map", map_curves(adapter)
+    known: Pictures | None = evaluation.pictures
+    if known is not None:
+        yield "components", components(evaluation)
+        yield "variance", variance(evaluation)
+        if known.confounders:
+            yield "confounders", confounders(evaluation)
+        if known.curves:
+            yield "against", against(evaluation)
+    if all(affine.fitted_on is not None for affine, _ in maps.values()):
+        yield "sites", site_effects(adapter)
+    found = [(name, each.agreement) for name, each in one.items() if each.agreement is not None]
+    for k, (name, agreement) in enumerate(found[:_MOST_PANELS], 1):
+        yield f"agreement_{k}", _of_site(bland_altman(agreement), name)
+    drawn = [(name, each, feature) for name, each in one.items() for feature in each.densities]
+    if len(one) > 1:  # the most shifted feature of every site
+        drawn = [(n, each, next(iter(each.densities))) for n, each in one.items() if each.densities]
+    for k, (name, each, feature) in enumerate(drawn[:_MOST_PANELS], 1):
+        yield f"distribution_{k}", _of_site(densities(each, feature), name)
+
+
+def _of_site(figure: Any, name: str) -> Any:
+    """Say which site a figure is of."""
+    if name:
+        told = figure.get_suptitle()
+        figure.suptitle(f"Site {_literal(name)}{': ' if told else ''}{told}", x=0.01, ha="left")
+    return figure
+
+
+def _evaluations(evaluation: Any) -> dict[str, Evaluation]:
+    """Return what is known of the map of every site; of two domains there is one."""
+    if isinstance(evaluation, Evaluation):
+        return {"": evaluation}
+    return {str(label): one for label, one in evaluation.evaluations.items()}
+
+
+def _maps(adapter: Any) -> dict[str, tuple[Any, Any]]:
+    """Return the map of every site but the reference, and its errors."""
+    if isinstance(adapter, BatchAdapter):
+        labels = [k for k in adapter.maps_ if k != adapter.reference_]
+        return {str(k): (adapter.maps_[k], adapter.errors_[k]) for k in labels}
+    return {"": (adapter.map_, adapter.errors_)}
 
 
 def overlap(assessment: Assessment) -> Any:
@@ -89,12 +161,12 @@ def overlap(assessment: Assessment) -> Any:
     return figure
 
 
-def love(evaluation: Evaluation) -> Any:
-    """Draw the shift of every feature given the confounders, before and after the map.
+def love(evaluation: Evaluation | BatchEvaluation) -> Any:
+    """Draw the shift of every feature given the confounders, before and after the map, by site.
 
     Parameters
     ----------
-    evaluation : Evaluation
+    evaluation : Evaluation or BatchEvaluation
         What `evaluate` returned.
 
     Returns
@@ -112,30 +184,44 @@ def love(evaluation: Evaluation) -> Any:
     >>> figure.axes[0].get_title("left")
     'Shift by feature'
     """
-    sheet = evaluation.features
-    before, after = (np.abs(sheet[f"shift_{name}"]) for name in ("before", "after"))
-    rows = np.argsort(-np.maximum(before, after), kind="stable")[:_MOST_ROWS]
-    figure, (axis,) = _figure(7, 1.2 + 0.24 * len(rows))
+    every = _evaluations(evaluation)
+    worst = sorted(every, key=lambda label: -(every[label].error_before or 0.0))[:_MOST_PANELS]
+    found = {label: one for label, one in every.items() if label in worst}
+    shown, sheets = list(found), [one.features for one in found.values()]
+    sizes = np.abs([[sheet[f"shift_{name}"] for name in ("before", "after")] for sheet in sheets])
+    rows = np.argsort(-sizes.max(axis=(0, 1)), kind="stable")[:_MOST_ROWS]
+    wide = 7 if len(shown) == 1 else 2.4 + 1.9 * len(shown)
+    how = {"sharey": True, "sharex": True}
+    figure, axes = _figure(wide, 1.4 + 0.24 * len(rows), len(shown), **how)
     place = np.arange(len(rows))
-    axis.hlines(place, before[rows], after[rows], color="#d1d5db", zorder=1)
-    axis.scatter(before[rows], place, color=BEFORE, label="before", zorder=2)
-    axis.scatter(after[rows], place, color=AFTER, label="after", zorder=3)
-    axis.axvline(0.1, color=REFERENCE, ls=":", lw=1)
-    _name_rows(axis, [sheet["feature"][i] for i in rows])
-    axis.set_xlim(left=0)
-    more = len(before) - len(rows)
+    for axis, label, (before, after) in zip(axes, shown, sizes):
+        axis.hlines(place, before[rows], after[rows], color="#d1d5db", zorder=1)
+        axis.scatter(before[rows], place, color=BEFORE, marker="s", s=22, label="before", zorder=2)
+        axis.scatter(after[rows], place, color=AFTER, s=24, label="after", zorder=3)
+        axis.axvline(0.1, color=REFERENCE, ls=":", lw=1)
+        axis.set_title(_literal(label), loc="left")
+    names = [str(sheets[0]["feature"][i]) for i in rows]
+    _name_rows(axes[0], names)
+    axes[0].set_xlim(left=0)
+    more = sizes.shape[2] - len(rows)
     title = f"Shift by feature (the largest; {more} more)" if more else "Shift by feature"
-    _label(axis, title, "difference between domains given the confounders, in standard deviations")
-    axis.legend(frameon=False)
+    below = "difference given the confounders, in standard deviations"
+    if len(shown) == 1:
+        _label(axes[0], title, f"{below}; dotted: 0.1")
+    else:
+        figure.suptitle(title, x=0.01, ha="left")
+        sites = _left(len(every) - len(shown), "sites with smaller errors")
+        figure.supxlabel(f"{below}; dotted: 0.1{sites}", fontsize=9)
+    axes[-1].legend(frameon=False)
     return figure
 
 
-def map_intervals(adapter: ConDoAdapter) -> Any:
-    """Draw scales and offsets of a diagonal map with 95% intervals where they are known.
+def map_intervals(adapter: ConDoAdapter | BatchAdapter) -> Any:
+    """Draw scales and offsets of diagonal maps with 95% intervals where they are known.
 
     Parameters
     ----------
-    adapter : ConDoAdapter
+    adapter : ConDoAdapter or BatchAdapter
         A fitted adapter.
 
     Returns
@@ -152,24 +238,38 @@ def map_intervals(adapter: ConDoAdapter) -> Any:
     >>> [axis.get_title("left") for axis in plots.map_intervals(adapter).axes]
     ['scale', 'offset']
     """
-    affine, errors = adapter.map_, adapter.map_se_
-    if affine.kind != "diagonal":
+    maps = _maps(adapter)
+    if any(affine.kind != "diagonal" for affine, _ in maps.values()):
         raise ValueError("Only diagonal maps have one scale and one offset for every feature.")
-    names = affine.get_feature_names_out()
+    names = next(iter(maps.values()))[0].get_feature_names_out()
+    scales = np.array([affine.scale for affine, _ in maps.values()])
     rows = np.arange(len(names))
-    if len(names) > _MOST_ROWS:
-        rows = np.sort(np.argsort(-np.abs(np.log(np.abs(affine.scale))))[:_MOST_ROWS])
-    figure, axes = _figure(9, 1.2 + 0.24 * len(rows), 2, sharey=True)
-    for axis, key, values, neutral, unit in (
-        (axes[0], "scale", affine.scale, 1.0, "times the query's value"),
-        (axes[1], "offset", affine.offset, 0.0, "in units of the reference"),
+    if len(names) > (most := _most_rows(len(maps))):
+        largest = np.abs(np.log(np.abs(scales))).max(axis=0)
+        rows = np.sort(np.argsort(-largest)[:most])
+    step = min(0.24 + 0.08 * (len(maps) - 1), 0.6)
+    figure, axes = _figure(9, 1.2 + step * len(rows), 2, sharey=True)
+    colours, place = _site_colours(adapter), np.arange(len(rows))
+    origin, per, unit = next(iter(maps.values()))[0].fitted_on, np.ones(len(names)), "units"
+    if origin is not None and len(_of_one_size(origin.sd, rows)) > 1:  # no axis suits all of them
+        per, unit = np.where(origin.sd > 0, origin.sd, 1.0), "standard deviations"
+    for axis, key, neutral, below, size in (
+        (axes[0], "scale", 1.0, "times the query's value", per * 0 + 1),
+        (axes[1], "offset", 0.0, f"in {unit} of the feature", per),
     ):
         axis.axvline(neutral, color=REFERENCE, ls=":", lw=1)
-        bars = None if errors is None else _INTERVAL * errors[key][rows]
-        place = np.arange(len(rows))
-        axis.errorbar(values[rows], place, xerr=bars, fmt="o", color=AFTER, ms=4, capsize=2)
-        _label(axis, key, unit)
+        for k, (label, (affine, errors)) in enumerate(maps.items()):
+            bars = None if errors is None else (_INTERVAL * getattr(errors, key) / size)[rows]
+            at = place + _dodge(k, len(maps))
+            dot = {"fmt": "o", "color": colours[label], "ms": 4, "capsize": 2, "label": label}
+            axis.errorbar((getattr(affine, key) / size)[rows], at, xerr=bars, **dot)
+        _label(axis, key, below)
     _name_rows(axes[0], [names[i] for i in rows])
+    if len(maps) > 1:
+        _legend(figure, axes[0], len(maps))
+    if len(names) > len(rows):
+        text = f"{len(rows)} of {len(names)} features, those of the largest and smallest scales"
+        figure.suptitle(text, x=0.01, ha="left", fontsize=9)
     return figure
 
 
@@ -245,7 +345,10 @@ def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
     known = evaluation.densities
     feature = _one_of(known, feature)
     grid, strata = known[feature]["grid"], known[feature]["strata"]
-    figure, axes = _figure(1 + 2.9 * len(strata), 3, len(strata))
+    n, rows = min(len(strata), 3), -(-len(strata) // 3)
+    figure, axes = _figure(1 + 2.2 * n, 0.8 + 2.1 * rows, n, rows=rows)
+    for axis in axes[len(strata) :]:
+        axis.set_visible(False)
     for axis, (name, curves) in zip(axes, strata.items()):
         axis.set_title(_literal(name), loc="left", fontsize=10)
         axis.set_yticks([])
@@ -266,6 +369,316 @@ def densities(evaluation: Evaluation, feature: str | None = None) -> Any:
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(_literal(feature), x=0.01, ha="left")
     return figure
+
+
+def components(evaluation: Evaluation | BatchEvaluation) -> Any:
+    """Draw the first two principal components before and after, by site and by confounder.
+
+    Parameters
+    ----------
+    evaluation : Evaluation or BatchEvaluation
+        What `evaluate` returned.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure: a row before and a row after the maps, on the same axes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit import BatchAdapter, evaluate, plots
+    >>> rng, site = np.random.default_rng(0), np.repeat(["A", "B", "C"], 60)
+    >>> age = rng.normal(50, 10, 180)
+    >>> X = rng.normal(size=(180, 2)) + age[:, None] / 20 + (site == "B")[:, None]
+    >>> roles = {"batch": site, "confounders": {"age": age}}
+    >>> adapter = BatchAdapter(reference="A").fit(X, **roles)
+    >>> figure = plots.components(evaluate(adapter, X, **roles, n_permutations=50))
+    >>> [axis.get_title("left") for axis in figure.axes[:2]]
+    ['site, before', 'age, before']
+    """
+    known = _pictured(evaluation)
+    few = [c for c in known.confounders if c.values is not None or len(c.levels) <= _MOST_NAMED]
+    few = few[: _MOST_PANELS - 3]
+    n = 1 + len(few)
+    figure, axes = _figure(0.8 + 2.6 * max(n, 1.5), 5.6, n, rows=2, sharex=True, sharey=True)
+    for row, when in enumerate(("before", "after")):
+        for k in range(n):
+            axis, (x, y) = axes[row * n + k], known.scores[when].T
+            title = "site" if k == 0 else few[k - 1].name
+            axis.set_title(_literal(f"{title}, {when}"), loc="left", fontsize=10)
+            dots = {"s": 7, "alpha": 0.7, "lw": 0}
+            if k and few[k - 1].values is not None:
+                drawn = axis.scatter(x, y, c=few[k - 1].values, cmap="viridis", **dots)
+                if row:
+                    figure.colorbar(drawn, ax=axis, location="bottom", aspect=30, pad=0.02)
+                continue
+            codes = known.domain if k == 0 else few[k - 1].codes
+            labels = known.labels if k == 0 else [str(level) for level in few[k - 1].levels]
+            for b, colour in enumerate(_colours(len(labels))):
+                here = codes == b
+                axis.scatter(x[here], y[here], color=colour, label=_literal(labels[b]), **dots)
+            if not row and len(labels) <= _MOST_NAMED:
+                axis.legend(frameon=False, fontsize=8, markerscale=2, handletextpad=0.1)
+    share = " and ".join(f"{one:.0%}" for one in known.explained)
+    note = f"Axes: the first two components as recorded ({share} of the variance)"
+    rows = _left(known.n_rows - len(known.domain), "rows")
+    note += f"{rows}{_left(len(known.confounders) - len(few), 'confounders')}."
+    _note(figure, note)
+    return figure
+
+
+def variance(evaluation: Evaluation | BatchEvaluation) -> Any:
+    """Draw what share of the variance site and confounders explain, each given the others.
+
+    Parameters
+    ----------
+    evaluation : Evaluation or BatchEvaluation
+        What `evaluate` returned.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure: medians over features, with lines from the first to the third quartile.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit import BatchAdapter, evaluate, plots
+    >>> rng, site = np.random.default_rng(0), np.repeat(["A", "B", "C"], 60)
+    >>> age = rng.normal(50, 10, 180)
+    >>> X = rng.normal(size=(180, 2)) + age[:, None] / 20 + (site == "B")[:, None]
+    >>> roles = {"batch": site, "confounders": {"age": age}}
+    >>> adapter = BatchAdapter(reference="A").fit(X, **roles)
+    >>> figure = plots.variance(evaluate(adapter, X, **roles, n_permutations=50))
+    >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    ['site', 'age', 'residual']
+    """
+    known = _pictured(evaluation)
+    terms = list(dict.fromkeys(known.shares["term"]))[:_MOST_ROWS]
+    figure, (axis,) = _figure(6, 1.6 + 0.5 * len(terms))
+    for when, colour, step in (("before", BEFORE, -0.18), ("after", AFTER, 0.18)):
+        found = {row["term"]: row for row in known.shares.rows() if row["data"] == when}
+        low, median, high = (np.array([found[t][k] for t in terms]) for k in _QUARTILES)
+        place = np.arange(len(terms)) + step
+        axis.barh(place, median, 0.32, color=colour, label=when)
+        axis.hlines(place, low, high, color="#111827", lw=1)
+    _name_rows(axis, terms)
+    axis.xaxis.set_major_formatter(lambda x, _: f"{x:.0%}")
+    axis.set_xlim(left=0)
+    _label(
+        axis, "Partial shares of variance", "share of a feature's variance, each given the others"
+    )
+    axis.legend(frameon=False)
+    used = len(known.domain)
+    note = f"Median of {known.n_features:,} features; lines: quartiles. Cubic in numbers, no "
+    note += f"interactions; shared parts are in no bar{_left(known.n_rows - used, 'rows')}."
+    _note(figure, note)
+    return figure
+
+
+def against(evaluation: Evaluation | BatchEvaluation, confounder: str | None = None) -> Any:
+    """Draw features against a continuous confounder by site, before and after the maps.
+
+    Parameters
+    ----------
+    evaluation : Evaluation or BatchEvaluation
+        What `evaluate` returned.
+    confounder : str or None, default=None
+        The confounder; None is the first continuous one.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure: means of bins with equal numbers of rows, of the most shifted features.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit import BatchAdapter, evaluate, plots
+    >>> rng, site = np.random.default_rng(0), np.repeat(["A", "B", "C"], 60)
+    >>> age = rng.normal(50, 10, 180)
+    >>> X = rng.normal(size=(180, 2)) + age[:, None] / 20 + (site == "B")[:, None]
+    >>> roles = {"batch": site, "confounders": {"age": age}}
+    >>> adapter = BatchAdapter(reference="A").fit(X, **roles)
+    >>> figure = plots.against(evaluate(adapter, X, **roles, n_permutations=50))
+    >>> len(figure.axes)
+    4
+    """
+    known = _pictured(evaluation)
+    names = list(dict.fromkeys(one["confounder"] for one in known.curves))
+    if not names:
+        raise ValueError("There is no continuous confounder to draw against.")
+    confounder = _one_of(names, confounder)
+    drawn = [one for one in known.curves if one["confounder"] == confounder][:4]
+    n = len(drawn)
+    figure, axes = _figure(1 + 2.3 * n, 5.2, n, rows=2, sharex=True)
+    colours = dict(zip(known.labels, _colours(len(known.labels))))
+    for k, one in enumerate(drawn):
+        axes[k].sharey(axes[n + k])
+        for row, when in enumerate(("before", "after")):
+            axis = axes[row * n + k]
+            for line in one["lines"]:
+                label, colour = line["domain"], colours[line["domain"]]
+                axis.plot(line["x"], line[when], "o-", ms=3, lw=1.2, color=colour, label=label)
+            axis.set_title(_literal(f"{one['feature']}, {when}"), loc="left", fontsize=9)
+        axes[n + k].set_xlabel(_literal(confounder))
+    _legend(figure, axes[0], len(known.labels))
+    used = len(known.domain)
+    note = f"Means of bins of a site's rows{_left(known.n_features - n, 'features')}"
+    _note(figure, f"{note}{_left(known.n_rows - used, 'rows')}.", top=True)
+    return figure
+
+
+def confounders(evaluation: Evaluation | BatchEvaluation) -> Any:
+    """Draw the confounders of every site: boxes of numbers, shares of levels.
+
+    Parameters
+    ----------
+    evaluation : Evaluation or BatchEvaluation
+        What `evaluate` returned.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit import BatchAdapter, evaluate, plots
+    >>> rng, site = np.random.default_rng(0), np.repeat(["A", "B", "C"], 60)
+    >>> age = rng.normal(50, 10, 180)
+    >>> X = rng.normal(size=(180, 2)) + age[:, None] / 20 + (site == "B")[:, None]
+    >>> roles = {"batch": site, "confounders": {"age": age}}
+    >>> adapter = BatchAdapter(reference="A").fit(X, **roles)
+    >>> figure = plots.confounders(evaluate(adapter, X, **roles, n_permutations=50))
+    >>> figure.axes[0].get_title("left")
+    'age'
+    """
+    known = _pictured(evaluation)
+    shown = known.confounders[:_MOST_PANELS]
+    if not shown:
+        raise ValueError("There are no confounders to draw.")
+    n = len(known.labels)
+    size = 1 + 2.8 * max(len(shown), 1.5), 1.4 + 0.3 * n
+    figure, axes = _figure(*size, len(shown), sharey=True)
+    for axis, c in zip(axes, shown):
+        axis.set_title(_literal(c.name), loc="left", fontsize=10)
+        if c.values is not None:
+            parts = [c.values[known.domain == b] for b in range(n)]
+            lines = {"color": "#111827"}
+            axis.boxplot(
+                parts,
+                positions=range(n),
+                orientation="horizontal",
+                showfliers=False,
+                widths=0.6,
+                medianprops=lines,
+                whis=(5, 95),
+            )
+            continue
+        counts = np.array(
+            [np.bincount(c.codes[known.domain == b], minlength=len(c.levels)) for b in range(n)],
+            dtype=float,
+        )
+        shares, start = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), np.zeros(n)
+        for level, share, colour in zip(c.levels, shares.T, _colours(len(c.levels))):
+            axis.barh(range(n), share, 0.6, left=start, color=colour, label=_literal(str(level)))
+            start = start + share
+        axis.set_xlim(0, 1)
+        if len(c.levels) <= _MOST_NAMED:
+            axis.legend(
+                frameon=False,
+                fontsize=8,
+                loc="upper center",
+                ncols=3,
+                bbox_to_anchor=(0.5, -0.12),
+                handlelength=1,
+            )
+    _name_rows(axes[0], known.labels)
+    rows = _left(known.n_rows - len(known.domain), "rows")
+    note = f"Boxes: quartiles, whiskers: 5 to 95%{rows}"
+    note += _left(len(known.confounders) - len(shown), "confounders")
+    figure.suptitle(f"{note}.", x=0.01, ha="left", fontsize=8, color=REFERENCE)
+    return figure
+
+
+def site_effects(adapter: ConDoAdapter | BatchAdapter) -> Any:
+    """Draw what maps add at the mean of every feature, with 95% intervals, features alike together.
+
+    Parameters
+    ----------
+    adapter : ConDoAdapter or BatchAdapter
+        A fitted adapter.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure: one panel for features whose standard deviations are of one order of size.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from condokit import BatchAdapter, evaluate, plots
+    >>> rng, site = np.random.default_rng(0), np.repeat(["A", "B", "C"], 60)
+    >>> age = rng.normal(50, 10, 180)
+    >>> X = rng.normal(size=(180, 2)) + age[:, None] / 20 + (site == "B")[:, None]
+    >>> roles = {"batch": site, "confounders": {"age": age}}
+    >>> adapter = BatchAdapter(reference="A").fit(X, **roles)
+    >>> len(plots.site_effects(adapter).axes)
+    1
+    """
+    maps = _maps(adapter)
+    affine = next(iter(maps.values()))[0]
+    if any(one.fitted_on is None for one, _ in maps.values()):
+        raise ValueError("The maps do not say what data they were fitted on.")
+    if affine.is_rectangular:
+        raise ValueError("A map between different features adds nothing to a feature.")
+    names = [str(name) for name in affine.get_feature_names_out()]
+    found = []
+    for one, errors in maps.values():
+        mean = one.fitted_on.mean[None]
+        error = None if errors is None else errors.of_mapped(mean, one)[0]
+        found.append(((one(mean) - mean)[0], error))
+    sd = np.nanmean([one.fitted_on.sd for one, _ in maps.values()], axis=0)
+    size = np.max([np.abs(change) for change, _ in found], axis=0) / np.where(sd > 0, sd, 1.0)
+    most = _most_rows(len(maps))
+    rows = np.sort(np.argsort(-np.nan_to_num(size), kind="stable")[:most])
+    panels = _of_one_size(sd, rows)
+    step = min(0.24 + 0.07 * (len(maps) - 1), 0.6)
+    heights = [1 + step * len(panel) for panel in panels]
+    figure, axes = _figure(
+        7, 0.9 + sum(heights), rows=len(panels), gridspec_kw={"height_ratios": heights}
+    )
+    colours = _site_colours(adapter)
+    for axis, panel in zip(axes, panels):
+        axis.axvline(0, color=REFERENCE, ls=":", lw=1)
+        for k, (label, (change, error)) in enumerate(zip(maps, found)):
+            bars = None if error is None else _INTERVAL * error[panel]
+            at = np.arange(len(panel)) + _dodge(k, len(maps))
+            dot = {"fmt": "o", "color": colours[label], "ms": 4, "capsize": 2, "label": label}
+            axis.errorbar(change[panel], at, xerr=bars, **dot)
+        _name_rows(axis, [names[j] for j in panel])
+    _label(axes[0], "Change at the mean of a site", "")
+    axes[-1].set_xlabel("what the map adds, in units of the feature, with 95% intervals")
+    if len(maps) > 1:
+        _legend(figure, axes[0], len(maps))
+    if len(rows) < len(names):
+        text = f"The {len(rows)} largest changes in sd{_left(len(names) - len(rows), 'features')}."
+        _note(figure, text, top=True)
+    return figure
+
+
+def _of_one_size(sd: Any, rows: Any) -> list[Any]:
+    """Return rows by features whose standard deviations are of the same size, in their order."""
+    size = np.log10(np.where(sd > 0, sd, 1.0))[rows]
+    order, groups = np.argsort(size, kind="stable"), list[list[int]]()
+    for i in order:
+        if not groups or size[i] - size[groups[-1][0]] > _DECADES:
+            groups.append([])
+        groups[-1].append(int(i))
+    return [rows[sorted(group)] for group in sorted(groups, key=min)]
 
 
 def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
@@ -308,6 +721,14 @@ def bland_altman(agreement: Agreement, feature: str | None = None) -> Any:
     axis.set_ylabel("mapped minus reference")
     title = f"{_literal(feature)}: {agreement.n_pairs} pairs"
     _label(axis, title, "mean of mapped and reference value")
+    told = [
+        f"{name.upper()} {agreement.features[f'{name}_before'][j]:.2f} before, "
+        f"{agreement.features[f'{name}_after'][j]:.2f} after"
+        for name in ("icc", "ccc")
+        if agreement.features[f"{name}_after"][j] is not None
+    ]
+    left = " Each pair was left out of the fit in turn." * (agreement.mapped_by == "left out")
+    _note(figure, f"{'; '.join(told)}.{left}{_left(len(names) - 1, 'features', ' Not shown: ')}")
     return figure
 
 
@@ -329,6 +750,54 @@ def _figure(
     return figure, axes.ravel()
 
 
+def _pictured(evaluation: Evaluation | BatchEvaluation) -> Pictures:
+    if evaluation.pictures is None:
+        raise ValueError("No rows are known of which a figure could be drawn.")
+    return evaluation.pictures
+
+
+def _colours(n: int) -> list[Any]:
+    """Return as many colours: ten that differ well, of more the colours between them."""
+    if n <= 10:
+        return [pyplot().get_cmap("tab10")(k) for k in range(n)]
+    return [pyplot().get_cmap("turbo")(k / (n - 1)) for k in range(n)]
+
+
+def _most_rows(n_sites: int) -> int:
+    """Return how many features are drawn, so that a figure of all sites fits a page."""
+    return max(min(_MOST_ROWS, 4 * _MOST_ROWS // n_sites), 5)
+
+
+def _site_colours(adapter: Any) -> dict[str, Any]:
+    """Return the colour of every site, the same in all figures; of a single map its own."""
+    if not isinstance(adapter, BatchAdapter):
+        return {"": AFTER}
+    return dict(zip(map(str, adapter.maps_), _colours(len(adapter.maps_))))
+
+
+def _dodge(k: int, n: int) -> float:
+    return 0.0 if n == 1 else 0.6 * (k / (n - 1) - 0.5)
+
+
+def _legend(figure: Any, axis: Any, n: int) -> None:
+    """Name sites below all panels, if there are not too many of them."""
+    if n <= 3 * _MOST_NAMED:
+        how = {"loc": "outside lower center", "ncols": min(n, 6), "frameon": False, "fontsize": 8}
+        figure.legend(*axis.get_legend_handles_labels(), **how)
+
+
+def _left(n: int, what: str, before: str = "; not shown: ") -> str:
+    """Say what a figure leaves out, nothing if it is complete."""
+    return f"{before}{n:,} {what[:-1] if n == 1 else what}" if n > 0 else ""
+
+
+def _note(figure: Any, text: str, top: bool = False) -> None:
+    """Write a line below a figure, or above it."""
+    how: dict[str, Any] = {"x": 0.01, "ha": "left", "fontsize": 8, "color": REFERENCE}
+    text = "\n".join(textwrap.wrap(text, int(12.5 * figure.get_figwidth())))
+    (figure.suptitle if top else figure.supxlabel)(text, **how)
+
+
 def _label(axis: Any, title: str, below: str) -> None:
     axis.set_title(title, loc="left")
     axis.set_xlabel(below)
@@ -336,7 +805,7 @@ def _label(axis: Any, title: str, below: str) -> None:
 
 def _name_rows(axis: Any, names: list[str]) -> None:
     axis.set_yticks(np.arange(len(names)), [_literal(name) for name in names])
-    axis.invert_yaxis()
+    axis.set_ylim(len(names) - 0.4, -0.6)
 
 
 def _one_of(known: Collection[str], feature: str | None) -> str:

@@ -135,7 +135,6 @@ def test_islands(made, capsys):
         (["fit", "all.csv", "--batch", "sight", "-o", "m.json"], "Did you mean 'site'"),
         (["fit", "all.csv", "--batch", "site", "-o", "m.json"], "--reference-label must name"),
         (["fit", "all.csv", *DATA, "--domain", "site", "-o", "m.json"], "or --batch"),
-        (["fit", "all.csv", *DATA, "--table", "t.csv", "-o", "m.json"], "--table"),
         (["check", "all.csv", "--domain", "site", "--reference-label", "A"], "use --batch"),
         (["plan", "all.csv", "--domain", "site", "--reference-label", "A"], "needs --batch"),
         (["check", "all.csv", "--bridge", "note", "--reference", "all.csv"], "--bridge"),
@@ -158,3 +157,21 @@ def test_an_unknown_batch_is_named(made, capsys):
     code, _, err = run(capsys, "apply", "maps.json", "new.csv", "-o", "out.csv")
     assert code == 2
     assert "has no column 'site'" in err
+
+
+def test_a_report_with_table_figures_and_tolerances(made, capsys):
+    arguments = ["all.csv", *DATA, "-o", "r.html", "--table", "t.csv", "--figures", "out"]
+    code, _, err = run(
+        capsys, "report", *arguments, "--tolerance", "f0=9", "--tolerance", "f1=1e-9"
+    )
+    assert code == 0
+    table = pd.read_csv("t.csv")
+    assert len(table) == 3 * 12
+    assert {"batch", "verdict", "change_low", "error_after_high", "scale_high"} <= {*table.columns}
+    assert {"shift.png", "components.png", "sites.png"} <= {p.name for p in Path("out").iterdir()}
+    assert "Within limits" in err
+    assert err.count("yes") == 3
+    page = Path("r.html").read_text()
+    assert "within 9: yes" in page.replace("<wbr>", "").replace("</bdi>", "")
+    code, _, err = run(capsys, "report", *arguments, "--force", "--tolerance", "f0")
+    assert (code, "FEATURE=ERROR" in err) == (2, True)

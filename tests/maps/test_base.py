@@ -143,3 +143,24 @@ def test_what_has_no_place_among_columns():
         AffineMap([2.0], [1.0], ["b"]).among(["a", "c"])
     with pytest.raises(ValueError, match="with names"):
         AffineMap([2.0], [1.0]).among(["a"])
+
+
+def test_a_map_of_some_features_leaves_the_others(rng):
+    X = np.abs(rng.normal(size=(20, 3))) + 1
+    knots = np.tile(np.linspace(0.5, 4, 5), (3, 1))
+    for affine in (
+        AffineMap(
+            [2.0, 3.0, 0.5], [1.0, 2.0, 3.0], ["a", "b", "c"], links={"a": "log", "b": "log"}
+        ),
+        MonotoneMap(knots, knots**2, feature_names=["a", "b", "c"]),
+    ):
+        some = affine.only(["b"])
+        np.testing.assert_allclose(some(X)[:, [0, 2]], X[:, [0, 2]])
+        np.testing.assert_allclose(some(X)[:, 1], affine(X)[:, 1])
+        assert some.feature_names == affine.feature_names
+        assert type(some).from_dict(some.to_dict()) == some
+        with pytest.raises(ValueError, match="no feature of the map"):
+            affine.only(["d"])
+    assert AffineMap([2.0, 3.0], [0.0, 0.0]).only([1]).scale.tolist() == [1.0, 3.0]
+    with pytest.raises(ValueError, match="mixes features"):
+        AffineMap(np.eye(2) + 0.1, [0.0, 0.0], ["a", "b"]).only(["a"])

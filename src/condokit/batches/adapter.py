@@ -11,10 +11,13 @@ from sklearn.utils.validation import check_is_fitted
 from condokit.adapter import ConDoAdapter
 from condokit.batches.estimate import (
     estimate,
+    expected_errors,
     identity,
     is_joint,
     shared,
+    some_rows,
     towards_centre,
+    unit_of,
     with_expected,
 )
 from condokit.batches.graph import Graph
@@ -27,6 +30,7 @@ from condokit.batches.record import (
     plain,
     settings_of,
     with_added,
+    with_errors,
 )
 from condokit.checks import Array, Note, check_number, check_word, listing, noting, refusal
 from condokit.compare.weak_points import batch_weak_points
@@ -34,7 +38,7 @@ from condokit.data.arrays import computing
 from condokit.data.blocks import Blocks
 from condokit.data.measurements import warn_of_columns
 from condokit.data.reader import read
-from condokit.data.roles import Roles, batch_of_rows
+from condokit.data.roles import Roles, batch_of_rows, recalled, remembered
 from condokit.data.study import Study
 from condokit.data.tables import Table
 from condokit.fit.estimator import Adapter, how_read, map_rows
@@ -168,6 +172,8 @@ class BatchAdapter(Adapter):
             The fitted adapter itself.
         """
         self.fit_study(self.read(X, batch, confounders, features, groups, sample_weight, bridge))
+        given = {"confounders": confounders, "groups": groups, "sample_weight": sample_weight}
+        self._roles = remembered(batch=batch, bridge=bridge, **given)
         if isinstance(batch, str):
             self.provenance_ = {**self.provenance_, "column": batch}
         return self
@@ -180,12 +186,22 @@ class BatchAdapter(Adapter):
         given = replace(given, features=None) if common else given
         return read(X, given).compared().with_known_features(common)
 
-    def read_as_fitted(self, X: Any, batch: Any, confounders: Any, *roles: Any) -> Study:
-        """Read a table with the features of the maps, unless it is read."""
+    def read_as_fitted(self, X: Any, *roles: Any) -> Study:
+        """Read a table with the features of the maps, unless it is read; roles as `fit` has them.
+
+        In this order: batch, confounders, groups, sample_weight, bridge.
+        """
         check_is_fitted(self)
-        names = getattr(self, "feature_names_in_", None)
-        chosen = self._columns if names is None else list(names)
-        return X if isinstance(X, Study) else self.read(X, batch, confounders, chosen, *roles)
+        if isinstance(X, Study):
+            return X
+        names = ("batch", "confounders", "groups", "sample_weight", "bridge")
+        given = recalled(getattr(self, "_roles", {}), dict(zip(names, roles)))
+        return self._read_known(X, *given.values())
+
+    def _read_known(self, X: Any, batch: Any, confounders: Any, *others: Any) -> Study:
+        known = getattr(self, "feature_names_in_", None)
+        chosen = self._columns if known is None else list(known)
+        return X if isinstance(X, Study) else self.read(X, batch, confounders, chosen, *others)
 
     def one_adapter(self) -> ConDoAdapter:
         """Return the adapter whose settings the maps have."""
@@ -341,7 +357,7 @@ class BatchAdapter(Adapter):
         check_is_fitted(self)
         if features is not None and not (isinstance(X, Study) or _is_common(features)):
             self._refuse_other_features(X, features)
-        study = self.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
+        study = self._read_known(X, batch, confounders, groups, sample_weight, bridge)
         new = [b for b, label in enumerate(study.labels) if label not in self.maps_]
         if len(new) != 1 or study.n_domains < 2:
             text = "{@'batch'} must have one label that is new, beside known ones. New: {new}; "
@@ -359,21 +375,25 @@ class BatchAdapter(Adapter):
         share = np.array([study.size(b) for b in moved], dtype=float)
         share /= share.sum()
         others = [study.labels[b] for b in moved]
-        carried = shared(share, np.array([before[k].error_after for k in others]))
         near = others[int(share.argmax())]
-        facts = replace(
-            facts,
-            path=[label, *self.paths_.get(near, [near])],
-            error_before=float(np.hypot(facts.error_before, carried)),
-            error_after=float(np.hypot(facts.error_after, carried)),
-        )
+        facts = replace(facts, path=[label, *self.paths_.get(near, [near])])
         # errors of the new map, and on top of them those of the known rows
-        own = other.maps_[label]
-        known = identity(study, own.links).with_errors(
+        new_map = other.maps_[label]
+        known = identity(study, new_map.links).with_errors(
             of_rows([self.maps_[k] for k in others], share)
         )
-        errors = known.compose(own).errors
-        self.maps_ = {**self.maps_, label: own.with_errors(errors)}
+        errors = known.compose(new_map).errors
+        if errors is not None:
+            linked = replace(study, links=new_map.links)
+            rows = some_rows(linked, [study.labels.index(k) for k in (label, *others)])
+            centre = self.reference_ if self.reference_ in others else near
+            unit = unit_of(rows[study.labels.index(centre)], self.maps_[centre])
+            facts = with_errors(facts, expected_errors(new_map, errors, rows[new[0]], unit))
+        else:  # of the maps of a file errors of values are known, not those of each map
+            carried = shared(share, np.array([before[k].error_after for k in others]))
+            own_errors = facts.error_before, facts.error_after
+            facts = with_errors(facts, [float(np.hypot(one, carried)) for one in own_errors])
+        self.maps_ = {**self.maps_, label: new_map.with_errors(errors)}
         self.paths_ = {**self.paths_, label: facts.path}
         self.report_ = replace(self.report_, batches={**before, label: facts})
         account = self.provenance_, other.provenance_, self.report_

@@ -256,7 +256,7 @@ def _along_paths(
     return maps, errors, facts
 
 
-def _some_rows(study: Study, batches: list[int]) -> dict[int, Array]:
+def some_rows(study: Study, batches: list[int]) -> dict[int, Array]:
     """Return some rows of every batch."""
     if not study.is_whole:  # two rows with the same mean and spread
         stats = study.moments()
@@ -277,18 +277,39 @@ def with_expected(found: Estimate, study: Study) -> Estimate:
     :math:`after^2 = E s^2`, over rows and features.
     """
     linked = replace(study, links=found.maps[found.reference].links)
-    rows = _some_rows(linked, list(found.maps))
-    unit = ones_for_zeros(np.nan_to_num(np.nanstd(rows[found.reference], axis=0)))
+    rows = some_rows(linked, list(found.maps))
+    unit = unit_of(rows[found.reference])
     expected = {}
     for b, X in rows.items():
         errors = found.errors[b]
         if errors is None:
             expected[b] = np.nan, np.nan
             continue
-        moved = (found.maps[b].without_links(X) - X) / unit
-        noise = float(np.nanmean((errors.std(X) / unit) ** 2))
-        expected[b] = float(np.sqrt(np.nanmean(moved**2) + noise)), float(np.sqrt(noise))
+        expected[b] = expected_errors(found.maps[b], errors, X, unit)
     return replace(found, expected=expected)
+
+
+def unit_of(reference: Array, affine: Any = None) -> Array:
+    """Return standard deviations of the features of reference rows, or of rows mapped to it."""
+    rows = reference if affine is None else affine.without_links(reference)
+    return ones_for_zeros(np.nan_to_num(np.nanstd(rows, axis=0)))
+
+
+def expected_errors(
+    affine: Any, errors: StandardErrors, X: Array, unit: Array
+) -> tuple[float, float]:
+    """Return the expected error of rows before and after their map; see `with_expected`."""
+    noise = mean_square(errors.std(X) / unit).mean()
+    before = mean_square((affine.without_links(X) - X) / unit).mean() + noise
+    return float(np.sqrt(before)), float(np.sqrt(noise))
+
+
+def mean_square(values: Array) -> Array:
+    """Return the mean square of every feature; 0 of one without values."""
+    known = ~np.isnan(values)
+    return np.asarray(np.square(values, where=known, out=np.zeros(values.shape)).sum(axis=0)) / (
+        np.maximum(known.sum(axis=0), 1)
+    )
 
 
 def towards_centre(found: Estimate, study: Study, graph: Graph) -> Estimate:
@@ -301,7 +322,7 @@ def towards_centre(found: Estimate, study: Study, graph: Graph) -> Estimate:
     if any(one.kind != "diagonal" for one in found.maps.values()):
         raise refusal("{@reference='consensus'} needs diagonal maps. Name a reference.")
     linked = replace(study, links=found.maps[found.reference].links)
-    rows = _some_rows(linked, list(found.maps))
+    rows = some_rows(linked, list(found.maps))
     size = {b: study.size(b) for b in found.maps}
     share = {b: n / sum(size.values()) for b, n in size.items()}
     a = np.exp(-sum(share[b] * np.log(one.scale) for b, one in found.maps.items()))

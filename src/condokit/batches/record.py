@@ -1,7 +1,7 @@
 """What is known of the maps of many batches: facts that print, and that go into their file."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from condokit.batches.graph import Graph
@@ -74,9 +74,9 @@ class BatchReport:
                 "label": plain(label),
                 "rows": one.rows,
                 "path": [plain(step) for step in one.path],
-                "overlap": round(one.overlap, 3),
+                "overlap": one.overlap,
                 "bridges": one.bridges,
-                **{n: round(e, 4) if (e := getattr(one, n)) == e else None for n in ERRORS},
+                **{n: e if (e := getattr(one, n)) == e else None for n in ERRORS},
             }
             for label, one in self.batches.items()
         ]
@@ -94,6 +94,12 @@ class BatchReport:
         return "\n".join([*lines, f"reference: {self.why}; errors in sd of the reference"])
 
 
+def with_errors(facts: BatchFacts, expected: Sequence[float]) -> BatchFacts:
+    """Return facts with other expected errors, before and after, rounded as all doors say them."""
+    before, after = (round(e, 4) for e in expected)
+    return replace(facts, error_before=before, error_after=after)
+
+
 def facts_of(
     graph: Graph, paths: dict[int, list[int]], expected: Mapping[int, tuple[float, float]]
 ) -> dict[Any, BatchFacts]:
@@ -102,10 +108,12 @@ def facts_of(
     for b, path in sorted(paths.items()):
         with_next = 1.0, 0
         if path[1:]:
-            with_next = graph.overlap(b, path[1]), int(graph.bridges[b, path[1]])
+            overlap = round(graph.overlap(b, path[1]), 3)  # once, so that all doors say the same
+            with_next = overlap, int(graph.bridges[b, path[1]])
         rows, names = hidden_counts(graph.rows[[b]])[0], [labels[k] for k in path]
         errors = expected.get(b, (float("nan"), float("nan")))
-        facts[labels[b]] = BatchFacts(rows, names, *with_next, *errors)
+        known = BatchFacts(rows, names, *with_next, *errors)
+        facts[labels[b]] = with_errors(known, errors)
     return facts
 
 

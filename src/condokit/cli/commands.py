@@ -191,8 +191,6 @@ def fit(
     check_outputs(outputs, force, as_json, inputs=(new, *options["more"], options["reference"]))
     if adapted is not None and (new == "-" or options["more"]):
         raise click.UsageError("--adapted reads one file NEW again; use apply for others.")
-    if many and table is not None:
-        raise click.UsageError("--table does not go with many batches: see the report.")
     fitted = Fitted(arguments, {**options, "report": report, "adapted": adapted})
     fitted.check_required(options["require"])
     affine, content = fitted.map_file()
@@ -348,6 +346,12 @@ def apply_(
     default=["png"],
     help="Format of figures; repeatable.",
 )
+@shared.several(
+    "--tolerance",
+    "tolerance",
+    metavar="FEATURE=ERROR",
+    help="The systematic error that is allowed, in the feature's unit; repeatable.",
+)
 @shared.running
 def report(
     arguments: list[str], /, output: str, figures: str | None, formats: Any, **options: Any
@@ -364,8 +368,6 @@ def report(
     drawn = drawn if folder.is_dir() else []
     inputs = (options["new"], *options["more"], options["reference"])
     check_outputs([output, options["table"], *drawn], force, options["as_json"], inputs)
-    if (options["batch"] is not None or options["more"]) and (figures or options["table"]):
-        raise click.UsageError("--figures and --table do not go with many batches.")
     fitted = Fitted(arguments, {**options, "report": output})
     record = fitted.account("report.html")
     made = fitted.pages(record, output, options["table"])

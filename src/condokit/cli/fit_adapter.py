@@ -48,6 +48,7 @@ class Fitted:
             self.data, label = read_sites(options)
         self.column = options["domain"] or options["batch"]
         self.adapter: Any = _adapter(options, self.watched)
+        self.tolerance = _tolerances(options.get("tolerance") or ())
         self.is_study = bool(options["batch"] is not None or options["more"])
         if not self.has_rows:
             self.is_study = len({label for part in self.data for label in part.labels}) > 2
@@ -139,11 +140,12 @@ class Fitted:
 
         with progress("", shown=self.watched, doing="Evaluating the map"):
             if not self.is_study:
-                return judged(self.adapter, self.domains)
+                return judged(self.adapter, self.domains, None, None, self.tolerance)
             from condokit.trust.assess import assess
             from condokit.trust.evaluate import evaluate
 
-            return assess(self.data, adapter=self.adapter), evaluate(self.adapter, self.data)
+            after = evaluate(self.adapter, self.data, tolerance=self.tolerance)
+            return assess(self.data, adapter=self.adapter), after
 
     def account(self, *written: str, made: bytes = b"") -> dict[str, Any]:
         """Return the record of the report, which knows the file of the map that it goes with."""
@@ -352,6 +354,17 @@ def _content(path: str) -> str:
     if len(files) == 1 and size <= IN_MEMORY:
         return sha256(path)
     return f"{len(files)} files, {size} bytes"
+
+
+def _tolerances(given: tuple[str, ...]) -> dict[str, float] | None:
+    """Return allowable errors by feature, of options such as region=0.05."""
+    found: dict[str, float] = {}
+    for text in given:
+        feature, sign, limit = text.rpartition("=")
+        if not sign:
+            raise click.UsageError(f"--tolerance {text}: write FEATURE=ERROR.")
+        found[feature] = _number("--tolerance", limit)
+    return found or None
 
 
 def _family(name: str, links: tuple[str, ...]) -> Any:

@@ -97,9 +97,7 @@ def _named(parts: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(parts[: _MOST_NAMED - 1][: len(parts) - 1]), last]))
 
 
-def warn_of_few_to_smooth(
-    conditional: Conditional, comparison: Comparison, n_numbers: int
-) -> None:
+def warn_of_few_to_smooth(conditional: Conditional, comparison: Comparison, n_numbers: int) -> None:
     """Warn if means and spreads given the confounders are smoothed from very few rows.
 
     A kernel does not smooth across categories, and the rows near a point thin out with every

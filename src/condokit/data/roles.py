@@ -22,6 +22,8 @@ from condokit.data.measurements import measurements, mostly_zero
 from condokit.data.noise import check_reliability, repeats_of
 from condokit.data.tables import Table, as_narwhals, refuse_duplicates
 
+AS_VALUES = "(values)"  # a role that was not given as a name, and cannot be remembered
+
 
 @dataclass(frozen=True)
 class Roles:
@@ -89,6 +91,25 @@ class Roles:
         if isinstance(weight, str):
             weight = one_column(table, "sample_weight", weight, taken)
         return RoleColumns(table, taken, label, columns, weights=weight, **others)
+
+
+def remembered(**given: Any) -> dict[str, Any]:
+    """Return roles that were given as names, which hold for other tables, too; else `AS_VALUES`."""
+    return {name: value if _names(value) else AS_VALUES for name, value in given.items()}
+
+
+def recalled(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return roles as they are given, and where they are not (None), as `fit` was told them."""
+    found = {name: known.get(name) if value is None else value for name, value in given.items()}
+    if lost := [name for name, value in found.items() if value is AS_VALUES]:
+        text = "{names} were given to fit as values, not as names of columns. Give them here, too."
+        raise refusal(text, names=listing(lost))
+    return found
+
+
+def _names(value: Any) -> bool:
+    is_list = isinstance(value, list | tuple) and all(isinstance(one, str | int) for one in value)
+    return value is None or isinstance(value, str) or is_list
 
 
 @dataclass(frozen=True)

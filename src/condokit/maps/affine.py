@@ -112,6 +112,9 @@ class AffineMap(Map):
                 found[name][places] = part
         return found
 
+    def _only(self, kept: Array) -> dict[str, Any]:
+        return {"scale": np.where(kept, self.scale, 1.0), "offset": np.where(kept, self.offset, 0)}
+
     def depends(self, marked: Array) -> Array:  # noqa: D102
         return self.matrix.depends(marked)
 

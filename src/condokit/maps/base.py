@@ -128,6 +128,45 @@ class Map(TransformerMixin, BaseEstimator, ABC):
           x0 -> 6 * x0 + 1
         """
 
+    def only(self, names: Sequence[str | int]) -> "Self":
+        """Return the map that changes some features and leaves all others as they are.
+
+        Parameters
+        ----------
+        names : sequence of str or int
+            The features to change: names, or positions if the map has no names. Those that are
+            better for the map are ``[f for f in features if f not in evaluation.leave_alone]``.
+
+        Returns
+        -------
+        AffineMap or MonotoneMap
+            A map of the same features; an error for matrices, whose features go together.
+
+        Examples
+        --------
+        >>> from condokit import AffineMap
+        >>> AffineMap([2.0, 3.0], [1.0, 1.0], ["a", "b"]).only(["b"])
+        AffineMap of 2 features (diagonal)
+          a -> 1 * a + 0
+          b -> 3 * b + 1
+        """
+        if self.kind not in ("diagonal", "monotone"):
+            raise ValueError("A matrix mixes features: its map cannot be of some of them only.")
+        known: Sequence[Any] = self.feature_names or range(self.n_features_in_)
+        if strange := [name for name in names if name not in known]:
+            raise ValueError(f"'names' has {listing(strange)}, which is no feature of the map.")
+        kept = np.array([name in names for name in known])
+        links = self.links
+        if links is not None:
+            links = tuple(link if keep else None for link, keep in zip(links, kept))
+        told: dict[str, Any] = {"links": links, "feature_names": self.feature_names}
+        told |= {"fitted_on": self.fitted_on, "provenance": self.provenance}
+        return type(self)(**self._only(kept), **told)
+
+    def _only(self, kept: Array) -> dict[str, Any]:
+        """Return the numbers of the map with no change of the features that are not kept."""
+        raise NotImplementedError
+
     @abstractmethod
     def formula(self, j: int, names: Sequence[str]) -> str:
         """Write one output in terms of the features."""

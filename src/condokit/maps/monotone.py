@@ -120,6 +120,14 @@ class MonotoneMap(Map):
             result[:, j] = interpolated(X[:, j], *curve)
         return result
 
+    def _only(self, kept: Array) -> dict[str, Any]:
+        knots, values, slopes = (part.copy() for part in self.arrays().values())
+        if self.links is not None:  # the others lose their links
+            lost = [link is not None and not keep for link, keep in zip(self.links, kept)]
+            knots[lost] = np.arange(knots.shape[1])
+        values[~kept], slopes[~kept] = knots[~kept], 1.0
+        return {"knots": knots, "values": values, "slopes": slopes}
+
     def log_slopes(self, X: Array) -> Array:
         """Return the sum over features of the logarithms of slopes at every row."""
         total = np.zeros(len(X))

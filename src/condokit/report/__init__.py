@@ -18,6 +18,7 @@ def save(
     path: str | os.PathLike[str],
     adapter: ConDoAdapter | BatchAdapter,
     X: Any,
+    X_reference: Any = None,
     *,
     domain: Any = None,
     batch: Any = None,
@@ -36,9 +37,10 @@ def save(
         The file to write.
     adapter : ConDoAdapter or BatchAdapter
         A fitted adapter.
-    X, domain, batch, confounders, features, groups, sample_weight, bridge
-        The table that it was fitted on, as in `ConDoAdapter.fit`; of a `BatchAdapter`, `batch` in
-        place of `domain`, as in `BatchAdapter.fit`.
+    X, X_reference, domain, batch, confounders, features, groups, sample_weight, bridge
+        The table that it was fitted on, as in `ConDoAdapter.fit`, or both, as in `fit_pair`; of a
+        `BatchAdapter`, `batch` in place of `domain`, as in `BatchAdapter.fit`. Roles that were
+        names of columns need not be given again.
     force : bool, default=False
         Replace an existing file.
 
@@ -64,7 +66,8 @@ def save(
         study = adapter.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
         page = render_study(record := build_study(adapter, study))
     else:
-        domains = read_as_fitted(adapter, X, domain, confounders, features, groups, sample_weight)
+        roles = domain, confounders, features, groups, sample_weight
+        domains = read_as_fitted(adapter, X, *roles, other=X_reference)
         page = render(record := build(adapter, domains))
     write_files({path: page.encode()}, force)
     return record

@@ -16,9 +16,11 @@ from condokit.maps.affine import AffineMap
 from condokit.maps.monotone import drawn_curves
 from condokit.maps.provenance import setting, versions
 from condokit.maps.standard_errors import StandardErrors
+from condokit.report.pictures import pictured
 from condokit.solvers.lbfgs import threads
 from condokit.trust.assess import Assessment, assess
-from condokit.trust.evaluate import Evaluation, evaluate
+from condokit.trust.evaluate import evaluate
+from condokit.trust.evaluation import Evaluation
 from condokit.trust.sensitivity import degrees_of_freedom, hidden_bounds, robustness_value
 
 FORMAT, SCHEMA = "condokit-report", 1
@@ -86,6 +88,9 @@ def build(
         "fit": _fit(adapter),
         "uncertainty": {**_uncertainty(adapter), "strongest": strongest},
         "features": features.to_dict(),
+        "counted": "" if evaluation is None else evaluation.counted,
+        "leave_alone": [] if evaluation is None else evaluation.leave_alone,
+        "pictures": None if evaluation is None else pictured(evaluation.pictures),
         "densities": [] if evaluation is None else list(_densities(evaluation, features)),
         "reproduce": reproduce(_used(adapter, domains), command, inputs),
     }
@@ -95,7 +100,11 @@ def build(
 
 
 def judged(
-    adapter: ConDoAdapter, domains: Study, before: Any = None, after: Any = None
+    adapter: ConDoAdapter,
+    domains: Study,
+    before: Any = None,
+    after: Any = None,
+    tolerance: Any = None,
 ) -> tuple[Assessment | None, Evaluation | None]:
     """Return what is known before and after the map; nothing of one between different features."""
     if adapter.map_.is_rectangular or domains.is_rectangular:
@@ -103,7 +112,7 @@ def judged(
     limits = {name: getattr(adapter, name) for name in ("warn_overlap", "min_overlap")}
     with threads(adapter.n_jobs):
         before = before or assess(domains, domain=None, **limits)
-        return before, after or evaluate(adapter, domains, domain=None)
+        return before, after or evaluate(adapter, domains, domain=None, tolerance=tolerance)
 
 
 def _uncertainty(adapter: ConDoAdapter) -> dict[str, Any]:

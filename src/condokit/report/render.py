@@ -26,8 +26,8 @@ _COLUMNS = {
     "domain_auc": "Telling apart",
     "explained": "Explained",
     "kept": "Kept",
-    "silhouette_domain": "Clumping: data set",
-    "silhouette_confounders": "Clumping: confounders",
+    "silhouette_domain": "Silhouette: data set",
+    "silhouette_confounders": "Silhouette: confounders",
 }
 _VERSIONS = {
     "as is": "As it is",

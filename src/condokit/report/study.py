@@ -11,12 +11,24 @@ from condokit.data.records import Sheet, plain
 from condokit.data.study import Study
 from condokit.maps.profile import profile
 from condokit.report.contents import LEVEL_OF, capital, parameters, reproduce, tidy, told_finding
+from condokit.report.pictures import pictured, sites_table
 from condokit.report.render import page
 from condokit.trust.assess import BatchAssessment, assess
-from condokit.trust.evaluate import BatchEvaluation, evaluate
+from condokit.trust.evaluate import evaluate
+from condokit.trust.evaluation import BatchEvaluation, Evaluation, stacked
 
 FORMAT, SCHEMA = "condokit-study", 1
-_MOST_CHANGED = 10  # features of a batch
+_MOST_CHANGED = 100  # features of a batch
+_WHEN = ("before", "after")
+_JUDGED = (
+    *("verdict", "doubts", "better_features"),
+    *(f"error_{when}" for when in _WHEN),
+    *(f"{when}_{end}" for when in _WHEN for end in ("low", "high")),
+)
+_ENDS = ("", "_low", "_high")
+_OF_FEATURE = ("verdict", *(f"error_{when}{end}" for when in _WHEN for end in _ENDS))
+_ARE = {"better": "are better", "no change needed": "need no change"}
+_ARE |= {"cannot tell": "cannot be told", "worse": "are worse"}
 _COLUMN, _ROW, _LOW_ROW, _MANY = 230, 46, 30, 10  # of the picture: pixels, and batches in a column
 
 
@@ -35,7 +47,10 @@ def build_study(
     report, account, word = adapter.report_, adapter.provenance_, evaluation.verdict
     pairs, names = _pairs(adapter, study), ("reference", "joint", "unreachable")
     used = {**account.get("adapter", {}), **{n: getattr(adapter, n) for n in names}}
-    sentence = f"{evaluation.sentence}. The gravest of these is the verdict of the study."
+    sentence = f"{evaluation.sentence}. The study's verdict is that of its worst site."
+    table, words = list(sites_table(study)), evaluation.features.columns.get("verdict", [])
+    told = [f"{words.count(w)} {_ARE[w]}" for w in _ARE if w in words]
+    gaps = [row["missing"] for row in table if row["missing"]]
     record = {
         "format": FORMAT,
         "schema": SCHEMA,
@@ -44,7 +59,15 @@ def build_study(
         "confounders": account.get("confounders", {}),
         "n_features": study.n_features,
         "joint": report.joint,
-        "bridges_used": study.n_bridges > 0,
+        "bridges_used": any(one.bridges for one in report.batches.values()),
+        "n_bridges": hidden_counts(np.array([study.n_bridges]))[0] if study.n_bridges else None,
+        "additions": account.get("additions", ()),
+        "sites": table,
+        "missing": float(np.mean(gaps)) if gaps else None,
+        "counted": ", ".join(told),
+        "leave_alone": {str(k): names for k, names in evaluation.leave_alone.items() if names},
+        "pictures": pictured(evaluation.pictures),
+        "features": _features(adapter, study, evaluation).to_dict(),
         "has_errors": all(adapter.errors_[label] for label in evaluation.evaluations),
         "findings": [told_finding(f) for f in assessment.findings],
         "warnings": account.get("warnings", ()),
@@ -97,7 +120,9 @@ def _pairs(adapter: BatchAdapter, study: Study) -> dict[frozenset[str], dict[str
         key, n = frozenset(both := [*map(str, edge["batches"])]), edge["bridges"]
         if edge["comparable"] and key not in pairs:
             shown = n if n is None else hidden_counts(np.array([n]))[0]
-            pairs[key] = {**edge, "batches": both, "bridges": shown, "on_path": key in on_path}
+            overlap = None if edge["overlap"] is None else round(edge["overlap"], 3)
+            facts = {"batches": both, "overlap": overlap, "bridges": shown}
+            pairs[key] = {**edge, **facts, "on_path": key in on_path}
     return pairs
 
 
@@ -108,32 +133,60 @@ def _batches(
     judged = {str(row["batch"]): row for row in evaluation.batches.rows()}
     counts = np.array([float(study.among(b).sum()) for b in range(study.n_domains)])
     rows = dict(zip(map(str, study.labels), hidden_counts(counts)))
+    subjects = {row["site"]: row["subjects"] for row in sites_table(study)}
+    later = [str(one["label"]) for one in adapter.provenance_.get("additions", ())]
     for label in adapter.maps_:
         name, one = str(label), evaluation.evaluations.get(label)
         path, found = [str(step) for step in adapter.paths_.get(label, ())], judged.get(name, {})
-        step = pairs.get(frozenset(path[:2]), {})
+        known = adapter.report_.batches.get(label) if len(path) > 1 else None
         yield {
             "batch": name,
             "rows": rows.get(name),
+            "subjects": subjects.get(name),
+            "added": name in later,
             "path": path,
-            **{key: step.get(key) for key in ("overlap", "bridges")},
-            **{key: found.get(key) for key in ("verdict", "doubts", "error_before", "error_after")},
+            "overlap": None if known is None else known.overlap,
+            "bridges": None if known is None else hidden_counts(np.array([known.bridges]))[0],
+            **{key: found.get(key) for key in _JUDGED},
+            "sentence": "" if one is None else one.sentence,
+            "counted": "" if one is None else one.counted,
+            "agreement": None if one is None or one.agreement is None else one.agreement.sentence,
+            "tolerances": [] if one is None else list(one.tolerances.rows()),
             "findings": [] if one is None else [told_finding(f) for f in one.findings],
             "versions": {} if one is None else one.versions,
-            "changed": [] if one is None else _changed(adapter, study, label),
+            "changed": [] if one is None else _changed(adapter, study, label, one),
         }
 
 
-def _changed(adapter: BatchAdapter, study: Study, label: Any) -> list[dict[str, Any]]:
-    """Return the features that change most at the mean, in standard deviations of the batch."""
+def _features(adapter: BatchAdapter, study: Study, evaluation: BatchEvaluation) -> Sheet:
+    """Return all features of all batches: their maps with intervals, and what was found."""
+    found = {}
+    for label, one in evaluation.evaluations.items():
+        maps = _parameters(adapter, study, label).columns
+        found[str(label)] = Sheet({**maps, **one.features.columns})
+    return stacked(found)
+
+
+def _parameters(adapter: BatchAdapter, study: Study, label: Any) -> Sheet:
+    """Return what the map of a batch adds at the mean, its scales and offsets, with intervals."""
     own, errors = study.labels.index(label), adapter.errors_[label]
     mine = profile(study.pair(own, own), hidden=True)  # nothing of too few rows
     affine = adapter.maps_[label].with_origin(mine)
     columns = {"feature": study.tables[0].labels, **parameters(affine, errors)}
     if errors is not None:
         columns["change_sd_error"] = errors.of_mapped(mine.mean[None], affine)[0] / mine.sd
-    size = np.abs(columns["change_sd"])
-    return [*Sheet(columns).take(np.argsort(-size)[: min(_MOST_CHANGED, (size >= 0).sum())]).rows()]
+    return Sheet(columns)
+
+
+def _changed(
+    adapter: BatchAdapter, study: Study, label: Any, found: Evaluation
+) -> list[dict[str, Any]]:
+    """Return the features that change most at the mean, in standard deviations of the batch."""
+    sheet = _parameters(adapter, study, label)
+    told = {n: v for n, v in found.features.columns.items() if n in _OF_FEATURE}
+    size = np.abs(np.array(sheet["change_sd"], dtype=float))
+    shown = np.argsort(-size)[: min(_MOST_CHANGED, (size >= 0).sum())]
+    return [*Sheet({**sheet.columns, **told}).take(shown).rows()]
 
 
 def _placed(record: dict[str, Any]) -> dict[str, Any]:

@@ -30,12 +30,15 @@ class Agreement(Record):
     gain: tuple[float, float]
     #: For every feature, in its own units: bias (mean of mapped minus reference), its standard
     #: error, limits of agreement (bias +- 1.96 standard deviations), root mean squared differences
-    #: before and after, and the correlation of the pairs.
+    #: before and after, the correlation of the pairs, and before and after Lin's concordance and
+    #: the intraclass correlation of single measurements with absolute agreement, ICC(A,1).
     features: Sheet
     #: (n_pairs, n_features): means of mapped and reference values. Not saved or printed.
     mean: Array = field(metadata={"private": True})
     #: (n_pairs, n_features): mapped less reference values. Not saved or printed.
     difference: Array = field(metadata={"private": True})
+    #: How the pairs were mapped: "this map", or "left out" of the fit of the maps in turn.
+    mapped_by: str = "this map"
 
     @property
     def decides(self) -> bool:
@@ -46,7 +49,8 @@ class Agreement(Record):
     def sentence(self) -> str:
         """How far the pairs agree."""
         change = f"from {self.error_before:.2f} to {self.error_after:.2f} standard deviations"
-        return f"{self.n_pairs} pairs: the difference to the reference goes {change}."
+        how = ", each left out of the fit in turn" if self.mapped_by == "left out" else ""
+        return f"{self.n_pairs} pairs{how}: the difference to the reference goes {change}."
 
     def parts(self) -> list[Part]:  # noqa: D102
         return [("", self.sentence), ("By feature", self.features)]
@@ -59,32 +63,39 @@ def agreement(pairs: Any, domains: Study, affine: AffineMap, min_cell: int) -> A
     for numbers in numbered:
         distinct, place = np.unique(numbers, return_inverse=True)
         tables.append(domains.rows(distinct)[place])
-    before, reference = tables
-    after = affine(before)
+    subject = numbered[0] if domains.groups is None else domains.groups[numbered[0]]
+    names = domains.tables[0].labels
+    return agreement_of(tables[0], affine(tables[0]), tables[1], subject, names, min_cell)
+
+
+def agreement_of(
+    before: Array, after: Array, reference: Array, subject: Array, names: list[str], min_cell: int
+) -> Agreement:
+    """Compare values as recorded and mapped with those of the reference, row by row."""
     hidden = np.isnan(after) | np.isnan(reference)
     hidden |= too_few((~hidden).sum(axis=0), min_cell)
     before, after, reference = (np.ma.masked_array(x, hidden) for x in (before, after, reference))
     unit = ones_for_zeros(reference.std(axis=0).filled(0.0))
     difference = after - reference
-    subject = numbered[0] if domains.groups is None else domains.groups[numbered[0]]
     sd = difference.std(axis=0, ddof=1).filled(np.nan)
     bias = difference.mean(axis=0).filled(np.nan)
 
     def rms(gap: Any) -> Any:
         return np.ma.sqrt((gap**2).mean(axis=0))
 
-    together = ((after - after.mean(axis=0)) * (reference - reference.mean(axis=0))).mean(axis=0)
-    apart = ones_for_zeros((after.std(axis=0) * reference.std(axis=0)).filled(0.0))
     columns = {
-        "feature": domains.tables[0].labels,
+        "feature": names,
         "bias": bias,
         "se": sd / np.sqrt(np.maximum(difference.count(axis=0), 1)),
         "lower": bias - _LIMITS * sd,
         "upper": bias + _LIMITS * sd,
         "rms_before": rms(before - reference),
         "rms_after": rms(difference),
-        "correlation": together / apart,
+        "correlation": _concordance(after, reference)[2],
     }
+    for name, values in (("before", before), ("after", after)):
+        ccc, icc, _ = _concordance(values, reference)
+        columns |= {f"ccc_{name}": ccc, f"icc_{name}": icc}
     return Agreement(
         n_pairs=len(after),
         error_before=float(rms(((before - reference) / unit).ravel())),
@@ -94,6 +105,24 @@ def agreement(pairs: Any, domains: Study, affine: AffineMap, min_cell: int) -> A
         mean=((after + reference) / 2).filled(np.nan),
         difference=difference.filled(np.nan),
     )
+
+
+def _concordance(x: Any, y: Any) -> tuple[Array, Array, Array]:
+    r"""Return Lin's concordance, ICC(A,1) and Pearson's correlation of the columns of two tables.
+
+    With two measurements of n subjects and mean squares R of subjects, C of tables and E of the
+    rest, ICC(A,1) is :math:`(R - E) / (R + E + 2 (C - E) / n)` (McGraw and Wong 1996).
+    """
+    n = np.maximum(x.count(axis=0), 2)
+    gap = (x.mean(axis=0) - y.mean(axis=0)) ** 2
+    together = ((x - x.mean(axis=0)) * (y - y.mean(axis=0))).mean(axis=0)
+    spread = x.var(axis=0) + y.var(axis=0)
+    ccc = 2 * together / ones_for_zeros((spread + gap).filled(0.0))
+    apart = ones_for_zeros((x.std(axis=0) * y.std(axis=0)).filled(0.0))
+    rows = n / (n - 1) * (spread / 2 + together)
+    rest = n / (n - 1) * (spread / 2 - together)
+    icc = (rows - rest) / ones_for_zeros((rows + rest + 2 * (n * gap / 2 - rest) / n).filled(0.0))
+    return tuple(one.filled(np.nan) for one in (ccc, icc, together / apart))
 
 
 def _gain(less: Any, subject: Array) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """Tables read as a map needs them, and their comparable rows in blocks of equal confounders."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,35 +15,63 @@ from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.blocks import blocks_of
 from condokit.data.covariates import Covariates
 from condokit.data.missing import with_gaps
-from condokit.data.reader import read_two
-from condokit.data.roles import Roles
+from condokit.data.reader import read_pair, read_two
+from condokit.data.roles import Roles, recalled
 from condokit.data.study import Study
-from condokit.data.subsets import subsample_sides
+from condokit.data.subsets import subsample, subsample_sides
 from condokit.data.sums import no_rows
 from condokit.data.tables import Table
 from condokit.fit.estimator import how_read
 from condokit.maps.affine import AffineMap
 
 _MOST_ROWS = 5000  # of a domain that are looked at
+_MOST_OF_CURVES = 2500  # rows that curves are fitted to
 _ROWS_PER_BLOCK = 40
 _MOST_BINS = 10
 
 
-def read_as_fitted(adapter: ConDoAdapter, X: Any, *roles: Any) -> Study:
-    """Read a table as a fitted adapter did; `roles` are those of `ConDoAdapter.fit`."""
+ROLES = ("domain", "confounders", "features", "groups", "sample_weight")
+
+
+def read_as_fitted(adapter: ConDoAdapter, X: Any, *roles: Any, other: Any = None) -> Study:
+    """Read tables as a fitted adapter did; `roles` are those of `fit`, if not as they were."""
     if not isinstance(adapter, ConDoAdapter) or not hasattr(adapter, "map_"):
         raise ValueError("'adapter' must be a fitted ConDoAdapter.")
-    return read_for_map(adapter.map_, X, Roles(*roles, **how_read(adapter)), adapter.reference)
+    given = dict(zip(ROLES, roles))
+    return read_for_map(
+        adapter.map_, X, other, given, how_read(adapter), adapter.reference, adapter
+    )
 
 
-def read_for_map(affine: AffineMap, X: Any, roles: Roles, reference: Any) -> Study:
-    """Read a table, unless it is read; without features those of the map, if it names them."""
+def read_for_map(
+    affine: Any,
+    X: Any,
+    other: Any,
+    given: dict[str, Any],
+    how: dict[str, Any],
+    reference: Any,
+    adapter: ConDoAdapter | None = None,
+) -> Study:
+    """Read a table of both domains, or two, unless it is read.
+
+    Roles that are not `given` are those that the adapter was fitted with; features those of the
+    map, if it names them.
+    """
     if isinstance(X, Study):
         return _in_map_order(X, affine)
-    named = roles.features is None and affine.feature_names is not None
+    named = given["features"] is None and affine.feature_names is not None
     if named and (blocks_of(X) or Table(X)).columns is not None:
-        roles = replace(roles, features=list(affine.feature_names or ()))
-    return _in_map_order(read_two(X, roles, reference), affine)
+        given = given | {"features": list(affine.feature_names)}
+    known = getattr(adapter, "_roles", {})
+    roles = recalled(known, given if other is None else given | {"domain": ()})
+    if other is None:
+        label, *others = roles.values()
+        return _in_map_order(read_two(X, Roles(label, *others, **how), reference), affine)
+    if given["domain"] is not None:
+        raise ValueError("Give 'domain', or the reference as a second table, not both.")
+    own = roles["confounders"], roles["groups"], roles["sample_weight"]
+    pair = Roles.of_pair((None, None), *own, features=roles["features"], **how)
+    return _in_map_order(read_pair(X, other, pair, False), affine)
 
 
 def known_rows(domains: Study) -> Study:
@@ -108,7 +136,8 @@ class ComparableRows:
         r"""Return :math:`(x - \mu(z)) \bar\sigma / \sigma(z)` with one curve for both domains."""
         if self.covariates is None:
             return X
-        at = Splines().moments_at(X, self.covariates, self.covariates)
+        few = _even_rows(self.covariates.category)
+        at = Splines().moments_at(X[few], self.covariates.take(few), self.covariates)
         return (X - at.mean) * np.sqrt(at.var.mean(axis=0) / ones_for_zeros(at.var))
 
     @cached_property
@@ -116,7 +145,9 @@ class ComparableRows:
         """The reference's mean of every feature given the confounders of each row."""
         there, X = ~self.is_query, self.after[~self.is_query]
         if self.covariates is not None:
-            return Splines().moments_at(X, self.covariates.take(there), self.covariates).mean
+            own = self.covariates.take(there)
+            few = _even_rows(own.category)
+            return Splines().moments_at(X[few], own.take(few), self.covariates).mean
         means = np.zeros((int(self.block.max()) + 1, X.shape[1]))
         for k in np.unique(self.block[there]):
             means[k] = X[self.block[there] == k].mean(axis=0)
@@ -144,6 +175,14 @@ class ComparableRows:
         turned = _shuffled(self.is_query[first], kind, n_permutations, rng)
         turned[both] = (rng.random(turned.shape) < 0.5)[both]
         return turned[subject] ^ (both[subject] & self.is_query)[:, None]
+
+
+def _even_rows(category: Array) -> Array:
+    """Return rows that are enough for a curve, of all categories."""
+    every = np.arange(len(category))
+    order = np.argsort(category, kind="stable")
+    few = np.sort(order[subsample(len(order), _MOST_OF_CURVES)])
+    return few if len(np.unique(category[few])) == len(np.unique(category)) else every
 
 
 def _evenly_taken(domains: Study, compared: Array) -> Array:

@@ -1,7 +1,8 @@
 """After fitting: what is left of the shift, what was kept, and what it means for models."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,47 +12,47 @@ from condokit.batches.adapter import BatchAdapter
 from condokit.checks import Array, Missing, check_integer, check_seed, listing, said
 from condokit.compare.comparison import Comparison, compare
 from condokit.compare.weak_points import FEW_SUBJECTS, few_subjects
-from condokit.data.arrays import computing, is_constant, ones_for_zeros, sides
-from condokit.data.disclosure import MIN_CELL, hidden_counts, too_few
-from condokit.data.records import Finding, Part, Record, Sheet, gravest_first, plain
-from condokit.data.roles import Roles
+from condokit.data.arrays import computing, ones_for_zeros, sides
+from condokit.data.disclosure import hidden_counts
+from condokit.data.records import Finding, Sheet, gravest_first, plain
 from condokit.data.study import Study, cell_names
 from condokit.maps.base import Map
 from condokit.maps.profile import profile
 from condokit.solvers.lbfgs import threads
 from condokit.trust.agreement import Agreement, agreement
-from condokit.trust.blocks import ComparableRows, known_rows, read_for_map
+from condokit.trust.blocks import ROLES, ComparableRows, known_rows, read_for_map
+from condokit.trust.by_feature import (
+    SMALL,
+    check_tolerance,
+    in_doubt,
+    intervals,
+    judge,
+    within_limits,
+)
 from condokit.trust.columns import unused_that_matter
+from condokit.trust.distributions import densities
+from condokit.trust.evaluation import BatchEvaluation, Evaluation, gathered
 from condokit.trust.models import model_sheets
+from condokit.trust.pictures import pictures
 from condokit.trust.residual_shift import MapErrors, ShiftTests, silhouettes, variance_explained
+from condokit.trust.sites import mapped, sites_of
 from condokit.trust.specification import specification
 from condokit.trust.systematic import SystematicError, systematic_error
 
 _LEVEL = 0.05
 _FEWEST_PERMUTATIONS = 39  # with fewer, no p-value of two tests is below the level
 _NEGLIGIBLE = 0.05  # standard deviations, or area under the curve beyond chance
-_SMALL = 0.1  # standard deviations
 _THIN = 0.2  # overlap of the confounders
 _FEW_ROWS = 5.0  # that the comparison is worth
-_CLEARLY = 0.9  # of the error as recorded, below which that along a path must be
 _SPREAD = float(np.log(1.3))  # ratio of standard deviations
 _ERRORS = 2.0  # standard errors by which that must be exceeded
 _MOST_DENSITIES = 100
-_N_POINTS = 64  # of a density
-_MOST_STRATA = 6  # with densities of their own
 _MADE_ALIKE = (
     "The map made the domains alike where they should differ: fit it given these confounders."
 )
 _UNEXPLAINED = said(
     "A richer map ({@map='auto'}) or a confounder that was not recorded may explain it."
 )
-_CAPITAL = {
-    "better": "Better",
-    "no change needed": "No change needed",
-    "cannot tell": "Cannot tell whether the map helps",
-    "worse": "Worse",
-}
-_WITHIN_ERROR = "what it gains is within its error"
 _PLAIN_MATCHING = (
     "no confounders are given, so this is plain matching: differences between the people or "
     "samples measured are removed as well"
@@ -59,79 +60,38 @@ _PLAIN_MATCHING = (
 _BY_CONTROLS = "no confounders are given, so that a shift left may be a real difference"
 
 
-@dataclass(frozen=True, repr=False)
-class Evaluation(Record):
-    """What a map changed, and what it left; see `evaluate`."""
+@dataclass(frozen=True)
+class _Asked:
+    """What `evaluate` was asked for, beside the map and the rows."""
 
-    #: "better": the map makes the systematic error smaller, at 95%; "no change needed": there is
-    #: hardly any; "worse"; "cannot tell": the data do not say, or are not to be trusted.
-    verdict: str
-    findings: list[Finding]  #: The reasons.
-    #: Expected systematic error of a value as recorded: root mean square over rows and features in
-    #: standard deviations of the reference; None if unknown.
-    error_before: float | None
-    error_after: float | None  #: The same after the map.
-    error_before_interval: tuple[float, float] | None  #: 95% interval of `error_before`.
-    error_after_interval: tuple[float, float] | None  #: 95% interval of `error_after`.
-    doubts: list[str]  #: Why the verdict cannot be told, or could not without pairs.
-    n_query: int  #: Query rows compared (at most 5000 are looked at).
-    n_reference: int  #: Reference rows compared (at most 5000 are looked at).
-    #: The data as they are, after plain moment matching, and after this map: the shift given the
-    #: confounders (root mean square over features, in standard deviations), the log-ratio of
-    #: standard deviations, how well the domain can be told from the features within strata, the
-    #: variance that confounders explain, the share of real differences kept, and silhouettes.
-    versions: Sheet
-    #: For every feature: expected systematic error before and after, in standard deviations and in
-    #: the feature's units; shift in standard deviations and ratio of standard deviations given the
-    #: confounders, before and after; permutation p-value, plain and adjusted for many features; the
-    #: difference that confounders explain and the share of it kept.
-    features: Sheet
-    #: For every feature: whether one map fits all strata (p-values, plain and adjusted), by how
-    #: much strata disagree beyond chance, and those farthest apart.
-    specification: Sheet
-    p_features: float  #: The smallest adjusted p-value of a feature.
-    p_joint: float  #: The p-value of telling the domains apart by all features together.
-    p_value: float  #: Twice the smaller of these: that of the two tests together.
-    auc: float  #: How well the domain can be told within strata after the map: 0.5 is chance.
-    #: Where the map came from, which the tests allow for: learned from these rows, from other rows
-    #: with known standard errors, or taken as given.
-    map_known_from: str
-    models: Sheet  #: Outputs of frozen models by stratum, before and after.
-    calibration: Sheet  #: Their predicted against true shares.
-    agreement: Agreement | None  #: Of paired measurements.
-    densities: dict[str, Any]  #: Densities by feature and stratum, for plots. Not printed.
+    n_permutations: int
+    min_cell: int
+    seed: int
+    models: Any = None
+    labels: Any = None
+    pairs: Any = None
+    tolerance: Any = None
 
-    @property
-    def sentence(self) -> str:
-        """The verdict with its figures."""
-        word = _CAPITAL[self.verdict]
-        if self.agreement is not None and self.agreement.decides:
-            return f"{word}, by {self.agreement.sentence}"
-        if self.error_before is None or self.error_after is None:
-            return f"{word}: {'; '.join(self.doubts)}."
-        before = _sd(self.error_before, self.error_before_interval)
-        after = _sd(self.error_after, self.error_after_interval)
-        errors = f"a value is systematically off by about {before} as recorded and {after} "
-        errors += "after the map"
-        if self.verdict != "cannot tell":
-            return f"{word}: {errors}."
-        return f"{word}: {'; '.join(self.doubts) or _WITHIN_ERROR}. By these data alone, {errors}."
 
-    def parts(self) -> list[Part]:  # noqa: D102
-        rows = f"{self.n_query} query and {self.n_reference} reference rows"
-        worst = np.argsort(self.features["p_adjusted"], kind="stable")[:10]
-        parts: list[Part] = [
-            ("", f"{self.sentence} {rows} compared."),
-            ("Reasons", self.findings),
-            ("Given the confounders", self.versions),
-            ("Features, the most shifted first", self.features.take(worst)),
-            ("Frozen models", self.models),
-            ("Calibration", self.calibration),
-        ]
-        if self.agreement is not None:
-            (_, text), by_feature = self.agreement.parts()
-            parts += [("Paired measurements", text), by_feature]
-        return parts
+@dataclass(frozen=True)
+class _Known:
+    """What is known of a map beside its numbers."""
+
+    errors: MapErrors | None  # that permuted labels are moved by
+    known_from: str
+    error: Callable[[ComparableRows], SystematicError | None]
+    doubts: Sequence[str] = ()
+    by_controls: bool = False
+    agreement: Agreement | None = None
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """An evaluation that lacks the verdicts of features, which depend on those of other sites."""
+
+    evaluation: Evaluation
+    error: SystematicError | None
+    asked: _Asked
 
 
 @threads(1)  # the matrices are small: threads would only wait for each other
@@ -139,6 +99,7 @@ class Evaluation(Record):
 def evaluate(
     adapter_or_map: ConDoAdapter | BatchAdapter | Map,
     X: Any,
+    X_reference: Any = None,
     *,
     domain: Any = None,
     batch: Any = None,
@@ -154,6 +115,7 @@ def evaluate(
     models: Any = None,
     labels: Any = None,
     pairs: Any = None,
+    tolerance: Any = None,
     n_permutations: int = 200,
     min_cell: int = 5,
     random_state: int | None = None,
@@ -164,13 +126,17 @@ def evaluate(
     ----------
     adapter_or_map : ConDoAdapter, AffineMap, MonotoneMap or BatchAdapter
         A fitted adapter, or any map from the query's to the reference's features.
-    X, domain
-        As in `ConDoAdapter.fit`: rows of both domains as recorded, which are mapped here. Or
-        `Study` as X.
+    X : array or data frame of shape (n_rows, n_columns)
+        Rows of both domains as recorded, as in `ConDoAdapter.fit`, which are mapped here.
+    X_reference : array or data frame of shape (n_rows, n_columns), default=None
+        In place of `domain`: the reference as a second table, as in `ConDoAdapter.fit_pair`.
+    domain : array-like of shape (n_rows,) or str, default=None
+        As in `ConDoAdapter.fit`.
     batch, bridge : array-like of shape (n_rows,) or str, default=None
         With a `BatchAdapter`, in place of `domain`: as in `BatchAdapter.fit`.
     confounders, features, groups, sample_weight
-        As in `ConDoAdapter.fit`. Without `features`, those of the map if they have names.
+        As in `ConDoAdapter.fit`. Roles that are not given are those that the adapter was fitted
+        with, if they were names of columns; features those of the map if they have names.
     reference, categorical, missing, reliability
         As in `ConDoAdapter`; default: those of the adapter.
     models : fitted model, or dict of str to fitted models, default=None
@@ -179,7 +145,10 @@ def evaluate(
         The truth that the models predict, for all models or by name.
     pairs : pair of lists of int, default=None
         Row numbers of X of query rows and of reference rows that are the same subjects, best those
-        that were not used for fitting.
+        that were not used for fitting. With a `BatchAdapter`, of any two batches; without, bridges
+        are left out of the fit in turn and compared.
+    tolerance : dict of str to float, default=None
+        The systematic error that is allowed, by feature in its own unit.
     n_permutations : int, default=200
         Permutations behind every p-value.
     min_cell : int, default=5
@@ -207,68 +176,87 @@ def evaluate(
     check_integer("n_permutations", n_permutations, _FEWEST_PERMUTATIONS)
     check_integer("min_cell", min_cell, 1)
     seed = check_seed(random_state)
+    asked = _Asked(n_permutations, min_cell, seed, models, labels, pairs, tolerance)
     if isinstance(adapter_or_map, BatchAdapter):
-        if any(given is not None for given in (models, labels, pairs)):
-            raise ValueError("'models', 'labels' and 'pairs' do not go with a BatchAdapter.")
-        study = adapter_or_map.read_as_fitted(X, batch, confounders, groups, sample_weight, bridge)
-        return _evaluated_batches(adapter_or_map, study, n_permutations, min_cell, seed)
+        if X_reference is not None:
+            raise ValueError("A BatchAdapter takes one table of all batches: stack them.")
+        roles = batch, confounders, groups, sample_weight, bridge
+        study = known_rows(adapter_or_map.read_as_fitted(X, *roles))
+        return _evaluated_batches(adapter_or_map, study, asked)
     adapter = adapter_or_map if isinstance(adapter_or_map, ConDoAdapter) else None
     affine, settings = _map_of(adapter_or_map), adapter or ConDoAdapter()
     reference = settings.reference if reference is None else reference
     how: dict[str, Any] = {"reliability": reliability or settings.reliability}
     how["categorical"] = settings.categorical if categorical is None else categorical
     how["missing"] = missing or settings.missing
-    roles = Roles(domain, confounders, features, groups, sample_weight, **how)
-    domains = known_rows(read_for_map(affine, X, roles, reference))
-    given = models, labels, pairs
-    return _evaluated(domains, affine, n_permutations, min_cell, seed, adapter, *given)
+    given = dict(zip(ROLES, (domain, confounders, features, groups, sample_weight)))
+    read = read_for_map(affine, X, X_reference, given, how, reference, adapter)
+    return _evaluated(known_rows(read), affine, asked, adapter)
 
 
 def _evaluated(
-    domains: Study,
-    affine: Map,
-    n_permutations: int,
-    min_cell: int,
-    seed: int,
-    adapter: ConDoAdapter | None = None,
-    models: Any = None,
-    labels: Any = None,
-    pairs: Any = None,
+    domains: Study, affine: Map, asked: _Asked, adapter: ConDoAdapter | None
 ) -> Evaluation:
+    """Evaluate one map: a study of one site and its reference."""
+    errors, known_from = _errors(affine, adapter, domains)
+    is_own, by_controls = known_from == "these rows", False
+    if adapter is not None:
+        by_controls = "n_controls" in adapter.report_
+
+    def error(rows: ComparableRows) -> SystematicError | None:
+        return systematic_error(affine, adapter, domains, rows, is_own)
+
+    known = _Known(errors, known_from, error, by_controls=by_controls)
+    [found] = _finished([_draft(domains, affine, known, asked)])
+    if not domains.has_rows or not domains.is_whole:
+        return found
+    order = np.argsort(-np.abs(found.features["shift_before"]), kind="stable")
+
+    def moved(rows: Array) -> Array:
+        X = domains.rows(rows)
+        X[domains.is_query[rows]] = affine(X[domains.is_query[rows]])
+        return X
+
+    names = [str(found.features["feature"][j]) for j in order]
+    return replace(found, pictures=pictures(domains, moved, names))
+
+
+def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
     comparison = compare(domains, quiet=True, measured=True)
     names, support = domains.tables[0].labels, comparison.support
+    check_tolerance(asked.tolerance, names)
     strata = cell_names(support.names, support.levels)
     rows = ComparableRows.of(domains, comparison, affine)
-    errors, known_from = _errors(affine, adapter, domains)
     versions = {
         "as is": ShiftTests(rows, rows.before),
         "moment matching": ShiftTests(rows, _moments_matched(rows)),
-        "this map": ShiftTests(rows, rows.after, n_permutations, errors, seed),
+        "this map": ShiftTests(rows, rows.after, asked.n_permutations, known.errors, asked.seed),
     }
     before, matched, after = versions.values()
     before.chance = matched.chance = after.chance  # one scale of telling apart
-    error = systematic_error(affine, adapter, domains, rows, known_from == "these rows")
+    error = known.error(rows)
     fits = specification(rows, after.R, names, strata)
     gain = 0.0 if error is None else error.rms(0)[0] - error.rms(1)[0]
     if error is not None and affine.links is None:  # with links, units are those of the links
         error = error.with_strata(*fits.beyond(error.unit))
     features = _features_sheet(names, before, after, error)
     unused = unused_that_matter(domains)
-    found = None if pairs is None else agreement(pairs, domains, affine, max(min_cell, 2))
-    by_controls = adapter is not None and "n_controls" in adapter.report_
-    doubts = [*_doubts(domains, comparison, error, before, after, by_controls)]
+    found = known.agreement
+    if found is None and asked.pairs is not None:
+        found = agreement(asked.pairs, domains, affine, max(asked.min_cell, 2))
+    doubts = [*_doubts(domains, comparison, error, before, after, known.by_controls)]
     misfit = fits.finding(gain, len(names) if error is None else error.n_effective)
     apart = [*unused, *filter(None, [misfit])]
-    doubts += [finding.text.rstrip(".") for finding in apart]
+    doubts += [*(finding.text.rstrip(".") for finding in apart), *known.doubts]
     noted = [fits.note() if misfit is None else None, _of_curves(affine, error, names)]
-    findings = gravest_first(
-        [*apart, *filter(None, noted), *_findings(features, before, matched, after)]
-    )
+    told = [*apart, *filter(None, noted), *_of_rows(known)]
+    findings = gravest_first([*told, *_findings(features, before, matched, after)])
     sizes = [(None, None)] * 2 if error is None else [error.rms(k) for k in (0, 1)]
-    sheets = model_sheets(models, labels, rows, strata, domains.tables[0], min_cell)
+    labelled = asked.models, asked.labels
+    sheets = model_sheets(*labelled, rows, strata, domains.tables[0], asked.min_cell)
     shown = np.lexsort((-np.abs(features["shift_before"]), after.adjusted))[:_MOST_DENSITIES]
     drawn = replace(rows, before=rows.before[:, shown], after=rows.after[:, shown])
-    return Evaluation(
+    evaluation = Evaluation(
         verdict=_verdict(error, doubts, found),
         findings=findings,
         error_before=sizes[0][0],
@@ -285,67 +273,81 @@ def _evaluated(
         p_joint=after.p_joint,
         p_value=after.p_value,
         auc=after.told_apart,
-        map_known_from=known_from,
+        map_known_from=known.known_from,
         models=sheets[0],
         calibration=sheets[1],
         agreement=found,
-        densities=_densities(drawn, strata, [names[j] for j in shown], min_cell),
+        densities=densities(drawn, strata, [names[j] for j in shown], asked.min_cell),
     )
+    return _Draft(evaluation, error, asked)
 
 
-@dataclass(frozen=True, repr=False)
-class BatchEvaluation(Record):
-    """What the maps of many batches changed, and what they left; see `evaluate`."""
-
-    verdict: str  #: The gravest of all batches.
-    #: Of every batch: verdict, rows, expected error of a value before and after in sd of the
-    #: reference (along the whole path), and why the verdict cannot be told.
-    batches: Sheet
-    evaluations: dict[Any, Evaluation]  #: Each batch against all others, mapped.
-
-    @property
-    def sentence(self) -> str:
-        """The verdicts in a line."""
-        words = self.batches["verdict"]
-        return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-
-    def parts(self) -> list[Part]:  # noqa: D102
-        return [("", f"{_CAPITAL[self.verdict]}. Batches: {self.sentence}."), ("", self.batches)]
-
-
-_GRAVEST = ("worse", "cannot tell", "better", "no change needed")
+def _finished(drafts: list[_Draft]) -> list[Evaluation]:
+    """Add the verdicts of all features of all sites, which are one family of hypotheses."""
+    columns = judge([d.error for d in drafts], [d.evaluation.doubts for d in drafts])
+    found = []
+    for draft, judged in zip(drafts, columns):
+        one, error = draft.evaluation, draft.error
+        limits = check_tolerance(draft.asked.tolerance, one.features["feature"])
+        features = Sheet({"feature": one.features["feature"], **judged, **one.features.columns})
+        known = limits if error is not None else {}
+        tolerances = within_limits(features, known, min(one.n_query, one.n_reference))
+        doubts = one.doubts
+        if one.verdict == "cannot tell" and not doubts and error is not None:
+            gain, sizes = error.before - error.after, [error.rms(k)[0] for k in (0, 1)]
+            variance = float(error.variances[2].mean()) / error.n_effective
+            doubts = [in_doubt(float(gain.mean()), variance, *sizes)]
+        found.append(replace(one, features=features, tolerances=tolerances, doubts=doubts))
+    return found
 
 
-def _evaluated_batches(adapter: BatchAdapter, study: Study, *asked: Any) -> BatchEvaluation:
+def _of_rows(known: _Known) -> Iterator[Finding]:
+    if known.known_from == "other rows":
+        yield Finding("note", "these are other rows than the map was fitted on.")
+
+
+def _evaluated_batches(adapter: BatchAdapter, study: Study, asked: _Asked) -> BatchEvaluation:
     """Evaluate every batch against all others, which their maps have moved to the reference."""
-    found, rows = {}, []
-    for label, facts in adapter.report_.batches.items():
-        if label not in study.labels or len(facts.path) == 1 and label == adapter.reference_:
-            continue
-        own = study.labels.index(label)
-        domains = adapter.against_others(study, own)
+    drafts, rows, failed = dict[Any, _Draft](), list[Any](), dict[Any, str]()
+    for site in sites_of(adapter, study, asked.pairs, asked.min_cell):
+        known = _Known(
+            None, site.known_from, site.error, [*site.doubts()], agreement=site.agreement
+        )
         try:
-            found[label] = one = _evaluated(domains, adapter.maps_[label], *asked)
-            verdict, doubts = one.verdict, list(one.doubts)
+            drafts[site.label] = _draft(site.domains, site.map, known, replace(asked, pairs=None))
         except (ValueError, ArithmeticError) as error:  # too few rows to say anything
-            verdict, doubts = "cannot tell", [f"it cannot be evaluated: {error}"]
-        if verdict == "better" and not facts.error_after < _CLEARLY * facts.error_before:
-            verdict = "cannot tell"
-            doubts.append("the path to the reference leaves about as much error as there was")
-        if verdict == "better" and not study.confounders and 0 < facts.bridges < FEW_SUBJECTS:
-            verdict = "cannot tell"
-            doubts.append(f"fewer than {FEW_SUBJECTS} bridges connect it, and no confounders do")
-        count = hidden_counts(np.array([float(study.among(own).sum())]))[0]
-        errors = {"error_before": facts.error_before, "error_after": facts.error_after}
-        told = {"path": " > ".join(map(str, facts.path)), "doubts": "; ".join(doubts)}
-        rows.append({"batch": label, "verdict": verdict, "rows": count, **errors, **told})
+            failed[site.label] = f"it cannot be evaluated: {error}"
+    found = dict(zip(drafts, _finished(list(drafts.values()))))
+    for label, facts in adapter.report_.batches.items():
+        if label in found or label in failed:
+            count = hidden_counts(np.array([float(study.among(study.labels.index(label)).sum())]))
+            path = " > ".join(map(str, facts.path))
+            rows.append(_row(label, count[0], path, found.get(label), failed.get(label, "")))
     for label in adapter.report_.unreachable:
-        nothing = {"rows": None, "error_before": None, "error_after": None, "path": ""}
-        why = {"doubts": "no path leads to the reference; left as it is"}
-        rows.append({"batch": label, "verdict": "cannot tell", **nothing, **why})
-    words = [row["verdict"] for row in rows]
-    gravest = min(words, key=_GRAVEST.index, default="cannot tell")
-    return BatchEvaluation(gravest, Sheet.of_rows(rows), found)
+        rows.append(_row(label, None, "", None, "no path leads to the reference; left as it is"))
+    names = list[str]()
+    if found:
+        features = max(found.values(), key=lambda one: one.error_before or 0.0).features
+        order = np.argsort(-np.abs(features["shift_before"]), kind="stable")
+        names = [str(features["feature"][j]) for j in order]
+    pictured = None
+    if study.is_whole and study.has_rows:
+        pictured = pictures(study, partial(mapped, adapter, study), names)
+    return gathered(rows, found, pictured)
+
+
+def _row(label: Any, rows: Any, path: str, found: Evaluation | None, why: str) -> dict[str, Any]:
+    """Return what the table of all batches says of one."""
+    errors: dict[str, Any] = {}
+    for when in ("before", "after"):
+        ends = None if found is None else getattr(found, f"error_{when}_interval")
+        errors[f"error_{when}"] = None if found is None else getattr(found, f"error_{when}")
+        errors |= dict(zip((f"{when}_low", f"{when}_high"), ends or (None, None)))
+    words = [] if found is None else found.features.columns.get("verdict", [])
+    verdict = "cannot tell" if found is None else found.verdict
+    doubts = why if found is None else "; ".join(found.doubts)
+    told = {"better_features": words.count("better") if words else None, "path": path}
+    return {"batch": label, "verdict": verdict, "rows": rows, **errors, **told, "doubts": doubts}
 
 
 def _map_of(adapter_or_map: Any) -> Any:
@@ -414,9 +416,10 @@ def _features_sheet(
 ) -> Sheet:
     kept, columns = after.kept, dict[str, Any](feature=names)
     if error is not None:
-        for name, square in (("before", error.before), ("after", error.after)):
-            size = np.sqrt(np.maximum(square, 0.0))
-            columns |= {f"error_{name}": size, f"error_{name}_unit": size * error.unit}
+        for name, size in intervals(error).items():
+            columns[name] = size
+            if name == "error_before" or name.startswith("error_after"):
+                columns[f"{name}_unit"] = size * error.unit
     share = np.where(kept.is_real, kept.observed / ones_for_zeros(np.abs(kept.expected)), np.nan)
     columns |= {
         "shift_before": before.left.difference,
@@ -435,7 +438,7 @@ def _findings(
     sheet: Sheet, before: ShiftTests, matched: ShiftTests, after: ShiftTests
 ) -> Iterator[Finding]:
     text = "the confounders explain no difference between the domains that could be lost."
-    if after.kept.limit > _SMALL:
+    if after.kept.limit > SMALL:
         text = "whether the confounders explain a difference between the domains cannot be told: "
         text += f"one below {after.kept.limit:.2g} sd would not be seen."
     if after.kept.share is not None:
@@ -490,7 +493,7 @@ def _doubts(
     (shift, log_ratio), noise = after.left.size, after.left.noise
     if after.p_value <= _LEVEL and np.sqrt(max(shift**2 - noise[0], 0.0)) > error.rms(1)[1][1]:
         yield f"the shift that is left, {shift:.2g} sd, is more than the map's errors explain"
-    if shift > max(before.left.size[0], _SMALL) and after.p_value <= _LEVEL:
+    if shift > max(before.left.size[0], SMALL) and after.p_value <= _LEVEL:
         yield f"the shift grew from {before.left.size[0]:.2g} to {shift:.2g} sd"
     if log_ratio**2 > _SPREAD**2 + _ERRORS**2 * noise[1]:
         yield "the spread within strata is off by more than 30%"
@@ -508,7 +511,7 @@ def _verdict(error: SystematicError | None, doubts: list[str], pairs: Agreement 
         return "cannot tell"
     if error.gain[0] > 0:
         return "better"
-    return "no change needed" if max(error.rms(k)[1][1] for k in (0, 1)) < _SMALL else "cannot tell"
+    return "no change needed" if max(error.rms(k)[1][1] for k in (0, 1)) < SMALL else "cannot tell"
 
 
 def _of_curves(affine: Map, error: SystematicError | None, names: list[str]) -> Finding | None:
@@ -519,54 +522,3 @@ def _of_curves(affine: Map, error: SystematicError | None, names: list[str]) -> 
     text += "errors."
     bent = said(text, names=listing(names[j] for j in error.curved))
     return Finding("care", bent, said("Use {@map='auto'} or 'monotone', or a link."))
-
-
-def _sd(size: float | None, interval: tuple[float, float] | None) -> str:
-    low, high = interval or (0.0, 0.0)
-    return f"{size:.2f} sd ({low:.2f} to {high:.2f})"
-
-
-def _densities(
-    rows: ComparableRows, strata: list[str], names: list[str], min_cell: int
-) -> dict[str, dict[str, Any]]:
-    """Return a grid and densities by feature and stratum, "all" first; None for too few rows."""
-    largest = np.argsort(-np.bincount(rows.category, minlength=len(strata)), kind="stable")
-    cells: dict[str, Array] = {"all": np.ones(len(rows.is_query), dtype=bool)}
-    if len(strata) > 1:
-        cells |= {strata[k]: rows.category == k for k in sorted(largest[:_MOST_STRATA])}
-    out: dict[str, dict[str, Any]] = {}
-    for name, before, after in zip(names, rows.before.T, rows.after.T):
-        grid = _grid(np.minimum(before, after), np.maximum(before, after))
-        out[name] = {"grid": grid.tolist(), "strata": {}}
-        for label, mine in cells.items():
-            query, reference = mine & rows.is_query, mine & ~rows.is_query
-            shown = {"reference": after[reference], "before": before[query], "after": after[query]}
-            curves = {key: _density(values, grid, min_cell) for key, values in shown.items()}
-            out[name]["strata"][label] = curves
-    return out
-
-
-def _grid(lowest: Array, highest: Array) -> Array:
-    """Return points between the fifth rows from below and above, and a little beyond."""
-    lowest, highest = (np.sort(values[np.isfinite(values)]) for values in (lowest, highest))
-    k = min(MIN_CELL - 1, max(len(lowest) - 1, 0) // 2)
-    low, high = (lowest[k], highest[-1 - k]) if len(lowest) else (0.0, 1.0)
-    constant = is_constant(high - low, max(abs(low), abs(high)))
-    margin = max(0.5, 1e-3 * abs(low)) if constant else 0.1 * (high - low)
-    return np.linspace(low - margin, high + margin, _N_POINTS)
-
-
-def _density(values: Array, grid: Array, min_cell: int) -> list[float] | None:
-    """Return a Gaussian kernel density on a grid, of rows counted first; None for too few."""
-    known = values[np.isfinite(values)]
-    if too_few(len(known), min_cell):
-        return None
-    spread = min(known.std(ddof=1), np.subtract(*np.quantile(known, [0.75, 0.25])) / 1.349)
-    spread = spread if spread > 0 else known.std(ddof=1)
-    width = max(0.9 * spread * len(known) ** -0.2, grid[1] - grid[0])
-    fine = np.linspace(grid[0] - 3 * width, grid[-1] + 3 * width, 512)
-    counts, edges = np.histogram(known, bins=fine)
-    centres = (edges[:-1] + edges[1:]) / 2
-    kernel = np.exp(-0.5 * ((grid[:, None] - centres) / width) ** 2)
-    height = kernel @ counts / (len(known) * width * np.sqrt(2 * np.pi))
-    return [float(f"{h:.4g}") for h in height]

@@ -22,7 +22,7 @@ _LEAST_KEPT = 0.8  # share of the differences
 _NOTABLE = 0.1  # standard deviations, and share of rows, below which a difference is of no account
 _MOST_SILHOUETTES = 1000  # rows
 _FEATURE_BATCH = 256
-_MOST_CLASSIFIED = 1500  # rows that a classifier of domains is trained on
+_MOST_CLASSIFIED = 1000  # rows that a classifier of domains is trained on
 _FOLDS = 5
 _RIDGE = 5.0  # of the classifier, in units of the mean eigenvalue
 _MOST_COMPONENTS = 100
@@ -304,7 +304,8 @@ class _Classifier:
     def __init__(
         self, block: Array, fold: Array, n_components: int, centre: Callable[[Array], Array]
     ) -> None:
-        self.centre, self.fold = centre, fold
+        self.centre = centre
+        self.folds = [np.flatnonzero(fold == f) for f in np.unique(fold)]
         self.cell = np.unique(block * (fold.max() + 1) + fold, return_inverse=True)[1]
         rng = np.random.default_rng(0)
         self.frequencies = rng.standard_normal((n_components, _WAVES))
@@ -321,13 +322,14 @@ class _Classifier:
         size = max(float(np.sqrt((P**2).sum(axis=1).mean())), 1e-12)
         Phi = np.column_stack([P / size, self.centre(waves) * np.sqrt(2 / _WAVES)])
         y = self.centre(labels.astype(float))
-        gram, cross = Phi.T @ Phi, Phi.T @ y
+        parts = [Phi[mine] for mine in self.folds]
+        grams = [part.T @ part for part in parts]
+        crosses = [part.T @ y[mine] for part, mine in zip(parts, self.folds)]
+        gram, cross = sum(grams), sum(crosses)
         ridge = _RIDGE * np.eye(len(gram)) * max(float(np.trace(gram)) / len(gram), 1e-12)
         predicted = np.empty(labels.shape)
-        for f in np.unique(self.fold):
-            mine = self.fold == f
-            inside = gram - Phi[mine].T @ Phi[mine] + ridge
-            predicted[mine] = Phi[mine] @ np.linalg.solve(inside, cross - Phi[mine].T @ y[mine])
+        for part, mine, own, there in zip(parts, self.folds, grams, crosses):
+            predicted[mine] = part @ np.linalg.solve(gram - own + ridge, cross - there)
         return np.array([area_within(*pair, self.cell) for pair in zip(predicted.T, labels.T)])
 
 

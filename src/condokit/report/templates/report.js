@@ -57,6 +57,7 @@
     ["image_of_mean", "Mean mapped to"],
     ["shift_before", "Shift before"], ["shift_after", "Shift after"],
     ["p_adjusted", "p, adjusted"], ["kept", "Kept", "percent"],
+    ["error_after", "Error after (sd)"], ["verdict", "Verdict", "word"],
   ].filter(([key]) => columns[key] && columns[key].some(known));
   const SIZES = new Set(["change", "shift_before", "shift_after"]); // sorted by size, not by sign
   const table = { rows: everyone, page: 0, key: null, down: false };
@@ -66,7 +67,7 @@
     const { key, down } = table;
     if (!key) return rows;
     const sign = down ? -1 : 1, values = columns[key];
-    if (key === "feature") {
+    if (key === "feature" || key === "verdict") {
       const compare = new Intl.Collator("en", { numeric: true }).compare;
       return rows.toSorted((a, b) => sign * compare(values[a], values[b]));
     }
@@ -105,7 +106,7 @@
           button.addEventListener("click", () => { choose(j); $("explore").scrollIntoView(); $("list").focus({ preventScroll: true }); });
           continue;
         }
-        const text = { percent, signed }[kind] ?? show;
+        const text = { percent, signed, word: String }[kind] ?? show;
         const cell = add(row, "td", { "data-label": title }, text(columns[key][j]));
         if (kind !== "percent" && range(key, j)) { cell.append(" "); add(cell, "span", { class: "range" }, range(key, j)); }
       }
@@ -153,9 +154,12 @@
     return { places: out, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
   }
   function tickText(t, digits) { return (Math.abs(t) >= 1e6 ? t.toExponential(1) : t.toFixed(digits)).replaceAll("-", "−"); }
+  // features have different units: what is drawn on one axis is in standard deviations
+  const perSd = (j) => known(columns.change_sd?.[j]) && columns.change[j] ? columns.change_sd[j] / columns.change[j] : 1;
+  const place = (key, j) => { const x = columns[key]?.[j]; return known(x) && key.startsWith("change") ? x * perSd(j) : x; };
   function axis(rows, key, neutral) {
     const ends = [neutral];
-    for (const j of rows) for (const part of ["", "_low", "_high"]) { const x = columns[key + part]?.[j]; if (known(x)) ends.push(x); }
+    for (const j of rows) for (const part of ["", "_low", "_high"]) { const x = place(key + part, j); if (known(x)) ends.push(x); }
     let low = Math.min(...ends), high = Math.max(...ends);
     const margin = 0.06 * (high - low) || 0.5;
     low -= margin; high += margin;
@@ -166,17 +170,17 @@
     box.replaceChildren();
     if (!rows.length) return;
     const grid = add(box, "div", { class: "dots" });
-    const parts = [["change", "Change at the mean", 0], ["scale", "Scale", 1]].filter(([key]) => columns[key]).map(([key, title, neutral]) => ({ key, title, neutral, axis: axis(rows, key, neutral) }));
+    const parts = [["change", "Change at the mean (sd)", 0], ["scale", "Scale", 1]].filter(([key]) => columns[key]).map(([key, title, neutral]) => ({ key, title, neutral, axis: axis(rows, key, neutral) }));
     add(grid, "span");
     for (const part of parts) add(grid, "b", {}, part.title);
     for (const j of rows) {
       add(grid, "bdi", { title: names[j] }, names[j]);
       for (const { key, title, neutral, axis } of parts) {
-        const svg = add(grid, "svg", { width: "100%", height: 18, role: "img", "aria-label": `${title} ${show(columns[key][j])} ${range(key, j)}` });
+        const svg = add(grid, "svg", { width: "100%", height: 18, role: "img", "aria-label": `${title} ${show(place(key, j))}` });
         if (!known(columns[key][j])) continue;
-        const x = axis.at(columns[key][j]);
+        const x = axis.at(place(key, j));
         add(svg, "line", { x1: axis.at(neutral), x2: axis.at(neutral), y1: 0, y2: 18, class: "mark" });
-        if (range(key, j)) add(svg, "line", { x1: axis.at(columns[key + "_low"][j]), x2: axis.at(columns[key + "_high"][j]), y1: 9, y2: 9, class: "bar" });
+        if (range(key, j)) add(svg, "line", { x1: axis.at(place(key + "_low", j)), x2: axis.at(place(key + "_high", j)), y1: 9, y2: 9, class: "bar" });
         add(svg, "circle", { cx: x, cy: 9, r: 4, class: "after" });
       }
     }

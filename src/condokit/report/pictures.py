@@ -1,0 +1,111 @@
+"""Pictures of all domains together as a page draws them: groups of five rows or more alone."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array
+from condokit.data.disclosure import MIN_CELL, hidden_cells, hidden_counts, too_few
+from condokit.data.study import Study
+from condokit.trust.pictures import Pictures
+
+_MOST_CURVES = 4
+_MOST_DRAWN = 40  # domains
+_HALF = 1.0  # standard deviations that an ellipse has on each side
+_WIDE, _HIGH = 300.0, 220.0  # pixels of a panel
+
+
+def pictured(known: Pictures | None) -> dict[str, Any] | None:
+    """Return what a page shows of all rows, None if nothing is known of them."""
+    if known is None:
+        return None
+    names = list(dict.fromkeys(one["confounder"] for one in known.curves))
+    drawn = [one for one in known.curves if one["confounder"] == names[0]] if names else []
+    return {
+        "labels": known.labels,
+        "shares": list(known.shares.rows()),
+        "explained": list(known.explained),
+        "ellipses": _ellipses(known),
+        "curves": [_placed(one, known.labels) for one in drawn[:_MOST_CURVES]],
+        "against": names[:1],
+        "n_curves_left": known.n_features - min(len(drawn), _MOST_CURVES),
+        "n_rows_left": known.n_rows - len(known.domain),
+    }
+
+
+def _ellipses(known: Pictures) -> dict[str, list[dict[str, Any]]]:
+    """Return ellipses of one standard deviation of the first components, in pixels of a panel."""
+    both = np.concatenate(list(known.scores.values()))
+    low, high = np.quantile(both, [0.02, 0.98], axis=0)
+    size = np.where(high > low, high - low, 1.0)
+    out: dict[str, list[dict[str, Any]]] = {}
+    for when, scores in known.scores.items():
+        out[when] = []
+        at = (scores - low) / size * [_WIDE, -_HIGH] + [0, _HIGH]
+        for b, label in enumerate(known.labels[:_MOST_DRAWN]):
+            part = at[known.domain == b]
+            if too_few(len(part), MIN_CELL):
+                continue
+            width, axes = np.linalg.eigh(np.cov(part.T))
+            rx, ry = _HALF * np.sqrt(np.maximum(width[::-1], 0.0))
+            turn = float(np.degrees(np.arctan2(axes[1, 1], axes[0, 1])))
+            place = {"x": float(part[:, 0].mean()), "y": float(part[:, 1].mean())}
+            shape = {"rx": float(rx), "ry": float(ry), "turn": turn}
+            out[when].append({"label": label, "number": b, **place, **shape})
+    return out
+
+
+def _placed(one: dict[str, Any], labels: list[str]) -> dict[str, Any]:
+    """Return lines of a feature against a confounder in pixels, and the ends of both axes."""
+    lines = one["lines"]
+    x = np.concatenate([line["x"] for line in lines])
+    y = np.concatenate([line[when] for line in lines for when in ("before", "after")])
+    (x0, x1), (y0, y1) = (x.min(), x.max()), (y.min(), y.max())
+    found: dict[str, list[dict[str, Any]]] = {"before": [], "after": []}
+    for when, drawn in found.items():
+        for line in lines:
+            across = (np.array(line["x"]) - x0) / ((x1 - x0) or 1.0) * _WIDE
+            up = _HIGH - (np.array(line[when]) - y0) / ((y1 - y0) or 1.0) * _HIGH
+            points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(across, up))
+            drawn.append({"number": labels.index(line["domain"]), "points": points})
+    ends = {"x": [float(x0), float(x1)], "y": [float(y0), float(y1)]}
+    return {"feature": one["feature"], "confounder": one["confounder"], **ends, **found}
+
+
+def sites_table(study: Study) -> Iterator[dict[str, Any]]:
+    """Yield rows, subjects, missing values and confounders of every domain, few rows hidden."""
+    kept = study.kept()
+    for b, label in enumerate(study.labels):
+        mine = kept & (study.code == b)
+        n = int(mine.sum())
+        groups = None if study.groups is None else len(np.unique(study.groups[mine]))
+        gaps = None if study.gaps is None else float(study.gaps[b].sum())
+        yield {
+            "site": str(label),
+            "rows": hidden_counts(np.array([float(n)]))[0],
+            "subjects": groups if groups is None or groups >= MIN_CELL else f"<{MIN_CELL}",
+            "missing": None if gaps is None else gaps / max(n * study.n_features, 1),
+            "confounders": {c.name: _told(c, mine, n) for c in study.confounders},
+        }
+
+
+def _told(confounder: Any, mine: Array, n: int) -> str:
+    """Return mean and standard deviation of a number, shares of levels, nothing of too few rows."""
+    if too_few(n, MIN_CELL):
+        return "–"
+    if confounder.values is not None:
+        z = confounder.values[mine]
+        z = z[np.isfinite(z)]
+        return f"{z.mean():.3g} ± {z.std():.2g}" if len(z) else "–"
+    codes = confounder.codes[mine]
+    counts = np.bincount(codes[codes >= 0], minlength=len(confounder.levels)).astype(float)
+    hidden = hidden_cells(counts, MIN_CELL)
+    largest = np.argsort(-counts, kind="stable")[:4]
+    told = [
+        f"{confounder.levels[k]} {counts[k] / n:.0%}"
+        for k in largest
+        if counts[k] and not hidden[k]
+    ]
+    more = int((counts > 0).sum()) - len(told)
+    return ", ".join(told + ([f"{more} more"] if more else []))

@@ -1,0 +1,138 @@
+r"""A verdict for every feature of every site, with false discoveries controlled.
+
+The null hypothesis of a feature is that its map does not lower the systematic error. With G the
+mean of :math:`before^2 - after^2` and v its variance (`SystematicError`), :math:`z = G / \sqrt v`
+and p is :math:`\Phi(-z)`: the posterior probability of the null. For a shift h that was estimated
+with a standard error s, z is :math:`|h| / 2s`, since the map is wrong by more than nothing is where
+the true shift is below h / 2. A feature without any shift has :math:`|h| / s = 2z` by chance with a
+probability of :math:`2 \Phi(-2z)`; of these Benjamini and Hochberg's procedure over all features of
+all sites makes adjusted ones. The larger of the two counts.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import gammaincinv, ndtr
+from scipy.stats import false_discovery_control
+
+from condokit.checks import Array, listing
+from condokit.data.arrays import ones_for_zeros
+from condokit.data.records import Sheet
+from condokit.trust.systematic import SystematicError
+
+SMALL = 0.1  # standard deviations
+_LEVEL = 0.05
+_LIMIT = 1.645  # standard errors of a one-sided 95% limit
+_MOST_ROWS = 1e6  # that can be asked for
+_SURE = 40.0  # standard errors of a gain that has none
+
+
+def intervals(error: SystematicError) -> dict[str, Array]:
+    """Return the expected error of every feature before and after, with 95% intervals, in sd."""
+    columns = {}
+    parts = (("before", error.before, error.variances[0]), ("after", *_after(error)))
+    for name, square, variance in parts:
+        square = np.maximum(square, 0.0)
+        sd, size = np.sqrt(np.maximum(variance, 0.0)), np.sqrt(square)
+        known = sd > 1e-6 * ones_for_zeros(square)
+        half = np.where(known, square / ones_for_zeros(sd), 1.0) ** 2  # of the degrees of freedom
+        half = np.maximum(half, 1e-3)
+        columns[f"error_{name}"] = size
+        for end, share in (("low", 0.025), ("high", 0.975)):
+            limit = np.sqrt(square / half * gammaincinv(half, share))
+            columns[f"error_{name}_{end}"] = np.where(known, limit, size)
+    return columns
+
+
+def _after(error: SystematicError) -> tuple[Array, Array]:
+    return error.after, error.variances[1]
+
+
+def in_doubt(gain: float, variance: float, before: float, after: float) -> str:
+    """Say in a sentence why it cannot be told whether a map helps, given what it gains squared."""
+    total = max(before + after, 1e-12)
+    won, reach = gain / total, _LIMIT * np.sqrt(variance) / total
+    if won <= 0:
+        return f"the map gains nothing ({won:.2f} sd, with an uncertainty of {reach:.2f} sd)"
+    if won > reach:
+        return f"the gain ({won:.2f} sd) is not beyond chance among so many features"
+    return f"the gain ({won:.2f} sd) is smaller than its uncertainty ({reach:.2f} sd)"
+
+
+def judge(errors: Sequence[SystematicError | None], doubts: Sequence[Sequence[str]]) -> list[Any]:
+    """Return columns with the verdict, adjusted p-value and reason of all features, by site."""
+    gains = [np.zeros(0) if e is None else e.before - e.after for e in errors]
+    spreads = [np.zeros(0) if e is None else np.sqrt(e.variances[2]) for e in errors]
+    gain, sd = np.concatenate(gains), np.concatenate(spreads)
+    flat = sd <= 1e-9 * ones_for_zeros(np.abs(gain))
+    z = np.where(flat, _SURE * np.sign(gain), gain / ones_for_zeros(np.where(flat, 0.0, sd)))
+    by_chance = np.where(z > 0, 2 * ndtr(-2 * np.abs(z)), 1.0)
+    worse = np.where(flat & (gain == 0), 1.0, ndtr(z))
+    q = [false_discovery_control(one) if len(one) else one for one in (by_chance, worse)]
+    q[0] = np.maximum(q[0], np.where(flat & (gain == 0), 1.0, ndtr(-z)))
+    found, start = list[Any](), 0
+    for error, doubt in zip(errors, doubts):
+        if error is None:
+            found.append({})
+            continue
+        mine = slice(start, start := start + len(error.before))
+        found.append(_judged(error, doubt, q[0][mine], q[1][mine]))
+    return found
+
+
+def _judged(error: SystematicError, doubts: Sequence[str], q: Array, q_worse: Array) -> Any:
+    bounds = intervals(error)
+    little = np.maximum(bounds["error_before_high"], bounds["error_after_high"]) < SMALL
+    words, reasons = [], []
+    for j in range(len(q)):
+        word, why = "cannot tell", "doubts about all features" if doubts else ""
+        if q_worse[j] <= _LEVEL:
+            word, why = "worse", ""
+        elif not doubts and q[j] <= _LEVEL:
+            word = "better"
+        elif not doubts and little[j]:
+            word = "no change needed"
+        elif not doubts:
+            sizes = bounds["error_before"][j], bounds["error_after"][j]
+            why = in_doubt(error.before[j] - error.after[j], error.variances[2][j], *sizes)
+        words.append(word)
+        reasons.append(why or None)
+    return {"verdict": words, "p_better": q, "reason": reasons}
+
+
+def check_tolerance(tolerance: Any, names: Sequence[str]) -> dict[str, float]:
+    """Return allowable systematic errors by feature; refuse what is no feature or no number."""
+    if tolerance is None:
+        return {}
+    if not isinstance(tolerance, Mapping):
+        raise ValueError("'tolerance' must be a dict of features to allowable errors.")
+    if strange := [name for name in tolerance if name not in names]:
+        raise ValueError(f"'tolerance' names {listing(strange)}, which is no feature.")
+    limits = {str(name): float(limit) for name, limit in tolerance.items()}
+    if wrong := [name for name, limit in limits.items() if not 0 < limit < np.inf]:
+        raise ValueError(f"'tolerance' of {listing(wrong)} must be a positive number.")
+    return limits
+
+
+def within_limits(features: Sheet, limits: Mapping[str, float], n_rows: float) -> Sheet:
+    """Tell whether the systematic error after the map is within limits, in units of features.
+
+    An upper 95% limit E above the tolerance T falls below it with about :math:`n (E / T)^2` rows.
+    """
+    place = {name: j for j, name in enumerate(features["feature"])}
+    rows = []
+    for name, limit in limits.items():
+        ends = [features[f"error_after{end}_unit"][place[name]] for end in ("", "_low", "_high")]
+        more = None
+        if ends[2] <= limit:
+            word, text = "yes", f"at most {ends[2]:.3g} at 95%"
+        elif ends[1] > limit:
+            word, text = "no", f"at least {ends[1]:.3g} at 95%"
+        else:
+            more = n_rows * ((ends[2] / limit) ** 2 - 1)
+            more = float(f"{min(np.ceil(more), _MOST_ROWS):.2g}")
+            word, text = "cannot tell", f"needs about {more:,.0f} more rows"
+        row = {"feature": name, "tolerance": limit, "error_after": ends[0], "upper": ends[2]}
+        rows.append({**row, "within": word, "more_rows": more, "told": text})
+    return Sheet.of_rows(rows)

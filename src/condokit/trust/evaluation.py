@@ -1,0 +1,210 @@
+"""What `evaluate` returns: records of one map, and of the maps of many sites."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from condokit.data.records import Finding, Part, Record, Sheet
+from condokit.trust.agreement import Agreement
+from condokit.trust.pictures import Pictures
+
+CAPITAL = {
+    "better": "Better",
+    "no change needed": "No change needed",
+    "cannot tell": "Cannot tell whether the map helps",
+    "worse": "Worse",
+}
+GRAVEST = ("worse", "cannot tell", "better", "no change needed")
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation(Record):
+    """What a map changed, and what it left; see `evaluate`."""
+
+    #: "better": the map makes the systematic error smaller, at 95%; "no change needed": there is
+    #: hardly any; "worse"; "cannot tell": the data do not say, or are not to be trusted.
+    verdict: str
+    findings: list[Finding]  #: The reasons.
+    #: Expected systematic error of a value as recorded: root mean square over rows and features in
+    #: standard deviations of the reference; None if unknown.
+    error_before: float | None
+    error_after: float | None  #: The same after the map.
+    error_before_interval: tuple[float, float] | None  #: 95% interval of `error_before`.
+    error_after_interval: tuple[float, float] | None  #: 95% interval of `error_after`.
+    doubts: list[str]  #: Why the verdict cannot be told, or could not without pairs.
+    n_query: int  #: Query rows compared (at most 5000 are looked at).
+    n_reference: int  #: Reference rows compared (at most 5000 are looked at).
+    #: The data as they are, after plain moment matching, and after this map: the shift given the
+    #: confounders (root mean square over features, in standard deviations), the log-ratio of
+    #: standard deviations, how well the domain can be told from the features within strata, the
+    #: variance that confounders explain, the share of real differences kept, and silhouettes.
+    versions: Sheet
+    #: For every feature: verdict, p-value that it is better (adjusted for all features of all
+    #: sites, so that at most 5% of those called better are not) and the reason where it cannot be
+    #: told; expected systematic error before and after with 95% intervals, in standard deviations
+    #: and in the feature's units; shift in standard deviations and ratio of standard deviations
+    #: given the confounders, before and after; permutation p-value, plain and adjusted for many
+    #: features; the difference that confounders explain and the share of it kept.
+    features: Sheet
+    #: For every feature: whether one map fits all strata (p-values, plain and adjusted), by how
+    #: much strata disagree beyond chance, and those farthest apart.
+    specification: Sheet
+    p_features: float  #: The smallest adjusted p-value of a feature.
+    p_joint: float  #: The p-value of telling the domains apart by all features together.
+    p_value: float  #: Twice the smaller of these: that of the two tests together.
+    auc: float  #: How well the domain can be told within strata after the map: 0.5 is chance.
+    #: Where the map came from, which the tests allow for: learned from these rows, from other rows
+    #: with known standard errors, or taken as given.
+    map_known_from: str
+    models: Sheet  #: Outputs of frozen models by stratum, before and after.
+    calibration: Sheet  #: Their predicted against true shares.
+    agreement: Agreement | None  #: Of paired measurements, or of bridges.
+    densities: dict[str, Any]  #: Densities by feature and stratum, for plots. Not printed.
+    #: Whether the systematic error after the map is within the tolerances that were given.
+    tolerances: Sheet = field(default_factory=lambda: Sheet({}))
+    #: What `plots` draws of rows of all domains together. Not saved or printed.
+    pictures: Pictures | None = field(default=None, metadata={"private": True})
+
+    @property
+    def leave_alone(self) -> list[str]:
+        """Features that need no change, or that the map makes worse; see `Map.only`."""
+        rows = zip(self.features["feature"], self.features.columns.get("verdict", ()))
+        return [name for name, word in rows if word in ("worse", "no change needed")]
+
+    @property
+    def sentence(self) -> str:
+        """The verdict with its figures."""
+        word = CAPITAL[self.verdict]
+        of_pairs, decided = "", self.agreement is not None and self.agreement.decides
+        if self.agreement is not None and decided:
+            if self.agreement.mapped_by == "this map" or self.error_before is None:
+                return f"{word}, by {self.agreement.sentence}"
+            of_pairs = f" Of {self.agreement.sentence}"
+        if self.error_before is None or self.error_after is None:
+            return f"{word}: {'; '.join(self.doubts)}."
+        errors = f"a value is systematically off by about {self.told('before')} as recorded and "
+        errors += f"{self.told('after')} after the map"
+        if self.verdict != "cannot tell":
+            return f"{word}: {errors}.{of_pairs}"
+        return f"{word}: {'; '.join(self.doubts)}. By these data alone, {errors}."
+
+    def told(self, when: str) -> str:
+        """Return the expected error "before" or "after" the map with its interval, as text."""
+        low, high = getattr(self, f"error_{when}_interval") or (0.0, 0.0)
+        return f"{getattr(self, f'error_{when}'):.2f} sd ({low:.2f} to {high:.2f})"
+
+    @property
+    def counted(self) -> str:
+        """How many features have which verdict."""
+        words = self.features.columns.get("verdict", [])
+        return ", ".join(f"{words.count(w)} {w}" for w in CAPITAL if w in words)
+
+    def parts(self) -> list[Part]:  # noqa: D102
+        rows = f"{self.n_query} query and {self.n_reference} reference rows"
+        worst = np.argsort(self.features["p_adjusted"], kind="stable")[:10]
+        shown = {n: v for n, v in self.features.columns.items() if n not in _LONG}
+        parts: list[Part] = [
+            ("", f"{self.sentence} {rows} compared."),
+            ("Reasons", self.findings),
+            ("Given the confounders", self.versions),
+            ("Verdicts by feature", self.counted),
+            ("Leave these alone", ", ".join(self.leave_alone)),
+            ("Within limits", self.tolerances),
+            ("Features, the most shifted first", Sheet(shown).take(worst)),
+            ("Frozen models", self.models),
+            ("Calibration", self.calibration),
+        ]
+        if self.agreement is not None:
+            (_, text), by_feature = self.agreement.parts()
+            parts += [("Paired measurements", text), by_feature]
+        return parts
+
+
+_LONG = (
+    "reason",
+    *(
+        f"error_{w}_{e}{u}"
+        for w in ("before", "after")
+        for e in ("low", "high")
+        for u in ("", "_unit")
+    ),
+)
+
+
+@dataclass(frozen=True, repr=False)
+class BatchEvaluation(Record):
+    """What the maps of many batches changed, and what they left; see `evaluate`."""
+
+    verdict: str  #: That of the worst batch.
+    #: Of every batch: verdict, rows, expected error of a value before and after in sd of the
+    #: reference (along the whole path) with 95% intervals, features called better, and why the
+    #: verdict cannot be told. The same figures as in `evaluations`.
+    batches: Sheet
+    evaluations: dict[Any, Evaluation]  #: Each batch against all others, mapped.
+    #: What `plots` draws of rows of all batches together. Not saved or printed.
+    pictures: Pictures | None = field(default=None, metadata={"private": True})
+
+    @property
+    def features(self) -> Sheet:
+        """All features of all batches, as `Evaluation.features` has them, with a column `batch`."""
+        return stacked({label: one.features for label, one in self.evaluations.items()})
+
+    @property
+    def tolerances(self) -> Sheet:
+        """Whether errors after the maps are within tolerances, with a column `batch`."""
+        return stacked({label: one.tolerances for label, one in self.evaluations.items()})
+
+    @property
+    def leave_alone(self) -> dict[Any, list[str]]:
+        """By batch: features that need no change, or that its map makes worse."""
+        return {label: one.leave_alone for label, one in self.evaluations.items()}
+
+    @property
+    def sentence(self) -> str:
+        """The verdicts in a line."""
+        words = self.batches["verdict"]
+        return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+
+    def parts(self) -> list[Part]:  # noqa: D102
+        told: dict[str, Any] = {n: self.batches[n] for n in ("batch", "verdict", "rows")}
+        for when in ("before", "after"):
+            sizes = (self.batches[n] for n in (f"error_{when}", f"{when}_low", f"{when}_high"))
+            told[f"error_{when}"] = [_with_interval(*three) for three in zip(*sizes)]
+        told |= {n: self.batches[n] for n in ("better_features", "path")}
+        rows = zip(self.batches["batch"], self.batches["doubts"])
+        doubts = [f"{label}: {why}." for label, why in rows if why]
+        return [
+            ("", f"{CAPITAL[self.verdict]}. Batches: {self.sentence}."),
+            ("", Sheet(told)),
+            ("Within limits", self.tolerances),
+            ("Doubts", doubts),
+        ]
+
+
+def _with_interval(size: float | None, low: float | None, high: float | None) -> str | None:
+    if size is None:
+        return None
+    return f"{size:.2f}" + ("" if low is None else f" ({low:.2f} to {high:.2f})")
+
+
+def stacked(sheets: dict[Any, Sheet]) -> Sheet:
+    """Return the rows of tables below each other, with the label of each."""
+    names: dict[str, None] = {}
+    for sheet in sheets.values():
+        names |= dict.fromkeys(sheet.columns)
+    columns: dict[str, list[Any]] = {name: [] for name in ("batch", *names)}
+    for label, sheet in sheets.items():
+        columns["batch"] += [label] * len(sheet)
+        for name in names:
+            columns[name] += sheet.columns.get(name, [None] * len(sheet))
+    return Sheet(columns)
+
+
+def gathered(
+    rows: list[dict[str, Any]], found: dict[Any, Evaluation], pictures: Pictures | None
+) -> BatchEvaluation:
+    """Return the record of many batches, whose verdict is that of the worst of them."""
+    words = [row["verdict"] for row in rows]
+    gravest = min(words, key=GRAVEST.index, default="cannot tell")
+    return BatchEvaluation(gravest, Sheet.of_rows(rows), found, pictures)

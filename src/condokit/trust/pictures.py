@@ -1,0 +1,183 @@
+"""What figures of all sites show: components, shares of variance, features against confounders."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from condokit.checks import Array
+from condokit.data.arrays import ones_for_zeros
+from condokit.data.disclosure import MIN_CELL
+from condokit.data.records import Sheet
+from condokit.data.study import Confounder, Study
+from condokit.data.subsets import subsample
+
+_MOST_ROWS = 3000
+_MOST_VALUES = 6_000_000
+_MOST_FEATURES = 2000
+_MOST_CURVES = 6
+_N_BINS = 8
+_VERSIONS = ("before", "after")
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Rows of all domains, before and after their maps, as far as figures need them."""
+
+    labels: list[str]  # of the domains, the reference last
+    domain: Array  # (n_rows,): the number of each row's
+    confounders: list[Confounder]  # of these rows
+    #: (n_rows, 2) by "before" and "after": the first components of all rows as recorded.
+    scores: dict[str, Array]
+    explained: tuple[float, float]  # shares of the variance before that these have
+    shares: Sheet  # partial shares of variance by term, quartiles over features, before and after
+    #: Means of features in bins of continuous confounders, by domain, before and after.
+    curves: list[dict[str, Any]]
+    unit: dict[str, float]  # standard deviation of the reference by feature
+    n_rows: int  # of which these are some
+    n_features: int
+
+
+def pictures(study: Study, mapped: Callable[[Array], Array], shifted: list[str]) -> Pictures | None:
+    """Gather what figures need; `mapped` maps rows by number, `shifted` features are drawn first.
+
+    Missing values count as the mean of their domain.
+    """
+    kept = np.flatnonzero(study.kept())
+    most = max(min(_MOST_ROWS, _MOST_VALUES // max(study.n_features, 1)), 100)
+    rows = kept[subsample(len(kept), most)]
+    names = [str(name) for name in study.tables[0].labels]
+    values = dict(zip(_VERSIONS, (study.rows(rows), mapped(rows))))
+    domain = study.code[rows]
+    for X in values.values():
+        _fill(X, domain, study.n_domains)
+    reference = domain == study.reference
+    if not reference.any():
+        reference = ~reference
+    unit = ones_for_zeros(values["after"][reference].std(axis=0))
+    confounders = [_some(c, rows) for c in study.confounders]
+    chosen = subsample(len(names), _MOST_FEATURES)
+    few = {name: X[:, chosen] / unit[chosen] for name, X in values.items()}
+    scores, explained = _components(few)
+    terms = {"site": _dummies(domain)} | {c.name: _columns(c) for c in confounders}
+    drawn = [names.index(name) for name in shifted[:_MOST_CURVES]]
+    return Pictures(
+        [str(label) for label in study.labels],
+        domain,
+        confounders,
+        scores,
+        explained,
+        Sheet.of_rows(_shares(few, terms), ("data", "term", "low", "median", "high")),
+        list(_curves(values, drawn, names, domain, study.labels, confounders)),
+        dict(zip(names, unit.tolist())),
+        len(kept),
+        len(names),
+    )
+
+
+def _fill(X: Array, domain: Array, n_domains: int) -> None:
+    """Replace missing values by the mean of their feature and domain, else by zero."""
+    if not np.isnan(X).any():
+        return
+    for b in range(n_domains):
+        part = X[domain == b]
+        known = ~np.isnan(part)
+        mean = np.where(known, part, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+        X[domain == b] = np.where(known, part, mean)
+
+
+def _some(confounder: Confounder, rows: Array) -> Confounder:
+    own = confounder
+    values = None if own.values is None else own.values[rows]
+    codes = own.codes[rows] if own.values is None else own.codes
+    return Confounder(own.name, own.is_number, own.levels, codes, values)
+
+
+def _components(values: dict[str, Array]) -> tuple[dict[str, Array], tuple[float, float]]:
+    """Return scores on the first two principal axes of rows as recorded, in units of reference."""
+    centre = values["before"].mean(axis=0)
+    X = values["before"] - centre
+    if X.shape[1] > len(X):
+        size, U = np.linalg.eigh(X @ X.T)
+        axes = X.T @ U[:, ::-1][:, :2] / np.sqrt(np.maximum(size[::-1][:2], 1e-300))
+    else:
+        size, V = np.linalg.eigh(X.T @ X)
+        axes = V[:, ::-1][:, :2]
+    total = max(float((X**2).sum()), 1e-300)
+    shares = [max(float(one), 0.0) / total for one in size[::-1][:2]] + [0.0]
+    scores = {name: (one - centre) @ axes for name, one in values.items()}
+    if axes.shape[1] < 2:  # one feature: its values alone
+        scores = {name: np.column_stack([one, np.zeros(len(one))]) for name, one in scores.items()}
+    return scores, (shares[0], shares[1])
+
+
+def _dummies(codes: Array) -> Array:
+    levels = np.unique(codes)
+    return (codes[:, None] == levels[1:]).astype(float)
+
+
+def _columns(confounder: Confounder) -> Array:
+    """Return the columns that a confounder has in a regression: levels, or a cubic."""
+    if confounder.values is None:
+        return _dummies(confounder.codes)
+    z = confounder.values - confounder.values.mean()
+    z = z / max(float(np.abs(z).max()), 1e-300)
+    return np.column_stack([z, z**2, z**3])
+
+
+def _shares(values: dict[str, Array], terms: dict[str, Array]) -> Iterator[Any]:
+    r"""Yield quartiles over features of :math:`(SSE_{-term} - SSE) / SST`, and of SSE / SST."""
+    for name, X in values.items():
+        X = X - X.mean(axis=0)
+        total = (X**2).sum(axis=0)
+        varies = total > 0
+        full = _unexplained(X, list(terms.values()))
+        parts = {}
+        for term in terms:
+            rest = [columns for other, columns in terms.items() if other != term]
+            parts[term] = _unexplained(X, rest) - full
+        for term, square in {**parts, "residual": full}.items():
+            share = np.maximum(square[varies] / total[varies], 0.0)
+            low, median, high = np.quantile(share, [0.25, 0.5, 0.75]) if varies.any() else [0.0] * 3
+            yield name, term, float(low), float(median), float(high)
+
+
+def _unexplained(X: Array, terms: list[Array]) -> Array:
+    """Return sums of squares that columns leave of centred features."""
+    columns = [one - one.mean(axis=0) for one in terms if one.shape[1]]
+    if not columns:
+        return np.asarray((X**2).sum(axis=0))
+    U, size, _ = np.linalg.svd(np.column_stack(columns), full_matrices=False)
+    U = U[:, size > 1e-9 * max(float(size[0]), 1e-300)]
+    return np.asarray((X**2).sum(axis=0) - ((U.T @ X) ** 2).sum(axis=0))
+
+
+def _curves(
+    values: dict[str, Array],
+    features: list[int],
+    names: list[str],
+    domain: Array,
+    labels: Any,
+    confounders: list[Confounder],
+) -> Iterator[dict[str, Any]]:
+    """Yield means in bins of equal rows, by feature, continuous confounder and domain."""
+    for confounder in confounders:
+        if confounder.values is None:
+            continue
+        z = confounder.values
+        for j in features:
+            lines = []
+            for b in np.unique(domain):
+                rows = np.flatnonzero(domain == b)
+                n_bins = min(_N_BINS, len(rows) // MIN_CELL)
+                if n_bins < 2:
+                    continue
+                bins = np.array_split(rows[np.argsort(z[rows], kind="stable")], n_bins)
+                line: dict[str, Any] = {"domain": str(labels[b])}
+                line["x"] = [float(z[part].mean()) for part in bins]
+                for name, X in values.items():
+                    line[name] = [float(X[part, j].mean()) for part in bins]
+                lines.append(line)
+            if lines:
+                yield {"feature": names[j], "confounder": confounder.name, "lines": lines}

@@ -1,0 +1,206 @@
+"""A study as pairs: each site as it is, and all others, which their maps moved to the reference."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from condokit.batches.adapter import BatchAdapter
+from condokit.batches.estimate import mean_square, some_rows, unit_of
+from condokit.batches.record import BatchFacts
+from condokit.checks import Array, quietly
+from condokit.compare.weak_points import FEW_SUBJECTS
+from condokit.data.study import Study
+from condokit.fit.pairs import row_numbers
+from condokit.maps.base import Map
+from condokit.maps.profile import profile
+from condokit.maps.standard_errors import StandardErrors
+from condokit.solvers.pooled.design import effective_number
+from condokit.trust.agreement import Agreement, agreement_of
+from condokit.trust.blocks import ComparableRows
+from condokit.trust.systematic import SystematicError, systematic_error
+
+_FOLDS = 5
+_MOST_VALUES = 5_000_000  # of a study that is fitted again without some of its bridges
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site with its map, beside all others."""
+
+    label: Any
+    domains: Study  # the site as the query, all others as the reference
+    map: Map
+    errors: StandardErrors | None
+    known_from: str  # where the map was learned: "these rows" or "other rows"
+    facts: BatchFacts
+    rows: Array  # of the site, on the scale of links
+    unit: Array  # standard deviations of the reference, on that scale
+    agreement: Agreement | None = None
+
+    def doubts(self) -> Iterator[str]:
+        """Tell why errors cannot be trusted, beyond what two domains tell."""
+        if not self.domains.confounders and 0 < self.facts.bridges < FEW_SUBJECTS:
+            yield f"fewer than {FEW_SUBJECTS} bridges connect it, and no confounders do"
+
+    def error(self, rows: ComparableRows) -> SystematicError | None:
+        """Return what is known of the systematic error of values of this site.
+
+        Where maps were learned from these rows, their standard errors hold for the whole path to
+        the reference, and count bridges. Otherwise the site is fitted to the others again.
+        """
+        errors, believed, is_here = self.errors, self.map, self.known_from == "these rows"
+        is_diagonal = self.map.kind == "diagonal"
+        if not is_diagonal or (self.map.links is not None and not is_here):
+            known: Any = None if errors is None else SimpleNamespace(errors_=errors)
+            return systematic_error(self.map, known, self.domains, rows, is_here)
+        if not is_here or errors is None:
+            try:
+                with quietly():
+                    again = BatchAdapter(reference=self.domains.labels[1], joint=True)
+                    again.fit_study(self.domains)
+            except (ValueError, ArithmeticError):
+                return None
+            believed, errors = again.maps_[self.label], again.errors_[self.label]
+            if errors is None:
+                return None
+        R = rows.residuals(rows.after)
+        for block in np.unique(rows.block):
+            here = rows.block == block
+            R[here] = R[here] - R[here].mean(axis=0)
+        return _error(self, believed, errors, effective_number(R, len(R)))
+
+
+def _error(
+    site: Site, believed: Map, errors: StandardErrors, n_effective: float
+) -> SystematicError:
+    """Return the squared errors of features before and after, their variances, and of the gain."""
+    x, unit = site.rows, site.unit
+    h, p = site.map.without_links(x), believed.without_links(x)
+    noise = mean_square(errors.std(x) / unit)
+    squares = [mean_square((p - one) / unit) for one in (x, h)]
+    variances = [4 * square * noise + 2 * noise**2 for square in squares]
+    known = ~np.isnan(x)
+    n = np.maximum(known.sum(axis=0), 1)
+    centre = np.where(known, x, 0.0).sum(axis=0) / n
+    moved = np.where(known, h - x, 0.0)
+    away = np.where(known, x - centre, 0.0)
+    shift = 2 * moved.sum(axis=0) / n * errors.std(centre[None])[0]
+    stretch = 2 * (moved * away).sum(axis=0) / n * errors.scale
+    gain = (shift**2 + stretch**2) / unit**4
+    before, after = (square + noise for square in squares)
+    straight = np.empty(0, dtype=np.intp)
+    return SystematicError(unit, before, after, (*variances, gain), n_effective, straight)
+
+
+def sites_of(adapter: BatchAdapter, study: Study, pairs: Any, min_cell: int) -> Iterator[Site]:
+    """Yield every site that has a path to the reference, but the reference itself."""
+    known, labels = adapter.report_.batches, study.labels
+    here = [label for label in known if label in labels]
+    base = next((label for label in here if len(known[label].path) == 1), None)
+    linked = replace(study, links=adapter.maps_[here[0]].links)
+    rows = some_rows(linked, [labels.index(label) for label in here])
+    if base is not None:
+        unit = unit_of(rows[labels.index(base)])
+    else:
+        moved = [adapter.maps_[k].without_links(rows[labels.index(k)]) for k in here]
+        unit = unit_of(np.concatenate(moved))
+    # of many values no profile is kept; one of several maps without it is none of this fit
+    is_large = all(one.fitted_on is None for one in adapter.maps_.values())
+    left_out = None if pairs is not None else _left_out(adapter, study)
+    for label in here:
+        if label == base and label == adapter.reference_:
+            continue
+        own, affine, errors = labels.index(label), adapter.maps_[label], adapter.errors_[label]
+        now = profile(study.divided(study.code == own))
+        same = is_large if affine.fitted_on is None else affine.fitted_on.matches(now)
+        found = _agreement(adapter, study, own, pairs, left_out, min_cell)
+        yield Site(
+            label,
+            adapter.against_others(study, own),
+            affine,
+            errors,
+            "these rows" if same else "other rows",
+            known[label],
+            rows[own],
+            unit,
+            found,
+        )
+
+
+def mapped(adapter: BatchAdapter, study: Study, rows: Array) -> Array:
+    """Return rows of a study, mapped by the maps of their sites."""
+    X = study.rows(rows)
+    for b, label in enumerate(study.labels):
+        here = study.code[rows] == b
+        if label in adapter.maps_ and here.any():
+            X[here] = adapter.maps_[label](X[here])
+    return X
+
+
+def _left_out(adapter: BatchAdapter, study: Study) -> tuple[Array, Array, str] | None:
+    """Return the numbers of rows of bridges, and their values mapped by fits without them.
+
+    With too few other rows, or too many values, the maps of all rows are used instead.
+    """
+    numbers = np.flatnonzero((study.bridge >= 0) & study.kept())
+    if not len(numbers) or not study.is_whole:
+        return None
+    values, bridge = mapped(adapter, study, numbers), study.bridge[numbers]
+    if len(study.code) * study.n_features > _MOST_VALUES:
+        return numbers, values, "this map"
+    how: dict[str, Any] = {"joint": adapter.joint, "unreachable": "raise"}
+    n_folds = min(_FOLDS, study.n_bridges)
+    try:
+        for fold in range(n_folds):
+            out = study.bridge % n_folds == fold
+            out &= study.bridge >= 0
+            some = replace(study, keep=study.kept() & ~out)
+            with quietly():
+                again = BatchAdapter(adapter.adapter, reference=adapter.reference_, **how)
+                again.fit_study(some.with_bridges(np.where(out, -1, study.bridge)))
+            mine = bridge % n_folds == fold
+            values[mine] = mapped(again, study, numbers[mine])
+    except (ValueError, ArithmeticError, KeyError):  # the rest of the rows does not suffice
+        return numbers, mapped(adapter, study, numbers), "this map"
+    return numbers, values, "left out"
+
+
+def _agreement(
+    adapter: BatchAdapter, study: Study, own: int, pairs: Any, left_out: Any, min_cell: int
+) -> Agreement | None:
+    """Compare rows of a site with rows of the same samples elsewhere, mapped to the reference."""
+    if pairs is not None:
+        first, second = row_numbers(pairs, [("X", len(study.code))] * 2)
+        one, two = study.code[first] == own, study.code[second] == own
+        query = np.concatenate([first[one & ~two], second[two & ~one]])
+        other = np.concatenate([second[one & ~two], first[two & ~one]])
+        parts, how = [mapped(adapter, study, rows) for rows in (query, other)], "this map"
+        subject = query if study.groups is None else study.groups[query]
+    elif left_out is not None:
+        numbers, values, how = left_out
+        mine = np.flatnonzero(study.code[numbers] == own)
+        other = np.array(
+            [_elsewhere(adapter, study, numbers, i, own) for i in mine.tolist()], dtype=np.intp
+        )
+        query, parts = numbers[mine], [values[mine], values[other]]
+        subject = study.bridge[query]
+    else:
+        return None
+    if len(query) < max(min_cell, 2):
+        return None
+    names, fewest = study.tables[0].labels, max(min_cell, 2)
+    found = agreement_of(study.rows(query), parts[0], parts[1], subject, names, fewest)
+    gain = found.gain if pairs is not None or how == "left out" else (-np.inf, np.inf)
+    return replace(found, mapped_by=how, gain=gain)
+
+
+def _elsewhere(adapter: BatchAdapter, study: Study, numbers: Array, i: int, own: int) -> int:
+    """Return the place of a row of the same sample in another site, best in the reference."""
+    same = np.flatnonzero(
+        (study.bridge[numbers] == study.bridge[numbers[i]]) & (study.code[numbers] != own)
+    )
+    at = [study.labels[k] == adapter.reference_ for k in study.code[numbers[same]]]
+    return int(same[int(np.argmax(at))])
