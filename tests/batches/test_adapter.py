@@ -240,7 +240,7 @@ def test_the_expected_error_of_a_new_batch_is_that_of_a_refit(study):
     adapter.fit(old, features="f*", **ROLES).add_batch(study.table, **ROLES)
     again.fit(study.table, features="f*", **ROLES)
     found, refit = (one.report_.batches["E"].error_after for one in (adapter, again))
-    assert found == pytest.approx(refit, rel=0.15)
+    assert found == pytest.approx(refit, rel=0.2)
     mapped, error = adapter.transform(study.table, batch="site", return_std=True)
     new = study.code == 4
     inside = np.abs(mapped.to_numpy() - study.truth)[new] < 1.96 * error.to_numpy()[new]

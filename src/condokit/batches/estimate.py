@@ -39,70 +39,6 @@ class Estimate:
     facts: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class ChainErrors(StandardErrors):
-    """Errors along two steps: those of the first, as the second map passes them on, and its own."""
-
-    first: StandardErrors
-    step: Any  # the first map
-    second: StandardErrors
-    after: Any  # the second map
-
-    @classmethod
-    def of(
-        cls, first: StandardErrors | None, step: Any, second: StandardErrors | None, after: Any
-    ) -> "ChainErrors | None":
-        """Return the errors along two steps, if those of both are known."""
-        if first is None or second is None:
-            return None
-        return cls(first, step, second, after)
-
-    @property
-    def scale(self) -> Array:  # noqa: D102
-        if self.step.kind == self.after.kind == "diagonal":
-            first = self.first.scale * self.after.scale
-            return np.hypot(first, self.second.scale * self.step.scale)
-        one, two = self.first.scale, self.second.scale
-        one, two = (np.diag(part) if part.ndim == 1 else part for part in (one, two))
-        return np.sqrt(self.after.A**2 @ one**2 + two**2 @ self.step.A**2)
-
-    def std(self, X: Array) -> Array:  # noqa: D102
-        error, Y = self.first.std(X), self.step.without_links(X)
-        if self.after.kind in ("diagonal", "monotone"):
-            above, below = (self.after.without_links(Y + sign * error) for sign in (1, -1))
-            passed = (above - below) / 2
-        else:
-            passed = np.sqrt(error**2 @ (self.after.A**2).T)
-        return np.hypot(passed, self.second.std(Y))
-
-
-@dataclass(frozen=True)
-class SharedErrors(StandardErrors):
-    r"""Errors of mapped rows of several batches, which together stand for the reference.
-
-    Maps to one reference have about half of the variance of their errors in common, that of the
-    reference's rows: errors e of batches with shares w of the rows have the variance
-    :math:`\tfrac12 \sum_b w_b^2 e_b^2 + \tfrac12 (\sum_b w_b e_b)^2`.
-    """
-
-    shares: Array
-    inverses: list[Any]  # of the maps of batches
-    errors: list[StandardErrors]
-
-    @property
-    def scale(self) -> Array:  # noqa: D102
-        found = []
-        for back, error in zip(self.inverses, self.errors):
-            own = error.scale if error.scale.ndim == 2 else np.diag(error.scale)
-            found.append(np.sqrt(own**2 @ back.A**2))
-        total = shared(self.shares, np.stack(found))
-        return total if self.inverses[-1].kind != "diagonal" else np.diag(total)
-
-    def std(self, X: Array) -> Array:  # noqa: D102
-        parts = zip(self.inverses, self.errors)
-        return shared(self.shares, np.stack([e.std(back.without_links(X)) for back, e in parts]))
-
-
 def shared(shares: Array, errors: Array) -> Array:
     """Return the error of rows of several batches together, half of it being in common."""
     own = shares.reshape(-1, *[1] * (errors.ndim - 1)) * errors
@@ -248,8 +184,8 @@ def _along_paths(
         if step == reference:
             chances[b] = own.report_.chance_of_difference
         else:
-            errors[b] = ChainErrors.of(own.errors_, own.map_, errors[step], maps[step])
             maps[b] = maps[step].compose(own.map_)
+            errors[b] = maps[b].errors
     facts = {}
     if len(chances) == len(maps) and None not in chances.values():
         facts = {"differs": [chances[b] for b in sorted(maps)]}
