@@ -217,6 +217,12 @@ def test_code_of_the_readme_and_the_reference_runs(page, tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("page", SITE, ids=lambda p: str(p.relative_to(DOCS)))
+def test_code_of_pages_is_not_indented(page):
+    """What is indented is not run."""
+    assert not re.findall(r"^[ \t]+```(?:python|console)", page.read_text(), re.MULTILINE)
+
+
 def test_every_page_is_in_a_table_of_contents():
     named = set()
     for page in SITE:

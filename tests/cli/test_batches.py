@@ -76,6 +76,17 @@ def test_reports(made, capsys):
         assert "all.csv" in page
 
 
+def test_reports_of_a_batch_that_bridges_alone_reach(made, capsys):
+    made.table["control"] = [f"s{k % 60}" if k % 60 < 12 else "" for k in range(240)]
+    rows = made.table[(made.table["site"] != "C") & (made.table["site"] != "B")]
+    rows.to_csv("all.csv", index=False)
+    data = [*DATA, "--bridge", "control", "-f", "f*", "-o", "maps.json", "--report", "r.html"]
+    code, _, err = run(capsys, "fit", "all.csv", *data)
+    assert code == 0
+    assert "Traceback" not in err
+    assert "nothing but bridges connects" in Path("r.html").read_text()
+
+
 def test_check_and_plan(made, capsys):
     code, out, _ = run(capsys, "check", "all.csv", *DATA)
     assert code == 0

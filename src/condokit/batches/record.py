@@ -150,7 +150,7 @@ def settings_of(provenance: Mapping[str, Any] | None) -> dict[str, Any]:
     given = dict((provenance or {}).get("adapter", {}))
     named = {"map": (*MAPS, "auto"), "divergence": (*DIVERGENCES, "auto")}
     some = ("shrinkage", "categorical", "missing", "warn_overlap", "min_overlap", "random_state")
-    found = {name: given[name] for name in some if given.get(name) is not None}
+    found = {name: given[name] for name in some if given.get(name)}  # no seed is 0
     if "shrinkage" in given:  # None is a setting of its own
         found["shrinkage"] = given["shrinkage"]
     return found | {n: given[n] for n, known in named.items() if given.get(n) in known}
