@@ -184,7 +184,9 @@ def _warn_of_curves(domains: Study, recipe: Recipe, line: Any) -> None:
     found = likely_curves(domains, recipe, line) if plain else None
     if found is None:
         return
-    text = "Not a straight line, in all likelihood: {names}. Use {@map='auto'} or 'monotone', which "
+    text = (
+        "Not a straight line, in all likelihood: {names}. Use {@map='auto'} or 'monotone', which "
+    )
     text += "bend what the data bend, or a link (see Maps in the documentation)."
     names = listing(domains.tables[0].take(found[0]).labels)
     warn("curve-likely", text, UserWarning, names=names)
