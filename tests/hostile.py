@@ -665,7 +665,9 @@ def _near_identity(data, adapter):
     maps = getattr(adapter, "maps_", None) or {data.labels[0]: getattr(adapter, "map_", None)}
     for label, found in maps.items():
         X = data.array().astype(float)[np.asarray(data.columns["device"] == label)]
-        if found is None or found.is_rectangular or len(X) < (20 if found.kind == "diagonal" else 10 * len(X.T)) or len(X.T) != found.n_features_in_:
+        if found is None or found.is_rectangular or len(X.T) != found.n_features_in_:
+            continue
+        if len(X) < (20 if found.kind == "diagonal" else 10 * len(X.T)):
             continue
         # which rotation was meant is not in the errors of matrices from samples or axes alone
         if isinstance(adapter, (ConDo, MMDBaseline)):  # as published, in the units of the data
