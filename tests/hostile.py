@@ -55,7 +55,17 @@ from condokit.paper import ConDo, MMDBaseline, OTBaseline
 
 MOST_SECONDS = 20
 PACKAGE = str(Path(condokit.__file__).parent)
-BELOW = ("numpy", "scipy", "sklearn", "pandas", "polars", "narwhals", "pyarrow", "duckdb", "anndata")
+BELOW = (
+    "numpy",
+    "scipy",
+    "sklearn",
+    "pandas",
+    "polars",
+    "narwhals",
+    "pyarrow",
+    "duckdb",
+    "anndata",
+)
 
 
 class TooLong(BaseException):
@@ -335,7 +345,9 @@ def _paper(rng, data):
     if data.odd(0.5):
         name = str(rng.choice(["K_X", "h_Z", "F", "rounds", "start", "steps", "k_Z", "epochs"]))
         settings[name] = [0, 1, 3, -1, 0.5, "identity", np.nan, None][rng.integers(8)]
-    return ConDo("tv" if data.odd(0.05) else str(rng.choice(["kl", "mmd"])), min_overlap=0.0, **settings)
+    return ConDo(
+        "tv" if data.odd(0.05) else str(rng.choice(["kl", "mmd"])), min_overlap=0.0, **settings
+    )
 
 
 _PAPER_MAPS = ["location-scale", "affine"]
@@ -357,7 +369,9 @@ def _given(data, kind, batch=False):
     if kind == "anndata" or rng.random() < 0.1:
         roles.pop("features", None)
     if data.odd(0.08):
-        roles["features"] = [["no"], [], [0], "x*", [99], data.confounders, 1.5, "*"][rng.integers(8)]
+        roles["features"] = [["no"], [], [0], "x*", [99], data.confounders, 1.5, "*"][
+            rng.integers(8)
+        ]
     if data.odd(0.08):
         roles["confounders"] = [["no"], 7, [], "device", ["x0"], [[1], [2]]][rng.integers(6)]
     for name, values in (("sample_weight", data.weights), ("groups", data.groups)):
@@ -394,13 +408,17 @@ def _fit_pair(data, adapter):
         given["groups"] = [x["g"] for x in _two_tables(data, frame.assign(g=data.groups))]
     if data.odd(0.1):
         n = min(map(len, parts))
-        given["pairs"] = [(range(n), range(n)), ([0], [99]), "no", ([0.5], [1])][data.rng.integers(4)]
+        given["pairs"] = [(range(n), range(n)), ([0], [99]), "no", ([0.5], [1])][
+            data.rng.integers(4)
+        ]
     X = [part[data.features] for part in parts]
     Z = [part[data.confounders] for part in parts] if data.confounders else [None, None]
     if data.rng.random() < 0.3:
         X = [part.to_numpy() for part in X]
     if data.rng.random() < 0.3 and data.confounders:
-        return adapter.fit_pair(*parts, confounders=data.confounders, features=data.features, **given)
+        return adapter.fit_pair(
+            *parts, confounders=data.confounders, features=data.features, **given
+        )
     return adapter.fit_pair(*X, *Z, **given)
 
 
@@ -428,7 +446,11 @@ def _door_batches(data):
     rng = data.rng
     kind, X = data.container()
     reference = ["auto", "consensus", _reference(data), _reference(data)][rng.integers(4)]
-    settings = {"joint": "yes" if data.odd(0.05) else ["auto", True, False][rng.choice(3, p=[0.7, 0.1, 0.2])]}
+    settings = {
+        "joint": "yes"
+        if data.odd(0.05)
+        else ["auto", True, False][rng.choice(3, p=[0.7, 0.1, 0.2])]
+    }
     settings["unreachable"] = str(rng.choice(["raise", "keep", "keep"]))
     inner = ConDoAdapter(**_settings(rng, data)) if rng.random() < 0.6 else None
     roles = _given(data, kind, batch=True)
@@ -643,12 +665,18 @@ def _near_identity(data, adapter):
     maps = getattr(adapter, "maps_", None) or {data.labels[0]: getattr(adapter, "map_", None)}
     for label, found in maps.items():
         X = data.array().astype(float)[np.asarray(data.columns["device"] == label)]
-        if found is None or found.is_rectangular or len(X) < 20 or len(X.T) != found.n_features_in_:
+        if found is None or found.is_rectangular or len(X.T) != found.n_features_in_:
+            continue
+        if len(X) < (20 if found.kind == "diagonal" else 10 * len(X.T)):
             continue
         # which rotation was meant is not in the errors of matrices from samples or axes alone
         if isinstance(adapter, (ConDo, MMDBaseline)):  # as published, in the units of the data
             continue
-        if found.kind == "dense" and str(getattr(adapter, "divergence_", "")) in ("mmd", "energy", "pc-match"):
+        if found.kind == "dense" and str(getattr(adapter, "divergence_", "")) in (
+            "mmd",
+            "energy",
+            "pc-match",
+        ):
             continue
         errors = adapter.errors_.get(label) if hasattr(adapter, "maps_") else adapter.errors_
         spread = np.maximum(X.std(axis=0), 1e-9 * abs(X).max(axis=0) + 1e-300)
@@ -702,9 +730,9 @@ def call(seed, number):
         try:
             adapter = DOORS[door][0](data)
             doubts = (condokit.IdentifiabilityWarning, condokit.LowOverlapWarning)
-            if data.is_same and data.is_clean and adapter is not None:
-                if not any(issubclass(w.category, doubts) for w in caught):
-                    _near_identity(data, adapter)
+            doubted = any(issubclass(w.category, doubts) for w in caught)
+            if data.is_same and data.is_clean and adapter is not None and not doubted:
+                _near_identity(data, adapter)
         except TooLong:
             fault = f"more than {MOST_SECONDS} s"
         except Exception as error:

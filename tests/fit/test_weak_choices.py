@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from condokit import ConDoAdapter, IdentifiabilityWarning
+from condokit import BatchAdapter, ConDoAdapter, IdentifiabilityWarning
 
 LAWS = {
     "zero-inflated": lambda rng, size: (rng.random(size) < 0.3) * np.exp(rng.normal(size=size)),
@@ -79,3 +79,26 @@ def test_rigid_maps_turn_nothing_around_that_the_data_do_not_tell(family):
         warnings.simplefilter("error")
         adapter = ConDoAdapter(family).fit_pair(X[0] @ turn, X[1], *Z)
     np.testing.assert_allclose(adapter.map_.A, turn, atol=0.15)
+
+
+@pytest.mark.filterwarnings("ignore:Fewer than 5 subjects")
+def test_one_subject_in_a_domain_is_counted_in_the_errors():
+    rng = np.random.default_rng(0)
+    X, Z = [rng.normal(size=(100, 2)) for _ in "qr"], [rng.choice(["F", "M"], 100) for _ in "qr"]
+    lone = ConDoAdapter().fit_pair(*X, *Z, groups=(np.zeros(100), np.ones(100)))
+    assert (lone.map_se_["offset"] > 1).all()  # 0.14 with 100 people
+    several = ConDoAdapter().fit_pair(*X, *Z, groups=(np.arange(100), 100 + np.arange(100)))
+    assert (several.map_se_["offset"] < 0.3).all()
+    same = ConDoAdapter().fit_pair(*X, *Z, groups=(np.zeros(100), np.zeros(100)))
+    assert (same.map_se_["offset"] < 0.3).all()  # who is on both devices tells them apart
+
+
+def test_batches_of_few_rows_are_named():
+    rng = np.random.default_rng(0)
+    batch = np.repeat(["A", "B", "C", "D"], [40, 3, 40, 2])
+    X, sex = rng.normal(size=(85, 2)), np.resize(["F", "M"], 85)
+    with pytest.warns(IdentifiabilityWarning, match="Fewer than 5 rows in batch 'B' and batch 'D'"):
+        BatchAdapter(reference="A").fit(X, batch=batch, confounders=sex)
+    kept = batch != "D"
+    kept &= batch != "B"
+    BatchAdapter(reference="A").fit(X[kept], batch=batch[kept], confounders=sex[kept])

@@ -61,6 +61,10 @@ def batch_weak_points(study: Study) -> Iterator[WeakPoint]:
     """Yield what makes the maps of many batches weak."""
     kept = study.kept()
     parts = {f"batch {label!r}": kept & (study.code == k) for k, label in enumerate(study.labels)}
+    each = study.rows_behind if study.weights is None else study.weights
+    if few := [name for name, mine in parts.items() if each[mine].sum() < _FEW_ROWS]:
+        text = "Fewer than {least} rows in {where}: maps and errors of so few are guesses."
+        yield WeakPoint("few-rows", text, {"least": _FEW_ROWS, "where": _named(few)})
     yield from weak_points(study, parts)
     if study.is_whole and (names := _in_other_units(study, list(parts.values()))):
         text = "Values of {names} are more than {ratio:g} times larger in one batch than in "

@@ -107,7 +107,7 @@ def fit_curves(
 
 
 def _spared(weights: Array, low: float, high: float) -> Array:
-    """Return weights with a line where a curve is less likely than `low`, as they are from `high`."""
+    """Return weights of a line alone below the probability `low` of a curve; all from `high`."""
     share = np.clip((1 - weights[0] - low) / (high - low), 0.0, 1.0)
     return (1 - share) * np.eye(len(weights))[0] + share * weights
 

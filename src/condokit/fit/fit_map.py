@@ -220,8 +220,7 @@ def fit_solution(domains: Study, recipe: Recipe) -> Solution:
 def likely_curves(domains: Study, recipe: Recipe, line: Any) -> tuple[Array, Curves] | None:
     """Return features that are likely not straight as a line is, with curves; None if none is."""
     whole = domains.is_whole and domains.confounders and not domains.is_rectangular
-    places = suspected(domains, line.scale, line.offset) if whole else []
-    if not len(places):
+    if not whole or not len(places := suspected(domains, line.scale, line.offset)):
         return None
     how = replace(recipe, family=Monotone(), divergence=PooledLikelihood(), sparing=True)
     part, how = domains.of(places), replace(how, shrinkage="auto", min_overlap=0.0)
@@ -267,6 +266,7 @@ def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
         summary = _summarised(domains, recipe, comparison)
         plain = _with_known_errors(recipe.divergence.solve(recipe.family, summary), summary)
         unit, flat = summary.spread, summary.flat
+    plain = _counting_subjects(plain, unit, domains, comparison)
     if recipe.family.has_scale:
         _warn_constant(table, flat)
     settled = settle(plain, unit, recipe.shrinkage)
@@ -278,6 +278,22 @@ def _fit_diagonal(domains: Study, recipe: Recipe, comparison: Comparison) -> Fou
         fitted = Fitted(recipe.divergence, recipe.family, plain, solution, ~flat)
         errors = moment_errors(fitted, domains, comparison, recipe.shrinkage == "auto")
     return solution, facts, errors
+
+
+def _counting_subjects(
+    plain: Solution, unit: Array, domains: Study, comparison: Comparison
+) -> Solution:
+    """Return errors that allow for people to differ, where a domain has one of its own alone.
+
+    How much people differ cannot be learned there: taken is as much as rows of one do.
+    """
+    if domains.groups is None or plain.se_image is None:
+        return plain
+    sides = (comparison.place >= 0) & np.stack([domains.is_query, ~domains.is_query])
+    query, reference = (np.unique(domains.groups[side]) for side in sides)
+    alone = min(len(query), len(reference)) == 1 and not np.intersect1d(query, reference).size
+    people = unit * np.sqrt(1 / len(query) + 1 / len(reference))
+    return replace(plain, se_image=np.maximum(plain.se_image, people)) if alone else plain
 
 
 def _has_no_spread(recipe: Recipe, comparison: Comparison) -> bool:

@@ -14,9 +14,9 @@ def write_outputs(affine: Any, columns: Sequence[Any], language: Any) -> list[An
     """Return the outputs of a map of columns in a language, such as SQL.
 
     A language writes `product` (a number times a column), `sum` (of terms and an offset), `curve`
-    (of lines, as `lines_of` has them, each below its knot but the last), `link` and `unlink`. `nothing` are the
-    terms of a sum whose weights are all zero, and `step` gives values names on which what follows
-    rests, together with those `beside`.
+    (of lines, as `lines_of` has them, each below its knot but the last), `link` and `unlink`.
+    `nothing` are the terms of a sum whose weights are all zero, and `step` gives values names on
+    which what follows rests, together with those `beside`.
     """
     links = affine.links or [None] * len(columns)
     x = [language.link(column, link) for column, link in zip(columns, links)]

@@ -238,7 +238,7 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
     fits = specification(rows, after.R, names, strata)
     gain = 0.0 if error is None else error.rms(0)[0] - error.rms(1)[0]
     if error is not None and affine.links is None:  # with links, units are those of the links
-        error = error.with_strata(*fits.beyond(error.unit))
+        error = error.with_strata(*fits.beyond(error.unit), affine.kind == "diagonal")
     features = _features_sheet(names, before, after, error)
     unused = unused_that_matter(domains)
     found = known.agreement

@@ -105,7 +105,8 @@ def specification(
     pairs = [pair for pair in pairs if min(map(len, pair)) >= _FEWEST_ROWS]
     by_strata = rows.covariates is None
     if len(pairs) < 2:
-        return Disagreement(Sheet({}), *np.empty((2, 0)), by_strata, np.empty(0))
+        none = np.empty(0)
+        return Disagreement(Sheet({}), none, none, by_strata, none)
     parts = [[R[side] for side in pair] for pair in pairs]
     n = np.array([[len(x) for x in pair] for pair in parts])[:, :, None]
     mean, var = _moments(parts)

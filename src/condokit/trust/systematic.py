@@ -71,10 +71,11 @@ class SystematicError:
         reach = _LIMIT * np.sqrt(self._of_mean(self.variances[2]))
         return mean - reach, mean + reach
 
-    def with_strata(self, square: Array, variance: Array) -> "SystematicError":
+    def with_strata(self, square: Array, variance: Array, is_line: bool) -> "SystematicError":
         """Add how far the maps of strata are from one map, which no one map takes away."""
         added = np.ones(len(square))
-        added[self.curved] = 0.0  # what a curve explains counts once
+        if is_line:
+            added[self.curved] = 0.0  # what a curve explains counts once
         square, variance = added * square, added * variance
         before, after, gain = self.variances
         variances = before + variance, after + variance, gain
