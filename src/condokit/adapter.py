@@ -65,7 +65,8 @@ class ConDoAdapter(Adapter):
         for "monotone", "ot" without confounders ("pc-match" for "orthogonal" and "similarity").
         Other than that it is "reverse-kl" for "low-rank"; between different features a
         "regression" on stratum means (see `fit_pair`); and for "affine" given confounders with
-        fewer than 8 rows per feature "ot", or "pc-match" if that is better on held-out rows.
+        fewer than 8 rows per feature "ot", or "pc-match" or the default lines, averaged by how well
+        they predict held-out rows.
     prior : {"product", "paper", "overlap"} or Prior, default="product"
         The weight of each confounder value in the comparison, for divergences that have one: the
         likelihood, in which every row counts, refuses a prior that is named.
@@ -501,7 +502,7 @@ class ConDoAdapter(Adapter):
             check_integer("n_jobs", self.n_jobs, 1)
         settings = self.get_params(deep=False)
         with noting(notes) as notes, computing("map"):
-            warn_of_columns(domains)
+            warn_of_columns(domains, getattr(self.map, "links", None) is not None)
             with watched(bool(self.verbose), self.n_jobs) as watch:
                 if self.controls is not None and not domains.is_whole:
                     domains = from_sample(domains)

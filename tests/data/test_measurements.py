@@ -6,8 +6,14 @@ import pytest
 
 from condokit import AffineMap, BatchAdapter, ConDoAdapter, assess
 from condokit.checks import IdentifiabilityWarning
-from condokit.data.measurements import looks_like, looks_like_a_label, measurements
+from condokit.data.measurements import (
+    look_like_counts,
+    looks_like,
+    looks_like_a_label,
+    measurements,
+)
 from condokit.data.tables import Table
+from condokit.maps.families import LocationScale
 
 N = 200
 LOOKS = {
@@ -223,3 +229,44 @@ def test_whole_numbers_that_were_measured_are_no_identifiers():
     }
     for how, numbers in given_out.items():
         assert looks_like(numbers, site) == "another whole number in every row", how
+
+
+def test_counts_are_noticed_by_fit_and_by_assess():
+    rng = np.random.default_rng(0)
+    domain, kind = np.repeat(["query", "reference"], N), np.tile([0, 1], N)
+    rate = np.exp(rng.normal(size=2 * N) + kind)
+    gain = np.where(domain == "query", 8.0, 4.0)
+    frame = pd.DataFrame(
+        {"reads": rng.poisson(gain * rate) + 1, "height": rng.integers(150, 200, 2 * N)}
+    )
+    frame = frame.assign(domain=domain, kind=kind.astype(str))
+    roles = {"domain": "domain", "confounders": "kind", "features": ["reads", "height"]}
+    with pytest.warns(UserWarning, match="look like counts: 'reads'. .*log") as caught:
+        ConDoAdapter().fit(frame, **roles)
+    assert [w.message.args[0].code for w in caught] == ["counts"]
+    how = {"batch": "domain", "confounders": "kind", "features": ["reads", "height"]}
+    with pytest.warns(UserWarning, match="look like counts: 'reads'"):
+        BatchAdapter(reference="reference").fit(frame, **how)
+    found = assess(frame, **roles)
+    notes = dict(zip(found.features["feature"], found.features["kind"]))
+    assert notes["reads"] == "counts"
+    assert "counts" not in (notes.get("height"),)
+    linked = LocationScale(links={"reads": "log"})
+    ConDoAdapter(linked).fit(frame, **roles)  # says nothing more
+
+
+def test_what_looks_like_counts():
+    rng = np.random.default_rng(0)
+    few = rng.poisson(1.0, 300).clip(0, 5)
+    columns = {
+        "negative binomial": rng.negative_binomial(1, 0.05, 300),
+        "with gaps": np.where(rng.random(300) < 0.2, np.nan, rng.negative_binomial(1, 0.05, 300)),
+        "codes": few,
+        "even": rng.integers(0, 100, 300),
+        "whole, far from zero": 1000 + rng.negative_binomial(1, 0.05, 300),
+        "with fractions": rng.lognormal(size=300),
+        "negative": -rng.negative_binomial(1, 0.05, 300),
+        "unknown": np.full(300, np.nan),
+    }
+    marked = look_like_counts(np.column_stack([*columns.values()]).astype(float))
+    assert marked.tolist() == [True, True, *[False] * 6]

@@ -8,6 +8,7 @@ from protocols import ansur, rmse, rotations
 from reading import from_pair
 
 from condokit import ConDoAdapter, IdentifiabilityWarning, bootstrap
+from condokit.fit.choose import stacked
 
 
 def fitted(data, **parameters):
@@ -266,3 +267,31 @@ def test_ingredients_without_standard_errors_are_weighed_by_held_out_rows(settin
     assert rmse(adapter.transform(2 * truth + 3), truth) < 0.4
     assert [row["map"].split()[0] for row in adapter.report_["ladder"]][0] == "diagonal"
     assert len(adapter.report_["ladder"]) > 1
+
+
+def test_shares_of_matrices_make_their_mixture_most_likely():
+    rng = np.random.default_rng(0)
+    nats, weights = rng.normal(size=(3, 200)), rng.dirichlet(np.ones(200))
+    nats[2] += 3  # which has no share
+    found = stacked(nats, weights)
+
+    def loss(p):
+        return -weights @ np.log(p @ np.exp(-nats))
+
+    assert found.sum() == pytest.approx(1)
+    assert found[2] == 0
+    others = rng.dirichlet(np.ones(3), 2000)
+    assert loss(found) < min(map(loss, others)) + 1e-4
+    np.testing.assert_array_equal(stacked(nats[:1], weights), [1.0])
+
+
+def test_a_named_matrix_of_few_rows_stays_near_the_identity_where_nothing_differs():
+    rng = np.random.default_rng(0)
+    mix, Z = rng.normal(size=(12, 12)), np.tile(["a", "b"], 30)
+    X, Y = (rng.normal(size=(60, 12)) @ mix + (Z == "b")[:, None] for _ in range(2))
+    for shrinkage, at_most in (("auto", 0.1), (None, np.inf)):
+        adapter = ConDoAdapter("affine", shrinkage=shrinkage).fit_pair(X, Y, Z, Z)
+        names = [row["map"] for row in adapter.report_["ladder"]]
+        assert ("location-scale (likelihood)" in names) == (shrinkage == "auto")
+        assert rmse(adapter.transform(X), X) < at_most * X.std()
+    assert rmse(adapter.transform(X), X) > 0.2 * X.std()  # of the matrices themselves

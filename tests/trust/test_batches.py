@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from batches_made import Made
 
-from condokit import BatchAdapter, assess, bootstrap, evaluate
+from condokit import BatchAdapter, ConDoAdapter, assess, bootstrap, evaluate
+from condokit.maps.families import LowRank
 
 ROLES = {"batch": "site", "confounders": "group"}
 
@@ -72,3 +73,15 @@ def test_controls_need_no_confounders_here_either():
     adapter = BatchAdapter(reference="A").fit(table, **roles)
     found = evaluate(adapter, table, n_permutations=50, **roles)
     assert found.batches["batch"] == ["B", "C"]
+
+
+@pytest.mark.slow
+def test_all_of_a_matrix_of_low_rank_is_refitted():
+    rng, site = np.random.default_rng(0), np.repeat(["A", "B"], 100)
+    kind = np.tile(["u", "v"], 100)
+    X = rng.normal(size=(200, 6)) @ (np.eye(6) + 0.3) + (kind == "u")[:, None] * np.arange(6) / 3
+    X[100:] = X[100:] @ (np.eye(6) + 0.3 * np.outer(rng.normal(size=6), rng.normal(size=6)))
+    adapter = BatchAdapter(ConDoAdapter(LowRank(1)), reference="A")
+    adapter.fit(X, batch=site, confounders=kind)
+    found = bootstrap(adapter, X, batch=site, confounders=kind, n_resamples=20)
+    assert (found["B"].scale > 0).all()

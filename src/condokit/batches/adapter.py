@@ -229,10 +229,10 @@ class BatchAdapter(Adapter):
     def fit_study(self, study: Study, notes: list[Note] | None = None) -> "BatchAdapter":
         """Learn the maps from a study that has been read already."""
         with noting(notes) as notes, computing("map"):
-            warn_of_columns(study)
+            one = self.one_adapter()
+            warn_of_columns(study, getattr(one.map, "links", None) is not None)
             graph, reference, paths, why = self.graph(study)
             graph.refuse(paths, reference, self.unreachable == "keep")
-            one = self.one_adapter()
             joint = is_joint(self.joint, one, study)
             for point in batch_weak_points(study) if joint and len(paths) > 2 else ():
                 point.warn()

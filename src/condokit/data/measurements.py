@@ -38,6 +38,11 @@ REPEATED = (
     "Values of {names} come in several rows, which are taken as independent. If they tell who or "
     "what was measured several times, name it in {@`groups`}."
 )
+MULTIPLIED = (
+    "A device multiplies counts, and a logarithm makes a shift of that: use "
+    "{@links such as 'log'}, or map log(1 + x) where there are zeros."
+)
+COUNTS = "These look like counts: {names}. " + MULTIPLIED
 _FEW_VALUES = 10
 _FEW_ROWS = 10  # which tell nothing of codes and identifiers
 _MOST_VALUES = 1_000_000  # that are looked at,
@@ -51,6 +56,8 @@ _FEWEST_CELLS = 20  # of a batch that tells which variables are mostly zero
 _FEWEST_SPREAD = 30  # rows that tell how whole numbers are spread
 _WIDE_STEPS = 5  # between neighbours, below which they were given out in order
 _MOSTLY = 0.8  # share of zeros in a batch beyond which a variable of AnnData is left alone
+_MOST_COUNTED = 200_000  # values that tell whether features are counts
+_SKEWED = 1.0  # skewness of counts, above which a logarithm makes them more even
 
 
 def measurements(
@@ -98,6 +105,28 @@ def mostly_zero(tables: Sequence[Table], codes: Array) -> tuple[int, list[int] |
     found = (counts < (1 - _MOSTLY) * sizes[:, None] - 1e-9)[large].any(axis=0)
     rest = np.flatnonzero(~found).tolist()
     return int(found.sum()), rest if found.any() and rest else None
+
+
+def look_like_counts(X: Array) -> Array:
+    """Mark features that may be counts: whole numbers from near zero up, with a long upper tail."""
+    found = ((np.rint(X) == X) | np.isnan(X)).all(axis=0) & ~(X < 0).any(axis=0)
+    for j in np.flatnonzero(found):
+        x = X[~np.isnan(X[:, j]), j]
+        found[j] = len(np.unique(x)) > _FEW_VALUES and 4 * x.min() < x.mean()
+        found[j] = found[j] and ((x - x.mean()) ** 3).mean() > _SKEWED * x.std() ** 3
+    return found
+
+
+def counts_among(study: Study) -> list[str]:
+    """Return features that look like counts in some of the rows."""
+    if not study.is_whole or study.is_rectangular:
+        return []
+    kept = np.flatnonzero(study.kept())
+    most = min(_ENOUGH_ROWS, max(_FEW_ROWS, _MOST_COUNTED // max(study.n_features, 1)))
+    rows = kept[subsample(len(kept), most)]
+    if len(rows) < _FEW_ROWS:
+        return []
+    return study.tables[0].names_of(look_like_counts(study.rows(rows)))
 
 
 def repeated_subjects(study: Study) -> list[str]:
@@ -160,14 +189,16 @@ def _starts_again(values: Sequence[Any], code: Array, site: Array) -> bool:
     return len(set(starts)) == 1 and len(set(lasts)) > 1
 
 
-def warn_of_columns(domains: Study) -> None:
-    """Tell which columns are not taken as features, and which may be codes or subjects."""
+def warn_of_columns(domains: Study, linked: bool) -> None:
+    """Tell which columns are not taken as features, and which may be codes, subjects or counts."""
     if names := repeated_subjects(domains):
         warn("repeated-subjects", REPEATED, names=listing(names))
     if n := domains.n_mostly_zero:
         text = "Left as they are, since more than 80% of their values in a batch are zero: {n} of "
         text += "{d} variables. {@Name `features`} to map such ones, too."
         warn("mostly-zero", text, UserWarning, n=n, d=domains.tables[0].width)
+    if not linked and (names := counts_among(domains)):
+        warn("counts", COUNTS, UserWarning, names=listing(names))
     if domains.left:
         text = "Not taken as features: {left}. Name those that are in {@`features`}."
         warn("not-features", text, UserWarning, left=told(domains.left))

@@ -54,8 +54,10 @@ _TOLERANCE = 0.1  # most nats per feature by which a simpler map may be worse
 _FEW_ON_FOLDS = 1000  # rows of a domain from which two folds do
 _COLLINEAR = 1e-3  # share of its spread that others leave of a feature
 _LEAST_ROWS = 20  # of a domain, below which none are held out
+_LEAST_PER_FEATURE = 2  # rows, from which a matrix by name is averaged with lines
 _LOW_RANK_FEATURES = 10  # from which a matrix of low rank differs from a full one
 _ERRORS = (1.0, 4.0)  # standard errors by which a score is equal, and by which it is not
+_ROUNDS, _LEAST_SHARE = 200, 0.01  # of the search for shares of matrices, and among them
 _MOST_WORSE = 1.0  # nats per feature by which a row may speak against a map
 _DETERMINED = 60.0  # curvature times rows, from which matrices are found again
 _SPREAD = (0.8, 1.25)  # of the mapped query's variance within strata, over the reference's
@@ -105,7 +107,12 @@ def candidates(settings: Mapping[str, Any], domains: Study) -> list[Candidate]:
         few = fewest < MANY_ROWS * domains.n_features
         square = not domains.is_rectangular
         if family.is_free and few and not named and domains.confounders and square:
-            return [_candidate(settings, family, name, domains) for name in _FEW_ROWS]
+            tried = [_candidate(settings, family, name, domains) for name in _FEW_ROWS]
+            enough = fewest >= max(_LEAST_ROWS, _LEAST_PER_FEATURE * domains.n_features)
+            if settings["shrinkage"] == "auto" and enough:  # lines are nearly the identity
+                plain = LocationScale(family.links)
+                tried = [_candidate(settings, plain, "likelihood", domains), *tried]
+            return tried
         return [_candidate(settings, family, divergence, domains)]
     bends = domains.confounders and not named and domains.n_features <= _MOST_FEATURES
     bends = (
@@ -215,7 +222,7 @@ def averaged(domains: Study, candidates: list[Candidate], first: Fit) -> tuple[F
         fewest = min(fewest, *(report.complete_rows or {}).values())
     if fewest < _LEAST_ROWS or report.fallback is not None:
         return first, candidates[0]
-    if first.map.kind == "diagonal":  # no line is bent, nor need it be tried again
+    if first.map.kind == "diagonal" and candidates[0].recipe.sparing:  # no line is bent
         straight = replace(candidates[0].recipe, family=LocationScale())
         candidates = [replace(candidates[0], recipe=straight), *candidates[1:]]
     with quietly():
@@ -435,7 +442,8 @@ class _Trial:
         difference is as good to the extent of :math:`v_k = (4 - t_k) / 3`, cut at 0 and 1. The
         first that is as good is wanted: :math:`w_k = v_k \prod_{j < k} (1 - v_j)`. A diagonal map
         may be worse without blame by two nats for each of the :math:`d^2` numbers in a matrix,
-        shared by the N query rows: :math:`2 d^2 / N`, but no more than 0.1 nats per feature.
+        shared by the N query rows: :math:`2 d^2 / N`, but no more than 0.1 nats per feature. What
+        it leaves to matrices is shared among them by evidence; see `stacked`.
         """
         weights = np.zeros(len(scores))
         alive = [k for k, score in enumerate(scores) if not score.failure]
@@ -453,6 +461,10 @@ class _Trial:
             worse = gap / max(error, 1e-300)
             weights[k] = left * np.interp(worse, _ERRORS, (1.0, 0.0))
             left -= weights[k]
+        matrices = [k for k in alive if k > 0]
+        if matrices and self.candidates[0].recipe.sparing:
+            total = weights[matrices].sum()
+            weights[matrices] = total * stacked([scores[k].nats for k in matrices], self.weights)
         return weights
 
     def spread(self, affine: Any) -> float:
@@ -469,6 +481,22 @@ class _Trial:
         n, m, w = self.pair.query.count, self.pair.reference.count, self.pair.weights
         margin = 1 + 2 * float(np.sqrt(2 * (w**2 @ (1 / n + 1 / m))))
         return _SPREAD[0] / margin <= ratio <= _SPREAD[1] * margin
+
+
+def stacked(nats: Sequence[Array], weights: Array) -> Array:
+    r"""Return shares of candidates that make a mixture of them most likely on held-out rows.
+
+    With :math:`l_{ik} = e^{-nats_{ik}}` and the weights :math:`w_i` of rows, these maximise
+    :math:`\sum_i w_i \log \sum_k p_k l_{ik}`, by expectation and maximisation from equal ones:
+    :math:`p_k \leftarrow \sum_i w_i\, p_k l_{ik} / \sum_j p_j l_{ij}`. Shares below 1% are none.
+    """
+    table = np.stack(nats)
+    likely = np.exp(table.min(axis=0) - table)
+    shares = np.full(len(table), 1 / len(table))
+    for _ in range(_ROUNDS):
+        shares = shares * ((likely / (shares @ likely)) @ weights)
+    shares = np.where(shares < _LEAST_SHARE * shares.sum(), 0.0, shares)
+    return np.asarray(shares / shares.sum())
 
 
 def _independent(pair: GaussianPair) -> Array:

@@ -10,7 +10,13 @@ from condokit.compare.weak_points import extremes
 from condokit.data.arrays import ones_for_zeros, sides
 from condokit.data.covariates import design, fitted, left_of
 from condokit.data.disclosure import too_few
-from condokit.data.measurements import looks_like, looks_like_a_label, words_of
+from condokit.data.measurements import (
+    MULTIPLIED,
+    look_like_counts,
+    looks_like,
+    looks_like_a_label,
+    words_of,
+)
 from condokit.data.records import Finding, Sheet
 from condokit.data.roles import column_values
 from condokit.data.study import Study
@@ -48,6 +54,7 @@ ADVICE = {
     "bounded": said("A scale moves the bound: see {@`links` of LocationScale}, or adapt it apart."),
     "positive and skewed": said("A link keeps it positive: see {@`links` of LocationScale}."),
     "discrete": "Mapped values will not be whole numbers or codes.",
+    "counts": said(MULTIPLIED),
 }
 
 
@@ -65,8 +72,11 @@ def describe_features(domains: Study) -> Sheet:
             found[labels[j]]["mostly missing"] = f"{much} missing in {name}"
         for j in _constant(domains, side & kept, part):
             found[labels[j]]["constant"] = f"one value in {name}"
-    for label, x in zip(labels, X.T):
-        if "constant" not in found[label]:
+    is_count = look_like_counts(X)
+    for label, x, counts in zip(labels, X.T, is_count):
+        if counts and len(x) >= _FEWEST_ROWS:
+            found[label]["counts"] = "whole numbers from near zero up, skewed"
+        elif "constant" not in found[label]:
             found[label] |= _distribution(x, is_query)
     notes = [(label, *note) for label, notes in found.items() for note in notes.items()]
     return Sheet.of_rows(notes, ("feature", "kind", "because"))
