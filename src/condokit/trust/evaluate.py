@@ -82,7 +82,9 @@ class _Known:
     error: Callable[[ComparableRows], SystematicError | None]
     doubts: Sequence[str] = ()
     by_controls: bool = False
+    by_bridges: bool = False  # whether samples of several sites alone tell of the map
     agreement: Agreement | None = None
+    names: list[str] | None = None  # of features, if the domains do not have them
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,7 @@ def _evaluated(
 
 def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
     comparison = compare(domains, quiet=True, measured=True)
-    names, support = domains.tables[0].labels, comparison.support
+    names, support = known.names or domains.tables[0].labels, comparison.support
     check_tolerance(asked.tolerance, names)
     strata = cell_names(support.names, support.levels)
     rows = ComparableRows.of(domains, comparison, affine)
@@ -240,12 +242,16 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
     found = known.agreement
     if found is None and asked.pairs is not None:
         found = agreement(asked.pairs, domains, affine, max(asked.min_cell, 2))
-    doubts = [*_doubts(domains, comparison, error, before, after, known.by_controls)]
     fits = specification(rows, after.R, names, strata)
     gain = 0.0 if error is None else error.rms(0)[0] - error.rms(1)[0]
     misfit = fits.finding(gain, len(names) if error is None else error.n_effective)
-    apart = [*unused, *filter(None, [misfit])]
-    doubts += [*(finding.text.rstrip(".") for finding in apart), *known.doubts]
+    apart = [] if known.by_bridges else [*unused, *filter(None, [misfit])]
+    doubts = [finding.text.rstrip(".") for finding in apart]
+    if not known.by_bridges:  # otherwise the rows of sites are of different people, and may differ
+        doubts = [*_doubts(domains, comparison, error, before, after, known.by_controls), *doubts]
+    elif error is None:
+        doubts = ["no error of the map is known"]
+    doubts += known.doubts
     noted = [*filter(None, [fits.note() if misfit is None else None]), *_of_rows(known)]
     findings = gravest_first([*apart, *noted, *_findings(features, before, matched, after)])
     sizes = [(None, None)] * 2 if error is None else [error.rms(k) for k in (0, 1)]
@@ -308,7 +314,13 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, asked: _Asked) -> Ba
     drafts, rows, failed = dict[Any, _Draft](), list[Any](), dict[Any, str]()
     for site in sites_of(adapter, study, asked.pairs, asked.min_cell):
         known = _Known(
-            None, site.known_from, site.error, [*site.doubts()], agreement=site.agreement
+            None,
+            site.known_from,
+            site.error,
+            [*site.doubts()],
+            by_bridges=not study.confounders and site.facts.bridges > 0,
+            agreement=site.agreement,
+            names=study.tables[0].labels,
         )
         try:
             drafts[site.label] = _draft(site.domains, site.map, known, replace(asked, pairs=None))
