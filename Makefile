@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 export CONDOKIT_DATA ?= $(wildcard $(abspath ../shared/data))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types check docs bench bench-scale bench-parts measure batches release-check reproduce tabpfn clean
+.PHONY: help setup demo test test-all lint types check docs bench bench-scale bench-parts dist release-check evidence tabpfn clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -80,28 +80,16 @@ $(VENV)/experiments: $(VENV)/dev
 	$(INSTALL) -e ".[dev,experiments]"
 	@touch $@
 
-reproduce: $(VENV)/experiments ## Repeat the paper's experiments (NAME=ansur for one, QUICK=1)
-	$(BIN)/python experiments/run.py $(NAME) $(if $(QUICK),--quick)
+evidence: $(VENV)/experiments ## Measure again what pages quote and is older than the code (NAME=ansur, QUICK=1, CHECK=1)
+	$(BIN)/python experiments/evidence.py $(NAME) $(if $(QUICK),--quick) $(if $(CHECK),--check)
 
 tabpfn: $(VENV)/experiments ## The same with the paper's classifier: TABPFN=its python, see CONTRIBUTING
 	@test -n "$(TABPFN)" || { echo "Set TABPFN to a python that has TabPFN v1; CONTRIBUTING.md says how."; exit 1; }
 	CONDOKIT_TABPFN=$(abspath $(TABPFN)) $(BIN)/python experiments/run.py $(NAME)
 
-measure: $(VENV)/dev ## Measure accuracy on real and simulated data; writes experiments/results/
-	$(BIN)/python experiments/shrinkage.py
-	OMP_NUM_THREADS=1 $(BIN)/python experiments/confounders.py
-	OMP_NUM_THREADS=1 $(BIN)/python experiments/matrices.py
-	OMP_NUM_THREADS=1 $(BIN)/python experiments/trust.py
-	OMP_NUM_THREADS=1 $(BIN)/python experiments/instruments.py
-	OMP_NUM_THREADS=1 $(BIN)/python experiments/standards.py
-	OMP_NUM_THREADS=1 $(BIN)/python experiments/errors.py
-	OMP_NUM_THREADS=1 $(BIN)/python experiments/curves.py
-	OMP_NUM_THREADS=1 $(BIN)/python experiments/hidden.py
-	OMP_NUM_THREADS=1 $(BIN)/python experiments/verdicts.py --n 400 --seed 20000 > experiments/results/VERDICTS.md
-
-batches: $(VENV)/dev ## Many batches beside ComBat and Harmony (QUICK=1: without them); writes BATCHES.md
-	PYTHONPATH=experiments OMP_NUM_THREADS=1 $(BIN)/python -m batches.compare $(if $(QUICK),--quick)
-	PYTHONPATH=experiments OMP_NUM_THREADS=1 $(BIN)/python -m batches.trust $(if $(QUICK),--seeds 2)
+dist: $(VENV)/dev ## Build wheel and sdist into dist/
+	$(INSTALL) build
+	$(BIN)/python -m build --outdir dist .
 
 release-check: ## What a release needs (OPTIONS=--lowest or --newest: tests with such versions)
 	$(PYTHON) .ci/check_release.py $(OPTIONS)

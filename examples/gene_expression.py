@@ -87,7 +87,7 @@ print(pd.DataFrame(found, index=["by cancer", "by batch"]).T.round(2))
 # Without the confounder the cancer fades; with it, samples group by cancer better than as recorded.
 # The regression groups them still a little better, and so does ComBat. With all 22,283 genes the
 # silhouettes by cancer are 0.33 (regression), 0.29 to 0.31 (three ComBats) and 0.28 (condokit; from
-# ``experiments/results/BATCHES.md``, made by ``make batches``).
+# ``experiments/results/BATCHES.md``, made by ``make evidence``).
 #
 # Is a larger silhouette a smaller error? Not always: where batch and group are so closely tied,
 # a correction that trusts its own estimates too much also makes groups look tighter than they are

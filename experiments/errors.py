@@ -1,6 +1,6 @@
 """Simulations behind standard errors without a formula: how often 95% intervals hold the truth.
 
-Writes results/errors.csv. Run with `make measure`.
+Writes results/errors.csv. Run with `make evidence`.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Confounders that are noisy or hidden: errors of maps against the truth, and intervals.
 
-Writes results/HIDDEN.md. Run with `make measure`.
+Writes results/HIDDEN.md. Run with `make evidence`.
 """
 
 import sys

@@ -1,6 +1,7 @@
 """Colours of one photo given to another: pixels are rows, what they show is the confounder.
 
-Pictures made from the photos are written to `.runs/pictures`, outside the repository.
+Pictures made from the photos are written to `.runs/pictures`, outside the repository, and small
+copies to `results/figures`.
 """
 
 import functools
@@ -155,12 +156,15 @@ def region_error(X, region, X_other, region_other):
 
 def figures(table, folder):
     for scenario in SCENARIOS:
-        _pictures(table[table["scenario"] == scenario], scenario)
+        _pictures(table[table["scenario"] == scenario], scenario, folder)
     _summary(table, folder)
 
 
-def _pictures(table, scenario):
-    """Draw the paper's figure: left the first photo as the second, right the other way round."""
+def _pictures(table, scenario, folder):
+    """Draw the paper's figure: left the first photo as the second, right the other way round.
+
+    A small copy goes beside the other figures.
+    """
     names = scenario.split("-")
     rows = ["originals", "Gaussian OT", "MMD", "regions", *SHOWN[2:]]
     first, second = photos(scenario)
@@ -184,6 +188,9 @@ def _pictures(table, scenario):
             axes.imshow(np.clip(picture[::2, ::2], 0, 1))
             axes.set_title(f"{name}: {title}" if name != "originals" else title)
             axes.axis("off")
+    folder.mkdir(parents=True, exist_ok=True)
+    small = folder / f"photos-{scenario}.jpg"
+    figure.savefig(small, dpi=45, pil_kwargs={"quality": 80})
     save(figure, PICTURES, scenario)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from compare import of_the_paper
+from evidence import read_record
 from methods import OURS, REPEATED
 from published import NUMBERS
 
@@ -17,7 +18,7 @@ PACKAGES = ("condokit", "numpy", "scipy", "scikit-learn", "lightgbm", "combatlea
 FIRST = ("none", "Gaussian OT", "MMD", "ConDo KL", "ConDo MMD")  # published | repeated
 INTRODUCTION = """# The paper's experiments, repeated
 
-Written by `make reproduce` from the tables beside this file; no number here is typed. Every cell
+Written by `make evidence` from the tables beside this file; no number here is typed. Every cell
 is the mean over simulations. `p | r ± s` is the published value, the same method repeated here, and
 the standard error of its mean (sd / sqrt(n)); a dash means that nothing was published. Methods:
 
@@ -119,10 +120,14 @@ def _competitors(experiment, table, scenario, metric):
 def _section(name, experiment, table, compared, folder):
     n_seeds = of_the_paper(table)["seed"].nunique()
     fresh = table[table["seed"] >= 100]
-    parts = [f"## {experiment.TITLE}\n", f"`make reproduce NAME={name}`; {n_seeds} simulation(s)."]
+    parts = [f"## {experiment.TITLE}\n", f"`make evidence NAME={name}`; {n_seeds} simulation(s)."]
     if len(fresh):
         parts[-1] += f" *fresh*: {fresh['seed'].nunique()} other seeds."
     parts[-1] += "\n"
+    if known := read_record().get(name):
+        when = f"commit {known['commit']}, {known['date']}"
+        parts[-1] = f"{parts[-1].rstrip()} Measured with {when}.\n"
+    parts += _origins(experiment)
     for metric, key in experiment.METRICS.items():
         parts.append(_metric_table(experiment, table, metric, key))
     parts.append("### Does it hold?\n\n| the paper says | repeated | measured |\n|---|---|---|")
@@ -131,7 +136,7 @@ def _section(name, experiment, table, compared, folder):
         parts.append(f"| {sentence} | {'yes' if holds else '**no**'} | {evidence} |")
     parts.append("\n### Discrepancies\n")
     parts += [f"- {note}" for note in experiment.NOTES]
-    pictures = sorted((folder / "figures").glob(f"{name}*.png"))
+    pictures = sorted((folder / "figures").glob(f"{name}*.[pj][np]g"))
     if pictures:
         parts.append("\n### Figures\n")
         parts += [f"![{path.stem}](figures/{path.name})" for path in pictures]
@@ -211,6 +216,13 @@ def _summary(cells):
         numbers = [len(compared), *(int(counts.get(verdict, 0)) for verdict in verdicts)]
         lines.append(f"| {experiment.TITLE} | " + " | ".join(map(str, numbers)) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _origins(experiment):
+    """Say where the published values are from: tables, printed output, or figures."""
+    keys = filter(None, map(experiment.published_key, experiment.SCENARIOS))
+    notes = {name: NUMBERS[name].get("source") for name in dict.fromkeys(key[0] for key in keys)}
+    return [f"Published values of `{name}`: {note}.\n" for name, note in notes.items() if note]
 
 
 def _versions():

@@ -1,6 +1,6 @@
 """Simulations behind the trust tools: size and power of the test, coverage of intervals.
 
-Writes results/trust.csv. Run with `make measure`.
+Writes results/trust.csv. Run with `make evidence`.
 """
 
 import sys

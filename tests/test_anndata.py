@@ -118,8 +118,7 @@ def test_all_containers_give_the_same_maps_and_cells(tmp_path):
             other.file.close()
 
 
-def test_many_cells_are_summed_up_the_same_way_in_every_container(monkeypatch, tmp_path):
-    monkeypatch.setattr("condokit.batches.joint._ROW_VALUES", 0)
+def test_many_cells_are_summed_up_the_same_way_in_every_container(tmp_path):
     data, truth = cells(dtype=np.float64)
     weights = np.random.default_rng(1).integers(0, 3, data.n_obs).astype(float)
     found = {}

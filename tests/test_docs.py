@@ -271,4 +271,4 @@ def test_the_package_says_what_it_is_and_brings_what_files_need():
     pinned = (ROOT / "constraints.txt").read_text().casefold()
     assert all(f"\n{name}==" in pinned for name in needed)
     readme = (ROOT / "README.md").read_text()
-    assert readme.index("pip install condokit") < 100
+    assert readme.index("make demo") < readme.index("pip install condokit") < 200

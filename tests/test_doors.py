@@ -388,8 +388,20 @@ def test_many_batches_beyond_the_sample_are_summed(frame, monkeypatch):
     found = BatchAdapter(reference="A").fit(lazy, **how)
     for label in "BC":
         assert found.maps_[label].scale == pytest.approx(rows.maps_[label].scale, abs=0.01)
-    with pytest.warns(UserWarning, match="from a sample"):
-        BatchAdapter(reference="A").fit(lazy, **how | {"confounders": "age"})
+
+
+def test_many_batches_given_a_number_are_those_of_all_rows(frame, monkeypatch):
+    frame = frame.assign(site=np.array(["A", "B", "C"])[np.arange(len(frame)) % 3]).dropna()
+    how = {"batch": "site", "confounders": ["sex", "age"], "features": ["left", "right"]}
+    rows = BatchAdapter(reference="A").fit(frame, **how)
+    monkeypatch.setattr("condokit.data.reader._SAMPLED", 200)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = BatchAdapter(reference="A").fit(of_polars(frame).lazy(), **how)
+    for label in "BC":
+        one, other = found.maps_[label], rows.maps_[label]
+        assert one.scale == pytest.approx(other.scale, abs=0.02)
+        assert one.offset == pytest.approx(other.offset, abs=0.05)
 
 
 @pytest.mark.parametrize("map", ["location-scale", "affine"])

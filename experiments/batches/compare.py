@@ -223,7 +223,7 @@ def main():
     packages = [requirement.replace("==", " ") for requirement, _ in peers.PACKAGES.values()]
     lines = [
         "# Many batches: condokit and its peers\n",
-        f"Written by `{command}` (`make batches`) with condokit {condokit.__version__}, "
+        f"Written by `{command}` (`make evidence`) with condokit {condokit.__version__}, "
         f"{', '.join(packages)}. Seeds below 10,000 were used while rules were chosen.\n",
     ]
     lines += simulated_page(simulate(names, seeds, not options.quick), seeds) if names else []

@@ -93,7 +93,7 @@ def main():
         "# Many batches: intervals, expected errors and plans",
         "",
         f"Written by `python -m batches.trust --seeds {asked.seeds} --seed {asked.seed}` "
-        f"(`make batches`) with condokit {condokit.__version__}. Coverage of 95% intervals of "
+        f"(`make evidence`) with condokit {condokit.__version__}. Coverage of 95% intervals of "
         "mapped values, and the expected over the actual error (`error_after`), mean over "
         "features, rows and seeds; batches by their labels, along chains by their distance.",
         "",

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 from condokit.data.grouped import GroupedMoments
-from condokit.solvers.pooled.batches import fit_joint, maps_of
+from condokit.solvers.pooled.maps import maps_of
 from condokit.solvers.pooled.noise import NoiseModel
 from condokit.solvers.pooled.stacked import Stacked, best_scales, nodes, reduce, solve
 from condokit.solvers.pooled.weights import shape
@@ -38,7 +38,7 @@ def test_scales_are_the_minimum():
 
 def test_the_likelihood_is_least_and_its_curvature_is_the_covariance():
     at, _ = stacked(np.random.default_rng(1))
-    found = fit_joint(at, FREE)
+    found = solve(at, FREE)
     red, n = reduce(at), found.n_eff[0]
 
     def loss(u, j):
@@ -64,14 +64,14 @@ def test_the_likelihood_is_least_and_its_curvature_is_the_covariance():
 
 def test_cells_tell_what_rows_do():
     at, level = stacked(np.random.default_rng(2))
-    rows = fit_joint(at, FREE)
+    rows = solve(at, FREE)
     stats = GroupedMoments(12, 3)
     stats.update(at.X, at.batch * 3 + level)
     X, counts, cell = nodes(stats, np.zeros(3), np.ones(3))
     noise = NoiseModel.of_levels(cell % 3, 3, False)
     where = np.zeros(0), cell // 3, 4, 0, counts, noise
     cells = Stacked(X, None, *where)
-    found = fit_joint(cells, FREE)
+    found = solve(cells, FREE)
     np.testing.assert_allclose(found.s, rows.s, rtol=1e-9)
     np.testing.assert_allclose(found.sigma2, rows.sigma2, rtol=1e-9)
     np.testing.assert_allclose(shape(cells, found)[0], shape(at, rows)[0], rtol=1e-9)
@@ -154,7 +154,7 @@ def test_cells_with_heavy_tails_are_fitted_by_their_moments():
     X, counts, cell = nodes(stats, np.zeros(3), np.ones(3))
     where = np.zeros(0), cell // 3, 4, 0, counts, NoiseModel.of_levels(cell % 3, 3, False)
     cells = Stacked(X, None, *where)
-    found, plain = fit_joint(cells, FREE), solve(at, FREE)
+    found, plain = solve(cells, FREE), solve(at, FREE)
     np.testing.assert_allclose(found.s, plain.s, rtol=1e-9)
     heavy = (shape(at, plain)[0] - 1) / 2
     assert (heavy > 2).all()

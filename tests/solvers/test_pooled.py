@@ -7,7 +7,7 @@ from scipy.optimize import minimize, minimize_scalar
 
 from condokit.compare.comparison import compare
 from condokit.solvers.pooled.design import best_scale
-from condokit.solvers.pooled.estimate import fit_pooled
+from condokit.solvers.pooled.estimate import fit_law
 from condokit.solvers.pooled.noise import NoiseModel
 from condokit.solvers.pooled.stacked import Stacked, solve
 from condokit.solvers.pooled.weights import degrees_of_freedom
@@ -33,7 +33,7 @@ def read(x, q, Z=None, category=None, weights=None, groups=None, has_scale=True)
 
 def pooled(x, q, has_scale=True, **given):
     """Fit the plain map."""
-    return fit_pooled(read(x, q, has_scale=has_scale, **given), has_scale)
+    return fit_law(read(x, q, has_scale=has_scale, **given), has_scale).solution()
 
 
 def shrunk(found):

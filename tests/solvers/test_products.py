@@ -12,7 +12,7 @@ from condokit.data.continuous import Continuous
 from condokit.data.covariates import Covariates
 from condokit.data.grouped import GroupedMoments
 from condokit.solvers.pooled import estimate
-from condokit.solvers.pooled.estimate import Discrete, Frame, fit_pooled, law_of_products
+from condokit.solvers.pooled.estimate import Discrete, Frame, fit_law, law_of_products
 from condokit.solvers.pooled.products import node_rows, residual_kurtosis
 from condokit.solvers.pooled.stacked import solve
 from condokit.solvers.pooled.weights import fit_weights
@@ -51,7 +51,7 @@ def gathered(x, q, Z, k, basis=AGES, n_parts=1, seed=0):
 def fit_products(rows, continuous):
     none = np.zeros(len(rows.flat), dtype=bool)
     fixed = np.column_stack([np.full(len(none), np.nan), np.ones(len(none))])
-    return estimate.fit_products(rows, continuous, fixed, Discrete(none, none, none))
+    return estimate.fit_products(rows, continuous, fixed, Discrete(none, none, none)).solution()
 
 
 def test_node_rows_have_the_products_of_all_rows():
@@ -123,7 +123,7 @@ def test_the_fit_is_that_of_all_rows_with_the_same_columns(curve, K, n_parts):
 def test_lines_are_those_of_the_fit_on_rows(curve, spread):
     x, q, Z, k = people(curve=curve, spread=spread)
     rows = read(x, q, Z=Z, category=k)
-    one, other = fit_products(rows, gathered(x, q, Z, k)), fit_pooled(rows, True)
+    one, other = fit_products(rows, gathered(x, q, Z, k)), fit_law(rows, True).solution()
     np.testing.assert_allclose(one.scale, other.scale, rtol=1e-6)
     np.testing.assert_allclose(one.offset, other.offset, atol=1e-6)
     np.testing.assert_allclose(one.se_log_scale, other.se_log_scale, rtol=0.1)
@@ -136,7 +136,7 @@ def test_curves_are_those_of_the_fit_on_rows_within_a_tenth_of_an_error(curve):
     for seed in range(4):
         x, q, Z, k = people(seed, curve=curve)
         rows = read(x, q, Z=Z, category=k)
-        one, other = fit_products(rows, gathered(x, q, Z, k)), fit_pooled(rows, True)
+        one, other = fit_products(rows, gathered(x, q, Z, k)), fit_law(rows, True).solution()
         away.append(np.log(one.scale / other.scale) / other.se_log_scale)
         image = one.image + one.scale * (other.centre - one.centre)
         away.append((image - other.image) / other.se_image)

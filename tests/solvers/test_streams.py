@@ -16,7 +16,7 @@ from condokit.data.covariates import standard_units
 from condokit.data.grouped import GroupedMoments
 from condokit.data.sums import CellSums, Sums
 from condokit.solvers.pooled import estimate
-from condokit.solvers.pooled.estimate import Frame, fit_pooled
+from condokit.solvers.pooled.estimate import Frame, fit_law
 from condokit.solvers.pooled.noise import NoiseModel
 from condokit.solvers.pooled.stacked import solve
 from condokit.solvers.pooled.streams import Columns, PlainProducts, State, WeightedSums
@@ -83,8 +83,9 @@ def away(one, other):
 def test_lines_are_those_of_all_rows_to_rounding():
     data, passes = draw(curve=lambda z: z), []
     x, q, Z, k = data
-    found, rows = fit_pooled(streamed(*data, passes=passes), True), read(x, q, Z=Z, category=k)
-    whole = fit_pooled(rows, True)
+    found = fit_law(streamed(*data, passes=passes), True).solution()
+    rows = read(x, q, Z=Z, category=k)
+    whole = fit_law(rows, True).solution()
     assert passes == [3]  # one pass beside the one that samples
     assert away(found, whole).max() < 1e-3
     np.testing.assert_allclose(found.se_log_scale, whole.se_log_scale, rtol=0.1)
@@ -95,7 +96,7 @@ def test_a_design_on_all_rows_is_that_of_blocks(n_blocks, shuffled):
     data = draw(n=4000)
     x, q, Z, k = data
     rows = streamed(*data, n_sample=2000, n_blocks=n_blocks, shuffled=shuffled)
-    found = fit_pooled(rows, True)
+    found = fit_law(rows, True).solution()
     at = replace(rows.covariates, weights=None)
     fixed = np.column_stack([np.full(3, np.nan), np.ones(3)])
     none = estimate.Discrete(*np.zeros((3, 3), dtype=bool))
@@ -116,8 +117,9 @@ def test_a_design_on_all_rows_is_that_of_blocks(n_blocks, shuffled):
 def test_weights_settle_where_those_of_all_rows_do(tails, noise):
     data, passes = draw(tails=tails, noise=noise, curve=lambda z: z), []
     x, q, Z, k = data
-    found, rows = fit_pooled(streamed(*data, passes=passes), True), read(x, q, Z=Z, category=k)
-    whole = fit_pooled(rows, True)
+    found = fit_law(streamed(*data, passes=passes), True).solution()
+    rows = read(x, q, Z=Z, category=k)
+    whole = fit_law(rows, True).solution()
     assert away(found, whole).max() < 0.1
     assert 2 < len(passes) < 12
     np.testing.assert_array_equal(found.law["heavy_tails"], whole.law["heavy_tails"])
@@ -128,11 +130,13 @@ def test_weights_settle_where_those_of_all_rows_do(tails, noise):
 def test_values_are_missing_in_blocks():
     x, q, Z, k = draw(curve=lambda z: z)
     gone = np.random.default_rng(5).random(len(x)) < 0.3
-    whole = fit_pooled(read(x[~gone][:, [1]], q[~gone], Z=Z[~gone], category=k[~gone]), True)
+    whole = fit_law(
+        read(x[~gone][:, [1]], q[~gone], Z=Z[~gone], category=k[~gone]), True
+    ).solution()
     x = x[:, [1]].copy()
     x[gone] = np.nan
     rows = streamed(x, q, Z, k)
-    found = fit_pooled(rows, True)
+    found = fit_law(rows, True).solution()
     assert away(found, whole).max() < 1e-3
 
 

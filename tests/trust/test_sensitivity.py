@@ -179,7 +179,7 @@ def test_the_map_is_shown_against_the_reliability_of_confounders():
     found = sensitivity(adapter, frame, **roles, n_splits=0).reliability
     moved = dict(zip(found["reliability"], found["moved_sd"]))
     assert moved[0.7] == pytest.approx(0.0, abs=1e-9)
-    assert moved[1.0] > moved[0.9] > moved[0.8] > 0.02 < moved[0.6] < moved[0.5]
+    assert moved[1.0] > moved[0.9] > moved[0.8] > 0.015 < moved[0.6] < moved[0.5]
     other = ConDoAdapter(reliability={"z": 0.5}).fit(frame, **roles)
     mean = np.array([[frame.x0[query].mean()]])
     gap = abs(other.map_(mean) - adapter.map_(mean))[0, 0] / frame.x0[~query].std()

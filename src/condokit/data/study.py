@@ -10,13 +10,14 @@ import numpy as np
 from condokit.checks import LARGEST, Array, listing, refusal, refuse_extremes, sizes, warn
 from condokit.data.columns import PART, compress
 from condokit.data.continuous import Continuous
-from condokit.data.grouped import GroupedMoments
+from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.links import Link
 from condokit.data.links import apply as apply_links
 from condokit.data.sums import Sums, no_rows
 from condokit.data.tables import Table
 
 _MARKS = 3  # features by which rows are told apart
+_MANY_VALUES = 20_000_000  # of a sparse table, beyond which its entries alone are summed
 _FEW = 4  # times fewer rows than there are, which are read one by one
 
 
@@ -139,6 +140,11 @@ class Study:
         is_summed = not self.is_whole or (has_powers and self._is_summed(groups))
         if self.sums is not None and is_summed:
             return self.sums.gather(groups, found)
+        many = self.entries is not None and self.entries.shape[0] * self.n_features > _MANY_VALUES
+        if many and has_powers and found.products is not None:
+            found.update_sparse(self.entries, self.tables[0].positions, groups, self.weights)
+            found.products = self.of(found.few).gather(groups, n_groups, GroupedScatter)
+            return found
         for rows, chunk in self.chunks():
             weights = None if self.weights is None else self.weights[rows]
             gaps = (np.isnan(chunk),) if has_powers and self.gaps is not None else ()

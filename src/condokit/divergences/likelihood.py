@@ -9,7 +9,7 @@ from condokit.divergences.base import Divergence, GaussianDivergence
 from condokit.solvers.gaussian_kl import log_det_inverse
 from condokit.solvers.lbfgs import Evaluation, infinite
 from condokit.solvers.matrices import minimise
-from condokit.solvers.pooled.estimate import fit_pooled
+from condokit.solvers.pooled.estimate import fit_law
 from condokit.solvers.solution import Solution, no_change, without_offset
 from condokit.solvers.units import Units
 
@@ -64,7 +64,7 @@ class PooledLikelihood(Divergence):
             return minimise(family, summary, GaussianLikelihood)
         if not family.has_offset and not family.has_scale:
             return no_change(summary.mean[0])
-        found = fit_pooled(summary, family.has_scale, self.residuals == "auto")
+        found = fit_law(summary, family.has_scale, self.residuals == "auto").solution()
         return found if family.has_offset else without_offset(found)
 
     def matrix_objective(self, units: Units) -> "GaussianLikelihood":  # noqa: D102

@@ -4,7 +4,7 @@ Scale and image of a feature are uncorrelated at the centre x0, so a map is two 
 log-scale u = log m, and the shift at x0 in residual standard deviations,
 :math:`\delta = (g(x_0) - x_0) / s`. Three levels are averaged by their marginal likelihoods:
 
-- a device is the same as the reference (probability .6), is shifted, has another scale, or both;
+- a device is the same as the reference (probability .7), is shifted, has another scale, or both;
 - if it differs, so do all of its features or one in ten, and effects have a size :math:`\tau` that
   features share: log-scales are normal around 0, shifts have a t distribution with 3 degrees of
   freedom. Devices whose shifts are of the largest sizes may as well have large scales: real ones
@@ -38,9 +38,10 @@ import numpy as np
 from scipy.special import expit, fdtri, gammaincinv, ndtri
 
 from condokit.checks import Array
-from condokit.solvers.solution import Solution
+from condokit.data.subsets import subsample
+from condokit.solvers.solution import Solution, joint_number
 
-_DIFFERS = 0.4  # probability that a device differs from the reference at all,
+_DIFFERS = 0.3  # probability that a device differs from the reference at all,
 _SCALED = 0.25  # and if so, that it does not only shift: half of these only scale
 _SCALE_SDS = np.array([0.02, 0.05, 0.1, 0.2, 0.5])
 _SCALE_WEIGHTS = np.full(5, 0.2)
@@ -61,6 +62,7 @@ _T_NODES = 6
 _BEYOND = 25.0  # residual standard deviations
 _NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 _ROUNDS = 6  # in which several devices are gone through
+_MOST_FEATURES = 2000  # that tell what several devices are like
 _PSEUDO_DEVICES = 2.0  # for which what is usual counts, beside other devices
 # which of the four hypotheses (the same, shifted, scaled, both) contain a shift, and a scale
 _CONTAINS = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
@@ -83,20 +85,34 @@ class Maps:
     cov_image: Array
     sd: Array  # (n_features,): of residuals
     n_effective: float  # as how many independent features these count
-    dof: Array | None = None  # (n_features,); None if no likelihood is known
-    n_eff: Array | None = None  # n, the rows of a device that inform on its scale
-    profile: Array | None = None  # (n_features, k, 3): G00, G01 and G11
+    dof: Any = None  # (n_features,); None if no likelihood is known
+    n_eff: Any = None  # n, the rows of a device that inform on its scale
+    profile: Any = None  # (n_features, k, 3): G00, G01 and G11
+    # covariances of log-scale and image that skewed data leave; degrees of freedom of residuals
+    cov_both: Any = None
+    nu: Any = None  # (n_features,)
 
-    def put(self, features: Array, other: "Maps") -> "Maps":
-        """Return these maps with others of some features."""
+    @classmethod
+    def joined(cls, parts: "list[Maps]", order: Any = slice(None)) -> "Maps":
+        """Put blocks of features together, each array being known, and order them."""
         arrays = {}
-        for name in MAP_ARRAYS:
-            arrays[name] = getattr(self, name).copy()
-            arrays[name][features] = getattr(other, name)
-        return replace(self, **arrays)
+        for name in _MAP_ARRAYS:
+            tables = [getattr(part, name) for part in parts]
+            arrays[name] = np.concatenate(tables)[order]
+        sizes, numbers = zip(*((len(part.sd), part.n_effective) for part in parts))
+        return cls(n_effective=joint_number(np.array(sizes), np.array(numbers)), **arrays)
+
+    def put(self, features: Array, other: "Maps", keeps_errors: bool = False) -> None:
+        """Write other maps of some features over these, but for their errors if those are kept."""
+        for name in _MAP_ARRAYS:
+            if not (keeps_errors and name.startswith("cov_")):
+                getattr(self, name)[features] = getattr(other, name)
 
 
-MAP_ARRAYS = ("scale", "centre", "image", "cov_log", "cov_image", "sd", "dof", "n_eff", "profile")
+_MAP_ARRAYS = (
+    *("scale", "centre", "image", "cov_log", "cov_image", "cov_both"),
+    *("sd", "dof", "n_eff", "profile", "nu"),
+)
 
 
 @dataclass(frozen=True)
@@ -151,27 +167,18 @@ def posterior_of(maps: Maps) -> Posterior:
     shift = (maps.image - ratio * maps.centre) / sd
     shifts = _Effects(shift, maps.cov_image / sd[:, :, None] ** 2, ~no_pull, _SHIFTS)
     scales = _Effects(log_m - ten, maps.cov_log, ~no_pull, _SCALES)
-    k, kinds = log_m.shape[1], (shifts, scales)
-    share = min(maps.n_effective / len(log_m), 1.0)
+    (d, k), kinds = log_m.shape, (shifts, scales)
+    number = min(maps.n_effective, d)
     start = _usual(shifts.pulled.any(), scales.pulled.any())
-    prior = np.tile(start, (shifts.n_devices, 1))
-    for turn in range(_ROUNDS if k > 1 else 1):
-        is_last = turn == _ROUNDS - 1 or k == 1
-        for kind in kinds:
-            kind.consider_others()
-        levels = []
-        for b in range(shifts.n_devices):
-            exact = _Profile(maps, b) if is_last and b < k and maps.profile is not None else None
-            of_shift = shifts.level(b, share)
-            far = float(of_shift.weights @ _FAR)  # if it is shifted
-            if scales.pulled.any():
-                prior[b] = _for_far_devices(prior[b], far)
-            far *= float(expit(of_shift.log_evidence))
-            levels.append((of_shift, scales.level(b, share, far, exact)))
-        log = np.array([[one.log_evidence for one in pair] for pair in levels])
-        chances = _hypotheses(prior, *log.T)
-        for kind, found, chance in zip(kinds, zip(*levels), (chances @ _CONTAINS).T):
-            kind.learn(found, chance)
+    prior, n_rounds = np.tile(start, (shifts.n_devices, 1)), _ROUNDS if k > 1 else 1
+    if k > 1 and d > 2 * _MOST_FEATURES:  # some of many tell what devices are like
+        few = subsample(d, _MOST_FEATURES)
+        some, n_rounds = (shifts.of(few), scales.of(few)), 2
+        for _ in range(_ROUNDS - n_rounds):
+            prior = _from_others(start, _round(some, prior, number / len(few)))
+        shifts.weights, scales.weights = (kind.weights for kind in some)
+    for left in reversed(range(n_rounds)):
+        chances = _round(kinds, prior, number / d, maps if left == 0 else None)
         prior = _from_others(start, chances)
     (delta, var_delta), (u, var_u) = (kind.result() for kind in kinds)
     outside = np.logical_or(*_units(maps, 0.025 / len(log_m)))
@@ -185,6 +192,34 @@ def posterior_of(maps: Maps) -> Posterior:
         np.where(outside.any(axis=0), 1.0, differs),
         np.where(outside.any(axis=0), 1.0, scaled),
     )
+
+
+def _round(
+    kinds: "tuple[_Effects, _Effects]", prior: Array, share: float, maps: Maps | None = None
+) -> Array:
+    """Go through all devices once; return how likely the hypotheses of each are.
+
+    Log-scales have the likelihood of `maps`, or a normal one; features count a `share` each.
+    """
+    shifts, scales = kinds
+    for kind in kinds:
+        kind.consider_others()
+    levels = []
+    for b in range(shifts.n_devices):
+        exact = None
+        if maps is not None and b < maps.scale.shape[1] and maps.profile is not None:
+            exact = _Profile(maps, b)
+        of_shift = shifts.level(b, share)
+        far = float(of_shift.weights @ _FAR)  # if it is shifted
+        if scales.pulled.any():
+            prior[b] = _for_far_devices(prior[b], far)
+        far *= float(expit(of_shift.log_evidence))
+        levels.append((of_shift, scales.level(b, share, far, exact)))
+    log = np.array([[one.log_evidence for one in pair] for pair in levels])
+    chances = _hypotheses(prior, *log.T)
+    for kind, found, chance in zip(kinds, zip(*levels), (chances @ _CONTAINS).T):
+        kind.learn(found, chance)
+    return chances
 
 
 def _units(maps: Maps, chance: float) -> tuple[Array, Array]:
@@ -289,6 +324,10 @@ class _Effects:
         self.tau2 = np.full((p, self.n_devices), usual)
         self.x, self.c = estimate, self.var
         self.free = (_FREE * self.var + 1) * ~self.pulled
+
+    def of(self, features: Array) -> "_Effects":
+        """Return some of the features, of which nothing was found yet."""
+        return _Effects(self.d[features], self.S[features], self.pulled[features], self.sizes)
 
     def consider_others(self) -> None:
         """Find what is left of each device's differences, given those of the others."""

@@ -192,7 +192,9 @@ def joined(results: list[tuple[Array, Solution]]) -> Solution:
     known = [part.evidence for part in parts if part.evidence is not None]
     if len(known) == len(parts):
         own = together(known, ("residual_sd", "dof", "n_eff", "profile"))
-        arrays["evidence"] = Evidence(n_effective=_joint_number(parts), **own)
+        sizes, numbers = zip(*((len(one.dof), one.n_effective) for one in known))
+        number = joint_number(np.array(sizes), np.array(numbers))
+        arrays["evidence"] = Evidence(n_effective=number, **own)
         law = dict(parts[0].law)
         for name in {"heavy_tails", "discrete", "as_normal"}.intersection(law):
             law[name] = np.concatenate([part.law[name] for part in parts])[order]
@@ -200,11 +202,9 @@ def joined(results: list[tuple[Array, Solution]]) -> Solution:
     return replace(parts[0], n_iter=max(part.n_iter for part in parts), **arrays)
 
 
-def _joint_number(parts: Any) -> float:
-    """Return as how many independent features those of all parts count."""
+def joint_number(size: Array, found: Array) -> float:
+    """Return as how many independent features those of all parts count, given those of each."""
     # the mean squared correlation of features, as far as some were fitted together
-    size = np.array([len(part.scale) for part in parts])
-    found = np.array([part.evidence.n_effective for part in parts])
     alike = np.maximum(size / found - 1, 0.0) * size
     r2 = min(float(alike.sum() / max((size * (size - 1)).sum(), 1)), 1.0)
     total = size.sum()

@@ -1,4 +1,4 @@
-"""The compared rows of both domains, read when they are needed, and moments of their strata."""
+"""The compared rows of all domains, read when they are needed, and moments of their strata."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,14 +8,14 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.compare.comparison import Comparison
-from condokit.conditionals.base import moments_from
+from condokit.conditionals.base import Moments, moments_from
 from condokit.data.arrays import is_constant, ones_for_zeros
 from condokit.data.bins import Bins, side_by_side
 from condokit.data.continuous import Continuous
-from condokit.data.covariates import Covariates
+from condokit.data.covariates import Covariates, crossed
 from condokit.data.grouped import GroupedMoments
 from condokit.data.study import Study
-from condokit.summaries.moments import cells, without_flat
+from condokit.summaries.moments import is_flat, without_flat
 
 MANY_ROWS = 20_000  # from which single values of features with heavy tails are counted in bins
 
@@ -26,67 +26,115 @@ class Single:
 
     X: Array  # (n_values, n_features), in standard units
     counts: Array  # (n_values, 1 or n_features)
-    side: Array  # (n_values,): 0 for the query, 1 for the reference
+    batch: Array  # (n_values,): the number of the domain
     category: Array  # (n_values,)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of both domains, the query's first, in units that make each domain's features standard.
+    """Rows of K domains, one after another, in units that make each domain's features standard.
 
-    Categories alone need no rows: `strata` has the sums of powers of every cell. Only `values`
-    reads rows, of the features that are asked for.
+    Two domains are the query, then the reference. Categories alone need no rows: `strata` has the
+    sums of powers of every cell. Only `values` reads rows, of the features that are asked for.
     """
 
     domains: Study
     used: Array  # the numbers of the rows that are compared, increasing
-    order: Array  # that puts the query's first
-    n_query: int
+    order: Array  # that puts those of the first domain first
+    batch: Array  # of the ordered rows: 0, ..., K - 1
+    reference: int
     covariates: Covariates  # of the ordered rows, with how many rows each counts for
-    strata: GroupedMoments  # of the query's strata, then of the reference's
-    mean: Array  # (2, n_features) of query and reference: the units
+    strata: GroupedMoments  # of the strata of the first domain, then of the next
+    mean: Array  # (K, n_features): the units
     unit: Array
     flat: Array  # (n_features,): whether it is constant within strata in a domain
     spread: Array  # (n_features,): of the reference within strata
     groups: Array | None = None  # subjects, each wherever its rows are
+    bridge: Array | None = None  # samples that were measured in several domains, -1 for others
 
     @classmethod
     def read(cls, domains: Study, comparison: Comparison, scaled: bool) -> "Rows":
-        """Gather what is known of the compared rows in one pass; `scaled` if spreads are needed."""
-        n_values = len(comparison.support.levels)
-        kind = partial(GroupedMoments, products=True)
-        stats = domains.gather(cells(domains, comparison), 2 * n_values, kind)
-        tables = (stats.count, stats.mean, stats.squares, stats.count)
-        query, reference = (moments_from(*half) for half in zip(*(np.split(t, 2) for t in tables)))
+        """Gather what is known of two domains; `scaled` if spreads are needed."""
+        L, used = len(comparison.support.levels), comparison.used
+        place = np.where(domains.is_query | (comparison.place < 0), 0, L) + comparison.place
+        batch = 1 - comparison.is_query
+        rows = cls._gathered(domains, used, batch, place, comparison.covariates, 2, 1)
+        query, reference = (moments_from(*part) for part in rows._sums())
         _, reference, flat = without_flat(query, reference, scaled)
+        spread = np.sqrt(comparison.support.weights @ reference.var)
+        return replace(rows, flat=flat, spread=spread)
+
+    @classmethod
+    def among(cls, study: Study, batches: list[int], reference: int) -> "Rows":
+        """Gather what is known of some of the domains of a study."""
+        chosen = study.among(*batches)
+        if study.n_bridges and not study.confounders:
+            chosen &= study.bridge >= 0  # other rows tell nothing without confounders
+        used, number = np.flatnonzero(chosen), np.full(study.n_domains, -1)
+        number[batches] = np.arange(len(batches))
+        batch, at = number[study.code[used]], crossed(study, used)
+        place = np.full(len(study.code), -1, dtype=np.intp)
+        place[used] = batch * at.n_categories + at.category
+        where = len(batches), batches.index(reference)
+        rows = cls._gathered(study, used, batch, place, at, *where)
+        moments = [moments_from(*part) for part in rows._sums()]
+        flat = np.any([_is_flat(own) for own in moments], axis=0)
+        return replace(rows, flat=np.asarray(flat | rows.flat))
+
+    @classmethod
+    def _gathered(
+        cls,
+        study: Study,
+        used: Array,
+        batch: Array,
+        place: Array,
+        at: Covariates,
+        K: int,
+        reference: int,
+    ) -> "Rows":
+        """Gather strata; `place` has that of every row, -1 for those that are not compared."""
+        kind = partial(GroupedMoments, products=True)
+        stats = study.gather(place, K * at.n_categories, kind)
         # of each domain as a whole: strata with their means spread around the domain's
-        count, mean, squares = (np.stack(np.split(t, 2)) for t in tables[:3])
-        total = count.sum(axis=1)[:, None]
-        middle = np.einsum("sk,skd->sd", count, mean) / total
-        squares = squares.sum(axis=1) + np.einsum(
-            "sk,skd->sd", count, (mean - middle[:, None]) ** 2
-        )
+        n, mean, squares = (np.stack(np.split(t, K)) for t in (stats.n, stats.mean, stats.squares))
+        total = ones_for_zeros(n.sum(axis=1))
+        middle = (n * mean).sum(axis=1) / total
+        squares = squares.sum(axis=1) + (n * (mean - middle[:, None]) ** 2).sum(axis=1)
         unit = np.sqrt(squares / total)
-        constant = is_constant(unit, middle)
-        unit = np.where(constant, np.where(constant, 1.0, unit)[::-1], unit)
-        is_query = comparison.is_query
-        order = np.argsort(~is_query, kind="stable")
-        groups = None
-        if domains.groups is not None:
-            groups = np.unique(domains.groups[comparison.used][order], return_inverse=True)[1]
-        return cls(
-            domains,
-            comparison.used,
-            order,
-            int(is_query.sum()),
-            comparison.covariates.take(order),
-            stats,
-            middle,
-            unit,
-            flat,
-            np.sqrt(comparison.support.weights @ reference.var),
-            groups,
-        )
+        unit = np.where(constant := is_constant(unit, middle), 0.0, unit)
+        # a domain of equal values has the unit of the others
+        varies = np.maximum((unit > 0).sum(axis=0), 1)
+        unit = np.where(unit > 0, unit, ones_for_zeros(np.sqrt((unit**2).sum(axis=0) / varies)))
+        order, groups, bridge = np.argsort(batch, kind="stable"), None, None
+        if study.groups is not None:
+            groups = np.unique(study.groups[used][order], return_inverse=True)[1]
+        if study.n_bridges and (study.bridge[used] >= 0).any():
+            bridge = study.bridge[used][order]
+        flat = np.asarray(constant.any(axis=0))
+        where = batch[order], reference, at.take(order), stats, middle, unit
+        return cls(study, used, order, *where, flat, np.ones(len(flat)), groups, bridge)
+
+    def _sums(self) -> list[tuple[Array, Array, Array, Array]]:
+        """Return count, mean, squares and independent rows of the strata of every domain."""
+        stats = self.strata
+        parts = (np.split(t, self.n_batches) for t in (stats.count, stats.mean, stats.squares))
+        return [(n, mean, squares, n) for n, mean, squares in zip(*parts)]
+
+    @property
+    def n_batches(self) -> int:
+        """The number of domains."""
+        return len(self.mean)
+
+    @property
+    def n_query(self) -> int:
+        """The rows of the first domain."""
+        return int(np.searchsorted(self.batch, 1))
+
+    @property
+    def by_batch(self) -> list[Array]:
+        """The numbers of the rows of every domain."""
+        edges = np.searchsorted(self.batch, np.arange(1, self.n_batches))
+        return np.split(np.arange(len(self.batch)), edges)
 
     @property
     def weights(self) -> Array:
@@ -103,45 +151,46 @@ class Rows:
         return replace(self, domains=domains, strata=strata, **own)
 
     def continuous(self) -> Continuous:
-        """Return what is known of continuous confounders, by the query's strata first."""
+        """Return what is known of continuous confounders, by the strata of domains."""
         known = self.domains.sums_only.continuous
         found = Continuous(known.basis, len(self.strata.count), len(self.flat))
         found.merge(known, self.place())
         return found
 
+    @property
+    def cell(self) -> Array:
+        """The stratum of every row, by domain."""
+        return self.covariates.category + self.covariates.n_categories * self.batch
+
     def place(self) -> Array:
-        """Return the stratum of every cell of sums, the query's first, -1 if it is not compared."""
-        sums, L = self.domains.sums_only, len(self.strata.count) // 2
-        place, side = np.full(len(sums.label), -1), np.arange(len(self.order)) >= self.n_query
-        place[sums.cell[self.used[self.order]]] = self.covariates.category + L * side
+        """Return the stratum of every cell of sums, by domain, -1 if it is not compared."""
+        sums = self.domains.sums_only
+        place = np.full(len(sums.label), -1)
+        place[sums.cell[self.used[self.order]]] = self.cell
         return place
 
     def complete(self, X: Array) -> "tuple[Rows, Array]":
         """Return the rows that lack no value, which then stand for those of their stratum."""
         known = np.flatnonzero(~np.isnan(X).any(axis=1))
-        at, side = self.covariates, (np.arange(len(X)) >= self.n_query) * 1
-        group = at.category + side * at.n_categories
-        total = self.strata.n[:, 0]
+        at, cell, total = self.covariates, self.cell[known], self.strata.n[:, 0]
         counts = at.counts[known]
-        seen = np.bincount(group[known], counts, len(total))
-        weights = counts * (total / ones_for_zeros(seen))[group[known]]
+        seen = np.bincount(cell, counts, len(total))
+        weights = counts * (total / ones_for_zeros(seen))[cell]
         covariates = replace(at.take(known), weights=weights)
-        n_query = int((known < self.n_query).sum())
-        own = replace(self, order=self.order[known], n_query=n_query, covariates=covariates)
-        return own, X[known]
+        order, batch = self.order[known], self.batch[known]
+        return replace(self, order=order, batch=batch, covariates=covariates), X[known]
 
     def units(self, features: Array) -> tuple[Array, Array]:
-        """Return means and spreads of some features in query and reference."""
+        """Return means and spreads of some features in all domains."""
         return self.mean[:, features], self.unit[:, features]
 
     def single(self, features: Array) -> "Callable[[Array], Single | None]":
         """Return how to read the values of some of these features, in standard units."""
-        at, side = self.covariates, (np.arange(len(self.order)) >= self.n_query) * 1
-        sums = self.domains.sums_only
+        at, sums = self.covariates, self.domains.sums_only
         if sums is None and len(self.order) > MANY_ROWS:
             return self._binned
         if sums is None:
-            return lambda part: Single(self.values(part), at.counts[:, None], side, at.category)
+            return self._each
         known = sums.values(features)
         row = np.full(len(sums.label), -1)
         row[sums.cell[self.used[self.order]]] = np.arange(len(self.order))
@@ -150,20 +199,26 @@ class Rows:
             if not {*part.tolist()} <= known.keys():
                 return None
             cell, ends, counts = side_by_side([known[j].placed(row) for j in part.tolist()])
-            where = side[cell][:, None], part
+            where = self.batch[cell][:, None], part
             X = (ends - self.mean[where]) / self.unit[where]
-            return Single(X, counts, side[cell], at.category[cell])
+            return Single(X, counts, self.batch[cell], at.category[cell])
 
         return read
 
+    def _each(self, features: Array) -> Single:
+        """Return the values of all rows."""
+        X, counts = self.values(features), self.weights[:, None]
+        if self.domains.gaps is not None:
+            counts, X = counts * ~np.isnan(X), np.nan_to_num(X)
+        return Single(X, counts, self.batch, self.covariates.category)
+
     def _binned(self, features: Array) -> Single:
         """Return the values of features in narrow bins: fewer than rows, and as good."""
-        at, stats, L = self.covariates, self.strata, len(self.strata.count) // 2
-        where = np.arange(2 * L)[:, None] // L, features
+        at, stats, L = self.covariates, self.strata, self.covariates.n_categories
+        where = np.arange(len(stats.count))[:, None] // L, features
         centres = (stats.mean[:, features] - self.mean[where]) / self.unit[where]
         bins = Bins(centres, stats.sd[:, features] / self.unit[where])
-        group = at.category + L * (np.arange(len(self.order)) >= self.n_query)
-        bins.update(self.values(features), group, at.weights)
+        bins.update(self.values(features), self.cell, at.weights)
         cell, X, counts = side_by_side([bins.values(k) for k in range(len(features))])
         return Single(X, counts, cell // L, cell % L)
 
@@ -172,15 +227,20 @@ class Rows:
         some = features is not None and len(features) < self.domains.n_features
         domains = self.domains.of(features) if some and features is not None else self.domains
         mine = features if some else slice(None)
-        place = self.order if rows is None else self.order[rows]
+        place, batch = (t if rows is None else t[rows] for t in (self.order, self.batch))
         if (place[1:] > place[:-1]).all():
             X = domains.rows(self.used[place])
         else:  # rows are read from top to bottom
             back = np.argsort(place, kind="stable")
             X = np.empty((len(place), domains.n_features))
             X[back] = domains.rows(self.used[place[back]])
-        n_query = self.n_query if rows is None else int((rows < self.n_query).sum())
-        for side, part in enumerate((slice(0, n_query), slice(n_query, None))):
-            X[part] -= self.mean[side, mine]
-            X[part] /= self.unit[side, mine]
+        for b in range(self.n_batches):
+            own = slice(*np.searchsorted(batch, [b, b + 1]))
+            X[own] -= self.mean[b, mine]
+            X[own] /= self.unit[b, mine]
         return X
+
+
+def _is_flat(own: Moments) -> Array:
+    """Mark features that are constant within the strata of a domain, if any has several rows."""
+    return is_flat(own.mean, own.var) & bool((own.dof > 0).any())

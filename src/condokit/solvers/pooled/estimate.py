@@ -1,4 +1,4 @@
-"""Estimates of diagonal maps of two domains: what features depend on, then `stacked` by features.
+"""Estimates of diagonal maps of K domains: what features depend on, then `stacked` by features.
 
 All sums over rows come from functions of a block of rows whose results add up.
 """
@@ -18,6 +18,7 @@ from condokit.data.covariates import Covariates, standard_units
 from condokit.data.products import GroupedProducts
 from condokit.data.subsets import subsample
 from condokit.solvers.pooled.design import Design, free_columns, independent_number
+from condokit.solvers.pooled.maps import maps_of
 from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
 from condokit.solvers.pooled.products import (
     node_rows,
@@ -35,8 +36,9 @@ from condokit.solvers.pooled.select import select
 from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
 from condokit.solvers.pooled.streams import WEIGHTED_VALUES, Columns, PlainProducts, State, settle
 from condokit.solvers.pooled.subjects import Subjects
-from condokit.solvers.pooled.weights import errors, fit_weights, shape
-from condokit.solvers.solution import Evidence, Solution, joined
+from condokit.solvers.pooled.weights import fit_weights, shape
+from condokit.solvers.posterior import Maps
+from condokit.solvers.solution import Evidence, Solution
 from condokit.summaries.rows import Rows
 
 FEATURE_VALUES = 1 << 17  # numbers of some features that are fitted together
@@ -52,6 +54,7 @@ TIED = 0.2
 MODAL = 0.5
 RARE = 0.8
 FEWEST_OFF_MODE = 25
+FEWEST_TIED = 10  # rows of a domain whose equal values count
 
 
 @dataclass(frozen=True)
@@ -71,57 +74,96 @@ class Discrete:
         `values` returns rows of features, given the numbers of both; None is all features.
         Otherwise `Sums` tell.
         """
-        share, off = np.zeros(d), np.full(d, np.inf)
+        share, tied, off = np.zeros(d), np.zeros(d), np.full(d, np.inf)
         for own in batches:
+            largest = np.zeros(d)
             if sums is not None:
                 largest, n = sums.most_frequent(own)
-                share, off = np.maximum(share, largest / n), np.minimum(off, n - largest)
-                continue
-            few = np.sort(values(None, own[subsample(len(own), _SCREENED)]), axis=0)
-            suspect = np.flatnonzero((np.diff(few, axis=0) == 0).any(axis=0))
-            for j, column in zip(suspect, values(suspect, own).T if len(suspect) else ()):
-                largest = np.unique(column, return_counts=True, equal_nan=False)[1].max()
-                share[j] = max(share[j], largest / len(own))
-                off[j] = min(off[j], len(own) - largest)
-        modal = share > MODAL
-        return cls(share > TIED, modal, (share > RARE) | (modal & (off < FEWEST_OFF_MODE)))
+            else:
+                n = len(own)
+                few = np.sort(values(None, own[subsample(n, _SCREENED)]), axis=0)
+                suspect = np.flatnonzero((np.diff(few, axis=0) == 0).any(axis=0))
+                for j, column in zip(suspect, values(suspect, own).T if len(suspect) else ()):
+                    largest[j] = np.unique(column, return_counts=True, equal_nan=False)[1].max()
+            share = np.maximum(share, largest / n)
+            tied = np.maximum(tied, np.where(n >= FEWEST_TIED, largest / n, 0.0))
+            off = np.where(largest > 0, np.minimum(off, n - largest), off)
+        rare = (share > RARE) | ((share > MODAL) & (off < FEWEST_OFF_MODE))
+        return cls(tied > TIED, tied > MODAL, rare)
 
     def of_features(self, features: Array) -> "Discrete":
         """Return some of the features."""
         return Discrete(self.tied[features], self.modal[features], self.rare[features])
 
 
-def fit_pooled(rows: Rows, has_scale: bool, has_tails: bool = True) -> Solution:
-    """Estimate the plain map of every feature; `has_tails` if residuals may have heavy ones."""
-    sides = np.split(np.arange(len(rows.order)), [rows.n_query])
+@dataclass(frozen=True)
+class LawFit:
+    """Plain maps of all domains but the reference, and what was found of the law of features."""
+
+    maps: Maps
+    flat: Array  # (n_features,): constant within strata in a domain
+    law: dict[str, Any]
+
+    @classmethod
+    def joined(cls, parts: "list[tuple[Array, LawFit]]") -> "LawFit":
+        """Put groups of features together in their order."""
+        order, first = np.argsort(np.concatenate([own for own, _ in parts])), parts[0][1]
+        facts = dict(first.law)
+        for name in {"heavy_tails", "discrete", "as_normal"}.intersection(facts):
+            facts[name] = np.concatenate([part.law[name] for _, part in parts])[order]
+        maps = Maps.joined([part.maps for _, part in parts], order)
+        return cls(maps, np.concatenate([part.flat for _, part in parts])[order], facts)
+
+    def solution(self) -> Solution:
+        """Return the map of the query, where there are two domains."""
+        maps = self.maps
+        known = Evidence(
+            maps.sd, maps.n_effective, maps.dof, maps.n_eff[:, 0], maps.profile[:, 0].T
+        )
+        return Solution(
+            scale=maps.scale[:, 0],
+            centre=maps.centre[:, 0],
+            image=maps.image[:, 0],
+            se_log_scale=np.sqrt(maps.cov_log[:, 0, 0]),
+            se_image=np.sqrt(maps.cov_image[:, 0, 0]),
+            covariance=maps.cov_both[:, 0],
+            evidence=known,
+            law=self.law,
+        )
+
+
+def fit_law(rows: Rows, has_scale: bool, has_tails: bool = True) -> LawFit:
+    """Estimate the plain maps of every feature; `has_tails` if residuals may have heavy ones."""
     sums = rows.domains.sums_only
-    places = sides if sums is None else [rows.used[rows.order[own]] for own in sides]
+    places = rows.by_batch
+    if sums is not None:
+        places = [rows.used[rows.order[own]] for own in places]
     discrete = Discrete.of(rows.values, len(rows.flat), places, sums)
-    one = rows.unit[0] / rows.unit[1]  # the scale that changes nothing
-    fixed = np.where(rows.flat | discrete.rare | (not has_scale), one, np.nan)
-    fixed = np.column_stack([fixed, np.ones(len(fixed))])
+    shifted = rows.flat | discrete.rare | (not has_scale)
+    fixed = np.where(shifted, rows.unit / rows.unit[rows.reference], np.nan).T  # changes nothing
+    fixed[:, rows.reference] = 1.0
     if not has_tails:
         discrete = replace(discrete, tied=np.ones(len(fixed), dtype=np.bool_))
     if sums is not None and sums.continuous is not None:
         return fit_products(rows, rows.continuous(), fixed, discrete)
     if rows.covariates.Z.shape[1] and sums is not None and sums.again is not None:
         return _fit_stream(rows, fixed, discrete)
-    if rows.covariates.Z.shape[1] or rows.groups is not None:
+    if rows.covariates.Z.shape[1] or rows.groups is not None or rows.bridge is not None:
         return _fit_design(rows, fixed, discrete)
     return _fit_strata(rows, fixed, discrete)
 
 
-def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
+def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
     """Fit with categories alone: normal features from moments, heavy tails from rows."""
-    at, d, L = rows.covariates, len(fixed), len(rows.strata.count) // 2
+    at, d, L, K = rows.covariates, len(fixed), rows.covariates.n_categories, rows.n_batches
     n_effective = _independent_features(rows)
-    side = np.arange(2 * L) // L
-    X, counts, cell = nodes(rows.strata, rows.mean[side], rows.unit[side])
+    batch = np.arange(K * L) // L
+    X, counts, cell = nodes(rows.strata, rows.mean[batch], rows.unit[batch])
     noise = NoiseModel.of_levels(cell % L, L, L > 1)
-    stacked = Stacked(X, None, np.zeros(0), side[cell], 2, 1, counts, noise)
+    stacked = Stacked(X, None, np.zeros(0), batch[cell], K, rows.reference, counts, noise)
     never = np.zeros(d, dtype=np.bool_)
     own = fixed, never, ~discrete.modal, n_effective, _CELL_VALUES
-    table, tails = _estimates(stacked, *own)
+    maps, tails = _estimates(stacked, *own)
     heavy, unknown = tails & ~discrete.tied & ~rows.flat, np.zeros(d, dtype=np.bool_)
     read, n_rows = rows.single(np.flatnonzero(heavy)), len(rows.order)
     if not rows.domains.is_whole:
@@ -131,14 +173,14 @@ def _fit_strata(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
             unknown[part] = True
             continue
         noise = NoiseModel.of_levels(single.category, at.n_categories, at.n_categories > 1)
-        where = single.side, 2, 1, single.counts
+        where = single.batch, K, rows.reference, single.counts
         stacked = Stacked(single.X, None, np.zeros(0), *where, noise)
         again = solve(stacked, fixed[part])
         again = fit_weights(stacked, again, fixed[part], tails[part], n_effective)
-        table[:, part] = _table(stacked, again)
+        maps.put(part, maps_of(stacked, again))
     facts: dict[str, Any] = {"variance": ["levels"]} if at.n_categories > 1 else {}
     facts["as_normal"] = unknown
-    return _assemble(table, rows, fixed, discrete, n_effective, facts)
+    return _in_units(maps, rows, fixed, discrete, n_effective, facts)
 
 
 def _estimates(
@@ -149,28 +191,31 @@ def _estimates(
     n_effective: float,
     n_values: int = FEATURE_VALUES,
     found_of: dict[int, tuple[Found, int]] | None = None,
-) -> tuple[Array, Array]:
+) -> tuple[Maps, Array]:
     """Fit features as normal, then those with weights that need these; mark heavy tails.
 
-    What is found of the latter is kept in `found_of`, by feature, with its place in it.
+    Maps are in standard units. What is found of the latter is kept in `found_of`, by feature, with
+    its place in it.
     """
     n, d = at.X.shape
-    table, tails = np.empty((13, d)), np.zeros(d, dtype=np.bool_)
+    found_maps, tails = [], np.zeros(d, dtype=np.bool_)
     for some in _parts(np.arange(d), n, n_values):
         part = at.of(slice(some[0], some[-1] + 1))
         found = solve(part, fixed[some])
-        table[:, some], tails[some] = _table(part, found), shape(part, found)[1]
+        tails[some] = shape(part, found)[1]
+        found_maps.append(maps_of(part, found))
+    maps = Maps.joined(found_maps)
     vary = may_vary & (not at.noise.empty)
     t = _heavy(at, fixed, tails & may_tail, vary, n_effective)
     for some in _parts(np.flatnonzero(t | vary), n, n_values):
         part, own = at.of(some), fixed[some]
         found = fit_weights(part, solve(part, own), own, t[some], n_effective)
-        table[:, some] = _table(part, found)
+        maps.put(some, maps_of(part, found))
         if found_of is not None:
             found_of.update({int(j): (found, k) for k, j in enumerate(some)})
         if not may_tail.any():
             tails[some] = shape(part, found)[1]
-    return table, tails
+    return maps, tails
 
 
 def _heavy(at: Stacked, fixed: Array, tails: Array, vary: Array, n_effective: float) -> Array:
@@ -183,19 +228,6 @@ def _heavy(at: Stacked, fixed: Array, tails: Array, vary: Array, n_effective: fl
     return tails
 
 
-def _table(at: Stacked, found: Found) -> Array:
-    """Return what `_assemble` needs of features in standard units, a column for each."""
-    own = np.broadcast_arrays(*errors(at, found, 0), found.s[:, 0])[:3]
-    return np.concatenate([np.stack(own), _row(found)])
-
-
-def _row(found: Found) -> Array:
-    """Return the same without errors."""
-    Q, T, last = found.reduced.Q, found.reduced.T[:, -1], (found.nu, found.sigma2, found.dof)
-    parts = (*last, found.reduced.n_eff[:, 0], found.s[:, 0], Q[:, 1, 1], Q[:, 0, 1], Q[:, 0, 0])
-    return np.stack([np.broadcast_to(row, len(Q)) for row in (*parts, *T)])
-
-
 def _independent_features(rows: Rows, given: GroupedProducts | None = None) -> float:
     """Return as how many independent features these count, from products of some of them.
 
@@ -206,26 +238,29 @@ def _independent_features(rows: Rows, given: GroupedProducts | None = None) -> f
         return 1.0
     varies = np.flatnonzero(~rows.flat[stats.few])
     sums, n = np.zeros((len(varies), len(varies))), len(varies)
-    for scatter, unit in zip(np.split(unexplained(stats, given), 2), rows.unit):
+    for scatter, unit in zip(np.split(unexplained(stats, given), rows.n_batches), rows.unit):
         own = unit[stats.few[varies]]
         sums += scatter.sum(axis=0)[np.ix_(varies, varies)] / np.outer(own, own)
     found = independent_number(sums, float(stats.products.count.sum()))
     return found / n * d if 0 < n < d and found > 0.5 * n else found
 
 
-def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
-    """Fit with any confounders and subjects."""
-    X = rows.values()
-    law = law_of(rows, X, fixed, discrete)
+def _fit_design(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
+    """Fit with any confounders, subjects and samples of several domains."""
+    X, known = rows.values(), None
+    if rows.domains.gaps is not None and np.isnan(X).any():
+        known = (~np.isnan(X)).astype(float)
+        X = np.nan_to_num(X)
+    law = law_of(rows, X, fixed, discrete, known)
     may_tail, may_vary = ~discrete.tied & ~rows.flat, ~discrete.modal
     own = fixed, may_tail, may_vary, law.n_effective
-    at = law.with_ratios(law.stacked(X), fixed)
-    table, _ = _estimates(at, *own)
+    at = law.with_ratios(law.stacked(X, known), fixed)
+    maps, _ = _estimates(at, *own)
     facts = {**law.facts, "subjects": float(np.median(at.rho))}
-    return _assemble(table, rows, fixed, discrete, law.n_effective, facts, at.rho)
+    return _in_units(maps, rows, fixed, discrete, law.n_effective, facts)
 
 
-def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
+def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> LawFit:
     """Choose the law, and estimate errors, from a sample of rows; all else from all rows."""
     X = rows.values()
     if np.isnan(X).any():
@@ -241,31 +276,33 @@ def _fit_stream(rows: Rows, fixed: Array, discrete: Discrete) -> Solution:
     law.frame = replace(law.frame, at=replace(plain, weights=at.weights))
     found_of: dict[int, tuple[Found, int]] = {}
     how = law.n_effective, FEATURE_VALUES, found_of
-    table, _ = _estimates(law.stacked(X), fixed, may_tail, may_vary, *how)
+    maps, _ = _estimates(law.stacked(X), fixed, may_tail, may_vary, *how)
     standards = [standard_units(np.asarray(c.values)[rows.used]) for c in rows.domains.continuous]
     if law.noise.empty:  # perhaps of some of these rows
         law.noise = NoiseModel.of_levels(plain.category, plain.n_categories, False)
-    columns = Columns(law.design, law.noise, plain, standards, rows.place())
+    where = rows.place(), rows.n_batches, rows.reference
+    columns = Columns(law.design, law.noise, plain, standards, *where)
     varied = law.noise.columns.shape[1] > 0
-    weighted = np.isfinite(table[3]) | (may_vary & varied)
+    weighted = np.isfinite(maps.nu) | (may_vary & varied)
     if len(some := np.flatnonzero(~weighted)):
         gathered = sums.again(partial(PlainProducts, columns, len(some)), some)
         for few, own in gathered.products.parts():
             mine, never = some[few], np.zeros(len(few), dtype=np.bool_)
             stacked = columns.stacked(node_rows(own), rows.units(mine), law.noise.levels)
             exact = fixed[mine], never, may_vary[mine], law.n_effective, _CELL_VALUES
-            table[3:, mine] = _estimates(stacked, *exact)[0][3:]
+            maps.put(mine, _estimates(stacked, *exact)[0], keeps_errors=True)
     for some in _parts(np.flatnonzero(weighted), columns.n_products, WEIGHTED_VALUES):
         state = State.of([found_of[j] for j in some.tolist()], rows.units(some), plain, columns)
-        again, sizes = partial(sums.again, features=some), np.sqrt(table[:2, some])
-        found = settle(columns, state, again, fixed[some], sizes, law.n_effective)
-        table[3:, some] = np.hstack([_row(one) for one in found])
+        again = partial(sums.again, features=some)
+        sizes = [np.einsum("dbb->bd", one[some]) for one in (maps.cov_log, maps.cov_image)]
+        found = settle(columns, state, again, fixed[some], np.sqrt(sizes), law.n_effective)
+        maps.put(some, Maps.joined([maps_of(*one) for one in found]), keeps_errors=True)
     facts = {**law.facts, "subjects": 0.0}
-    return _assemble(table, rows, fixed, discrete, law.n_effective, facts)
+    return _in_units(maps, rows, fixed, discrete, law.n_effective, facts)
 
 
-def fit_products(rows: Rows, continuous: Continuous, fixed: Array, discrete: Discrete) -> Solution:
-    """Fit from products with functions of continuous confounders, by the query's levels first.
+def fit_products(rows: Rows, continuous: Continuous, fixed: Array, discrete: Discrete) -> LawFit:
+    """Fit from products with functions of continuous confounders, by levels of domains.
 
     Features that are missing in different rows are fitted apart. Heavy tails need values.
     """
@@ -273,23 +310,24 @@ def fit_products(rows: Rows, continuous: Continuous, fixed: Array, discrete: Dis
     for features, known in continuous.parts():
         part, own, kind = rows.of(features), fixed[features], discrete.of_features(features)
         number, units = _independent_features(part, known.products), (part.mean, part.unit)
-        law, X = law_of_products(known, units, ~part.flat, own, number)
+        law, X = law_of_products(known, units, ~part.flat, own, number, rows.reference)
         kurtosis, heavy = residual_kurtosis(part.strata, known)
         never, vary = np.zeros(len(features), dtype=np.bool_), ~kind.modal
         stacked = law.stacked(X) if not heavy.any() else law.with_kurtosis(known, units, kurtosis)
-        table, _ = _estimates(stacked, own, never, vary, law.n_effective, _CELL_VALUES)
+        maps, _ = _estimates(stacked, own, never, vary, law.n_effective, _CELL_VALUES)
         heavy &= ~kind.tied & ~part.flat
         read, unknown = part.single(np.flatnonzero(heavy)), heavy.copy()
         for one in np.flatnonzero(heavy)[:, None]:
             if (single := read(one)) is None or int(one[0]) not in known.robust:
                 continue
-            where = single.side * law.frame.at.n_categories + single.category
+            where = single.batch * law.frame.at.n_categories + single.category
             at = law.of_values(known, int(one[0]), single.X, single.counts, where, part.unit)
             again = fit_weights(at, solve(at, own[one]), own[one], one >= 0, law.n_effective)
-            table[:, one], unknown[one] = _table(at, again), False
+            maps.put(one, maps_of(at, again))
+            unknown[one] = False
         facts = {**law.facts, "as_normal": unknown}
-        results.append((features, _assemble(table, part, own, kind, law.n_effective, facts)))
-    return joined(results) if len(results) > 1 else results[0][1]
+        results.append((features, _in_units(maps, part, own, kind, law.n_effective, facts)))
+    return LawFit.joined(results) if len(results) > 1 else results[0][1]
 
 
 def law_of_products(
@@ -317,14 +355,18 @@ def law_of_products(
     return choose_law(X[:, few], frame, fixed[few], usable[few] | ~usable.any(), len(fixed)), X
 
 
-def law_of(rows: Rows, X: Array, fixed: Array, discrete: Discrete) -> "Law":
+def law_of(
+    rows: Rows, X: Array, fixed: Array, discrete: Discrete, known: Array | None = None
+) -> "Law":
     """Choose what features depend on, given all rows in standard units."""
-    at, side = rows.covariates, np.where(np.arange(len(rows.order)) < rows.n_query, 0, 1)
-    frame = Frame(at, side, 2, 1, Subjects.of(rows.groups, None, side, 2))
+    where = rows.batch, rows.n_batches
+    subjects = Subjects.of(rows.groups, rows.bridge, *where)
+    frame = Frame(rows.covariates, *where, rows.reference, subjects)
     few = np.flatnonzero(~discrete.rare & ~rows.flat)
     few = few if len(few) else np.arange(len(fixed))
     few = few[subsample(len(few), MOST_SELECTING)]
-    return choose_law(X[:, few], frame, fixed[few], ~discrete.modal[few], len(fixed))
+    some = None if known is None else known[:, few]
+    return choose_law(X[:, few], frame, fixed[few], ~discrete.modal[few], len(fixed), some)
 
 
 @dataclass(frozen=True)
@@ -528,37 +570,34 @@ def _winsorised(at: Stacked, fixed: Array) -> Array:
     return X
 
 
-def _assemble(
-    table: Array,
+def _in_units(
+    maps: Maps,
     rows: Rows,
     fixed: Array,
     discrete: Discrete,
     n_effective: float,
     facts: dict[str, Any],
-    rho: Array | float = 0.0,
-) -> Solution:
-    """Return the solution in the user's units; `rho` is the ratio of variances of subjects."""
-    V, V_image, cov, nu, s2, dof, n_eff, m, *G, at, image = table
-    uq, ur = rows.unit
-    free = np.isnan(fixed[:, 0])
-    evidence = Evidence(
-        residual_sd=np.sqrt(s2 * (1 + rho)) * ur,
+) -> LawFit:
+    """Return maps in the users' units; scales that are fixed are one there, and known."""
+    others = np.delete(np.arange(rows.n_batches), rows.reference)
+    mean, own, to = rows.mean.T[:, others], rows.unit.T[:, others], rows.unit[rows.reference]
+    to, free = to[:, None], np.isnan(fixed[:, others])
+    both = free[:, :, None] & free[:, None]
+    known = ~np.asarray(rows.flat)[:, None, None]
+    found = replace(
+        maps,
+        scale=np.where(free, maps.scale * to / own, 1.0),
+        centre=mean + own * maps.centre,
+        image=rows.mean[rows.reference][:, None] + to * maps.image,
+        cov_log=np.where(both, maps.cov_log, 0.0),
+        cov_image=np.where(known, maps.cov_image * to[:, :, None] ** 2, 0.0),
+        cov_both=np.where(free, maps.cov_both * to, 0.0),
+        sd=maps.sd * to[:, 0],
+        profile=maps.profile * (own / to)[:, :, None] ** np.arange(3),
         n_effective=n_effective,
-        dof=dof,
-        n_eff=n_eff,
-        profile=np.stack([G[0], G[1] * uq / ur, G[2] * (uq / ur) ** 2]) / s2,
     )
-    facts = {**facts, "heavy_tails": np.isfinite(nu), "discrete": discrete.rare & ~rows.flat}
-    return Solution(
-        scale=np.where(free, m * ur / uq, 1.0),
-        centre=rows.mean[0] + at * uq,
-        image=rows.mean[1] - image * ur,
-        se_log_scale=np.where(free, np.sqrt(V), 0.0),
-        se_image=np.where(rows.flat, 0.0, np.sqrt(V_image) * ur),
-        covariance=np.where(free, cov * ur, 0.0),
-        evidence=evidence,
-        law=facts,
-    )
+    facts = {**facts, "heavy_tails": np.isfinite(maps.nu), "discrete": discrete.rare & ~rows.flat}
+    return LawFit(found, rows.flat, facts)
 
 
 def _parts(features: Array, n_rows: int, n_values: int = FEATURE_VALUES) -> list[Array]:

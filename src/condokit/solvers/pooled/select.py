@@ -93,7 +93,8 @@ class Selector:
         """Return U'M y and y'M y of the mapped features, at the best scales given the shares."""
         at, inverse = self._inverse(shares)
         c, Q = self.cross[:, at], self.start.reduced.Q
-        s = scales(Q - np.einsum("bid,cid->dbc", c, inverse @ c), self.start, self.at, self.fixed)
+        left = Q - np.einsum("bid,cid->dbc", c, inverse @ c)
+        s = scales(left, self.start, self.at, self.fixed, self.start.s)
         return np.einsum("db,bid->id", s, self.cross), np.einsum("db,dbc,dc->d", s, Q, s)
 
     def _gain(

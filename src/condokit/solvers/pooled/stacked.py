@@ -385,10 +385,17 @@ def _inverse(gram: Array, penalty: Array | float = 0.0) -> Array:
     return np.linalg.inv(gram + (penalty + 1e-12 * size) * np.eye(gram.shape[-1]))
 
 
-def best_scales(Q: Array, n: Array) -> Array:
-    r"""Return the minimum of :math:`\tfrac12 s'Qs - \sum_b n_b \log s_b` by damped Newton steps."""
+def best_scales(Q: Array, n: Array, near: Array | None = None) -> Array:
+    r"""Return the minimum of :math:`\tfrac12 s'Qs - \sum_b n_b \log s_b` by damped Newton steps.
+
+    Scales that are `near` it, but for a common factor, save steps.
+    """
     diagonal = np.arange(Q.shape[1])
-    s = np.sqrt(n / np.maximum(Q[:, diagonal, diagonal], 1e-12))
+    if near is None:
+        s = np.sqrt(n / np.maximum(Q[:, diagonal, diagonal], 1e-12))
+    else:
+        size = np.maximum(np.einsum("db,dbc,dc->d", near, Q, near), 1e-300)
+        s = near * np.sqrt(n.sum(1) / size)[:, None]
     for _ in range(_NEWTON_STEPS):
         gradient = np.einsum("dbc,dc->db", Q, s) - n / s
         H = Q.copy()
@@ -428,22 +435,26 @@ class Found:
         return self.reduced.dof
 
 
-def scales(Q: Array, known: Reduced | Found, at: Stacked, fixed: Array) -> Array:
+def scales(
+    Q: Array, known: Reduced | Found, at: Stacked, fixed: Array, near: Array | None = None
+) -> Array:
     """Return the best scales for Q, that of the reference 1; `fixed` ones are not nan."""
     n, r = np.maximum(known.n_eff, 0.25), at.reference
     if at.n_batches == 2:
         q, s = 1 - r, np.ones((len(Q), 2))
         s[:, q] = best_scale(np.stack([Q[:, r, r], Q[:, r, q], Q[:, q, q]]), n[:, q], known.dof)
     else:
-        s = best_scales(Q, n)
+        s = best_scales(Q, n, near)
         s = s / s[:, [r]]
     return np.where(np.isnan(fixed), s, fixed)
 
 
-def solve(at: Stacked, fixed: Array, precision: Array | None = None) -> Found:
+def solve(
+    at: Stacked, fixed: Array, precision: Array | None = None, near: Array | None = None
+) -> Found:
     """Return the best scales for given variances; `fixed` ones (n_features, K) are not nan."""
     red = reduce(at, precision)
-    s, Q = scales(red.Q, red, at, fixed), red.Q
+    s, Q = scales(red.Q, red, at, fixed, near), red.Q
     sigma2 = np.maximum(np.einsum("db,dbc,dc->d", s, Q, s) / red.dof, FLOOR)
     e = at.fitted(-np.einsum("db,brd->rd", s, red.T))
     for b, rows in enumerate(at.rows):

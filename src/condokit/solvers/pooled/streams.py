@@ -38,16 +38,25 @@ class Columns:
     """
 
     def __init__(
-        self, design: Design, noise: NoiseModel, at: Covariates, standards: list[Any], place: Array
+        self,
+        design: Design,
+        noise: NoiseModel,
+        at: Covariates,
+        standards: list[Any],
+        place: Array,
+        n_batches: int = 2,
+        reference: int = 1,
     ) -> None:
         self.design, self.standards, self.place = design, standards, place  # the group of each cell
-        self.n_levels = at.n_categories
+        self.n_levels, self.n_batches, self.reference = at.n_categories, n_batches, reference
+        self.others = np.delete(np.arange(n_batches), reference)
+        self.n_groups = n_batches * at.n_categories
         U, self.penalty = design.columns(at)
         seen, first = np.unique(at.category, return_index=True)
         self.constant = np.zeros((self.n_levels, U.shape[1]))
         self.constant[seen] = U[first]
         self.varies = np.flatnonzero((self.constant[at.category] != U).any(axis=0))
-        self.origin = np.zeros((2 * self.n_levels, len(self.varies)))  # means of groups, about
+        self.origin = np.zeros((self.n_groups, len(self.varies)))  # means of groups, about
         for k in seen:
             self.origin[k :: self.n_levels] = U[at.category == k][:, self.varies].mean(axis=0)
         self.model, self.functions = noise, _noise_functions(noise, at, design.index)
@@ -56,7 +65,7 @@ class Columns:
     @property
     def n_products(self) -> int:
         """How many products of columns each weighted feature has."""
-        return 2 * self.n_levels * (1 + len(self.varies)) ** 2
+        return self.n_groups * (1 + len(self.varies)) ** 2
 
     def _functions(self, at: Covariates) -> Array:
         return np.hstack([np.ones((len(at.Z), 1)), *(one(at) for one in self.functions)])
@@ -78,10 +87,10 @@ class Columns:
         return used, group, at, self.design.columns(at)[0][:, self.varies]
 
     def whole(self, Phi: Array, level: Array, batch: Array) -> Array:
-        """Return all columns, that of the query last, given those that vary."""
+        """Return all columns, those of domains last, given those that vary."""
         U = self.constant[level]
         U[:, self.varies] = Phi
-        return np.column_stack([U, batch == 0])
+        return np.column_stack([U, batch[:, None] == self.others])
 
     def stacked(self, nodes: NodeRows, units: Units, levels: bool) -> Stacked:
         """Return rows that stand for products with these columns."""
@@ -89,7 +98,9 @@ class Columns:
         batch, level = np.divmod(nodes.group, L)
         X = (nodes.X - units[0][batch]) / units[1][batch]
         D, noise = self.whole(nodes.Phi, level, batch), NoiseModel.of_levels(level, L, levels)
-        return Stacked(X, D, np.append(self.penalty, 0.0), batch, 2, 1, nodes.counts, noise)
+        penalty = np.append(self.penalty, np.zeros(len(self.others)))
+        where = batch, self.n_batches, self.reference
+        return Stacked(X, D, penalty, *where, nodes.counts, noise)
 
 
 def _noise_functions(noise: NoiseModel, at: Covariates, index: Array | None) -> list[Function]:
@@ -127,7 +138,7 @@ class PlainProducts(_InPieces):
 
     def __init__(self, columns: Columns, n_features: int) -> None:
         self.columns = columns
-        self.products = GroupedProducts(2 * columns.n_levels, len(columns.varies), n_features)
+        self.products = GroupedProducts(columns.n_groups, len(columns.varies), n_features)
 
     def add(self, X: Array, Z: Array, cell: Array, weights: Array | None) -> None:  # noqa: D102
         used, group, _, Phi = self.columns.of(Z, cell)
@@ -144,7 +155,7 @@ class State:
     """What is known of some features, in standard units: shapes end in n_features."""
 
     units: Units
-    s: Array  # (2,)
+    s: Array  # (n_batches,)
     theta: Array  # (n_columns,)
     sigma2: Array
     nu: Array
@@ -179,12 +190,13 @@ class WeightedSums(_InPieces):
 
     def __init__(self, columns: Columns, state: State) -> None:
         self.columns, self.state = columns, state
-        L, d, k, c = columns.n_levels, len(state.nu), len(state.gamma), 1 + len(columns.varies)
+        L, groups, c = columns.n_levels, columns.n_groups, 1 + len(columns.varies)
+        d, k = len(state.nu), len(state.gamma)
         shapes: dict[str, tuple[int, ...]] = {
-            "gram": (2 * L, d, c, c),  # of 1 and columns
-            "cross": (2 * L, c, d),
-            "squares": (2 * L, d),
-            "rows": (2 * L, d),
+            "gram": (groups, d, c, c),  # of 1 and columns
+            "cross": (groups, c, d),
+            "squares": (groups, d),
+            "rows": (groups, d),
             "logs": (d, NU_BINS),
             "weights": (d,),  # of Student's t
             "left": (L, d),  # squares of residuals
@@ -248,24 +260,24 @@ class WeightedSums(_InPieces):
 
 def settle(
     columns: Columns, state: State, again: Again, fixed: Array, errors: Array, n_effective: float
-) -> list[Found]:
+) -> list[tuple[Stacked, Found]]:
     """Read all rows until weights, scales and offsets are still, and return what is found.
 
     As `fit_weights`, with each renewed from the sums of the same pass. `errors` are the standard
-    errors of log-scales and images, shape (2, n_features), of which a change must be small.
+    errors of log-scales and images, shape (2, K - 1, n_features), of which a change must be small.
     """
     for _ in range(MOST_PASSES):
         part = again(partial(WeightedSums, columns, state))
-        sums, before = part.tables, (np.log(state.s[0]), state.theta[-1])
+        sums, before = part.tables, _maps(state, columns)
         found = [
             _solved(columns, part.products(j), sums["rows"][:, j], fixed[[j]])
             for j in range(len(fixed))
         ]
-        theta = [np.einsum("b,br->r", one.s[0], one.reduced.T[:, :, 0]) for one in found]
-        s = np.stack([one.s[0] for one in found], axis=1)
+        theta = [np.einsum("b,br->r", one.s[0], one.reduced.T[:, :, 0]) for _, one in found]
+        s = np.stack([one.s[0] for _, one in found], axis=1)
         nu = np.where(np.isinf(state.nu), np.inf, nu_of_counts(sums["logs"]))
         n = sums["rows"].sum(axis=0)
-        sigma2 = np.concatenate([one.sigma2 for one in found]) * n / sums["weights"]
+        sigma2 = np.concatenate([one.sigma2 for _, one in found]) * n / sums["weights"]
         state, changed = (
             replace(
                 _renewed(columns, state, sums, n_effective),
@@ -276,17 +288,22 @@ def settle(
             ),
             (nu != state.nu).any(),
         )
-        moved = np.abs([np.log(s[0]) - before[0], state.theta[-1] - before[1]]) / errors
+        moved = np.abs(_maps(state, columns) - before) / np.maximum(errors, 1e-300)
         if moved.max() < STILL and not changed:
             break
-    return [replace(one, nu=nu[[j]]) for j, one in enumerate(found)]
+    return [(at, replace(one, nu=nu[[j]])) for j, (at, one) in enumerate(found)]
+
+
+def _maps(state: State, columns: Columns) -> Array:
+    """Return log-scales and shifts of the domains that are mapped."""
+    return np.stack([np.log(state.s[columns.others]), state.theta[-len(columns.others) :]])
 
 
 def _renewed(columns: Columns, state: State, sums: dict[str, Array], n_effective: float) -> State:
     """Renew what the variance depends on, as `renew_noise` does."""
     noise, n = columns.model, sums["rows"].sum(axis=0)
     level, gamma = state.level, state.gamma
-    rows = sums["rows"].reshape(2, columns.n_levels, -1).sum(axis=0)
+    rows = sums["rows"].reshape(columns.n_batches, columns.n_levels, -1).sum(axis=0)
     if noise.levels:
         level, _ = share_levels(sums["left"], rows, n_effective)
     if len(gamma):
@@ -299,10 +316,13 @@ def _renewed(columns: Columns, state: State, sums: dict[str, Array], n_effective
     return replace(state, level=level - centre, gamma=gamma, middle=middle)
 
 
-def _solved(columns: Columns, products: GroupedProducts, rows: Array, fixed: Array) -> Found:
+def _solved(
+    columns: Columns, products: GroupedProducts, rows: Array, fixed: Array
+) -> tuple[Stacked, Found]:
     """Solve for one feature, given weighted products and how many rows each group has."""
     weight = np.where(products.count > 0, products.count / np.maximum(rows, 1e-300), 1.0)
     nodes = node_rows(products)
     nodes = replace(nodes, counts=nodes.counts / weight[nodes.group][:, None])
-    at = columns.stacked(nodes, (np.zeros((2, 1)), np.ones((2, 1))), False)
-    return solve(at, fixed, weight[nodes.group][:, None])
+    K = columns.n_batches
+    at = columns.stacked(nodes, (np.zeros((K, 1)), np.ones((K, 1))), False)
+    return at, solve(at, fixed, weight[nodes.group][:, None])

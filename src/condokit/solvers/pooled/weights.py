@@ -65,7 +65,7 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
             h = found.reduced.h
             log_v, gamma, level = renew_noise(noise, square, gamma, counts, h, n_effective)
             precision = np.exp(-log_v) if w is None else np.exp(-log_v) * w
-        found = solve(at, fixed, precision)
+        found = solve(at, fixed, precision, before)
         n = found.n_eff
         H = 2 * n * np.maximum(1 - n / found.dof[:, None], 0.02)
         moved = np.abs(np.log(found.s / before)) * np.sqrt(np.maximum(H, 1))

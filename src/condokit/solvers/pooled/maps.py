@@ -1,48 +1,64 @@
-r"""Many batches together: their maps, and covariances of these.
+r"""Maps of domains to the reference and covariances of their errors, given a fitted law.
 
 In u = log s the second derivatives of the pooled likelihood (`stacked`) are
 :math:`s_b Q_{bc} s_c / \sigma^2 + diag(n) - 2 n n' / \sum n`; without row and column of the
-reference their inverse is the covariance of log-scales, along chains of batches as well.
+reference their inverse is the covariance of log-scales, along chains of domains as well. Two
+domains have a closed form, and errors of a sandwich (`weights.errors`).
 """
-
-from dataclasses import replace
 
 import numpy as np
 
 from condokit.checks import Array
-from condokit.solvers.pooled.design import effective_number
-from condokit.solvers.pooled.stacked import Found, Stacked, solve
-from condokit.solvers.pooled.weights import SANDWICH_ROWS, fit_weights, rows_together, shape
+from condokit.solvers.pooled.stacked import Found, Stacked
+from condokit.solvers.pooled.weights import SANDWICH_ROWS, errors, rows_together, shape
 from condokit.solvers.posterior import Maps
 
 
-def fit_joint(
-    at: Stacked, fixed: Array, number: float | None = None, may_tail: Array | bool = True
-) -> Found:
-    """Find scales and offsets of all batches together; `fixed` scales are not nan.
+def maps_of(at: Stacked, found: Found) -> Maps:
+    """Return maps and the covariances of their errors, in units of the domains."""
+    s, red, others = found.s, found.reduced, at.others
+    two = at.n_batches == 2
+    centre, image, cov_log, cov_image, both = (_of_two if two else _of_many)(at, found)
+    # of each domain, all others being given
+    whole = np.einsum("dbc,dc->db", red.Q, s)
+    square = np.einsum("dbb->db", red.Q)[:, others]
+    product = whole[:, others] - square * s[:, others]
+    rest = (whole * s).sum(1)[:, None] - 2 * s[:, others] * product - s[:, others] ** 2 * square
+    if two:  # the same, without rounding
+        r, q = at.reference, others[0]
+        product, rest = red.Q[:, [r], q], red.Q[:, [r], r]
+    return Maps(
+        s[:, others],
+        centre,
+        image,
+        cov_log,
+        cov_image,
+        sd=np.sqrt(found.sigma2 * (1 + at.rho)),
+        n_effective=found.n_effective,
+        dof=np.broadcast_to(found.dof, len(s)),
+        n_eff=np.broadcast_to(found.n_eff[:, others], s[:, others].shape),
+        profile=np.stack([rest, product, square], axis=2) / found.sigma2[:, None, None],
+        cov_both=both,
+        nu=found.nu,
+    )
 
-    `number` is as how many independent features these count, where residuals do not tell.
-    """
-    found, given = solve(at, fixed), number
-    if number is None:
-        number = effective_number(found.e * (at.counts > 0), float(found.dof.mean()))
-    # of cells only moments are known, no single rows that could be far out
-    known = given is None and at.D is not None
-    tails = shape(at, found)[1] & np.isnan(fixed).any(axis=1) & known & may_tail
-    if at.noise.empty and not tails.any():
-        return replace(found, n_effective=number)
-    return fit_weights(at, found, fixed, tails, number)
+
+def _of_two(at: Stacked, found: Found) -> tuple[Array, Array, Array, Array, Array]:
+    """Return centres, images, and their covariances, that with log-scales being of skewed data."""
+    T, q = found.reduced.T[:, -1], at.others[0]
+    V, V_image, both = (np.broadcast_to(one, len(found.s)) for one in errors(at, found, q))
+    points = T[q][:, None], -T[at.reference][:, None]
+    return *points, V[:, None, None], V_image[:, None, None], both[:, None]
 
 
-def maps_of(at: Stacked, found: Found, shifted: Array | bool = False) -> Maps:
-    r"""Return maps and the covariances of their errors, in units of the batches.
+def _of_many(at: Stacked, found: Found) -> tuple[Array, Array, Array, Array, Array]:
+    r"""Return centres, images, and the covariances of log-scales and of images.
 
-    The image of c in batch b is :math:`s_b c - \theta_b(s)`, whose derivatives by u are
+    The image of c in domain b is :math:`s_b c - \theta_b(s)`, whose derivatives by u are
     :math:`J_{bc} = \delta_{bc} s_b c - T_{bc} s_c`, beside the covariance :math:`\sigma^2 B` at
     given scales; c makes it uncorrelated with the scale of b. Tails that are not normal multiply
     the variance of log-scales by (kurtosis - 1) / 2 to the power of dof / (dof + 40), or those of t
-    with nu degrees of freedom by (nu + 3) / nu, and that of offsets by (nu + 3) / (nu + 1). Scales
-    of `shifted` ones are known.
+    with nu degrees of freedom by (nu + 3) / nu, and that of offsets by (nu + 3) / (nu + 1).
     """
     s, red, n, dof = found.s, found.reduced, found.n_eff, found.dof
     K, others = at.n_batches, at.others
@@ -60,7 +76,6 @@ def maps_of(at: Stacked, found: Found, shifted: Array | bool = False) -> Maps:
     alone = 0.5 * np.eye(K - 1) / n[:, others, None] + 0.5 / n[:, [at.reference], None]
     unsure = ~(cov[:, own, own] > 0).all(axis=1)
     cov = np.where(unsure[:, None, None], alone * factor[:, None, None], cov)
-    cov = np.where(np.reshape(shifted, (-1, 1, 1)), 0.0, cov)
     T = np.moveaxis(red.T[:, 1 - K :], (0, 2), (2, 0)) * s[:, None, :]
     theta, J = T.sum(2), -T[:, :, others]
     variance = cov[:, own, own]
@@ -70,24 +85,7 @@ def maps_of(at: Stacked, found: Found, shifted: Array | bool = False) -> Maps:
     given = found.sigma2 * (nu + 3) / (nu + 1) * widen_image
     cov_image = given[:, None, None] * np.moveaxis(red.B, 2, 0)
     cov_image = cov_image + J @ cov @ np.swapaxes(J, 1, 2)
-    image = s[:, others] * centre - theta
-    # of each batch, all others being given
-    whole = np.einsum("dbc,dc->db", red.Q, s)
-    own_square = np.einsum("dbb->db", red.Q)[:, others]
-    product = whole[:, others] - own_square * s[:, others]
-    rest = (whole * s).sum(1)[:, None] - 2 * s[:, others] * product - s[:, others] ** 2 * own_square
-    return Maps(
-        s[:, others],
-        centre,
-        image,
-        cov,
-        cov_image,
-        sd=np.sqrt(found.sigma2 * (1 + at.rho)),
-        n_effective=found.n_effective,
-        dof=np.broadcast_to(dof, len(s)),
-        n_eff=np.broadcast_to(n[:, others], s[:, others].shape),
-        profile=np.stack([rest, product, own_square], axis=2) / found.sigma2[:, None, None],
-    )
+    return centre, s[:, others] * centre - theta, cov, cov_image, np.zeros(centre.shape)
 
 
 def _together(at: Stacked, found: Found) -> Array:
