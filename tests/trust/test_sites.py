@@ -185,3 +185,38 @@ def test_shares_of_variance_are_those_of_regressions(study):
     assert row["median"] == pytest.approx(np.median(share), rel=1e-6)
     after = [r for r in found.pictures.shares.rows() if r["data"] == "after"]
     assert after[0]["median"] < 0.2 * row["median"]
+
+
+def test_bridges_alone_are_enough(study):
+    table, truth, *_ = study
+    alone = table.assign(f0=table["f0"] + 2.0 * (table["site"] == "B") * table["sample"].isna())
+    roles = {"batch": "site", "bridge": "sample", "features": FEATURES}
+    adapter = BatchAdapter(reference="A").fit(alone, **roles)
+    found = evaluate(adapter, alone, n_permutations=39)
+    # people of B who are no bridges differ: no doubt, and nothing that the map should remove
+    assert dict(zip(found.batches["batch"], found.batches["doubts"])) == {"B": "", "C": ""}
+    assert found.verdict == "better"
+    few = alone[alone["sample"].isna() | alone["sample"].isin(["T0", "T1", "T2", "T3"])]
+    some = BatchAdapter(reference="A").fit(few, **roles)
+    doubts = evaluate(some, few, n_permutations=39).batches["doubts"]
+    assert all("fewer than 5 bridges" in doubt for doubt in doubts)
+
+
+def test_lazy_tables_have_names(study):
+    pl = pytest.importorskip("polars")
+    lazy = pl.from_pandas(study[0].drop(columns="sample")).lazy()
+    roles = {"batch": "site", "confounders": ["age", "sex"], "features": FEATURES}
+    adapter = BatchAdapter(reference="A").fit(lazy, **roles)
+    found = evaluate(adapter, lazy, n_permutations=39)
+    assert found.evaluations["B"].features["feature"] == FEATURES
+    assert found.pictures is not None
+
+
+def test_a_report_of_maps_without_known_errors(study):
+    table = study[0].drop(columns="sample")
+    inside = ConDoAdapter("affine", divergence="ot")
+    adapter = BatchAdapter(inside, reference="A")
+    adapter.fit(table, batch="site", confounders=["sex"], features=FEATURES)
+    adapter.errors_ = dict.fromkeys(adapter.errors_)
+    record = report_of(adapter, table)
+    assert "no error of the map is known" in report.render_study(record)

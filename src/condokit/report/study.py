@@ -47,7 +47,8 @@ def build_study(
     report, account, word = adapter.report_, adapter.provenance_, evaluation.verdict
     pairs, names = _pairs(adapter, study), ("reference", "joint", "unreachable")
     used = {**account.get("adapter", {}), **{n: getattr(adapter, n) for n in names}}
-    sentence = f"{evaluation.sentence}. The study's verdict is that of its worst site."
+    sentence = f"{evaluation.sentence}. {evaluation.errors} The study's verdict is that of its "
+    sentence += "worst site."
     table, words = list(sites_table(study)), evaluation.features.columns.get("verdict", [])
     told = [f"{words.count(w)} {_ARE[w]}" for w in _ARE if w in words]
     gaps = [row["missing"] for row in table if row["missing"]]

@@ -82,7 +82,10 @@ class _Known:
     error: Callable[[ComparableRows], SystematicError | None]
     doubts: Sequence[str] = ()
     by_controls: bool = False
+    by_bridges: bool = False  # whether samples of several sites alone tell of the map
+    is_site: bool = False  # of a study, whose record has its expected error
     agreement: Agreement | None = None
+    names: list[str] | None = None  # of features, if the domains do not have them
 
 
 @dataclass(frozen=True)
@@ -223,7 +226,7 @@ def _evaluated(
 
 def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
     comparison = compare(domains, quiet=True, measured=True)
-    names, support = domains.tables[0].labels, comparison.support
+    names, support = known.names or domains.tables[0].labels, comparison.support
     check_tolerance(asked.tolerance, names)
     strata = cell_names(support.names, support.levels)
     rows = ComparableRows.of(domains, comparison, affine)
@@ -237,17 +240,22 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
     error = known.error(rows)
     fits = specification(rows, after.R, names, strata)
     gain = 0.0 if error is None else error.rms(0)[0] - error.rms(1)[0]
-    if error is not None and affine.links is None:  # with links, units are those of the links
+    # with links, units are those of the links; of sites, what the fit expects is said everywhere
+    if error is not None and affine.links is None and not known.is_site:
         error = error.with_strata(*fits.beyond(error.unit), affine.kind == "diagonal")
     features = _features_sheet(names, before, after, error)
     unused = unused_that_matter(domains)
     found = known.agreement
     if found is None and asked.pairs is not None:
         found = agreement(asked.pairs, domains, affine, max(asked.min_cell, 2))
-    doubts = [*_doubts(domains, comparison, error, before, after, known.by_controls)]
     misfit = fits.finding(gain, len(names) if error is None else error.n_effective)
-    apart = [*unused, *filter(None, [misfit])]
-    doubts += [*(finding.text.rstrip(".") for finding in apart), *known.doubts]
+    apart = [] if known.by_bridges else [*unused, *filter(None, [misfit])]
+    doubts = [finding.text.rstrip(".") for finding in apart]
+    if not known.by_bridges:  # otherwise the rows of sites are of different people, and may differ
+        doubts = [*_doubts(domains, comparison, error, before, after, known.by_controls), *doubts]
+    elif error is None:
+        doubts = ["no error of the map is known"]
+    doubts += known.doubts
     noted = [fits.note() if misfit is None else None, _of_curves(affine, error, names)]
     told = [*apart, *filter(None, noted), *_of_rows(known)]
     findings = gravest_first([*told, *_findings(features, before, matched, after)])
@@ -311,7 +319,14 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, asked: _Asked) -> Ba
     drafts, rows, failed = dict[Any, _Draft](), list[Any](), dict[Any, str]()
     for site in sites_of(adapter, study, asked.pairs, asked.min_cell):
         known = _Known(
-            None, site.known_from, site.error, [*site.doubts()], agreement=site.agreement
+            None,
+            site.known_from,
+            site.error,
+            [*site.doubts()],
+            by_bridges=not study.confounders and site.facts.bridges > 0,
+            is_site=True,
+            agreement=site.agreement,
+            names=study.tables[0].labels,
         )
         try:
             drafts[site.label] = _draft(site.domains, site.map, known, replace(asked, pairs=None))

@@ -166,6 +166,18 @@ class BatchEvaluation(Record):
         words = self.batches["verdict"]
         return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
 
+    @property
+    def errors(self) -> str:
+        """The expected errors of all batches in a sentence, nothing if they are not known."""
+        found = [row for row in self.batches.rows() if row["error_after"] is not None]
+        if not found:
+            return ""
+        ends = [_between([row[f"error_{when}"] for row in found]) for when in ("before", "after")]
+        text = f"A value is systematically off by about {ends[0]} sd as recorded and {ends[1]} sd "
+        text += "after the maps"
+        upper = [row["after_high"] for row in found if row["after_high"] is not None]
+        return f"{text} (95% intervals up to {max(upper):.2f} sd)." if upper else f"{text}."
+
     def parts(self) -> list[Part]:  # noqa: D102
         told: dict[str, Any] = {n: self.batches[n] for n in ("batch", "verdict", "rows")}
         for when in ("before", "after"):
@@ -175,11 +187,16 @@ class BatchEvaluation(Record):
         rows = zip(self.batches["batch"], self.batches["doubts"])
         doubts = [f"{label}: {why}." for label, why in rows if why]
         return [
-            ("", f"{CAPITAL[self.verdict]}. Batches: {self.sentence}."),
+            ("", f"{CAPITAL[self.verdict]}. Batches: {self.sentence}. {self.errors}".rstrip()),
             ("", Sheet(told)),
             ("Within limits", self.tolerances),
             ("Doubts", doubts),
         ]
+
+
+def _between(sizes: list[float]) -> str:
+    low, high = f"{min(sizes):.2f}", f"{max(sizes):.2f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _with_interval(size: float | None, low: float | None, high: float | None) -> str | None:

@@ -29,7 +29,7 @@ from condokit.data.tables import Table
 from condokit.fit.choose import candidates
 from condokit.fit.fit_map import Recipe, fit_solution, likely_curves
 from condokit.maps.affine import AffineMap
-from condokit.maps.monotone import interpolated
+from condokit.maps.formula import interpolated
 from condokit.maps.standard_errors import CurveErrors
 from condokit.solvers.solution import Curves, Solution
 from condokit.trust.blocks import ComparableRows
