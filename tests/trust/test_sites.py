@@ -220,3 +220,17 @@ def test_a_report_of_maps_without_known_errors(study):
     adapter.errors_ = dict.fromkeys(adapter.errors_)
     record = report_of(adapter, table)
     assert "no error of the map is known" in report.render_study(record)
+
+
+def test_densities_are_those_of_mapped_rows(study):
+    table = study[0].drop(columns=["sample", "age"])
+    adapter = BatchAdapter(reference="A").fit(
+        table, batch="site", confounders="sex", features=FEATURES
+    )
+    found = evaluate(adapter, table, n_permutations=39).evaluations["B"]
+    mapped = adapter.maps_["B"](table.loc[table["site"] == "B", FEATURES].to_numpy())
+    for j, name in enumerate(FEATURES):
+        grid = np.array(found.densities[name]["grid"])
+        height = np.array(found.densities[name]["strata"]["all"]["after"])
+        mean = (grid * height).sum() / height.sum()
+        assert mean == pytest.approx(mapped[:, j].mean(), abs=0.15)

@@ -31,8 +31,8 @@ _SURE = 40.0  # standard errors of a gain that has none
 def intervals(error: SystematicError) -> dict[str, Array]:
     """Return the expected error of every feature before and after, with 95% intervals, in sd."""
     columns = {}
-    parts = (("before", error.before, error.variances[0]), ("after", *_after(error)))
-    for name, square, variance in parts:
+    squares = ("before", error.before), ("after", error.after)
+    for (name, square), variance in zip(squares, error.variances):
         square = np.maximum(square, 0.0)
         sd, size = np.sqrt(np.maximum(variance, 0.0)), np.sqrt(square)
         known = sd > 1e-6 * ones_for_zeros(square)
@@ -43,10 +43,6 @@ def intervals(error: SystematicError) -> dict[str, Array]:
             limit = np.sqrt(square / half * gammaincinv(half, share))
             columns[f"error_{name}_{end}"] = np.where(known, limit, size)
     return columns
-
-
-def _after(error: SystematicError) -> tuple[Array, Array]:
-    return error.after, error.variances[1]
 
 
 def in_doubt(gain: float, variance: float, before: float, after: float) -> str:

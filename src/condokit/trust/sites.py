@@ -66,7 +66,7 @@ class Site:
             believed, errors = again.maps_[self.label], again.errors_[self.label]
             if errors is None:
                 return None
-        R = rows.residuals(rows.after)
+        R = rows.residuals(rows.after).copy()  # these may be the rows themselves
         for block in np.unique(rows.block):
             here = rows.block == block
             R[here] = R[here] - R[here].mean(axis=0)
