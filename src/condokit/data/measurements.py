@@ -108,11 +108,11 @@ def mostly_zero(tables: Sequence[Table], codes: Array) -> tuple[int, list[int] |
 
 
 def look_like_counts(X: Array) -> Array:
-    """Mark features that may be counts: whole numbers from near zero up, with a long upper tail."""
+    """Mark features that may be counts: whole numbers from 0 or 1 up, with a long upper tail."""
     found = ((np.rint(X) == X) | np.isnan(X)).all(axis=0) & ~(X < 0).any(axis=0)
     for j in np.flatnonzero(found):
         x = X[~np.isnan(X[:, j]), j]
-        found[j] = len(np.unique(x)) > _FEW_VALUES and 4 * x.min() < x.mean()
+        found[j] = len(np.unique(x)) > _FEW_VALUES and x.min() <= 1
         found[j] = found[j] and ((x - x.mean()) ** 3).mean() > _SKEWED * x.std() ** 3
     return found
 

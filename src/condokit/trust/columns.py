@@ -75,7 +75,7 @@ def describe_features(domains: Study) -> Sheet:
     is_count = look_like_counts(X)
     for label, x, counts in zip(labels, X.T, is_count):
         if counts and len(x) >= _FEWEST_ROWS:
-            found[label]["counts"] = "whole numbers from near zero up, skewed"
+            found[label]["counts"] = "whole numbers from 0 or 1 up, skewed"
         elif "constant" not in found[label]:
             found[label] |= _distribution(x, is_query)
     notes = [(label, *note) for label, notes in found.items() for note in notes.items()]
