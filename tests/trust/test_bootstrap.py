@@ -209,3 +209,14 @@ def test_what_a_subject_has_in_both_domains_cancels():
         found.append((mapped.iloc[0, 0], error.iloc[0, 0]))
     mapped, error = np.array(found).T
     assert np.sqrt(np.mean(error**2)) == pytest.approx(mapped.std(), rel=0.4)
+
+
+def test_lines_that_auto_did_not_bend_are_refitted_as_lines():
+    rng = np.random.default_rng(0)
+    X, Z = [rng.normal(size=(120, 1)) for _ in "qr"], [rng.choice(["F", "M"], 120) for _ in "qr"]
+    domain = np.repeat(["query", "reference"], 120)
+    roles = {"domain": domain, "confounders": np.concatenate(Z)}
+    adapter = ConDoAdapter("auto").fit(np.vstack(X), **roles)
+    assert adapter.map_.kind == "diagonal"
+    found = bootstrap(adapter, np.vstack(X), n_resamples=20, **roles)
+    assert found.errors.scales.shape == (20, 1)

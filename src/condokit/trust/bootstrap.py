@@ -20,6 +20,7 @@ from condokit.data.study import Study
 from condokit.fit.choose import Candidate
 from condokit.fit.fit_map import Recipe, solve_moments
 from condokit.io.progress import progress
+from condokit.maps.families import LocationScale
 from condokit.maps.standard_errors import CurveErrors, StandardErrors, drawn
 from condokit.solvers.lbfgs import threads
 from condokit.summaries.moments import cells
@@ -134,8 +135,11 @@ def bootstrap(
         raise ValueError("A map that was refined by pairs cannot be refitted without them.")
     chosen, recipe, fitted = adapter.chosen_, adapter.chosen_.recipe, adapter.map_
     curves = fitted if fitted.kind == "monotone" else None
-    lines = recipe.family.form in ("diagonal", "monotone")  # none of which was bent
-    is_diagonal = fitted.kind == "diagonal" and lines and not chosen.parts
+    if curves is None and recipe.family.form == "monotone":  # no line was bent, nor is one now
+        recipe = replace(recipe, family=LocationScale(recipe.family.links))
+        chosen = replace(chosen, recipe=recipe)
+    is_line = recipe.family.form == "diagonal"
+    is_diagonal = fitted.kind == "diagonal" and is_line and not chosen.parts
     in_strata = recipe.needs == "moments" and not recipe.conditional.is_smooth
     if is_diagonal and in_strata and domains.gaps is None:
         draws = _by_moments(domains, recipe, n_resamples, seed)
