@@ -12,7 +12,7 @@ import condokit
 from condokit import ConDoAdapter
 
 _HERE = str(Path(condokit.__file__).parent)
-_FORMULA = "pooled/stacked.py", "solve"  # closed form of the default
+_FORMULA = "law/stacked.py", "solve"  # closed form of the default
 
 
 def visits():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from condokit.data.bins import Bins, Values, side_by_side
-from condokit.solvers.pooled.weights import degrees_of_freedom
+from condokit.law.weights import degrees_of_freedom
 
 
 @pytest.fixture

@@ -347,7 +347,7 @@ def test_a_file_that_vanishes_is_an_error_of_one_line(tmp_path):
 
 def test_a_law_that_some_of_the_sampled_rows_tell(monkeypatch):
     monkeypatch.setattr(reader, "_SAMPLED", 2000)
-    monkeypatch.setattr("condokit.solvers.pooled.estimate.MANY_ROWS", 1000)
+    monkeypatch.setattr("condokit.law.estimate.MANY_ROWS", 1000)
     rng = np.random.default_rng(0)
     n = 10_000
     query, age = rng.random(n) < 0.5, rng.normal(50, 10, n)

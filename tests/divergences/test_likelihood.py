@@ -13,8 +13,8 @@ from protocols import EFFECTS, continuous1d, mixed
 
 from condokit import ConDoAdapter
 from condokit.divergences.likelihood import GaussianLikelihood
+from condokit.law import estimate
 from condokit.maps.families import DiagonalFamily
-from condokit.solvers.pooled import estimate
 from condokit.solvers.units import Units
 from condokit.summaries.gaussians import GaussianPair
 

@@ -5,7 +5,7 @@ from protocols import EFFECTS, ansur, categorical1d, continuous1d, rmse
 from scipy.stats import norm, t
 
 from condokit import ConDoAdapter
-from condokit.solvers.posterior import (
+from condokit.law.posterior import (
     _DIFFERS,
     _FAR,
     _FAR_SCALED,

@@ -16,11 +16,11 @@ from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.sums import no_rows
 from condokit.fit.shrinkage import warn_as_normal
+from condokit.law.estimate import fit_law
+from condokit.law.posterior import Maps, posterior_of
 from condokit.maps.affine import AffineMap
 from condokit.maps.families import MAPS, MapFamily
 from condokit.maps.standard_errors import DiagonalErrors, StandardErrors
-from condokit.solvers.pooled.estimate import fit_law
-from condokit.solvers.posterior import Maps, posterior_of
 from condokit.summaries.rows import Rows
 
 _MOST_VALUES = 2_000_000  # of rows that tell expected errors

@@ -6,10 +6,10 @@ import numpy as np
 
 from condokit.checks import Array, check_word
 from condokit.divergences.base import Divergence, GaussianDivergence
+from condokit.law.estimate import fit_law
 from condokit.solvers.gaussian_kl import log_det_inverse
 from condokit.solvers.lbfgs import Evaluation, infinite
 from condokit.solvers.matrices import minimise
-from condokit.solvers.pooled.estimate import fit_law
 from condokit.solvers.solution import Solution, no_change, without_offset
 from condokit.solvers.units import Units
 
@@ -27,9 +27,9 @@ class PooledLikelihood(Divergence):
     level and interactions as far as all features together speak for them (restricted likelihood); v
     has levels, shared by empirical Bayes, and columns that matter; :math:`\nu` comes from the data,
     and only features with heavy tails are reweighted. Rows of one subject (`groups`) share a random
-    intercept. See `condokit.solvers.pooled.stacked` for the closed forms. No prior over the
+    intercept. See `condokit.law.stacked` for the closed forms. No prior over the
     confounders is needed, and any number of them may be given. Increasing curves (`Monotone`) bend
-    these straight lines; see `condokit.solvers.curves`. Full matrices have one Gaussian per support
+    these straight lines; see `condokit.law.curves`. Full matrices have one Gaussian per support
     value for both domains; see `GaussianLikelihood`.
 
     Parameters

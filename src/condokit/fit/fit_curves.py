@@ -14,12 +14,12 @@ from condokit.data.covariates import design, left_of
 from condokit.data.missing import same_gaps
 from condokit.data.study import Study
 from condokit.data.subsets import subsample_sides
+from condokit.law.curves import STRAIGHT, Bends, Sample, average, bends
+from condokit.law.estimate import FEATURE_VALUES, Discrete, law_of
+from condokit.law.noise import NoiseModel
+from condokit.law.stacked import Stacked, solve
+from condokit.law.weights import fit_weights, shape
 from condokit.maps.standard_errors import StandardErrors
-from condokit.solvers.curves import STRAIGHT, Bends, Sample, average, bends
-from condokit.solvers.pooled.estimate import FEATURE_VALUES, Discrete, law_of
-from condokit.solvers.pooled.noise import NoiseModel
-from condokit.solvers.pooled.stacked import Stacked, solve
-from condokit.solvers.pooled.weights import fit_weights, shape
 from condokit.solvers.solution import Curves, Solution
 from condokit.summaries.rows import Rows
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from condokit.checks import Array, listing, warn
 from condokit.data.tables import Table
-from condokit.solvers.posterior import posterior
+from condokit.law.posterior import posterior
 from condokit.solvers.solution import Solution
 
 _FEW_OTHERS = 0.01  # share of features with scales far from one, up to which nothing is said

@@ -4,7 +4,7 @@ import numpy as np
 
 from condokit.checks import Array, listing, warn
 from condokit.data.study import Study
-from condokit.solvers.pooled.estimate import Discrete
+from condokit.law.estimate import Discrete
 
 
 def has_ties(domains: Study) -> bool:

@@ -40,7 +40,7 @@ from condokit.data.study import Strata, Study, cell_names
 from condokit.data.subsets import subsample_sides
 from condokit.fit.choose import MANY_ROWS
 from condokit.fit.fit_map import determines_matrix
-from condokit.solvers.pooled.subjects import tied_to_batches
+from condokit.law.subjects import tied_to_batches
 from condokit.trust.columns import ADVICE, describe_features, unused_that_matter
 
 _FEW_ROWS = MIN_CELL  # of a cell; rows are asked for in multiples of it

@@ -245,17 +245,13 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
         error = error.with_strata(*fits.beyond(error.unit), affine.kind == "diagonal")
     features = _features_sheet(names, before, after, error)
     unused = unused_that_matter(domains)
-    found = known.agreement
-    if found is None and asked.pairs is not None:
-        found = agreement(asked.pairs, domains, affine, max(asked.min_cell, 2))
+    found = known.agreement or _agreement(domains, affine, asked)
     misfit = fits.finding(gain, len(names) if error is None else error.n_effective)
     apart = [] if known.by_bridges else [*unused, *filter(None, [misfit])]
-    doubts = [finding.text.rstrip(".") for finding in apart]
-    if not known.by_bridges:  # otherwise the rows of sites are of different people, and may differ
-        doubts = [*_doubts(domains, comparison, error, before, after, known.by_controls), *doubts]
-    elif error is None:
-        doubts = ["no error of the map is known"]
-    doubts += known.doubts
+    own = _of_bridges(error)  # whose rows are of different people, and may differ
+    if not known.by_bridges:
+        own = _doubts(domains, comparison, error, before, after, known.by_controls)
+    doubts = [*own, *(finding.text.rstrip(".") for finding in apart), *known.doubts]
     noted = [fits.note() if misfit is None else None, _of_curves(affine, error, names)]
     told = [*apart, *filter(None, noted), *_of_rows(known)]
     findings = gravest_first([*told, *_findings(features, before, matched, after)])
@@ -307,6 +303,17 @@ def _finished(drafts: list[_Draft]) -> list[Evaluation]:
             doubts = [in_doubt(float(gain.mean()), variance, *sizes)]
         found.append(replace(one, features=features, tolerances=tolerances, doubts=doubts))
     return found
+
+
+def _agreement(domains: Study, affine: Map, asked: _Asked) -> Agreement | None:
+    if asked.pairs is None:
+        return None
+    return agreement(asked.pairs, domains, affine, max(asked.min_cell, 2))
+
+
+def _of_bridges(error: SystematicError | None) -> Iterator[str]:
+    if error is None:
+        yield "no error of the map is known"
 
 
 def _of_rows(known: _Known) -> Iterator[Finding]:

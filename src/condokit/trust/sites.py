@@ -14,10 +14,10 @@ from condokit.checks import Array, quietly
 from condokit.compare.weak_points import FEW_SUBJECTS
 from condokit.data.study import Study
 from condokit.fit.pairs import row_numbers
+from condokit.law.design import effective_number
 from condokit.maps.base import Map
 from condokit.maps.profile import profile
 from condokit.maps.standard_errors import StandardErrors
-from condokit.solvers.pooled.design import effective_number
 from condokit.trust.agreement import Agreement, agreement_of
 from condokit.trust.blocks import ComparableRows
 from condokit.trust.systematic import SystematicError, systematic_error

@@ -17,11 +17,11 @@ from condokit.conditionals.curves import Products
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.covariates import Covariates
 from condokit.data.products import GroupedProducts
-from condokit.solvers.pooled.design import NOISE_KNOTS, Design, Function, spline
-from condokit.solvers.pooled.noise import NoiseModel, share_levels
-from condokit.solvers.pooled.products import NodeRows, node_rows
-from condokit.solvers.pooled.stacked import Found, Stacked, solve
-from condokit.solvers.pooled.weights import NU_BINS, STILL, log_counts, nu_of_counts
+from condokit.law.design import NOISE_KNOTS, Design, Function, spline
+from condokit.law.noise import NoiseModel, share_levels
+from condokit.law.products import NodeRows, node_rows
+from condokit.law.stacked import Found, Stacked, solve
+from condokit.law.weights import NU_BINS, STILL, log_counts, nu_of_counts
 
 MOST_PASSES = 12
 WEIGHTED_VALUES = 1 << 23  # of products of some features that are weighted together

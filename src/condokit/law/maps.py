@@ -9,9 +9,9 @@ domains have a closed form, and errors of a sandwich (`weights.errors`).
 import numpy as np
 
 from condokit.checks import Array
-from condokit.solvers.pooled.stacked import Found, Stacked
-from condokit.solvers.pooled.weights import SANDWICH_ROWS, errors, rows_together, shape
-from condokit.solvers.posterior import Maps
+from condokit.law.posterior import Maps
+from condokit.law.stacked import Found, Stacked
+from condokit.law.weights import SANDWICH_ROWS, errors, rows_together, shape
 
 
 def maps_of(at: Stacked, found: Found) -> Maps:

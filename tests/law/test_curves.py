@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 from condokit.data.basis import Cubic
-from condokit.solvers.curves import WIGGLES, Sample, average, bends, minimum
+from condokit.law.curves import WIGGLES, Sample, average, bends, minimum
 
 
 def sample(rng, n=400, bend=0.0, skewed=False):

@@ -36,9 +36,9 @@ from condokit.checks import Array
 from condokit.conditionals.curves import Products
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.grouped import GroupedMoments
-from condokit.solvers.pooled.design import best_scale
-from condokit.solvers.pooled.noise import NoiseModel, weighted
-from condokit.solvers.pooled.subjects import Subjects
+from condokit.law.design import best_scale
+from condokit.law.noise import NoiseModel, weighted
+from condokit.law.subjects import Subjects
 
 FLOOR = 1e-8  # of a variance, relative to the feature's
 LARGEST_LEVERAGE = 0.8

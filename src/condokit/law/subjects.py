@@ -21,7 +21,7 @@ from scipy import sparse
 
 from condokit.checks import Array
 from condokit.data.covariates import Covariates
-from condokit.solvers.pooled.design import Block, level_columns
+from condokit.law.design import Block, level_columns
 
 MOST_LEVELS = 20  # whose means by subject may become columns
 _TIED = 0.8  # share of changes within subjects that go with the batch: they tell of no slope

@@ -17,27 +17,27 @@ from condokit.data.continuous import Continuous
 from condokit.data.covariates import Covariates, standard_units
 from condokit.data.products import GroupedProducts
 from condokit.data.subsets import subsample
-from condokit.solvers.pooled.design import Design, free_columns, independent_number
-from condokit.solvers.pooled.maps import maps_of
-from condokit.solvers.pooled.noise import NoiseModel, choose_noise, common_noise
-from condokit.solvers.pooled.products import (
+from condokit.law.design import Design, free_columns, independent_number
+from condokit.law.maps import maps_of
+from condokit.law.noise import NoiseModel, choose_noise, common_noise
+from condokit.law.posterior import Maps
+from condokit.law.products import (
     node_rows,
     residual_kurtosis,
     unexplained,
     value_rows,
 )
-from condokit.solvers.pooled.ratios import (
+from condokit.law.ratios import (
     common_ratio,
     own_ratios,
     ratio_likelihoods,
     ratio_shares,
 )
-from condokit.solvers.pooled.select import select
-from condokit.solvers.pooled.stacked import Found, Stacked, nodes, solve
-from condokit.solvers.pooled.streams import WEIGHTED_VALUES, Columns, PlainProducts, State, settle
-from condokit.solvers.pooled.subjects import Subjects
-from condokit.solvers.pooled.weights import fit_weights, shape
-from condokit.solvers.posterior import Maps
+from condokit.law.select import select
+from condokit.law.stacked import Found, Stacked, nodes, solve
+from condokit.law.streams import WEIGHTED_VALUES, Columns, PlainProducts, State, settle
+from condokit.law.subjects import Subjects
+from condokit.law.weights import fit_weights, shape
 from condokit.solvers.solution import Evidence, Solution
 from condokit.summaries.rows import Rows
 

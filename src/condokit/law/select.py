@@ -7,7 +7,7 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.basis import RangeBasis
 from condokit.data.covariates import Covariates
-from condokit.solvers.pooled.design import (
+from condokit.law.design import (
     NOISE_KNOTS,
     Design,
     basis_candidates,
@@ -16,9 +16,9 @@ from condokit.solvers.pooled.design import (
     free_columns,
     spline,
 )
-from condokit.solvers.pooled.noise import NoiseModel
-from condokit.solvers.pooled.stacked import Found, Stacked, scales, solve
-from condokit.solvers.pooled.subjects import Subjects, subject_means
+from condokit.law.noise import NoiseModel
+from condokit.law.stacked import Found, Stacked, scales, solve
+from condokit.law.subjects import Subjects, subject_means
 
 INDEX_STEPS = 1  # that bend the index
 

@@ -11,14 +11,14 @@ from condokit.data.basis import RangeBasis
 from condokit.data.continuous import Continuous
 from condokit.data.covariates import Covariates
 from condokit.data.grouped import GroupedMoments
-from condokit.solvers.pooled import estimate
-from condokit.solvers.pooled.estimate import Discrete, Frame, fit_law, law_of_products
-from condokit.solvers.pooled.products import node_rows, residual_kurtosis
-from condokit.solvers.pooled.stacked import solve
-from condokit.solvers.pooled.weights import fit_weights
+from condokit.law import estimate
+from condokit.law.estimate import Discrete, Frame, fit_law, law_of_products
+from condokit.law.products import node_rows, residual_kurtosis
+from condokit.law.stacked import solve
+from condokit.law.weights import fit_weights
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_pooled import read  # noqa: E402
+from test_estimate import read  # noqa: E402
 
 AGES = RangeBasis.of({"age": (18, 95)})
 

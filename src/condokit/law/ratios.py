@@ -11,8 +11,8 @@ import numpy as np
 from scipy.interpolate import CubicSpline
 
 from condokit.checks import Array
-from condokit.solvers.pooled.stacked import Stacked, reduce, solve
-from condokit.solvers.pooled.subjects import Subjects
+from condokit.law.stacked import Stacked, reduce, solve
+from condokit.law.subjects import Subjects
 
 RATIOS = np.concatenate([[0.0], np.geomspace(0.03, 3000.0, 11)])
 _NEAR_ZERO = 0.01  # added to ratios whose logarithms are averaged

@@ -5,11 +5,11 @@ import pytest
 from scipy.optimize import minimize
 
 from condokit.data.grouped import GroupedMoments
-from condokit.solvers.pooled.maps import maps_of
-from condokit.solvers.pooled.noise import NoiseModel
-from condokit.solvers.pooled.stacked import Stacked, best_scales, nodes, reduce, solve
-from condokit.solvers.pooled.weights import shape
-from condokit.solvers.posterior import Maps, _Effects, _Level, _Sizes, posterior_of
+from condokit.law.maps import maps_of
+from condokit.law.noise import NoiseModel
+from condokit.law.posterior import Maps, _Effects, _Level, _Sizes, posterior_of
+from condokit.law.stacked import Stacked, best_scales, nodes, reduce, solve
+from condokit.law.weights import shape
 
 FREE = np.full((3, 4), np.nan)
 

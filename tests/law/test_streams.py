@@ -15,16 +15,16 @@ from condokit.compare.comparison import compare
 from condokit.data.covariates import standard_units
 from condokit.data.grouped import GroupedMoments
 from condokit.data.sums import CellSums, Sums
-from condokit.solvers.pooled import estimate
-from condokit.solvers.pooled.estimate import Frame, fit_law
-from condokit.solvers.pooled.noise import NoiseModel
-from condokit.solvers.pooled.stacked import solve
-from condokit.solvers.pooled.streams import Columns, PlainProducts, State, WeightedSums
-from condokit.solvers.pooled.weights import fit_weights
+from condokit.law import estimate
+from condokit.law.estimate import Frame, fit_law
+from condokit.law.noise import NoiseModel
+from condokit.law.stacked import solve
+from condokit.law.streams import Columns, PlainProducts, State, WeightedSums
+from condokit.law.weights import fit_weights
 from condokit.summaries.rows import Rows
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_pooled import read  # noqa: E402
+from test_estimate import read  # noqa: E402
 
 
 def draw(seed=1, n=12000, K=3, tails=False, noise=0.0, curve=np.square):

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from condokit import BatchAdapter, ConDoAdapter
-from condokit.solvers.pooled.noise import NoiseModel
-from condokit.solvers.pooled.stacked import Stacked, reduce, solve
-from condokit.solvers.pooled.subjects import Subjects
+from condokit.law.noise import NoiseModel
+from condokit.law.stacked import Stacked, reduce, solve
+from condokit.law.subjects import Subjects
 
 
 def rows(seed, n=40, K=3, d=2, rho=2.5):

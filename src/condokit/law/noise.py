@@ -9,7 +9,7 @@ from scipy import sparse
 
 from condokit.checks import Array
 from condokit.data.covariates import Covariates
-from condokit.solvers.pooled.design import NOISE_KNOTS, spline
+from condokit.law.design import NOISE_KNOTS, spline
 from condokit.summaries.moments import share_levels as share_levels
 
 NOISE_EVIDENCE = 2.0

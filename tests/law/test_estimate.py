@@ -6,12 +6,12 @@ from reading import from_pair
 from scipy.optimize import minimize, minimize_scalar
 
 from condokit.compare.comparison import compare
-from condokit.solvers.pooled.design import best_scale
-from condokit.solvers.pooled.estimate import fit_law
-from condokit.solvers.pooled.noise import NoiseModel
-from condokit.solvers.pooled.stacked import Stacked, solve
-from condokit.solvers.pooled.weights import degrees_of_freedom
-from condokit.solvers.posterior import posterior
+from condokit.law.design import best_scale
+from condokit.law.estimate import fit_law
+from condokit.law.noise import NoiseModel
+from condokit.law.posterior import posterior
+from condokit.law.stacked import Stacked, solve
+from condokit.law.weights import degrees_of_freedom
 from condokit.summaries.rows import Rows
 
 

@@ -6,9 +6,9 @@ import numpy as np
 from scipy.special import gammaln
 
 from condokit.checks import Array
-from condokit.solvers.pooled.noise import noise_part, renew_noise, weighted
-from condokit.solvers.pooled.stacked import FLOOR, Found, Stacked, solve
-from condokit.solvers.pooled.subjects import Subjects
+from condokit.law.noise import noise_part, renew_noise, weighted
+from condokit.law.stacked import FLOOR, Found, Stacked, solve
+from condokit.law.subjects import Subjects
 
 NU = np.array([2.0, 2.5, 3.0, 4.0, 5.0, 6.5, 8.5, 12.0, 18.0, 30.0, np.inf])
 NU_BINS = 128

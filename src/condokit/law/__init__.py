@@ -1,0 +1,1 @@
+"""The default of diagonal maps: one law given the confounders, and a map for each domain."""
