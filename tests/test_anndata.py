@@ -180,6 +180,7 @@ def test_what_is_left_alone_is_counted_and_not_listed():
     assert adapter.n_features_in_ == N_EXPRESSED
 
 
+@pytest.mark.filterwarnings("ignore:Fewer than 5 rows in batch")
 @pytest.mark.filterwarnings("ignore:Constant or nearly so within a batch")
 def test_a_few_cells_do_not_tell_what_is_mostly_zero():
     data, _ = cells()

@@ -491,6 +491,7 @@ def test_constant_features_with_a_continuous_confounder(data):
         assert adapter.map_.offset[1] == pytest.approx(X_reference[:, 1].mean() - 7, abs=0.5)
 
 
+@pytest.mark.filterwarnings("ignore:Splines of")
 @pytest.mark.filterwarnings("error::RuntimeWarning", "ignore::condokit.LowOverlapWarning")
 @pytest.mark.filterwarnings("ignore:Only . of the:condokit.IdentifiabilityWarning")
 @pytest.mark.parametrize(

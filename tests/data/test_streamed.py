@@ -295,6 +295,7 @@ def test_a_worker_that_dies_changes_nothing(tmp_path, monkeypatch):
         assert np.allclose(found.map_.offset, wanted.map_.offset, rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:Not a straight line")
 def test_bad_input_is_refused_by_name(monkeypatch, tmp_path):
     frame = made(3000)
     lazy = pl.from_pandas(frame).lazy()

@@ -50,6 +50,7 @@ def test_matched_axes_find_a_rotation_that_one_covariance_cannot():
     assert np.linalg.svd(similar.map_.A)[1] == pytest.approx(np.full(5, 0.5), rel=0.05)
 
 
+@pytest.mark.filterwarnings("ignore:Scales far from one")
 def test_ansur_needs_matched_axes(needs_data):
     data = ansur(100, shift="affine")
     adapter = ConDoAdapter(map="affine").fit_pair(

@@ -171,6 +171,7 @@ def test_batches_without_a_path_are_shown_as_left_alone():
     assert 'href="#batch-3"' not in page
 
 
+@pytest.mark.filterwarnings("ignore:Fewer than 5 rows in batch")
 def test_counts_of_few_rows_and_bridges_are_hidden():
     frame = table([(0, 1), (0, 1), (0, 1)], sizes=[40, 3, 41])
     frame["sample"] = [f"s{k}" if k < 3 else None for k in [*range(40), *range(3), *range(41)]]

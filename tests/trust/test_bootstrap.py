@@ -219,4 +219,4 @@ def test_lines_that_auto_did_not_bend_are_refitted_as_lines():
     adapter = ConDoAdapter("auto").fit(np.vstack(X), **roles)
     assert adapter.map_.kind == "diagonal"
     found = bootstrap(adapter, np.vstack(X), n_resamples=20, **roles)
-    assert found.errors.scales.shape == (20, 1)
+    assert found.errors.scale.shape == (1,)

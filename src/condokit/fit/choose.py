@@ -194,7 +194,8 @@ def _warn_of_curves(domains: Study, recipe: Recipe, line: Any) -> None:
     if found is None:
         return
     text = (
-        "Not a straight line, in all likelihood: {names}. Use {@map='auto'} or 'monotone', which "
+        "Not a straight line, in all likelihood: {names}; or what differs between the domains is "
+        "no confounder yet. Use {@map='auto'} or 'monotone', which "
     )
     text += "bend what the data bend, or a link (see Maps in the documentation)."
     names = listing(domains.tables[0].take(found[0]).labels)

@@ -288,6 +288,8 @@ def _draft(domains: Study, affine: Map, known: _Known, asked: _Asked) -> _Draft:
 
 def _finished(drafts: list[_Draft]) -> list[Evaluation]:
     """Add the verdicts of all features of all sites, which are one family of hypotheses."""
+    if not drafts:
+        return []
     columns = judge([d.error for d in drafts], [d.evaluation.doubts for d in drafts])
     found = []
     for draft, judged in zip(drafts, columns):

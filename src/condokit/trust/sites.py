@@ -91,8 +91,7 @@ def _error(
     stretch = 2 * (moved * away).sum(axis=0) / n * errors.scale
     gain = (shift**2 + stretch**2) / unit**4
     before, after = (square + noise for square in squares)
-    straight = np.empty(0, dtype=np.intp)
-    return SystematicError(unit, before, after, (*variances, gain), n_effective, straight)
+    return SystematicError(unit, before, after, (*variances, gain), n_effective)
 
 
 def sites_of(adapter: BatchAdapter, study: Study, pairs: Any, min_cell: int) -> Iterator[Site]:

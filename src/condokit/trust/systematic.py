@@ -14,7 +14,7 @@ and after then count as independent. Squares are approximated by multiples of ch
 with the same mean and variance.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.special import gammaincinv
@@ -52,7 +52,8 @@ class SystematicError:
     # variances of these, and that of their difference
     variances: tuple[Array, Array, Array]
     n_effective: float  # as how many independent features these count
-    curved: Array  # places of features that are likely no straight line
+    # places of features that are likely no straight line
+    curved: Array = field(default_factory=lambda: np.empty(0, dtype=np.intp))
 
     def rms(self, which: int) -> tuple[float, tuple[float, float]]:
         """Return the root of the mean square over features (0 before, 1 after), its interval."""
