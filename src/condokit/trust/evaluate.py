@@ -340,7 +340,7 @@ def _evaluated_batches(adapter: BatchAdapter, study: Study, asked: _Asked) -> Ba
         try:
             drafts[site.label] = _draft(site.domains, site.map, known, replace(asked, pairs=None))
         except (ValueError, ArithmeticError) as error:  # too few rows to say anything
-            first = str(error).splitlines()[0].rstrip(".")  # tables of levels would not fit in a line
+            first = str(error).splitlines()[0].rstrip(".")  # without tables of levels
             failed[site.label] = f"it cannot be evaluated: {first}"
     found = dict(zip(drafts, _finished(list(drafts.values()))))
     for label, facts in adapter.report_.batches.items():
