@@ -30,6 +30,7 @@ ROOT, RESULTS = HERE.parent, HERE / "results"
 RECORD = RESULTS / "evidence.json"
 PACKAGE = ROOT / "src" / "condokit"
 UNUSED = ("cli", "export", "plots.py", "report", "anndata.py")  # of the package, by no result
+_JUDGES = r"\b(assess|evaluate|bootstrap|sensitivity|trust)\b"  # what needs condokit.trust
 PACKAGES = ("numpy", "scipy", "scikit-learn", "lightgbm", "combatlearn", "neuroHarmonize")
 PAPER = (
     *("continuous1d", "irrelevant", "split", "partial", "categorical1d", "categorical2d"),
@@ -107,10 +108,12 @@ RESULTS_OF = {
 
 def digest(result: Result, name: str) -> str:
     """Return a short name of all code that a result depends on."""
-    used = [p for p in PACKAGE.rglob("*.py") if p.relative_to(PACKAGE).parts[0] not in UNUSED]
     scripts = _imported(result.path, set())
     if result.script == "experiments/run.py":
         scripts = _imported(HERE / f"{name}.py", scripts)
+    judges = any(re.search(_JUDGES, path.read_text(encoding="utf-8")) for path in scripts)
+    unused = UNUSED if judges else (*UNUSED, "trust")
+    used = [p for p in PACKAGE.rglob("*.py") if p.relative_to(PACKAGE).parts[0] not in unused]
     text = b"".join(path.read_bytes() for path in (*sorted(used), *sorted(scripts)))
     return hashlib.sha256(text).hexdigest()[:12]
 
@@ -156,7 +159,7 @@ def read_record() -> dict[str, dict[str, object]]:
 def state(name: str, record: dict[str, dict[str, object]]) -> str:
     """Say whether a result is that of the present code."""
     if name not in record:
-        return "not measured"
+        return "not recorded"
     return "present" if record[name]["code"] == digest(RESULTS_OF[name], name) else "older"
 
 

@@ -50,7 +50,7 @@ def test_a_result_is_older_when_code_that_it_depends_on_changes(place):
     names = evidence.main.params[0]
     names.type, kept = type(names.type)(["one"]), names.type
     try:
-        assert run("--check").split() == ["one", "not", "measured"]
+        assert run("--check").split() == ["one", "not", "recorded"]
         run()
         assert (place / "experiments/results/ONE.txt").read_text() == "3\n"
         known = json.loads(evidence.RECORD.read_text())["one"]

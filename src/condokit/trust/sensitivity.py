@@ -242,9 +242,14 @@ class _Fitted:
         errors = None if adapter.errors_ is None else ones_for_zeros(adapter.errors_.std(mean)[0])
         return cls(adapter, domains, mean, shift, ones_for_zeros(turned.sd), errors)
 
-    def refit(self, domains: Study) -> ConDoAdapter:
-        """Fit such an adapter to other domains, however small their overlap."""
+    def refit(self, domains: Study, same_family: bool = False) -> ConDoAdapter:
+        """Fit such an adapter to other domains, however small their overlap.
+
+        With `same_family`, `map="auto"` is the family that it chose for these domains.
+        """
         settings: dict[str, Any] = {"min_overlap": 0.0}
+        if same_family and isinstance(self.adapter.map, str) and self.adapter.map == "auto":
+            settings["map"] = self.adapter.chosen_.recipe.family
         if not domains.confounders and "prior" in self.adapter.get_params():
             settings |= {"prior": "product", "conditional": "auto"}  # there is nothing to weigh
         with quietly():
@@ -320,7 +325,8 @@ def _placebo(fitted: _Fitted, n_splits: int, rng: np.random.Generator) -> Sheet:
             for _ in range(n_splits):
                 half = domains.divided(_draw(domains, probability, rng), keep=mine)
                 try:
-                    found.append((*_distance(fitted.refit(half), half), _alarms(half, rng)))
+                    one = fitted.refit(half, same_family=True)
+                    found.append((*_distance(one, half), _alarms(half, rng)))
                 except (ValueError, np.linalg.LinAlgError):
                     continue
             if found:
@@ -333,7 +339,10 @@ def _placebo(fitted: _Fitted, n_splits: int, rng: np.random.Generator) -> Sheet:
 
 def _distance(adapter: ConDoAdapter, domains: Study) -> tuple[float, float, float]:
     """Return how far a map is from the identity: shift, log-scale, and significant features."""
-    fitted, affine = _Fitted.of(adapter, domains), adapter.map_
+    affine = adapter.map_
+    if affine.kind not in ("diagonal", "monotone"):  # errors of a matrix take many refits
+        adapter.errors_ = None
+    fitted = _Fitted.of(adapter, domains)
     scale = beyond = np.nan
     if affine.kind == "diagonal":
         scale = rms(np.log(ones_for_zeros(np.abs(affine.scale))))
