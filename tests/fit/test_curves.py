@@ -230,9 +230,7 @@ def test_fits_of_lines_name_features_that_are_likely_curves(kind):
     (query, reference, *Z), *_ = draw("line", 4, kind=kind)
     ConDoAdapter().fit_pair(query, reference, *Z)  # and says nothing of straight ones
     query["f1"] = draw("asinh", 4, kind=kind)[0][0]["f1"]
-    with pytest.warns(
-        UserWarning, match="Not a straight line, in all likelihood: 'f1'; .*Use"
-    ):
+    with pytest.warns(UserWarning, match="Not a straight line, in all likelihood: 'f1'; .*Use"):
         line = ConDoAdapter().fit_pair(query, reference, *Z)
     assert line.map_.kind == "diagonal"
     ConDoAdapter("monotone").fit_pair(query, reference, *Z)
