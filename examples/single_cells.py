@@ -80,7 +80,7 @@ adata.obsm["X_pca"] = PCA(10, random_state=0).fit_transform(adata.X.toarray())
 
 keys = {"batch_key": "plate", "reference": "plate1", "confounder_keys": ["cell_type"]}
 condokit.anndata.adapt(adata, use_rep="X_pca", **keys)
-facts = adata.uns["condokit"]["batches"]
+facts = adata.uns["X_pca_condokit"]["batches"]
 print(
     pd.DataFrame({name: facts[name] for name in ("batch", "error_before", "error_after")}).round(2)
 )
