@@ -108,9 +108,14 @@ RESULTS_OF = {
 
 def digest(result: Result, name: str) -> str:
     """Return a short name of all code that a result depends on."""
-    scripts = _imported(result.path, set())
+    scripts = imported(result.path, set())
     if result.script == "experiments/run.py":
-        scripts = _imported(HERE / f"{name}.py", scripts)
+        scripts = imported(HERE / f"{name}.py", scripts)
+    return digest_of(scripts)
+
+
+def digest_of(scripts: set[Path]) -> str:
+    """Return a short name of scripts and of the package as far as they may import it."""
     judges = any(re.search(_JUDGES, path.read_text(encoding="utf-8")) for path in scripts)
     unused = UNUSED if judges else (*UNUSED, "trust")
     used = [p for p in PACKAGE.rglob("*.py") if p.relative_to(PACKAGE).parts[0] not in unused]
@@ -118,14 +123,14 @@ def digest(result: Result, name: str) -> str:
     return hashlib.sha256(text).hexdigest()[:12]
 
 
-def _imported(path: Path, seen: set[Path]) -> set[Path]:
+def imported(path: Path, seen: set[Path]) -> set[Path]:
     """Return a script and those beside it that it imports; figures change no number."""
     if path.exists() and path.stem != "figures" and path not in seen:
         seen.add(path)
         for line in path.read_text(encoding="utf-8").splitlines():
             if found := re.match(r"(?:from|import) ([\w.]+)", line):
-                _imported(path.parent / f"{found[1]}.py", seen)
-                _imported(HERE / (found[1].replace(".", "/") + ".py"), seen)
+                imported(path.parent / f"{found[1]}.py", seen)
+                imported(HERE / (found[1].replace(".", "/") + ".py"), seen)
     return seen
 
 

@@ -8,7 +8,6 @@ import hashlib
 import importlib
 import json
 import os
-import re
 import shutil
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 import click
 import joblib
 import pandas as pd
+from evidence import digest_of, imported
 
 from condokit.io import write_files
 
@@ -26,7 +26,6 @@ SEEDS = range(10)
 FRESH_SEEDS = range(100, 140)  # choices were made while looking at seeds 0 to 9
 SYNTHETIC = ("continuous1d", "irrelevant", "split", "partial", "categorical1d", "categorical2d")
 DOWNSTREAM = ("ansur", "california", "snareseq")  # have classifiers
-UNUSED = ("cli", "export.py", "files", "plots.py", "report", "streaming.py", "trust")
 REAL = ("ansur", "photos", "california", "snareseq", "bladderbatch")
 
 
@@ -92,10 +91,7 @@ def reproduce(name, quick=False, n_jobs=-1, output=RESULTS):
 
 def _runs(name, quick):
     """Return the folder of finished jobs, named after all code that they depend on."""
-    source = HERE.parent / "src" / "condokit"
-    used = [p for p in source.rglob("*.py") if p.relative_to(source).parts[0] not in UNUSED]
-    files = sorted([*used, *_imported(HERE / f"{name}.py", set())])
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
+    digest = digest_of(imported(HERE / f"{name}.py", set()))
     kind = "quick-" if quick else "tabpfn-" if with_tabpfn() else ""
     folder = HERE / ".runs" / f"{name}-{kind}{digest}"
     for old in (HERE / ".runs").glob(f"{name}-*"):
@@ -103,15 +99,6 @@ def _runs(name, quick):
             shutil.rmtree(old)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _imported(path, seen):
-    if path.exists() and path.stem != "figures" and path not in seen:
-        seen.add(path)
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if found := re.match(r"(?:from|import) (\w+)", line):
-                _imported(HERE / f"{found[1]}.py", seen)
-    return seen
 
 
 @click.command()

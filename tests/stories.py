@@ -100,6 +100,13 @@ def run(*arguments):
     return end.value.code or 0
 
 
+def told(capsys, *arguments):
+    """Run a command in this process; return its exit code, output and messages."""
+    capsys.readouterr()
+    code = run(*arguments)
+    return code, *capsys.readouterr()
+
+
 def piped(given, monkeypatch, *arguments):
     """Run a command in this process with bytes as its standard input: exit code and output."""
     with monkeypatch.context() as patch:

@@ -13,19 +13,12 @@ import pandas as pd
 import pytest
 from sites_made import FEATURES, SITES, hospital, without_few
 from stories import piped, write_h5ad
-from stories import run as run_code
+from stories import told as run
 
 from condokit import AffineMap, BatchAdapter, ConDoAdapter, Statistics
 from condokit.io.documents import digest
 
 ROLES = ["-c", "sex,ward", "-f", ",".join(FEATURES)]
-
-
-def run(capsys, *arguments):
-    """Return exit code, output and messages of a command."""
-    capsys.readouterr()
-    code = run_code(*arguments)
-    return code, *capsys.readouterr()
 
 
 @pytest.fixture

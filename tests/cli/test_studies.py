@@ -7,18 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from batches_made import Made
-from stories import run as run_code
+from stories import told as run
 
 from condokit import BatchAdapter, ConDoAdapter, Statistics, load_map
 
 STUDY = ["--reference-label", "A", "-c", "group", "-f", "f*"]
-
-
-def run(capsys, *arguments):
-    """Return exit code, output and messages of a command."""
-    capsys.readouterr()
-    code = run_code(*arguments)
-    return code, *capsys.readouterr()
 
 
 @pytest.fixture

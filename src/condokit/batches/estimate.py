@@ -39,10 +39,10 @@ class Estimate:
     facts: dict[str, Any]
 
 
-def shared(shares: Array, errors: Array) -> Array:
-    """Return the error of rows of several batches together, half of it being in common."""
-    own = shares.reshape(-1, *[1] * (errors.ndim - 1)) * errors
-    return np.sqrt(0.5 * (own**2).sum(axis=0) + 0.5 * own.sum(axis=0) ** 2)
+def shared(shares: Array, errors: Array) -> float:
+    """Return the error of rows of several batches together; see `standard_errors.of_rows`."""
+    own = shares * errors
+    return float(np.sqrt(0.5 * (own**2).sum() + 0.5 * own.sum() ** 2))
 
 
 def is_joint(joint: Any, one: ConDoAdapter, study: Study) -> bool:

@@ -38,7 +38,7 @@ from condokit.law.stacked import Found, Stacked, nodes, solve
 from condokit.law.streams import WEIGHTED_VALUES, Columns, PlainProducts, State, settle
 from condokit.law.subjects import Subjects
 from condokit.law.weights import fit_weights, shape
-from condokit.solvers.solution import Evidence, Solution
+from condokit.solvers.solution import Evidence, Solution, joined_law
 from condokit.summaries.rows import Rows
 
 FEATURE_VALUES = 1 << 17  # numbers of some features that are fitted together
@@ -107,10 +107,8 @@ class LawFit:
     @classmethod
     def joined(cls, parts: "list[tuple[Array, LawFit]]") -> "LawFit":
         """Put groups of features together in their order."""
-        order, first = np.argsort(np.concatenate([own for own, _ in parts])), parts[0][1]
-        facts = dict(first.law)
-        for name in {"heavy_tails", "discrete", "as_normal"}.intersection(facts):
-            facts[name] = np.concatenate([part.law[name] for _, part in parts])[order]
+        order = np.argsort(np.concatenate([own for own, _ in parts]))
+        facts = joined_law([part.law for _, part in parts], order)
         maps = Maps.joined([part.maps for _, part in parts], order)
         return cls(maps, np.concatenate([part.flat for _, part in parts])[order], facts)
 

@@ -201,11 +201,16 @@ def joined(results: list[tuple[Array, Solution]]) -> Solution:
         sizes, numbers = zip(*((len(one.dof), one.n_effective) for one in known))
         number = joint_number(np.array(sizes), np.array(numbers))
         arrays["evidence"] = Evidence(n_effective=number, **own)
-        law = dict(parts[0].law)
-        for name in {"heavy_tails", "discrete", "as_normal"}.intersection(law):
-            law[name] = np.concatenate([part.law[name] for part in parts])[order]
-        arrays["law"] = law
+        arrays["law"] = joined_law([part.law for part in parts], order)
     return replace(parts[0], n_iter=max(part.n_iter for part in parts), **arrays)
+
+
+def joined_law(laws: list[dict[str, Any]], order: Array) -> dict[str, Any]:
+    """Put together what was found of groups of features; what all share is that of the first."""
+    found = dict(laws[0])
+    for name in {"heavy_tails", "discrete", "as_normal"}.intersection(found):
+        found[name] = np.concatenate([law[name] for law in laws])[order]
+    return found
 
 
 def joint_number(size: Array, found: Array) -> float:
