@@ -543,3 +543,11 @@ def test_warnings_of_statistics_are_noted(study):
         adapter = BatchAdapter(reference="A").fit_statistics(statistics)
     assert any("same units" in text for text in adapter.provenance_["warnings"])
     assert "verbose" not in adapter.provenance_["adapter"]
+
+
+def test_settings_of_zero_are_kept_by_a_file(tmp_path):
+    X, batch = np.random.default_rng(0).normal(size=(60, 1)), np.repeat(["A", "B"], 30)
+    one = ConDoAdapter(min_overlap=0.0, warn_overlap=0.0, shrinkage=0.0)
+    BatchAdapter(one, reference="A", joint=False).fit(X, batch=batch).save(tmp_path / "maps.json")
+    found = BatchAdapter.load(tmp_path / "maps.json").adapter
+    assert (found.min_overlap, found.warn_overlap, found.shrinkage) == (0.0, 0.0, 0.0)

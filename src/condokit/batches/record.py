@@ -150,7 +150,9 @@ def settings_of(provenance: Mapping[str, Any] | None) -> dict[str, Any]:
     given = dict((provenance or {}).get("adapter", {}))
     named = {"map": (*MAPS, "auto"), "divergence": (*DIVERGENCES, "auto")}
     some = ("shrinkage", "categorical", "missing", "warn_overlap", "min_overlap", "random_state")
-    found = {name: given[name] for name in some if given.get(name)}  # no seed is 0
+    found = {name: given[name] for name in some if given.get(name) is not None}
+    if found.get("random_state") == 0:  # as commands have it, where none was asked for
+        del found["random_state"]
     if "shrinkage" in given:  # None is a setting of its own
         found["shrinkage"] = given["shrinkage"]
     return found | {n: given[n] for n, known in named.items() if given.get(n) in known}
