@@ -65,10 +65,10 @@ def test_subjects_are_drawn_whole():
     frame = two_domains(rng, 60, 2)
     copies = pd.concat([frame] * 4, ignore_index=True)
     subject = np.tile(np.arange(120), 4)
-    alone = bootstrap(fitted(frame), frame, **ROLES, n_resamples=60)
+    alone = bootstrap(fitted(frame), frame, **ROLES, n_resamples=30)
     adapter = ConDoAdapter(shrinkage=None).fit(copies.assign(s=subject), **ROLES, groups="s")
-    together = bootstrap(adapter, copies.assign(s=subject), **ROLES, groups="s", n_resamples=60)
-    naive = bootstrap(fitted(copies), copies, **ROLES, n_resamples=60)
+    together = bootstrap(adapter, copies.assign(s=subject), **ROLES, groups="s", n_resamples=30)
+    naive = bootstrap(fitted(copies), copies, **ROLES, n_resamples=30)
     ratio = np.array(together.features["offset_se"]) / alone.features["offset_se"]
     assert (ratio > 0.75).all()
     assert (
