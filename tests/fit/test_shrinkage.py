@@ -5,18 +5,7 @@ from protocols import EFFECTS, ansur, categorical1d, continuous1d, rmse
 from scipy.stats import norm, t
 
 from condokit import ConDoAdapter
-from condokit.law.posterior import (
-    _DIFFERS,
-    _FAR,
-    _FAR_SCALED,
-    _FAR_WEIGHTS,
-    _SCALE_SDS,
-    _SCALE_WEIGHTS,
-    _SCALED,
-    _SHIFT_SDS,
-    _SHIFT_WEIGHTS,
-    posterior,
-)
+from condokit.law.posterior import _SCALE_SDS, _SHIFT_SDS, Maps, _usual, posterior, posterior_of
 from condokit.solvers.solution import Solution
 
 
@@ -60,14 +49,10 @@ def test_shrinkage_is_smooth_in_the_evidence():
     assert steps.max() < 0.03
 
 
-def integrated(grid, densities, weights, likelihood, at_zero):
-    """Return evidence against no effect, weights of sizes, mean and mean square of an effect."""
-    step = grid[1] - grid[0]
-    each = densities * likelihood * step / at_zero
-    sizes = weights * each.sum(1)
-    total = sizes.sum()
-    first, second = (weights @ (each @ grid**k) / total for k in (1, 2))
-    return total, sizes / total, first, second
+def integrated(grid, densities, likelihood, at_zero):
+    """Return evidence against no effect, mean and mean square of an effect, for each size."""
+    each = densities * likelihood * (grid[1] - grid[0]) / at_zero
+    return [each.sum(1), *(each @ grid**k / each.sum(1) for k in (1, 2))]
 
 
 def test_the_posterior_is_that_of_numerical_integration():
@@ -79,29 +64,59 @@ def test_the_posterior_is_that_of_numerical_integration():
     settled, found = posterior(plain, np.ones(1))
     x = np.linspace(-60, 60, 400_001)
     densities = np.array([t.pdf(x, 3, scale=s) for s in _SHIFT_SDS])
-    like, none = norm.pdf(0.4, x, 0.2), norm.pdf(0.4, 0, 0.2)
-    shift, sizes, *of_shift = integrated(x, densities, _SHIFT_WEIGHTS, like, none)
-    last = sizes @ _FAR
-    far = last * shift / (1 + shift)
-    u = np.linspace(-3, 3, 200_001)
+    shift, *of_shift = integrated(x, densities, norm.pdf(0.4, x, 0.2), norm.pdf(0.4, 0, 0.2))
+    u, estimate = np.linspace(-3, 3, 200_001), np.log(1.3)
     densities = np.array([norm.pdf(u, 0, s) for s in _SCALE_SDS])
-    like, none = norm.pdf(np.log(1.3), u, 0.12), norm.pdf(np.log(1.3), 0, 0.12)
-    weights = (1 - far) * _SCALE_WEIGHTS + far * _FAR_WEIGHTS
-    scale, _, *of_scale = integrated(u, densities, weights, like, none)
-    both = (1 - last) * _SCALED / 2 + last * _FAR_SCALED * (1 - _SCALED / 2)
-    differs = _DIFFERS * np.array([1 - _SCALED / 2 - both, _SCALED / 2, both])
-    prior = np.array([1 - _DIFFERS, *differs])
-    chances = prior * [1, shift, scale, shift * scale]
+    like, none = norm.pdf(estimate, u, 0.12), norm.pdf(estimate, 0, 0.12)
+    scale, *of_scale = integrated(u, densities, like, none)
+    chances = _usual(True, True) * np.outer(np.r_[1, shift], np.r_[1, scale])
     chances /= chances.sum()
-    assert found.differs[0] == pytest.approx(1 - chances[0], rel=0.01)
-    assert found.scaled[0] == pytest.approx(chances[2] + chances[3], rel=0.01)
-    has_shift, has_scale = chances[1] + chances[3], chances[2] + chances[3]
-    mean, second = has_shift * of_shift[0], has_shift * of_shift[1]
+    assert found.differs[0] == pytest.approx(1 - chances[0, 0], rel=0.01)
+    assert found.scaled[0] == pytest.approx(chances[:, 1:].sum(), rel=0.01)
+    mean, second = (chances[1:].sum(axis=1) @ moment for moment in of_shift)
     assert settled.image[0] == pytest.approx(mean, rel=0.03)
     assert settled.se_image[0] == pytest.approx(np.sqrt(second - mean**2), rel=0.03)
-    mean, second = has_scale * of_scale[0], has_scale * of_scale[1]
+    mean, second = (chances[:, 1:].sum(axis=0) @ moment for moment in of_scale)
     assert np.log(settled.scale[0]) == pytest.approx(mean, rel=0.01)
     assert settled.se_log_scale[0] == pytest.approx(np.sqrt(second - mean**2), rel=0.01)
+
+
+def test_scales_go_with_shifts_a_priori():
+    """Most devices are the same; large shifts make scales likely, and large ones."""
+    table = _usual(True, True)
+    assert table.sum() == pytest.approx(1)
+    assert table[0, 0] == pytest.approx(0.7)
+    beside = table[1:, 1:].sum(axis=1) / table[1:].sum(axis=1)
+    assert (np.diff(beside) > -1e-12).all()
+    assert beside[0] < 0.15 < 0.85 < beside[-1]
+    size = table[1:, 1:] @ _SCALE_SDS / table[1:, 1:].sum(axis=1)
+    assert (np.diff(size) > 0).all()
+    only_shifts = _usual(True, False)
+    assert only_shifts[:, 1:].sum() == 0
+    assert only_shifts[0, 0] == pytest.approx(0.7)
+    assert _usual(False, False)[0, 0] == 1
+
+
+def scale_chance(log_scale, error, number):
+    """Return how likely a scale is, for features that count as so many, and do not shift."""
+    d = len(log_scale)
+    maps = Maps(
+        np.exp(log_scale)[:, None], np.zeros((d, 1)), np.zeros((d, 1)),
+        np.full((d, 1, 1), error**2), np.full((d, 1, 1), 0.01), np.ones(d), number,
+    )  # fmt: skip
+    return posterior_of(maps).scaled[0]
+
+
+def test_scales_that_differ_are_no_noise_that_features_share():
+    """Features that go together err together: only what they have in common can be noise."""
+    rng = np.random.default_rng(0)
+    same, different = np.full(30, 0.35), 0.35 * rng.choice([-1, 1], 30)
+    for number in (2.0, 4.0):
+        assert scale_chance(same, 0.2, number) < 0.4
+        assert scale_chance(different, 0.2, number) > 0.95
+    # what features have in common is one gain where they are many, or their errors small
+    assert scale_chance(same, 0.2, 30.0) > 0.99
+    assert scale_chance(same, 0.1, 4.0) > 0.99
 
 
 def test_equal_devices_are_left_alone_and_others_are_not():

@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 from condokit.data.grouped import GroupedMoments
 from condokit.law.maps import maps_of
 from condokit.law.noise import NoiseModel
-from condokit.law.posterior import Maps, _Effects, _Level, _Sizes, posterior_of
+from condokit.law.posterior import Maps, _Effects, _Sizes, posterior_of
 from condokit.law.stacked import Stacked, best_scales, nodes, reduce, solve
 from condokit.law.weights import shape
 
@@ -113,13 +113,11 @@ def test_one_device_given_the_others_is_the_posterior_of_all_at_once():
     S = root @ np.swapaxes(root, 1, 2) / k + 0.1 * np.eye(k)
     d = rng.normal(size=(p, k))
     one = np.ones(1)
-    effects = _Effects(d, S, np.ones((p, k), dtype=bool), _Sizes(size * one, one, one, one))
-    effects.tau2 = np.full((p, k + 1), size**2)
+    effects = _Effects(d, S, np.ones((p, k), dtype=bool), _Sizes(size * one, size**2, one))
     effects.consider_others()
     kept = size**2 / (size**2 + effects.c)
     square = kept * effects.c + (kept * effects.x) ** 2
-    parts = zip((kept * effects.x).T, square.T, kept.T)
-    effects.learn([_Level(0.0, one, *part) for part in parts], np.ones(k + 1))
+    effects.learn(np.stack([kept * effects.x, square, kept]))
     mean, variance = effects.result()
     prior = size**2 * (np.eye(k) + 1)
     total = np.linalg.inv(S + prior)

@@ -4,16 +4,19 @@ Scale and image of a feature are uncorrelated at the centre x0, so a map is two 
 log-scale u = log m, and the shift at x0 in residual standard deviations,
 :math:`\delta = (g(x_0) - x_0) / s`. Three levels are averaged by their marginal likelihoods:
 
-- a device is the same as the reference (probability .7), is shifted, has another scale, or both;
-- if it differs, so do all of its features or one in ten, and effects have a size :math:`\tau` that
-  features share: log-scales are normal around 0, shifts have a t distribution with 3 degrees of
-  freedom. Devices whose shifts are of the largest sizes may as well have large scales: real ones
-  that replace each other shift by up to about 3 residual standard deviations;
+- a device is the same as the reference (probability .7), is shifted, has another scale, or both,
+  and effects have sizes :math:`\tau_\delta` and :math:`\tau_u` that features share: one table of
+  prior probabilities, in which scales go with shifts. Devices that replace each other shift by up
+  to about 3 residual standard deviations and rarely have another scale; those that are farther
+  apart are in other units or gains, with scales of about :math:`\tau_\delta / 4`;
+- if it differs, so do all of its features or one in ten: log-scales are normal around 0, shifts
+  have a t distribution with 3 degrees of freedom;
 - a shift is normal around its estimate. A log-scale has the profile likelihood of its map, tempered
   so that its curvature at the maximum is 1 / V, or a normal one where no likelihood is known.
 
 Features are correlated, so d of them are evidence of `n_effective` independent ones: the logarithm
-of their likelihood is multiplied by n_effective / d.
+of their likelihood is multiplied by n_effective / d. What features have in common can be noise, but
+their differences are not: log-scales that differ are more evidence than that (`_differences`).
 
 **Several devices.** Differences from the reference have errors of covariance S, and contain the
 reference's own effect: :math:`d_b = o_b - o_r + e_b`. With prior variances of the effects of other
@@ -35,22 +38,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, fdtri, gammaincinv, ndtri
+from scipy.special import fdtri, gammaincinv, ndtri
 
 from condokit.checks import Array
 from condokit.data.subsets import subsample
 from condokit.solvers.solution import Solution, joint_number
 
 _DIFFERS = 0.3  # probability that a device differs from the reference at all,
-_SCALED = 0.25  # and if so, that it does not only shift: half of these only scale
-_SCALE_SDS = np.array([0.02, 0.05, 0.1, 0.2, 0.5])
-_SCALE_WEIGHTS = np.full(5, 0.2)
-# how far apart devices with shifts of these sizes are; how likely scales of such are, which sizes
-_FAR = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 1.0])
-_FAR_SCALED = 0.97
-_FAR_WEIGHTS = np.array([0.02, 0.03, 0.05, 0.1, 0.8])
+_PURE = 0.125  # and if so, that it has another scale and no shift
 _SHIFT_SDS = np.array([0.03, 0.1, 0.2, 0.4, 0.8, 1.6, 4.0])
 _SHIFT_WEIGHTS = np.array([0.05, 0.05, 0.1, 0.15, 0.4, 0.15, 0.1])
+_SCALED = np.array([0.14, 0.14, 0.14, 0.15, 0.2, 0.3, 0.95])  # chance of a scale beside such shifts
+_SCALE_SDS = np.array([0.02, 0.05, 0.1, 0.2, 0.5])
+# sizes of scales are a share of those of shifts, within a factor, or may be any with this chance
+_SCALE_OF_SHIFT, _LOG_FACTOR, _ANY_SIZE = 0.25, 0.7, 0.1
+_GAIN = 0.25  # probability that log-scales of all features are one gain
+_REST = 4.0  # as how many times the number of independent features differences of scales count
 _SHARES = np.array([0.1, 1.0])  # of features that differ,
 _SHARE_WEIGHTS = np.array([0.2, 0.8])  # and how likely these are
 _LARGEST_RATIO = 3.0  # scales whose interval lies beyond this, or below its inverse, keep all
@@ -64,8 +67,6 @@ _NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 _ROUNDS = 6  # in which several devices are gone through
 _MOST_FEATURES = 2000  # that tell what several devices are like
 _PSEUDO_DEVICES = 2.0  # for which what is usual counts, beside other devices
-# which of the four hypotheses (the same, shifted, scaled, both) contain a shift, and a scale
-_CONTAINS = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 _FREE = 1e6  # prior variance of effects that are not pulled, in that of their error
 
 
@@ -170,19 +171,18 @@ def posterior_of(maps: Maps) -> Posterior:
     (d, k), kinds = log_m.shape, (shifts, scales)
     number = min(maps.n_effective, d)
     start = _usual(shifts.pulled.any(), scales.pulled.any())
-    prior, n_rounds = np.tile(start, (shifts.n_devices, 1)), _ROUNDS if k > 1 else 1
+    prior, n_rounds = np.tile(start, (shifts.n_devices, 1, 1)), _ROUNDS if k > 1 else 1
     if k > 1 and d > 2 * _MOST_FEATURES:  # some of many tell what devices are like
         few = subsample(d, _MOST_FEATURES)
         some, n_rounds = (shifts.of(few), scales.of(few)), 2
         for _ in range(_ROUNDS - n_rounds):
             prior = _from_others(start, _round(some, prior, number / len(few)))
-        shifts.weights, scales.weights = (kind.weights for kind in some)
     for left in reversed(range(n_rounds)):
         chances = _round(kinds, prior, number / d, maps if left == 0 else None)
         prior = _from_others(start, chances)
     (delta, var_delta), (u, var_u) = (kind.result() for kind in kinds)
     outside = np.logical_or(*_units(maps, 0.025 / len(log_m)))
-    differs, scaled = 1 - chances[:k, 0], chances[:k, 2:].sum(axis=1)
+    differs, scaled = 1 - chances[:k, 0, 0], chances[:k, :, 1:].sum(axis=(1, 2))
     return Posterior(
         u + ten,
         np.where(shifts.pulled, ratio * maps.centre + delta * sd, maps.image),
@@ -197,28 +197,27 @@ def posterior_of(maps: Maps) -> Posterior:
 def _round(
     kinds: "tuple[_Effects, _Effects]", prior: Array, share: float, maps: Maps | None = None
 ) -> Array:
-    """Go through all devices once; return how likely the hypotheses of each are.
+    """Go through all devices once; return how likely no shift or one of a size is, and a scale.
 
     Log-scales have the likelihood of `maps`, or a normal one; features count a `share` each.
     """
     shifts, scales = kinds
     for kind in kinds:
         kind.consider_others()
-    levels = []
+    chances, found = np.zeros_like(prior), []
     for b in range(shifts.n_devices):
         exact = None
         if maps is not None and b < maps.scale.shape[1] and maps.profile is not None:
             exact = _Profile(maps, b)
-        of_shift = shifts.level(b, share)
-        far = float(of_shift.weights @ _FAR)  # if it is shifted
-        if scales.pulled.any():
-            prior[b] = _for_far_devices(prior[b], far)
-        far *= float(expit(of_shift.log_evidence))
-        levels.append((of_shift, scales.level(b, share, far, exact)))
-    log = np.array([[one.log_evidence for one in pair] for pair in levels])
-    chances = _hypotheses(prior, *log.T)
-    for kind, found, chance in zip(kinds, zip(*levels), (chances @ _CONTAINS).T):
-        kind.learn(found, chance)
+        pair = shifts.level(b, share), scales.level(b, share, exact)
+        shift, scale = (np.r_[0.0, level.log_evidence] for level in pair)
+        log = np.log(np.maximum(prior[b], 1e-300)) + shift[:, None] + scale
+        chances[b] = np.exp(log - log.max()) * (prior[b] > 0)
+        chances[b] /= chances[b].sum()
+        sizes = chances[b].sum(axis=1)[1:], chances[b].sum(axis=0)[1:]
+        found.append([level.moments @ chance for level, chance in zip(pair, sizes)])
+    for kind, moments in zip(kinds, zip(*found)):
+        kind.learn(np.stack(moments, axis=2))
     return chances
 
 
@@ -262,42 +261,34 @@ def _units(maps: Maps, chance: float) -> tuple[Array, Array]:
 
 
 def _usual(may_shift: bool, may_scale: bool) -> Array:
-    """Return how likely the hypotheses are: the same, shifted, scaled, both."""
-    usual = np.array([1 - _SCALED, _SCALED / 2, _SCALED / 2])
-    usual *= [may_shift, may_scale, may_shift and may_scale]
-    differs = _DIFFERS if usual.any() else 0.0
-    return np.array([1 - differs, *(differs * usual / max(usual.sum(), 1e-300))])
-
-
-def _for_far_devices(prior: Array, far: float) -> Array:
-    """Let devices that are shifted, and `far` apart with that probability, be scaled, too."""
-    shifted = prior[1] + prior[3]
-    both = (1 - far) * prior[3] + far * _FAR_SCALED * shifted
-    return np.array([prior[0], shifted - both, prior[2], both])
-
-
-def _hypotheses(prior: Array, shift: Array, scale: Array) -> Array:
-    """Return posterior probabilities of hypotheses of devices, given logarithms of evidence."""
-    log = np.log(np.maximum(prior, 1e-300)) + np.stack([0 * shift, shift, scale, shift + scale], 1)
-    chances = np.exp(log - log.max(axis=1, keepdims=True)) * (prior > 0)
-    return np.asarray(chances / chances.sum(axis=1, keepdims=True))
+    """Return prior probabilities: no shift or one of a size, by no scale or one of a size."""
+    away = np.log(_SCALE_SDS / (_SCALE_OF_SHIFT * _SHIFT_SDS)[:, None]) / _LOG_FACTOR
+    sizes = np.exp(-0.5 * away**2)
+    sizes *= (1 - _ANY_SIZE) / sizes.sum(axis=1, keepdims=True)
+    sizes += _ANY_SIZE / len(_SCALE_SDS)
+    shifted = (1 - _PURE) * _SHIFT_WEIGHTS[:, None]
+    beside = np.column_stack([1 - _SCALED, _SCALED[:, None] * sizes]) * shifted
+    table = np.vstack([np.r_[0.0, np.full(len(_SCALE_SDS), _PURE / len(_SCALE_SDS))], beside])
+    table[1:] *= may_shift
+    table[:, 1:] *= may_scale
+    table *= _DIFFERS / max(table.sum(), 1e-300)
+    table[0, 0] = 1 - table.sum()
+    return table
 
 
 def _from_others(start: Array, found: Array) -> Array:
     """Return what is usual, and what was found of all other devices, as weights for each."""
     counts = _PSEUDO_DEVICES * start + found.sum(axis=0) - found
-    return np.asarray(counts / counts.sum(axis=1, keepdims=True))
+    return np.asarray(counts / counts.sum(axis=(1, 2), keepdims=True))
 
 
 @dataclass(frozen=True)
 class _Level:
-    """What features say of effects of one kind of a device, if it has any."""
+    """What features say of effects of one kind of a device, by their sizes."""
 
-    log_evidence: float  # against none
-    weights: Array  # of their sizes
-    mean: Array  # (n_features,)
-    square: Array  # (n_features,): means of squares
-    kept: Array  # (n_features,): mean shares of the estimates
+    log_evidence: Array  # (n_sizes,): against none
+    # (3, n_features, n_sizes): means, means of squares, and mean shares of the estimates
+    moments: Array
 
 
 @dataclass(frozen=True)
@@ -305,9 +296,9 @@ class _Sizes:
     """Sizes that effects may have, in the order of their standard deviations."""
 
     sd: Array
-    weights: Array
-    far: Array  # weights for devices that are far apart
+    usual: float  # what is usual of their squares
     precision: Array  # of the normal distributions that each is a mixture of
+    noise_in_common: bool = False  # whether features with correlated rows err to the same side
 
 
 class _Effects:
@@ -319,9 +310,7 @@ class _Effects:
         self.pulled = pulled & (self.var > 0)
         p, k = estimate.shape
         self.n_devices = k + (k > 1)
-        self.weights = np.tile(sizes.weights, (self.n_devices, 1))
-        usual = float(sizes.weights @ sizes.sd**2) / 2
-        self.tau2 = np.full((p, self.n_devices), usual)
+        self.tau2 = np.full((p, self.n_devices), sizes.usual)
         self.x, self.c = estimate, self.var
         self.free = (_FREE * self.var + 1) * ~self.pulled
 
@@ -357,51 +346,41 @@ class _Effects:
         """Return which features of a device are pulled."""
         return self.pulled[:, b] if b < self.d.shape[1] else self.pulled.any(axis=1)
 
-    def level(
-        self, b: int, share: float, far: float = 0.0, exact: "_Profile | None" = None
-    ) -> _Level:
-        """Average over sizes of a device's effects, and over how many of its features have any.
-
-        `far` is how likely it is that the device does not replace the reference.
-        """
-        at, zero = self.at(b), np.zeros((3, len(self.d)))
+    def level(self, b: int, share: float, exact: "_Profile | None" = None) -> _Level:
+        """Return what is found of a device's effects, over how many of its features have any."""
+        at, n_sizes = self.at(b), len(self.sizes.sd)
+        moments = np.zeros((3, len(self.d), n_sizes))
         if not at.any():
-            return _Level(0.0, self.sizes.weights, *zero)
+            return _Level(np.zeros(n_sizes), moments)
         x, c = self.x[at, b], self.c[at, b]
         log, kept, square = _normal(x, c, self.sizes)
         mean = kept * x[:, None]
         if exact is not None:
             log, mean, square = exact.integrate(x, c, self.sizes, at)
-        prior, total, own = (1 - far) * self.weights[b] + far * self.sizes.far, [], []
         several = _SHARE_WEIGHTS if len(self.d) > 1 else np.array([0.0, 1.0])
+        total, own = [], []
         for part, weight in zip(_SHARES, several):
             either = np.logaddexp(np.log(part) + log, np.log(max(1 - part, 1e-300)))
             own.append(np.exp(np.log(part) + log - either))
-            total.append(share * either.sum(axis=0) + np.log(np.maximum(prior * weight, 1e-300)))
-        most = np.max(total)
-        weights = np.exp(np.array(total) - most)
-        evidence, weights = most + np.log(weights.sum()), weights / weights.sum()
-        for place, table in zip(zero, (mean, square, kept)):
-            place[at] = sum((table * mine) @ w for mine, w in zip(own, weights))
-        return _Level(float(evidence), weights.sum(axis=0), *zero)
+            total.append(share * either.sum(axis=0) + np.log(max(weight, 1e-300)))
+        if self.sizes.noise_in_common:
+            total[-1] += _differences(x, c, self.sizes, share * len(x))
+        evidence = np.logaddexp(*total)
+        shares = np.exp(np.array(total) - evidence)
+        moments[:, at] = sum(mine * w for mine, w in zip(own, shares)) * [mean, square, kept]
+        return _Level(evidence, moments)
 
-    def learn(self, levels: Any, chance: Array) -> None:
-        """Take over what was found of all devices, and how likely it is that there are effects."""
-        self.levels, self.chance = levels, chance
-        kept = np.column_stack([one.kept for one in levels]) * chance
+    def learn(self, moments: Array) -> None:
+        """Take over means, mean squares and shares kept of all devices: (3, n_features, .)."""
+        self.mean, self.square, kept = moments
         kept = np.minimum(kept, 1 - 1e-6)
         self.tau2 = self.c * kept / (1 - kept)
-        found = chance[:, None] * [one.weights for one in levels]
-        self.weights = _from_others(self.sizes.weights, found)
 
     def result(self) -> tuple[Array, Array]:
         """Return means and variances of differences from the reference."""
         k = self.d.shape[1]
-        mean, square = (
-            np.column_stack([getattr(one, name) for one in self.levels[:k]]) * self.chance[:k]
-            for name in ("mean", "square")
-        )
-        variance = np.maximum(square - mean**2, 0.0)
+        mean = self.mean[:, :k]
+        variance = np.maximum(self.square[:, :k] - mean**2, 0.0)
         if k > 1:
             mean = self.moved + self.passed * self.x[:, :k] + (1 - self.passed) * mean
             variance = self.rest + (1 - self.passed) ** 2 * variance
@@ -414,8 +393,38 @@ def _t_precisions() -> Array:
     return np.asarray(gammaincinv(half, (np.arange(_T_NODES) + 0.5) / _T_NODES) / half)
 
 
-_SHIFTS = _Sizes(_SHIFT_SDS, _SHIFT_WEIGHTS, _SHIFT_WEIGHTS, _t_precisions())
-_SCALES = _Sizes(_SCALE_SDS, _SCALE_WEIGHTS, _FAR_WEIGHTS, np.ones(1))
+_SHIFTS = _Sizes(_SHIFT_SDS, float(_SHIFT_WEIGHTS @ _SHIFT_SDS**2) / 2, _t_precisions())
+_SCALES = _Sizes(_SCALE_SDS, float(np.mean(_SCALE_SDS**2)) / 2, np.ones(1), noise_in_common=True)
+
+
+def _differences(x: Array, c: Array, sizes: _Sizes, number: float) -> Array:
+    r"""Return what differences between features add to their evidence, for each size.
+
+    Errors of log-scales correlate by the squared correlation of features, whose mean is
+    :math:`\rho = (d / n - 1) / (d - 1)` if d features count as n. With :math:`z = x / \sqrt c` and
+    :math:`a = \tau^2 / c`, the mean of z has the variance :math:`\rho + (1 - \rho + a) / d` and
+    each of the differences from it :math:`1 - \rho + a` if effects of features are independent. If
+    they are one gain, with the probability g, the variances are :math:`\rho + (1 - \rho) / d + a`
+    and :math:`1 - \rho`. The result is the evidence of the mean and of min(4 n, d - 1) differences,
+    averaged over both, against that of n independent features.
+    """
+    d = len(x)
+    number = min(number, d)
+    if d == 1:
+        return np.zeros(len(sizes.sd))
+    rho = (d / number - 1) / (d - 1)
+    z, a = x / np.sqrt(c), np.asarray(np.mean(sizes.sd**2 / c[:, None], axis=0))
+
+    def evidence(square: Any, noise: float, effect: Array) -> Array:
+        """Return the logarithm for a square whose mean is the noise, or that and an effect."""
+        more = effect / noise
+        return np.asarray(0.5 * (float(square) / noise * more / (1 + more) - np.log1p(more)))
+
+    own = max(1 - rho, 1e-3)
+    middle = [evidence(np.mean(z) ** 2, rho + own / d, effect) for effect in (a / d, a)]
+    rest = min(_REST * number, d - 1) * evidence(np.var(z, ddof=1), own, a)
+    either = np.logaddexp(np.log(1 - _GAIN) + middle[0] + rest, np.log(_GAIN) + middle[1])
+    return np.asarray(either - number * evidence(np.mean(z**2), 1.0, a))
 
 
 def _normal(x: Array, c: Array, sizes: _Sizes) -> tuple[Array, Array, Array]:
