@@ -259,3 +259,21 @@ def test_the_error_of_a_line_has_what_a_curve_finds_beyond_it(sensor):
         assert 1 / 1.6 < np.mean(shown[kind]) / np.mean(true[kind]) < 1.6
     assert verdicts["monotone"].count("better") >= 2
     assert np.mean(shown["monotone"]) < 0.8 * np.mean(shown["location-scale"])
+
+
+def test_a_suspected_curve_of_many_rows_given_a_number_is_looked_at():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(2, 13_000))
+    reference = z[1] + rng.normal(size=13_000)
+    query = np.arcsinh(z[0] + rng.normal(size=13_000))
+    with pytest.warns(UserWarning, match="Not a straight line"):
+        ConDoAdapter().fit_pair(query[:, None], reference[:, None], z[0], z[1])
+
+
+def test_transform_of_a_matrix_finds_no_errors():
+    rng = np.random.default_rng(0)
+    query, reference = rng.normal(size=(2, 60, 2))
+    adapter = ConDoAdapter("affine", divergence="ot").fit_pair(query, reference)
+    adapter.transform(query)
+    assert callable(vars(adapter.map_)["_errors"])
+    assert adapter.transform(query, return_std=True)[1].shape == (60, 2)
