@@ -531,8 +531,8 @@ class ConDoAdapter(Adapter):
     def _fit_statistics(self, statistics: Statistics, notes: list[Note]) -> "ConDoAdapter":
         return self.fit_domains(as_domains(statistics, self.reference), notes=notes)
 
-    def _fitted(self) -> tuple[Mapping[Any, Map], Mapping[Any, StandardErrors | None]]:
-        return {self._labels[0]: self.map_}, {self._labels[0]: self.errors_}
+    def _fitted(self) -> Mapping[Any, Map]:
+        return {self._labels[0]: self.map_}
 
     def _place(self, domain: Any, table: Table) -> tuple[Array, Array | None]:
         code = np.zeros(table.n_rows, dtype=np.intp)

@@ -259,3 +259,21 @@ def test_the_error_of_a_line_has_what_a_curve_finds_beyond_it(sensor):
         assert 1 / 1.6 < np.mean(shown[kind]) / np.mean(true[kind]) < 1.6
     assert verdicts["monotone"].count("better") >= 2
     assert np.mean(shown["monotone"]) < 0.8 * np.mean(shown["location-scale"])
+
+
+def test_a_suspected_curve_of_many_rows_given_a_number_is_looked_at(monkeypatch):
+    # equal variances are found from 20,000 of these rows, the curve is looked for in all
+    monkeypatch.setattr("condokit.fit.fit_map.suspected", lambda *_: np.array([0]))
+    z = np.random.default_rng(0).normal(size=(2, 13_000))
+    query, reference = z + np.random.default_rng(1).normal(size=z.shape)
+    adapter = ConDoAdapter().fit_pair(query[:, None], reference[:, None], z[0], z[1])
+    assert adapter.map_.scale[0] == pytest.approx(1, abs=0.05)
+
+
+def test_transform_of_a_matrix_finds_no_errors():
+    rng = np.random.default_rng(0)
+    query, reference = rng.normal(size=(2, 60, 2))
+    adapter = ConDoAdapter("affine", divergence="ot").fit_pair(query, reference)
+    adapter.transform(query)
+    assert callable(vars(adapter.map_)["_errors"])
+    assert adapter.transform(query, return_std=True)[1].shape == (60, 2)

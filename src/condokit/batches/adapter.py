@@ -585,8 +585,8 @@ class BatchAdapter(Adapter):
             raise refusal(text, only=listing(statistics.labels))
         return self.fit_study(as_study(statistics), notes)
 
-    def _fitted(self) -> tuple[Mapping[Any, Map], Mapping[Any, StandardErrors | None]]:
-        return self.maps_, self.errors_
+    def _fitted(self) -> Mapping[Any, Map]:
+        return self.maps_
 
     def _place(self, batch: Any, table: Table) -> tuple[Array, Array | None]:
         return batch_of_rows(batch, table, list(self.maps_)), None

@@ -126,6 +126,13 @@ def fitted(D: Array, Y: Array) -> Array:
     return np.asarray(np.linalg.lstsq(D, Y, rcond=None)[0])
 
 
+def projection(D: Array) -> Callable[[Array], Array]:
+    """Return a function to what a regression on D leaves, for several tables."""
+    left, size, _ = np.linalg.svd(D, full_matrices=False)
+    Q = left[:, size > max(D.shape) * np.finfo(float).eps * size[0]]
+    return lambda Y: Y - Q @ (Q.T @ Y)
+
+
 def left_of(D: Array, Y: Array) -> Array:
     """Return what a regression on D leaves of Y."""
     return Y - D @ fitted(D, Y)

@@ -402,7 +402,7 @@ def refuse_duplicates(X: Any, name: str, hint: str = "") -> None:
     """Refuse a data frame in which two columns have the same name."""
     names: Iterable[Any] = ()
     if nw.dependencies.is_pandas_dataframe(X):
-        names = X.columns
+        names = () if X.columns.is_unique else X.columns
     elif nw.dependencies.is_pyarrow_table(X):
         names = X.column_names
     twice = [column for column, times in Counter(names).items() if times > 1]

@@ -30,8 +30,8 @@ class Adapter(TransformerMixin, BaseEstimator, ABC):
         """Learn from merged statistics; what is warned of is added to the notes."""
 
     @abstractmethod
-    def _fitted(self) -> tuple[Mapping[Any, Map], Mapping[Any, StandardErrors | None]]:
-        """Return the maps and their errors by label."""
+    def _fitted(self) -> Mapping[Any, Map]:
+        """Return the maps by label."""
 
     @abstractmethod
     def _place(self, label: Any, table: Table) -> tuple[Array, Array | None]:
@@ -121,12 +121,15 @@ class Adapter(TransformerMixin, BaseEstimator, ABC):
 
     def _transform(self, X: Any, label: Any, return_std: bool) -> Any:
         """Map rows by the maps of their labels; add the standard errors of that if wanted."""
-        maps, errors = self._fitted()
+        maps = self._fitted()
         # set_output puts an array into a container of its own
         configured = getattr(self, "_sklearn_output_config", {}).get("transform")
         as_array = (configured or get_config()["transform_output"]) != "default"
         found = self._apply(X, label, maps, None, as_array)
-        return (found, self._apply(X, label, maps, errors, as_array)) if return_std else found
+        if not return_std:  # errors of matrices are found when they are asked for, slowly
+            return found
+        errors = {name: one.errors for name, one in maps.items()}
+        return found, self._apply(X, label, maps, errors, as_array)
 
     def _apply(
         self,

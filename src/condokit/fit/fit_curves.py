@@ -10,7 +10,7 @@ from condokit.checks import Array, refusal
 from condokit.compare.comparison import Comparison
 from condokit.compare.overlap import overlap_weights
 from condokit.data.arrays import ones_for_zeros
-from condokit.data.covariates import design, left_of
+from condokit.data.covariates import design, projection
 from condokit.data.missing import same_gaps
 from condokit.data.study import Study
 from condokit.data.subsets import subsample_sides
@@ -53,11 +53,15 @@ def suspected(domains: Study, scale: Array, offset: Array) -> Array:
         return np.empty(0, dtype=np.intp)
     known = ~np.isnan(X)
     X = np.where(known, X, X.mean(axis=0, where=known))
-    e = left_of(D, X)
+    off = projection(D)
+    e = off(X)
     unit = ones_for_zeros(e.std(axis=0))
     e, t = (np.clip(part / unit, -_CUT, _CUT) for part in (e, X - X.mean(axis=0)))
-    q = left_of(D, is_query.astype(float)[:, None])
-    scores = [left_of(D, k * t ** max(k - 1, 0) - e * t**k) for k in range(4)]
+    q = off(is_query.astype(float)[:, None])
+    scores, power = [off(-e)], np.ones_like(t)
+    for k in range(1, 4):
+        slope, power = k * power, power * t
+        scores.append(off(slope - e * power))
     found = np.zeros(len(unit))
     for k, score in enumerate(scores):
         for other in scores[:k]:
@@ -171,8 +175,10 @@ class _Law:
             law = law_of(rows, rows.values(), self.fixed, discrete)
             U, self.penalty = law.frame.columns(law.design)
             self.D, self.n_effective, noise = U[taken], law.n_effective, law.noise
-            own = noise.columns[taken] if len(noise.columns) == len(U) else noise.columns
-            self.noise = replace(noise, category=noise.category[taken], columns=own)
+            if noise.empty:  # perhaps of some of the rows alone
+                noise = NoiseModel.of_levels(at.category, at.n_categories, False)
+            columns = noise.columns[taken]
+            self.noise = replace(noise, category=noise.category[taken], columns=columns)
         self.leverage = _Rest(self, self.weights).leverage
 
     def precision(self, X: Array, features: Array) -> Array:

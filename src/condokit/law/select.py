@@ -111,11 +111,10 @@ class Selector:
         value, vector = np.linalg.eigh((left + left.T) / 2)
         value = np.maximum(value, 0.0)
         turned = (vector.T @ cross) ** 2
-        gain, dof = np.empty(len(self.grid)), float(self.start.dof[0])
-        for i, theta in enumerate(self.grid):
-            explained = (theta / (1 + theta * value)) @ turned / square
-            log = np.log1p(-np.minimum(explained, 1 - 1e-12)).mean()
-            gain[i] = -0.5 * dof * log - 0.5 * np.log1p(theta * value).sum()
+        size, dof = self.grid[:, None] * value, float(self.start.dof[0])
+        explained = (self.grid[:, None] / (1 + size)) @ turned / square
+        log = np.log1p(-np.minimum(explained, 1 - 1e-12)).mean(axis=1)
+        gain = -0.5 * dof * log - 0.5 * np.log1p(size).sum(axis=1)
         best = int(gain.argmax())
         return float(gain[best] * self.n_effective - self.costs[k]), float(self.grid[best])
 
@@ -174,7 +173,9 @@ def select(
     edges = np.cumsum([0, *(part.shape[1] for part in parts)])
     columns = [np.arange(a, b) for a, b in zip(edges[:-1], edges[1:])]
     costs = np.array([block.cost for block in scaled])
-    gram = WPhi.T @ Phi
+    if subjects is None:  # half of the work, if both factors are one
+        Phi *= root
+    gram = Phi.T @ (Phi if subjects is None else WPhi)
     selector = Selector(gram, cross, start, rows, fixed, n_effective, columns, costs)
     shares = selector.run([k for k, block in enumerate(scaled) if block.always])
     chosen = tuple(scaled[k] for k in shares)

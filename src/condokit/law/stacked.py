@@ -359,7 +359,7 @@ def _reduce_levels(at: Stacked, precision: Array | None) -> Reduced:
     for table, own in ((gram, n), (C, y)):
         table[diagonal, diagonal] += own.sum(0)
     S[diagonal, diagonal] += (at.cells @ (wX * at.X)).reshape(L, K, -1).sum(0)
-    B = np.moveaxis(_inverse(np.moveaxis(gram[np.ix_(others, others)], 2, 0)), 0, 2)
+    B = _inverse(gram[np.ix_(others, others)].transpose(2, 0, 1)).transpose(1, 2, 0)
     f, C = f[:, others], np.swapaxes(C[others], 0, 1)
     T, of_level = _products(C, B), _products(B, f)
     T_level = np.swapaxes(mean, 0, 1) - _products(T, f)
@@ -375,8 +375,7 @@ def _reduce_levels(at: Stacked, precision: Array | None) -> Reduced:
 
 def _products(A: Array, B: Array) -> Array:
     """Return sums over the second axis of products: (a, r, d) and (b, r, d) give (a, b, d)."""
-    first, second = np.moveaxis(A, 2, 0), np.moveaxis(B, 2, 0)
-    return np.moveaxis(first @ np.swapaxes(second, 1, 2), 0, 2)
+    return (A.transpose(2, 0, 1) @ B.transpose(2, 1, 0)).transpose(1, 2, 0)
 
 
 def _inverse(gram: Array, penalty: Array | float = 0.0) -> Array:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
-from scipy.stats import rankdata
 from sklearn.metrics import silhouette_score
 
 from condokit.checks import Array
@@ -327,9 +326,10 @@ class _Classifier:
         crosses = [part.T @ y[mine] for part, mine in zip(parts, self.folds)]
         gram, cross = sum(grams), sum(crosses)
         ridge = _RIDGE * np.eye(len(gram)) * max(float(np.trace(gram)) / len(gram), 1e-12)
-        predicted = np.empty(labels.shape)
-        for part, mine, own, there in zip(parts, self.folds, grams, crosses):
-            predicted[mine] = part @ np.linalg.solve(gram - own + ridge, cross - there)
+        predicted, rest = np.empty(labels.shape), gram + ridge
+        found = np.linalg.solve(rest - np.stack(grams), cross - np.stack(crosses))
+        for part, mine, slopes in zip(parts, self.folds, found):
+            predicted[mine] = part @ slopes
         return np.array([area_within(*pair, self.cell) for pair in zip(predicted.T, labels.T)])
 
 
@@ -339,7 +339,13 @@ def area_within(score: Array, label: Array, cell: Array) -> float:
     This is the area under the curve by ranks, of which equal scores share the mean.
     """
     size, n_query = np.bincount(cell), np.bincount(cell, label)
-    rank = rankdata(cell * (len(cell) + 1.0) + rankdata(score)) - (np.cumsum(size) - size)[cell]
+    order = np.lexsort((score, cell))
+    s, c = score[order], cell[order]
+    first = np.append(True, (s[1:] != s[:-1]) | (c[1:] != c[:-1]))  # of equal ones
+    edges = np.append(np.flatnonzero(first), len(s))
+    rank = np.empty(len(s))
+    rank[order] = ((edges[:-1] + edges[1:] + 1) / 2)[np.cumsum(first) - 1]
+    rank -= (np.cumsum(size) - size)[cell]
     won = np.bincount(cell, rank * label) - n_query * (n_query + 1) / 2
     n_pairs = (n_query * (size - n_query)).sum()
     return float(won.sum() / n_pairs) if n_pairs > 0 else 0.5
