@@ -55,7 +55,8 @@ def error_of(shift, error):
 def test_p_values_are_those_of_half_the_shift():
     shift = np.array([1.0, 0.5, 0.1])
     [columns] = judge([error_of(shift, 0.2)], [[]])
-    expected = [ndtr(-2.5), ndtr(-1.25), 2 * ndtr(-0.5)]  # the last by chance, without a shift
+    p = np.array([ndtr(-h / 0.4) + ndtr(-3 * h / 0.4) for h in shift])
+    expected = [3 * p[0], 3 * p[1] / 2, p[2]]  # one of three, of two, of one
     np.testing.assert_allclose(columns["p_better"], expected)
     assert columns["verdict"] == ["better", "cannot tell", "cannot tell"]
     assert "smaller than its uncertainty" in columns["reason"][1]

@@ -14,7 +14,6 @@ from condokit.batches.estimate import (
     expected_errors,
     identity,
     is_joint,
-    shared,
     some_rows,
     towards_centre,
     unit_of,
@@ -50,7 +49,7 @@ from condokit.maps.base import Map
 from condokit.maps.lazily import map_lazily_by
 from condokit.maps.profile import Check, check, profile
 from condokit.maps.provenance import check_provenance
-from condokit.maps.standard_errors import DiagonalErrors, StandardErrors, of_rows
+from condokit.maps.standard_errors import DiagonalErrors, StandardErrors, common_shares, of_rows
 from condokit.statistics.domains import as_study
 from condokit.statistics.gather import Statistics
 
@@ -390,7 +389,8 @@ class BatchAdapter(Adapter):
             unit = unit_of(rows[study.labels.index(centre)], self.maps_[centre])
             facts = with_errors(facts, expected_errors(new_map, errors, rows[new[0]], unit))
         else:  # of the maps of a file errors of values are known, not those of each map
-            carried = shared(share, np.array([before[k].error_after for k in others]))
+            after = np.array([before[k].error_after for k in others])
+            carried = np.sqrt(common_shares(share) @ after**2)
             own_errors = facts.error_before, facts.error_after
             facts = with_errors(facts, [float(np.hypot(one, carried)) for one in own_errors])
         self.maps_ = {**self.maps_, label: new_map.with_errors(errors)}

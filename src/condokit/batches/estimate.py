@@ -39,12 +39,6 @@ class Estimate:
     facts: dict[str, Any]
 
 
-def shared(shares: Array, errors: Array) -> float:
-    """Return the error of rows of several batches together; see `standard_errors.of_rows`."""
-    own = shares * errors
-    return float(np.sqrt(0.5 * (own**2).sum() + 0.5 * own.sum() ** 2))
-
-
 def is_joint(joint: Any, one: ConDoAdapter, study: Study) -> bool:
     """Tell whether batches are estimated together; refuse what cannot be."""
     check_word("'joint'", joint, ("auto", True, False))  # type: ignore[arg-type]

@@ -155,6 +155,7 @@ def posterior(solution: Solution, unit: Array) -> tuple[Solution, Posterior]:
         image=found.image[:, 0],
         se_log_scale=np.sqrt(found.var_log[:, 0]),
         se_image=np.sqrt(found.var_image[:, 0]),
+        plain=solution,
     )
     return settled, found
 

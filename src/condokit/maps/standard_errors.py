@@ -350,15 +350,20 @@ def averaged(maps: Sequence[Any], weights: Array, both: Any) -> StandardErrors |
     return total
 
 
-def of_rows(maps: Sequence[Any], shares: Array) -> StandardErrors | None:
-    r"""Return the errors of rows that several maps moved to one reference, as far as these tell.
+def common_shares(shares: Array) -> Array:
+    r"""Return how often variances of maps to one reference count in that of their rows together.
 
-    Maps to one reference have about half of the variance of their errors in common, that of the
-    reference's rows. Errors e of maps with shares w of the rows then have the variance
+    Such maps have about half of the variance of their errors in common, that of the reference's
+    rows. Errors e of maps with shares w of the rows then have the variance
     :math:`\tfrac12 \sum w^2 e^2 + \tfrac12 (\sum w e)^2`, which is at most, and for equal errors
     is, :math:`\tfrac12 \sum (w^2 + w) e^2`.
     """
-    known, times = [one.errors for one in maps], (shares**2 + shares) / 2
+    return (shares**2 + shares) / 2
+
+
+def of_rows(maps: Sequence[Any], shares: Array) -> StandardErrors | None:
+    """Return the errors of rows that several maps moved to one reference, as far as these tell."""
+    known, times = [one.errors for one in maps], common_shares(shares)
     if any(one is None for one in known):
         return None
     back = [one.inverse() for one in maps]

@@ -53,6 +53,7 @@ class Solution:
     # (n_features,): covariance of log scale and image that skewed data leave; None if neglected
     covariance: Array | None = None
     evidence: Evidence | None = None
+    plain: "Solution | None" = None  # the map that it was pulled from
     curves: "Curves | None" = None  # what the line is bent to
     # what was found of the law of features given confounders, for the report
     law: dict[str, Any] = field(default_factory=dict)

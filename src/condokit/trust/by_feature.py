@@ -1,12 +1,18 @@
 r"""A verdict for every feature of every site, with false discoveries controlled.
 
-The null hypothesis of a feature is that its map does not lower the systematic error. With G the
-mean of :math:`before^2 - after^2` and v its variance (`SystematicError`), :math:`z = G / \sqrt v`
-and p is :math:`\Phi(-z)`: the posterior probability of the null. For a shift h that was estimated
-with a standard error s, z is :math:`|h| / 2s`, since the map is wrong by more than nothing is where
-the true shift is below h / 2. A feature without any shift has :math:`|h| / s = 2z` by chance with a
-probability of :math:`2 \Phi(-2z)`; of these Benjamini and Hochberg's procedure over all features of
-all sites makes adjusted ones. The larger of the two counts.
+The null hypothesis of a feature is that its map does not lower the systematic error. What a map
+gains, :math:`before^2 - after^2`, is linear in the true map, so that the plain one, which nothing
+pulls, estimates it without bias (`SystematicError.told`): by G, with a variance v, where the map
+moves values by M squared. Then
+
+.. math:: p = \Phi(-G / \sqrt v) + \Phi(-(G + 2M) / \sqrt v).
+
+For a shift h, of which d is the plain estimate with a standard error s, that is the probability of
+one as large as d, in either direction, where the truth is h / 2, below which the map is wrong by
+more than nothing is. It is at most t with a probability of at most t, whether h was pulled or not.
+Benjamini and Hochberg's procedure over all features of all sites makes adjusted ones of these. A
+feature is better if besides, by the mean and variance of what is believed,
+:math:`\Phi(-z)` is as small: a gain that is likely, but next to nothing, is none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,15 +64,14 @@ def in_doubt(gain: float, variance: float, before: float, after: float) -> str:
 
 def judge(errors: Sequence[SystematicError | None], doubts: Sequence[Sequence[str]]) -> list[Any]:
     """Return columns with the verdict, adjusted p-value and reason of all features, by site."""
-    gains = [np.zeros(0) if e is None else e.before - e.after for e in errors]
-    spreads = [np.zeros(0) if e is None else np.sqrt(e.variances[2]) for e in errors]
-    gain, sd = np.concatenate(gains), np.concatenate(spreads)
-    flat = sd <= 1e-9 * ones_for_zeros(np.abs(gain))
-    z = np.where(flat, _SURE * np.sign(gain), gain / ones_for_zeros(np.where(flat, 0.0, sd)))
-    by_chance = np.where(z > 0, 2 * ndtr(-2 * np.abs(z)), 1.0)
-    worse = np.where(flat & (gain == 0), 1.0, ndtr(z))
-    q = [false_discovery_control(one) if len(one) else one for one in (by_chance, worse)]
-    q[0] = np.maximum(q[0], np.where(flat & (gain == 0), 1.0, ndtr(-z)))
+    parts = [[np.zeros(0)] * 5 if e is None else [*e.told, *e.believed] for e in errors]
+    gain, variance, moved, mean, of_mean = (np.concatenate(one) for one in zip(*parts))
+    q = []
+    for own in (gain, -gain):
+        both = [ndtr(-_in_errors(one, variance)) for one in (own, own + 2 * moved)]
+        p = np.where(own > 0, np.minimum(sum(both), 1.0), 1.0)
+        q.append(false_discovery_control(p) if len(p) else p)
+    q[0] = np.maximum(q[0], np.where(mean == 0, 1.0, ndtr(-_in_errors(mean, of_mean))))
     found, start = list[Any](), 0
     for error, doubt in zip(errors, doubts):
         if error is None:
@@ -75,6 +80,13 @@ def judge(errors: Sequence[SystematicError | None], doubts: Sequence[Sequence[st
         mine = slice(start, start := start + len(error.before))
         found.append(_judged(error, doubt, q[0][mine], q[1][mine]))
     return found
+
+
+def _in_errors(gain: Array, variance: Array) -> Array:
+    """Return gains in their standard errors."""
+    sd = np.sqrt(variance)
+    flat = sd <= 1e-9 * ones_for_zeros(np.abs(gain))
+    return np.where(flat, _SURE * np.sign(gain), gain / ones_for_zeros(np.where(flat, 0.0, sd)))
 
 
 def _judged(error: SystematicError, doubts: Sequence[str], q: Array, q_worse: Array) -> Any:

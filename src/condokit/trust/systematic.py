@@ -54,6 +54,9 @@ class SystematicError:
     n_effective: float  # as how many independent features these count
     # places of features that are likely no straight line
     curved: Array = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    # what the map takes off the square by the plain map, which nothing pulls, its variance, and
+    # the squares by which the map moves values
+    plain: tuple[Array, Array, Array] | None = None
 
     def rms(self, which: int) -> tuple[float, tuple[float, float]]:
         """Return the root of the mean square over features (0 before, 1 after), its interval."""
@@ -64,6 +67,17 @@ class SystematicError:
         half = (square / sd) ** 2  # of the degrees of freedom of chi-squared
         low, high = np.sqrt(square / half * gammaincinv(half, [0.025, 0.975]))
         return float(size), (float(low), float(high))
+
+    @property
+    def believed(self) -> tuple[Array, Array]:
+        """What the map takes off the square of every feature, and its variance."""
+        return self.before - self.after, self.variances[2]
+
+    @property
+    def told(self) -> tuple[Array, Array, Array]:
+        """The same as data alone tell, and the squares by which the map moves values."""
+        gain, variance = self.believed  # where nothing else is known, of a map that is believed
+        return self.plain or (gain, variance, np.maximum(gain, 0.0))
 
     @property
     def gain(self) -> tuple[float, float]:
@@ -119,18 +133,21 @@ def systematic_error(
     except (ValueError, FloatingPointError):
         return None
     before, of_before = _square((p - x) / unit, s / unit)
+    told = None
     if by_feature:
         after, of_after = _square((p - h) / unit, s / unit)
         gain = _of_gain(believed, x, h)
         gain[curved] += _of_curved_gain(x[:, curved], (2 * np.abs(h - x) * s)[:, curved])
         gain = gain / unit**4
+        told = _told(believed.plain or believed, x, h, unit)
+        told[0][curved], told[1][curved] = (before - after)[curved], gain[curved]
     else:
         after, of_after = _square((left - h) / unit, own / unit)
         gain = of_before + of_after
     known = believed.evidence
     n_effective = float(len(unit)) if known is None else known.n_effective
     variances = of_before, of_after, gain
-    return SystematicError(unit, before, after, variances, n_effective, curved)
+    return SystematicError(unit, before, after, variances, n_effective, curved, told)
 
 
 def _bend(found: tuple[Array, Curves] | None, x: Array, p: Array, s: Array) -> Array:
@@ -156,6 +173,14 @@ def _of_gain(solution: Solution, x: Array, h: Array) -> Array:
     shift = 2 * (h - x).mean(axis=0) * np.asarray(solution.se_image)
     away = (h - x) * solution.scale * (x - solution.centre)
     return shift**2 + (2 * away.mean(axis=0) * np.asarray(solution.se_log_scale)) ** 2
+
+
+def _told(plain: Solution, x: Array, h: Array, unit: Array) -> tuple[Array, Array, Array]:
+    """Return what a map gains by the plain one, the variance of that, and by how much it moves."""
+    image = plain.image + plain.scale * (x - plain.centre)
+    gain = ((image - x) ** 2 - (image - h) ** 2).mean(axis=0) / unit**2
+    variance = _of_gain(plain, x, h) * np.asarray(plain.widening) ** 2 / unit**4
+    return gain, variance, ((h - x) ** 2).mean(axis=0) / unit**2
 
 
 def _of_curved_gain(x: Array, sd: Array) -> Array:
