@@ -256,7 +256,7 @@ def test_bad_input_is_refused_by_name(tmp_path):
     assert stats.n_rows == before
     with pytest.raises(ValueError, match="'age' is continuous"):
         ConDoAdapter(reference="A", divergence="reverse-kl").fit_statistics(stats)
-    with pytest.warns(UserWarning, match="'age' are written for lines with one bend alone"):
+    with pytest.warns(UserWarning, match="'age' are written for lines with one bend only"):
         stats.save(tmp_path / "a.json")
     document = json.loads((tmp_path / "a.json").read_text())
     document["continuous"]["level"] += 1

@@ -13,7 +13,7 @@ from condokit.cli.tables import confounder_kinds, kind_of, open_source, roles_of
 from condokit.data.measurements import told
 from condokit.io.formats import arrow, check_names, is_number
 from condokit.io.progress import watched
-from condokit.statistics.domains import together
+from condokit.statistics.domains import merge_parts
 from condokit.statistics.file import MIN_POWERS, document_of
 from condokit.statistics.gather import Statistics, heavy_features
 from condokit.statistics.reveals import facts_of, words
@@ -149,7 +149,7 @@ def read_sites(options: dict[str, Any]) -> tuple[list[Statistics], Any]:
     given = next((label for label in labels if str(label) == given), given)  # 1 is written "1"
     names = {given, *(part.reference for part in parts)} - {None, ""}
     if len(labels) < 2:
-        together(parts)  # which says if one was given twice
+        merge_parts(parts)  # which says if one was given twice
         raise ValueError(f"All statistics are of {listing(labels)}: there is nothing to compare.")
     if len(names) > 1:
         raise click.UsageError(

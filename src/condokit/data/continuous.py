@@ -32,7 +32,7 @@ class Continuous:
         self.level = np.full(n_groups, basis.n_bent)
         self.spots: Spots | None = None  # where rows lie, if that is asked for
         # of features in `robust`: the rows that count most in their sums; see `most_weight`
-        self.crowds: dict[int, list[Array]] = {}
+        self.influential: dict[int, list[Array]] = {}
 
     def restrict(self, level: Array | int) -> None:
         """Forget the functions above a level."""
@@ -99,17 +99,17 @@ class Continuous:
             w = t if weights is None else t * weights[rows]
             found[j].update(x[rows, None], Phi[rows], g, w)
             away = Phi[rows] - found[j].mean[g, : one.n_columns]
-            self._note_crowd(j, away, w, label[g])
+            self._keep_influential(j, away, w, label[g])
             found[j].share(label)
         self.robust = found
 
-    def _note_crowd(self, j: int, away: Array, w: Array, label: Array) -> None:
+    def _keep_influential(self, j: int, away: Array, w: Array, label: Array) -> None:
         """Note the rows that count most in sums with weights."""
-        self.crowds[j] = []
+        self.influential[j] = []
         for name in np.unique(label):
             mine = (w[:, None] * away)[label == name]
             U = whitened(mine, mine.T @ mine)
-            self.crowds[j].append(U[foremost(U)])
+            self.influential[j].append(U[foremost(U)])
 
     def cumulants(self) -> tuple[Array, Array, Array]:
         """Return the variance that columns leave, that which they explain, and its fourth cumulant.
@@ -144,7 +144,7 @@ class Continuous:
             if j not in self.robust:
                 self.robust[j] = GroupedProducts(len(self.bins), one.n_columns, 1)
             self.robust[j].merge(one, place)
-            self.crowds[j] = [*self.crowds.get(j, []), *other.crowds.get(j, [])]
+            self.influential[j] = [*self.influential.get(j, []), *other.influential.get(j, [])]
         to = np.arange(len(other.bins)) if place is None else place
         np.add.at(self.bins, to[to >= 0], other.bins[to >= 0])
         if self.spots is not None and other.spots is not None:
@@ -159,7 +159,7 @@ class Continuous:
         new.spots = self.spots and Spots(self.basis.ranges)
         new.merge(self)
         new.robust = {j: one.resized(n_groups) for j, one in self.robust.items()}
-        new.crowds = dict(self.crowds)
+        new.influential = dict(self.influential)
         return new
 
     def of(self, features: Array) -> "Continuous":
@@ -169,7 +169,7 @@ class Continuous:
         part.level, part.spots = self.level, self.spots
         number = {j: k for k, j in enumerate(features.tolist())}
         part.robust = {number[j]: one for j, one in self.robust.items() if j in number}
-        part.crowds = {number[j]: one for j, one in self.crowds.items() if j in number}
+        part.influential = {number[j]: one for j, one in self.influential.items() if j in number}
         return part
 
     def shielded(self, kept: list[int], min_cell: int, fewest: int) -> "Continuous":

@@ -52,10 +52,15 @@ class GroupedMoments:
         return self.count[:, None] if self.known is None else self.known
 
     @property
+    def n_values(self) -> Array:
+        """How many values are known of every feature in every group, whether or not some lack."""
+        return np.broadcast_to(self.n, self.mean.shape)
+
+    @property
     def sd(self) -> Array:
-        """Standard deviations of features in groups, by the number of values; 0 of constants."""
-        found = np.sqrt(self.squares / ones_for_zeros(self.n))
-        return np.where(is_constant(found, self.mean), 0.0, found)
+        """Standard deviations of features in groups (divided by n); 0 for constant features."""
+        sd = np.sqrt(self.squares / ones_for_zeros(self.n))
+        return np.where(is_constant(sd, self.mean), 0.0, sd)
 
     def update(
         self, X: Array, groups: Array, weights: Array | None = None, gaps: Array | None = None

@@ -366,7 +366,7 @@ class Study:
         """Refuse features that a batch has no value of, or take those in `common` alone."""
         if self.gaps is None:
             return self
-        absent = np.broadcast_to(self.moments().n, (self.n_domains, self.n_features)) == 0
+        absent = self.moments().n_values == 0
         if not absent.any():
             return self
         if common and not absent.any(axis=0).all():

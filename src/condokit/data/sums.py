@@ -230,7 +230,7 @@ class Sums:
 
     def alike(self) -> Iterator[tuple[Array, Array]]:
         """Yield features with as many known values in every cell, and the rows of such cells."""
-        known = np.broadcast_to(self.moments.n, self.moments.mean.shape)
+        known = self.moments.n_values
         _, number = np.unique(known, axis=1, return_inverse=True)
         number = number.ravel()
         order = np.argsort(number, kind="stable")
