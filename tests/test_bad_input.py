@@ -578,7 +578,7 @@ def test_errors_from_below_are_worded(data, monkeypatch, error):
         raise error
 
     monkeypatch.setattr(PooledLikelihood, "solve", fail)
-    refused("No map could be computed", X_query=data[0], X_reference=data[1],
+    refused("The map could not be computed", X_query=data[0], X_reference=data[1],
             Z_query=data[2], Z_reference=data[3])  # fmt: skip
 
 

@@ -169,7 +169,7 @@ def test_show_tells_in_plain_words_what_a_file_reveals(sites, capsys, monkeypatc
     assert "Left out: 1 cell, 5 rows at most, with fewer than 5 rows (min_cell = 5)" in out
     assert "skewness and kurtosis of features" in out
     assert "rounded to about a tenth of their standard error" in out
-    assert "Nothing was found when condokit tried to compute single rows" in out
+    assert "condokit tried to compute single rows from this file, and failed" in out
     assert "differ by 1 to 4 rows" in out
     facts = json.loads(run(capsys, "show", "A.json", "--json")[1])
     assert facts["masked"] == {"cells": 1, "rows": 5}

@@ -169,7 +169,7 @@ def test_weights_count_rows():
         ({"score_1": 1.2}, "above 0 and at most 1, .* Got 1.2"),
         ({"score_1": "high"}, "or two or more columns"),
         ({"score_1": ["score_2"]}, "or two or more columns"),
-        ({"score": ["score_1", "score_3"]}, "'score_3', which is not among"),
+        ({"score": ["score_1", "score_3"]}, "'score_3', which is not in `confounders`"),
         ({"score_1": 0.1, "x": 0.8}, "'x', which is not a confounder"),
         ({"kind": 0.8}, "'kind', but it is categorical"),
         (0.8, "must be a dictionary"),

@@ -251,7 +251,7 @@ def test_bad_input_is_refused_by_name(tmp_path):
         stats.merge(of_parts(frame, ranges={"age": (0, 99)}))
     old = frame.assign(age=frame.age + 40)
     before = stats.n_rows
-    with pytest.raises(ValueError, match=r"values of 'age' .* out of the declared range 18 to 95"):
+    with pytest.raises(ValueError, match=r"values of 'age' .* outside its declared range 18 to 95"):
         stats.update(old)
     assert stats.n_rows == before
     with pytest.raises(ValueError, match="'age' is continuous"):

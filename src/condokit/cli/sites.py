@@ -10,7 +10,7 @@ import click
 from condokit.checks import listing
 from condokit.cli.outputs import load_map, tell
 from condokit.cli.tables import confounder_kinds, kind_of, open_source, roles_of
-from condokit.data.measurements import told
+from condokit.data.measurements import reasons_in_words
 from condokit.io.formats import arrow, check_names, is_number
 from condokit.io.progress import watched
 from condokit.statistics.domains import merge_parts
@@ -43,7 +43,7 @@ def gather(paths: tuple[str, ...], **options: Any) -> Statistics:
                 names, left = stats.feature_names or [], stats.left
                 tell(f"Features ({len(names)}): {listing(names, 10)}.", False)
                 if left:
-                    tell(f"Left alone: {told(left)}. Choose features with -f.", False)
+                    tell(f"Left alone: {reasons_in_words(left)}. Choose features with -f.", False)
             else:
                 stats.update(rows)
     assert stats is not None

@@ -14,18 +14,20 @@ from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 
 # words of a name: each of the first says enough, the others only where there is no other word
-_TELLING = (
+_LABEL_WORDS = (
     "id ids uid uuid guid mrn age ages date dates datetime timestamp dob birthdate birthday year "
     "code codes barcode zip zipcode postcode subjectid patientid sampleid unnamed"
 )
-_PLAIN = (
+_LABEL_ONLY_WORDS = (
     "index row sample subject subjects patient participant donor person user name no nr num number "
     "label labels target class month day week hour time sex gender"
 )
 # words of the name of a subject: one of the first, and no other than these
-_WHO = "subject subjects patient patients participant donor person individual animal volunteer id "
-_WHO += "ids uid uuid guid mrn subjectid patientid sampleid sample"
-_WHOSE = "no nr num number code codes name label study unique record"
+_SUBJECT_WORDS = (
+    "subject subjects patient patients participant donor person individual animal volunteer id "
+)
+_SUBJECT_WORDS += "ids uid uuid guid mrn subjectid patientid sampleid sample"
+_BESIDE_SUBJECT_WORDS = "no nr num number code codes name label study unique record"
 _NUMBERED = re.compile(r"(\D*)(\d{1,15})(?:\.0)?")
 _WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _BY_NAME, _DATES, _NO_NUMBER = "by its name", "dates", "not a number"
@@ -79,7 +81,7 @@ def measurements(
         raise refusal(
             "It is not clear which columns are features. Not taken: {left}. Name the features: "
             "{@features=}{names:names}, or {@features=}{every:names} for all columns.",
-            left=told(left),
+            left=reasons_in_words(left),
             names=(taken or numbers or list(free))[:20],
             every=["*"],
         )
@@ -141,7 +143,10 @@ def repeated_subjects(study: Study) -> list[str]:
     rows = rows[subsample(len(rows), _MOST_NAMED)]
     for name in study.unused:
         words = {*words_of(name)}
-        by_name = words & {*_WHO.split()} and words <= {*_WHO.split(), *_WHOSE.split()}
+        by_name = words & {*_SUBJECT_WORDS.split()} and words <= {
+            *_SUBJECT_WORDS.split(),
+            *_BESIDE_SUBJECT_WORDS.split(),
+        }
         columns = [table.column("X", name) for table in study.tables]
         if not by_name and (len(rows) > _MOST_UNNAMED or columns[0].dtype.is_numeric()):
             continue
@@ -166,7 +171,7 @@ def names_of_rows(study: Study, *columns: Any) -> Sequence[Any] | None:
     known = [name for name in columns if isinstance(name, str) and name in table.described]
     if not known and index is not None and type(index).__name__ != "RangeIndex":
         return None if callable(index) else index
-    known += [name for name in study.unused if {*words_of(name)} & {*_WHO.split()}]
+    known += [name for name in study.unused if {*words_of(name)} & {*_SUBJECT_WORDS.split()}]
     if not known:
         return None
     values = table.column("X", known[0]).to_list()
@@ -201,12 +206,12 @@ def warn_of_columns(domains: Study, linked: bool) -> None:
         warn("counts", COUNTS, UserWarning, names=listing(names))
     if domains.left:
         text = "Not taken as features: {left}. Name those that are in {@`features`}."
-        warn("not-features", text, UserWarning, left=told(domains.left))
+        warn("not-features", text, UserWarning, left=reasons_in_words(domains.left))
     if few := [c.name for c in domains.continuous if c.may_be_codes]:
         warn("few-levels", FEW_LEVELS, UserWarning, names=listing(few))
 
 
-def told(left: Mapping[str, str]) -> str:
+def reasons_in_words(left: Mapping[str, str]) -> str:
     """Name the columns that are not features, by reason."""
     by_reason: dict[str, list[str]] = {}
     for name, why in left.items():
@@ -217,7 +222,9 @@ def told(left: Mapping[str, str]) -> str:
 def looks_like_a_label(name: str) -> bool:
     """Tell whether a name is that of an identifier, a date, an age, a code or a label."""
     words = set(words_of(name))
-    return bool(words & {*_TELLING.split()} or (words and words <= {*_PLAIN.split()}))
+    return bool(
+        words & {*_LABEL_WORDS.split()} or (words and words <= {*_LABEL_ONLY_WORDS.split()})
+    )
 
 
 def words_of(name: str) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
-from condokit.data.grouped import in_turn
+from condokit.data.grouped import without_repeats
 
 _VALUES = 1 << 18  # numbers that stay in cache
 _FEWEST_ROWS = 256  # of a group at a time, on average
@@ -84,7 +84,7 @@ class GroupedProducts:
         """Add what another object has gathered; its groups go to a `place` each, -1 is nowhere."""
         for j, one in self._apart({*self.own, *other.own}):
             one.merge(other.of(np.array([j])), place)
-        for at, to in in_turn(other.count, place):
+        for at, to in without_repeats(other.count, place):
             self._add(to, *(getattr(other, name)[at] for name in _TABLES))
 
     def _apart(self, features: set[int]) -> "Iterator[tuple[int, GroupedProducts]]":

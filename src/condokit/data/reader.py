@@ -17,15 +17,15 @@ from condokit.data.arrays import sides
 from condokit.data.blocks import Blocks, block_rows, blocks_of, reduce_blocks
 from condokit.data.columns import as_array, factorize, in_order, number_levels
 from condokit.data.confounders import (
-    are_two,
     declared_categorical,
     encode,
-    filled,
-    gathered,
+    fill_gaps,
+    has_two_values,
     may_be_codes,
+    mean_of_repeats,
+    refuse_all_missing,
     refuse_dates,
     refuse_gaps,
-    refuse_unfillable,
 )
 from condokit.data.grouped import GroupedMoments
 from condokit.data.missing import refuse_valueless, with_gaps
@@ -192,7 +192,7 @@ def _with_confounders(study: Study, found: Sequence[RoleColumns], roles: Roles, 
     """
     code, labels, bridge = study.code, study.labels, study.samples
     called = ("query", "reference") if two else labels
-    columns, reliability = gathered([one.confounders for one in found], roles.reliability)
+    columns, reliability = mean_of_repeats([one.confounders for one in found], roles.reliability)
     declared = declared_categorical(roles.categorical, list(columns))
     confounders, keep = [], np.ones(len(code), dtype=bool)
     for name, parts in columns.items():
@@ -202,8 +202,8 @@ def _with_confounders(study: Study, found: Sequence[RoleColumns], roles: Roles, 
         if gaps.any():
             refuse_gaps(name, int(asked.sum()), len(gaps), roles.missing)
             if roles.missing == "impute":
-                refuse_unfillable(name, asked, code, called, two)
-            confounder = filled(confounder, gaps, code, labels)
+                refuse_all_missing(name, asked, code, called, two)
+            confounder = fill_gaps(confounder, gaps, code, labels)
             if roles.missing == "drop":
                 keep &= ~asked
         confounders.append(replace(confounder, n_missing=int(asked.sum())))
@@ -240,7 +240,7 @@ def _read_blocks(blocks: Blocks, roles: Roles, reference: Any, two: bool) -> Stu
     kinds = {name: refuse_dates(name, [column]) for name, column in columns.items()}
     declared = declared_categorical(roles.categorical, list(columns))
     numbers = [n for n, kind in kinds.items() if kind.endswith("number") and n not in declared]
-    doubtful = {n for n in numbers if are_two(_known(columns[n]))}
+    doubtful = {n for n in numbers if has_two_values(_known(columns[n]))}
     X = table.read(slice(0, table.n_rows))
     while True:
         continuous = [n for n in numbers if n not in doubtful]

@@ -82,7 +82,7 @@ def whitened(Psi: Array, scatter: Array) -> Array:
     return np.asarray(Psi / size @ (vector[:, good] / np.sqrt(value[good])))
 
 
-def foremost(U: Array) -> Array:
+def rows_of_most_weight(U: Array) -> Array:
     """Return the rows of most weight, the first the most: all that `most_weight` looks at."""
     return np.argsort(-np.einsum("nr,nr->n", U, U), kind="stable")[:_MOST_POINTS]
 
@@ -98,7 +98,7 @@ def most_weight(U: Array, counts: Array, few: int, enough: float = 0.0) -> tuple
     """
     if not U.size:
         return 0.0, 0.0
-    order = foremost(U)
+    order = rows_of_most_weight(U)
     each = np.repeat(order, np.minimum(np.ceil(counts[order]), few).astype(int))[:_MOST_POINTS]
     K = U[each] @ U[each].T
     beyond = float(K[-1, -1]) if len(each) == _MOST_POINTS else 0.0

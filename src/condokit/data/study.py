@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import LARGEST, Array, listing, refusal, refuse_extremes, sizes, warn
-from condokit.data.columns import PART, compress
+from condokit.data.columns import CHUNK_ROWS, compress
 from condokit.data.continuous import Continuous
 from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.links import Link
@@ -313,8 +313,8 @@ class Study:
             pairs = [divmod(int(value), n_levels) for value in distinct]
             levels = [(*levels[left], confounder.levels[right]) for left, right in pairs]
         counts = np.zeros((2, len(levels)), dtype=np.int64 if self.weights is None else float)
-        for start in range(0, len(codes), PART):
-            rows = slice(start, start + PART)
+        for start in range(0, len(codes), CHUNK_ROWS):
+            rows = slice(start, start + CHUNK_ROWS)
             weights = None if self.weights is None else self.weights[rows]
             cells = 2 * codes[rows] + ~self.is_query[rows]
             if self.keep is not None:

@@ -201,7 +201,7 @@ def _continuous(
 ) -> tuple[dict[str, Any], Array]:
     """Return sums with continuous confounders, and squares of cells; hide those of few rows."""
     weight = int(np.ceil(stats.largest_weight))
-    known = stats.sums.continuous.shielded(kept, few, least)
+    known = stats.sums.continuous.suppressed(kept, few, least)
     known.restrict(level)
     rows = (few // weight) - 1
     for j, own in known.products.own.items():

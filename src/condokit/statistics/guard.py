@@ -19,7 +19,7 @@ from condokit.checks import Array, refusal
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.continuous import Continuous
 from condokit.data.products import GroupedProducts
-from condokit.data.spots import foremost, most_weight, whitened
+from condokit.data.spots import most_weight, rows_of_most_weight, whitened
 
 ONE, FEW = 1 / 5, 1 / 2  # largest share of the weight on one row, and on fewer than `min_cell`
 _LOST = 0.02  # share of rows that may be left out, as their cells are small, for more functions
@@ -153,7 +153,7 @@ def choose_level(
             G = known.products.scatter[np.ix_(cells, columns, columns)].sum(axis=0) / weight
             U = whitened(Psi[np.ix_(mine, columns)], G)
             if breaks_rule(U, spots.count[mine], min_cell):
-                is_right, worst = False, np.flatnonzero(mine)[foremost(U)[0]]
+                is_right, worst = False, np.flatnonzero(mine)[rows_of_most_weight(U)[0]]
                 break
             if level > basis.lowest and count[cells].sum() * len(basis.names) < sums:
                 is_right = False
