@@ -265,7 +265,7 @@ def test_bad_input_is_refused_by_name(tmp_path):
         Statistics.load(tmp_path / "a.json")
     part = Continuous(stats.sums.continuous.basis, 1, 4)
     other = type(part.basis)(("age",), ((18.0, 95.0),), 9)
-    with pytest.raises(ValueError, match="Functions of continuous confounders differ"):
+    with pytest.raises(ValueError, match="functions of continuous confounders differ"):
         part.merge(Continuous(other, 1, 4))
 
 

@@ -214,7 +214,7 @@ def test_matrices_of_few_features_come_from_covariances():
     ],
 )
 def test_what_needs_rows_is_refused(frame, settings):
-    with pytest.raises(ValueError, match="single rows, which statistics do not tell"):
+    with pytest.raises(ValueError, match="single rows, which statistics do not contain"):
         adapter(**settings).fit_statistics(Statistics.of(frame, **ROLES))
 
 
