@@ -122,7 +122,7 @@ def test_a_confounder_that_may_be_a_code_is_told(records, capsys):
     given = [records / "new.csv", "--reference", records / "old.csv", "-f", "eeg_*"]
     for kind, is_told in (("arm", True), ("arm:num", False), ("arm:cat", False)):
         assert run("check", *given, "-c", kind) == 0
-        told = "confounder 'arm'. If it is a code of categories, declare it with :cat; if not"
+        told = "If they are codes of categories, declare it with :cat; if not"
         assert (told in capsys.readouterr().out) == is_told
     assert run("fit", *given, "-c", "arm", "-o", records / "map.json") == 0
     assert "confounder 'arm' has few distinct whole numbers" in capsys.readouterr().err
