@@ -92,7 +92,10 @@ def test_one_pair_of_many_labels(files, capsys):
     assert run("fit", *given, "-o", files / "map.json") == 2
     err = capsys.readouterr().err
     assert "--domain must have exactly two labels. Got 3 ('v1', 'v2', 'v3'). To compare two" in err
-    assert "name NEW with --query-label and OLD with --reference-label; to map all of them to one, " in err
+    assert (
+        "name NEW with --query-label and OLD with --reference-label; to map all of them to one, "
+        in err
+    )
     unknown = [files / "many.csv", "--domain", "device", "--reference-label", "v9"]
     assert run("fit", *unknown, "--query-label", "v2", "-o", files / "map.json") == 2
     assert "--reference-label v9: the labels are 'v1', 'v2', 'v3'." in capsys.readouterr().err
