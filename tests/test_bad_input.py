@@ -59,7 +59,7 @@ def test_row_counts_that_differ(frame, data):
 def test_columns_that_differ(frame):
     query = frame[["height", "width"]]
     refused(
-        "X_query alone has 'width'; X_reference alone has 'widht'",
+        "only X_query has 'width'; only X_reference has 'widht'",
         X_query=query, X_reference=query.rename(columns={"width": "widht"}),
     )  # fmt: skip
     swapped = ConDoAdapter(shrinkage=None).fit_pair(query * [2, 3], query[["width", "height"]])
@@ -279,7 +279,7 @@ def test_domains_that_are_not_two_or_not_named(frame):
     three = frame["device"].where(frame.index > 3, "v0")
     fit_refused("exactly two labels. Got 3", frame, domain=three, features=["height"])
     adapter = ConDoAdapter(reference="v1").fit(frame, domain="device", confounders="sex")
-    with pytest.raises(ValueError, match="label 'v0', which was not there when fitting"):
+    with pytest.raises(ValueError, match="label 'v0', which is unknown"):
         adapter.transform(frame, domain=three)
 
 
@@ -301,7 +301,7 @@ def test_confounders_of_the_wrong_kind(frame):
 def test_pairs_that_are_no_pairs(data):
     X_query, X_reference, Z_query, Z_reference = data
     both = {"X_query": X_query, "X_reference": X_reference}
-    refused("Z_query and Z_reference together", **both, Z_query=Z_query)
+    refused("both Z_query and Z_reference", **both, Z_query=Z_query)
     refused("'groups' must be a pair", **both, groups=np.arange(40))
     refused("'sample_weight' must be a pair", **both, sample_weight=np.ones(40))
     refused("same confounders", **both, Z_query={"sex": Z_query}, Z_reference={"age": Z_query})
@@ -531,7 +531,10 @@ def test_weights_with_chained_imputation_are_refused_and_zeros_left_out(data):
 def test_confounders_missing_in_a_whole_domain(data):
     X_query, X_reference, *_ = data
     z, nothing = np.linspace(0, 1, 40), np.full(40, np.nan)
-    for missing, message in (("impute", "missing in all query rows"), ("drop", "No query row is")):
+    for missing, message in (
+        ("impute", "missing in all query rows"),
+        ("drop", "No query row remains"),
+    ):
         refused(
             message, adapter=ConDoAdapter(missing=missing),
             X_query=X_query, X_reference=X_reference, Z_query=nothing, Z_reference=z,
@@ -578,7 +581,7 @@ def test_errors_from_below_are_worded(data, monkeypatch, error):
         raise error
 
     monkeypatch.setattr(PooledLikelihood, "solve", fail)
-    refused("No map could be computed", X_query=data[0], X_reference=data[1],
+    refused("The map could not be computed", X_query=data[0], X_reference=data[1],
             Z_query=data[2], Z_reference=data[3])  # fmt: skip
 
 

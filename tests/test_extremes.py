@@ -151,7 +151,7 @@ def test_weights_that_count_next_to_nothing_leave_rows_out(frame):
     ("weight", "message"),
     [
         (1e308, r"adds up to more than 2 \*\* 53"),
-        (1e-300, "is zero for all query rows .below 1e-12 is zero"),
+        (1e-300, "is zero for all query rows .weights below 1e-12 count"),
         (1e-3, "sums to 0.15 over the query rows"),
         ("x", "'sample_weight' must hold numbers"),
     ],
@@ -226,7 +226,7 @@ def test_a_choice_of_which_no_candidate_can_be_scored_ends(monkeypatch, frame):
 
 def test_statistics_of_rows_without_any_value(frame):
     nothing = frame.assign(**dict.fromkeys("abc", np.nan))
-    with pytest.raises(ValueError, match="No value of 'a', 'b', 'c' is known in any row"):
+    with pytest.raises(ValueError, match="All values of 'a', 'b', 'c' are missing in the rows"):
         Statistics.of(nothing, **ROLES)
     half = frame.assign(a=frame["a"].where(frame["device"] == "query"))
     found = Statistics.of(half, **{**ROLES, "features": ["a"]})

@@ -102,7 +102,7 @@ class NeedsRows(ValueError):
     ...     ConDoAdapter("monotone", reference="old").fit_statistics(parts)
     ... except NeedsRows as error:
     ...     print(str(error).partition(".")[0])
-    This needs single rows, which statistics do not tell
+    This needs single rows, which statistics do not contain
     """
 
 

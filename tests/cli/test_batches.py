@@ -155,7 +155,7 @@ def test_an_unknown_batch_is_named(made, capsys):
     made.table.replace({"site": {"D": "Z"}}).to_csv("new.csv", index=False)
     code, _, err = run(capsys, "apply", "maps.json", "new.csv", "-o", "out.csv")
     assert code == 2
-    assert "'Z', which has no map; known are 'A', 'B', 'C', 'D'" in err
+    assert "'Z', for which there is no map. There are maps for 'A', 'B', 'C', 'D'" in err
     made.table.drop(columns="site").to_csv("new.csv", index=False)
     code, _, err = run(capsys, "apply", "maps.json", "new.csv", "-o", "out.csv")
     assert code == 2

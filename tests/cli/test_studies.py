@@ -185,7 +185,7 @@ def test_check_of_a_map_and_rows(made, capsys):
     data = ["check", "maps.json", "all.csv", "--batch", "site"]
     code, _, err = run(capsys, *data)
     assert code == 2
-    assert "'D', which has no map" in err
+    assert "'D', for which there is no map" in err
     assert "with condokit add" in err
     code, out, _ = run(capsys, "check", "maps.json", "B.csv", "--batch-label", "B")
     assert code == 0

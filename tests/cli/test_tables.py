@@ -91,8 +91,11 @@ def test_one_pair_of_many_labels(files, capsys):
     given = [files / "many.csv", *told, "-c", "seizure", "-f", "eeg_*"]
     assert run("fit", *given, "-o", files / "map.json") == 2
     err = capsys.readouterr().err
-    assert "--domain must have exactly two labels. Got 3 ('v1', 'v2', 'v3'). For one pair" in err
-    assert "name NEW with --query-label and OLD with --reference-label; for all of them, " in err
+    assert "--domain must have exactly two labels. Got 3 ('v1', 'v2', 'v3'). To compare two" in err
+    assert (
+        "name NEW with --query-label and OLD with --reference-label; to map all of them to one, "
+        in err
+    )
     unknown = [files / "many.csv", "--domain", "device", "--reference-label", "v9"]
     assert run("fit", *unknown, "--query-label", "v2", "-o", files / "map.json") == 2
     assert "--reference-label v9: the labels are 'v1', 'v2', 'v3'." in capsys.readouterr().err
@@ -122,10 +125,10 @@ def test_a_confounder_that_may_be_a_code_is_told(records, capsys):
     given = [records / "new.csv", "--reference", records / "old.csv", "-f", "eeg_*"]
     for kind, is_told in (("arm", True), ("arm:num", False), ("arm:cat", False)):
         assert run("check", *given, "-c", kind) == 0
-        told = "confounder 'arm'. If it is a code of categories, declare it with :cat; if not"
+        told = "If they are codes of categories, declare it with :cat; if not"
         assert (told in capsys.readouterr().out) == is_told
     assert run("fit", *given, "-c", "arm", "-o", records / "map.json") == 0
-    assert "few values: confounder 'arm'" in capsys.readouterr().err
+    assert "confounder 'arm' has few distinct whole numbers" in capsys.readouterr().err
 
 
 @pytest.fixture

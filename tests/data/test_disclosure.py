@@ -127,7 +127,7 @@ def other_labels():
     [
         (few_infinite, [], "contains infinity, in 'x'."),
         (none_known, ["--missing", "drop"], "after dropping <5 rows"),
-        (no_feature, [], "known in the <5 query rows"),
+        (no_feature, [], "missing in the <5 query rows"),
         (other_labels, ["--domain", "day", "--query-label", "a"], "<5 rows with other labels"),
     ],
 )

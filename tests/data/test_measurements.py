@@ -181,9 +181,9 @@ def test_subjects_that_come_several_times_are_pointed_out(kind):
     names = REPEATED[kind]
     frame, roles = subjects(names), {"domain": "domain", "features": ["x0", "x1"]}
     (name,) = names
-    with pytest.warns(IdentifiabilityWarning, match=f"Values of '{name}' come in several rows"):
+    with pytest.warns(IdentifiabilityWarning, match=f"Values of '{name}' occur in several rows"):
         ConDoAdapter().fit(frame, **roles)
-    assert f"Values of '{name}' come in several rows" in repr(assess(frame, **roles))
+    assert f"Values of '{name}' occur in several rows" in repr(assess(frame, **roles))
     ConDoAdapter().fit(frame, **roles, groups=name)  # and no more, once they are named
 
 
@@ -192,7 +192,7 @@ def test_other_columns_are_no_subjects(kind):
     frame = subjects(ORDINARY[kind])
     roles = {"domain": "domain", "features": ["x0", "x1"]}
     ConDoAdapter().fit(frame, **roles)
-    assert "come in several rows" not in repr(assess(frame, **roles))
+    assert "occur in several rows" not in repr(assess(frame, **roles))
 
 
 def test_numbers_that_start_again_in_each_domain_are_no_subjects():
@@ -201,7 +201,7 @@ def test_numbers_that_start_again_in_each_domain_are_no_subjects():
     frame["domain"] = np.repeat(["query", "reference"], [35, 45])
     ConDoAdapter().fit(frame, domain="domain", features=["x0", "x1"])
     frame["domain"] = np.repeat(["query", "reference"], [45, 35])
-    with pytest.warns(IdentifiabilityWarning, match="Values of 'subject' come in several rows"):
+    with pytest.warns(IdentifiabilityWarning, match="Values of 'subject' occur in several rows"):
         ConDoAdapter().fit(frame, domain="domain", features=["x0", "x1"])
 
 
@@ -210,9 +210,9 @@ def test_travelling_subjects_that_are_bridges_are_not_spoken_of_again():
     roles = {"batch": "domain", "features": ["x0", "x1"]}
     adapter = BatchAdapter(reference="reference")
     adapter.fit(frame.assign(again=frame["person"]), bridge="again", **roles)
-    with pytest.warns(IdentifiabilityWarning, match="Values of 'person' come in several rows"):
+    with pytest.warns(IdentifiabilityWarning, match="Values of 'person' occur in several rows"):
         adapter.fit(frame, **roles)
-    assert "come in several rows" in repr(assess(frame, **roles, reference="reference"))
+    assert "occur in several rows" in repr(assess(frame, **roles, reference="reference"))
 
 
 def test_whole_numbers_that_were_measured_are_no_identifiers():

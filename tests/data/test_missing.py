@@ -163,7 +163,7 @@ def test_features_with_too_few_values():
         assert np.isfinite(adapter.map_.offset).all()
     X[:, 1] = np.nan
     with pytest.raises(
-        ValueError, match="No value of 'column 1' is known in the 90 query rows.*`fea"
+        ValueError, match="All values of 'column 1' are missing in the 90 query rows.*`fea"
     ):
         fit(sides, ())
     X[sides[0][1] == "a", 1] = 1.0
@@ -209,7 +209,7 @@ def test_too_few_complete_rows():
         X[:9, 1] = np.nan
     for parameters in ({"divergence": "mmd"}, {"map": "low-rank"}, {"map": "affine"}):
         with pytest.raises(
-            ValueError, match="Only 0 query and 0 reference.*'column 3', 'column 1': leave"
+            ValueError, match="Only 0 query rows and 0 reference.*'column 3', 'column 1': leave"
         ):
             fit(sides, (1,), **parameters)
     for X, *_ in sides:

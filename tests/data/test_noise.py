@@ -165,13 +165,13 @@ def test_weights_count_rows():
 @pytest.mark.parametrize(
     ("reliability", "message"),
     [
-        ({"score_1": 0.0}, "above 0 and at most 1, .* Got 0.0"),
-        ({"score_1": 1.2}, "above 0 and at most 1, .* Got 1.2"),
+        ({"score_1": 0.0}, "above 0, at most 1.*Got 0.0"),
+        ({"score_1": 1.2}, "above 0, at most 1.*Got 1.2"),
         ({"score_1": "high"}, "or two or more columns"),
         ({"score_1": ["score_2"]}, "or two or more columns"),
-        ({"score": ["score_1", "score_3"]}, "'score_3', which is not among"),
+        ({"score": ["score_1", "score_3"]}, "'score_3', which is not in `confounders`"),
         ({"score_1": 0.1, "x": 0.8}, "'x', which is not a confounder"),
-        ({"kind": 0.8}, "'kind', but it is categorical"),
+        ({"kind": 0.8}, "'kind', which is categorical"),
         (0.8, "must be a dictionary"),
     ],
 )
@@ -186,7 +186,7 @@ def test_a_domain_in_which_nothing_is_left_is_refused():
     frame, _ = scores()
     new = frame.site == "new"
     frame.loc[new, "score_1"] = 1.0 + 0.1 * (frame.score_1[new] - 1.0)
-    with pytest.raises(ValueError, match="leaves nothing of 'score_1' in 'new'"):
+    with pytest.raises(ValueError, match="'score_1' has no signal in 'new'"):
         read(frame, ["score_1"], {"score_1": 0.5})
 
 

@@ -48,10 +48,12 @@ def test_a_confounder_that_may_be_a_code_is_told():
     rng = np.random.default_rng(0)
     X, domain = rng.normal(size=(90, 2)), np.repeat(["query", "reference"], 45)
     stage = rng.integers(1, 5, 90)
-    with pytest.warns(UserWarning, match="confounder 'stage'. If .*`categorical`") as caught:
+    with pytest.warns(UserWarning, match="confounder 'stage' has few .*`categorical`") as caught:
         first = ConDoAdapter().fit(X, domain=domain, confounders={"stage": stage})
     assert caught[0].message.args[0].code == "few-levels"
-    assert "few values: confounder 'stage'" in str(first.map_.provenance["warnings"])
+    assert "confounder 'stage' has few distinct whole numbers" in str(
+        first.map_.provenance["warnings"]
+    )
     assert assess(X, domain=domain, confounders={"stage": stage}).verdict == "go"
     as_float = {"stage": stage.astype(float)}
     second = ConDoAdapter().fit(X, domain=domain, confounders=as_float)
@@ -64,6 +66,6 @@ def test_a_confounder_that_may_be_a_code_is_told():
 def test_more_than_two_labels_can_be_picked_from():
     X = np.random.default_rng(0).normal(size=(30, 2))
     with pytest.raises(
-        ValueError, match=r"Got 3 .*one pair of them, fit on the rows of two labels"
+        ValueError, match=r"Got 3 .*compare two of them, fit on the rows of two labels"
     ):
         ConDoAdapter(reference="a").fit(X, domain=list("abc") * 10)

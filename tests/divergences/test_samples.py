@@ -343,16 +343,16 @@ def test_names_lead_through_maps_between_different_features():
     np.testing.assert_allclose(together(X), wide(scale(X)[:, [2, 1, 0]]))
     after = AffineMap([5.0, 7.0], [0.0, 0.0], ["v", "u"])
     np.testing.assert_allclose(after.compose(wide).A, np.diag([5.0, 7.0]) @ wide.A[[1, 0]])
-    with pytest.raises(ValueError, match="yields 'u', 'v', this one takes 'x', 'y'"):
+    with pytest.raises(ValueError, match="outputs are 'u', 'v', but this map takes 'x', 'y'"):
         AffineMap([1.0, 1.0], [0.0, 0.0], ["x", "y"]).compose(wide)
-    with pytest.raises(ValueError, match="yields 2 features, this one takes 3"):
+    with pytest.raises(ValueError, match="has 2 outputs, but this map takes 3"):
         wide.compose(wide)
     renamed = AffineMap(np.diag([2.0, 4.0]), [1.0, 1.0], ["a", "b"], output_names=["A", "B"])
     back = renamed.inverse()
     assert (back.feature_names, back.output_names) == (("A", "B"), ("a", "b"))
     linked = AffineMap([2.0], [1.0], links="log")
     np.testing.assert_allclose(linked.pseudo_inverse()(linked([[3.0]])), [[3.0]])
-    with pytest.raises(ValueError, match="do not make one map"):
+    with pytest.raises(ValueError, match="cannot be composed"):
         wide.compose(AffineMap([1.0, 1.0, 1.0], [0.0, 0.0, 0.0], ["a", "b", "c"], links="log"))
 
 

@@ -147,7 +147,7 @@ def test_a_row_so_far_away_that_lines_tell_it_is_refused_by_name():
     table = pd.DataFrame(
         {"age": np.append(rng.uniform(40, 42, 99), 95.0), "hb": rng.normal(size=100)}
     )
-    with pytest.raises(ValueError, match="Sums with 'age' would tell of fewer than 5 rows"):
+    with pytest.raises(ValueError, match="Sums with 'age' would reveal fewer than 5 rows"):
         written(table, ["age"], ["hb"])
 
 

@@ -251,12 +251,12 @@ def test_bad_input_is_refused_by_name(tmp_path):
         stats.merge(of_parts(frame, ranges={"age": (0, 99)}))
     old = frame.assign(age=frame.age + 40)
     before = stats.n_rows
-    with pytest.raises(ValueError, match=r"values of 'age' .* out of the declared range 18 to 95"):
+    with pytest.raises(ValueError, match=r"values of 'age' .* outside its declared range 18 to 95"):
         stats.update(old)
     assert stats.n_rows == before
     with pytest.raises(ValueError, match="'age' is continuous"):
         ConDoAdapter(reference="A", divergence="reverse-kl").fit_statistics(stats)
-    with pytest.warns(UserWarning, match="'age' are written for lines with one bend alone"):
+    with pytest.warns(UserWarning, match="'age' are written for lines with one bend only"):
         stats.save(tmp_path / "a.json")
     document = json.loads((tmp_path / "a.json").read_text())
     document["continuous"]["level"] += 1
@@ -265,7 +265,7 @@ def test_bad_input_is_refused_by_name(tmp_path):
         Statistics.load(tmp_path / "a.json")
     part = Continuous(stats.sums.continuous.basis, 1, 4)
     other = type(part.basis)(("age",), ((18.0, 95.0),), 9)
-    with pytest.raises(ValueError, match="Functions of continuous confounders differ"):
+    with pytest.raises(ValueError, match="functions of continuous confounders differ"):
         part.merge(Continuous(other, 1, 4))
 
 

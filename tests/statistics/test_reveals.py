@@ -123,7 +123,7 @@ def test_halves_of_a_site_are_no_repeats(tmp_path):
 
 def test_references_must_agree(tmp_path):
     parts = [of(hospital(label), label, reference=label) for label in "AB"]
-    with pytest.raises(ValueError, match="'A' is the reference, another 'B'"):
+    with pytest.raises(ValueError, match="different references: 'A' and 'B'"):
         ConDoAdapter().fit_statistics(parts)
 
 

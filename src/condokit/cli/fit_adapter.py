@@ -27,7 +27,7 @@ from condokit.io import files_of, sha256, spreadsheet
 from condokit.io.progress import progress
 from condokit.maps.families import MAPS, LowRank
 from condokit.maps.provenance import fingerprint
-from condokit.statistics.domains import as_domains, cells_of, together
+from condokit.statistics.domains import as_domains, cells_of, merge_parts
 
 _OUTPUTS = ("-o", "--output", "--report", "--adapted", "--table", "--figures", "--figure-format")
 _ENOUGH = {"better": ["better"], "not worse": ["better", "no change needed", "cannot tell"]}
@@ -81,7 +81,7 @@ class Fitted:
     def _fitted(self, label: Any) -> Study:
         """Fit the adapter to the data, and return these as domains."""
         if not self.has_rows:
-            stats = together(self.data)
+            stats = merge_parts(self.data)
             self.adapter.fit_statistics(stats)
             with quietly():
                 return cells_of(stats) if self.is_study else as_domains(stats, label)

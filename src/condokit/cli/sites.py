@@ -10,10 +10,10 @@ import click
 from condokit.checks import listing
 from condokit.cli.outputs import load_map, tell
 from condokit.cli.tables import confounder_kinds, kind_of, open_source, roles_of
-from condokit.data.measurements import told
+from condokit.data.measurements import reasons_in_words
 from condokit.io.formats import arrow, check_names, is_number
 from condokit.io.progress import watched
-from condokit.statistics.domains import together
+from condokit.statistics.domains import merge_parts
 from condokit.statistics.file import MIN_POWERS, document_of
 from condokit.statistics.gather import Statistics, heavy_features
 from condokit.statistics.reveals import facts_of, words
@@ -43,7 +43,7 @@ def gather(paths: tuple[str, ...], **options: Any) -> Statistics:
                 names, left = stats.feature_names or [], stats.left
                 tell(f"Features ({len(names)}): {listing(names, 10)}.", False)
                 if left:
-                    tell(f"Left alone: {told(left)}. Choose features with -f.", False)
+                    tell(f"Left alone: {reasons_in_words(left)}. Choose features with -f.", False)
             else:
                 stats.update(rows)
     assert stats is not None
@@ -149,7 +149,7 @@ def read_sites(options: dict[str, Any]) -> tuple[list[Statistics], Any]:
     given = next((label for label in labels if str(label) == given), given)  # 1 is written "1"
     names = {given, *(part.reference for part in parts)} - {None, ""}
     if len(labels) < 2:
-        together(parts)  # which says if one was given twice
+        merge_parts(parts)  # which says if one was given twice
         raise ValueError(f"All statistics are of {listing(labels)}: there is nothing to compare.")
     if len(names) > 1:
         raise click.UsageError(

@@ -24,7 +24,7 @@ from condokit.cli.outputs import tell
 from condokit.data.blocks import Blocks
 from condokit.data.columns import as_text
 from condokit.data.disclosure import counted
-from condokit.data.measurements import told
+from condokit.data.measurements import reasons_in_words
 from condokit.data.reader import read, read_pair, read_two
 from condokit.data.roles import Roles
 from condokit.data.study import Study
@@ -241,7 +241,7 @@ def read_data(
         found = replace(found, left=found.left | dict.fromkeys(alone, "in one table only"))
     tell(f"Features ({found.n_features}): {listing(found.tables[0].labels, 10)}.", False)
     if found.left:
-        tell(f"Left alone: {told(found.left)}. Choose features with -f.", False)
+        tell(f"Left alone: {reasons_in_words(found.left)}. Choose features with -f.", False)
     return found.with_known_features(common) if many else found
 
 

@@ -12,18 +12,18 @@ from condokit.checks import SMALLEST, Array, refusal
 
 @contextmanager
 def computing(what: str) -> Iterator[None]:
-    """Word the error of whatever is no number, or has no solution, while this is computed."""
+    """Turn overflow, NaN and unsolvable equations in the `with` block into a clear error."""
     try:
         with np.errstate(over="raise", divide="raise", invalid="raise"):
             yield
     except (ArithmeticError, np.linalg.LinAlgError, ArpackError) as error:
-        text = "No {what} could be computed from these features ({why}). Look for values far from "
-        text += "all others, rescale features, or use {@map='location-scale'} or 'shift'."
+        text = "The {what} could not be computed from these features ({why}). Look for outliers, "
+        text += "rescale features, or use {@map='location-scale'} or 'shift'."
         raise refusal(text, what=what, why=str(error).rstrip(".")) from error
 
 
 def sides(is_query: Array) -> tuple[tuple[str, Array], tuple[str, Array]]:
-    """Return name and rows of either domain."""
+    """Return the name and the mask of rows of both domains."""
     return ("query", is_query), ("reference", ~is_query)
 
 
@@ -33,39 +33,39 @@ def rms(values: Array) -> float:
 
 
 def ones_for_zeros(sizes: Array) -> Array:
-    """Return variances or units with ones in place of zeros, as divisors of constant features."""
+    """Return variances or units with ones in place of zeros, so that they can be divisors."""
     return np.where(sizes > SMALLEST**2, sizes, 1.0)
 
 
 def largest_of(values: Array) -> Array:
-    """Return the largest size in every column, 1 for zeros, over which no square underflows."""
+    """Return the largest absolute value of every column, 1 for zeros: a scale against overflow."""
     size = np.abs(values).max(axis=0, initial=0.0)
     return np.where(size > 0, size, 1.0)
 
 
 def precisions(variances: Array) -> Array:
-    """Return the inverse of variances, infinity where a feature is constant."""
+    """Return the inverse of variances, infinity for constant features."""
     with np.errstate(divide="ignore", over="ignore"):
         return np.asarray(1 / variances)
 
 
 def is_constant(spread: Any, size: Any, rounding: float = 1e-13) -> Array:
-    """Mark features whose spread is nothing but rounding of values of this size."""
+    """Mark features whose spread is no larger than the rounding of values of this size."""
     return np.asarray(spread <= np.maximum(rounding * np.abs(size), SMALLEST))
 
 
 def independent(D: Array, tolerance: float = 1e-7) -> Array:
-    """Return which columns are no combination of those before them."""
-    kept = np.zeros(D.shape[1], dtype=bool)
+    """Mark the columns that are not linear combinations of those before them (Gram-Schmidt)."""
+    is_independent = np.zeros(D.shape[1], dtype=bool)
     basis = np.zeros((len(D), 0))
     for j, column in enumerate(D.T):
-        rest = column - basis @ (basis.T @ column)
-        rest -= basis @ (basis.T @ rest)
-        size = np.linalg.norm(rest)
+        residual = column - basis @ (basis.T @ column)
+        residual -= basis @ (basis.T @ residual)  # twice, against rounding
+        size = np.linalg.norm(residual)
         if size > tolerance * max(float(np.linalg.norm(column)), 1e-300):
-            kept[j] = True
-            basis = np.column_stack([basis, rest / size])
-    return kept
+            is_independent[j] = True
+            basis = np.column_stack([basis, residual / size])
+    return is_independent
 
 
 def quantiles(values: Array, shares: Array, weights: Array | None = None) -> Array:

@@ -11,15 +11,18 @@ from condokit.checks import Array, listing, refusal
 
 KNOTS = 14  # of a curve
 MOST_PAIRED = 6  # confounders whose products are functions too
-_RANGE_KNOTS = 10  # over a declared range: more tell more of single rows, and fit hardly better
-# Signs of the functions at the last knot, which is far from 0: those of eigenvectors depend on the
-# machine, while files of sites hold sums of these functions, which are added up. Of 10 knots they
-# are what the files of schema 1 have, of other numbers all positive.
+_RANGE_KNOTS = 10  # over a declared range: more would reveal more of rows, and fit hardly better
+# Signs of the functions at the last knot, where they are not near 0. Signs of eigenvectors depend
+# on the machine, but files of sites hold sums of these functions, which must add up. With 10 knots
+# they are those of files of schema 1, with other numbers of knots all positive.
 _SIGNS = {_RANGE_KNOTS: np.array([-1, -1, 1, 1, -1, 1, -1, 1])}
 
 
 class Cubic:
-    r"""Natural cubic splines: 1, t, and functions f whose squared coefficients sum to |f''|^2."""
+    r"""Natural cubic splines: 1, t, and bent functions.
+
+    The squared coefficients of the bent functions add up to the integral of :math:`f''^2`.
+    """
 
     def __init__(self, knots: Array) -> None:
         self.knots = knots
@@ -29,7 +32,7 @@ class Cubic:
         self.turn = free @ (vector[:, good] / np.sqrt(value[good]))
 
     def bent(self, t: Array) -> Array:
-        """Return the functions at some points, without 1 and t."""
+        """Return the bent functions at some points, without 1 and t."""
         away = np.abs(t[:, None] - self.knots)
         return np.asarray((away * away * away) @ self.turn)
 
@@ -46,10 +49,9 @@ class Cubic:
 
 @dataclass(frozen=True)
 class RangeBasis:
-    """Each confounder as it is and bent (a natural cubic spline of fixed knots), and products.
+    """Functions of continuous confounders: straight lines, products of two, and natural splines.
 
-    Knots are spread evenly over the declared range. Rows that are told by these functions are
-    `Covariates` whose columns Z hold the values of all functions.
+    The knots of the splines are spread evenly over the declared range.
     """
 
     names: tuple[str, ...]
@@ -71,40 +73,40 @@ class RangeBasis:
 
     @property
     def n_pairs(self) -> int:
-        """Products of two confounders."""
+        """The number of products of two confounders."""
         p = len(self.names)
         return p * (p - 1) // 2 if p <= MOST_PAIRED else 0
 
     @property
     def n_bent(self) -> int:
-        """Functions that bend one confounder."""
+        """The number of bent functions of each confounder."""
         return int(self._cubic.turn.shape[1])
 
     @property
     def n_columns(self) -> int:
-        """All functions: linear ones, products of two, and those that bend."""
+        """The number of all functions: straight lines, products of two, and bent ones."""
         return len(self.names) * (1 + self.n_bent) + self.n_pairs
 
     @property
     def n_products(self) -> int:
-        """How many independent sums of functions and products of two there are, at most.
+        """The number of linearly independent sums of functions and of products of two functions.
 
-        Products of two of the k functions of one spline (1 and t among them) have 4 k - 6
-        dimensions, those of other functions as many as there are.
+        Products of two of the k functions of one spline (1 and t included) span 4 k - 6
+        dimensions; all other products are independent.
         """
         r, one, k = self.n_columns, 1 + self.n_bent, self.n_knots
         return r * (r + 3) // 2 - len(self.names) * (one * (one + 3) // 2 - (4 * k - 6))
 
     @property
     def lowest(self) -> int:
-        """The lowest level of `columns`: straight lines alone."""
+        """The lowest level of `columns`: straight lines only."""
         return -1 if self.n_pairs else 0
 
     def columns(self, level: int) -> Array:
-        """Return which functions are known at a level, those of a lower one first.
+        """Return the numbers of the functions that are used at a level, lower levels first.
 
-        At -1 each confounder as it is, at 0 their products too, and then so many functions that
-        bend each, the smoothest first.
+        Level -1 has a straight line for each confounder, level 0 also their products, and level k
+        also the k smoothest bent functions of each.
         """
         p, n = len(self.names), self.n_bent
         ends = p + self.n_pairs + n * np.arange(1, p + 1) - 1
@@ -113,20 +115,20 @@ class RangeBasis:
         return np.concatenate([straight, *bent]).astype(np.intp)
 
     def n_sums(self, level: int) -> int:
-        """How many independent sums of functions and products of two there are at a level."""
+        """Return the number of independent sums, see `n_products`, at a level."""
         r = len(self.columns(level))
         return min(r * (r + 3) // 2, self.n_products)
 
     def check(self, values: Array) -> None:
-        """Refuse rows of confounders that are out of their ranges, by name."""
+        """Refuse values of confounders that are missing or out of their declared range."""
         low, high = np.array(self.ranges).T
         outside = ~((values >= low) & (values <= high))
         if outside.any():
             j = int(outside.any(axis=0).argmax())
             odd = values[outside[:, j], j]
             raise refusal(
-                "{n:rows} values of {name!r} are missing or out of the declared range {low:g} to "
-                "{high:g}, such as {odd}. Declare a wider one at every site with {@`ranges`}, or "
+                "{n:rows} values of {name!r} are missing or outside its declared range {low:g} to "
+                "{high:g}, such as {odd}. Declare a wider range at every site with {@`ranges`}, or "
                 "leave these rows out.",
                 n=len(odd),
                 name=self.names[j],
@@ -136,7 +138,7 @@ class RangeBasis:
             )
 
     def __call__(self, values: Array) -> Array:
-        """Return all functions at rows of confounders; those out of their range are refused."""
+        """Return all functions at rows of confounders; values out of range are refused."""
         self.check(values)
         low, high = np.array(self.ranges).T
         T = (values - (low + high) / 2) * (np.sqrt(12.0) / (high - low))

@@ -1,4 +1,4 @@
-"""Values of features with heavy tails in narrow bins, so that single rows are not needed."""
+"""Histograms of heavy-tailed features, fine enough to replace rows in fits of Student's t."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 
-NARROW = (
-    0.02  # standard deviations of a cell below which bins have one width, beyond: in proportion
-)
-_WIDTH = 0.1  # of a bin, relative to the distance from the centre
-BROAD = 0.25  # the same of groups that are written
-_COARSE = 0.4  # width of a group that is written
-_OF_ERROR = 0.1  # to which counts are rounded
-_STEPS = 4.0  # of rounding in a group, times the root of its rows
+# The unit of u = asinh((x - centre) / unit), in standard deviations of the cell: within one unit of
+# the centre bins are equally wide, farther out their width is proportional to the distance.
+NARROW = 0.02  # of bins
+BROAD = 0.25  # of groups in files
+_WIDTH = 0.1  # width of a bin in u
+_COARSE = 0.4  # width of a group in u
+_OF_ERROR = 0.1  # of a standard error, to which counts in files are rounded
+_STEPS = 4.0  # rounding steps in the width of a group, times the root of its count
 _BOTH = np.array([[-1.0], [1.0]])
 _MOST = 180  # bins on either side of the centre
 
@@ -23,10 +23,10 @@ _MOST = 180  # bins on either side of the centre
 class Bins:
     r"""Counts of values of every cell in bins of :math:`u = asinh((x - c) / .02 s)`.
 
-    c and s are mean and standard deviation of the cell. Of every bin also the mean and variance of
-    u are known: it stands for two values, :math:`c + .02 s \sinh(\bar u \pm sd_u)`, half of the
-    rows each. Bins are a tenth as wide as they are far from the centre, which is where weights of
-    Student's t change slowly; logarithms keep a value far out from telling by itself.
+    c and s are mean and standard deviation of the cell. The mean and variance of u in every bin are
+    kept as well, so that it can be replaced by two values, :math:`c + .02 s \sinh(\bar u \pm
+    sd_u)`, with half of the count each. The width of a bin is a tenth of its distance from the
+    centre, because the weights of Student's t change slowly there.
     """
 
     def __init__(self, mean: Array, sd: Array) -> None:
@@ -34,7 +34,7 @@ class Bins:
         self.sums = np.zeros((3, mean.shape[1], len(mean), 2 * _MOST + 1))
 
     def update(self, X: Array, cell: Array, weights: Array | None = None) -> None:
-        """Add rows of the cells with these numbers, negative ones are left out; NaN is no value."""
+        """Add rows with the number of their cell, -1 to leave one out; NaN is missing."""
         used = cell >= 0
         X, cell = X[used], cell[used]
         w = np.ones(len(X)) if weights is None else weights[used]
@@ -42,20 +42,20 @@ class Bins:
         for j, x in enumerate(X.T):
             u = np.arcsinh((x - self.mean[cell, j]) / self.unit[cell, j]) / _WIDTH
             known = ~np.isnan(u)
-            u, mine, own = u[known], cell[known], w[known]
+            u = u[known]
             place = np.clip(np.rint(u), -_MOST, _MOST)
             u -= place
-            number = mine * self.sums.shape[3] + place.astype(np.intp) + _MOST
+            number = cell[known] * self.sums.shape[3] + place.astype(np.intp) + _MOST
             for k in range(3):
-                found = np.bincount(number, own * u**k, size)
-                self.sums[k, j] += found.reshape(self.sums.shape[2:])
+                power_sums = np.bincount(number, w[known] * u**k, size)
+                self.sums[k, j] += power_sums.reshape(self.sums.shape[2:])
 
     def merge(self, other: "Bins") -> None:
-        """Add what another object with the same cells has counted."""
+        """Add the counts of another object with the same cells."""
         self.sums += other.sums
 
     def values(self, j: int) -> "Values":
-        """Return the values of a feature."""
+        """Return the bins of a feature that are not empty, each as two values."""
         count, first, second = self.sums[:, j]
         cell, place = np.nonzero(count)
         n = count[cell, place]
@@ -67,32 +67,32 @@ class Bins:
 
 @dataclass(frozen=True)
 class Values:
-    """So many rows of a cell, half of them with about one value, half with another."""
+    """Bins of a feature: each has a count, and two values that reproduce its mean and variance."""
 
-    cell: Array  # (n,)
+    cell: Array  # (n,): the cell of each bin
     count: Array  # (n,)
-    ends: Array  # (2, n)
+    ends: Array  # (2, n): the two values, each of half of the rows
 
     @classmethod
     def joined(cls, parts: "Iterable[Values]") -> "Values":
         """Return the values of all parts, of which there may be none."""
         none = cls(np.zeros(0, dtype=np.intp), np.zeros(0), np.zeros((2, 0)))
-        every = [(one.cell, one.count, one.ends) for one in (none, *parts)]
-        return cls(*(np.concatenate(same, axis=-1) for same in zip(*every)))
+        fields = zip(*((one.cell, one.count, one.ends) for one in (none, *parts)))
+        return cls(*(np.concatenate(arrays, axis=-1) for arrays in fields))
 
     def merge(self, other: "Values") -> "Values":
         """Return the values of both."""
         return Values.joined([self, other])
 
     def coarser(self, least: float, mean: Array, sd: Array) -> "Values":
-        r"""Return groups of at least so many rows that do not tell the values in them.
+        r"""Return groups of at least `least` rows, coarse enough not to reveal values.
 
         Groups have ends on a grid of :math:`u = asinh((x - c) / .25 s)`, a tenth of a standard
         deviation wide at the centre and 0.4 times the distance from it further out. Mean and spread
         of u in a group of n rows are rounded to a quarter of its width over the root of n, about a
-        standard error, and counts to a tenth of theirs: of values that were rounded, many
-        combinations have such numbers.
-        `mean` and `sd` are those of cells as they are written; cells with fewer rows are left out.
+        standard error, and counts to a tenth of their standard error, so that many combinations of
+        rounded values fit these numbers. `mean` and `sd` are those of cells as they are written;
+        cells with fewer rows are left out.
         """
         parts = []
         for k in np.unique(self.cell):
@@ -121,20 +121,20 @@ class Values:
         return Values.joined(parts)
 
     def narrower(self, mean: Array, times: Array) -> "Values":
-        """Return values that are so many times closer to the means of their cells."""
+        """Return values whose distances from the means of their cells are divided by `times`."""
         centre = mean[self.cell]
         return Values(self.cell, self.count, centre + (self.ends - centre) / times[self.cell])
 
     def placed(self, place: Array) -> "Values":
-        """Return the same with other numbers of cells; those that are negative are left out."""
+        """Renumber the cells; those with a negative new number are left out."""
         kept = place[self.cell] >= 0
         return Values(place[self.cell][kept], self.count[kept], self.ends[:, kept])
 
 
 def side_by_side(features: list[Values]) -> tuple[Array, Array, Array]:
-    """Return cells, and the values and counts of several features as columns, or zeros.
+    """Return cells, and the values and counts of several features as columns of a matrix.
 
-    In a cell there is room for as many values as the feature has that has most of them.
+    A cell has as many rows as the feature with most values needs; other columns end with zeros.
     """
     size = 1 + max(int(values.cell.max(initial=-1)) for values in features)
     most = np.max([np.bincount(values.cell, minlength=size) for values in features], axis=0)
@@ -151,12 +151,12 @@ def side_by_side(features: list[Values]) -> tuple[Array, Array, Array]:
 
 
 def _enough(count: Array, least: float) -> Array:
-    """Return numbers of neighbours: those that have the same one have enough rows together."""
+    """Return group numbers of neighbours, such that every group has at least `least` rows."""
     group, total, number = np.zeros(len(count), dtype=np.intp), 0.0, 0
     for i, n in enumerate(count):
         group[i], total = number, total + n
         if total >= least:
             number, total = number + 1, 0.0
-    if total > 0 and number > 0:  # what is left at the end goes to the one before
+    if total > 0 and number > 0:  # too few rows at the end: they join the group before
         group[group == number] = number - 1
     return group

@@ -7,12 +7,12 @@ import numpy as np
 
 from condokit.checks import Array, refusal
 
-PART = 1 << 16  # rows whose metadata are handled at a time
-_FEW_LEVELS = 16  # found one after another
+CHUNK_ROWS = 1 << 16  # rows whose metadata are handled at a time
+_FEW_LEVELS = 16  # up to this many levels, comparing whole columns is faster than a dictionary
 
 
 def kind_of(column: Any) -> str:
-    """Return what a column holds."""
+    """Return "whole number", "number", "datetime" or "category"."""
     if hasattr(column, "to_native"):
         dtype = column.dtype
         numeric, temporal, whole = dtype.is_numeric(), dtype.is_temporal(), dtype.is_integer()
@@ -31,8 +31,8 @@ def as_array(column: Any, dtype: Any = None) -> Array:
 
 def _parts(column: Any) -> Iterator[list[Any]]:
     """Yield the values as plain Python objects, a part at a time."""
-    for start in range(0, len(column), PART):
-        part = column[start : start + PART]
+    for start in range(0, len(column), CHUNK_ROWS):
+        part = column[start : start + CHUNK_ROWS]
         if hasattr(part, "to_native"):
             yield part.to_list()
         else:
@@ -50,7 +50,7 @@ def factorize(
     """Return the distinct values of all columns, sorted, and each row's number (-1: missing)."""
     number: dict[Any, int] = {}  # of every distinct value, in order of appearance
     numbers = [np.empty(0, dtype=np.int32)]
-    few = _few_levels(columns[0]) if len(columns) == 1 and len(columns[0]) > PART else None
+    few = _few_levels(columns[0]) if len(columns) == 1 and len(columns[0]) > CHUNK_ROWS else None
     if few is not None:
         number, numbers = {value: k for k, value in enumerate((*few[0], None))}, [few[1]]
         numbers[0][few[1] < 0] = len(few[0])
@@ -58,9 +58,8 @@ def factorize(
         try:
             new = set(part).difference(number)
         except TypeError:
-            raise ValueError(
-                f"{name!r} holds values that cannot be compared, such as lists."
-            ) from None
+            text = f"{name!r} holds values that cannot be compared, such as lists."
+            raise ValueError(f"{text} Convert them to text or numbers.") from None
         number.update(zip(new, range(len(number), len(number) + len(new))))
         numbers.append(np.fromiter(map(number.__getitem__, part), np.int32, len(part)))
     levels = in_order(value for value in number if not _is_missing(value))
@@ -71,7 +70,7 @@ def factorize(
     n_missing = 0 if allow_missing else int((codes < 0).sum())
     if n_missing:
         text = f"{{name!r}} has {{n:rows}} missing values (of {len(codes)}). Drop these rows, or "
-        raise refusal(text + "give them a category of their own.", name=name, n=n_missing)
+        raise refusal(text + "give them a separate category.", name=name, n=n_missing)
     return levels, codes
 
 
@@ -85,9 +84,8 @@ def in_order(levels: Iterable[Any]) -> list[Any]:
 
 
 def number_levels(column: Any, name: str) -> tuple[list[Any], Array]:
-    """Do as `factorize` does, without order."""
-    found = _few_levels(column)
-    return factorize([column], name, allow_missing=True) if found is None else found
+    """Return distinct values, in any order, and each row's number (-1: missing)."""
+    return _few_levels(column) or factorize([column], name, allow_missing=True)
 
 
 def _few_levels(column: Any) -> tuple[list[Any], Array] | None:
@@ -96,7 +94,7 @@ def _few_levels(column: Any) -> tuple[list[Any], Array] | None:
     is_series = hasattr(column, "to_native")
     if not is_series:
         column = np.asarray(column)
-        if column.dtype == object or column.ndim != 1:  # values may compare as they like
+        if column.dtype == object or column.ndim != 1:  # objects define equality as they like
             return None
     has_gaps = is_series and column.null_count() > 0
     if has_gaps:

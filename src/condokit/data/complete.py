@@ -1,4 +1,4 @@
-"""Functions of confounders that some sites could not write, filled in from the others."""
+"""Functions of confounders that some sites could not write, imputed from the other sites."""
 
 from copy import deepcopy
 from typing import NamedTuple
@@ -15,21 +15,22 @@ _IN_BIN = 4  # points at which functions are averaged over a bin
 
 
 def completed(known: Continuous, label: Array) -> tuple[Continuous, dict[int, Array]]:
-    r"""Return sums in which all groups know the same functions, those of half of the rows.
+    r"""Return sums in which all groups have the same functions, those that half of the rows have.
 
-    A group knows the functions :math:`\phi_k` of a confounder up to its level. Of the next one,
-    :math:`\phi_m`, counts in bins tell about its mean, and its regression B on those that are
-    known, with a residual of variance V. Its products with others follow. Its slope beyond these is
-    that of other labels, in standard deviations of what all functions leave of a feature: what a
-    law says that all labels share, up to scale. So the group says nothing of the bend that the
-    others do not. Values of features with heavy tails (by number) are without the functions that a
-    group knows: returned is also by how much those of groups spread more for that.
+    A group has the functions :math:`\phi_k` of a confounder up to its level. For the next function
+    :math:`\phi_m`, the histogram of the confounder gives its mean and its regression B on the lower
+    functions, with residual variance V; its products with other columns follow from these. The
+    slope of a feature on the residual is taken from the other labels, in units of the feature's
+    residual standard deviation, which the model assumes all labels share. So the group adds no
+    information of its own about the bend. Binned values of heavy-tailed features (by number) are
+    residuals from the functions that a group has: the second result is the factor by which they
+    are wider than residuals from all functions.
     """
     count = known.products.count
     every = np.unique(known.level[count > 0])
     if len(every) < 2:
         return known, {}
-    # the highest level of half of the rows: few would tell too little of what others lack
+    # the highest level that half of the rows have, as slopes of few rows would be imprecise
     top = max(k for k in every if 2 * count[known.level >= k].sum() >= count.sum())
     new = deepcopy(known)
     new.restrict(top)
@@ -44,7 +45,7 @@ def completed(known: Continuous, label: Array) -> tuple[Continuous, dict[int, Ar
 def _complete(
     one: GroupedProducts, level: Array, bins: Array, basis: RangeBasis, label: Array, top: int
 ) -> Array:
-    """Fill in the columns of groups below the highest level; return how much wider these spread."""
+    """Fill in columns of groups below the highest level; return how much wider residuals are."""
     columns, r = basis.columns(top), one.n_columns
     best, wider = (level == top) & (one.count > 0), np.ones((len(level), one.n_features))
     if not best.any():
@@ -55,7 +56,7 @@ def _complete(
         steps = [_next(basis, bins[g], columns[:k], columns[k]) for k in range(first, len(columns))]
         c = _one_group(one, int(g)).roots()[1][0]
         left = np.maximum(one.squares[g] / n - (c**2).sum(axis=0), 0.0)
-        # some of what lower functions leave is what the next ones would explain
+        # the higher functions would explain a part of the present residual variance
         more = sum(step.left * slopes[first + k] ** 2 for k, step in enumerate(steps))
         wider[g] = np.sqrt(1 + more)
         left = np.sqrt(left) / wider[g]
@@ -71,16 +72,16 @@ def _complete(
 
 
 class _Step(NamedTuple):
-    """What bins tell of a function, given those before of the same confounder."""
+    """The regression of a function on the lower functions of the same confounder, from bins."""
 
-    here: list[int]  # which these are
-    mean: Array  # of these and of the function
-    slopes: Array  # of its regression on these
-    left: float  # variance
+    here: list[int]  # the lower functions
+    mean: Array  # of the lower functions, and of the function itself
+    slopes: Array
+    left: float  # residual variance
 
 
 def _next(basis: RangeBasis, bins: Array, before: Array, column: int) -> _Step:
-    """Regress a function on those before; a product of two confounders does not vary here."""
+    """Regress a function on lower ones; products of two confounders are taken as constant."""
     owner = _owner(basis, int(column))
     if owner < 0:
         return _Step([], np.zeros(1), np.zeros(0), 0.0)
@@ -102,7 +103,7 @@ def _one_group(one: GroupedProducts, g: int) -> GroupedProducts:
 
 
 def _owner(basis: RangeBasis, column: int) -> int:
-    """Return of which confounder a column is a function, -1 for products of two."""
+    """Return the confounder of which a column is a function, -1 for products of two."""
     p = len(basis.names)
     if column < p:
         return column

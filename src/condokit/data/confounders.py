@@ -1,4 +1,4 @@
-"""Confounders as they are read: of what kind each is, its levels, and rows that lack it."""
+"""How confounders are read: their kind, their levels, and rows where they are missing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,45 +16,44 @@ NamedColumns = list[tuple[str, Any]]  # confounders of one table: name and value
 
 
 def encode(name: str, columns: Sequence[Any], declared: bool = False) -> Confounder:
-    """Return a confounder: of numbers if it has more than two and is not declared otherwise."""
+    """Return a confounder: continuous if it has more than two numbers and is not `declared`."""
     kind = refuse_dates(name, columns)
     if kind.endswith("number") and not declared:
         values = np.concatenate([as_array(column, np.float64) for column in columns])
         refuse_extreme_numbers(name, values)
         known = values[~np.isnan(values)]
-        if len(known) == 0 or not are_two(known):
+        if len(known) == 0 or not has_two_values(known):
             gaps, few = len(values) - len(known), may_be_codes(kind, known)
             return Confounder(name, True, values=values, n_missing=gaps, may_be_codes=few)
     levels, codes = factorize(columns, name, allow_missing=True)
     large = [n for n in levels if type(n) is int and abs(n) >= 1 << 63]
     if large and kind == "category" and not declared:
         text = (
-            "Confounder {name!r} holds whole numbers beyond 64 bits. Convert it to float, or, if "
+            "Confounder {name!r} holds whole numbers beyond 64 bits. Convert it to float; if its "
         )
-        text += "its numbers are categories, {@list it in `categorical`}."
-        raise refusal(text, name=name)
+        raise refusal(text + "numbers are categories, {@list it in `categorical`}.", name=name)
     return Confounder(name, False, levels, codes, n_missing=int((codes < 0).sum()))
 
 
 def as_number(confounder: Confounder) -> Confounder:
-    """Return a confounder of numbers, also if it has two, which are categories elsewhere."""
+    """Return a confounder as continuous, even if it has only two values."""
     if confounder.is_number:
         return confounder
     if not all(map(is_number, confounder.levels)):
-        text = "{@'ranges'} has {name!r}, which holds no numbers, or was said to hold categories."
+        text = "{@'ranges'} names {name!r}, which is not numeric or was declared categorical."
         raise refusal(text, name=confounder.name)
     values = confounder.as_given().astype(float)
     return replace(confounder, is_number=True, values=values, levels=[])
 
 
 def refuse_dates(name: str, columns: Sequence[Any]) -> str:
-    """Return what a confounder holds; refuse dates, which are neither numbers nor categories."""
-    # category before datetime before number before whole number
+    """Return the kind of a confounder; refuse dates, which are neither numbers nor categories."""
+    # of several columns the first in the alphabet: category, datetime, number, whole number
     kind = min(kind_of(column) for column in columns)
     if kind == "datetime":
         raise ValueError(
-            f"Confounder {name!r} holds dates or times. Convert it to a number, for example of "
-            "days, or to categories."
+            f"Confounder {name!r} holds dates or times. Convert it to a number, for example the "
+            "number of days, or to categories."
         )
     return kind
 
@@ -62,24 +61,25 @@ def refuse_dates(name: str, columns: Sequence[Any]) -> str:
 def refuse_extreme_numbers(name: str, values: Array) -> None:
     """Refuse a confounder of numbers that are infinite, or too large to compute with."""
     if n := int(np.isinf(values).sum()):
-        raise refusal("Confounder {name!r} has {n:rows} infinite values.", name=name, n=n)
+        text = "Confounder {name!r} has {n:rows} infinite values. Correct them, or set them to NaN."
+        raise refusal(text, name=name, n=n)
     most = float(sizes(values))
     if most > LARGEST:
         text = "Confounder {name!r} has values of up to {most:.3g}, which are too large to compute "
         text += "with (the limit is {largest:g}). Rescale it, for example to multiples of "
-        text += "{unit:.0e}, or leave rows out where they mark unknown values."
+        text += "{unit:.0e}; if such values mark unknown ones, set them to NaN."
         unit = 10.0 ** np.floor(np.log10(most))
         raise refusal(text, name=name, most=most, largest=LARGEST, unit=unit)
 
 
-def are_two(known: Array) -> bool:
-    """Tell whether numbers have at most two distinct values, and so are categories."""
+def has_two_values(known: Array) -> bool:
+    """Tell whether numbers have at most two distinct values, and so are taken as categories."""
     low, high = known.min(initial=np.inf), known.max(initial=-np.inf)
     return bool(((known == low) | (known == high)).all())
 
 
 def may_be_codes(kind: str, known: Array) -> bool:
-    """Tell whether a confounder of numbers holds whole ones, and few, which may be categories."""
+    """Tell whether a confounder has few distinct whole numbers, which may be codes."""
     return kind == "whole number" and looks_like(known, known == 0) == CODES
 
 
@@ -110,24 +110,23 @@ def declared_categorical(categorical: Any, names: list[str]) -> set[str]:
     return {want if want in names else names[int(want)] for want in wanted}
 
 
-def gathered(
+def mean_of_repeats(
     tables: list[NamedColumns], reliability: Mapping[Any, Any]
 ) -> tuple[dict[str, list[Any]], dict[Any, Any]]:
-    """Return the columns of every confounder, the mean of those that measure the same one.
+    """Return the columns of every confounder, and the reliabilities.
 
-    And reliabilities, with the repeated measurements themselves in place of their names.
+    Columns that are repeated measurements of one confounder become their mean, and the measurements
+    themselves take the place of their names in the reliabilities.
     """
     columns = {name: [dict(table)[name] for table in tables] for name, _ in tables[0]}
     measured = dict(reliability)
     for name, names in repeats_of(reliability).items():
         if lacking := [one for one in names if one not in columns]:
-            what = (
-                "{@'reliability'} of {name!r} lists {lacking}, which is not among {@`confounders`}."
-            )
-            raise refusal(what, name=name, lacking=listing(lacking))
-        if text := [o for o in names if not all(kind_of(c).endswith("number") for c in columns[o])]:
-            what = "{@'reliability'} of {name!r} lists {text}, which holds no numbers."
-            raise refusal(what, name=name, text=listing(text))
+            text = "{@'reliability'} of {name!r} lists {which}, which is not in {@`confounders`}."
+            raise refusal(text, name=name, which=listing(lacking))
+        if odd := [o for o in names if not all(kind_of(c).endswith("number") for c in columns[o])]:
+            text = "{@'reliability'} of {name!r} lists {which}, which is not numeric."
+            raise refusal(text, name=name, which=listing(odd))
         parts = [[as_array(c, np.float64) for c in columns.pop(one)] for one in names]
         values = np.column_stack([np.concatenate(part) for part in parts])
         for one, column in zip(names, values.T):
@@ -140,9 +139,9 @@ def gathered(
 
 
 def refuse_gaps(name: str, n_missing: int, n_rows: int, missing: str, hint: bool = True) -> None:
-    """Refuse a confounder that some rows lack, unless these are to be left out or filled in.
+    """Refuse missing values of a confounder, unless `missing` says what to do with them.
 
-    The hint that they may be filled in is left out where that takes all rows in memory.
+    The hint at imputation is omitted where it would need all rows in memory.
     """
     if n_missing and missing == "raise":
         text = f"Confounder {{name!r}} has {{n:rows}} missing values (of {n_rows}). Use "
@@ -153,8 +152,10 @@ def refuse_gaps(name: str, n_missing: int, n_rows: int, missing: str, hint: bool
         raise ValueError(f"Confounder {name!r} has no values: all are missing.")
 
 
-def filled(confounder: Confounder, gaps: Array, site: Array, labels: Sequence[Any]) -> Confounder:
-    """Fill gaps with the median or the most frequent level in the row's domain."""
+def fill_gaps(
+    confounder: Confounder, gaps: Array, site: Array, labels: Sequence[Any]
+) -> Confounder:
+    """Impute missing values by the median or the most frequent level in the row's domain."""
     values, codes = confounder.values, confounder.codes.copy()
     values = None if values is None else values.copy()
     for label in range(len(labels)):
@@ -169,14 +170,14 @@ def filled(confounder: Confounder, gaps: Array, site: Array, labels: Sequence[An
     return replace(confounder, codes=codes, values=values)
 
 
-def refuse_unfillable(
+def refuse_all_missing(
     name: str, gaps: Array, site: Array, labels: Sequence[Any], are_sides: bool
 ) -> None:
-    """Refuse to fill in a confounder that is missing in all rows of a domain."""
+    """Refuse to impute a confounder that is missing in all rows of a domain."""
     for k, label in enumerate(labels):
         if (site == k).any() and gaps[site == k].all():
             where = f"all {label} rows" if are_sides else f"all rows of {label!r}"
             raise ValueError(
-                f"Confounder {name!r} is missing in {where}, so nothing can be "
-                "filled in. Leave it out, or get its values."
+                f"Confounder {name!r} is missing in {where}, so that it cannot be imputed. Leave "
+                "it out, or get its values."
             )

@@ -1,4 +1,4 @@
-"""What is known of continuous confounders by cells: products with features, and counts in bins."""
+"""Sums with continuous confounders by cell: products with features, and counts in bins."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,33 +9,34 @@ from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.basis import RangeBasis
 from condokit.data.products import GroupedProducts
-from condokit.data.spots import Spots, foremost, whitened
+from condokit.data.spots import Spots, rows_of_most_weight, whitened
 from condokit.io.schema import refuse_if
 
-_BINS = 20
-_NU = 4.0  # degrees of freedom of weights
+_BINS = 20  # of the range of a confounder
+_NU = 4.0  # degrees of freedom of Student's t, whose weights are used for heavy-tailed features
 
 
 class Continuous:
-    """Products of a basis with features, and counts of confounders in bins of their range.
+    """Products of basis functions with features, and counts of confounders in bins of their range.
 
-    Parts merge in any order, as `GroupedProducts` do; those of another basis do not.
+    Parts merge in any order, as `GroupedProducts` do; they must have the same basis.
     """
 
     def __init__(self, basis: RangeBasis, n_groups: int, n_features: int) -> None:
         self.basis = basis
         self.products = GroupedProducts(n_groups, basis.n_columns, n_features)
         self.bins = np.zeros((n_groups, len(basis.names), _BINS))
-        # of features with heavy tails, weighted by Student's t around lines of their groups
+        # products of heavy-tailed features, with weights of Student's t around their curves
         self.robust: dict[int, GroupedProducts] = {}
-        # the functions that groups know, see `RangeBasis.columns`; others are zeros: in some files
+        # the functions of each group, see `RangeBasis.columns`; a file may hold only some, and
+        # then the sums of the others are zero
         self.level = np.full(n_groups, basis.n_bent)
-        self.spots: Spots | None = None  # where rows lie, if that is asked for
-        # of features in `robust`: the rows that count most in their sums; see `most_weight`
-        self.crowds: dict[int, list[Array]] = {}
+        self.spots: Spots | None = None  # where rows lie, if needed for disclosure control
+        # of features in `robust`: the rows with most weight in their sums, see `most_weight`
+        self.influential: dict[int, list[Array]] = {}
 
     def restrict(self, level: Array | int) -> None:
-        """Forget the functions above a level."""
+        """Set the sums of functions above a level to zero."""
         self.level = np.minimum(self.level, level)
         for known in np.unique(self.level[self.level < self.basis.n_bent]):
             gone = np.setdiff1d(np.arange(self.basis.n_columns), self.basis.columns(known))
@@ -62,14 +63,14 @@ class Continuous:
             self.bins[:, j] += count.reshape(n, _BINS)
 
     def parts(self) -> "Iterator[tuple[Array, Continuous]]":
-        """Yield the features that are known in the same rows, and what is known of them."""
+        """Yield features with values in the same rows, and the sums of these features."""
         for features, products in self.products.parts():
             part = self.of(features)
             part.products = products
             yield features, part
 
     def curves(self, values: Array, groups: Array, j: int) -> Array:
-        """Return what groups' own regressions say of a feature, from their means of columns."""
+        """Return the fitted curves of a feature at rows, minus the means of their groups."""
         one = self.robust[j] if j in self.robust else self.products.of(np.array([j]))
         away = self.basis(values) - one.mean[groups, : one.n_columns]
         return np.einsum("nr,nr->n", away, one.roots()[2][groups, :, 0])
@@ -83,9 +84,10 @@ class Continuous:
         label: Array,
         level: int,
     ) -> None:
-        """Find the curves of labels anew, given all rows of the features in `robust`.
+        r"""Do one step of reweighted least squares for the features in `robust`, given all rows.
 
-        Curves have functions up to a level, and the same slopes in all groups of a label.
+        Curves have functions up to a level, and the same slopes in all groups of a label. Weights
+        are those of Student's t, :math:`(\nu + 1) / (\nu + e^2 / \sigma^2)`, scaled to mean one.
         """
         Phi, found = self.basis(values), {}
         Phi[:, np.setdiff1d(np.arange(Phi.shape[1]), self.basis.columns(level))] = 0.0
@@ -99,22 +101,22 @@ class Continuous:
             w = t if weights is None else t * weights[rows]
             found[j].update(x[rows, None], Phi[rows], g, w)
             away = Phi[rows] - found[j].mean[g, : one.n_columns]
-            self._note_crowd(j, away, w, label[g])
+            self._keep_influential(j, away, w, label[g])
             found[j].share(label)
         self.robust = found
 
-    def _note_crowd(self, j: int, away: Array, w: Array, label: Array) -> None:
-        """Note the rows that count most in sums with weights."""
-        self.crowds[j] = []
+    def _keep_influential(self, j: int, away: Array, w: Array, label: Array) -> None:
+        """Keep the rows with most weight in the reweighted sums, by label."""
+        self.influential[j] = []
         for name in np.unique(label):
             mine = (w[:, None] * away)[label == name]
             U = whitened(mine, mine.T @ mine)
-            self.crowds[j].append(U[foremost(U)])
+            self.influential[j].append(U[rows_of_most_weight(U)])
 
     def cumulants(self) -> tuple[Array, Array, Array]:
-        """Return the variance that columns leave, that which they explain, and its fourth cumulant.
+        """Return residual variance, explained variance, and the fourth cumulant of the explained.
 
-        The last is of curves at the middles of bins, as if confounders were independent.
+        The last is computed at the centres of bins, as if confounders were independent.
         """
         _, c, slopes = self.products.roots()
         n = ones_for_zeros(self.products.count)[:, None]
@@ -133,18 +135,18 @@ class Continuous:
         return left, second, sums[1] * (second / ones_for_zeros(sums[0])) ** 2
 
     def merge(self, other: "Continuous", place: Array | None = None) -> None:
-        """Add what another object has gathered; its groups go to a `place` each, -1 is nowhere."""
+        """Add the sums of another object; `place` renumbers its groups, -1 leaves one out."""
         if self.basis != other.basis:
             raise ValueError(
-                f"Functions of continuous confounders differ: {self.basis} and {other.basis}. All "
-                "parts must have the same ranges, from the same version of condokit."
+                f"The functions of continuous confounders differ: {self.basis} and {other.basis}. "
+                "All parts must have the same ranges, and come from the same version of condokit."
             )
         self.products.merge(other.products, place)
         for j, one in other.robust.items():
             if j not in self.robust:
                 self.robust[j] = GroupedProducts(len(self.bins), one.n_columns, 1)
             self.robust[j].merge(one, place)
-            self.crowds[j] = [*self.crowds.get(j, []), *other.crowds.get(j, [])]
+            self.influential[j] = [*self.influential.get(j, []), *other.influential.get(j, [])]
         to = np.arange(len(other.bins)) if place is None else place
         np.add.at(self.bins, to[to >= 0], other.bins[to >= 0])
         if self.spots is not None and other.spots is not None:
@@ -154,12 +156,12 @@ class Continuous:
         self.restrict(self.level)
 
     def resized(self, n_groups: int) -> "Continuous":
-        """Return the same with more groups, empty ones."""
+        """Return a copy with more groups, which are empty."""
         new = Continuous(self.basis, n_groups, self.products.n_features)
         new.spots = self.spots and Spots(self.basis.ranges)
         new.merge(self)
         new.robust = {j: one.resized(n_groups) for j, one in self.robust.items()}
-        new.crowds = dict(self.crowds)
+        new.influential = dict(self.influential)
         return new
 
     def of(self, features: Array) -> "Continuous":
@@ -169,16 +171,16 @@ class Continuous:
         part.level, part.spots = self.level, self.spots
         number = {j: k for k, j in enumerate(features.tolist())}
         part.robust = {number[j]: one for j, one in self.robust.items() if j in number}
-        part.crowds = {number[j]: one for j, one in self.crowds.items() if j in number}
+        part.influential = {number[j]: one for j, one in self.influential.items() if j in number}
         return part
 
-    def shielded(self, kept: list[int], min_cell: int, fewest: int) -> "Continuous":
-        """Return some groups, without what tells of fewer than `min_cell` rows beside the others.
+    def suppressed(self, kept: list[int], min_cell: int, fewest: int) -> "Continuous":
+        """Return some groups, without sums that reveal fewer than `min_cell` rows.
 
-        `fewest` are those of a feature that is kept. Bins with fewer than `min_cell` rows share
-        those of their neighbours. A feature that is known in too few rows has none; where too few
-        lack it, the functions of confounders are those of all rows, as the difference would be
-        those of the few.
+        Bins with fewer than `min_cell` rows are averaged with their neighbours. A feature with
+        fewer than `fewest` values loses its sums. Where fewer than `min_cell` rows lack a feature,
+        its sums of functions are replaced by those of all rows, because the difference of the two
+        would be the sums of these few rows.
         """
         place = np.full(len(self.bins), -1)
         place[kept] = np.arange(len(kept))
@@ -186,7 +188,7 @@ class Continuous:
         found.spots = self.spots and Spots(self.basis.ranges)
         found.merge(self, place)
         whole, r = found.products, self.basis.n_columns
-        own = list(whole.own)  # whose columns here are of rows before the first gap
+        own = list(whole.own)  # their columns here end at the first row with a gap
         for table in (whole.mean, whole.scatter):
             table[..., [r + j for j in own]] = 0.0
         whole.squares[:, own] = 0.0
@@ -204,7 +206,7 @@ class Continuous:
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> "Continuous":
-        """Return what is in a file of schema 1; refuse sums that are not of the basis."""
+        """Read the fields of a file of schema 1; refuse sums that do not fit the basis."""
         basis = RangeBasis.from_dict(fields["basis"])
         products = GroupedProducts.from_dict(fields["products"])
         robust = {j: GroupedProducts.from_dict(one) for j, one in fields["robust"].items()}
@@ -218,7 +220,7 @@ class Continuous:
 
 
 def _coarse(counts: Array, least: int) -> Array:
-    """Return counts of bins, those of fewer rows joined with their neighbours and shared evenly."""
+    """Average small bins with their neighbours, so that each group has `least` rows or more."""
     edges, total = [0], 0.0
     for k, count in enumerate(counts, 1):
         total += count

@@ -22,12 +22,12 @@ class Covariates:
     category: Array  # (n_rows,): number of the combination of categorical values
     n_categories: int
     objects: Array | None = None  # (n_rows, ...): confounders as given, for a user's kernel
-    weights: Array | None = None  # (n_rows,): how many rows each row counts for; None is one
+    weights: Array | None = None  # (n_rows,): how many rows each row stands for; None: one
     groups: Array | None = None  # (n_rows,): the subject of each row
 
     @property
     def counts(self) -> Array:
-        """How many rows each row counts for."""
+        """How many rows each row stands for."""
         return np.ones(len(self.Z)) if self.weights is None else self.weights
 
     def take(self, rows: Array | slice) -> "Covariates":
@@ -37,7 +37,7 @@ class Covariates:
         return Covariates(self.Z[rows], self.category[rows], self.n_categories, *parts)
 
     def joined(self, other: "Covariates") -> "Covariates":
-        """Return these rows, then others, without weights: points to ask for."""
+        """Return these rows and then others, as points of evaluation without weights."""
         Z = np.concatenate([self.Z, other.Z])
         category = np.concatenate([self.category, other.category])
         objects = None
@@ -46,11 +46,11 @@ class Covariates:
         return Covariates(Z, category, self.n_categories, objects)
 
     def order(self) -> Array:
-        """Return the rows in the order of their values, whatever the order they came in."""
+        """Return the row numbers sorted by value, so that results do not depend on row order."""
         return np.lexsort([*self.Z.T, self.category])
 
     def thinned(self, most: int, by_weight: bool = True) -> Array:
-        """Return the numbers of at most so many rows, evenly taken in the order of their values."""
+        """Return the numbers of at most `most` rows, evenly spaced in the order of values."""
         order = self.order() if len(self.Z) > most else np.arange(len(self.Z))
         weights = self.weights[order] if by_weight and self.weights is not None else None
         return np.sort(order[subsample(len(order), most, weights)])
@@ -59,7 +59,7 @@ class Covariates:
     def of(
         cls, domains: Study, used: Array, category: Array, n_categories: int, as_given: bool
     ) -> "Covariates":
-        """Return the confounders of some rows, or also as they were given, for a user's kernel."""
+        """Return the confounders of some rows, `as_given` if a user's kernel needs them so."""
         Z, objects = np.empty((len(used), 0)), None
         if as_given:
             objects = objects_of(domains, used)
@@ -72,7 +72,7 @@ class Covariates:
 
 
 def objects_of(domains: Study, used: Array) -> Array:
-    """Return the confounders of some rows as they were given, one column for each of several."""
+    """Return the confounders of some rows as given: one array, or one column for each."""
     given = [c.as_given()[used] for c in domains.confounders]
     return given[0] if len(given) == 1 else np.stack(given, axis=1)
 
@@ -84,22 +84,22 @@ def crossed(study: Study, used: Array) -> Covariates:
 
 
 def standard_units(z: Array) -> Callable[[Array], Array]:
-    """Return a function to the standard units of z; normal scores of ranks if tails are heavy."""
+    """Return the function that standardises z; normal scores of ranks if tails are heavy."""
     largest = float(largest_of(z))
     middle, spread = float((z / largest).mean()), float((z / largest).std())
     if spread == 0:
         return np.zeros_like
 
-    def plain(values: Array) -> Array:
+    def standardised(values: Array) -> Array:
         return (values / largest - middle) / spread
 
-    if np.mean(plain(z) ** 4) <= _HEAVY_TAILS:
-        return plain
-    ordered, n = np.sort(plain(z)), 2 * len(z)
+    if np.mean(standardised(z) ** 4) <= _HEAVY_TAILS:
+        return standardised
+    ordered, n = np.sort(standardised(z)), 2 * len(z)
 
     def scores(values: Array) -> Array:
-        found = plain(values)
-        rank = np.searchsorted(ordered, found, "left") + np.searchsorted(ordered, found, "right")
+        x = standardised(values)
+        rank = np.searchsorted(ordered, x, "left") + np.searchsorted(ordered, x, "right")
         return ndtri(np.clip(rank, 1, n - 1) / n)  # ties share their mean rank
 
     size = scores(z).std()
@@ -107,7 +107,7 @@ def standard_units(z: Array) -> Callable[[Array], Array]:
 
 
 def design(confounders: list[Confounder], rows: Array, degree: int) -> Array:
-    """Return ones and the confounders as columns: marks of levels, powers of numbers."""
+    """Return a design matrix: ones, indicators of levels, and powers of numbers."""
     columns = [np.ones((len(rows), 1))]
     for confounder in confounders:
         if confounder.values is None:
@@ -122,7 +122,7 @@ def design(confounders: list[Confounder], rows: Array, degree: int) -> Array:
 
 
 def fitted(D: Array, Y: Array) -> Array:
-    """Return the coefficients of a regression on D."""
+    """Return the least-squares coefficients of Y on D."""
     return np.asarray(np.linalg.lstsq(D, Y, rcond=None)[0])
 
 
@@ -134,5 +134,5 @@ def projection(D: Array) -> Callable[[Array], Array]:
 
 
 def left_of(D: Array, Y: Array) -> Array:
-    """Return what a regression on D leaves of Y."""
+    """Return the residuals of a least-squares regression of Y on D."""
     return Y - D @ fitted(D, Y)

@@ -1,4 +1,4 @@
-"""Means, variances and covariances by group: gathered in chunks, merged without loss."""
+"""Means, variances and covariances by group: computed in chunks, merged without loss."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,9 +10,9 @@ from condokit.checks import LARGEST, Array
 from condokit.data.arrays import is_constant, ones_for_zeros
 from condokit.data.subsets import subsample
 
-_ENTRIES = 1 << 17  # of a sparse matrix, at a time
+_ENTRIES = 1 << 17  # entries of a sparse matrix that are summed at a time
 _MOST_TOGETHER = 32  # features whose products are summed
-_FEW_FEATURES = 8  # so that outer products of all rows are faster than a product for each group
+_FEW_FEATURES = 8  # up to which outer products of all rows are faster than a product per group
 
 
 class GroupedMoments:
@@ -33,8 +33,8 @@ class GroupedMoments:
     Within a chunk, sums are taken of differences to the group's first row: exact for constants, and
     safe from cancellation whatever the offset of the data.
 
-    With `products`, also the scatter of a few features, from the rows that lack none of these:
-    how features go together.
+    With `products`, also the scatter matrices of a few features (`few`), from the rows that lack
+    none of these.
     """
 
     def __init__(self, n_groups: int, n_features: int, products: bool = False) -> None:
@@ -52,10 +52,15 @@ class GroupedMoments:
         return self.count[:, None] if self.known is None else self.known
 
     @property
+    def n_values(self) -> Array:
+        """How many values are known of every feature in every group, whether or not some lack."""
+        return np.broadcast_to(self.n, self.mean.shape)
+
+    @property
     def sd(self) -> Array:
-        """Standard deviations of features in groups, by the number of values; 0 of constants."""
-        found = np.sqrt(self.squares / ones_for_zeros(self.n))
-        return np.where(is_constant(found, self.mean), 0.0, found)
+        """Standard deviations of features in groups (divided by n); 0 for constant features."""
+        sd = np.sqrt(self.squares / ones_for_zeros(self.n))
+        return np.where(is_constant(sd, self.mean), 0.0, sd)
 
     def update(
         self, X: Array, groups: Array, weights: Array | None = None, gaps: Array | None = None
@@ -64,7 +69,7 @@ class GroupedMoments:
 
         `gaps` marks values that are missing, whatever stands there.
         """
-        if gaps is not None:  # zeros after the differences are taken, and not counted
+        if gaps is not None:  # gaps become means, so that differences are small; then zeros
             X = np.where(gaps, 0.0, X)
             X = np.where(gaps, X.sum(axis=0) / np.maximum((~gaps).sum(axis=0), 1), X)
         present, count, origin, difference, members = _differences(
@@ -82,17 +87,16 @@ class GroupedMoments:
             if k < 3:
                 power *= difference
         if self.products is not None:
-            own: Any = slice(None) if len(self.few) == X.shape[1] else self.few
+            some: Any = slice(None) if len(self.few) == X.shape[1] else self.few
             if gaps is None:
-                self.products.add(present, count, origin[:, own], difference[:, own], members)
+                self.products.add(present, count, origin[:, some], difference[:, some], members)
             else:
-                complete = np.where(gaps[:, own].any(axis=1), -1, groups)
-                found = _differences(X[:, own], complete, weights, len(self.count))
-                self.products.add(*found)
+                complete = np.where(gaps[:, some].any(axis=1), -1, groups)
+                self.products.update(X[:, some], complete, weights)
         self.add_means(present, count, known, origin, *sums)
 
     def update_columns(self, columns: Sequence[Array], groups: Array) -> bool:
-        """Add many rows of few groups, given as columns; not if a value is missing or too large."""
+        """Add many rows of few groups, as columns; False if a value is missing or too large."""
         n_groups, d = len(self.count), len(columns)
         small = groups.astype(np.int16) if n_groups < 1 << 15 else groups  # far faster to sort
         order = np.argsort(small, kind="stable")
@@ -127,7 +131,7 @@ class GroupedMoments:
         third: Array,
         fourth: Array,
     ) -> None:
-        """Add groups by the means of four powers of differences to an origin."""
+        """Add groups, given the means of the first four powers of differences from an origin."""
         squares = np.maximum(second - shift**2, 0.0)
         cubes = third - 3 * shift * second + 2 * shift**3
         fourth = fourth - 4 * shift * third + 6 * shift**2 * second - 3 * shift**4
@@ -138,7 +142,7 @@ class GroupedMoments:
     def update_sparse(
         self, X: Any, columns: Sequence[int], groups: Array, weights: Array | None = None
     ) -> None:
-        """Add rows of some columns of a sparse matrix, from its entries alone."""
+        """Add rows of some columns of a sparse matrix without making it dense."""
         used = groups >= 0
         count = np.bincount(groups[used], None if weights is None else weights[used])
         at = np.flatnonzero(count)
@@ -146,8 +150,8 @@ class GroupedMoments:
         self.add_means(at, count[at], None, 0.0, *(sums / count[at][:, None]))
 
     def merge(self, other: "GroupedMoments", place: Array | None = None) -> None:
-        """Add what another object has gathered; its groups go to a `place` each, -1 is nowhere."""
-        for at, to in in_turn(other.count, place):
+        """Add the sums of another object; `place` renumbers its groups, -1 leaves one out."""
+        for at, to in without_repeats(other.count, place):
             known = None if other.known is None else other.known[at]
             tables = (other.mean, other.squares, other.third, other.fourth)
             self._add(to, other.count[at], known, *(table[at] for table in tables))
@@ -178,7 +182,7 @@ class GroupedMoments:
         return part
 
     def resized(self, n_groups: int) -> "GroupedMoments":
-        """Return the same with more groups, empty ones."""
+        """Return a copy with more groups, which are empty."""
         other = GroupedMoments(n_groups, self.mean.shape[1], self.products is not None)
         other.merge(self)
         return other
@@ -211,8 +215,11 @@ class GroupedMoments:
             self.known[present] += new
 
 
-def in_turn(count: Array, place: Array | None) -> Iterator[tuple[Array, Array]]:
-    """Yield groups that are not empty and their places, such that none comes twice at a time."""
+def without_repeats(count: Array, place: Array | None) -> Iterator[tuple[Array, Array]]:
+    """Yield groups that are not empty, and their new numbers, each number once per step.
+
+    Fancy-indexed += adds only once where an index is repeated.
+    """
     present = np.flatnonzero(count)
     if place is None:
         yield present, present
@@ -281,7 +288,7 @@ class GroupedScatter:
     def add(
         self, present: Array, count: Array, origin: Array, difference: Array, members: Any
     ) -> None:
-        """Add rows by their differences to the first of their group; see `_differences`."""
+        """Add rows, given the results of `_differences`."""
         shift = members @ difference / count[:, None]
         order = np.argsort(members.indices, kind="stable")
         first = np.flatnonzero(np.diff(members.indices[order], prepend=-1))
@@ -289,8 +296,8 @@ class GroupedScatter:
         self._add(present, count, origin + shift, scatter)
 
     def merge(self, other: "GroupedScatter", place: Array | None = None) -> None:
-        """Add what another object has gathered; its groups go to a `place` each, -1 is nowhere."""
-        for at, to in in_turn(other.count, place):
+        """Add the sums of another object; `place` renumbers its groups, -1 leaves one out."""
+        for at, to in without_repeats(other.count, place):
             self._add(to, other.count[at], other.mean[at], other.scatter[at])
 
     def of(self, features: Array) -> "GroupedScatter":
@@ -325,14 +332,17 @@ class GroupedScatter:
 
 
 def _used(groups: Array, weights: Array | None) -> Array:
-    """Mark rows that belong to a group and count for something."""
+    """Mark rows that belong to a group and have a positive weight."""
     return groups >= 0 if weights is None else (groups >= 0) & (weights > 0)
 
 
 def _differences(
     X: Array, groups: Array, weights: Array | None, n_groups: int
 ) -> tuple[Array, Array, Array, Array, Any]:
-    """Return groups that occur, their counts and first rows, differences to these, and sums."""
+    """Return groups that occur, their counts and first rows, and differences from these.
+
+    The last result is the sparse matrix of weights (groups, rows), by which rows are summed.
+    """
     if groups.min(initial=0) < 0 or (weights is not None and weights.min(initial=1) == 0):
         keep = _used(groups, weights)
         X, groups = X[keep], groups[keep]
@@ -357,7 +367,7 @@ def _differences(
 
 
 def _scatters(rows: Array, weights: Array, first: Array, mean: Array) -> Array:
-    """Return the scatter matrices of groups of sorted rows that begin at `first`."""
+    """Return the scatter matrices of groups of sorted rows; `first` is where groups begin."""
     d, size = rows.shape[1], np.diff([*first, len(rows)])
     if d <= _FEW_FEATURES and len(first) * d >= len(rows):  # many small groups
         rows -= np.repeat(mean, size, axis=0)
@@ -374,7 +384,7 @@ def _scatters(rows: Array, weights: Array, first: Array, mean: Array) -> Array:
 def effective_counts(
     count: Array, squares: Array, clusters: GroupedMoments, stratum: Array
 ) -> Array:
-    r"""Return how many independent rows each stratum is worth when rows come in clusters.
+    r"""Return the effective sample size of each stratum when rows come in clusters.
 
     With :math:`n_g` rows of cluster g in a stratum of n rows and intra-class correlation
     :math:`\rho`, the variance of a mean is :math:`\sigma^2 [n (1 - \rho) + \rho \sum_g n_g^2] /
@@ -387,7 +397,7 @@ def effective_counts(
     n_clusters = np.bincount(stratum, clusters.count > 0, len(count))
     between_dof = np.maximum(n_clusters - 1, 0).sum()
     within_dof = (count - n_clusters).sum()
-    if within_dof <= 0 or between_dof == 0:  # every row is its own, or there is nothing to compare
+    if within_dof <= 0 or between_dof == 0:  # one row per cluster, or one cluster per stratum
         return np.minimum(count, n_clusters)
     within_squares = clusters.squares.sum(axis=0)
     within = within_squares / within_dof

@@ -1,4 +1,4 @@
-"""Which columns are features where none are named: numbers that do not look like anything else."""
+"""Which columns are features if none are named: numbers that do not look like labels or codes."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,60 +13,63 @@ from condokit.data.study import Study
 from condokit.data.subsets import subsample
 from condokit.data.tables import Table
 
-# words of a name: each of the first says enough, the others only where there is no other word
-_TELLING = (
+# A column is no feature if its name contains a word of the first list, or only words of the second.
+_LABEL_WORDS = (
     "id ids uid uuid guid mrn age ages date dates datetime timestamp dob birthdate birthday year "
     "code codes barcode zip zipcode postcode subjectid patientid sampleid unnamed"
 )
-_PLAIN = (
+_LABEL_ONLY_WORDS = (
     "index row sample subject subjects patient participant donor person user name no nr num number "
     "label labels target class month day week hour time sex gender"
 )
-# words of the name of a subject: one of the first, and no other than these
-_WHO = "subject subjects patient patients participant donor person individual animal volunteer id "
-_WHO += "ids uid uuid guid mrn subjectid patientid sampleid sample"
-_WHOSE = "no nr num number code codes name label study unique record"
+# A column names subjects if its name has a word of the first list, and all words are in the two.
+_SUBJECT_WORDS = (
+    "subject subjects patient patients participant donor person individual animal volunteer id "
+)
+_SUBJECT_WORDS += "ids uid uuid guid mrn subjectid patientid sampleid sample"
+_BESIDE_SUBJECT_WORDS = "no nr num number code codes name label study unique record"
 _NUMBERED = re.compile(r"(\D*)(\d{1,15})(?:\.0)?")
 _WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _BY_NAME, _DATES, _NO_NUMBER = "by its name", "dates", "not a number"
 CODES, _IDENTIFIERS = "whole numbers with few values", "another whole number in every row"
 FEW_LEVELS = (
-    "Taken as continuous, though whole numbers with few values: confounder {names}. If it is a "
-    "code of categories, {@list it in `categorical`}; if not, {@pass it as float}."
+    "The confounder {names} has few distinct whole numbers and is taken as continuous. If they are "
+    "codes of categories, {@list it in `categorical`}; if not, {@pass it as float}."
 )
 REPEATED = (
-    "Values of {names} come in several rows, which are taken as independent. If they tell who or "
-    "what was measured several times, name it in {@`groups`}."
+    "Values of {names} occur in several rows, which are treated as independent. If they identify "
+    "subjects or samples that were measured several times, name the column in {@`groups`}."
 )
 MULTIPLIED = (
-    "A device multiplies counts, and a logarithm makes a shift of that: use "
+    "A change of device usually multiplies counts, which is a shift of their logarithms: use "
     "{@links such as 'log'}, or map log(1 + x) where there are zeros."
 )
-COUNTS = "These look like counts: {names}. " + MULTIPLIED
-_FEW_VALUES = 10
-_FEW_ROWS = 10  # which tell nothing of codes and identifiers
-_MOST_VALUES = 1_000_000  # that are looked at,
-_ENOUGH_ROWS = 1000  # or these rows
-_FEWEST_SUBJECTS = 10  # of which some come several times
-_REPEATED = 0.05  # share of these
-_MOST_NAMED = 100_000  # rows in which subjects are looked for by the name of a column,
-_MOST_UNNAMED = 5000  # and by its values alone
-_LARGEST_CODE = 2.0**64  # no identifier has more bits; all larger numbers are whole
-_FEWEST_CELLS = 20  # of a batch that tells which variables are mostly zero
-_FEWEST_SPREAD = 30  # rows that tell how whole numbers are spread
-_WIDE_STEPS = 5  # between neighbours, below which they were given out in order
-_MOSTLY = 0.8  # share of zeros in a batch beyond which a variable of AnnData is left alone
-_MOST_COUNTED = 200_000  # values that tell whether features are counts
-_SKEWED = 1.0  # skewness of counts, above which a logarithm makes them more even
+COUNTS = "These features look like counts: {names}. " + MULTIPLIED
+_FEW_VALUES = 10  # distinct values of codes, at most
+_FEW_ROWS = 10  # in fewer rows, codes and identifiers cannot be recognised
+_MOST_VALUES = 1_000_000  # values that are examined,
+_ENOUGH_ROWS = 1000  # or this many rows if that is more
+_FEWEST_SUBJECTS = 10  # subjects that a column must have
+_REPEATED = 0.05  # share of subjects with several rows
+_MOST_NAMED = 100_000  # rows that are searched for subjects if a column's name suggests them,
+_MOST_UNNAMED = 5000  # and if only its values could
+_LARGEST_CODE = 2.0**64  # no identifier has more bits; all larger doubles are whole numbers
+_FEWEST_CELLS = 20  # rows of a batch from which the share of zeros is judged
+_FEWEST_SPREAD = 30  # rows from which the distribution of whole numbers is judged
+_WIDE_STEPS = 5  # median step between neighbours below which numbers look consecutive
+_MOSTLY = 0.8  # share of zeros in a batch beyond which a variable of AnnData is not mapped
+_MOST_COUNTED = 200_000  # values that are examined for counts
+_SKEWED = 1.0  # skewness above which counts are better mapped as logarithms
 
 
 def measurements(
     tables: Sequence[Table], free: Sequence[str], site: Array
 ) -> tuple[list[str], dict[str, str]]:
-    """Tell features from other columns without a role; return them, and the reason for others."""
-    # `site` is the number of the domain of every row.
-    # Refused where it is not clear: where nothing is left, or as many columns look like codes or
-    # identifiers by their values alone.
+    """Return the features among columns without a role, and why the others are none.
+
+    `site` is the number of the domain of every row. It is refused to guess if no column remains, or
+    if at least as many columns as remain look like codes or identifiers by their values.
+    """
     left = {name: _NO_NUMBER for name in free if not all(t.is_number(name) for t in tables)}
     numbers = [name for name in free if name not in left]
     if numbers:
@@ -77,9 +80,10 @@ def measurements(
     doubtful = [name for name, why in left.items() if why in (CODES, _IDENTIFIERS)]
     if left and (not taken or len(doubtful) >= len(taken)):
         raise refusal(
-            "It is not clear which columns are features. Not taken: {left}. Name the features: "
-            "{@features=}{names:names}, or {@features=}{every:names} for all columns.",
-            left=told(left),
+            "It is not clear which columns are features. These look like something else: {left}. "
+            "Name the features: {@features=}{names:names}, or {@features=}{every:names} for all "
+            "columns.",
+            left=reasons_in_words(left),
             names=(taken or numbers or list(free))[:20],
             every=["*"],
         )
@@ -87,34 +91,38 @@ def measurements(
 
 
 def mostly_zero(tables: Sequence[Table], codes: Array) -> tuple[int, list[int] | None]:
-    """Count features that are mostly zero in a batch; return the others, None if that is all."""
-    # A map would move zeros, which say that nothing was found. None also if all are mostly zero.
+    """Count the features that are mostly zero in some batch, and return the others.
+
+    A map would move zeros, which mean "not detected". Instead of the others, None is returned if
+    no feature is mostly zero, or if all are.
+    """
     sizes, start = np.bincount(codes), 0
     counts = np.zeros((len(sizes), tables[0].n_features))
     for table in tables:
-        own = codes[start : start + table.n_rows]
+        batch = codes[start : start + table.n_rows]
         start += table.n_rows
         if table.entries is not None:
-            found = sparse_sums(table.entries, table.positions, own, (0,))[0]
-            counts[: len(found)] += found
+            nonzero = sparse_sums(table.entries, table.positions, batch, (0,))[0]
+            counts[: len(nonzero)] += nonzero
             continue
         for rows, chunk in table.chunks():
-            for b in np.unique(own[rows]):
-                counts[b] += np.count_nonzero(chunk[own[rows] == b], axis=0)
-    large = sizes >= min(_FEWEST_CELLS, sizes.max())  # in few rows, zeros are chance
-    found = (counts < (1 - _MOSTLY) * sizes[:, None] - 1e-9)[large].any(axis=0)
-    rest = np.flatnonzero(~found).tolist()
-    return int(found.sum()), rest if found.any() and rest else None
+            for b in np.unique(batch[rows]):
+                counts[b] += np.count_nonzero(chunk[batch[rows] == b], axis=0)
+    large = sizes >= min(_FEWEST_CELLS, sizes.max())  # in a few rows, many zeros may be chance
+    is_zero = (counts < (1 - _MOSTLY) * sizes[:, None] - 1e-9)[large].any(axis=0)
+    others = np.flatnonzero(~is_zero).tolist()
+    return int(is_zero.sum()), others if is_zero.any() and others else None
 
 
 def look_like_counts(X: Array) -> Array:
     """Mark features that may be counts: whole numbers from 0 or 1 up, with a long upper tail."""
-    found = ((np.rint(X) == X) | np.isnan(X)).all(axis=0) & ~(X < 0).any(axis=0)
-    for j in np.flatnonzero(found):
+    are_counts = ((np.rint(X) == X) | np.isnan(X)).all(axis=0) & ~(X < 0).any(axis=0)
+    for j in np.flatnonzero(are_counts):
         x = X[~np.isnan(X[:, j]), j]
-        found[j] = len(np.unique(x)) > _FEW_VALUES and x.min() <= 1
-        found[j] = found[j] and ((x - x.mean()) ** 3).mean() > _SKEWED * x.std() ** 3
-    return found
+        are_counts[j] = len(np.unique(x)) > _FEW_VALUES and x.min() <= 1
+        if are_counts[j]:
+            are_counts[j] = ((x - x.mean()) ** 3).mean() > _SKEWED * x.std() ** 3
+    return are_counts
 
 
 def counts_among(study: Study) -> list[str]:
@@ -132,8 +140,8 @@ def counts_among(study: Study) -> list[str]:
 def repeated_subjects(study: Study) -> list[str]:
     """Return columns without a role that look like subjects, some of which have several rows.
 
-    Told by name, or by text that is at most once in a domain and often in several. Samples that are
-    bridges do not count.
+    They are recognised by name, or as text that occurs at most once in a domain and often in
+    several. Rows of samples that are bridges are ignored.
     """
     if study.groups is not None or not study.is_whole:
         return []
@@ -141,7 +149,10 @@ def repeated_subjects(study: Study) -> list[str]:
     rows = rows[subsample(len(rows), _MOST_NAMED)]
     for name in study.unused:
         words = {*words_of(name)}
-        by_name = words & {*_WHO.split()} and words <= {*_WHO.split(), *_WHOSE.split()}
+        by_name = words & {*_SUBJECT_WORDS.split()} and words <= {
+            *_SUBJECT_WORDS.split(),
+            *_BESIDE_SUBJECT_WORDS.split(),
+        }
         columns = [table.column("X", name) for table in study.tables]
         if not by_name and (len(rows) > _MOST_UNNAMED or columns[0].dtype.is_numeric()):
             continue
@@ -155,26 +166,26 @@ def repeated_subjects(study: Study) -> list[str]:
         known = np.where(code < 0, np.nan, code)
         if not by_name and not (text and looks_like(known, where) == _IDENTIFIERS):
             continue
-        if not _starts_again(values, code, where):
+        if not _numbers_restart(values, code, where):
             found.append(name)
     return found
 
 
 def names_of_rows(study: Study, *columns: Any) -> Sequence[Any] | None:
-    """Return what rows are called: by columns, the index, or a column whose name says so."""
+    """Return names of rows: from columns, the index, or a column whose name says so."""
     table, index = study.tables[0], getattr(study.tables[0].native, "index", None)
     known = [name for name in columns if isinstance(name, str) and name in table.described]
     if not known and index is not None and type(index).__name__ != "RangeIndex":
         return None if callable(index) else index
-    known += [name for name in study.unused if {*words_of(name)} & {*_WHO.split()}]
+    known += [name for name in study.unused if {*words_of(name)} & {*_SUBJECT_WORDS.split()}]
     if not known:
         return None
     values = table.column("X", known[0]).to_list()
     return [k if str(v) in ("", "nan", "None") else v for k, v in enumerate(values)]
 
 
-def _starts_again(values: Sequence[Any], code: Array, site: Array) -> bool:
-    """Tell whether every domain numbers its rows from the same start, each as far as it goes."""
+def _numbers_restart(values: Sequence[Any], code: Array, site: Array) -> bool:
+    """Tell whether values number the rows of every domain anew, from the same first number."""
     parts = [_NUMBERED.fullmatch(str(value)) for value in values]
     if not all(parts) or len({part[1] for part in parts if part}) > 1:
         return False
@@ -190,24 +201,24 @@ def _starts_again(values: Sequence[Any], code: Array, site: Array) -> bool:
 
 
 def warn_of_columns(domains: Study, linked: bool) -> None:
-    """Tell which columns are not taken as features, and which may be codes, subjects or counts."""
+    """Warn of columns that are not taken as features, or that may be codes, subjects or counts."""
     if names := repeated_subjects(domains):
         warn("repeated-subjects", REPEATED, names=listing(names))
     if n := domains.n_mostly_zero:
-        text = "Left as they are, since more than 80% of their values in a batch are zero: {n} of "
-        text += "{d} variables. {@Name `features`} to map such ones, too."
+        text = "{n} of {d} variables are not mapped, because more than 80% of their values in a "
+        text += "batch are zero. {@Name `features`} to map them as well."
         warn("mostly-zero", text, UserWarning, n=n, d=domains.tables[0].width)
     if not linked and (names := counts_among(domains)):
         warn("counts", COUNTS, UserWarning, names=listing(names))
     if domains.left:
-        text = "Not taken as features: {left}. Name those that are in {@`features`}."
-        warn("not-features", text, UserWarning, left=told(domains.left))
+        text = "Not taken as features: {left}. If some of them are, name all in {@`features`}."
+        warn("not-features", text, UserWarning, left=reasons_in_words(domains.left))
     if few := [c.name for c in domains.continuous if c.may_be_codes]:
         warn("few-levels", FEW_LEVELS, UserWarning, names=listing(few))
 
 
-def told(left: Mapping[str, str]) -> str:
-    """Name the columns that are not features, by reason."""
+def reasons_in_words(left: Mapping[str, str]) -> str:
+    """List the columns that are not features, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
     for name, why in left.items():
         by_reason.setdefault(why, []).append(name)
@@ -215,18 +226,20 @@ def told(left: Mapping[str, str]) -> str:
 
 
 def looks_like_a_label(name: str) -> bool:
-    """Tell whether a name is that of an identifier, a date, an age, a code or a label."""
+    """Tell whether a column's name is that of an identifier, date, age, code or label."""
     words = set(words_of(name))
-    return bool(words & {*_TELLING.split()} or (words and words <= {*_PLAIN.split()}))
+    return bool(
+        words & {*_LABEL_WORDS.split()} or (words and words <= {*_LABEL_ONLY_WORDS.split()})
+    )
 
 
 def words_of(name: str) -> list[str]:
-    """Return the words of a name that are no numbers."""
+    """Return the words of a name in lower case, without numbers."""
     return [word.lower() for word in _WORDS.split(name) if word and not word.isdecimal()]
 
 
 def _by_values(domains: Study, site: Array) -> dict[int, str]:
-    """Return the features that are dates, codes or identifiers by their values, and which."""
+    """Return the features whose values look like dates, codes or identifiers, and as which."""
     whole = np.arange(domains.n_features)
     for _, chunk in domains.chunks():
         part = chunk[:, whole]
@@ -242,7 +255,7 @@ def _by_values(domains: Study, site: Array) -> dict[int, str]:
 
 
 def looks_like(x: Array, site: Array) -> str:
-    """Return what whole numbers look like, nothing if they may be measured."""
+    """Return what whole numbers look like, "" if they may be measurements."""
     known = np.isfinite(x)
     values = np.unique(x[known])
     year, month, day = values // 10_000, values // 100 % 100, values % 100
@@ -255,7 +268,7 @@ def looks_like(x: Array, site: Array) -> str:
         return CODES
     if 2 * len(values) < known.sum():
         return ""
-    # the number of a subject that is in several domains occurs once in each
+    # the identifier of a subject that is in several domains occurs once in each
     distinct = len(np.unique(np.column_stack([x, site])[known], axis=0))
     if distinct < known.sum() or _are_measured(x[known], values, site[known]):
         return ""
@@ -263,11 +276,10 @@ def looks_like(x: Array, site: Array) -> str:
 
 
 def _are_measured(x: Array, values: Array, site: Array) -> bool:
-    """Tell whether whole numbers, of which none comes twice, are spread as measurements are.
+    """Tell whether distinct whole numbers are distributed as measurements are.
 
-    Numbers that were given out are consecutive, or evenly spread within a domain, where the
-    kurtosis of n of them is 1.8 and below 1.8 + 6 / sqrt(n) in 99 of 100 cases; that of measured
-    values is about 3.
+    Identifiers are consecutive, or uniform within a domain; the kurtosis of n uniform values is 1.8
+    on average, and below 1.8 + 6 / sqrt(n) in 99 of 100 cases. That of measurements is about 3.
     """
     if len(x) < _FEWEST_SPREAD or np.median(np.diff(values)) < _WIDE_STEPS:
         return False

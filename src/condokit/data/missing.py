@@ -13,14 +13,16 @@ from condokit.data.subsets import subsample
 from condokit.data.sums import CellSums, Sums, no_rows
 
 SIDES = ("query", "reference")
-_FEWEST_COMPLETE = 5  # rows of a domain without missing values, where only these can be used
-_PRODUCT_ROWS = 50_000  # that tell how features go together
-_FEWEST_OF_CELL = 8  # rows on average, so that sums are far smaller than the table
+_FEWEST_COMPLETE = 5  # complete rows of a domain, where only these can be used
+_PRODUCT_ROWS = 50_000  # rows from which products of features are computed
+_FEWEST_OF_CELL = 8  # rows of a cell on average, so that sums are far smaller than the table
 
 
 def with_gaps(domains: Study, by_side: bool = True) -> Study:
-    """Count the missing values, and leave out rows that have no value at all."""
-    # extreme values are refused, and so is a feature that has no value in a domain, if asked
+    """Count missing values, sum the rows by cell, and leave out rows without any value.
+
+    Extreme values are refused, and with `by_side` also features without a value in a domain.
+    """
     if domains.entries is not None and are_moderate(domains.entries.data):
         return domains
     empty, kept = np.zeros(len(domains.is_query), dtype=bool), domains.kept()
@@ -63,18 +65,18 @@ def with_gaps(domains: Study, by_side: bool = True) -> Study:
 
 
 def refuse_valueless(names: list[str], side: str, n_rows: int | None = None) -> None:
-    """Refuse features of which a domain has no value, if there are any."""
+    """Refuse features that have no value in a domain, if there are any."""
     if not names:
         return
     where = "the {side} rows" if n_rows is None else "the {n:rows} {side} rows"
-    text = f"No value of {{names}} is known in {where}. Leave features without values out with "
+    text = f"All values of {{names}} are missing in {where}. Leave such features out with "
     raise refusal(text + "{@`features`}.", names=listing(names), n=n_rows, side=side)
 
 
 def _cells(domains: Study) -> tuple[Array, GroupedMoments | None]:
-    """Return the cell of every row, and moments of no rows yet, unless cells are too many.
+    """Return the cell of every row, and empty moments unless there are too many cells.
 
-    A cell is a domain and a level of each category.
+    A cell is a domain with one level of each categorical confounder.
     """
     strata = domains.strata()
     cell = np.where(strata.codes < 0, -1, domains.code * len(strata.levels) + strata.codes)
@@ -85,7 +87,7 @@ def _cells(domains: Study) -> tuple[Array, GroupedMoments | None]:
 
 
 def _products(domains: Study, cell: Array, moments: GroupedMoments) -> GroupedScatter:
-    """Return how a few features go together in cells, from some of many rows."""
+    """Return the scatter matrices of a few features by cell, from some of many rows."""
     used = np.flatnonzero(cell >= 0)
     rows = used[subsample(len(used), _PRODUCT_ROWS)]
     X = domains.of(moments.few).rows(rows)
@@ -109,7 +111,7 @@ def missing_features(domains: Study) -> dict[str, dict[str, int]]:
 
 
 def complete_rows(domains: Study) -> Array:
-    """Mark the rows that are kept and lack no value."""
+    """Mark the rows that are kept and complete."""
     complete = domains.kept()
     for here, chunk in _as_given(domains):
         complete[here] &= ~np.isnan(chunk).any(axis=1)
@@ -117,7 +119,7 @@ def complete_rows(domains: Study) -> Array:
 
 
 def complete_counts(domains: Study) -> dict[str, int] | None:
-    """Return how many rows of each domain lack no value, None if nothing is missing or known."""
+    """Return how many rows of each domain are complete, None if all are or rows are not known."""
     if domains.gaps is None or not domains.has_rows:
         return None
     return _by_side(domains, complete_rows(domains))
@@ -129,7 +131,7 @@ def _by_side(domains: Study, rows: Array) -> dict[str, int]:
 
 
 def without_gaps(domains: Study) -> Study:
-    """Leave out rows with missing values, and say so."""
+    """Leave out rows with missing values, and warn."""
     if domains.gaps is None or not domains.has_rows:
         raise no_rows()
     complete = complete_rows(domains)
@@ -138,9 +140,9 @@ def without_gaps(domains: Study) -> Study:
         counts = {name: sum(n.values()) for name, n in missing_features(domains).items()}
         worst = sorted(counts, key=counts.__getitem__, reverse=True)
         raise refusal(
-            "Only {query:rows} query and {reference:rows} reference rows lack no value, too "
-            "few for this map and divergence. Most is missing of {worst}: leave features out "
-            "with {@`features`}, or use {@map='location-scale'}.",
+            "Only {query:rows} query rows and {reference:rows} reference rows are complete, which "
+            "is too few for this map and divergence. The features with most missing values are "
+            "{worst}: leave features out with {@`features`}, or use {@map='location-scale'}.",
             worst=listing(worst),
             **n_rows,
         )
@@ -149,14 +151,14 @@ def without_gaps(domains: Study) -> Study:
 
 
 def warn_incomplete(domains: Study, n_rows: dict[str, int]) -> None:
-    """Say how much is missing, and how many rows of each domain are used."""
+    """Warn how many values are missing, and how many rows of each domain are used."""
     both = zip(domains.gaps or (), (domains.is_query, ~domains.is_query))
     query, reference = (count.mean() / side.sum() for count, side in both)
     warn(
         "complete-rows",
         "{query:.1%} of the query's and {reference:.1%} of the reference's values are missing. "
-        "This map needs complete rows: {n_query:rows} query and {n_reference:rows} reference rows "
-        "are.",
+        "This map needs complete rows: it is fitted on {n_query:rows} query and "
+        "{n_reference:rows} reference rows.",
         query=query,
         reference=reference,
         n_query=n_rows["query"],
@@ -165,7 +167,7 @@ def warn_incomplete(domains: Study, n_rows: dict[str, int]) -> None:
 
 
 def same_gaps(domains: Study) -> Iterator[tuple[Array, Array]]:
-    """Yield the features that are missing in the same rows, and the rows where they are not."""
+    """Yield features that are missing in the same rows, and the rows that have values."""
     kept = domains.kept()
     if (sums := domains.sums_only) is not None:
         for features, known in sums.alike():

@@ -1,4 +1,4 @@
-"""Confounders that were measured with error, in place of which their expectations are compared."""
+"""Regression calibration of confounders that were measured with error."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,11 +13,11 @@ from condokit.data.study import Noise, Study
 from condokit.data.subsets import subsample
 
 _SMALLEST = 1e-6  # true variance in any direction, in standard units
-_FEWEST_ROWS = 10  # of a level in a domain that has a mean of its own
-_MOST_PARTS = 3  # of the law of confounders, a mixture of normal ones
-_EVIDENCE = 3.0  # nats beyond the information criterion for another one
-_MOST_ROWS = 5000  # that it is learned from
-_STEPS = 200
+_FEWEST_ROWS = 10  # rows of a level in a domain, from which it has its own mean
+_MOST_PARTS = 3  # components of the normal mixture that confounders follow
+_EVIDENCE = 3.0  # nats beyond the information criterion, demanded of another component
+_MOST_ROWS = 5000  # that the mixture is fitted to
+_STEPS = 200  # of expectation maximisation, at most
 
 
 def check_reliability(reliability: Any) -> dict[Any, Any]:
@@ -30,19 +30,19 @@ def check_reliability(reliability: Any) -> dict[Any, Any]:
     for name, given in reliability.items():
         is_share = is_number(given) and 0 < given <= 1
         if not is_share and (np.ndim(given) != 1 or len(set(given)) < 2):
-            text = "{@'reliability'} of {name!r} must be a share of its variance, above 0 and at "
-            text += "most 1, or two or more columns that measure it. Got {got!r}."
+            text = "{@'reliability'} of {name!r} must be the share of its variance that is signal "
+            text += "(above 0, at most 1), or two or more columns that measure it. Got {got!r}."
             raise refusal(text, name=name, got=given)
     return dict(reliability)
 
 
 def repeats_of(reliability: Mapping[Any, Any]) -> dict[str, list[str]]:
-    """Return the columns of confounders that were measured several times."""
+    """Return the names of the columns of confounders that were measured several times."""
     return {name: list(v) for name, v in reliability.items() if not is_number(v)}
 
 
 def kinds(domains: Study) -> dict[str, str]:
-    """Say of every confounder whether it is categorical or continuous, and known to be noisy."""
+    """Describe every confounder: categorical or continuous, and how it was calibrated."""
     found = {}
     for c in domains.confounders:
         found[c.name] = c.kind
@@ -55,7 +55,7 @@ def kinds(domains: Study) -> dict[str, str]:
 
 
 def calibrated(domains: Study, reliability: Mapping[Any, Any]) -> Study:
-    """Replace confounders that were measured with error by what they lead one to expect.
+    """Replace confounders that were measured with error by the expected true values.
 
     `reliability` has shares, or repeated measurements of shape (n_rows, n_repeats).
     """
@@ -69,8 +69,8 @@ def calibrated(domains: Study, reliability: Mapping[Any, Any]) -> Study:
             text = "{@'reliability'} names {got!r}, which is not a confounder. {known}{hint}"
             raise refusal(text, got=key, known=known, hint=did_you_mean(key, names))
         if not domains.confounders[names.index(name)].is_number:
-            text = "{@'reliability'} names {got!r}, but it is categorical, and only numbers can be "
-            raise refusal(text + "calibrated.", got=name)
+            text = "{@'reliability'} names {got!r}, which is categorical. Only continuous "
+            raise refusal(text + "confounders can be calibrated.", got=name)
         shares[name] = share
     if not shares:
         return domains
@@ -87,15 +87,16 @@ def at_reliability(domains: Study, name: str, share: float) -> Study:
 
 
 def recalibrated(domains: Study) -> Study:
-    r"""Calibrate anew, from the rows that are kept and as often as they count.
+    r"""Calibrate confounders by the rows that are kept, with their weights.
 
     With error variances E of the continuous confounders, M their mean within domain d given the
     levels of categorical ones, and W their covariance around it, true values are expected at
     :math:`z - E W^{-1} (z - M)`, the regression of the true on the measured values; for one
     confounder alone :math:`m_d + \lambda_d (z - m_d)` with :math:`\lambda_d = 1 - E / W`. E is
     common to all domains: :math:`1 - \lambda` of the pooled variance within domains, or the
-    variance within rows of repeated measurements, over their number. Where values in a domain are
-    far from normal, M and W are those of the parts of a mixture, as likely as each is (`mixture`).
+    variance within rows of repeated measurements, divided by their number. Where values in a domain
+    are far from normal, M and W are those of the components of a mixture, averaged with the
+    probabilities that the row belongs to each (`mixture`).
     """
     noise = domains.noise
     if noise is None:
@@ -120,17 +121,15 @@ def recalibrated(domains: Study) -> Study:
 
 
 def _errors(names: list[str], noise: Noise, Z: Array, unit: Array, weights: Array) -> Array:
-    """Return the error variances of confounders in these units; refuse those that leave nothing."""
+    """Return the error variances of confounders; refuse those as large as the whole variance."""
     variances, dofs = [], []
     for d in range(len(noise.labels)):
         own = weights * (noise.site == d)
         dofs.append(max(own.sum() - 1.0, 0.0))
         centre = own @ Z / max(own.sum(), 1e-300)
         variances.append(own @ (Z - centre) ** 2 / max(dofs[-1], 1e-300))
-    pooled, error = (
-        np.average(variances, axis=0, weights=np.maximum(dofs, 1e-300)),
-        np.zeros(len(names)),
-    )
+    pooled = np.average(variances, axis=0, weights=np.maximum(dofs, 1e-300))
+    error = np.zeros(len(names))
     for j, name in enumerate(names):
         if name in noise.shares:
             share = noise.shares[name]
@@ -140,9 +139,11 @@ def _errors(names: list[str], noise: Noise, Z: Array, unit: Array, weights: Arra
         lost = (error > 0) & (variance <= error) & (dof > 0)
         if lost.any():
             j = int(lost.argmax())
-            text = "{@'reliability'} leaves nothing of {name!r} in {label!r}: its variance there "
-            text += "is {own:.3g}, and that of its error {error:.3g}. Give a larger share, or "
-            fields = {"own": variance[j] * unit[j] ** 2, "error": error[j] * unit[j] ** 2}
+            text = (
+                "By {@'reliability'}, {name!r} has no signal in {label!r}: its variance there is "
+            )
+            text += "{total:.3g}, and that of its error {error:.3g}. Give a larger reliability, or "
+            fields = {"total": variance[j] * unit[j] ** 2, "error": error[j] * unit[j] ** 2}
             raise refusal(text + "leave it out.", name=names[j], label=label, **fields)
     return error
 
@@ -154,7 +155,7 @@ def _within(name: str, repeats: Array, weights: Array) -> float:
     weights = weights * (n > 0)
     dof = float(weights @ np.maximum(n - 1, 0))
     if dof < 2:
-        text = "{@'reliability'} of {name!r} needs two rows or more with repeated measurements."
+        text = "{@'reliability'} of {name!r} needs at least two rows with repeated measurements."
         raise refusal(text, name=name)
     mean = np.where(known, repeats, 0.0).sum(axis=1) / np.maximum(n, 1)
     away = np.where(known, repeats - mean[:, None], 0.0)
@@ -163,8 +164,8 @@ def _within(name: str, repeats: Array, weights: Array) -> float:
 
 
 def expectation(Z: Array, D: Array, weights: Array, error: Array) -> Array:
-    """Return what measured values of one domain lead to expect, given marks of levels D."""
-    often = weights @ D >= _FEWEST_ROWS  # other levels are like the first
+    """Return the expected true values of one domain, given indicators D of levels."""
+    often = weights @ D >= _FEWEST_ROWS  # rarer levels share the mean of the first
     D = np.column_stack([np.ones(len(D)), D[:, often]])
     root = np.sqrt(weights)[:, None]
     away = Z - D @ fitted(root * D, root * Z)
@@ -177,10 +178,10 @@ def expectation(Z: Array, D: Array, weights: Array, error: Array) -> Array:
 
 
 def mixture(Z: Array, weights: Array, W: Array, error: Array) -> tuple[Array, Array, Array]:
-    """Return shares, means and covariances of normal parts that values with error consist of.
+    """Return shares, means and covariances of the normal mixture that measured values follow.
 
-    There is one, of covariance W, unless an information criterion speaks for two or three, found
-    by expectation maximisation; no part is narrower than the error.
+    It has one component, of covariance W, unless an information criterion favours two or three,
+    fitted by expectation maximisation; no component is narrower than the error.
     """
     order = np.lexsort([*Z.T, Z @ np.linalg.eigh(W)[1][:, -1]])  # the same for any order of rows
     order = order[weights[order] > 0]
@@ -213,14 +214,14 @@ def mixture(Z: Array, weights: Array, W: Array, error: Array) -> tuple[Array, Ar
 
 
 def _at_least(covs: Array, error: Array) -> Array:
-    """Return covariances of measured values that leave some variance for the true ones."""
+    """Return covariances of measured values, raised so that true values have some variance."""
     size, axes = np.linalg.eigh(covs - np.diag(error))
     true = (axes * np.maximum(size, _SMALLEST)[:, None]) @ np.swapaxes(axes, 1, 2)
     return np.asarray(true + np.diag(error))
 
 
 def _belongs(Z: Array, shares: Array, means: Array, covs: Array) -> tuple[Array, Array]:
-    """Return how likely each row belongs to each part, and the log-density of rows."""
+    """Return the probability of each component for each row, and the log-density of rows."""
     away = Z - means[:, None]
     square = np.einsum(
         "kni,kni->nk", away, np.swapaxes(np.linalg.solve(covs, np.swapaxes(away, 1, 2)), 1, 2)

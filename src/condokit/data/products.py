@@ -7,24 +7,25 @@ import numpy as np
 
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
-from condokit.data.grouped import in_turn
+from condokit.data.grouped import without_repeats
 
 _VALUES = 1 << 18  # numbers that stay in cache
 _FEWEST_ROWS = 256  # of a group at a time, on average
-_RANK = 1e-14  # share of a variance that is rounding
-_DEPENDENT = 1e-10  # the same, of a column that follows from others
+_RANK = 1e-14  # share of a variance that may be rounding
+_DEPENDENT = 1e-10  # residual share of the variance of a column that depends on others linearly
 _TABLES = ("count", "mean", "scatter", "squares")
 
 
 class GroupedProducts:
     r"""Count, mean and centred products of columns phi and features x in every group.
 
-    Kept are :math:`\sum_i w_i (\phi_i - \bar\phi)(v_i - \bar v)'` with v = (phi, x), and squares of
-    features. Two parts a, b of a group combine with :math:`\delta \delta' n_a n_b / n`, as in
-    `GroupedScatter`: order and split matter for rounding only, and raw squares are never summed.
+    The sums are :math:`\sum_i w_i (\phi_i - \bar\phi)(v_i - \bar v)'` with v = (phi, x), and the
+    squares of features. Two parts a, b of a group combine with :math:`\delta \delta' n_a n_b / n`,
+    as in `GroupedScatter`: order and split only matter for rounding, and raw squares are never
+    summed.
 
-    Where a feature is missing, the row is left out of this feature's sums alone: from then on it
-    has products of its own (`own`), with those of phi in its rows.
+    Where a feature is missing, the row is left out of the sums of this feature only. Such a feature
+    therefore gets separate products (`own`), with those of phi in the rows that have a value.
     """
 
     def __init__(self, n_groups: int, n_columns: int, n_features: int) -> None:
@@ -34,7 +35,7 @@ class GroupedProducts:
         self.mean = np.zeros((n_groups, wide))
         self.scatter = np.zeros((n_groups, n_columns, wide))
         self.squares = np.zeros((n_groups, n_features))
-        self.own: dict[int, GroupedProducts] = {}  # of features that are missing somewhere
+        self.own: dict[int, GroupedProducts] = {}  # separate products of incomplete features
 
     def update(self, X: Array, Phi: Array, groups: Array, weights: Array | None = None) -> None:
         """Add rows; `groups` holds the group number of each, negative numbers are left out."""
@@ -55,7 +56,7 @@ class GroupedProducts:
             self._update(X[few], Phi[few], groups[few], w)
 
     def _update(self, X: Array, Phi: Array, groups: Array, weights: Array | None) -> None:
-        """Add so few rows that they stay in cache."""
+        """Add a chunk of rows that fits in cache."""
         kind = np.int16 if len(self.count) < 1 << 15 else np.int64  # which sorts fast
         order = np.argsort(groups.astype(kind), kind="stable")
         V, r, groups = np.empty((len(X), 1 + self.mean.shape[1])), 1 + self.n_columns, groups[order]
@@ -66,7 +67,7 @@ class GroupedProducts:
         for k, (start, stop) in enumerate(zip(first, [*first[1:], len(V)])):
             part = V[start:stop]
             origin = part[: min(16, 1 << (len(part).bit_length() - 1))].mean(axis=0)
-            origin[0] = 0.0  # of a power of two of rows: exact for constants
+            origin[0] = 0.0  # the mean of 2, 4, 8 or 16 equal values is exact
             part -= origin
             left = part if weights is None else part * weights[order[start:stop], None]
             np.matmul(left[:, :r].T, part, out=sums[k])
@@ -81,21 +82,21 @@ class GroupedProducts:
         self._add(groups[first], n, origins + shift, scatter, squares)
 
     def merge(self, other: "GroupedProducts", place: Array | None = None) -> None:
-        """Add what another object has gathered; its groups go to a `place` each, -1 is nowhere."""
+        """Add the sums of another object; `place` renumbers its groups, -1 leaves one out."""
         for j, one in self._apart({*self.own, *other.own}):
             one.merge(other.of(np.array([j])), place)
-        for at, to in in_turn(other.count, place):
+        for at, to in without_repeats(other.count, place):
             self._add(to, *(getattr(other, name)[at] for name in _TABLES))
 
     def _apart(self, features: set[int]) -> "Iterator[tuple[int, GroupedProducts]]":
-        """Yield features with products of their own, which begin as those of all rows so far."""
+        """Yield features with separate products; new ones start as those of all rows so far."""
         for j in sorted(features):
             if j not in self.own:
                 self.own[j] = self.of(np.array([j]))
             yield j, self.own[j]
 
     def _add(self, to: Any, count: Array, mean: Array, scatter: Array, squares: Array) -> None:
-        """Add to groups, none of which comes twice."""
+        """Add to groups, each of which occurs once."""
         before, r = self.count[to], self.n_columns
         total, delta = before + count, mean - self.mean[to]
         tie = before * count / total
@@ -106,14 +107,14 @@ class GroupedProducts:
         self.count[to] = total
 
     def roots(self) -> tuple[Array, Array, Array]:
-        r"""Return roots A of the covariances :math:`A A'` of columns, and features by these.
+        r"""Return roots A of the covariances :math:`A A'` of columns, and regressions of features.
 
-        Features have coefficients c, shape (n_groups, n_columns, n_features), on
-        :math:`A^{-1} (\phi - \bar\phi)`, and slopes :math:`A^{-1\prime} c` on columns. Directions
-        without variance but rounding are left out.
+        The coefficients c, shape (n_groups, n_columns, n_features), are those on
+        :math:`A^{-1} (\phi - \bar\phi)`, and the slopes on columns are :math:`A^{-1\prime} c`.
+        Directions whose variance is only rounding are left out.
         """
         r, n = self.n_columns, ones_for_zeros(self.count)[:, None, None]
-        squares = np.einsum("gii->gi", self.scatter[:, :, :r])  # below zero by rounding alone
+        squares = np.einsum("gii->gi", self.scatter[:, :, :r])  # rounding may make them negative
         size = ones_for_zeros(np.sqrt(np.maximum(squares, 0.0) / n[:, 0]))
         R = self.scatter[:, :, :r] / (n * size[:, :, None] * size[:, None, :])
         value, vector = np.linalg.eigh((R + np.swapaxes(R, 1, 2)) / 2)
@@ -123,10 +124,11 @@ class GroupedProducts:
         return size[:, :, None] * vector * root, c, inverse @ c
 
     def pooled(self, groups: Array, columns: Array) -> tuple[Array, Array, float]:
-        r"""Return the root L of the covariance :math:`L L'` within groups, slopes, and rows.
+        r"""Return the root L of the covariance :math:`L L'` within groups, slopes, and row count.
 
-        Slopes are the coefficients :math:`L^{-1} \mathrm{cov}(\phi, x)` of features on
-        :math:`L^{-1} (\phi - \bar\phi)`. Columns that follow from those before have zeros.
+        L is the Cholesky factor. Slopes are the coefficients :math:`L^{-1} \mathrm{cov}(\phi, x)`
+        of features on :math:`L^{-1} (\phi - \bar\phi)`. Columns that are linear combinations of
+        earlier ones have zeros.
         """
         n, r = float(self.count[groups].sum()), self.n_columns
         sums = self.scatter[groups].sum(axis=0) / max(n, 1e-300)
@@ -151,7 +153,7 @@ class GroupedProducts:
         return bool((squares >= -rounding).all() and (np.abs(G) <= most).all())
 
     def resized(self, n_groups: int) -> "GroupedProducts":
-        """Return the same with more groups, empty ones."""
+        """Return a copy with more groups, which are empty."""
         other = GroupedProducts(n_groups, self.n_columns, self.n_features)
         other.own = {j: one.resized(n_groups) for j, one in self.own.items()}
         here = len(self.count)
@@ -171,7 +173,7 @@ class GroupedProducts:
         return part
 
     def parts(self) -> Iterator[tuple[Array, "GroupedProducts"]]:
-        """Yield the features that are known in the same rows, and their products."""
+        """Yield features with values in the same rows, and their products."""
         alike: dict[bytes, list[int]] = {}
         for j in range(self.n_features):
             one = self.own.get(j)
@@ -190,20 +192,20 @@ class GroupedProducts:
             yield features, same
 
     def share(self, label: Array) -> None:
-        """Give each group its share, by rows, of the products of its label."""
+        """Give each group its share, by number of rows, of the products of its label."""
         for name in np.unique(label):
             mine = np.flatnonzero(label == name)
             part: Array = self.count[mine] / max(float(self.count[mine].sum()), 1e-300)
             self.scatter[mine] = part[:, None, None] * self.scatter[mine].sum(axis=0)
 
     def forget(self, groups: Array) -> None:
-        """Leave groups without rows."""
+        """Empty some groups."""
         for name in _TABLES:
             getattr(self, name)[groups] = 0.0
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "GroupedProducts":
-        """Return what is in a file of schema 1, given as arrays."""
+        """Return the products in a file of schema 1, whose fields are arrays."""
         found = cls(0, record["n_columns"], record["squares"].shape[1])
         for name in _TABLES:
             setattr(found, name, record[name])

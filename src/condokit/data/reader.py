@@ -1,8 +1,8 @@
-"""The one reader: from a table, or two, of any kind, and the roles of columns, to domains.
+"""From tables of any kind, and the roles of their columns, to a `Study`.
 
-`read_two` and `read` take one table, of two domains or of any number, `read_pair` two tables. Of a
-table that is not in memory, all rows are summed in a pass, and some are kept. Roles, kinds of
-confounders, features, missing values and weights are decided by the same functions.
+`read_two` and `read` take one table, of two domains or of any number; `read_pair` takes two tables.
+If a table is not in memory, one pass sums all rows and keeps a sample of them. The same functions
+decide on roles, kinds of confounders, features, missing values and weights in both cases.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,15 +17,15 @@ from condokit.data.arrays import sides
 from condokit.data.blocks import Blocks, block_rows, blocks_of, reduce_blocks
 from condokit.data.columns import as_array, factorize, in_order, number_levels
 from condokit.data.confounders import (
-    are_two,
     declared_categorical,
     encode,
-    filled,
-    gathered,
+    fill_gaps,
+    has_two_values,
     may_be_codes,
+    mean_of_repeats,
+    refuse_all_missing,
     refuse_dates,
     refuse_gaps,
-    refuse_unfillable,
 )
 from condokit.data.grouped import GroupedMoments
 from condokit.data.missing import refuse_valueless, with_gaps
@@ -47,10 +47,10 @@ from condokit.data.tables import Table
 from condokit.data.tally import Pass, Reading, Sample, Tally, domain_of, marks_of
 from condokit.io.formats import arrow
 
-_OF_SAMPLE = ("tables", "code", "weights", "gaps", "sums")
-_COLLECTED_VALUES = 1 << 24  # of a lazy table that is read into memory where rows are needed
-_SAMPLED = 20_000  # rows of a domain
-_SAMPLED_VALUES = 1 << 22  # of a domain
+_OF_SAMPLE = ("tables", "code", "weights", "gaps", "sums")  # fields that differ in a sample
+_COLLECTED_VALUES = 1 << 24  # the largest lazy table that is read into memory if rows are needed
+_SAMPLED = 20_000  # rows of a domain in the sample
+_SAMPLED_VALUES = 1 << 22  # values of a domain in the sample
 
 
 def read_two(X: Any, roles: Roles, reference: Any) -> Study:
@@ -64,7 +64,7 @@ def read(X: Any, roles: Roles) -> Study:
     if roles.label is None:
         raise ValueError(
             f"'{roles.argument}' is required: an array with the {roles.argument} of each row, or "
-            "the name of the column that holds it."
+            "the name of a column."
         )
     study = _read(X, roles, None, False)
     return study if study.samples is None else study.with_bridges(study.samples)
@@ -123,7 +123,7 @@ def read_pair(query: Any, reference: Any, roles: Sequence[Roles], any_features: 
 
 
 def _may_differ(found: Sequence[RoleColumns], any_features: bool) -> bool:
-    """Tell whether two tables have features of their own; refuse others that are not alike."""
+    """Tell whether two tables have different features; refuse those that differ by mistake."""
     query, reference = (one.table for one in found)
     if query.columns is None or reference.columns is None:
         if query.n_features != reference.n_features and not any_features:
@@ -138,17 +138,17 @@ def _may_differ(found: Sequence[RoleColumns], any_features: bool) -> bool:
         [c for c in one.table.labels if one.table.is_annotated or c not in one.taken]
         for one in found
     )
-    # tables that share some names are meant to be alike: a typing error, not another assay
+    # if some names are shared, others that differ are typing errors, not another assay
     if any_features and set(left).isdisjoint(right):
         return True
     common = set(left).intersection(right)
-    alone = {
+    only = {
         name: [column for column in columns if column not in common]
         for name, columns in (("X_query", left), ("X_reference", right))
     }
-    if any(alone.values()):
-        parts = [f"{name} alone has {listing(own)}" for name, own in alone.items() if own]
-        hints = "".join(did_you_mean(c, alone["X_reference"]) for c in alone["X_query"][:3])
+    if any(only.values()):
+        parts = [f"only {name} has {listing(names)}" for name, names in only.items() if names]
+        hints = "".join(did_you_mean(c, only["X_reference"]) for c in only["X_query"][:3])
         raise ValueError(
             f"X_query and X_reference must have the same columns; {'; '.join(parts)}.{hints}"
         )
@@ -163,7 +163,7 @@ def _assembled(
     groups: Array | None,
     weights: Array | None,
 ) -> Study:
-    """Return the study, as yet without confounders."""
+    """Return the study without its confounders, which are added later."""
     return Study(
         tuple(chosen.tables),
         code,
@@ -178,7 +178,7 @@ def _assembled(
 
 
 def _bridges(given: Any, site: Array) -> Array:
-    """Return the number of each row's sample among those in several domains, -1 of other rows."""
+    """Return the number of each row's sample if it is in several domains, else -1."""
     names, sample = factorize([given], "bridge", allow_missing=True)
     sample[sample == (names.index("") if "" in names else -1)] = -1
     return in_several(sample, site, sample >= 0)
@@ -187,12 +187,11 @@ def _bridges(given: Any, site: Array) -> Array:
 def _with_confounders(study: Study, found: Sequence[RoleColumns], roles: Roles, two: bool) -> Study:
     """Encode the confounders of all tables together, and leave out rows that cannot be used.
 
-    Rows of samples that are in several domains may lack confounders: they are compared with
-    themselves.
+    Rows of bridges may lack confounders, because such samples are compared with themselves.
     """
     code, labels, bridge = study.code, study.labels, study.samples
     called = ("query", "reference") if two else labels
-    columns, reliability = gathered([one.confounders for one in found], roles.reliability)
+    columns, reliability = mean_of_repeats([one.confounders for one in found], roles.reliability)
     declared = declared_categorical(roles.categorical, list(columns))
     confounders, keep = [], np.ones(len(code), dtype=bool)
     for name, parts in columns.items():
@@ -202,8 +201,8 @@ def _with_confounders(study: Study, found: Sequence[RoleColumns], roles: Roles, 
         if gaps.any():
             refuse_gaps(name, int(asked.sum()), len(gaps), roles.missing)
             if roles.missing == "impute":
-                refuse_unfillable(name, asked, code, called, two)
-            confounder = filled(confounder, gaps, code, labels)
+                refuse_all_missing(name, asked, code, called, two)
+            confounder = fill_gaps(confounder, gaps, code, labels)
             if roles.missing == "drop":
                 keep &= ~asked
         confounders.append(replace(confounder, n_missing=int(asked.sum())))
@@ -213,7 +212,7 @@ def _with_confounders(study: Study, found: Sequence[RoleColumns], roles: Roles, 
         if not mine.any():  # a site may have one of them only
             continue
         if not keep[mine].any():
-            text = "No {side} row is left after dropping {n:rows} rows with missing confounders "
+            text = "No {side} row remains after dropping {n:rows} rows with missing confounders "
             names = listing(c.name for c in confounders if c.n_missing)
             raise refusal(text + "({names}).", side=label, n=mine.sum(), names=names)
         if weights is not None:
@@ -226,7 +225,7 @@ def _with_confounders(study: Study, found: Sequence[RoleColumns], roles: Roles, 
 
 
 def _read_blocks(blocks: Blocks, roles: Roles, reference: Any, two: bool) -> Study:
-    """Read all rows in one pass, or in two if a confounder is not what it seemed."""
+    """Read all rows in one pass; in two if a confounder has more values than the first rows."""
     by_row = {"'groups'": roles.groups, "'reliability'": roles.reliability or None}
     by_row |= {"'bridge'": roles.bridge}
     by_row["missing='impute'"] = None if roles.missing != "impute" else roles.missing
@@ -235,12 +234,14 @@ def _read_blocks(blocks: Blocks, roles: Roles, reference: Any, two: bool) -> Stu
             return _read_table(_collected(blocks, argument), roles, reference, two)
     head = Table(blocks.first())
     found, values = _head_roles(blocks, head, roles)
-    [table], left = _features_of(found, roles)
+    _, site = number_levels(found.label, "domain")
+    chosen = choose_features([found], roles.features, site)
+    [table] = chosen.tables
     columns = dict(found.confounders)
     kinds = {name: refuse_dates(name, [column]) for name, column in columns.items()}
     declared = declared_categorical(roles.categorical, list(columns))
     numbers = [n for n, kind in kinds.items() if kind.endswith("number") and n not in declared]
-    doubtful = {n for n in numbers if are_two(_known(columns[n]))}
+    doubtful = {n for n in numbers if has_two_values(_known(columns[n]))}
     X = table.read(slice(0, table.n_rows))
     while True:
         continuous = [n for n in numbers if n not in doubtful]
@@ -273,18 +274,18 @@ def _read_blocks(blocks: Blocks, roles: Roles, reference: Any, two: bool) -> Stu
         old = labels[1]
     levels[None] = labels
     study = _domains(some, tally, reading, table, levels, kinds, two)
-    return replace(study, reference=labels.index(old), left=left)
+    return replace(study, reference=labels.index(old), left=chosen.left)
 
 
 def _collected(blocks: Blocks, argument: str) -> Any:
-    """Return a table that is not in memory as one that is; refuse one that is too large for it."""
+    """Read a table into memory; refuse one that is too large."""
     most, n_rows, parts = _COLLECTED_VALUES // max(blocks.width, 1), 0, list[Any]()
     for block in blocks:
         n_rows += len(block)
         if n_rows > most:
-            text = "{@" + argument + "} needs all rows in memory, and {@`X`} has more than {most} "
-            text += "rows of {width} columns. Name the columns that are needed, collect these, or "
-            raise NeedsRows(said(text + "take a part of the rows.", most=most, width=blocks.width))
+            text = "{@" + argument + "} needs all rows in memory, but {@`X`} is too large: it has "
+            text += "more than {most} rows of {width} columns. Select the columns that are needed, "
+            raise NeedsRows(said(text + "or some of the rows.", most=most, width=blocks.width))
         parts.append(block if blocks.columns is None else nw.from_native(block).to_arrow())
     if not parts:
         raise refusal("{@'X'} has no rows.")
@@ -294,9 +295,9 @@ def _collected(blocks: Blocks, argument: str) -> Any:
 
 
 def _head_roles(blocks: Blocks, head: Table, roles: Roles) -> tuple[RoleColumns, dict[Any, Any]]:
-    """Return the roles in the first rows; and the name, or the values of all rows, of each.
+    """Return the roles of the first rows, and the column name or all values of each role.
 
-    Of a table with names, roles are names; beside an array of Dask, they are values.
+    In a table with names, roles must be names; with an array of Dask, they must be values.
     """
     if blocks.columns is None:
         whole = roles.read(Table(np.broadcast_to(0.0, (blocks.n_rows or 0, blocks.width))))
@@ -322,18 +323,11 @@ def _head_roles(blocks: Blocks, head: Table, roles: Roles) -> tuple[RoleColumns,
     return found, values if weight is None else values | {"sample_weight": str(weight)}
 
 
-def _features_of(found: RoleColumns, roles: Roles) -> tuple[list[Table], dict[str, str]]:
-    """Select the features, by the first rows where none are named; and say why others are none."""
-    _, site = number_levels(found.label, "domain")
-    chosen = choose_features([found], roles.features, site)
-    return chosen.tables, chosen.left
-
-
 def in_blocks(domains: Study) -> Study:
-    """Return domains in memory as if they were not: sums of all rows, and a sample of these.
+    """Return a study in memory as sums of all rows and a sample, as if it were not in memory.
 
-    Memory is then one block for each thread. The same domains, if no row would be left out of the
-    sample.
+    Later steps then need memory for one block per thread only. The study itself is returned if the
+    sample would contain all rows.
     """
     width, n = domains.n_features, len(domains.is_query)
     step = block_rows(width)
@@ -377,7 +371,7 @@ def _known(column: Any) -> Array:
 
 
 def _how_sampled(X: Array) -> tuple[Array, int]:
-    """Return features by which rows are told apart, and how many rows of a domain are sampled."""
+    """Return the features from which rows are hashed, and how many rows of a domain to sample."""
     return marks_of(X), max(1, min(_SAMPLED, _SAMPLED_VALUES // X.shape[1]))
 
 
@@ -399,7 +393,7 @@ def _refuse_missing(tally: Tally, missing: str) -> None:
             refuse_gaps(name, n, tally.n_rows, missing, hint=False)
         elif n:
             text = f"{{@'domain'}} has {{n:rows}} missing values (of {tally.n_rows}). Drop these "
-            raise refusal(text + "rows, or give them a category of their own.", n=n)
+            raise refusal(text + "rows, or give them a separate category.", n=n)
 
 
 def _domains(
@@ -411,9 +405,9 @@ def _domains(
     kinds: dict[str, str],
     two: bool,
 ) -> Study:
-    """Return the sampled rows, weighted by how many they stand for, with the sums of all rows.
+    """Return a study of the sampled rows, weighted by how many they stand for, and all sums.
 
-    `two` if there are two domains, query and reference in that order, which must have rows.
+    With `two`, there are two domains, query and reference in that order, which must have rows.
     """
     keys, side = list(tally.cells), domain_of(tally.cells)
     sample = Sample.joined(tally.samples, side, reading.most)[0]
@@ -424,7 +418,7 @@ def _domains(
         if reading.weight is not None:
             check_total_weight(float(total), name)
         if not total:
-            text = "No {side} row is left after dropping rows with missing confounders."
+            text = "No {side} row remains after dropping rows with missing confounders."
             raise refusal(text, side=name)
     confounders = []
     for name in kinds:
@@ -455,7 +449,7 @@ def _domains(
 
 
 def _sums(blocks: Blocks, reading: Reading, tally: Tally, sample: Sample, side: Array) -> Sums:
-    """Return the sums of all rows; products of features and equal values are of the sample."""
+    """Return the sums of all rows; products of features and ties come from the sample."""
     moments = tally.moments
     gaps = np.isnan(sample.X) if moments.known is not None else None
     of_sample = GroupedMoments(len(side), sample.X.shape[1], products=True)
@@ -474,7 +468,7 @@ def _sums(blocks: Blocks, reading: Reading, tally: Tally, sample: Sample, side: 
 
 
 def _gaps(tally: Tally, code: Array, table: Table, refuses: bool) -> tuple[Array, ...] | None:
-    """Return how many values are missing by domain; refuse features without any if asked."""
+    """Return the numbers of missing values by domain; refuse empty features if asked."""
     moments, found = tally.moments, list[Array]()
     if moments.known is None:
         return None

@@ -22,23 +22,23 @@ from condokit.data.measurements import measurements, mostly_zero
 from condokit.data.noise import check_reliability, repeats_of
 from condokit.data.tables import Table, as_narwhals, refuse_duplicates
 
-AS_VALUES = "(values)"  # a role that was not given as a name, and cannot be remembered
+AS_VALUES = "(values)"  # stands for a role that was given as values, which are not remembered
 
 
 @dataclass(frozen=True)
 class Roles:
-    """What a user says of the columns of a table: names of columns, or the values of all rows."""
+    """The roles that a user gives to columns: names of columns, or the values of all rows."""
 
     label: Any = None  # the domain or batch of every row
     confounders: Any = None
     features: Any = None
     groups: Any = None  # the subject of every row
     sample_weight: Any = None
-    bridge: Any = None  # equal values mark one sample that was measured several times
-    categorical: Any = None  # confounders of numbers that are codes of categories
-    missing: str = "raise"  # what becomes of rows that lack a confounder
+    bridge: Any = None  # equal values identify one sample that was measured several times
+    categorical: Any = None  # confounders whose numbers are codes of categories
+    missing: str = "raise"  # what to do with rows that lack a confounder
     reliability: Any = None  # of confounders that were measured with error
-    argument: str = "domain"  # what the user calls the label
+    argument: str = "domain"  # the name of the argument for the label
     confounders_argument: str = "confounders"
 
     def __post_init__(self) -> None:
@@ -49,10 +49,10 @@ class Roles:
     def of_pair(
         cls, Z: tuple[Any, Any], confounders: Any, groups: Any, sample_weight: Any, **others: Any
     ) -> "tuple[Roles, Roles]":
-        """Return the roles of two tables: names that hold for both, or pairs of values."""
+        """Return the roles of two tables, given as names for both or as pairs of values."""
         arguments = "Z_query", "Z_reference"
         if (Z[0] is None) != (Z[1] is None):
-            raise ValueError("Give Z_query and Z_reference together, or neither.")
+            raise ValueError("Give both Z_query and Z_reference, or neither.")
         if confounders is not None:
             if Z[0] is not None:
                 raise ValueError("Give confounders or Z_query and Z_reference, not both.")
@@ -94,15 +94,15 @@ class Roles:
 
 
 def remembered(**given: Any) -> dict[str, Any]:
-    """Return roles that were given as names, which hold for other tables, too; else `AS_VALUES`."""
+    """Return roles that were given as names, to be used for other tables; else `AS_VALUES`."""
     return {name: value if _names(value) else AS_VALUES for name, value in given.items()}
 
 
 def recalled(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return roles as they are given, and where they are not (None), as `fit` was told them."""
+    """Return roles as they are given here; where one is None, as it was given to `fit`."""
     found = {name: known.get(name) if value is None else value for name, value in given.items()}
     if lost := [name for name, value in found.items() if value is AS_VALUES]:
-        text = "{names} were given to fit as values, not as names of columns. Give them here, too."
+        text = "{names} were given to fit as values, not as column names. Give them here as well."
         raise refusal(text, names=listing(lost))
     return found
 
@@ -117,7 +117,7 @@ class RoleColumns:
     """The columns of one table that have a role."""
 
     table: Table
-    taken: list[str]  # names of these columns, which are no features
+    taken: list[str]  # names of these columns, which cannot be features
     label: Any
     confounders: NamedColumns
     groups: Any = None
@@ -127,15 +127,15 @@ class RoleColumns:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The features that are taken, and what became of other columns."""
+    """The chosen features, and why other columns were not chosen."""
 
     tables: list[Table]
-    left: dict[str, str] = field(default_factory=dict)  # why other columns are no features
-    n_mostly_zero: int = 0  # variables of AnnData that are no features, unless all are so
+    left: dict[str, str] = field(default_factory=dict)  # why other columns are not features
+    n_mostly_zero: int = 0  # variables of AnnData with mostly zeros
 
 
 def _both(argument: str, given: Any, is_name: bool) -> tuple[Any, Any]:
-    """Return what is given for two tables: a name of columns in both, or a pair."""
+    """Return a role for each of two tables, given as names for both or as a pair."""
     if given is None or is_name:
         return given, given
     if not isinstance(given, tuple | list) or len(given) != 2:
@@ -147,7 +147,7 @@ def _both(argument: str, given: Any, is_name: bool) -> tuple[Any, Any]:
 
 
 def choose_features(found: Sequence[RoleColumns], features: Any, site: Array) -> Chosen:
-    """Select the features, named or not, from one table or from tables with the same columns."""
+    """Select the features by name, or by guessing if none are named, from tables that match."""
     tables, taken = [one.table for one in found], found[0].taken
     if features is not None:
         first = tables[0].select(features, taken)
@@ -168,7 +168,7 @@ def choose_features(found: Sequence[RoleColumns], features: Any, site: Array) ->
 
 
 def unused_columns(found: Sequence[RoleColumns], tables: Sequence[Table]) -> tuple[str, ...]:
-    """Return the columns of all tables that have no role and are no features."""
+    """Return the columns that all tables have, without a role, and that are not features."""
     taken = {name for one in found for name in one.taken}.union(*(t.labels for t in tables))
     shared = set(tables[0].described).intersection(*(t.described for t in tables)) - taken
     return tuple(name for name in tables[0].described if name in shared)
@@ -188,22 +188,19 @@ def subjects(found: Sequence[RoleColumns]) -> Array | None:
 
 
 def row_weights(found: Sequence[RoleColumns]) -> Array | None:
-    """Return the weights of all rows, ones for a table that has none beside one that has."""
+    """Return the weights of all rows; if only one table has weights, ones for the other."""
     if all(one.weights is None for one in found):
         return None
-    return np.concatenate(
-        [
-            check_weights(1.0 if one.weights is None else one.weights, table.n_rows, table.name)
-            for one, table in ((one, one.table) for one in found)
-        ]
-    )
+    given = [1.0 if one.weights is None else one.weights for one in found]
+    each = (check_weights(w, one.table.n_rows, one.table.name) for w, one in zip(given, found))
+    return np.concatenate(list(each))
 
 
 def check_total_weight(total: float, side: str) -> None:
-    """Refuse weights of a domain that add up to hardly anything."""
+    """Refuse weights of a domain that add up to one row or less."""
     if total == 0:
-        text = f"{{@'sample_weight'}} is zero for all {side} rows (below {LEAST_WEIGHT:g} is zero)."
-        raise refusal(text)
+        text = f"{{@'sample_weight'}} is zero for all {side} rows (weights below {LEAST_WEIGHT:g} "
+        raise refusal(text + "count as zero).")
     if total <= 1:
         text = f"{{@'sample_weight'}} sums to {total:g} over the {side} rows. Weights count "
         text += "rows (2 stands for two equal rows): scale them to a mean of about one."
@@ -211,7 +208,7 @@ def check_total_weight(total: float, side: str) -> None:
 
 
 def one_column(table: Table, argument: str, value: Any, taken: list[str]) -> Any:
-    """Return row-wise metadata given as a column name or as values."""
+    """Return the values of a role, which is given as a column name or as values."""
     if isinstance(value, str):
         column = table.column(argument, value)
         taken.append(str(value))
@@ -250,7 +247,7 @@ def are_names(given: Any) -> bool:
 def confounder_columns(
     table: Table, given: Any, taken: list[str], argument: str, reliability: Mapping[Any, Any]
 ) -> NamedColumns:
-    """Return the confounders as (name, values), whichever way they were given."""
+    """Return the confounders as (name, values), however they were given."""
     given = [given] if isinstance(given, str) else given
     if given is None:
         return []
@@ -302,17 +299,15 @@ def name_domains(labels: list[Any], n_rows: int, reference: Any) -> tuple[Any, A
         few = "; with 1 sample there is nothing to compare" if n_rows == 1 else ""
         text = f"{{@'domain'}} must have exactly two labels. Got {len(labels)} ({{labels}}){few}."
         if len(labels) > 2:
-            text += (
-                " For one pair of them, {@fit on the rows of two labels}; for all of them, {@use "
-            )
-            text += "BatchAdapter}."
+            text += " To compare two of them, {@fit on the rows of two labels}; to map all of them "
+            text += "to one, {@use BatchAdapter}."
         raise refusal(text, labels=listing(labels))
     if reference is None:
         if set(labels) == {"query", "reference"}:
             return "query", "reference"
         raise ValueError(
             f"'reference' must name the domain to map to, {labels[0]!r} or {labels[1]!r}: "
-            f"for example ConDoAdapter(reference={labels[0]!r}). It may be left out only when the "
+            f"for example ConDoAdapter(reference={labels[0]!r}). It may be omitted only if the "
             "labels are 'query' and 'reference'."
         )
     if reference not in labels:
@@ -329,8 +324,8 @@ def is_reference_row(domain: Any, table: Table, labels: tuple[Any, Any]) -> Arra
     strange = [level for level in levels if level not in labels]
     if strange:
         raise ValueError(
-            f"'domain' has the label {listing(strange)}, which was not there when fitting; "
-            f"known are {query_label!r} (query) and {reference_label!r} (reference)."
+            f"'domain' has the label {listing(strange)}, which is unknown. The map was fitted with "
+            f"the labels {query_label!r} (query) and {reference_label!r} (reference)."
         )
     return np.array([level == reference_label for level in levels])[codes]
 
@@ -341,8 +336,8 @@ def batch_of_rows(batch: Any, table: Table, known: list[Any]) -> Array:
     place = {_spelled(label): k for k, label in enumerate(known)}
     strange = [level for level in levels if _spelled(level) not in place]
     if strange:
-        text = "{@'batch'} has the label {strange}, which has no map; known are {known}.{hint} "
-        text += "Learn the map of a new batch with {@BatchAdapter.add_batch}."
+        text = "{@'batch'} has the label {strange}, for which there is no map. There are maps for "
+        text += "{known}.{hint} Learn the map of a new batch with {@BatchAdapter.add_batch}."
         hint = did_you_mean(strange[0], known)
         raise refusal(text, strange=listing(strange), known=listing(known, 12), hint=hint)
     return np.array([place[_spelled(level)] for level in levels])[codes]

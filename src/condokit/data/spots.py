@@ -1,4 +1,4 @@
-"""Where rows lie among continuous confounders: so that what tells of few of them is not written."""
+"""Where rows lie in the space of continuous confounders, to find out which sums reveal few rows."""
 
 from itertools import combinations
 from math import comb
@@ -9,18 +9,18 @@ import numpy as np
 from condokit.checks import Array
 from condokit.data.arrays import ones_for_zeros
 
-_FINEST = 256  # parts of a range, of one confounder
-_MOST_BITS = 18  # of the number of parts of all ranges together
-_MOST_POINTS = 400  # whose weights are compared with each other
-_MOST_IN_SETS = 20  # of which all sets are looked at,
-_MOST_SETS = 5000  # if these are not more
+_FINEST = 256  # intervals of the range of one confounder
+_MOST_BITS = 18  # log2 of the number of boxes that all confounders together make
+_MOST_POINTS = 400  # points of most weight, of which all pairs are compared
+_MOST_IN_SETS = 20  # points of which all sets are tried,
+_MOST_SETS = 5000  # unless there are more sets than this
 
 
 class Spots:
-    """How many rows lie in small parts of the ranges by group, and their mean place in each.
+    """How many rows lie in small boxes of confounder space, by group, and their mean place.
 
-    A row that is alone in its part, as isolated ones are, has its exact place. Parts merge in any
-    order. This is never written.
+    A row that is alone in its box, as isolated ones are, has its exact place. Parts merge in any
+    order. This is never written to a file.
     """
 
     def __init__(self, ranges: tuple[tuple[float, float], ...]) -> None:
@@ -39,7 +39,7 @@ class Spots:
         self._add(part, groups, np.ones(len(values)), values)
 
     def merge(self, other: "Spots", place: Array | None = None) -> None:
-        """Add what another object has counted; its groups go to a `place` each, -1 is nowhere."""
+        """Add the counts of another object; `place` renumbers its groups, -1 leaves one out."""
         group = other.group if place is None else place[other.group]
         here = group >= 0
         self._add(other.part[here], group[here], other.count[here], other.mean[here])
@@ -58,7 +58,7 @@ class Spots:
 
 
 def spots_of_bins(known: Any) -> Spots:
-    """Return where rows may lie that are known by counts in bins alone: at all ends of bins."""
+    """Return where rows may lie if only counts in bins are known: at all ends of bins."""
     found, (n, p, n_bins) = Spots(known.basis.ranges), known.bins.shape
     step = 1 if p < 3 else n_bins // 4 if p == 3 else n_bins // 2
     for k in range(n):
@@ -82,23 +82,23 @@ def whitened(Psi: Array, scatter: Array) -> Array:
     return np.asarray(Psi / size @ (vector[:, good] / np.sqrt(value[good])))
 
 
-def foremost(U: Array) -> Array:
-    """Return the rows of most weight, the first the most: all that `most_weight` looks at."""
+def rows_of_most_weight(U: Array) -> Array:
+    """Return the rows of most weight in descending order: those that `most_weight` uses."""
     return np.argsort(-np.einsum("nr,nr->n", U, U), kind="stable")[:_MOST_POINTS]
 
 
 def most_weight(U: Array, counts: Array, few: int, enough: float = 0.0) -> tuple[float, float]:
-    r"""Return the largest share of a combination on one row, and on `few` rows.
+    r"""Return the largest share of a combination's weight on one row, and on `few` rows.
 
-    A combination c of columns weighs row i by :math:`c' \psi_i`, and all rows together by
+    A combination c of columns gives row i the weight :math:`(c' \psi_i)^2`, and all rows together
     :math:`c' G c` with the scatter G. The largest share of a set S of rows is the largest
-    eigenvalue of the part :math:`K_{SS}` of :math:`K = \Psi G^{-1} \Psi' = U U'`. The second
-    number is the smaller of two upper bounds for all sets, or one that is `enough`. Each row of U
-    stands for `counts` rows.
+    eigenvalue of the block :math:`K_{SS}` of :math:`K = \Psi G^{-1} \Psi' = U U'`. The second
+    number is the smaller of two upper bounds over all sets, or the first bound if that is at most
+    `enough`. Each row of U stands for `counts` rows.
     """
     if not U.size:
         return 0.0, 0.0
-    order = foremost(U)
+    order = rows_of_most_weight(U)
     each = np.repeat(order, np.minimum(np.ceil(counts[order]), few).astype(int))[:_MOST_POINTS]
     K = U[each] @ U[each].T
     beyond = float(K[-1, -1]) if len(each) == _MOST_POINTS else 0.0
@@ -117,10 +117,10 @@ def _by_rows(K: Array, beyond: float, few: int) -> float:
 
 
 def _by_sets(K: Array, few: int) -> float:
-    """Bound them by those of all sets of the first points, and the diagonal of the others.
+    """Bound eigenvalues by those of all sets of the first points, and the diagonal of the others.
 
-    Of two parts A and C of a set, the eigenvalue is at most the sum of theirs, and that of C at
-    most its trace.
+    The largest eigenvalue of a set is at most the sum of those of two parts A and C, and that of C
+    is at most its trace.
     """
     n = min(_MOST_IN_SETS, len(K))
     while n > few and comb(n, few) > _MOST_SETS:

@@ -1,4 +1,4 @@
-"""A study: rows of any number of domains, their confounders, and what is known of them."""
+"""A study: rows of any number of domains, their roles, and the sums of all rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from condokit.checks import LARGEST, Array, listing, refusal, refuse_extremes, sizes, warn
-from condokit.data.columns import PART, compress
+from condokit.data.columns import CHUNK_ROWS, compress
 from condokit.data.continuous import Continuous
 from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.links import Link
@@ -16,9 +16,9 @@ from condokit.data.links import apply as apply_links
 from condokit.data.sums import Sums, no_rows
 from condokit.data.tables import Table
 
-_MARKS = 3  # features by which rows are told apart
-_MANY_VALUES = 20_000_000  # of a sparse table, beyond which its entries alone are summed
-_FEW = 4  # times fewer rows than there are, which are read one by one
+_MARKS = 3  # features that serve to recognise equal rows
+_MANY_VALUES = 20_000_000  # of a sparse table, beyond which it is summed without making it dense
+_FEW = 4  # if at most one row in this many is wanted, rows are read one by one
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,20 @@ class Strata:
 
 @dataclass(frozen=True)
 class Confounder:
-    """One confounder: levels and the number of each row's if categorical, else numbers."""
+    """One confounder: categorical, with levels and codes of rows, or continuous, with numbers."""
 
     name: str
     is_number: bool = False  # whether it is continuous
     levels: list[Any] = field(default_factory=list)  # the distinct values of categories
-    codes: Array = field(default_factory=lambda: np.empty(0, dtype=np.int32))
-    values: Array | None = None  # of a number: that of every row, None where rows are not known
-    range: tuple[float, float] | None = None  # of a number without rows: where values can lie
-    n_missing: int = 0  # rows that lack it
-    may_be_codes: bool = False  # whether values are integers, and few
+    codes: Array = field(default_factory=lambda: np.empty(0, dtype=np.int32))  # level of each row
+    values: Array | None = None  # continuous: the number of each row, None without rows
+    range: tuple[float, float] | None = None  # continuous, without rows: the declared range
+    n_missing: int = 0  # rows without a value
+    may_be_codes: bool = False  # whether it has few distinct whole numbers
 
     @property
     def kind(self) -> str:
-        """What it is called in records."""
+        """Return "continuous" or "categorical", as records call it."""
         return "continuous" if self.is_number else "categorical"
 
     def as_given(self) -> Array:
@@ -65,18 +65,18 @@ class Noise:
     """Confounders as they were measured, and how much of them is error."""
 
     confounders: list[Confounder]
-    # by name: the share of the variance that is signal, or repeated measurements, one row each
+    # by name: the share of the variance that is signal, or repeated measurements of every row
     shares: dict[str, Any]
-    site: Array  # (n_rows,): the number of the domain of each row, within which they vary
-    labels: Any  # of these domains
+    site: Array  # (n_rows,): the domain of each row
+    labels: Any  # of the domains
 
 
 @dataclass(frozen=True)
 class Study:
-    """Rows of all domains, of one table or two stacked in that order, and what is known of them.
+    """Rows of all domains, in one table or two stacked ones, with confounders and sums.
 
-    A label names a domain; `code` has the number of each row's. Of two domains, 0 is the query and
-    1 the reference. Of more, the reference is the largest until a fit names another.
+    Domain k has the name `labels[k]`, and `code` is the domain of each row. Of two domains, 0 is
+    the query and 1 the reference. Of more, the reference is the largest until a fit names another.
     """
 
     tables: tuple[Table, ...]
@@ -86,17 +86,18 @@ class Study:
     reference: int = 1
     weights: Array | None = None
     groups: Array | None = None
-    samples: Array | None = None  # that are in several domains: the number of each row's, or -1
-    keep: Array | None = None
+    # bridges, samples that were measured in several domains: the number of each row's, or -1
+    samples: Array | None = None
+    keep: Array | None = None  # marks the rows that are used; None: all
     links: tuple[Link, ...] | None = None
-    gaps: tuple[Array, ...] | None = None  # how many values of features are missing, by domain
-    # columns that are not features, and why, where no features were named
+    gaps: tuple[Array, ...] | None = None  # numbers of missing values of features, by domain
+    # columns that were not taken as features, and why, if no features were named
     left: dict[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # columns that are neither features nor have another role
-    n_mostly_zero: int = 0  # variables of AnnData that are no features, unless all are so
+    n_mostly_zero: int = 0  # variables of AnnData with mostly zeros
     noise: Noise | None = None  # of confounders that were calibrated
-    sums: Sums | None = None  # by cells; the tables may then hold some of the rows, or none
-    wanted: Any = None  # the label to map to, if the data say so
+    sums: Sums | None = None  # by cell; the tables may then hold only some of the rows, or none
+    wanted: Any = None  # the label of the reference, if the statistics name one
 
     @cached_property
     def is_query(self) -> Array:
@@ -110,36 +111,37 @@ class Study:
 
     @property
     def has_rows(self) -> bool:
-        """Whether the tables hold rows, all or some; otherwise one row stands for each cell."""
+        """Whether the tables hold rows, all or some; otherwise they have one row per cell."""
         return self.sums is None or self.sums.are_rows
 
     @property
     def sums_only(self) -> Any:
-        """The sums of all rows, where the tables do not hold these; None where they do."""
+        """The sums of all rows if the tables do not hold all rows, else None."""
         return None if self.is_whole else self.sums
 
     @property
     def products(self) -> Continuous | None:
-        """Sums with functions of continuous confounders, where these are all that is known."""
+        """Sums with functions of continuous confounders, if there are only sums."""
         return None if self.sums is None else self.sums.continuous
 
     @property
     def rows_behind(self) -> Array:
-        """How many rows each row of the tables stands for; a weight that was given is no row."""
+        """How many rows each row of the tables stands for, whatever the user's weights."""
         if self.sums is None or self.is_whole:
             return np.ones(len(self.code))
         return self.sums.weights
 
     def gather(self, groups: Array, n_groups: int, kind: Any = GroupedMoments) -> Any:
-        """Return the moments of groups of rows: from the sums of cells, or in a scan.
+        """Return the moments of groups of rows: from the sums of cells, or by reading the rows.
 
-        `groups` has the group of each row, -1 for none; `kind` is what is gathered.
+        `groups` has the group of each row, -1 for none; `kind` is the class of the result.
         """
         found = kind(n_groups, self.n_features)
         has_powers = hasattr(found, "third")
-        is_summed = not self.is_whole or (has_powers and self._is_summed(groups))
-        if self.sums is not None and is_summed:
-            return self.sums.gather(groups, found)
+        if self.sums is not None:
+            can_add_cells = has_powers and self._sums_are_current()
+            if not self.is_whole or (can_add_cells and self.sums.are_whole_cells(groups)):
+                return self.sums.gather(groups, found)
         many = self.entries is not None and self.entries.shape[0] * self.n_features > _MANY_VALUES
         if many and has_powers and found.products is not None:
             found.update_sparse(self.entries, self.tables[0].positions, groups, self.weights)
@@ -150,12 +152,6 @@ class Study:
             gaps = (np.isnan(chunk),) if has_powers and self.gaps is not None else ()
             found.update(chunk, groups[rows], weights, *gaps)
         return found
-
-    def _is_summed(self, groups: Array) -> bool:
-        """Tell whether groups of rows are made of whole cells, as they were summed."""
-        if self.sums is None or not self._sums_are_current():
-            return False
-        return self.sums.are_whole_cells(groups)
 
     def _sums_are_current(self) -> bool:
         """Tell whether tables, weights and links are still those that were summed."""
@@ -185,16 +181,16 @@ class Study:
 
     @property
     def entries(self) -> Any:
-        """All columns of the one table as a sparse matrix, None if they are not one."""
+        """All columns as one sparse matrix, None if the table is not sparse."""
         return self.tables[0].entries if len(self.tables) == 1 and self.links is None else None
 
     @property
     def is_mostly_zero(self) -> bool:
-        """Whether all features are, so that nothing is to be mapped."""
+        """Whether all features are mostly zero, so that nothing should be mapped."""
         return self.n_mostly_zero > 0 and self.n_features == self.tables[0].width
 
     def of(self, places: Array) -> "Study":
-        """Return the domains with some of the features."""
+        """Return the study with some of the features."""
         links, gaps = None, None
         if self.links is not None:
             links = tuple(self.links[j] for j in places)
@@ -210,8 +206,9 @@ class Study:
         return replace(self, tables=tables, links=links, gaps=gaps, sums=sums, weights=weights)
 
     def sampled(self) -> "Study":
-        """Return the rows of the tables alone, for what cannot be found from sums of all rows."""
-        # taken in proportion to what they stand for, so that all count alike, but for a few twice
+        """Return a study of the sampled rows only, for what cannot be computed from sums."""
+        # Each is taken in proportion to the rows that it stands for, so that nearly all have the
+        # same weight and a few count twice.
         counts, weights = np.ones(len(self.is_query)), self.weights
         for side in (self.is_query, ~self.is_query):
             if weights is not None:
@@ -234,7 +231,7 @@ class Study:
         """Return the features of the rows with these increasing numbers, as a new array."""
         if self.entries is not None:
             return self.tables[0].read(used)
-        # each domain may have features of its own, and then all these rows are of one domain
+        # the two domains may have different features; then all these rows are of one domain
         table = self.tables[0 if self.is_query[used[:1]].any() else -1]
         X = np.empty((len(used), table.n_features))
         if _FEW * len(used) < len(self.is_query) and not any(t.is_slow for t in self.tables):
@@ -269,7 +266,7 @@ class Study:
         return linked
 
     def marks(self) -> Array:
-        """Return a few features of every row, by which rows are told apart."""
+        """Return a few features of every row, to recognise equal rows."""
         few = self.of(np.arange(min(_MARKS, self.n_features)))
         return few.rows(np.arange(len(self.is_query)))
 
@@ -278,7 +275,7 @@ class Study:
         return np.ones(len(self.is_query), bool) if self.keep is None else self.keep.copy()
 
     def side(self, query: bool, used: Array) -> Array:
-        """Return the features of those rows that are of one domain, which may have its own."""
+        """Return the features of those rows that belong to the query, or to the reference."""
         return self.rows(used[self.is_query[used] == query])
 
     @property
@@ -296,7 +293,7 @@ class Study:
 
     @property
     def missing(self) -> dict[str, int]:
-        """How many rows lack a confounder, by its name."""
+        """The number of rows without a value, by confounder."""
         return {c.name: c.n_missing for c in self.confounders if c.n_missing}
 
     def strata(self) -> Strata:
@@ -313,8 +310,8 @@ class Study:
             pairs = [divmod(int(value), n_levels) for value in distinct]
             levels = [(*levels[left], confounder.levels[right]) for left, right in pairs]
         counts = np.zeros((2, len(levels)), dtype=np.int64 if self.weights is None else float)
-        for start in range(0, len(codes), PART):
-            rows = slice(start, start + PART)
+        for start in range(0, len(codes), CHUNK_ROWS):
+            rows = slice(start, start + CHUNK_ROWS)
             weights = None if self.weights is None else self.weights[rows]
             cells = 2 * codes[rows] + ~self.is_query[rows]
             if self.keep is not None:
@@ -327,23 +324,23 @@ class Study:
         return Strata([c.name for c in categorical], levels, codes, counts[0], counts[1])
 
     def compared(self) -> "Study":
-        """Return the study if it has batches to compare; warn of samples that are not as said."""
+        """Return the study if it has batches to compare; warn of bridges that look wrong."""
         if self.n_domains < 2:
-            text = "{@'batch'} has the label {only} alone; there is nothing to compare."
+            text = "{@'batch'} has only the label {only}, so that there is nothing to compare."
             raise refusal(text, only=listing(self.labels))
         if self.samples is None:
             return self
         if not self.n_bridges:
-            text = "No value of {@'bridge'} is in two batches, so it marks no sample of several."
+            text = "No value of {@'bridge'} occurs in two batches, so that there are no bridges."
             if not self.confounders:
-                raise refusal(text + " Without it and {@`confounders`} nothing can be compared.")
+                raise refusal(text + " Without bridges and {@`confounders`} nothing is comparable.")
             warn("no-bridges", text, UserWarning)
         rows = np.column_stack([self.bridge, self.code, self.strata().codes])
         there = np.unique(rows[(rows >= 0).all(axis=1)], axis=0)[:, :2]
         pairs, kinds = np.unique(there, axis=0, return_counts=True)
         if n := len(np.unique(pairs[kinds > 1, 0])):
-            text = "{n} of {all} samples that {@'bridge'} marks differ in confounders within a "
-            text += "batch. Each value must stand for one sample; that of other rows is missing."
+            text = "{n} of {all} samples in {@'bridge'} have different confounders within a batch. "
+            text += "Each value must identify one sample, and be missing for all other rows."
             warn("mixed-samples", text, UserWarning, n=n, all=self.n_bridges)
         return self
 
@@ -353,35 +350,36 @@ class Study:
         return found
 
     def size(self, b: int) -> float:
-        """Return how many rows, or weights, a batch has."""
+        """Return the number of rows, or the sum of weights, of a batch."""
         rows, weights = self.among(b), self.weights
         return float(rows.sum() if weights is None else weights[rows].sum())
 
     def with_bridges(self, sample: Array) -> "Study":
-        """Return the study with samples, of which those count that are in several batches."""
+        """Return the study with bridges: those of the samples that are in several batches."""
         bridge = in_several(sample, self.code, self.kept())
         return replace(self, samples=bridge)
 
     def with_known_features(self, common: bool) -> "Study":
-        """Refuse features that a batch has no value of, or take those in `common` alone."""
+        """Refuse features without any value in a batch; with `common`, leave them out."""
         if self.gaps is None:
             return self
-        absent = np.broadcast_to(self.moments().n, (self.n_domains, self.n_features)) == 0
+        absent = self.moments().n_values == 0
         if not absent.any():
             return self
         if common and not absent.any(axis=0).all():
             places = np.flatnonzero(~absent.any(axis=0))
             return self.of(places)
         b = int(absent.any(axis=1).argmax())
-        text = "No value of {names} is known in the batch {batch!r}. Leave features that a batch "
-        text += "lacks out with {@`features`}, all of them with {@features='common'}."
+        text = "All values of {names} are missing in the batch {batch!r}. Leave these features out "
+        text += "with {@`features`}, or use only features that all batches have with "
+        text += "{@features='common'}."
         names = listing(self.tables[0].names_of(absent[b]))
         raise refusal(text, names=names, batch=self.labels[b])
 
     def refuse_unbridged(self, reference: int, batches: list[int], fewest: int) -> None:
-        """Refuse features of which bridges alone do not tell all batches, as values are missing.
+        """Refuse features that too few bridges have, if there are no confounders.
 
-        Two batches are compared by a feature if so many samples have a value of it in both.
+        Two batches can be compared by a feature if `fewest` bridges have a value of it in both.
         """
         if self.confounders or not self.n_bridges or self.gaps is None:
             return
@@ -397,20 +395,20 @@ class Study:
             reached |= (compared & reached[:, None]).any(axis=2)
         for b in batches:
             if not reached[:, b].all():
-                text = "Bridges do not tell {names} in the batch {batch!r}: fewer than {fewest} "
-                text += "samples have a value both there and in a batch with a path to the "
-                text += "reference. Leave such features out with {@`features`}."
+                text = "Bridges do not determine the map of {names} in the batch {batch!r}: fewer "
+                text += "than {fewest} samples have a value both there and in a batch with a path "
+                text += "to the reference. Leave such features out with {@`features`}."
                 names = listing(self.tables[0].names_of(~reached[:, b]))
                 raise refusal(text, names=names, batch=self.labels[b], fewest=fewest)
 
     def merged(self, new: int, reference: Any) -> "Study":
-        """Return two domains: one of these, and all others as one that has been mapped already."""
+        """Return two domains: a new one, and all others together, which were mapped before."""
         both = self.divided(self.code == new, (self.labels[new], reference))
         return both.with_bridges(self.bridge)
 
     @property
     def bridge(self) -> Array:
-        """The number of a sample that is in several domains, -1 of rows of others."""
+        """The number of each row's sample if it is in several domains, else -1."""
         return np.full(len(self.code), -1) if self.samples is None else self.samples
 
     @property
@@ -423,7 +421,7 @@ class Study:
         return self.kept() & np.isin(self.code, domains)
 
     def counts(self, codes: Array, n_levels: int) -> Array:
-        """Return the rows, or weights, of every batch and level; negative codes are left out."""
+        """Return the number of rows, or sum of weights, of every batch and level."""
         kept = self.kept() & (codes >= 0)
         weights = None if self.weights is None else self.weights[kept]
         cells = self.code[kept] * n_levels + codes[kept]
@@ -431,7 +429,7 @@ class Study:
         return np.bincount(cells, weights, size).reshape(-1, n_levels).astype(float)
 
     def pair(self, query: int, reference: int) -> "Study":
-        """Return two of the domains; the rows of others are left out."""
+        """Return two of the domains as query and reference; rows of others are left out."""
         labels, keep = (self.labels[query], self.labels[reference]), self.among(query, reference)
         gaps = None
         if self.gaps is not None and (self.gaps[query].any() or self.gaps[reference].any()):
@@ -440,7 +438,7 @@ class Study:
 
 
 def cell_names(names: list[str], levels: list[tuple[Any, ...]]) -> list[str]:
-    """Return what combinations of categories are called; "all" without any."""
+    """Return names of combinations of levels, such as "sex = F and site = A"."""
     return [
         " and ".join(f"{name} = {value}" for name, value in zip(names, level)) or "all"
         for level in levels
@@ -448,7 +446,7 @@ def cell_names(names: list[str], levels: list[tuple[Any, ...]]) -> list[str]:
 
 
 def in_several(sample: Array, batch: Array, kept: Array) -> Array:
-    """Return the number of the sample of each row, -1 if it is not in several batches."""
+    """Return the number of each row's sample, -1 if the sample is not in several batches."""
     kept = kept & (sample >= 0)
     pairs = np.unique(np.column_stack([sample, batch])[kept], axis=0)
     several = np.flatnonzero(np.bincount(pairs[:, 0], minlength=1) > 1)

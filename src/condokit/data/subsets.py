@@ -1,4 +1,4 @@
-"""Some of the rows: the one way to take fewer of them, and the one way to deal them to folds."""
+"""How rows are subsampled, and how they are assigned to folds."""
 
 import numpy as np
 
@@ -9,9 +9,9 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 
 def subsample(n: int, most: int, weights: Array | None = None) -> Array:
-    """Return the numbers of at most so many of n rows, in order; all if there are no more."""
-    # Evenly spaced. Of weighted rows, each is taken in proportion to its weight, perhaps several
-    # times, so that those taken count alike.
+    """Return the numbers of at most `most` of n rows, evenly spaced and in order."""
+    # Weighted rows are taken in proportion to their weights, perhaps several times, so that all
+    # rows of the result have the same weight.
     if n <= most:
         return np.arange(n)
     if weights is None:
@@ -23,8 +23,7 @@ def subsample(n: int, most: int, weights: Array | None = None) -> Array:
 def subsample_sides(
     is_query: Array, most: int, kept: Array | None = None, order: Array | None = None
 ) -> Array:
-    """Return the numbers of at most so many rows of each domain, query rows first, evenly taken."""
-    # from top to bottom, or in another order
+    """Return the numbers of at most `most` rows of each domain, query first, evenly spaced."""
     order, taken = np.arange(len(is_query)) if order is None else order, []
     for _, side in sides(is_query):
         rows = order[(side if kept is None else side & kept)[order]]
@@ -33,10 +32,10 @@ def subsample_sides(
 
 
 def mixed_order(X: Array) -> Array:
-    """Return the rows in an order that looks random but follows from their values alone."""
-    # By where a value lies between its neighbours below and above, added up over features: neither
-    # the order of rows nor units matter, and a row that is left out moves its neighbours alone.
-    # Rows that this does not tell apart are taken in steps of the golden ratio.
+    """Return the rows in an order that looks random but depends only on their values."""
+    # The key is the relative position of each value between its two neighbours, summed over
+    # features: it does not depend on row order or units, and leaving out a row changes only the
+    # keys of its neighbours. Rows with equal keys are ordered by steps of the golden ratio.
     key = np.zeros(len(X))
     for x in X.T:
         values, number = np.unique(x, return_inverse=True)
@@ -55,7 +54,7 @@ def folds(
     order: Array | None = None,
     values: Array | None = None,
 ) -> Array:
-    """Deal rows to folds evenly within cells, in order or by their values; subjects at random."""
+    """Assign rows to folds evenly within cells, in order or by value; subjects at random."""
     if groups is not None:  # a subject's rows go together
         if order is not None:
             return np.unique(groups, return_inverse=True)[1] % n_folds
@@ -64,11 +63,11 @@ def folds(
     shuffled = np.arange(len(cell)) if order is None else order
     shuffled = shuffled if values is None else mixed_order(values)
     shuffled = shuffled[np.argsort(cell[shuffled], kind="stable")]
-    # every cell begins with the first fold
+    # within every cell, folds start with the first
     first = np.flatnonzero(np.diff(cell[shuffled], prepend=cell[shuffled][:1] - 1))
     size = np.diff(first, append=len(cell))
     turn = np.arange(len(cell)) - np.repeat(first, size)
-    if values is not None:  # in one piece each, so that a row less changes the folds of few
+    if values is not None:  # contiguous folds, so that leaving out a row changes few others
         part = (turn + 0.5) / np.repeat(size, size) + cell[shuffled] * _GOLDEN
         turn = (part % 1 * n_folds).astype(np.intp)
     fold = np.empty(len(cell), dtype=np.intp)

@@ -1,4 +1,4 @@
-"""Statistics of all rows of the domains, of which the tables hold some rows, or none."""
+"""Sums of all rows by cell, for studies whose tables hold only some of the rows, or none."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -16,16 +16,16 @@ from condokit.data.grouped import GroupedMoments, GroupedScatter
 from condokit.data.spots import Spots
 from condokit.data.subsets import subsample
 
-MARKS = 256  # by which values are told apart
-_SCREENED = 64  # rows of a label in which equal values are looked for
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+MARKS = 256  # hash values
+_SCREENED = 64  # rows of a label that are searched for equal values
+_MIX = np.uint64(0x9E3779B97F4A7C15)  # 2 ** 64 over the golden ratio: Fibonacci hashing
 
 
 class Ties:
     """Counts of equal values of every feature by label, without the values.
 
-    Values are counted by one of 256 marks that follows from their bits. Only features are counted
-    that have equal values among 64 rows of a label, which those with 20% of them do not fail to.
+    Values are counted by an 8-bit hash. Only features with equal values among 64 rows of a label
+    are counted; a feature whose most frequent value has a share of 20% is practically never missed.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Ties:
         self.counts = np.zeros((0, 0, MARKS))  # (n_labels, n_counted, 256)
 
     def update(self, X: Array, label: Array, weights: Array | None = None) -> None:
-        """Add rows, with the number of the label of each; NaN is no value."""
+        """Add rows, with the number of each row's label; NaN is missing."""
         suspect = np.zeros(X.shape[1], dtype=bool)
         suspect[self.features] = True
         for own in (np.flatnonzero(label == k) for k in np.unique(label)):
@@ -53,7 +53,7 @@ class Ties:
         self.counts += found.reshape(self.counts.shape)
 
     def make_room(self, features: Array, n_labels: int) -> None:
-        """Count these features and labels as well."""
+        """Extend the counts to more features and labels."""
         features = np.union1d(features, self.features).astype(np.intp)
         n_labels = max(n_labels, len(self.counts))
         if len(features) == len(self.features) and n_labels == len(self.counts):
@@ -64,46 +64,47 @@ class Ties:
         self.features, self.counts = features, counts
 
     def of(self, places: Array) -> "Ties":
-        """Return the counts of some features, by their place among these."""
+        """Return the counts of some features, renumbered by their place in `places`."""
         new, counted = Ties(), np.flatnonzero(np.isin(places, self.features))
         new.features = counted.astype(np.intp)
         new.counts = self.counts[:, np.searchsorted(self.features, places[counted])]
         return new
 
     def merge(self, other: "Ties", place: Array) -> None:
-        """Add what another object has counted; `place` numbers its labels among these."""
+        """Add the counts of another object; `place` renumbers its labels."""
         self.make_room(other.features, int(place.max(initial=-1)) + 1)
         here = np.searchsorted(self.features, other.features)
         for counts, k in zip(other.counts, place):
             self.counts[k, here] += counts
 
     def largest(self, labels: Array, n_features: int) -> Array:
-        """Return about how many rows of some labels have the most frequent value."""
+        """Return an estimate of how many rows of some labels have the most frequent value."""
         found = np.zeros(n_features)
         counts = self.counts[labels[labels < len(self.counts)]].sum(axis=0)
         if len(counts):
             most = counts.max(axis=1)
-            others = (counts.sum(axis=1) - most) / (MARKS - 1)  # that have the same mark
+            others = (counts.sum(axis=1) - most) / (MARKS - 1)  # other values with the same hash
             found[self.features] = np.maximum(np.round(most - others), 0.0)
         return found
 
 
 @dataclass
 class CellSums:
-    """Everything that adds up over the rows of cells; parts merge in any order.
+    """All sums over the rows of cells; parts merge in any order.
 
-    A cell is a domain and a level of each category. Files of statistics hold this and nothing else.
+    A cell is a domain with one level of each categorical confounder. Statistics files hold these
+    sums and nothing else.
     """
 
     moments: GroupedMoments  # counts, missing values, powers, products of a few features
     ties: Ties = field(default_factory=Ties)  # equal values, by domain
     continuous: Continuous | None = None  # products with functions of continuous confounders
-    # in a second round: the values of features with heavy tails, by number
+    # from a second round: binned values of heavy-tailed features, by number
     values: dict[int, Values] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, n_features: int, basis: RangeBasis | None = None) -> "CellSums":
-        """Return the sums of no rows, which know where rows lie."""
+        """Return the sums of no rows, which will keep track of where rows lie."""
         own = None if basis is None else Continuous(basis, 0, n_features)
         if own is not None and basis is not None:
             own.spots = Spots(basis.ranges)
@@ -132,7 +133,7 @@ class CellSums:
             self.continuous = self.continuous and self.continuous.resized(n_cells)
 
     def merge(self, other: "CellSums", place: Array, labels: Array) -> None:
-        """Add what another object has gathered; its cells and labels have a place each here."""
+        """Add the sums of another object; `place` and `labels` renumber its cells and labels."""
         self.moments.merge(other.moments, place)
         self.ties.merge(other.ties, labels)
         if self.continuous is not None and other.continuous is not None:
@@ -151,19 +152,19 @@ class CellSums:
 
 @dataclass(frozen=True)
 class Sums:
-    """The sums of all rows of a study, and which cells the rows of its tables are of."""
+    """The sums of all rows of a study, and the cells of the rows in its tables."""
 
     cells: CellSums
-    label: Array  # (n_cells,): the number of the label of each
+    label: Array  # (n_cells,): the number of each cell's label
     cell: Array  # (n_rows,): the cell of each row of the tables
-    by_cell: bool = True  # whether products of features are those of their cell
-    are_rows: bool = False  # whether these are rows of their cell; if not, each stands for it
-    counts: Array | None = None  # (n_rows,): how often each row is there, where it is once for many
-    # read all rows again, given something empty with `update` (of features, continuous confounders
-    # as given, cells, weights or None) and `merge`, and the numbers of features it is told
-    again: Callable[..., Any] | None = None  # (make, features)
+    by_cell: bool = True  # whether products of features are known by cell, not only by domain
+    are_rows: bool = False  # whether the tables hold rows; if not, they have one row per cell
+    counts: Array | None = None  # (n_rows,): how many equal rows each row of the tables stands for
+    # again(make, features) reads all rows once more: `make` returns an empty object with `update`
+    # (features, continuous confounders, cells, weights or None) and `merge`
+    again: Callable[..., Any] | None = None
     is_whole: bool = False  # whether the tables hold all rows
-    made_of: tuple[Any, ...] = ()  # the tables, weights and links of these rows
+    made_of: tuple[Any, ...] = ()  # the tables, weights and links that were summed
 
     @property
     def moments(self) -> GroupedMoments:
@@ -172,11 +173,11 @@ class Sums:
 
     @property
     def continuous(self) -> Continuous | None:
-        """What is known of continuous confounders by cells alone."""
+        """Sums with continuous confounders by cell."""
         return self.cells.continuous
 
     def values(self, features: Array) -> dict[int, Values]:
-        """Return the values of features with heavy tails in bins, of those that are known."""
+        """Return binned values of heavy-tailed features; those of a file if rows are not known."""
         if self.again is None or not len(features):
             return self.cells.values
         moments = self.cells.moments
@@ -185,7 +186,7 @@ class Sums:
         return {int(j): bins.values(k) for k, j in enumerate(features)}
 
     def of(self, places: Array) -> "Sums":
-        """Return what is known of some of the features."""
+        """Return the sums of some of the features."""
         more = None if self.again is None else partial(_again, self.again, places)
         return replace(self, cells=self.cells.of(places), again=more)
 
@@ -200,7 +201,7 @@ class Sums:
         return bool((np.append(self.groups_of_cells(groups), -1)[self.cell] == groups).all())
 
     def gather(self, groups: Array, found: Any) -> Any:
-        """Add the moments of groups of cells, given by the group of each row."""
+        """Add up the moments of the cells of each group, given the group of each row."""
         of_cell = self.groups_of_cells(groups)
         whole: Any = self.moments
         if not hasattr(found, "third"):
@@ -216,7 +217,7 @@ class Sums:
 
     @property
     def has_covariances(self) -> bool:
-        """Whether covariances of all features are known in every cell: of few, not from files."""
+        """Whether covariances of all features are known by cell: for few features, not in files."""
         moments = self.moments
         whole = moments.products is not None and len(moments.few) == moments.mean.shape[1]
         return moments.known is None and (self.again is not None or (self.by_cell and whole))
@@ -229,8 +230,8 @@ class Sums:
         return counts * (self.moments.count / ones_for_zeros(n_rows))[self.cell]
 
     def alike(self) -> Iterator[tuple[Array, Array]]:
-        """Yield features with as many known values in every cell, and the rows of such cells."""
-        known = np.broadcast_to(self.moments.n, self.moments.mean.shape)
+        """Yield features with equal counts of values in all cells, and rows of nonempty cells."""
+        known = self.moments.n_values
         _, number = np.unique(known, axis=1, return_inverse=True)
         number = number.ravel()
         order = np.argsort(number, kind="stable")
@@ -238,7 +239,7 @@ class Sums:
             yield features, (known[:, features[0]] > 0)[self.cell]
 
     def most_frequent(self, rows: Array) -> tuple[Array, Array]:
-        """Return how often the most frequent value occurs where these rows are, of how many."""
+        """Return how often the most frequent value occurs in the domains of rows, of how many."""
         cells = np.unique(self.cell[rows])
         n = self.moments.n[cells].sum(axis=0)
         d = self.moments.mean.shape[1]
@@ -247,12 +248,13 @@ class Sums:
 
 
 def no_rows() -> ValueError:
-    """Word the error where single rows are needed that are not known."""
+    """Return the error that single rows are needed, but not known."""
     return NeedsRows(
         said(
-            "This needs single rows, which statistics do not tell. From statistics a map "
-            "{@map='location-scale'} or 'shift' is found, by {@divergence='likelihood'} or one "
-            "between moments; a matrix of few features if they are no file and have many rows."
+            "This needs single rows, which statistics do not contain. Statistics allow "
+            "{@map='location-scale'} or 'shift', with {@divergence='likelihood'} or a divergence "
+            "between moments. A matrix of few features needs statistics that were not read from a "
+            "file."
         )
     )
 

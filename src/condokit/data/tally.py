@@ -1,4 +1,4 @@
-"""What one pass over blocks tells: sums of all rows by cell, and a sample of rows.
+"""One pass over blocks of rows: sums of all rows by cell, and a sample of rows.
 
 A cell is a combination of a domain and the levels of all categorical confounders.
 """
@@ -15,15 +15,15 @@ from condokit.data.confounders import refuse_extreme_numbers
 from condokit.data.grouped import GroupedMoments
 from condokit.data.tables import Table
 
-FEWEST_OF_CELL = 64  # rows in the sample
-_ELEMENTS = 1 << 17  # of rows that are added at a time, which stay in cache
-_FEWEST_ROWS = 256
+FEWEST_OF_CELL = 64  # rows of every cell in the sample, if it has as many
+_ELEMENTS = 1 << 17  # values that are added at a time, and stay in cache
+_FEWEST_ROWS = 256  # that are added at a time
 _MOST_CROSSED = 1 << 16  # combinations of levels that are listed
-_LARGE = 500  # rows of a cell on average, whose features are summed one by one
-_SLACK = 1.25  # how far the sample may grow before it is cut
-_MARKS = 4  # features that tell rows apart
-_LOOKED_AT = 10_000  # rows, whether a feature tells rows apart
-_TELLING = 0.9  # share of distinct values of such a feature
+_LARGE = 500  # rows of a cell on average, from which features are summed one by one
+_SLACK = 1.25  # factor by which the sample may grow before it is cut
+_MARKS = 4  # features from which the hash of a row is computed
+_LOOKED_AT = 10_000  # rows in which distinct values are counted
+_TELLING = 0.9  # share of distinct values that such a feature must have
 _LARGEST = np.iinfo(np.uint64).max
 _COLUMNS = ("key", "cell", "X", "Z", "counts", "place")  # of a sample
 _LOCATED = ("table", "cells", "cell", "Z", "weights")
@@ -32,11 +32,11 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of spli
 
 @dataclass
 class Sample:
-    """All rows, in their order, while they are few; else the distinct rows of least hash.
+    """A sample of rows: all rows in their order while they are few, else those of smallest hash.
 
-    Of these so many of every domain, and some of every cell. A row's hash is that of its values, so
-    neither the order of rows nor their blocks matter; equal rows are one row that counts for them
-    all. In each cell, the rows taken stand for the others.
+    The sample has at most a given number of rows of each domain, and at least some of each cell.
+    The hash of a row depends only on its values, so that neither the order of rows nor their blocks
+    matter; equal rows become one row with a count. In each cell, the sampled rows stand for all.
     """
 
     key: Array  # (n,): the hash of each row
@@ -45,16 +45,16 @@ class Sample:
     Z: Array  # continuous confounders
     counts: Array  # how many rows each stands for
     place: Array  # where each row is: by block, then by row
-    is_whole: bool = True  # whether all distinct rows are there
+    is_whole: bool = True  # whether all distinct rows are in the sample
 
     @classmethod
     def joined(
         cls, parts: "Sequence[Sample]", side: Array, most: int
     ) -> tuple["Sample", Array | None]:
-        """Return the rows of several samples, at most so many of a domain.
+        """Join samples into one of at most `most` rows of a domain.
 
-        And the largest hash of each cell that still counts, None if all do. `side` tells the domain
-        of each cell.
+        Also return the largest hash of each cell that a new row may have to enter the sample, None
+        if there is no limit. `side` is the domain of each cell.
         """
         columns = {name: np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS}
         whole = cls(**columns, is_whole=all(part.is_whole for part in parts))
@@ -67,7 +67,7 @@ class Sample:
         return whole.take(rows[order], counts[order], is_whole), limits
 
     def take(self, rows: Array, counts: Array, is_whole: bool) -> "Sample":
-        """Return some of the rows, which stand for so many."""
+        """Return some of the rows, with new counts."""
         columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
         return Sample(**columns | {"counts": counts}, is_whole=is_whole)
 
@@ -75,10 +75,10 @@ class Sample:
 def fewer(
     key: Array, cell: Array, counts: Array, side: Array, most: int
 ) -> tuple[Array | None, Array, Array | None]:
-    """Return the rows that are taken, and how many each stands for; None if all are.
+    """Return the rows that are taken (None: all), their counts, and the limits of hashes.
 
-    If a domain has too many, equal rows are taken together; if that is not enough, those of least
-    hash are taken, and the largest hash of each cell that still counts is returned as well.
+    If a domain has too many rows, equal rows are merged. If that is not enough, the rows of
+    smallest hash are taken, and the largest hash of each cell is returned as its limit.
     """
     if np.bincount(side[cell], minlength=1).max(initial=0) <= most:
         return None, counts, None
@@ -88,7 +88,7 @@ def fewer(
 
 
 def distinct(key: Array, cell: Array, counts: Array) -> tuple[Array, Array]:
-    """Return the first of all rows with the same hash in a cell, by cell and hash, and counts."""
+    """Return one row of each hash and cell, sorted by cell and hash, and how many rows it has."""
     order = np.lexsort((key, cell))
     new = np.ones(len(key), dtype=bool)
     new[1:] = (np.diff(cell[order]) != 0) | (key[order][1:] != key[order][:-1])
@@ -97,7 +97,7 @@ def distinct(key: Array, cell: Array, counts: Array) -> tuple[Array, Array]:
 
 
 def least(key: Array, cell: Array, side: Array, most: int) -> tuple[Array, Array]:
-    """Mark rows of least hash, and return the largest hash of every cell that still counts."""
+    """Mark the rows of smallest hash, and return the largest hash of every cell."""
     limits = np.full(len(side), _LARGEST)
     first = np.searchsorted(cell, np.arange(len(side) + 1))
     kept = np.arange(len(key)) - first[cell] < FEWEST_OF_CELL
@@ -117,17 +117,17 @@ def least(key: Array, cell: Array, side: Array, most: int) -> tuple[Array, Array
 
 @dataclass
 class Tally:
-    """What is known of some blocks; `merge` adds that of others."""
+    """Sums and sample of some blocks; `merge` adds those of others."""
 
     cells: dict[tuple[Any, ...], int]  # the number of each combination of levels
     moments: GroupedMoments
     samples: list[Sample]  # of blocks, to be joined
-    limits: Array  # of each cell: the largest hash that may still get into the sample
-    missing: dict[str | None, int] = field(default_factory=dict)  # of confounders
+    limits: Array  # of each cell: the largest hash of a row that may still enter the sample
+    missing: dict[str | None, int] = field(default_factory=dict)  # values of confounders
     n_rows: int = 0
 
     def merge(self, other: "Tally", most: int) -> "Tally":
-        """Return what both know; the first is used up."""
+        """Return the tally of the blocks of both; the first must not be used afterwards."""
         cells = dict(self.cells)
         for key in other.cells:
             cells.setdefault(key, len(cells))
@@ -156,11 +156,11 @@ def domain_of(cells: dict[tuple[Any, ...], int]) -> Array:
 
 @dataclass(frozen=True)
 class Located:
-    """The rows of a block."""
+    """The rows of a block, with their cells."""
 
-    table: Table  # their features
+    table: Table  # the features
     cells: dict[tuple[Any, ...], int]
-    cell: Array  # the number of each row's, -1 if it is left out
+    cell: Array  # the number of each row's cell, -1 if the row is left out
     Z: Array  # continuous confounders
     weights: Array | None
     missing: dict[str | None, int]
@@ -171,24 +171,25 @@ class Reading:
     """How a block is read: which columns are what."""
 
     features: list[Any]  # names, or positions in an array
-    # by name, None is the domain, which comes first: a column, or the values of all rows
+    # by name: a column, or the values of all rows; the domain comes first, under the name None
     categorical: dict[str | None, Any]
     continuous: dict[str, Any]
     weight: Any
-    marks: Array  # features that tell rows apart
+    marks: Array  # features from which the hash of a row is computed
     most: int  # rows of a domain in the sample
     starts: Array | None = None  # where every block begins, if roles are arrays of all rows
     number: int = 0  # of the block
 
     def located(self, block: Any) -> "Located":
-        """Return the features of a block, and what is known of its rows."""
+        """Return the features of a block, and the cells, confounders and weights of its rows."""
         table = Table(block)
         n = table.n_rows
         crossed = self._columns(table, self.categorical)
         coded = [number_levels(column, str(name)) for name, column in crossed]
         Z = np.empty((n, len(self.continuous)))
         for j, (name, column) in enumerate(self._columns(table, self.continuous)):
-            Z[:, j] = _numbers(column, name)
+            Z[:, j] = as_array(column, np.float64)
+            refuse_extreme_numbers(name, Z[:, j])
         cells, cell = _crossed(coded, n)
         gaps = [codes < 0 for _, codes in coded] + list(np.isnan(Z).T)
         names = [*self.categorical, *self.continuous]
@@ -202,7 +203,7 @@ class Reading:
         return Located(table.select(self.features), cells, cell, Z, weights, missing)
 
     def __call__(self, block: Any, so_far: Tally | None) -> Tally:
-        """Return what a block tells."""
+        """Return the sums and the sample of a block."""
         found = self.located(block)
         chosen, cells, cell, Z, weights = (getattr(found, name) for name in _LOCATED)
         d, n = chosen.n_features, chosen.n_rows
@@ -229,11 +230,11 @@ class Reading:
         return Tally(cells, moments, [sample], limits, found.missing, n)
 
     def merge(self, one: Tally, other: Tally) -> Tally:
-        """Return what two results of blocks tell together."""
+        """Merge the results of two blocks."""
         return one.merge(other, self.most)
 
     def of_block(self, number: int) -> "Reading":
-        """Return how one block is read, with its own part of values that are given for all rows."""
+        """Return how one block is read, with its part of the values given for all rows."""
         if self.starts is None:
             return replace(self, number=number)
         rows = slice(*self.starts[number : number + 2].tolist())
@@ -253,20 +254,20 @@ class Reading:
 
 @dataclass(frozen=True)
 class Pass:
-    """Another pass over blocks, whose cells have numbers by now."""
+    """Another pass over blocks, after the cells were numbered in the first."""
 
     reading: Reading
     cells: dict[tuple[Any, ...], int]
-    make: Callable[[], Any]  # something empty to `update`, and to `merge` with others
-    features: Array | None = None  # some of them
-    has_confounders: bool = False  # whether it is told of continuous confounders as well
+    make: Callable[[], Any]  # returns an empty object with `update` and `merge`
+    features: Array | None = None  # the numbers of features that are read; None: all
+    has_confounders: bool = False  # whether `update` takes continuous confounders as well
 
     def of_block(self, number: int) -> "Pass":
         """Return the pass of one block."""
         return replace(self, reading=self.reading.of_block(number))
 
     def __call__(self, block: Any, so_far: Any) -> Any:
-        """Return what a block tells."""
+        """Return the result of one block."""
         result, found = self.make(), self.reading.located(block)
         place = np.array([*(self.cells[key] for key in found.cells), -1])
         cell = place[found.cell]
@@ -278,7 +279,7 @@ class Pass:
         return result
 
     def merge(self, one: Any, other: Any) -> Any:
-        """Return what two results of blocks tell together."""
+        """Merge the results of two blocks."""
         one.merge(other)
         return one
 
@@ -286,7 +287,7 @@ class Pass:
 def _add(
     moments: GroupedMoments, X: Array, cell: Array, weights: Array | None, table: Table
 ) -> Array:
-    """Add rows to moments, and return their cells, -1 of those without any value."""
+    """Add rows to moments, and return their cells, -1 for rows without any value."""
     gaps = None
     if not are_moderate(X):
         if (sizes(X) > LARGEST).any():
@@ -301,7 +302,7 @@ def _add(
 
 
 def marks_of(X: Array) -> Array:
-    """Return features by which rows are told apart: some of nearly distinct values, or else all."""
+    """Return features for the hash of rows: a few with nearly distinct values, or else all."""
     X = X[:_LOOKED_AT]
     telling = list[int]()
     for j, x in enumerate(X.T):
@@ -314,7 +315,7 @@ def marks_of(X: Array) -> Array:
 
 
 def hashes(columns: Sequence[Array], Z: Array, marks: Array) -> Array:
-    """Return a 64-bit hash of the values of every row, by some features where these are known."""
+    """Return a 64-bit hash of every row: of some features, or of all where one of them is NaN."""
     numbers = np.arange(len(columns) + Z.shape[1])
     key, lost = np.zeros(len(Z), dtype=np.uint64), np.zeros(len(Z), dtype=bool)
     for j in marks:
@@ -338,8 +339,8 @@ def _mixed(key: Array) -> Array:
 
 
 def _add_bits(total: Array, column: Array, number: int) -> None:
-    """Add the bits of a column, times an odd number of its own."""
-    bits = (column + 0.0).view(np.uint64)  # one zero
+    """Add the bits of a column, times an odd number that depends on the column."""
+    bits = (column + 0.0).view(np.uint64)  # -0.0 becomes 0.0
     bits ^= bits >> np.uint64(29)
     own = np.array([number + 1], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     bits *= _mixed(own) | np.uint64(1)
@@ -357,7 +358,7 @@ def _crossed(
             lost = codes < 0 if lost is None else lost | (codes < 0)
             codes = np.maximum(codes, 0)
         levels = levels or [None]
-        if len(combinations) * len(levels) > _MOST_CROSSED:  # of which few occur
+        if len(combinations) * len(levels) > _MOST_CROSSED:  # most of which do not occur
             distinct, code = compress(code)
             combinations = [combinations[k] for k in distinct]
         code = code * np.int32(len(levels)) + codes
@@ -377,9 +378,3 @@ def _limits(cells: dict[tuple[Any, ...], int], so_far: Tally | None) -> Array:
         if so_far is not None and key in so_far.cells:
             limits[k] = so_far.limits[so_far.cells[key]]
     return limits
-
-
-def _numbers(column: Any, name: str) -> Array:
-    values = as_array(column, np.float64)
-    refuse_extreme_numbers(name, values)
-    return values

@@ -15,7 +15,7 @@ from condokit.data.tables import Table
 from condokit.maps.base import Map
 from condokit.maps.provenance import thawed
 from condokit.maps.standard_errors import StandardErrors
-from condokit.statistics.domains import hinted, together
+from condokit.statistics.domains import hinted, merge_parts
 from condokit.statistics.gather import Statistics
 
 
@@ -57,7 +57,7 @@ class Adapter(TransformerMixin, BaseEstimator, ABC):
             The fitted adapter itself. Maps are "location-scale" or "shift" ("auto" is the first).
         """
         with noting() as notes:
-            merged = together(statistics)
+            merged = merge_parts(statistics)
             with hinted(merged):
                 return self._fit_statistics(merged, notes)
 

@@ -78,9 +78,9 @@ class AffineMap(Map):
         b = checked("offset", offset, "vector with one number per feature", (1,))
         if len(matrix.scale) != len(b):
             raise ValueError(f"'scale' has {len(matrix.scale)} entries and 'offset' {len(b)}.")
-        told = feature_names, links, output_names, fitted_on, provenance
+        common = feature_names, links, output_names, fitted_on, provenance
         parts = {"matrix": matrix, "offset": b, "left": None, "right": None, **matrix.arrays()}
-        super().__init__(matrix.kind, matrix.shape, *told, **parts)
+        super().__init__(matrix.kind, matrix.shape, *common, **parts)
 
     @property
     def A(self) -> Array:
@@ -137,7 +137,7 @@ class AffineMap(Map):
         if self.is_rectangular:
             raise ValueError(
                 f"The map takes {self.n_features_in_} features to {self.shape[0]} and has no "
-                "inverse. pseudo_inverse() is the nearest there is."
+                "inverse. Use pseudo_inverse() for the best approximation."
             )
         if self.kind == "diagonal" and not self.scale.all():
             names = self.feature_names or [f"column {j}" for j in range(len(self.scale))]
@@ -146,7 +146,7 @@ class AffineMap(Map):
         return self._back(self.matrix.inverse())
 
     def pseudo_inverse(self) -> "AffineMap":
-        """Return the map back that is shortest where there are many, and nearest where none.
+        """Return the map back by the pseudo-inverse, for maps without an inverse.
 
         Returns
         -------
@@ -170,7 +170,7 @@ class AffineMap(Map):
         order, names = self.joined(other)
         if not (self.has_own_outputs or other.has_own_outputs):
             first = other.matrix.take(order)
-        else:  # its outputs alone are reordered
+        else:  # only the outputs of the other map are reordered, not its features
             first = other.matrix if order == sorted(order) else Matrix(other.A[order])
         offset = self.without_links(other.offset[order][None])[0]
         both = AffineMap(offset=offset, **self.matrix.compose(first).arrays(), **names)

@@ -23,21 +23,23 @@ from condokit.maps.provenance import FrozenDict, check_provenance, frozen, thawe
 from condokit.maps.standard_errors import CurveErrors, StandardErrors, chained, read_errors
 
 _MOST_SHOWN = 6  # outputs that are printed
+# fields of a file that are not arguments of the constructor
 _NO_ARGUMENTS = {"format", "schema", "condokit", "sha256", "kind", "label"}
-_NO_ARGUMENTS |= {"fitted_on", "provenance", "errors"}  # of the constructor
-_ERRORS = "_errors"  # or how to find them
-_IDENTITY = attrgetter("kind", "feature_names", "links", "output_names")  # and the numbers
+_NO_ARGUMENTS |= {"fitted_on", "provenance", "errors"}
+_ERRORS = "_errors"  # attribute with the standard errors, or a function that computes them
+_IDENTITY = attrgetter("kind", "feature_names", "links", "output_names")  # maps are equal if these
+# and their numbers are
 
 
 class Map(TransformerMixin, BaseEstimator, ABC):
     """A fixed map from query features to reference features: the base of all kinds of maps.
 
     Think twice before adding anything. A new class of maps sets `kinds` and writes the abstract
-    methods; its constructor hands names, links and origin to that of the base, and its numbers.
+    methods; its constructor passes names, links, origin and its numbers to that of the base.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ()  # that stand in the files which the class reads
-    #: The fields of its numbers, as JSON Schema has it, if the published schema lacks the kinds.
+    kinds: ClassVar[tuple[str, ...]] = ()  # values of "kind" in the files that the class reads
+    #: JSON Schema of its numbers, for kinds that the published schema does not have.
     fields: ClassVar[Mapping[str, Any]] = {}
     kind: str  # one of them
     shape: tuple[int, int]  # numbers of outputs and features
@@ -71,7 +73,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             checked = linking.check_links(links, names or [f"column {j}" for j in range(shape[1])])
         rectangular = shape[0] != shape[1]
         if rectangular and checked is not None:
-            raise ValueError("'links' need a map with as many outputs as features.")
+            raise ValueError("'links' can only be used with as many outputs as features.")
         self.__dict__.update(own, kind=kind, shape=shape, is_rectangular=rectangular)
         self.__dict__["n_features_in_"] = shape[1]
         self.__dict__.update(feature_names=names, output_names=outputs, links=checked)
@@ -79,14 +81,14 @@ class Map(TransformerMixin, BaseEstimator, ABC):
 
     @abstractmethod
     def arrays(self) -> dict[str, Any]:
-        """Return the numbers of the map by name, as they stand in its file."""
+        """Return the numbers of the map by name, as in its file."""
 
     @abstractmethod
     def without_links(self, X: Array, out: Array | None = None) -> Array:
-        """Map every row of X, which is on the scale of the links and stays there."""
+        """Map every row; both X and the result are on the scale of the links."""
 
     def reach(self) -> tuple[Array, Array] | None:
-        """Return the lowest and highest values that data support, None if there are no limits."""
+        """Return the range of values that is supported by data, None if there is no limit."""
         return None
 
     def depends(self, marked: Array) -> Array:
@@ -151,20 +153,19 @@ class Map(TransformerMixin, BaseEstimator, ABC):
           b -> 3 * b + 1
         """
         if self.kind not in ("diagonal", "monotone"):
-            raise ValueError("A matrix mixes features: its map cannot be of some of them only.")
+            raise ValueError("A matrix mixes features, so it cannot map only some of them.")
         known: Sequence[Any] = self.feature_names or range(self.n_features_in_)
         if strange := [name for name in names if name not in known]:
-            raise ValueError(f"'names' has {listing(strange)}, which is no feature of the map.")
+            raise ValueError(f"'names' has {listing(strange)}, which is not a feature of the map.")
         kept = np.array([name in names for name in known])
         links = self.links
         if links is not None:
             links = tuple(link if keep else None for link, keep in zip(links, kept))
-        told: dict[str, Any] = {"links": links, "feature_names": self.feature_names}
-        told |= {"fitted_on": self.fitted_on, "provenance": self.provenance}
-        return type(self)(**self._only(kept), **told)
+        found = type(self)(**self._only(kept), links=links, feature_names=self.feature_names)
+        return found.with_origin(self.fitted_on, self.provenance)
 
     def _only(self, kept: Array) -> dict[str, Any]:
-        """Return the numbers of the map with no change of the features that are not kept."""
+        """Return the numbers of the map with the identity for features that are not kept."""
         raise NotImplementedError
 
     @abstractmethod
@@ -172,7 +173,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         """Write one output in terms of the features."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not name.startswith("_"):  # scikit-learn's notes, such as those of set_output
+        if not name.startswith("_"):  # scikit-learn sets private attributes, as in set_output
             raise AttributeError(
                 f"{type(self).__name__} is immutable; make a new one instead of setting {name!r}."
             )
@@ -190,7 +191,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         return self
 
     def __getstate__(self) -> Any:
-        self.__dict__[_ERRORS] = self.errors  # what finds them is no part of a file
+        self.__dict__[_ERRORS] = self.errors  # a function that computes them cannot be pickled
         return {name: thawed(value) for name, value in super().__getstate__().items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -204,7 +205,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     def with_origin(
         self, fitted_on: Profile | None, provenance: Mapping[str, Any] | None = None
     ) -> Self:
-        """Return the same map with a profile of the data it was fitted on, and how it was."""
+        """Return the same map with the profile of its data, and with facts about the fit."""
         same = object.__new__(type(self))
         own = {k: value for k, value in vars(self).items() if not k.startswith("_") or k == _ERRORS}
         same.__dict__.update(own, fitted_on=fitted_on, provenance=check_provenance(provenance))
@@ -212,7 +213,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
 
     @property
     def errors(self) -> StandardErrors | None:
-        """Standard errors of the map, None if they are not known; of matrices found when asked."""
+        """Standard errors of the map, None if unknown; those of matrices are computed on demand."""
         found = self.__dict__.get(_ERRORS)
         if callable(found):
             found = self.__dict__[_ERRORS] = found()
@@ -221,13 +222,13 @@ class Map(TransformerMixin, BaseEstimator, ABC):
     def with_errors(
         self, errors: StandardErrors | Callable[[], StandardErrors | None] | None
     ) -> Self:
-        """Return the same map with its errors, or with how to find them."""
+        """Return the same map with its errors, or with a function that computes them."""
         same = self.with_origin(self.fitted_on, self.provenance)
         same.__dict__[_ERRORS] = errors
         return same
 
     def with_errors_of(self, first: "Map", second: "Map") -> Self:
-        """Return this map, the second after the first, with the errors of both if known."""
+        """Return this map, which is `second` after `first`, with the errors of both if known."""
         if any(one.__dict__.get(_ERRORS) is None for one in (first, second)):
             return self
         return self.with_errors(partial(chained, first, second, self))
@@ -255,7 +256,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         Parameters
         ----------
         X, y : ignored
-            For scikit-learn's sake.
+            Present for scikit-learn's interface.
 
         Returns
         -------
@@ -286,7 +287,10 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         if not return_std:
             return self(X)
         if self.errors is None:
-            raise ValueError("The standard errors of this map are not known.")
+            raise ValueError(
+                "The standard errors of this map are not known. They come with a fit; leave "
+                "'return_std' out for other maps."
+            )
         if blocks_of(X) is not None:
             raise NeedsRows(said("{@`return_std`} needs rows in memory. Collect {@`X`} first."))
         table = self._matched(X)
@@ -348,7 +352,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
 
     def apply(self, table: Table) -> Array:
         """Map the rows of a table whose columns are in order; refuse infinity."""
-        # an output is NaN where it depends on a missing value: where its entry in A is not zero
+        # an output is NaN if it depends on a missing value: if that entry of A is not zero
         out = table.output(self.shape[0])
         for rows, chunk in table.chunks():
             self.apply_chunk(chunk, table, out[rows])
@@ -370,8 +374,8 @@ class Map(TransformerMixin, BaseEstimator, ABC):
                 result[lost] = np.nan
             if not (np.isfinite(result) | lost).all():
                 raise ValueError(
-                    f"Mapped values are too large for {result.dtype}; pass {table.name} in "
-                    "other units or with more precision."
+                    f"Mapped values are too large for {result.dtype}. Pass {table.name} in other "
+                    "units, or as float64."
                 )
 
     def _map_into(self, result: Array, X: Array) -> None:
@@ -431,7 +435,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
           b -> 2 * b + 1
         """
         if self.feature_names is None or self.has_own_outputs:
-            raise ValueError("'among' needs a map with names, whose outputs are its features.")
+            raise ValueError("'among' needs a map with feature names and the same outputs.")
         place = {str(name): j for j, name in enumerate(columns)}
         if missing := [name for name in self.feature_names if name not in place]:
             raise unknown_columns("columns", missing, list(place), "the list")
@@ -448,7 +452,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         raise ValueError(f"A map of the kind {self.kind!r} has no place among other columns.")
 
     def turned_names(self) -> dict[str, Any]:
-        """Return the names of a map that goes the other way, as arguments of its constructor."""
+        """Return the names of the inverse map, as arguments of its constructor."""
         if self.output_names is None:
             place = "output_names" if self.is_rectangular else "feature_names"
             return {place: self.feature_names}
@@ -460,15 +464,19 @@ class Map(TransformerMixin, BaseEstimator, ABC):
         return self.is_rectangular or self.output_names is not None
 
     def joined(self, other: "Map") -> tuple[list[int], dict[str, Any]]:
-        """Return where this map's features are in another's outputs, and both maps' names."""
-        # The names are arguments of a constructor. Unless one of the maps has its own outputs, the
-        # features of the other are meant to be reordered too, and names come with links.
+        """Return the places of this map's features in another's outputs, and names of both in one.
+
+        The names are arguments of the composed map's constructor. Unless one of the maps has other
+        outputs than features, the other map's features are reordered as well, and links are kept.
+        """
         n, there = self.n_features_in_, other.shape[0]
         own = self.has_own_outputs or other.has_own_outputs
         if own and there != n:
-            raise ValueError(f"The other map yields {there} features, this one takes {n}.")
+            raise ValueError(f"The other map has {there} outputs, but this map takes {n} features.")
         if own and (self.links is not None or other.links is not None):
-            raise ValueError("Maps with links and other outputs do not make one map.")
+            raise ValueError(
+                "Maps with links cannot be composed with maps whose outputs are not their features."
+            )
         takes, order = self.feature_names, list(range(n))
         yields = other.output_names or (None if other.is_rectangular else other.feature_names)
         if takes is not None and yields is not None:
@@ -476,12 +484,13 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             missing = [name for name in takes if name not in place]
             if own and missing:
                 raise ValueError(
-                    f"The other map yields {listing(yields)}, this one takes {listing(takes)}."
+                    f"The other map's outputs are {listing(yields)}, but this map takes "
+                    f"{listing(takes)}."
                 )
             if missing or there != n:
                 raise ValueError(
                     "The two maps have different features: "
-                    f"{listing(missing or set(place) - set(takes))} is in one only."
+                    f"only one of them has {listing(missing or set(place) - set(takes))}."
                     + "".join(did_you_mean(name, place) for name in missing[:1])
                 )
             order = [place[name] for name in takes]
@@ -492,7 +501,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             outputs = self.output_names or (takes if renames else None)
             return order, {"feature_names": other.feature_names, "output_names": outputs}
         if self.links != (other.links and tuple(other.links[j] for j in order)):
-            raise ValueError("The two maps have different links, so they do not make one map.")
+            raise ValueError("The two maps have different links, so they cannot be composed.")
         return order, {"feature_names": takes or other.feature_names, "links": self.links}
 
     def save(self, path: Place, *, errors: bool | None = None) -> None:
@@ -516,7 +525,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             "output_names": self.output_names,
             "provenance": self.provenance,
             "fitted_on": self.fitted_on and self.fitted_on.to_dict(),
-            "errors": self._errors_told(errors),
+            "errors": self._errors_for_file(errors),
         }
         return {
             "kind": self.kind,
@@ -525,16 +534,16 @@ class Map(TransformerMixin, BaseEstimator, ABC):
             **{name: value for name, value in optional.items() if value is not None},
         }
 
-    def _errors_told(self, wanted: bool | None) -> dict[str, Any] | None:
-        """Return standard errors for a file, None without."""
+    def _errors_for_file(self, wanted: bool | None) -> dict[str, Any] | None:
+        """Return standard errors as fields of a file, None if they are not written."""
         is_small = self.kind in ("diagonal", "monotone")
         if not (is_small if wanted is None else wanted) or self.errors is None:
             return None
         if isinstance(self.errors, CurveErrors) != (self.kind == "monotone"):
-            return None  # of lines beside curves
-        told = self.errors.to_dict()
-        known = told and all(np.isfinite(numbers).all() for numbers in told.values())
-        return {name: numbers.tolist() for name, numbers in told.items()} if known else None
+            return None  # files hold errors of the map's own kind only
+        fields = self.errors.to_dict()
+        known = fields and all(np.isfinite(numbers).all() for numbers in fields.values())
+        return {name: numbers.tolist() for name, numbers in fields.items()} if known else None
 
     @classmethod
     def load(cls, path: Place) -> Self:
@@ -554,7 +563,7 @@ class Map(TransformerMixin, BaseEstimator, ABC):
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Self:
-        """Return the map of which a file has these fields; raise a ValueError if there is none."""
+        """Return the map with these fields of a file; raise a ValueError if they are not valid."""
         arguments = {name: value for name, value in content.items() if name not in _NO_ARGUMENTS}
         profile = content.get("fitted_on")
         profile = None if profile is None else Profile.from_dict(profile)

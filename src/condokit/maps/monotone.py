@@ -81,16 +81,16 @@ class MonotoneMap(Map):
         ends = checked("slopes", slopes, "matrix with two numbers per feature", (2,))
         if ends.shape != (len(x), 2) or not (ends > 0).all():
             raise ValueError("'slopes' must be two positive numbers per feature.")
-        told = feature_names, links, output_names, fitted_on, provenance
+        common = feature_names, links, output_names, fitted_on, provenance
         parts: dict[str, Any] = {"knots": x, "values": y, "slopes": ends}
-        super().__init__("monotone", (len(x), len(x)), *told, **parts)
+        super().__init__("monotone", (len(x), len(x)), *common, **parts)
 
     @classmethod
     def of_line(cls, affine: Any) -> "MonotoneMap":
         """Return a diagonal affine map with positive scales as curves of two knots."""
         if affine.kind != "diagonal" or not (affine.scale > 0).all():
             raise ValueError(
-                "A map with a matrix, or with scales that are not positive, does not make one map "
+                "A map with a matrix, or with scales that are not positive, cannot be composed "
                 "with curves. Apply the two maps one after the other, for example in a Pipeline."
             )
         profile = affine.fitted_on
@@ -99,9 +99,9 @@ class MonotoneMap(Map):
             low, high = profile.mean - profile.sd, profile.mean + profile.sd
         knots = np.column_stack([low, high])
         values = affine.scale[:, None] * knots + affine.offset[:, None]
-        slopes, told = np.repeat(affine.scale[:, None], 2, axis=1), affine.output_names
+        slopes, outputs = np.repeat(affine.scale[:, None], 2, axis=1), affine.output_names
         return cls(
-            knots, values, slopes, affine.feature_names, links=affine.links, output_names=told
+            knots, values, slopes, affine.feature_names, links=affine.links, output_names=outputs
         )
 
     def arrays(self) -> dict[str, Any]:  # noqa: D102
@@ -122,7 +122,7 @@ class MonotoneMap(Map):
 
     def _only(self, kept: Array) -> dict[str, Any]:
         knots, values, slopes = (part.copy() for part in self.arrays().values())
-        if self.links is not None:  # the others lose their links
+        if self.links is not None:  # features that are not kept lose their links
             lost = [link is not None and not keep for link, keep in zip(self.links, kept)]
             knots[lost] = np.arange(knots.shape[1])
         values[~kept], slopes[~kept] = knots[~kept], 1.0
@@ -157,7 +157,7 @@ class MonotoneMap(Map):
         return both.with_errors_of(other, self) if order == sorted(order) else both
 
     def reach(self) -> tuple[Array, Array]:
-        """Return the first and last knots, beyond which curves are lines that no data support."""
+        """Return the first and last knots; beyond them curves are extrapolated as lines."""
         with np.errstate(over="ignore"):
             low, high = (linking.undo(self.links, self.knots[:, [k]].T)[0] for k in (0, -1))
         return low, high
@@ -169,8 +169,8 @@ class MonotoneMap(Map):
 
 
 def drawn_curves(curves: MonotoneMap, errors: Any, bent: Any, most: int) -> list[dict[str, Any]]:
-    """Return what a picture of the most bent curves shows, with 95% intervals if known."""
-    # on the scale of links, if there are any
+    """Return the most bent curves for a figure, with 95% intervals if errors are known."""
+    # values are on the scale of links, if there are any
     order = np.arange(len(curves.knots)) if bent is None else np.argsort(-bent, kind="stable")
     names = curves.feature_names or [f"column {j}" for j in range(len(curves.knots))]
     reach = None if errors is None else _INTERVAL * errors.std(curves.knots.T).T

@@ -1,4 +1,4 @@
-"""What the data looked like that a map was fitted on, and whether new data still do."""
+"""The profile of the data that a map was fitted on, and the comparison of new data with it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,43 +20,43 @@ from condokit.maps import drift
 
 _UNKNOWN = {"mean": np.nan, "sd": np.nan, "missing": 0.0, "low": -np.inf, "high": np.inf}
 _UNKNOWN["tails"] = np.nan
-MOST_ROWS = 5000  # that a profile looks at,
-_MANY_VALUES = 2_000_000  # or fewer where features are very many,
-_ENOUGH_ROWS = 1000  # but at least these
-_ROWS_FOR_RANGE = 100  # below which no range is kept
-_ROWS_FOR_TAILS = 20  # below which nothing is said of tails
-_SORTED_VALUES = 200_000  # whose order tells of equal values,
-_FEWEST_SORTED = 200  # or so many rows
-_LEVEL = 0.006  # of false alarms, for each of the ways in which rows may differ,
-_LEVELS = {"mean": 0.02}  # but those that matter most: 0.05 in all
+MOST_ROWS = 5000  # from which a profile is computed,
+_MANY_VALUES = 2_000_000  # or fewer if there are very many features,
+_ENOUGH_ROWS = 1000  # but at least this many
+_ROWS_FOR_RANGE = 100  # fewest rows for a range
+_ROWS_FOR_TAILS = 20  # fewest rows for an estimate of tails
+_SORTED_VALUES = 200_000  # values that are sorted to find ties,
+_FEWEST_SORTED = 200  # or this many rows if that is more
+_LEVEL = 0.006  # false alarm rate of each of six tests, except for
+_LEVELS = {"mean": 0.02}  # the most important one: 0.05 for all together
 _MUCH_OUTSIDE = 0.01  # share of rows
 _MUCH_IN_TAILS = 0.05  # share of rows of a feature
 _DRIFT = 0.5  # standard deviations
 _SPREAD = 1.5  # ratio of standard deviations
-_ROUNDED = 1.1  # by which rounding may change a variance
-_BLOCK_VALUES = 1 << 22  # of rows that are described at a time
+_ROUNDED = 1.1  # factor by which rounding in files may change a variance
+_BLOCK_VALUES = 1 << 22  # values of which a profile is computed at a time
 _TABLES = ("mean", "sd", "missing", "low", "high", "tails")
 _ROUNDING = 1e-8  # variance, of 1, below which nothing is known of powers
 _MUCH_MISSING = 0.1  # more than when fitting
 _overflowing = np.errstate(over="ignore", invalid="ignore")  # values may be of any size
 _VERDICTS = {
-    "as fitted": "As fitted: the data look like those the map was fitted on.",
-    "look": "Look: the data differ from those the map was fitted on.",
-    "unknown": "Unknown: the map does not say what data it was fitted on.",
+    "as fitted": "As fitted: the data look like those that the map was fitted on.",
+    "look": "Look: the data differ from those that the map was fitted on.",
+    "unknown": "Unknown: the map has no profile of the data that it was fitted on.",
     "stop": "Stop: the map cannot be applied to these data.",
 }
 VERDICTS = ("stop", "look", "unknown", "as fitted")  # the gravest first
 _ADVICE = {
-    "mean moved": "Confounders are not known here: other subjects or a drifting device look "
-    "alike. Refit if the device changed.",
-    "values far away": "Look at these rows: units, codes for missing values, broken sensors.",
+    "mean moved": "Without confounders, other subjects cannot be distinguished from a drifting "
+    "device. Refit if the device changed.",
+    "values far away": "Check these rows: units, codes for missing values, broken sensors.",
 }
 
 
 def profile(domains: Study, hidden: bool = False) -> "Profile":
     """Return range and moments of the query's features, from at most 5000 of the rows.
 
-    What tells of fewer than five rows, or subjects if they are known, is `hidden` if asked.
+    With `hidden`, figures of fewer than five rows, or subjects if known, are left out.
     """
     query = np.flatnonzero(domains.kept() & domains.is_query)
     if not domains.is_whole:
@@ -76,7 +76,7 @@ def profile(domains: Study, hidden: bool = False) -> "Profile":
 
 
 def _most_rows(n_features: int) -> int:
-    """Return how many rows a profile looks at."""
+    """Return the number of rows from which a profile is computed."""
     return max(_ENOUGH_ROWS, min(MOST_ROWS, _MANY_VALUES // max(n_features, 1)))
 
 
@@ -109,7 +109,7 @@ def _of_sums(domains: Study, query: Array) -> "Profile":
 
 
 def _tails(X: Array, D: Array, gaps: Array) -> Array:
-    """Return how heavy tails are, given rows and how far these are from means; see `Profile`."""
+    """Return `Profile.tails`, given rows X and their deviations D from the means."""
     D[gaps] = 0.0
     n, D = len(X) - gaps.sum(axis=0), D * D
     variance = D.sum(axis=0) / np.maximum(n, 1)
@@ -121,7 +121,7 @@ def _tails(X: Array, D: Array, gaps: Array) -> Array:
 
 
 def _with_some(mark: Array, groups: Array | None) -> Array:
-    """Count the rows with a mark, or the subjects that have some, for every feature."""
+    """Count the marked rows, or the subjects with a marked row, for every feature."""
     return (mark if groups is None else _by_subject(np.logical_or, mark, groups)).sum(axis=0)
 
 
@@ -180,7 +180,7 @@ class Profile:
         return np.maximum(n * (1 - self.missing), 2.0)
 
     def matches(self, other: "Profile") -> bool:
-        """Tell whether two profiles are of the same rows, as far as rounded ones tell."""
+        """Tell whether two profiles may be of the same rows, given that they may be rounded."""
         if self.n_rows != other.n_rows or len(self.mean) != len(other.mean):
             return False
         fine = 1.1 * np.fmax(steps(self.sd), steps(other.sd))
@@ -191,14 +191,14 @@ class Profile:
     def rounded(self) -> "Profile":
         """Return the same to a tenth of standard deviations, which are rounded to two digits.
 
-        So that no value of a row stands in a file, and two files that differ by a row do not tell
-        it: n times a mean that is known to s / 10 is known to a tenth of n standard deviations.
-        Ranges are rounded to their outside.
+        So a file holds no value of a row, and two files that differ by one row do not reveal it: n
+        times a mean that is known to s / 10 is known to n s / 10 only. Ranges are rounded
+        outwards.
 
         Returns
         -------
         Profile
-            As files have it.
+            The profile as it is written to files.
         """
         step, size = steps(self.sd), _digits(self.sd)
         mean = np.where(step > 0, multiples(np.rint, self.mean, step), self.mean)
@@ -209,7 +209,7 @@ class Profile:
         return replace(self, mean=mean, sd=size, low=low, high=high)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain, rounded numbers; None where there is none, or it would tell of few rows.
+        """Return rounded numbers for JSON; None where unknown, or where few rows are behind it.
 
         Returns
         -------
@@ -229,7 +229,7 @@ class Profile:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "Profile":
-        """Return the profile of which a file has these fields."""
+        """Return the profile with these fields of a file."""
         arrays: dict[str, Any] = {
             name: values if values is None else np.where(np.isnan(values), _UNKNOWN[name], values)
             for name, values in fields.items()
@@ -266,9 +266,9 @@ class Check(Record):
 
 
 def check(maps: Mapping[Any, Any], X: Any, place: Callable[[Table], Array] | None = None) -> Check:
-    """Compare new rows with what their maps were fitted on; see `AffineMap.check`.
+    """Compare new rows with the data that their maps were fitted on; see `AffineMap.check`.
 
-    `place` tells the number of each row's map; without it, all rows are of the first.
+    `place` returns the number of each row's map; without it, the first map is for all rows.
     """
     blocks, one = blocks_of(X), next(iter(maps.values()))
     given, names = Table(X) if blocks is None else blocks, one.feature_names
@@ -285,7 +285,7 @@ def check(maps: Mapping[Any, Any], X: Any, place: Callable[[Table], Array] | Non
 
 
 class Monitors:
-    """Compares the rows of batches, as they pass by, each with what its map was fitted on."""
+    """Compares the rows of batches, block by block, with the data their maps were fitted on."""
 
     def __init__(
         self, maps: Mapping[Any, Any], columns: Sequence[str] | None, n_columns: int
@@ -295,7 +295,7 @@ class Monitors:
 
     @property
     def stops(self) -> list[str]:
-        """Why rows cannot be mapped, the same of all maps."""
+        """Why rows cannot be mapped, which is the same for all maps."""
         first = next(iter(self.each.values()))
         return [finding.text for finding in first.findings if finding.level == "stop"]
 
@@ -305,11 +305,11 @@ class Monitors:
         return any(monitor.can_compare for monitor in self.each.values())
 
     def count(self, code: Array) -> None:
-        """Count rows that have these numbers of maps; those with -1 are none."""
+        """Count the rows of each map; -1 means no map."""
         self.n_rows += np.bincount(code[code >= 0], minlength=len(self.n_rows))
 
     def watch(self, table: Table, code: Array) -> None:
-        """Look at the rows of a table that has the features in order."""
+        """Add the rows of a table whose columns are the features in order."""
         each = list(self.each.values())
         for rows, chunk in table.chunks():
             here = code[rows]
@@ -319,7 +319,7 @@ class Monitors:
                     each[b].update(chunk if mine.all() else chunk[mine])
 
     def result(self) -> Check:
-        """Say what was found."""
+        """Return the result of the comparison."""
         seen = {label: n for label, n in zip(self.each, self.n_rows.tolist()) if n}
         some = seen or {next(iter(self.each)): 0}
         for monitor in self.each.values():
@@ -345,7 +345,7 @@ def _together(parts: Mapping[Any, Check]) -> Check:
 
 
 class Monitor:
-    """Compares the rows of a table with what a map was fitted on, as they pass by."""
+    """Compares rows, block by block, with the data that a map was fitted on."""
 
     def __init__(self, map: Any, columns: Sequence[str] | None, n_columns: int) -> None:
         self.profile, self.reach, self.n_beyond = map.fitted_on, map.reach(), 0
@@ -359,7 +359,7 @@ class Monitor:
         self.extra = [column for column in columns or () if are_named and column not in known]
         self.findings: list[Finding] = []
         if not are_named and n_columns != n_features:
-            text = f"there are {n_columns} columns, the map takes {n_features}."
+            text = f"there are {n_columns} columns, but the map takes {n_features}."
             self.findings.append(Finding("stop", text))
         if self.lacking:
             text = f"columns are missing: {listing(self.lacking)}."
@@ -379,7 +379,7 @@ class Monitor:
 
     @_overflowing
     def update(self, X: Array) -> None:
-        """Look at rows with the features in order."""
+        """Add rows whose columns are the features in order."""
         profile, finite = self.profile, np.isfinite(X)
         assert profile is not None
         with np.errstate(over="ignore"):
@@ -403,7 +403,7 @@ class Monitor:
             self.n_beyond += int(beyond.any(axis=1).sum())
 
     def result(self, n_rows: int) -> Check:
-        """Say what was found in a table of so many rows."""
+        """Return the result for a table of `n_rows` rows."""
         sheet, findings = Sheet({}), list(self.findings)
         if self.can_compare and self.n_seen:
             sheet, more = self._sheet()
@@ -415,13 +415,13 @@ class Monitor:
         return Check(verdict, gravest_first(findings), n_rows, self.lacking, self.extra, sheet)
 
     def _of_tails(self) -> Iterator[Finding]:
-        """Say how many rows lie beyond the knots of curves."""
+        """Report how many rows lie beyond the knots of curves."""
         if too_few(self.n_beyond):
             return
         often = np.argsort(-self.beyond, kind="stable")[: int((self.beyond > 0).sum())]
         share = self.n_beyond / self.n_seen
-        text = f"{share:.1%} of rows lie in the tails of a curve, where it is a line that no data "
-        text += f"support: {listing(self.names[j] for j in often)}."
+        text = f"{share:.1%} of rows lie beyond the knots of a curve, where it is extrapolated as "
+        text += f"a straight line: {listing(self.names[j] for j in often)}."
         seen = max(self.n_seen, 1)
         more = bdtrc(self.beyond - 1, seen, _MUCH_IN_TAILS) < _LEVEL / len(self.names)
         much = (more & (self.beyond > _MUCH_IN_TAILS * seen)).any()
@@ -429,7 +429,7 @@ class Monitor:
 
     @_overflowing
     def _sheet(self) -> tuple[Sheet, list[Finding]]:
-        """Return what is known of every feature, and what is wrong with some."""
+        """Return a table of all features, and findings about those that differ."""
         profile, known = self.profile, self.known
         assert profile is not None
         count = np.maximum(known, 1)
@@ -471,11 +471,11 @@ class Monitor:
         return Sheet(sheet), findings
 
     def _chances(self, mean: Array, variance: Array, kurtosis: Array) -> dict[str, Array]:
-        """Return how likely rows of the same law differ so much, by the way in which they do."""
+        """Return p-values of six tests that new rows have the same distribution as the old."""
         profile, n = self.profile, self.known
         assert profile is not None
         m, sd = profile._n_known(), ones_for_zeros(profile.sd)
-        if profile.is_told:  # moments are rounded: what that may have changed is no drift
+        if profile.is_told:  # moments are rounded, and differences by rounding are not drift
             mean = np.sign(mean) * np.maximum(np.abs(mean) - 0.5 * steps(profile.sd) / sd, 0.0)
             less, more = np.maximum(variance / _ROUNDED, 1.0), np.minimum(variance * _ROUNDED, 1.0)
             variance = np.where(variance > 1, less, more)
@@ -487,7 +487,7 @@ class Monitor:
         above = drift.chance_of_value(self.highest, high, area, tails, m)
         guessed = True if profile.tails is None else np.isnan(profile.tails)
         tied = (tails <= drift.TIED) | guessed & (np.isinf(low) | (n < _ROWS_FOR_TAILS))
-        gaps = np.maximum(m * profile.missing, MIN_CELL - 1)  # fewer are not shown
+        gaps = np.maximum(m * profile.missing, MIN_CELL - 1)  # smaller numbers are hidden in files
         beyond, seen = np.full(len(n), 2.0 * MIN_CELL - 1), np.full(len(n), float(self.n_seen))
         return {
             "value": 2 * np.maximum(n, 1) * np.minimum(below, above),

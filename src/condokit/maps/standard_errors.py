@@ -1,8 +1,8 @@
-"""Standard errors of maps, and of the values that they give: a covariance, or draws.
+"""Standard errors of maps and of mapped values: a covariance, or draws.
 
-Of a line for every feature, or a curve, errors are a covariance of its numbers; of a matrix they
-are draws, each the change of all entries at once. Both are passed on by other maps, and both are
-written to the file of their map, rounded.
+The errors of lines and curves are covariances of their coefficients, feature by feature; those of a
+matrix are draws, each a change of all entries at once. Both can be propagated through other maps,
+and both are written to the file of their map, rounded.
 """
 
 from abc import ABC, abstractmethod
@@ -18,16 +18,16 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.maps.formula import interpolated
 from condokit.maps.profile import multiples, steps
 
-_MOST_VALUES = 1 << 22  # of rows under all draws that are kept at a time
+_MOST_VALUES = 1 << 22  # mapped values, of all draws together, that are held in memory at a time
 _DIGITS = 3  # of errors in files,
-_DIGITS_OF_MATRICES = 6  # as large ones cancel where features are much alike
+_DIGITS_OF_MATRICES = 6  # and of matrices, whose large errors cancel if features are correlated
 
 
 class StandardErrors(ABC):
     r"""Standard errors of a map.
 
-    A map that is pulled from its plain estimate :math:`m, b` to :math:`\tilde m, \tilde b` is
-    farther from the truth than sampling alone tells, so the pull counts as an error of its own:
+    Shrinkage from the unshrunken estimate :math:`m, b` to :math:`\tilde m, \tilde b` adds a bias to
+    the sampling error, so the squared change is added to the variance:
     :math:`\mathrm{se}^2 + (\tilde m x + \tilde b - m x - b)^2`.
     """
 
@@ -52,11 +52,11 @@ class StandardErrors(ABC):
         """Return the standard error of the image of every value, on the scale of the links."""
 
     def to_dict(self) -> dict[str, Array]:
-        """Return numbers for a file, rounded so that they tell of no row; none if it has none."""
+        """Return numbers for a file, rounded so that they reveal no row; may be empty."""
         return {}
 
     def of_mapped(self, X: Array, map: Any) -> Array:
-        """Return the standard errors of mapped rows; with links, half the change that they make."""
+        """Return the standard errors of mapped rows; with links, half of the ±1 error interval."""
         with np.errstate(over="ignore", invalid="ignore"):
             if map.links is None:
                 found = self.std(X)
@@ -74,13 +74,13 @@ class StandardErrors(ABC):
 
 
 class LineErrors(StandardErrors):
-    """Errors of affine maps: they are squares of linear functions, so they pass through others."""
+    """Errors of affine maps, which other affine maps propagate exactly."""
 
     centre: Array
 
     @abstractmethod
     def at(self, centre: Array) -> Any:
-        """Return the same errors, told from another centre."""
+        """Return the same errors, parametrised around another centre."""
 
     @abstractmethod
     def passed(self, map: Any) -> Any:
@@ -88,40 +88,43 @@ class LineErrors(StandardErrors):
 
     @abstractmethod
     def behind(self, map: Any, centre: Array) -> Any:
-        """Return the errors of what follows after another affine map, by what goes into that."""
+        """Return the errors as functions of the input of another affine map that comes first."""
 
     @abstractmethod
     def plus(self, other: Any, times: float = 1.0) -> Any:
-        """Return the errors of a sum with independent ones, whose variances count so often."""
+        """Return the errors of a sum with independent ones, whose variances count `times`."""
 
 
 @dataclass(frozen=True)
 class DiagonalErrors(LineErrors):
     r"""Standard errors of a diagonal map, x to r + m (x - c).
 
-    A pull is one of :math:`\log m` and one of r: :math:`\tilde m^2 [\mathrm{se}(\log m)^2 +
-    (\log \tilde m - \log m)^2]` and :math:`\mathrm{se}(r)^2 + (\tilde r - r)^2`, so that a plain
-    scale that few rows made absurd does not make the error of a sound one absurd.
+    Shrinkage is counted on the scales of :math:`\log m` and r: :math:`\tilde m^2
+    [\mathrm{se}(\log m)^2 + (\log \tilde m - \log m)^2]` and :math:`\mathrm{se}(r)^2 +
+    (\tilde r - r)^2`, so that an absurd unshrunken scale, from few rows, does not make the error of
+    a reasonable shrunken scale absurd.
     """
 
     of_scale: Array  # of m
     of_image: Array  # of r
     centre: Array  # c, the point whose image is learned independently of the scale
-    covariance: Array | float = 0.0  # of the two errors, as far as it is not nothing
+    covariance: Array | float = 0.0  # of the two errors
     is_drawn: bool = False
 
     @classmethod
-    def of(cls, plain: Any, settled: Any) -> "DiagonalErrors | None":
-        """Return the errors of a solution that was pulled from a plain one, if they are known."""
-        if plain.se_log_scale is None or plain.se_image is None:
+    def of(cls, unshrunken: Any, shrunken: Any) -> "DiagonalErrors | None":
+        """Return the errors of a shrunken solution, given the unshrunken one, if known."""
+        if unshrunken.se_log_scale is None or unshrunken.se_image is None:
             return None
         log_scale = np.hypot(
-            plain.se_log_scale * plain.widening, np.log(settled.scale / plain.scale)
+            unshrunken.se_log_scale * unshrunken.widening, np.log(shrunken.scale / unshrunken.scale)
         )
-        at_centre = settled.image + settled.scale * (plain.centre - settled.centre)
-        image = np.hypot(plain.se_image * plain.widening, at_centre - plain.image)
-        covariance = 0.0 if plain.covariance is None else settled.scale * plain.covariance
-        return cls(settled.scale * log_scale, image, plain.centre, covariance)
+        at_centre = shrunken.image + shrunken.scale * (unshrunken.centre - shrunken.centre)
+        image = np.hypot(unshrunken.se_image * unshrunken.widening, at_centre - unshrunken.image)
+        covariance = (
+            0.0 if unshrunken.covariance is None else shrunken.scale * unshrunken.covariance
+        )
+        return cls(shrunken.scale * log_scale, image, unshrunken.centre, covariance)
 
     @property
     def scale(self) -> Array:  # noqa: D102
@@ -162,7 +165,7 @@ class DiagonalErrors(LineErrors):
         return DiagonalErrors(scale, image, self.centre, both, self.is_drawn or other.is_drawn)
 
     def draws(self) -> "DrawnErrors":
-        """Return the same errors as draws, in which every feature changes by itself."""
+        """Return the same errors as draws, each of which changes one feature."""
         free, own = self._uncorrelated(), np.arange(len(self.centre))
         scales = np.zeros((2 * len(own), len(own), len(own)))
         images = np.zeros((2 * len(own), len(own)))
@@ -187,17 +190,17 @@ class DiagonalErrors(LineErrors):
 class CurveErrors(StandardErrors):
     """Standard errors of increasing curves, at their knots, and growing beyond them.
 
-    Those of neighbouring knots are taken for one and the same, so that they pass between them.
+    Between knots they are interpolated, as if errors of neighbouring knots were fully correlated.
     """
 
     knots: Array  # (n_features, n_knots)
     values: Array  # errors of the values there
-    slopes: Array  # (n_features, 2): by which they grow below and above
+    slopes: Array  # (n_features, 2): by which they grow below the first and above the last knot
     is_drawn: bool = False
 
     @classmethod
     def at_knots(cls, knots: Array, std: Any) -> "CurveErrors":
-        """Return a function of rows, that gives errors, at knots and a range beyond them."""
+        """Evaluate a function of rows, which returns errors, at knots and one range beyond."""
         ends, wide = knots[:, [0, -1]], np.ptp(knots, axis=1)[:, None] * [[-1.0, 1.0]]
         values, there, far = (std(x.T).T for x in (knots, ends, ends + wide))
         return cls(knots, values, np.maximum(far - there, 0.0) / np.abs(wide))
@@ -224,7 +227,7 @@ class DrawnErrors(LineErrors):
     scales: Array  # (n_draws, n_outputs, n_features)
     images: Array  # (n_draws, n_outputs): changes of the image of the centre
     centre: Array  # (n_features,)
-    by_output: bool = False  # whether draws of one output have nothing to do with those of another
+    by_output: bool = False  # whether draws of different outputs are independent
     is_drawn: bool = True
 
     @property
@@ -250,7 +253,7 @@ class DrawnErrors(LineErrors):
                 self, scales=map.scale[:, None] * self.scales, images=map.scale * self.images
             )
         A, scales, images = map.A, self.scales, self.images
-        if self.by_output:  # every output changes by itself
+        if self.by_output:  # one draw for each output, so that they stay independent
             scales, images = (
                 np.einsum("kj...,ji->kji...", part, np.eye(len(A.T))).reshape(-1, *part.shape[1:])
                 for part in (scales, images)
@@ -269,9 +272,9 @@ class DrawnErrors(LineErrors):
         return DrawnErrors(scales, images, self.centre, self.by_output or other.by_output)
 
     def to_dict(self) -> dict[str, Array]:
-        """Return the factor of a covariance for every output, which has forgotten the draws.
+        """Return the factor of a covariance for every output, in place of the draws.
 
-        With seeds that are known, draws of few rows would tell of each row what it changes.
+        As seeds are known, draws from few rows would reveal the influence of each row.
         """
         wide = self.scales.shape[2]
         best = np.linalg.lstsq(self.scales.reshape(-1, wide), -self.images.ravel(), rcond=1e-8)[0]
@@ -292,7 +295,7 @@ class DrawnErrors(LineErrors):
 def drawn(scales: Array, offsets: Array, pull: tuple[Array, Array] | None = None) -> LineErrors:
     """Return the errors of scales or matrices that were refitted to resampled rows.
 
-    A pull is by how much those of the map differ from the plain ones that were refitted.
+    `pull` is the change by shrinkage, from the unshrunken scale and offset to those of the map.
     """
     changes = []
     for k, refits in enumerate((scales, offsets)):
@@ -310,7 +313,7 @@ def drawn(scales: Array, offsets: Array, pull: tuple[Array, Array] | None = None
 
 
 def chained(first: Any, second: Any, both: Any) -> StandardErrors | None:
-    """Return the errors of one map after another, whose errors are independent, if all is known."""
+    """Return the errors of two maps in sequence, taken as independent; None if one is unknown."""
     one, two = first.errors, second.errors
     if one is None or two is None:
         return None
@@ -335,8 +338,8 @@ def chained(first: Any, second: Any, both: Any) -> StandardErrors | None:
 def averaged(maps: Sequence[Any], weights: Array, both: Any) -> StandardErrors | None:
     r"""Return the errors of an average g of affine maps, if those of all are known.
 
-    Of maps that were learned from the same rows, with weights w that say how likely each is the
-    right one, the variance is :math:`\sum w_k [e_k^2 + (g_k - g)^2]`.
+    The maps were learned from the same rows, and the weights w are their posterior probabilities,
+    so the variance is :math:`\sum w_k [e_k^2 + (g_k - g)^2]`.
     """
     known = [one.errors for one in maps]
     if not all(isinstance(one, LineErrors) for one in known):
@@ -353,7 +356,7 @@ def averaged(maps: Sequence[Any], weights: Array, both: Any) -> StandardErrors |
 def common_shares(shares: Array) -> Array:
     r"""Return how often variances of maps to one reference count in that of their rows together.
 
-    Such maps have about half of the variance of their errors in common, that of the reference's
+    Such maps share about half of the variance of their errors, that of the reference's
     rows. Errors e of maps with shares w of the rows then have the variance
     :math:`\tfrac12 \sum w^2 e^2 + \tfrac12 (\sum w e)^2`, which is at most, and for equal errors
     is, :math:`\tfrac12 \sum (w^2 + w) e^2`.
@@ -385,7 +388,7 @@ def of_rows(maps: Sequence[Any], shares: Array) -> StandardErrors | None:
 
 
 def read_errors(map: Any, fields: dict[str, Array]) -> StandardErrors:
-    """Return the errors that a file has of a map."""
+    """Return the errors of a map from the fields of its file."""
     if map.kind == "diagonal":
         return DiagonalErrors(fields["scale"], fields["image"], fields["centre"])
     if map.kind == "monotone":
@@ -395,7 +398,7 @@ def read_errors(map: Any, fields: dict[str, Array]) -> StandardErrors:
 
 
 def _near(centre: Array, image: Array | float, scale: Array) -> Array:
-    """Round centres to a tenth of where the error of the scale is as large as that of the image."""
+    """Round centres to a tenth of the ratio of the errors of image and scale, a length in x."""
     with np.errstate(all="ignore"):
         step = steps(np.where(scale > 0, image / scale, np.nan))
     found = np.where(step > 0, multiples(np.rint, centre, step), _few_digits(centre))

@@ -1,4 +1,4 @@
-"""What somebody could compute from a statistics file: tried out, and said in plain words."""
+"""Attempts to compute values of single rows from a statistics file, and their success in words."""
 
 from collections.abc import Iterator
 from itertools import combinations_with_replacement
@@ -14,29 +14,29 @@ from condokit.data.arrays import ones_for_zeros
 from condokit.data.bins import BROAD, NARROW
 from condokit.statistics.guard import is_spread
 
-_GRID = 155  # places of a confounder that are tried
-_NEAR = 0.02  # share of the range within which rows are one group
-_TELLING = 0.75  # share of a combination that few rows hold
-_MOST_GROUPS = 300  # whose values are enumerated
-_MOST_ROWS = 8  # of such a group
-_MOST_SETS = 200_000  # of values
+_GRID = 155  # values of a confounder that are tried
+_NEAR = 0.02  # share of the range within which rows are taken as one group
+_TELLING = 0.75  # an attack succeeds if a few rows have more of the weight of a combination
+_MOST_GROUPS = 300  # groups of which all possible values are enumerated
+_MOST_ROWS = 8  # rows of such a group
+_MOST_SETS = 200_000  # sets of values that are tried
 _STEPS = (1.0, 0.1, 0.01)  # to which values may have been rounded
-_EXACT, _ROUNDED = 1e-7, 0.05  # how far sums of files of schema 1 and 2 are known
+_EXACT, _ROUNDED = 1e-7, 0.05  # precision of the sums in files of schema 1 and schema 2
 
 
 def attacks(document: dict[str, Any], stats: Any) -> list[dict[str, Any]]:
-    """Return what was found: the kind of attack, where it succeeds, and a sentence."""
+    """Return the attacks that succeed: the kind, where, and a sentence for the reader."""
     return [*_isolated(document, stats), *_enumerated(document, stats), *_rare(document, stats)]
 
 
 def _isolated(document: dict[str, Any], stats: Any) -> Iterator[dict[str, Any]]:
-    """Look for few rows whose confounder stands apart, so that products give their features."""
-    known, cells = stats.sums.continuous, list(stats.cells)
+    """Look for a few rows with isolated confounder values, whose features the products reveal."""
+    known = stats.sums.continuous
     if known is None:
         return
-    label = np.array([stats.labels.index(cell[0]) for cell in cells])
-    pools = [(f"{cell}", np.array([k])) for k, cell in enumerate(map(_name, cells))]
+    pools = [(" / ".join(map(str, cell)), np.array([k])) for cell, k in stats.cells.items()]
     if document["schema"] > 1:
+        label = stats.label_of_cell
         pools = [(str(name), np.flatnonzero(label == k)) for k, name in enumerate(stats.labels)]
     few = document["min_cell"] * document["largest_weight"]
     for where, pool in pools:
@@ -45,19 +45,19 @@ def _isolated(document: dict[str, Any], stats: Any) -> Iterator[dict[str, Any]]:
             if found is not None:
                 at, share = found
                 text = (
-                    f"Few rows of {where} with {name!r} near {at:.3g} stand apart: a combination "
-                    f"of the sums with {name!r} has {share:.0%} of its weight on them. Whoever "
-                    f"knows that somebody has such a value can compute their features."
+                    f"A few rows of {where} with {name!r} near {at:.3g} are far from all others: a "
+                    f"combination of the sums with {name!r} has {share:.0%} of its weight on them. "
+                    "Anyone who knows a person with such a value can compute their features."
                 )
                 yield {"kind": "isolated", "where": where, "confounder": name, "text": text}
 
 
 def _apart(known: Any, pool: Array, j: int, few: float) -> tuple[float, float] | None:
-    """Return the place and weight of few rows that stand apart, if there seem to be some.
+    """Return the place and weight of a few isolated rows, if there seem to be some.
 
-    The rows of a confounder are found from sums of functions and of their products, as numbers of
-    rows at places of a grid that are not negative. The weight is the largest generalised eigenvalue
-    of the products of few of them and of all.
+    The distribution of a confounder is recovered on a grid, as non-negative numbers of rows that
+    reproduce the sums of functions and of their products. The weight is the largest generalised
+    eigenvalue of the products of these few rows and those of all rows.
     """
     basis, products = known.basis, known.products
     n, level = products.count[pool], int(known.level[pool].min(initial=basis.n_bent))
@@ -91,14 +91,14 @@ def _apart(known: Any, pool: Array, j: int, few: float) -> tuple[float, float] |
 
 
 def _is_of(basis: Any, column: int, j: int) -> bool:
-    """Tell whether a column is a function of one confounder alone."""
-    p, first = len(basis.names), len(basis.names) + basis.n_pairs
-    return column == j or (column >= first and (column - first) // basis.n_bent == j and p > 0)
+    """Tell whether a column is a function of confounder j only."""
+    first = len(basis.names) + basis.n_pairs
+    return column == j or (column >= first and (column - first) // basis.n_bent == j)
 
 
 def _enumerated(document: dict[str, Any], stats: Any) -> Iterator[dict[str, Any]]:
-    """Look for groups of which one combination of rounded values alone has the mean and spread."""
-    if stats.sums.continuous is not None:  # values are without curves
+    """Look for groups whose mean and spread only one set of rounded values can have."""
+    if stats.sums.continuous is not None:  # bins hold residuals, which are not round numbers
         return
     moments, known, tried = stats.sums.moments, dict[int, int](), 0
     close, broad = (_EXACT, NARROW) if document["schema"] == 1 else (_ROUNDED, BROAD)
@@ -111,18 +111,18 @@ def _enumerated(document: dict[str, Any], stats: Any) -> Iterator[dict[str, Any]
             tried += 1
             u = np.arcsinh((np.array(pair) - mean) / unit)
             known[j] = known.get(j, 0) + int(n) * _is_single(u, int(n), mean, unit, close)
-    names = stats.feature_names or range(stats.n_features)
     for j, n_rows in known.items():
         if n_rows:
+            name = stats.names[j]
             text = (
-                f"If {names[j]!r} was rounded, {n_rows} of its values can be enumerated: in groups "
-                "of the second round one set of values alone has the mean and spread."
+                f"If {name!r} was rounded, {n_rows} of its values can be computed: in groups of "
+                "the second round, only one set of values has the mean and spread."
             )
-            yield {"kind": "enumerated", "feature": names[j], "n_rows": n_rows, "text": text}
+            yield {"kind": "enumerated", "feature": name, "n_rows": n_rows, "text": text}
 
 
 def _is_single(u: Array, n: int, mean: float, unit: float, close: float) -> bool:
-    """Tell whether one set of n rounded values alone has mean and spread of u."""
+    """Tell whether exactly one set of n rounded values has the mean and spread of u."""
     middle, spread = float(u.mean()), float(abs(u[1] - u[0]) / 2)
     reach, slack = spread * np.sqrt(n - 1), close / np.sqrt(n) if close > _EXACT else close
     ends = mean + unit * np.sinh([middle - reach - slack, middle + reach + slack])
@@ -144,27 +144,22 @@ def _is_single(u: Array, n: int, mean: float, unit: float, close: float) -> bool
 
 
 def _rare(document: dict[str, Any], stats: Any) -> Iterator[dict[str, Any]]:
-    """Look for features whose products with others are the means of few rows."""
-    names, moments = stats.feature_names or range(stats.n_features), stats.sums.moments
+    """Look for features whose products with others are nearly the means of a few rows."""
+    moments = stats.sums.moments
     few = (document["min_cell"] - 1) * document["largest_weight"]
     if document["schema"] > 1:  # which has no such products
         return
-    told = {one["domain"] for one in document["correlations"]}
-    for label in stats.labels:
-        mine = [k for cell, k in stats.cells.items() if cell[0] == label]
-        squares, fourth = (
-            getattr(moments, name)[mine].sum(axis=0) for name in ("squares", "fourth")
-        )
-        has_products = np.isin(np.arange(stats.n_features), moments.few) & (label in told)
+    has_correlations = {one["domain"] for one in document["correlations"]}
+    for k, label in enumerate(stats.labels):
+        mine = stats.label_of_cell == k
+        squares, fourth = moments.squares[mine].sum(axis=0), moments.fourth[mine].sum(axis=0)
+        has_products = np.isin(np.arange(stats.n_features), moments.few)
+        has_products &= label in has_correlations
         has_products |= stats.sums.continuous is not None
         rare = has_products & (squares > 0) & ~is_spread(squares, fourth, few)
-        for j in np.flatnonzero(rare):
+        for name in stats.names[rare]:
             text = (
-                f"Few rows of {label!r} hold most of the deviations of {names[j]!r}: its products "
-                "with other features and confounders are the means of these rows."
+                f"A few rows of {label!r} hold most of the deviations of {name!r}: its products "
+                "with other features and confounders are nearly the means of these rows."
             )
-            yield {"kind": "rare", "where": str(label), "feature": names[j], "text": text}
-
-
-def _name(cell: Any) -> str:
-    return " / ".join(str(part) for part in cell)
+            yield {"kind": "rare", "where": str(label), "feature": name, "text": text}

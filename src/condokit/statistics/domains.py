@@ -1,8 +1,9 @@
-"""Statistics as domains: one row stands for every cell, and sums tell of all rows."""
+"""Statistics as a `Study`: one row stands for each cell, and the sums are those of all rows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,11 @@ from condokit.data.tables import Table
 from condokit.io.formats import arrow
 from condokit.statistics.gather import Statistics
 
-_OTHER_UNITS = 1000.0  # ratio of typical sizes
+_OTHER_UNITS = 1000.0  # ratio of root mean squares beyond which units probably differ
 
 
-def together(parts: Any) -> Statistics:
-    """Return one `Statistics` of one or a list of them."""
+def merge_parts(parts: Any) -> Statistics:
+    """Merge one `Statistics` or a list of them into one."""
     parts = [parts] if type(parts) is Statistics else list(parts)
     if not parts or {type(part) for part in parts} != {Statistics}:
         raise refusal(
@@ -34,12 +35,12 @@ def together(parts: Any) -> Statistics:
     for part in parts[1:]:
         merged = merged.merge(part)
     if not merged.cells:
-        raise ValueError("The statistics are of no rows.")
+        raise ValueError("The statistics contain no rows.")
     return merged
 
 
 def as_domains(stats: Statistics, reference: Any) -> Study:
-    """Return the two domains of statistics, of which one is the reference."""
+    """Return the two domains of statistics as query and reference."""
     reference = stats.reference if reference is None else reference
     n_rows = int(sum(stats.n_rows.values()))
     query_label, reference_label = name_domains(stats.labels, n_rows, reference)
@@ -55,29 +56,27 @@ def cells_of(stats: Statistics) -> Study:
     _warn_of_units(stats)
     _warn_of_spellings(stats)
     cells, moments = list(stats.cells), stats.sums.moments
-    names = stats.categories
     confounders = []
-    for j, name in enumerate(names, 1):
+    for j, name in enumerate(stats.categories, 1):
         levels = in_order({cell[j] for cell in cells})
         number = {level: k for k, level in enumerate(levels)}
         codes = np.array([number[cell[j]] for cell in cells], dtype=np.int32)
         confounders.append(Confounder(name, False, levels, codes))
     ranges = stats.ranges
     confounders += [Confounder(n, True, range=ranges[n]) for n in stats.confounders if n in ranges]
-    label = np.array([stats.labels.index(cell[0]) for cell in cells])
-    whole = stats.sums
-    if whole.continuous is not None:  # some files may know fewer functions than others
-        continuous, wider = completed(whole.continuous, label)
+    label, cell_sums = stats.label_of_cell, stats.sums
+    if cell_sums.continuous is not None:  # some files may have fewer functions than others
+        continuous, wider = completed(cell_sums.continuous, label)
         values = {
             j: one.narrower(moments.mean[:, j], wider[j]) if j in wider else one
-            for j, one in whole.values.items()
+            for j, one in cell_sums.values.items()
         }
-        whole = replace(whole, continuous=continuous, values=values)
-    sums = Sums(whole, label, np.arange(len(cells)), by_cell=stats.by_cell)
+        cell_sums = replace(cell_sums, continuous=continuous, values=values)
+    sums = Sums(cell_sums, label, np.arange(len(cells)), by_cell=stats.by_cell)
     table: Any = moments.mean
     if stats.feature_names is not None:
-        pa = arrow()
-        table = pa.table(dict(zip(stats.feature_names, np.ascontiguousarray(moments.mean.T))))
+        columns = dict(zip(stats.feature_names, np.ascontiguousarray(moments.mean.T)))
+        table = arrow().table(columns)
     return Study(
         (Table(table),),
         label,
@@ -92,10 +91,9 @@ def cells_of(stats: Statistics) -> Study:
 
 
 def as_study(stats: Statistics) -> Study:
-    """Return the domains of statistics, however many, as a study."""
-    label = np.array([stats.labels.index(cell[0]) for cell in stats.cells])
+    """Return any number of domains, with their labels in order."""
     for k, name in enumerate(stats.labels):
-        _refuse_unknown(stats, label == k, str(name))
+        _refuse_unknown(stats, stats.label_of_cell == k, str(name))
     study, order = cells_of(stats), in_order(stats.labels)
     number = np.array([order.index(name) for name in stats.labels])
     reference, gaps = int(number[study.reference]), study.gaps
@@ -106,7 +104,7 @@ def as_study(stats: Statistics) -> Study:
 
 
 def _gaps(stats: Statistics, label: Array) -> tuple[Array, ...] | None:
-    """Return how many values of features are missing, by label."""
+    """Return how many values of each feature are missing, by domain."""
     moments = stats.sums.moments
     if moments.known is None or (moments.known == moments.count[:, None]).all():
         return None
@@ -115,73 +113,58 @@ def _gaps(stats: Statistics, label: Array) -> tuple[Array, ...] | None:
 
 
 def _refuse_unknown(stats: Statistics, cells: Array, name: str) -> None:
-    """Refuse features of which nothing is known in the cells of a domain."""
-    nothing = np.broadcast_to(stats.sums.moments.n, stats.sums.moments.mean.shape)[cells]
-    nothing = nothing.sum(axis=0) == 0
-    names = np.array(stats.feature_names or np.arange(stats.n_features), dtype=object)
-    refuse_valueless(names[nothing].tolist(), name)
-
-
-def _typical(stats: Statistics) -> Array:
-    """Return the root mean square of every feature by label, shape (n_labels, n_features)."""
-    moments = stats.sums.moments
-    n = np.broadcast_to(moments.n, moments.mean.shape)
-    found = []
-    for name in stats.labels:
-        mine = [k for cell, k in stats.cells.items() if cell[0] == name]
-        square = moments.squares[mine] + n[mine] * moments.mean[mine] ** 2
-        found.append(np.sqrt(square.sum(axis=0) / np.maximum(n[mine].sum(axis=0), 1)))
-    return np.stack(found)
+    """Refuse features that have no value in the cells of a domain."""
+    has_no_value = stats.sums.moments.n_values[cells].sum(axis=0) == 0
+    refuse_valueless(stats.names[has_no_value].tolist(), name)
 
 
 def _warn_of_units(stats: Statistics) -> None:
-    """Warn of features whose sizes differ so much between labels that units must differ."""
-    typical = _typical(stats)
-    ratio = typical.max(axis=0) / ones_for_zeros(typical.min(axis=0))
-    far = (ratio > _OTHER_UNITS) & (typical.min(axis=0) > 0)
+    """Warn of features whose sizes differ so much between domains that units must differ."""
+    moments, label = stats.sums.moments, stats.label_of_cell
+    n = moments.n_values
+    squares = moments.squares + n * moments.mean**2
+    members = label == np.arange(len(stats.labels))[:, None]  # (n_labels, n_cells)
+    rms = np.sqrt(members @ squares / np.maximum(members @ n, 1))  # (n_labels, n_features)
+    ratio = rms.max(axis=0) / ones_for_zeros(rms.min(axis=0))
+    far = (ratio > _OTHER_UNITS) & (rms.min(axis=0) > 0)
     if far.any():
-        names = np.array(stats.feature_names or np.arange(stats.n_features), dtype=object)
-        text = (
-            "Values of {names} are more than {ratio:g} times larger in one part than in another: "
-        )
-        text += "are they in the same units?"
-        warn("units", text, UserWarning, names=listing(names[far]), ratio=_OTHER_UNITS)
+        text = "Values of {names} are more than {ratio:g} times larger in one domain than in "
+        text += "another. Check that all domains use the same units."
+        warn("units", text, UserWarning, names=listing(stats.names[far]), ratio=_OTHER_UNITS)
 
 
 def _warn_of_spellings(stats: Statistics) -> None:
-    """Warn of levels that seem to be one, spelled in two ways."""
+    """Warn of levels that are probably one level in two spellings."""
     for name, pairs in _spellings(stats):
-        text = "Levels of confounder {name!r} look like one that is spelled in two ways: "
-        text += "{pairs}. They are not compared; spell them alike."
+        text = "Some levels of confounder {name!r} look like one level in two spellings: {pairs}. "
+        text += "They are treated as different levels; use the same spelling everywhere."
         warn("spellings", text, UserWarning, name=name, pairs=pairs)
 
 
 @contextmanager
 def hinted(stats: Statistics) -> Iterator[None]:
-    """Let the error that nothing overlaps say which levels look like one."""
+    """Add levels that are probably one in two spellings to a `NoOverlapError`."""
     try:
         yield
     except NoOverlapError as error:
         pairs = [f"{name!r}: {pairs}" for name, pairs in _spellings(stats)]
         if not pairs:
             raise
-        text = "{error} Levels may be spelled in two ways: {pairs}."
+        text = "{error} Some levels may be one level in two spellings: {pairs}."
         raise NoOverlapError(said(text, error=error.args[0], pairs="; ".join(pairs))) from None
 
 
 def _spellings(stats: Statistics) -> Iterator[tuple[str, str]]:
-    """Yield confounders with levels that seem to be one, and these."""
-    names = stats.categories
-    for j, name in enumerate(names, 1):
+    """Yield confounders with levels that are probably one in two spellings, and these levels."""
+    for j, name in enumerate(stats.categories, 1):
         by_label = {
             label: {cell[j] for cell in stats.cells if cell[0] == label} for label in stats.labels
         }
         common = set.intersection(*by_label.values())
-        alone = [(label, level) for label, own in by_label.items() for level in own - common]
+        others = [(label, level) for label, levels in by_label.items() for level in levels - common]
         pairs = {
             " and ".join(sorted(map(repr, (a, b))))
-            for k, (one, a) in enumerate(alone)
-            for other, b in alone[k + 1 :]
+            for (one, a), (other, b) in combinations(others, 2)
             if one != other and a != b and _are_alike(str(a), str(b))
         }
         if pairs:
@@ -189,7 +172,7 @@ def _spellings(stats: Statistics) -> Iterator[tuple[str, str]]:
 
 
 def _are_alike(one: str, other: str) -> bool:
-    """Tell whether two words differ in capitals, blanks or points, or one begins the other."""
+    """Tell whether two words differ in case or punctuation only, or one begins the other."""
     a, b = ("".join(c for c in word.casefold() if c.isalnum()) for word in (one, other))
     return a == b or (
         bool(a) and bool(b) and not (a + b).isdigit() and (a.startswith(b) or b.startswith(a))

@@ -1,6 +1,7 @@
-"""The statistics file: readable JSON without rows, and nothing of cells with few of them."""
+"""The statistics file: readable JSON without rows, and without cells of few rows."""
 
 import os
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,52 +19,48 @@ from condokit.io.schema import STATISTICS as SCHEMA
 from condokit.io.schema import refuse_if, shown
 from condokit.statistics import guard, reveals
 
-MIN_POWERS = 4  # times the fewest rows, from which it is told how features go together
-_FEW_BENDS = 2  # functions of a curve, below which it is said that these are few
-FEWEST = 3  # rows of a cell: mean and spread of two rows tell both
-_TIES = 0.1  # share of rows from which equal values are written
+MIN_POWERS = 4  # a correlation is written of this many times the fewest rows of a cell
+_FEW_BENDS = 2  # number of bent functions below which a warning says so
+FEWEST = 3  # rows of a cell: mean and spread of two rows determine both values
+_TIES = 0.1  # share of rows from which the count of a frequent value is written
 _TABLES = ("mean", "squares", "third", "fourth")
-_ROUNDED = 1 + 1e-9  # times a count that sums of its parts may reach
+_ROUNDED = 1 + 1e-9  # tolerance, as a factor, for sums of counts
 _POSSIBLE = 1.001  # the largest correlation, up to rounding
 STATISTICS = documents.Format("condokit-statistics", 2, "statistics file", FileError, SCHEMA)
 
 
 def write(path: Place, stats: Any, min_cell: int, previous: Any = ()) -> None:
     """Write statistics, without cells of fewer than `min_cell` rows."""
-    content = content_of(stats, min_cell)
+    content, cls = content_of(stats, min_cell), type(stats)
     reveals.warn_of_cells(content, stats)
     earlier = [previous] if isinstance(previous, str | os.PathLike) else list(previous)
     for one in earlier:
-        warn_of_release(read(one, type(stats)), content, type(stats))
+        warn_of_release(read(one, cls), content, cls)
     if isinstance(path, str | os.PathLike) and os.path.isfile(path) and path not in earlier:
-        warn_of_replacing(path, content, type(stats))
+        warn_of_replacing(path, content, cls)
     documents.write(path, content, STATISTICS)
 
 
 def warn_of_replacing(path: Any, content: dict[str, Any], cls: Any) -> None:
-    """Warn if a file that is about to be replaced tells, with the new one, about a few rows."""
-    try:
-        before = read(path, cls)
-    except FileError:  # something else, or damaged
-        return
-    warn_of_release(before, content, cls)
+    """Warn if a file that is about to be replaced and the new one together reveal a few rows."""
+    with suppress(FileError):  # what is replaced may be damaged, or another kind of file
+        warn_of_release(read(path, cls), content, cls)
 
 
 def warn_of_release(before: Any, content: dict[str, Any], cls: Any) -> None:
-    """Warn if an earlier file tells, with a new one, about a few rows; as both are written."""
+    """Warn if an earlier file and the new one, as written, together reveal a few rows."""
     document = {"format": STATISTICS.name, "schema": STATISTICS.newest, "condokit": ""}
     after = _from(SCHEMA.read({**document, **content, "sha256": "0" * 64}), cls())
     reveals.warn_of_differences(before, after, content["min_cell"])
 
 
 def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
-    """Return what is written."""
+    """Return the fields of the file."""
     check_integer("min_cell", min_cell, FEWEST)
-    # so much weight has `min_cell` rows behind it at least
+    # `min_cell` times the largest weight is the weight of at least `min_cell` rows
     weight = int(np.ceil(stats.largest_weight))
     count, known = stats.sums.moments.count, stats.sums.continuous
-    label = np.array([stats.labels.index(cell[0]) for cell in stats.cells], dtype=np.intp)
-    fewest = min_cell
+    label, fewest = stats.label_of_cell, min_cell
     if known is not None and (count >= min_cell * weight).any():
         allowed = guard.choose_level(known, count, label, min_cell, weight)
         fewest = allowed.fewest
@@ -73,16 +70,17 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
     kept, masked = [k for _, k in order if count[k] >= least], dict(stats.masked)
     if not kept:
         raise ValueError(
-            f"Nothing can be written: every cell has fewer than {least} rows. Merge levels, or "
-            "leave confounders out."
+            f"Nothing can be written: every cell has fewer than {least} rows. Merge levels of "
+            "categories, or leave confounders out."
         )
     gone = count[(count > 0) & (count < least)]
     masked["cells"] += len(gone)
-    masked["rows"] += least * int(np.ceil(gone.sum() / least))  # no exact number of few rows
-    hidden = np.broadcast_to(stats.sums.moments.n, stats.sums.moments.mean.shape)[kept] < least
+    # rounded up, as the exact number would reveal the size of a single small cell
+    masked["rows"] += least * int(np.ceil(gone.sum() / least))
+    hidden = stats.sums.moments.n_values[kept] < least
     numbers, values, squares = None, stats.sums.values, stats.sums.moments.squares[kept]
     if known is not None:
-        values = _without_crowds(stats, min_cell)
+        values = _without_disclosive(stats, min_cell)
         how = kept, label[kept], hidden, allowed.level, few, least
         numbers, squares = _continuous(stats, *how)
         numbers["curves"] = {j: v for j, v in numbers["curves"].items() if int(j) in values}
@@ -110,11 +108,11 @@ def content_of(stats: Any, min_cell: int) -> dict[str, Any]:
 
 
 def _warn_of_level(known: Continuous, level: int) -> None:
-    """Say if single rows kept all but lines and the first bend from being written."""
+    """Warn if only straight lines, or lines with one bend, could be written."""
     if level < min(_FEW_BENDS, int(known.level.min())):
-        text = "Sums with {names} are written for {what} alone: with more functions they would "
-        text += "tell of single rows that stand apart, or of few. Cut such values to those of "
-        text += "others, or gather more rows, if curves matter."
+        text = "Sums with {names} are written for {what} only: more functions would reveal single "
+        text += "isolated rows, or a few rows. If curves matter, cut outlying values of the "
+        text += "confounders or collect more rows."
         what = "straight lines" if level < 1 else "lines with one bend"
         names = listing(known.basis.names)
         warn("fewer-functions", text, UserWarning, names=names, what=what)
@@ -127,16 +125,16 @@ def _range(stats: Any, name: str) -> dict[str, Any]:
 def _cell(
     cell: tuple[Any, ...], stats: Any, k: int, hidden: Array, squares: Array
 ) -> dict[str, Any]:
-    """Return what is written of a cell: counts, means and squares, rounded if they are not yet."""
+    """Return the fields of a cell: counts, means and squares, rounded unless they already are."""
     moments = stats.sums.moments
-    n, count = np.broadcast_to(moments.n[k], stats.n_features), moments.count[k]
+    n, count = moments.n_values[k], moments.count[k]
     found: dict[str, Any] = {
-        "domain": plain(cell[0]),
-        "levels": [plain(level) for level in cell[1:]],
-        "count": whole(count),
+        "domain": json_level(cell[0]),
+        "levels": [json_level(level) for level in cell[1:]],
+        "count": as_integer(count),
     }
     if (n < count).any() or hidden.any():
-        found["known"] = [whole(v) for v in np.where(hidden, 0, n)]
+        found["known"] = [as_integer(v) for v in np.where(hidden, 0, n)]
     mean, squares, size = moments.mean[k], np.maximum(squares, 0.0), np.maximum(n, 1)
     if not stats.is_rounded:
         sd = moments.sd[k]
@@ -148,22 +146,22 @@ def _cell(
 
 
 def _domains(stats: Any, kept: list[int]) -> dict[Any, list[int]]:
-    """Return the cells of each domain that are written, by their number among all."""
-    cells, found = list(stats.cells), dict[Any, list[int]]()
+    """Return the numbers of the written cells of each domain."""
+    cells, by_domain = list(stats.cells), dict[Any, list[int]]()
     for k in kept:
-        found.setdefault(cells[k][0], []).append(k)
-    return found
+        by_domain.setdefault(cells[k][0], []).append(k)
+    return by_domain
 
 
 def _shapes(stats: Any, kept: list[int], hidden: Array, few: float) -> list[dict[str, Any]]:
-    """Return skewness and kurtosis of features by domain, where enough rows tell."""
+    """Return skewness and kurtosis of features by domain, where there are enough rows."""
     found, shown = [], dict(zip(kept, ~hidden))
     for label, cells in _domains(stats, kept).items():
         enough = np.stack([shown[k] for k in cells])
         skewness, kurtosis = guard.shapes(stats.sums.moments, cells, enough, few)
         if not np.isnan(kurtosis).all():
             pair = {"skewness": _or_none(skewness), "kurtosis": _or_none(kurtosis)}
-            found.append({"domain": plain(label), **pair})
+            found.append({"domain": json_level(label), **pair})
     return found
 
 
@@ -172,16 +170,17 @@ def _or_none(values: Array) -> list[float | None]:
 
 
 def _spread(stats: Any, cells: list[int], few: float) -> Array:
-    """Tell of which features few rows do not hold most of the deviations."""
+    """Mark the features whose deviations are not mostly those of a few rows."""
     moments = stats.sums.moments
     squares, fourth = (getattr(moments, name)[cells].sum(axis=0) for name in ("squares", "fourth"))
     return guard.is_spread(squares, fourth, few)
 
 
 def _correlations(stats: Any, kept: list[int], least: int, few: float) -> list[dict[str, Any]]:
-    """Return how closely features go together within the cells of a domain, as one number.
+    """Return the root mean square correlation of features within the cells of each domain.
 
-    Not their products: those with a rare yes are the means of other features in its few rows.
+    Single products are not written: those with a rare yes/no feature would be the means of other
+    features in its few "yes" rows.
     """
     moments, found = stats.sums.moments, []
     products = moments.products
@@ -193,20 +192,20 @@ def _correlations(stats: Any, kept: list[int], least: int, few: float) -> list[d
         used = np.flatnonzero(_spread(stats, cells, few)[moments.few])
         typical = guard.typical_correlation(moments, mine, used)
         if typical is not None:
-            found.append({"domain": plain(label), "typical": typical})
+            found.append({"domain": json_level(label), "typical": typical})
     return found
 
 
 def _continuous(
     stats: Any, kept: list[int], label: Array, hidden: Array, level: int, few: int, least: int
 ) -> tuple[dict[str, Any], Array]:
-    """Return sums with continuous confounders, and squares of cells; hide what has too few rows."""
+    """Return sums with continuous confounders, and squares of cells; hide those of few rows."""
     weight = int(np.ceil(stats.largest_weight))
-    known = stats.sums.continuous.shielded(kept, few, least)
+    known = stats.sums.continuous.suppressed(kept, few, least)
     known.restrict(level)
     rows = (few // weight) - 1
     for j, own in known.products.own.items():
-        own.forget(guard.crowded(known, own, label, level, rows + 1, weight))
+        own.forget(guard.disclosive_cells(known, own, label, level, rows + 1, weight))
         hidden[:, j] |= own.count == 0
     domains = list(_domains(stats, kept).items())
     spread = np.stack([_spread(stats, cells, rows * weight) for _, cells in domains])
@@ -218,17 +217,18 @@ def _continuous(
         str(j): guard.written_products(one, label, columns, spread[:, [j]], share)
         for j, one in known.products.own.items()
     }
-    sure = np.ones((len(domains), 1), dtype=bool)  # as weights bound what one row adds
+    sure = np.ones((len(domains), 1), dtype=bool)  # the weights of Student's t bound each row
     found["curves"] = {
         str(j): guard.written_products(one, label, columns, sure, share)
         for j, one in known.robust.items()
     }
-    for j, one in found["curves"].items():  # in place of others: two kinds would tell of tails
-        other, place = found["own"].get(j), 0
-        if other is None:
-            other, place = found["whole"], int(j)
-        for mine, its in zip(other["domains"], one["domains"]):
-            for row, slope in zip(mine["slopes"], its["slopes"]):
+    # These replace the unweighted slopes: the difference of the two would reveal the outliers.
+    for j, one in found["curves"].items():
+        unweighted, place = found["own"].get(j), 0
+        if unweighted is None:
+            unweighted, place = found["whole"], int(j)
+        for old, new in zip(unweighted["domains"], one["domains"]):
+            for row, slope in zip(old["slopes"], new["slopes"]):
                 row[place] = slope[0]
     squares = stats.sums.moments.squares[kept]
     if not stats.is_rounded:
@@ -241,21 +241,21 @@ def _continuous(
 
 
 def _warn_of_rare(stats: Any, spread: Array) -> None:
-    """Warn of features whose relation to confounders is not written, as few rows would tell it."""
-    rare = np.flatnonzero(~spread.all(axis=0) & (stats.sums.moments.sd > 0).any(axis=0))
-    if len(rare):
-        names = np.array(stats.feature_names or range(stats.n_features), dtype=object)
-        text = "How {names} depends on {numbers} is not written: few rows hold most of the "
-        text += "deviations, and would be told. Cut or transform such values, or leave it out."
-        numbers = listing(stats.sums.continuous.basis.names)
-        warn("rare-feature", text, UserWarning, names=listing(names[rare]), numbers=numbers)
+    """Warn of features whose slopes on confounders are not written, as few rows decide them."""
+    rare = ~spread.all(axis=0) & (stats.sums.moments.sd > 0).any(axis=0)
+    if rare.any():
+        text = "How {names} depends on {numbers} is not written, because a few rows hold most of "
+        text += "the deviations and would be revealed. Cut or transform such values, or leave the "
+        text += "feature out."
+        names, numbers = listing(stats.names[rare]), listing(stats.sums.continuous.basis.names)
+        warn("rare-feature", text, UserWarning, names=names, numbers=numbers)
 
 
 def _ties(stats: Any, kept: list[int], least: int) -> list[dict[str, Any]]:
-    """Return about how many rows share a mark, where these are many, by label and feature.
+    """Return about how many rows share a hash of their value, where many do.
 
-    Rounded: beside the means of cells with two values, exact numbers would tell about the cells
-    that are left out.
+    Rounded: together with the means of two-valued features in the other cells, exact numbers would
+    reveal the cells that are left out.
     """
     found, cells = [], list(stats.cells)
     for label, counts in zip(stats.labels, stats.sums.ties.counts):
@@ -264,21 +264,21 @@ def _ties(stats: Any, kept: list[int], least: int) -> list[dict[str, Any]]:
         for feature, marks in zip(stats.sums.ties.features.tolist(), counts if rows else ()):
             many = np.flatnonzero(marks >= max(least, _TIES * rows))
             if len(many):
-                pairs = [[int(m), whole(min(step * round(marks[m] / step), rows))] for m in many]
-                found.append({"domain": plain(label), "feature": feature, "marks": pairs})
+                pairs = [
+                    [int(m), as_integer(min(step * round(marks[m] / step), rows))] for m in many
+                ]
+                found.append({"domain": json_level(label), "feature": feature, "marks": pairs})
     return found
 
 
-def _without_crowds(stats: Any, min_cell: int) -> dict[int, Values]:
-    """Return the values of features for which sums with weights keep the rule."""
-    known, values = stats.sums.continuous, stats.sums.values
-    gone = guard.crowds(known, min_cell)
+def _without_disclosive(stats: Any, min_cell: int) -> dict[int, Values]:
+    """Return the binned values of features whose weighted sums do not reveal a few rows."""
+    gone = guard.disclosive_features(stats.sums.continuous, min_cell)
     if gone:
-        names = np.array(stats.feature_names or range(stats.n_features), dtype=object)[gone]
-        text = "Nothing of a second round is written of {names}: its sums would tell of few "
-        text += "rows. Gather more rows, or cut values that stand apart."
-        warn("second-round", text, UserWarning, names=listing(names))
-    return {j: one for j, one in values.items() if j not in gone}
+        text = "The second round's values of {names} are not written, because their sums would "
+        text += "reveal a few rows. Collect more rows, or cut outlying values."
+        warn("second-round", text, UserWarning, names=listing(stats.names[gone]))
+    return {j: one for j, one in stats.sums.values.items() if j not in gone}
 
 
 def _values(
@@ -288,28 +288,31 @@ def _values(
     kept: list[int],
     cells: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Return the values of features with heavy tails, at least so many rows behind each pair."""
+    """Return groups of values of heavy-tailed features, each of at least `least` rows."""
     found, mean, sd = [], np.zeros(len(stats.cells)), np.zeros(len(stats.cells))
     for feature, every in values_of.items():
-        for k, one in zip(kept, cells):  # as they are written, so that groups tell no more digits
+        for k, one in zip(kept, cells):  # as written, so that groups reveal no further digits
             n = max(one.get("known", [one["count"]] * stats.n_features)[feature], 1)
             mean[k], sd[k] = one["mean"][feature] or 0, np.sqrt((one["squares"][feature] or 0) / n)
         values = every if stats.is_rounded else every.coarser(least, mean, sd)
         for k, one in zip(kept, cells):
             mine = values.cell == k
             where = {"domain": one["domain"], "levels": one["levels"]}
-            counts, ends = [whole(n) for n in values.count[mine]], values.ends[:, mine].tolist()
+            counts, ends = (
+                [as_integer(n) for n in values.count[mine]],
+                values.ends[:, mine].tolist(),
+            )
             found.append({"feature": feature, **where, "counts": counts, "ends": ends})
     return found
 
 
 def read(place: Place, cls: Any) -> Any:
-    """Return the statistics in a file; a `FileError` says what is wrong with it."""
+    """Read the statistics in a file; a `FileError` says what is wrong with it."""
     return document_of(place, cls)[1]
 
 
 def document_of(place: Place, cls: Any) -> tuple[dict[str, Any], Any]:
-    """Return what is written in a file, and the statistics that it stands for."""
+    """Read a file; return its JSON and its statistics."""
     document, stats = documents.read(
         place, STATISTICS, lambda document, fields: (document, _from(fields, cls()))
     )
@@ -318,13 +321,13 @@ def document_of(place: Place, cls: Any) -> tuple[dict[str, Any], Any]:
 
 
 def _from(content: dict[str, Any], stats: Any) -> Any:
-    """Fill statistics from the fields of a file; refuse numbers that cannot be those of rows."""
+    """Fill statistics from the fields of a file; refuse numbers that no rows can have."""
     stats.is_rounded = content["schema"] > 1
     _fill_head(content, stats)
     _fill_cells(content, stats)
     if content["continuous"] is not None:
-        read = _numbers_of if stats.is_rounded else _numbers_of_1
-        stats.sums.continuous = read(content["continuous"], stats)
+        read_sums = _continuous_sums if stats.is_rounded else _continuous_sums_of_schema_1
+        stats.sums.continuous = read_sums(content["continuous"], stats)
         _check_continuous(stats.sums.continuous, stats)
     _spread_correlations(content["correlations"], stats)
     _fill_ties(content["equal_values"], stats)
@@ -334,7 +337,7 @@ def _from(content: dict[str, Any], stats: Any) -> Any:
     return stats
 
 
-def _numbers_of_1(fields: dict[str, Any], stats: Any) -> Continuous:
+def _continuous_sums_of_schema_1(fields: dict[str, Any], stats: Any) -> Continuous:
     """Read sums with continuous confounders from a file of schema 1."""
     refuse_if(
         "products" not in fields or "robust" not in fields, "'continuous.products' is missing"
@@ -344,20 +347,16 @@ def _numbers_of_1(fields: dict[str, Any], stats: Any) -> Continuous:
     return found
 
 
-def _numbers_of(fields: dict[str, Any], stats: Any) -> Continuous:
-    """Read sums with continuous confounders: each cell has its share of those of its domain."""
+def _continuous_sums(fields: dict[str, Any], stats: Any) -> Continuous:
+    """Read sums with continuous confounders; every cell gets its share of its domain's sums."""
     lacking = {"level", "whole", "own", "curves"} - set(fields)
     refuse_if(lacking, f"'continuous' lacks {listing(sorted(lacking))}")
-    basis, level, moments = (
-        RangeBasis.from_dict(fields["basis"]),
-        fields["level"],
-        stats.sums.moments,
-    )
-    text = "'continuous.level' is none of 'continuous.basis'"
+    basis, level = RangeBasis.from_dict(fields["basis"]), fields["level"]
+    text = f"'continuous.level' must be from {basis.lowest} to {basis.n_bent}"
     refuse_if(not basis.lowest <= level <= basis.n_bent, text)
-    columns, d = basis.columns(level), stats.n_features
-    label = np.array([stats.labels.index(cell[0]) for cell in stats.cells])
-    known, n = moments.n, np.broadcast_to(moments.n, moments.mean.shape)
+    columns, d, label = basis.columns(level), stats.n_features, stats.label_of_cell
+    moments = stats.sums.moments
+    known, n = moments.n, moments.n_values
     found = Continuous(basis, len(label), d)
 
     def products(part: dict[str, Any], features: Any, count: Array) -> Any:
@@ -371,8 +370,7 @@ def _numbers_of(fields: dict[str, Any], stats: Any) -> Continuous:
     found.products.own = {
         j: products(one, np.array([j]), n[:, j]) for j, one in fields["own"].items()
     }
-    gone = list(found.products.own)
-    r = basis.n_columns
+    gone, r = list(found.products.own), basis.n_columns
     for table in (found.products.mean, found.products.scatter):
         table[..., [r + j for j in gone]] = 0.0
     found.products.squares[:, gone] = 0.0
@@ -386,7 +384,7 @@ def _numbers_of(fields: dict[str, Any], stats: Any) -> Continuous:
 
 
 def _fill_head(content: dict[str, Any], stats: Any) -> None:
-    """Read what is said of all cells."""
+    """Read what holds for all cells: features, confounders, reference and weights."""
     stats.feature_names, stats.n_features = content["feature_names"], content["n_features"]
     for one in content["confounders"]:
         name, kind, span = one["name"], one["kind"], one.get("range")
@@ -410,16 +408,14 @@ def _fill_cells(content: dict[str, Any], stats: Any) -> None:
     """Read counts and sums of powers."""
     cells, d, part = content["cells"], stats.n_features, stats.sums.moments
     keys, unknown = [(one["domain"], *one["levels"]) for one in cells], np.full(d, np.nan)
-    is_wrong = len(set(keys)) < len(keys) or {len(key) - 1 for key in keys} != {
-        len(stats.categories)
-    }
+    has_twins, n_levels = len(set(keys)) < len(keys), {len(key) - 1 for key in keys}
+    is_wrong = has_twins or n_levels != {len(stats.categories)}
     refuse_if(is_wrong, "'cells' must be different, with a level of each category")
     n_marks = len({key[0] for key in keys}) * MARKS
     n_values = len(cells) * (6 * d + len(part.few) ** 2)
     n_values += n_marks * len({one["feature"] for one in content["equal_values"]})
-    refuse_if(
-        n_values > documents.MOST_VALUES, f"it stands for {n_values} values, which is too much"
-    )
+    text = f"it would take {n_values} numbers in memory, which is too many"
+    refuse_if(n_values > documents.MOST_VALUES, text)
     stats._places(keys)
     part = stats.sums.moments
     part.count[:] = count = np.array([one["count"] for one in cells], dtype=float)
@@ -441,18 +437,16 @@ def _fill_cells(content: dict[str, Any], stats: Any) -> None:
         refuse_if(not mine.any(), "'shapes' are of a 'domain' without cells")
         size, unit = known[mine], np.sqrt(part.squares[mine] / np.maximum(known[mine], 1))
         third, fourth = one["skewness"], one["kurtosis"]
-        tables["third"][mine], tables["fourth"][mine] = (
-            size * unit**3 * third,
-            size * unit**4 * fourth,
-        )
+        tables["third"][mine] = size * unit**3 * third
+        tables["fourth"][mine] = size * unit**4 * fourth
     _fill_powers(tables["third"], tables["fourth"], part, known)
 
 
 def _fill_powers(third: Array, fourth: Array, part: Any, n: Array) -> None:
-    """Read sums of third and fourth powers; where there are none, they are those of the others.
+    """Fill in the sums of third and fourth powers; those that are not in the file are guessed.
 
-    In units of its standard deviation, a small cell has the skewness and kurtosis that larger
-    cells have on average, or those of the normal distribution.
+    A cell without them gets the skewness and kurtosis that the other cells have on average, or
+    those of the normal distribution.
     """
     unit = np.sqrt(part.squares / np.maximum(n, 1))
     for power, table, normal in ((3, third, 0.0), (4, fourth, 3.0)):
@@ -463,43 +457,35 @@ def _fill_powers(third: Array, fourth: Array, part: Any, n: Array) -> None:
 
 
 def _spread_correlations(content: list[dict[str, Any]], stats: Any) -> None:
-    """Give every cell its share of the products of its label."""
-    moments, cells = stats.sums.moments, dict[Any, list[int]]()
+    """Give every cell its share of the products of features in its domain."""
+    moments = stats.sums.moments
     products, few = moments.products, moments.few
-    for cell, k in stats.cells.items():
-        cells.setdefault(cell[0], []).append(k)
+    cells = _domains(stats, list(stats.cells.values()))
     for one in content:
-        mine = cells.pop(one["domain"], None)
+        mine = cells.pop(one["domain"], [])
         where = f"'correlations' of {shown(one['domain'])}"
-        refuse_if(mine is None, f"{where} are there twice, or of no cell")
-        assert mine is not None
+        refuse_if(not mine, f"{where} occur twice, or no cell has this domain")
         key = "typical" if stats.is_rounded else "matrix"
-        refuse_if(key not in one, f"{where} are not those of its schema")
+        refuse_if(key not in one, f"{where} do not fit the schema of the file")
         products.count[mine] = moments.count[mine]
         products.mean[mine] = moments.mean[mine][:, few]
         share: Array = products.count[mine] / products.count[mine].sum()
-        sums = _alike(one["typical"], mine, stats) if stats.is_rounded else None
-        if sums is None:
-            matrix = one["matrix"]
-            refuse_if(matrix.shape != (len(few),) * 2, f"{where} must be of {len(few)} features")
-            is_wrong = np.abs(matrix - matrix.T).max() > _POSSIBLE - 1
-            is_wrong = is_wrong or np.linalg.eigvalsh(matrix)[0] < 1 - _POSSIBLE
+        if stats.is_rounded:  # all pairs of features have the same correlation
+            correlations = np.full((len(few),) * 2, one["typical"])
+            np.fill_diagonal(correlations, 1.0)
+        else:
+            correlations = one["matrix"]
+            is_square = correlations.shape == (len(few),) * 2
+            refuse_if(not is_square, f"{where} must be of {len(few)} features")
+            is_wrong = np.abs(correlations - correlations.T).max() > _POSSIBLE - 1
+            is_wrong = is_wrong or np.linalg.eigvalsh(correlations)[0] < 1 - _POSSIBLE
             refuse_if(is_wrong, f"{where} cannot be those of any rows")
-            size = np.sqrt(moments.squares[mine][:, few].sum(axis=0))
-            sums = matrix * np.outer(size, size)
-        products.scatter[mine] = share[:, None, None] * sums
-
-
-def _alike(typical: float, mine: list[int], stats: Any) -> Array:
-    """Return products of features that all go together to the same degree."""
-    few = stats.sums.moments.few
-    size = np.sqrt(stats.sums.moments.squares[mine][:, few].sum(axis=0))
-    matrix = np.full((len(few),) * 2, typical) + (1 - typical) * np.eye(len(few))
-    return np.asarray(matrix * np.outer(size, size))
+        size = np.sqrt(moments.squares[mine][:, few].sum(axis=0))
+        products.scatter[mine] = share[:, None, None] * (correlations * np.outer(size, size))
 
 
 def _fill_ties(content: list[dict[str, Any]], stats: Any) -> None:
-    """Read how many rows share a mark."""
+    """Read how many rows share a hash of their value."""
     ties, rows = stats.sums.ties, stats.n_rows
     ties.make_room(np.array([one["feature"] for one in content], dtype=np.intp), len(rows))
     label = {name: k for k, name in enumerate(rows)}
@@ -508,40 +494,33 @@ def _fill_ties(content: list[dict[str, Any]], stats: Any) -> None:
         here = label[one["domain"]], int(np.searchsorted(ties.features, one["feature"]))
         mark, count = one["marks"].T
         is_mark = (mark < MARKS) & (mark % 1 == 0)
-        refuse_if(~is_mark, f"'equal_values' has a mark that is no whole number below {MARKS}")
+        refuse_if(~is_mark, f"'equal_values' has a mark that is not a whole number below {MARKS}")
         np.add.at(ties.counts[here], mark.astype(np.intp), count)
         most = rows[one["domain"]] * _ROUNDED
         refuse_if(ties.counts[here] > most, "'equal_values' has more rows than 'cells'")
 
 
 def _fill_values(content: list[dict[str, Any]], stats: Any) -> None:
-    """Read the values of features with heavy tails."""
+    """Read the grouped values of heavy-tailed features."""
     parts: dict[int, dict[int, Values]] = {}
+    moments = stats.sums.moments
     for one in content:
         j, k = one["feature"], stats.cells.get((one["domain"], *one["levels"]))
-        refuse_if(
-            k is None or k in parts.get(j, ()), "'values' has a cell twice, or one of no rows"
-        )
-        rows, total = stats.sums.moments.count[k], one["counts"].sum()
-        most = rows + 2.0 * len(one["counts"]) * stats.is_rounded
+        is_wrong = k is None or k in parts.get(j, ())
+        refuse_if(is_wrong, "'values' has a cell twice, or one of no rows")
+        total = one["counts"].sum()
+        most = moments.count[k] + 2.0 * len(one["counts"]) * stats.is_rounded
         refuse_if(total > most * _ROUNDED, "'values' has more rows than 'cells'")
-        share = 1.0
-        if stats.is_rounded and total > 0:  # counts are rounded: together they are those of values
-            share = (
-                float(
-                    np.broadcast_to(stats.sums.moments.n, (len(stats.cells), stats.n_features))[
-                        k, j
-                    ]
-                )
-                / total
-            )
-        found = Values(np.full(len(one["counts"]), k), share * one["counts"], one["ends"])
+        factor = 1.0
+        if stats.is_rounded and total > 0:  # so that rounded counts add up to the known values
+            factor = float(moments.n_values[k, j]) / total
+        found = Values(np.full(len(one["counts"]), k), factor * one["counts"], one["ends"])
         parts.setdefault(j, {})[k] = found
     stats.sums.values = {j: Values.joined(every.values()) for j, every in parts.items()}
 
 
 def _check_continuous(found: Continuous, stats: Any) -> None:
-    """Refuse sums with confounders of numbers that are not of these cells."""
+    """Refuse sums with continuous confounders that cannot belong to these cells."""
     count, text = stats.sums.moments.count, "cannot be sums of the rows of 'cells'"
     ranges = dict(zip(found.basis.names, found.basis.ranges))
     refuse_if(ranges != stats.ranges, "'continuous.basis.ranges' are not those of 'confounders'")
@@ -551,8 +530,8 @@ def _check_continuous(found: Continuous, stats: Any) -> None:
         refuse_if(not one.are_possible(), f"'continuous.products' or 'robust' {text}")
 
 
-def plain(value: Any) -> Any:
-    """Return a label or level as JSON knows it."""
+def json_level(value: Any) -> Any:
+    """Return a label or level as a value that JSON has; refuse others."""
     value = value.item() if hasattr(value, "item") else value
     if value is None or type(value) in (str, bool, int, float):
         return value
@@ -561,6 +540,6 @@ def plain(value: Any) -> Any:
     )
 
 
-def whole(n: float) -> int | float:
-    """Return a count as a whole number, if it is one."""
+def as_integer(n: float) -> int | float:
+    """Return a count as an int if it is a whole number, else as a float."""
     return int(n) if float(n).is_integer() else float(n)

@@ -20,19 +20,19 @@ from condokit.data.tables import Table
 from condokit.io.documents import Place
 from condokit.statistics import file, guard, reveals
 
-_REWEIGHED = 8  # times, that lines of cells are found with weights
-_GIVEN = ("domain", "confounders", "sample_weight")
+_REWEIGHTINGS = 8  # iterations of reweighted least squares for curves with heavy-tailed residuals
+_GIVEN = ("domain", "confounders", "sample_weight")  # roles that may be given as values
 Cell = tuple[Any, ...]  # the label of a domain, then the level of every category
 
 
 class Statistics:
     """What a fit needs to know of rows: counts, means and sums of powers by domain and level.
 
-    Parts are gathered chunk by chunk, or at several sites, and merged in any order; the maps are
-    those of a fit of all rows, to rounding if features are normal. A saved file holds no row, and
-    nothing of cells with fewer than `min_cell` rows.
+    Parts are computed chunk by chunk, or at several sites, and merged in any order; the maps are
+    those of a fit of all rows, up to rounding if features are normal. A saved file holds no row,
+    and nothing of cells with fewer than `min_cell` rows.
 
-    Statistics are made by `of` and `load`.
+    Use `of` or `load` to make statistics.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Statistics:
     confounders : dict of str to str
         The confounders, and whether each is "categorical" or "continuous".
     reference : label or None
-        The domain to map to, if it was said.
+        The domain to map to, if it was given.
 
     See Also
     --------
@@ -74,12 +74,13 @@ class Statistics:
         self.labels: list[Any] = []
         self.cells: dict[Cell, int] = {}
         self.sums = CellSums.empty(0)
-        self.is_rounded = False  # whether these come from files alone that rounded them
-        self.by_cell = True  # whether products of features are known of every cell: not in files
+        self.is_rounded = False  # whether all parts come from files, whose numbers are rounded
+        self.by_cell = True  # whether products of features are known for every cell: not in files
         self.largest_weight = 1.0  # of a row
-        self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # left out of a file
-        self.hashes: list[str] = []  # of the files that these come from
-        self.left: dict[str, str] = {}  # columns that are no features, and why, if none were named
+        self.masked: dict[str, int] = {"cells": 0, "rows": 0}  # small cells left out of a file
+        self.hashes: list[str] = []  # SHA-256 of the files that these statistics were read from
+        # columns that were not taken as features, and why, if no features were named
+        self.left: dict[str, str] = {}
         self._roles: dict[str, Any] = {}
 
     @classmethod
@@ -98,7 +99,7 @@ class Statistics:
         reference: Any = None,
         given: Any = None,
     ) -> "Statistics":
-        """Gather the statistics of a table.
+        """Compute the statistics of a table.
 
         Parameters
         ----------
@@ -115,19 +116,19 @@ class Statistics:
         categorical : list of names, default=None
             Numeric confounders whose numbers are categories.
         ranges : dict of name to (low, high), default=None
-            Numeric confounders that are continuous, and between which values they can lie: the
-            curves of all parts are made of the same functions on this range.
+            The continuous confounders, each with the range of its possible values. All parts must
+            declare the same range, because curves are built from functions on this range.
         sample_weight : array-like of shape (n_rows,) or str, default=None
             How many rows each counts for.
         missing : {"raise", "drop"}, default="raise"
             Whether to refuse or leave out rows with missing confounders. Missing values of
-            features need nothing: each feature counts its own rows.
+            features are always allowed: every feature is summed over the rows that have a value.
         reference : label, default=None
             The label of the domain to map to, if it is known here.
         given : ConDoAdapter, BatchAdapter, AffineMap or list of features, default=None
-            For a second round: what was fitted to the statistics of the first. Features that turned
-            out to have heavy tails are then also counted in narrow bins, so that they can be
-            fitted with Student's t.
+            For a second round: what was fitted to the statistics of the first round. Features that
+            turned out to have heavy tails are then also counted in narrow bins, so that they can
+            be fitted with Student's t.
 
         Returns
         -------
@@ -153,14 +154,14 @@ class Statistics:
     def update(
         self, X: Any, *, domain: Any = None, confounders: Any = None, sample_weight: Any = None
     ) -> "Statistics":
-        """Add more rows with the same columns; what was a column name need not be said again.
+        """Add more rows with the same columns; roles given as column names are remembered.
 
         Parameters
         ----------
         X : array or data frame of shape (n_rows, n_columns)
             More rows. A table without rows adds nothing.
         domain, confounders, sample_weight
-            As in `of`, of these rows.
+            As in `of`, for these rows.
 
         Returns
         -------
@@ -177,18 +178,22 @@ class Statistics:
         if getattr(X, "shape", (1,))[0] == 0 and self.cells:
             return self
         if self.sums.values:
-            raise ValueError("Rows come first, then the values of features with heavy tails.")
+            raise ValueError(
+                "Rows cannot be added after the values of heavy-tailed features were counted. Add "
+                "all rows first."
+            )
         domains = self._read(X, domain, confounders, sample_weight)
         self._check(domains)
         values = self._confounders(domains)
         cell = self._cells(domains)
         if cell.max(initial=-1) < 0:
             names = listing(domains.tables[0].labels)
-            raise refusal("No value of {names} is known in any row that counts.", names=names)
+            text = "All values of {names} are missing in the rows with complete confounders."
+            raise refusal(text, names=names)
         if domains.weights is not None:
             self.largest_weight = max(self.largest_weight, float(domains.weights.max()))
         number = {name: k for k, name in enumerate(self.labels)}
-        label = np.array([number.get(name, -1) for name in domains.labels])  # -1: no row counts
+        label = np.array([number.get(name, -1) for name in domains.labels])  # -1: no row is used
         label = label[domains.code]
         for rows, chunk in domains.chunks():
             weights = None if domains.weights is None else domains.weights[rows]
@@ -197,7 +202,7 @@ class Statistics:
         return self
 
     def _confounders(self, domains: Study) -> Array:
-        """Return continuous confounders, in the order of the basis; refuse those out of range."""
+        """Return continuous confounders in the order of the basis; refuse values out of range."""
         by_name = {c.name: c.values for c in domains.continuous}
         names = () if self.sums.continuous is None else self.sums.continuous.basis.names
         values = np.array([by_name[name] for name in names], dtype=float).T
@@ -206,17 +211,17 @@ class Statistics:
         return values
 
     def bins(self, features: Array) -> Bins:
-        """Return empty bins for the values of some features, around the means of cells."""
+        """Return empty bins for the values of some features, centred on the means of cells."""
         return Bins(self.sums.moments.mean[:, features], self.sums.moments.sd[:, features])
 
     def fill(self, bins: Bins, features: Array, X: Any, **roles: Any) -> None:
-        """Count the values of rows, which have been added before, in bins."""
+        """Count values in bins; the rows X must have been added before."""
         domains = self._read(X, *map(roles.get, _GIVEN))
         cell, part = self._cells(domains), domains.of(features)
         confounders = self._confounders(domains)
         for rows, chunk in part.chunks():
             weights = None if domains.weights is None else domains.weights[rows]
-            if self.sums.continuous is not None:  # without the curves of cells
+            if self.sums.continuous is not None:  # bins hold residuals from the curves of cells
                 used, chunk = np.flatnonzero(cell[rows] >= 0), np.array(chunk)
                 at = confounders[rows][used], cell[rows][used]
                 for k, j in enumerate(features.tolist()):
@@ -224,7 +229,7 @@ class Statistics:
             bins.update(chunk, cell[rows], weights)
 
     def _reweigh(self, features: Array, X: Any, **roles: Any) -> None:
-        """Find the curves of cells that heavy tails do not bend."""
+        """Refit the curves of cells by reweighted least squares, which resists heavy tails."""
         assert self.sums.continuous is not None
         domains = self._read(X, *map(roles.get, _GIVEN))
         cell, values = self._cells(domains), self._confounders(domains)
@@ -232,23 +237,24 @@ class Statistics:
         X, weights = domains.of(features).rows(kept), domains.weights
         known = values[kept], cell[kept], None if weights is None else weights[kept]
         sums = self.sums.continuous
-        label = np.array([self.labels.index(cell[0]) for cell in self.cells])
+        label = self.label_of_cell
         try:
             how = sums, self.sums.moments.count, label, MIN_CELL, self.largest_weight
             level = guard.choose_level(*how).level
-        except ValueError:  # few rows stand apart: nothing can be written
+        except ValueError:  # some rows are isolated, so that `save` would refuse
             level = sums.basis.lowest
-        while True:  # curves that can be written, as values are without them
+        # Bins hold residuals, so these curves must be simple enough to be written with them.
+        while True:
             sums.restrict(level)
             sums.robust = {j: sums.products.of(np.array([j])) for j in features.tolist()}
-            for _ in range(_REWEIGHED):
+            for _ in range(_REWEIGHTINGS):
                 sums.reweighted(X, *known, label, level)
-            if level <= sums.basis.lowest or not guard.crowds(sums, MIN_CELL):
+            if level <= sums.basis.lowest or not guard.disclosive_features(sums, MIN_CELL):
                 return
             level -= 1
 
     def with_values(self, X: Any, features: Array, **roles: Any) -> "Statistics":
-        """Count the values of some features in bins; X are all rows that were added."""
+        """Count the values of some features in bins; X must hold all rows that were added."""
         bins = self.bins(features)
         if self.sums.continuous is not None:
             self._reweigh(features, X, **roles)
@@ -257,19 +263,19 @@ class Statistics:
         return self
 
     def _cells(self, domains: Study) -> Array:
-        """Return the cell of every row, -1 for those that are left out."""
+        """Return the number of each row's cell, -1 for rows that are left out."""
         strata, codes, labels = domains.strata(), domains.code, domains.labels
         kept, n_levels = strata.codes >= 0, len(strata.levels)
         both = np.where(kept, codes * n_levels + strata.codes, -1)
         distinct = np.unique(both[kept])
         pairs = [divmod(int(k), n_levels) for k in distinct]
         place = self._places([(labels[a], *strata.levels[b]) for a, b in pairs])
-        number = np.full(len(labels) * n_levels + 1, -1)  # the last is that of rows left out
+        number = np.full(len(labels) * n_levels + 1, -1)  # the last entry: rows that are left out
         number[distinct] = place
         return number[both]
 
     def merge(self, other: "Statistics") -> "Statistics":
-        """Return the statistics of the rows of both.
+        """Return the statistics of the rows of both parts.
 
         Parameters
         ----------
@@ -279,7 +285,7 @@ class Statistics:
         Returns
         -------
         Statistics
-            New ones; the two stay as they are.
+            A new object; the two parts are not changed.
 
         Examples
         --------
@@ -310,10 +316,9 @@ class Statistics:
         return new
 
     def _as(self, other: "Statistics") -> "Statistics":
-        """Return the same with features and confounders in the order of another."""
-        if self.feature_names == other.feature_names and [*self.confounders] == [
-            *other.confounders
-        ]:
+        """Return the same statistics with features and confounders in the order of another."""
+        has_same_order = [*self.confounders] == [*other.confounders]
+        if self.feature_names == other.feature_names and has_same_order:
             return self
         new = copy(self)
         if self.feature_names is not None and other.feature_names is not None:
@@ -328,7 +333,7 @@ class Statistics:
         return new
 
     def empty(self) -> "Statistics":
-        """Return statistics of no rows, to which rows of the same kind can be added."""
+        """Return statistics of no rows, with the same features and confounders."""
         new = copy(self)
         new.labels, new.cells, new.hashes = [], {}, []
         basis = None if self.sums.continuous is None else self.sums.continuous.basis
@@ -338,38 +343,49 @@ class Statistics:
 
     @property
     def categories(self) -> list[str]:
-        """The categorical confounders, in the order in which cells have their levels."""
+        """The categorical confounders, in the order of the levels in cells."""
         return [name for name, kind in self.confounders.items() if kind == "categorical"]
+
+    @property
+    def names(self) -> Array:
+        """The names of features for messages: their numbers if they have no names."""
+        return np.array(self.feature_names or range(self.n_features), dtype=object)
+
+    @property
+    def label_of_cell(self) -> Array:
+        """The number of each cell's domain in `labels`."""
+        number = {label: k for k, label in enumerate(self.labels)}
+        return np.array([number[cell[0]] for cell in self.cells], dtype=np.intp)
 
     @property
     def n_rows(self) -> dict[Any, float]:
         """How many rows each domain has."""
-        total = dict.fromkeys(self.labels, 0.0)
-        for cell, k in self.cells.items():
-            total[cell[0]] += float(self.sums.moments.count[k])
-        return total
+        count = self.sums.moments.count
+        total = np.bincount(self.label_of_cell, count, len(self.labels))
+        return dict(zip(self.labels, total.tolist()))
 
     def save(self, path: Place, *, min_cell: int = 5, previous: Any = ()) -> None:
         """Write a readable JSON file that holds no row; see `condokit show`.
 
-        No combination of what is written has more than half of its weight on fewer than `min_cell`
-        rows, beside the means of cells: products with continuous confounders are those of a domain,
-        of as many functions as allow that, and numbers are rounded to about a tenth of their
-        standard error. Warnings tell what was left out therefore, of cells in which one row stands
-        out or all rows are equal, and of earlier files from which the new one differs by a few
-        rows: the two together tell about these.
+        Apart from the means of cells, no combination of the numbers in the file has more than half
+        of its weight on fewer than `min_cell` rows: products with continuous confounders are summed
+        over a domain, for as many functions as this rule allows, and numbers are rounded to about a
+        tenth of their standard error. Warnings name what was left out for this reason, cells in
+        which one row is an outlier or all rows are equal, and earlier files from which the new one
+        differs by a few rows, because the two files together reveal these rows.
 
         Parameters
         ----------
         path : path or open file
             Where to write, whole or not at all.
         min_cell : int, default=5
-            The fewest rows of a cell (a domain and a level of each category) of which anything is
-            written, 3 at least; cells with fewer are left out, and so is a feature in a cell where
-            fewer values are known. Continuous confounders take a few more. Of weighted rows it
-            takes `min_cell` times the largest weight.
+            The fewest rows of a cell (a domain and a level of each category) that is written, 3 at
+            least. Smaller cells are left out, and so is a feature in a cell where fewer values are
+            known. Continuous confounders require a few rows more. With weights, the sum of weights
+            must be at least `min_cell` times the largest weight.
         previous : path or list of paths, default=()
-            Files of these rows, or some of them, that others have. A file at `path` is one.
+            Earlier files of these rows, or of some of them, that others have. A file that is
+            already at `path` is compared as well.
         """
         file.write(path, self, min_cell, previous)
 
@@ -415,8 +431,7 @@ class Statistics:
             features = self.feature_names or features
             categorical = self.categories
         if (domain is None) == (label is None):
-            text = "Give either {@'domain'}, the labels of rows, or {@'label'}, one for all."
-            raise refusal(text)
+            raise refusal("Give either {@'domain'}, a label per row, or {@'label'}, one for all.")
         given = domain if label is None else [label] * Table(X).n_rows
         how: dict[str, Any] = {"categorical": categorical or None, "missing": roles["missing"]}
         found = read(X, Roles(given, confounders, features, None, weights, **how))
@@ -424,25 +439,27 @@ class Statistics:
         return replace(found, confounders=numbers)
 
     def _check(self, domains: Study) -> None:
-        """Note what the first rows are like; refuse others that differ."""
+        """Remember features and confounders of the first rows; refuse later rows with others."""
         kinds = {c.name: c.kind for c in domains.confounders}
         undeclared = [
             n for n, kind in kinds.items() if kind == "continuous" and n not in self.ranges
         ]
         if undeclared:
-            text = "Confounder {names} has numbers: say in {@`categorical`} that they are "
-            text += "categories, or in {@`ranges`} between which values they can lie."
-            raise refusal(text, names=listing(undeclared))
+            raise refusal(
+                "The confounder {names} is numeric. If its numbers are codes of categories, {@list "
+                "it in `categorical`}; otherwise give its smallest and largest possible values in "
+                "{@`ranges`}.",
+                names=listing(undeclared),
+            )
         names = domains.tables[0].feature_names
         if self.cells:
             if names is None and domains.n_features != self.n_features:
                 text = f"X has {domains.n_features} features, but Statistics is expecting "
                 raise ValueError(text + f"{self.n_features} features as input.")
             if (names or self.feature_names) != self.feature_names or kinds != self.confounders:
-                text = "These rows have other features or confounders than those before: {new}, "
-                text += "not {old}."
                 raise refusal(
-                    text,
+                    "These rows have other features or confounders than the earlier rows: {new}, "
+                    "not {old}.",
                     new=listing([*(names or []), *kinds]),
                     old=listing([*(self.feature_names or []), *self.confounders]),
                 )
@@ -454,7 +471,7 @@ class Statistics:
         self.sums = CellSums.empty(domains.n_features, basis)
 
     def _places(self, cells: Sequence[Cell]) -> list[int]:
-        """Return the numbers of cells, new ones if they are not there yet."""
+        """Return the numbers of cells; cells that are not known yet are added."""
         for cell in cells:
             self.cells.setdefault(cell, len(self.cells))
         self.labels = list(dict.fromkeys([*self.labels, *(cell[0] for cell in cells)]))
@@ -463,17 +480,16 @@ class Statistics:
 
 
 def heavy_features(given: Any, stats: Statistics) -> Array:
-    """Return the features that a fit of statistics found to have heavy tails."""
-    found = getattr(given, "map_", given)
-    names = found
-    if hasattr(found, "provenance") or hasattr(given, "provenance_"):
-        how = getattr(given, "provenance_", None) or getattr(found, "provenance", None)
-        names = (how or {}).get("fitted_as_normal", [])
+    """Return the features that were heavy-tailed in a fit of the first round's statistics."""
+    names = getattr(given, "map_", given)
+    if hasattr(names, "provenance") or hasattr(given, "provenance_"):
+        facts = getattr(given, "provenance_", None) or getattr(names, "provenance", None)
+        names = (facts or {}).get("fitted_as_normal", [])
     places = {name: j for j, name in enumerate(stats.feature_names or [])}
     places |= {f"column {j}": j for j in range(stats.n_features)}
     unknown = [name for name in names if name not in places]
     if unknown:
-        raise refusal("{@'given'} names {names}, which is no feature.", names=listing(unknown))
+        raise refusal("{@'given'} names {names}, which is not a feature.", names=listing(unknown))
     return np.array(sorted(places[name] for name in names), dtype=np.intp)
 
 
@@ -485,45 +501,46 @@ def _checked_ranges(ranges: Any) -> dict[str, tuple[float, float]]:
             text = "{@'ranges'} of {name!r} must be a pair (low, high) of numbers. Got {got!r}."
             raise refusal(text, name=name, got=given)
         if max(map(abs, ends)) > LARGEST or ends[1] - ends[0] < SMALLEST:
-            text = (
+            raise refusal(
                 "{@'ranges'} of {name!r} must lie within {most:g} of 0 and be at least {least:g} "
+                "wide. Got {got!r}. Rescale the confounder.",
+                name=name,
+                most=LARGEST,
+                least=SMALLEST,
+                got=given,
             )
-            text += "wide. Rescale the confounder. Got {got!r}."
-            raise refusal(text, name=name, most=LARGEST, least=SMALLEST, got=given)
         found[str(name)] = float(ends[0]), float(ends[1])
     return found
 
 
 def _refuse_other(one: Statistics, other: Statistics) -> None:
-    """Refuse to merge statistics of other features or confounders, or the same twice."""
-    both = set(one.hashes).intersection(other.hashes)
-    if both:
+    """Refuse to merge parts with other features or confounders, or the same file twice."""
+    if set(one.hashes).intersection(other.hashes):
         raise ValueError("The same statistics are given twice: two files have the same content.")
-    said = [part.reference for part in (one, other) if part.reference is not None]
-    if len(set(said)) > 1:
-        raise ValueError(f"One part says that {said[0]!r} is the reference, another {said[1]!r}.")
+    references = [part.reference for part in (one, other) if part.reference is not None]
+    if len(set(references)) > 1:
+        raise ValueError(
+            "The parts name different references: {!r} and {!r}. They must agree.".format(
+                *references
+            )
+        )
     names = [sorted(part.feature_names or []) for part in (one, other)]
     if names[0] != names[1] or one.n_features != other.n_features:
-        alone = [
-            sorted(set(a.feature_names or []).difference(b.feature_names or []))
-            for a, b in ((one, other), (other, one))
-        ]
+        only = [sorted({*names[k]}.difference(names[1 - k])) for k in (0, 1)]
         how = f"{one.n_features} and {other.n_features} features"
-        if any(alone):
-            how = "; ".join(f"{listing(some)} in one part alone" for some in alone if some)
-        text = (
-            "The statistics are of different features: {how}. Choose the same ones for all parts "
-        )
-        raise refusal(text + "with {@`features`}.", how=how)
+        if any(only):
+            how = "; ".join(f"{listing(some)} in one part only" for some in only if some)
+        text = "The parts have different features: {how}. Choose the same ones for all parts with "
+        raise refusal(text + "{@`features`}.", how=how)
     for name in [*one.confounders, *other.confounders]:
         kinds = one.confounders.get(name), other.confounders.get(name)
         ranges = one.ranges.get(name), other.ranges.get(name)
         if kinds[0] != kinds[1] or (kinds[0] == "continuous" and ranges[0] != ranges[1]):
-            said = [
-                f"{kind or 'not there'}" + (f" from {span[0]:g} to {span[1]:g}" if span else "")
+            words = [
+                f"{kind or 'absent'}" + (f" from {span[0]:g} to {span[1]:g}" if span else "")
                 for kind, span in zip(kinds, ranges)
             ]
             raise ValueError(
-                f"Confounder {name!r} is {said[0]} in one part and {said[1]} in another; all parts "
-                "must have the same confounders, in the same ranges."
+                f"Confounder {name!r} is {words[0]} in one part and {words[1]} in another. All "
+                "parts must have the same confounders with the same ranges."
             )

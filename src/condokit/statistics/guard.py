@@ -1,12 +1,12 @@
-r"""What may be written of sums: numbers that rest on enough rows, and no more digits than needed.
+r"""Disclosure control of statistics files: which sums may be written, and with how many digits.
 
-The rule: no combination of what is written has more than half of its weight on fewer than
-`min_cell` rows, and none more than a fifth on one. It is kept by four means.
+The rule: no linear combination of the numbers in a file has more than half of its weight on fewer
+than `min_cell` rows, and none has more than a fifth on one row. Four measures enforce it.
 
-- Products with functions of confounders are those of all cells of a domain together, for as many
-  functions as keep the rule (`choose_level`), the smoothest first.
-- A feature takes part in products only if its own values do not single out few rows (`is_spread`).
-- Of third and fourth powers, skewness and kurtosis of a domain are written, up to a limit.
+- Products with functions of confounders are summed over all cells of a domain, for as many
+  functions as the rule allows (`choose_level`), the smoothest first.
+- A feature takes part in products only if its values do not single out a few rows (`is_spread`).
+- Instead of third and fourth powers, a domain's skewness and kurtosis are written, up to a limit.
 - All numbers are rounded to about a tenth of their standard error (`rounded`).
 """
 
@@ -19,20 +19,21 @@ from condokit.checks import Array, refusal
 from condokit.data.arrays import ones_for_zeros
 from condokit.data.continuous import Continuous
 from condokit.data.products import GroupedProducts
-from condokit.data.spots import foremost, most_weight, whitened
+from condokit.data.spots import most_weight, rows_of_most_weight, whitened
 
-ONE, FEW = 1 / 5, 1 / 2  # of the weight of a combination, on one row and on fewer than `min_cell`
-_LOST = 0.02  # share of rows in small cells that more functions may cost
+ONE, FEW = 1 / 5, 1 / 2  # largest share of the weight on one row, and on fewer than `min_cell`
+_LOST = 0.02  # share of rows that may be left out, as their cells are small, for more functions
 _OF_ERROR = 0.1  # of a standard error, to which numbers are rounded
-AGAIN = 1e-8  # the same of numbers that were rounded before
-_LOOKED_AT = 3  # features with gaps, those with most, for which functions are chosen
-SPREAD = 2.0 ** (4 / 3)
+AGAIN = 1e-8  # the same for numbers that were rounded before, which stay as they are
+_LOOKED_AT = 3  # incomplete features, those with most gaps, that limit the number of functions
+SPREAD = 2.0 ** (4 / 3)  # see `is_spread`
 
 
 def rounded(values: Any, error: Any) -> Array:
     """Round to 1, 2 or 5 times a power of ten that is at most a tenth of the standard error.
 
-    Deterministic, so that the same rows give the same file. Without error nothing is rounded.
+    Deterministic, so that the same rows give the same file. Where the standard error is 0 or
+    unknown, nothing is rounded.
     """
     values, error = np.broadcast_arrays(np.asarray(values, float), np.asarray(error, float))
     is_free = np.isfinite(error) & (error > 0) & np.isfinite(values)
@@ -48,22 +49,23 @@ def rounded(values: Any, error: Any) -> Array:
 
 
 def is_spread(squares: Array, fourth: Array, few: float) -> Array:
-    r"""Tell whether fewer than `min_cell` rows hold at most half of the absolute deviations.
+    r"""Tell whether any `few` rows hold at most half of the absolute deviations.
 
-    With the sums M of squares and F of fourth powers, Hölder's inequality bounds those of k rows by
-    :math:`k^{3/4} F^{1/4}` and all from below by :math:`M^{3/2} F^{-1/2}`: it is certain if
-    :math:`M^2 / F \ge 2^{4/3} k`. k yes among many no have :math:`M^2 / F \approx k`.
+    With the sums M of squares and F of fourth powers, Hölder's inequality bounds the absolute
+    deviations of k rows by :math:`k^{3/4} F^{1/4}`, and those of all rows from below by
+    :math:`M^{3/2} F^{-1/2}`, so :math:`M^2 / F \ge 2^{4/3} k` is sufficient. A yes/no feature with
+    k times "yes" among many rows has :math:`M^2 / F \approx k`.
     """
     return np.asarray((squares > 0) & (squares**2 >= SPREAD * few * fourth))
 
 
 def shapes(moments: Any, cells: list[int], enough: Array, few: float) -> tuple[Array, Array]:
-    r"""Return skewness and kurtosis of features within some cells, NaN where too few tell.
+    r"""Return skewness and kurtosis of features within some cells, NaN where rows are too few.
 
-    The kurtosis is no larger than n / (2.5 k) with k the fewest rows, less one: then no row holds
-    more than about a third of the squares (the root of kurtosis / n).
+    The kurtosis is cut at n / (2.5 k), with k = `few`: then no row holds more than about a third of
+    the squares (the root of kurtosis / n).
     """
-    n = np.where(enough, np.broadcast_to(moments.n, moments.mean.shape)[cells], 0.0)
+    n = np.where(enough, moments.n_values[cells], 0.0)
     sd = moments.sd[cells]
     n = np.where(sd > 0, n, 0.0)
     total, unit = n.sum(axis=0), np.where(sd > 0, sd, 1.0)
@@ -97,41 +99,41 @@ def typical_correlation(moments: Any, cells: list[int], used: Array) -> float | 
 
 @dataclass(frozen=True)
 class Allowed:
-    """What may be written of continuous confounders."""
+    """What the rule allows to write of continuous confounders."""
 
-    level: int  # of functions
-    fewest: int  # rows of a cell
+    level: int  # which functions, see `RangeBasis.columns`
+    fewest: int  # the fewest rows of a cell
 
 
 def fewest_rows(basis: Any, level: int, min_cell: int, is_second: bool) -> int:
-    """Return the fewest rows of a cell: twice the means of functions for each confounder, plus 2.
+    """Return the fewest rows of a cell: twice its means of functions for each confounder, plus 2.
 
-    From as many sums of functions as rows, their values could be found.
+    With as many means as rows, the values of the rows could be computed.
     """
     sums = (1 + is_second) * 2 * len(basis.columns(level))
     return max(min_cell, -(-sums // len(basis.names)) + 2)
 
 
-def tells(U: Array, counts: Array, min_cell: int) -> bool:
-    """Tell whether combinations break the rule: too much weight is on one row, or on few."""
+def breaks_rule(U: Array, counts: Array, min_cell: int) -> bool:
+    """Tell whether a combination has too much of its weight on one row, or on a few."""
     if U.size and float(np.einsum("nr,nr->n", U, U).max()) > ONE:
         return True
     return most_weight(U, counts, min_cell - 1, FEW)[1] > FEW
 
 
-def crowds(known: Continuous, min_cell: int) -> list[int]:
-    """Return the features whose sums with weights would break the rule."""
+def disclosive_features(known: Continuous, min_cell: int) -> list[int]:
+    """Return the features whose reweighted sums would break the rule."""
     return [
         j
-        for j, every in known.crowds.items()
-        if any(tells(U, np.ones(len(U)), min_cell) for U in every)
+        for j, by_domain in known.influential.items()
+        if any(breaks_rule(U, np.ones(len(U)), min_cell) for U in by_domain)
     ]
 
 
 def choose_level(
     known: Continuous, count: Array, label: Array, min_cell: int, weight: float
 ) -> Allowed:
-    """Return how many functions keep the rule in every domain; refuse if lines do not."""
+    """Return the most functions that the rule allows in every domain; refuse if not even lines."""
     basis, worst = known.basis, None
     Psi, spots = _away(known), known.spots
     assert spots is not None
@@ -150,8 +152,8 @@ def choose_level(
             mine = np.isin(spots.group, cells)
             G = known.products.scatter[np.ix_(cells, columns, columns)].sum(axis=0) / weight
             U = whitened(Psi[np.ix_(mine, columns)], G)
-            if tells(U, spots.count[mine], min_cell):
-                is_right, worst = False, np.flatnonzero(mine)[foremost(U)[0]]
+            if breaks_rule(U, spots.count[mine], min_cell):
+                is_right, worst = False, np.flatnonzero(mine)[rows_of_most_weight(U)[0]]
                 break
             if level > basis.lowest and count[cells].sum() * len(basis.names) < sums:
                 is_right = False
@@ -159,27 +161,27 @@ def choose_level(
         if is_right and not _is_too_high(known, kept, label, level, min_cell, weight):
             return Allowed(level, fewest)
     assert worst is not None
-    raise _stands_apart(known, int(worst), min_cell)
+    raise _isolated_rows(known, int(worst), min_cell)
 
 
 def _is_too_high(
     known: Continuous, kept: Array, label: Array, level: int, min_cell: int, weight: float
 ) -> bool:
-    """Tell whether a level is too high for features that some rows lack, but most have."""
+    """Tell whether a level breaks the rule for features that less than half of the rows lack."""
     if level <= known.basis.lowest:
         return False
     rows = {j: float(one.count[kept].sum()) for j, one in known.products.own.items()}
     most = [j for j in rows if 2 * rows[j] >= known.products.count[kept].sum()]
-    return any(
-        crowded(known, known.products.own[j], np.where(kept, label, -1), level, min_cell, weight)[
-            kept
-        ].any()
-        for j in sorted(most, key=rows.__getitem__)[:_LOOKED_AT]
-    )
+    label = np.where(kept, label, -1)
+    for j in sorted(most, key=rows.__getitem__)[:_LOOKED_AT]:
+        own = known.products.own[j]
+        if disclosive_cells(known, own, label, level, min_cell, weight)[kept].any():
+            return True
+    return False
 
 
-def _stands_apart(known: Continuous, worst: int, min_cell: int) -> ValueError:
-    """Word the error that few rows decide what a straight line is like."""
+def _isolated_rows(known: Continuous, worst: int, min_cell: int) -> ValueError:
+    """Word the error that a few rows determine even the slope of a straight line."""
     spots, basis = known.spots, known.basis
     assert spots is not None
     away = np.abs(_away(known)[worst, : len(basis.names)])
@@ -187,16 +189,16 @@ def _stands_apart(known: Continuous, worst: int, min_cell: int) -> ValueError:
     size = np.sqrt(known.products.scatter[:, first, first].sum(axis=0))
     name = basis.names[int(np.argmax(away / ones_for_zeros(size)))]
     return refusal(
-        "Sums with {name!r} would tell of fewer than {least} rows, which stand apart. Cut such "
-        "values of {name!r} to those of others, leave these rows out, or give {name!r} in groups "
-        "as a category.",
+        "Sums with {name!r} would reveal fewer than {least} rows, whose values of {name!r} are far "
+        "from all others. Cut these values to the range of the others, leave these rows out, or "
+        "turn {name!r} into a category of intervals.",
         name=name,
         least=min_cell,
     )
 
 
 def _away(known: Continuous) -> Array:
-    """Return functions at the spots of rows, less their means in the cell."""
+    """Return the functions at the places of rows, minus their means in the cell."""
     assert known.spots is not None
     away: Array = (
         known.basis(known.spots.mean)
@@ -205,10 +207,10 @@ def _away(known: Continuous) -> Array:
     return away
 
 
-def crowded(
+def disclosive_cells(
     known: Continuous, own: GroupedProducts, label: Array, level: int, min_cell: int, weight: float
 ) -> Array:
-    """Tell in which cells a feature that rows lack has too few of them for its products."""
+    """Mark cells in which the products of an incomplete feature would break the rule."""
     assert known.spots is not None
     columns, found = known.basis.columns(level), np.zeros(len(label), dtype=bool)
     at = known.basis(known.spots.mean)[:, columns] - own.mean[known.spots.group][:, columns]
@@ -216,22 +218,18 @@ def crowded(
         cells = np.flatnonzero((label == one) & (own.count > 0))
         mine = np.isin(known.spots.group, cells)
         G = own.scatter[np.ix_(cells, columns, columns)].sum(axis=0) / weight
-        # the rows of all values: more than those that count here
-        found[cells] = tells(whitened(at[mine], G), known.spots.count[mine], min_cell)
+        # all rows of the cell: those without this feature only make the bound larger
+        found[cells] = breaks_rule(whitened(at[mine], G), known.spots.count[mine], min_cell)
     return found
 
 
 def written_products(
-    one: GroupedProducts,
-    label: Array,
-    columns: Array,
-    spread: Array,
-    share: float,
+    one: GroupedProducts, label: Array, columns: Array, spread: Array, share: float
 ) -> dict[str, Any]:
     """Return means of functions by cell, and by domain their root and slopes, rounded.
 
-    `spread` tells by domain (in order) and feature whether slopes may be written; `share` is that
-    of standard errors by which numbers may move.
+    `spread` marks by domain and feature whether slopes may be written; numbers are rounded as if
+    standard errors were `share` times as large.
     """
     domains, error = [], np.zeros((len(label), len(columns)))
     for k, name in enumerate(dict.fromkeys(label.tolist())):
@@ -253,11 +251,12 @@ def written_products(
 def squares_left(
     one: GroupedProducts, label: Array, columns: Array, found: dict[str, Any], squares: Array
 ) -> Array:
-    r"""Return sums of squares of cells, of which curves explain as much as of their domain.
+    r"""Return sums of squares of cells whose residuals from the domain's curves are exact.
 
-    With the slopes :math:`\beta` that are written, and the products G, S of a cell of n rows, what
-    they leave is :math:`q - 2 \beta'S + \beta'G\beta`. Added is what they explain of n rows of the
-    domain: so it is what is left that each cell tells, and the sum over cells is as it was.
+    With the written slopes :math:`\beta` and the products G, S of a cell of n rows, the residual
+    sum of squares is :math:`q - 2 \beta'S + \beta'G\beta`. To it is added what the slopes explain
+    of n average rows of the domain, which is what a reader of the file subtracts again. The sum
+    over the cells of a domain does not change.
     """
     new, r = squares.copy(), one.n_columns
     for k, name in enumerate(dict.fromkeys(label.tolist())):
@@ -274,7 +273,7 @@ def squares_left(
 
 
 def spread_products(
-    found: dict[str, Any],
+    written: dict[str, Any],
     label: Array,
     count: Array,
     mean: Array,
@@ -282,12 +281,12 @@ def spread_products(
     basis: Any,
     level: int,
 ) -> GroupedProducts:
-    """Return products of cells, each with its share of those of its domain."""
+    """Return products of cells as read from a file: each cell's share of its domain's products."""
     columns, r = basis.columns(level), basis.n_columns
     one = GroupedProducts(len(count), r, mean.shape[1])
     one.count, one.squares = count.copy(), squares.copy()
-    one.mean[:, columns], one.mean[:, r:] = found["mean"], mean
-    for k, domain in enumerate(found["domains"]):
+    one.mean[:, columns], one.mean[:, r:] = written["mean"], mean
+    for k, domain in enumerate(written["domains"]):
         L, c, mine = domain["root"], domain["slopes"], np.flatnonzero(label == k)
         n = count[mine][:, None, None]
         one.scatter[np.ix_(mine, columns, columns)] = n * (L @ L.T)

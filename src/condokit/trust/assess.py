@@ -32,7 +32,7 @@ from condokit.data.disclosure import (
     shares_of_few,
     shown_names,
 )
-from condokit.data.measurements import FEW_LEVELS, REPEATED, repeated_subjects, told
+from condokit.data.measurements import FEW_LEVELS, REPEATED, reasons_in_words, repeated_subjects
 from condokit.data.reader import read_two
 from condokit.data.records import Finding, Part, Record, Sheet, gravest_first
 from condokit.data.roles import Roles
@@ -325,7 +325,7 @@ def _of_columns(domains: Study, remarkable: Sheet, min_cell: int) -> Iterator[Fi
             yield Finding("care" if is_grave else "note", f"{kind}: {listing(names)}.", advice)
     if domains.left:
         text = said("Name those that are in {@`features`}.")
-        yield Finding("note", f"not taken as features: {told(domains.left)}.", text)
+        yield Finding("note", f"not taken as features: {reasons_in_words(domains.left)}.", text)
     if few := [c.name for c in domains.continuous if c.may_be_codes]:
         yield Finding("note", said(FEW_LEVELS, names=listing(few)))
     for name, count in domains.missing.items():
