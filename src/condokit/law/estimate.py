@@ -190,7 +190,7 @@ def _estimates(
     n_values: int = FEATURE_VALUES,
     found_of: dict[int, tuple[Found, int]] | None = None,
 ) -> tuple[Maps, Array]:
-    """Fit features as normal, then those with weights that need these; mark heavy tails.
+    """Fit all features as normal, then refit those whose tails or variances need row weights.
 
     Maps are in standard units. What is found of the latter is kept in `found_of`, by feature, with
     its place in it.
@@ -217,7 +217,7 @@ def _estimates(
 
 
 def _heavy(at: Stacked, fixed: Array, tails: Array, vary: Array, n_effective: float) -> Array:
-    """Mark features whose tails are heavy not for variances that differ alone."""
+    """Return which tails stay heavy once variances may differ between rows."""
     tails = tails.copy()
     for some in _parts(np.flatnonzero(tails & vary), len(at.X)):
         part, own, never = at.of(some), fixed[some], np.zeros(len(some), dtype=np.bool_)

@@ -77,7 +77,7 @@ def fit_weights(at: Stacked, found: Found, fixed: Array, tails: Array, n_effecti
 
 
 def _median(values: Array, counts: Array) -> Array:
-    """Return the median of every column, where rows count differently about that."""
+    """Return the weighted median of every column, up to one row."""
     if (counts == counts[0]).all():
         return np.median(values, axis=0)
     order = np.argsort(values, axis=0)
